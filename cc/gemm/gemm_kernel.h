@@ -1,0 +1,80 @@
+// One GEMM kernel type: operands -> tile -> epilogue -> mainloop -> kernel, for every architecture.
+#pragma once
+
+#include "cute/tensor.hpp"
+#include "cutlass/bfloat16.h"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_builder.hpp"
+#include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "cutlass/half.h"
+#include "gemm/problem.h"
+#include "gemm/schedules.h"
+
+namespace bwgemm {
+
+template <DType>
+struct CutlassType;
+template <>
+struct CutlassType<DType::kBF16> {
+  using type = cutlass::bfloat16_t;
+};
+template <>
+struct CutlassType<DType::kF16> {
+  using type = cutlass::half_t;
+};
+template <>
+struct CutlassType<DType::kF32> {
+  using type = float;
+};
+
+template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
+          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_>
+struct GemmKernel {
+  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr LhsMajor kLhs = kLhs_;
+  static constexpr RhsMajor kRhs = kRhs_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr Schedule kSchedule = kSchedule_;
+  using Traits = ScheduleTraits<kSchedule>;
+
+  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
+  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
+  static_assert(kSchedule != Schedule::k2Sm || kClusterM % 2 == 0,
+                "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
+
+  // Operands. CUTLASS's B is K x N: RowMajor means N contiguous.
+  using In = typename CutlassType<kIn>::type;
+  using Out = typename CutlassType<kOut>::type;
+  using Accumulator = float;
+  using Row = cutlass::layout::RowMajor;
+  using Column = cutlass::layout::ColumnMajor;
+  using LayoutA = std::conditional_t<kLhs == LhsMajor::kK, Row, Column>;
+  using LayoutB = std::conditional_t<kRhs == RhsMajor::kN, Row, Column>;
+  static constexpr int kAlignIn = kAlignmentBytes / sizeof(In);
+  static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
+
+  using Tile = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
+  using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
+
+  // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
+  // D = acc, converted to Out; no C operand.
+  using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster,
+      cutlass::epilogue::collective::EpilogueTileAuto, Accumulator, Accumulator, void, Row,
+      kAlignOut, Out, Row, kAlignOut, typename Traits::Epilogue>::CollectiveOp;
+
+  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,
+      kAlignIn, Accumulator, Tile, Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+          sizeof(typename Epilogue::SharedStorage))>,
+      typename Traits::Mainloop>::CollectiveOp;
+  static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
+
+  using Kernel =
+      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
+                                           typename Traits::TileScheduler>;
+};
+
+}  // namespace bwgemm

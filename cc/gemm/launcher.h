@@ -1,0 +1,121 @@
+// KernelOps for one GemmKernel: problem -> CUTLASS arguments -> kernel parameters -> launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <string>
+
+#include "common/cuda_status.h"
+#include "cutlass/device_kernel.h"
+#include "gemm/kernel_table.h"
+
+namespace bwgemm {
+
+template <class Gemm>
+struct Launcher {
+  using Kernel = typename Gemm::Kernel;
+  using Arguments = typename Kernel::Arguments;
+
+  // Packed strides: the major dimension has stride one, the batch stride is 0 for a broadcast.
+  template <class Stride>
+  static Stride MakeStride(int64_t outer_pitch, int64_t batch_pitch) {
+    Stride s{};
+    if constexpr (cute::is_static_v<std::tuple_element_t<0, Stride>>) {
+      cute::get<1>(s) = outer_pitch;
+    } else {
+      cute::get<0>(s) = outer_pitch;
+    }
+    cute::get<2>(s) = batch_pitch;
+    return s;
+  }
+
+  static Arguments MakeArguments(const GemmProblem& p) {
+    using In = typename Gemm::In;
+    using Out = typename Gemm::Out;
+    const int64_t m = p.m, n = p.n, k = p.k;
+    const auto stride_a = MakeStride<typename Kernel::StrideA>(
+        Gemm::kLhs == LhsMajor::kK ? k : m, p.broadcast_a ? 0 : m * k);
+    const auto stride_b = MakeStride<typename Kernel::StrideB>(
+        Gemm::kRhs == RhsMajor::kN ? n : k, p.broadcast_b ? 0 : k * n);
+    const auto stride_d = MakeStride<typename Kernel::StrideD>(n, m * n);
+
+    Arguments args{};
+    args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+    args.problem_shape = {p.m, p.n, p.k, p.batch};
+    args.mainloop.ptr_A = static_cast<const In*>(p.a);
+    args.mainloop.dA = stride_a;
+    args.mainloop.ptr_B = static_cast<const In*>(p.b);
+    args.mainloop.dB = stride_b;
+    args.epilogue.thread.alpha = 1.0f;
+    args.epilogue.thread.beta = 0.0f;
+    args.epilogue.ptr_D = static_cast<Out*>(p.d);
+    args.epilogue.dD = stride_d;
+    args.hw_info.device_id = p.device;
+    args.hw_info.sm_count = p.sm_count;
+    args.scheduler.max_swizzle_size = p.swizzle;
+    using Raster = decltype(args.scheduler.raster_order);
+    args.scheduler.raster_order = p.raster_order == RasterOrder::kAlongM   ? Raster::AlongM
+                                  : p.raster_order == RasterOrder::kAlongN ? Raster::AlongN
+                                                                           : Raster::Heuristic;
+    return args;
+  }
+
+  static Status Supports(const GemmProblem& p) {
+    if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
+    return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
+                                   " must be multiples of " + std::to_string(kAlignmentBytes) +
+                                   " bytes");
+  }
+
+  static size_t WorkspaceBytes(const GemmProblem& p) {
+    return Kernel::get_workspace_size(MakeArguments(p));
+  }
+
+  // Raises the kernel's shared-memory limit. XLA runs this on every execution, so after the first
+  // time it is one atomic load.
+  static Status Prepare(int device) {
+    static std::atomic<uint64_t> prepared{0};
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
+    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(Function()),
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     Kernel::SharedStorageSize));
+    prepared.fetch_or(bit, std::memory_order_release);
+    return Status::Ok();
+  }
+
+  static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
+    const Arguments args = MakeArguments(p);
+    typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
+
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = Gemm::kClusterM;
+    cluster.val.clusterDim.y = Gemm::kClusterN;
+    cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = Kernel::get_grid_shape(params);
+    config.blockDim = Kernel::get_block_shape();
+    config.dynamicSmemBytes = Kernel::SharedStorageSize;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    void* kernel_args[] = {&params};
+    return BWGEMM_CUDA_STATUS(cudaLaunchKernelExC(
+        &config, reinterpret_cast<const void*>(Function()), kernel_args));
+  }
+
+  static constexpr auto Function() { return &cutlass::device_kernel<Kernel>; }
+};
+
+template <class Gemm>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<Gemm>;
+  return {{name, Gemm::Traits::kArch, Gemm::kIn, Gemm::kOut, Gemm::kLhs, Gemm::kRhs, Gemm::kTileM,
+           Gemm::kTileN, Gemm::kTileK, Gemm::kClusterM, Gemm::kClusterN, Gemm::kSchedule,
+           Gemm::kStages},
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm

@@ -1,0 +1,66 @@
+// The GEMM vocabulary shared by every layer: plain enums and structs, no CUDA, CUTLASS or XLA.
+//
+//   D[B,M,N] = A[B,M,K] x B[B,K,N], f32 accumulation, D row-major.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace bwgemm {
+
+enum class Arch { kSm90, kSm100 };
+enum class DType { kBF16, kF16, kF32 };
+enum class LhsMajor { kK, kM };  // stored [B,M,K] | [B,K,M]
+enum class RhsMajor { kN, kK };  // stored [B,K,N] | [B,N,K]
+enum class RasterOrder { kHeuristic, kAlongM, kAlongN };
+
+enum class Schedule {
+  kCooperative,  // sm90: two consumer warpgroups share one tile
+  kPingpong,     // sm90: two consumer warpgroups alternate tiles
+  k1Sm,          // sm100: one CTA issues the MMA
+  k2Sm,          // sm100: a pair of CTAs issues one MMA
+};
+
+// What TMA demands of every operand's base pointer and row pitch.
+inline constexpr int kAlignmentBytes = 16;
+
+struct GemmProblem {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* d = nullptr;
+  int32_t m = 0, n = 0, k = 0, batch = 1;
+  bool broadcast_a = false;  // one A for the whole batch (batch stride 0)
+  bool broadcast_b = false;
+  RasterOrder raster_order = RasterOrder::kHeuristic;
+  int32_t swizzle = 1;  // tiles per raster band; 1 = none
+  int32_t device = 0;
+  int32_t sm_count = 0;
+
+  std::string ToString() const {
+    return "[B=" + std::to_string(batch) + ", M=" + std::to_string(m) + ", N=" + std::to_string(n) +
+           ", K=" + std::to_string(k) + "]";
+  }
+};
+
+inline const char* Name(Arch v) { return v == Arch::kSm90 ? "sm90" : "sm100"; }
+inline const char* Name(DType v) {
+  return v == DType::kBF16 ? "bfloat16" : v == DType::kF16 ? "float16" : "float32";
+}
+inline const char* Name(LhsMajor v) { return v == LhsMajor::kK ? "k" : "m"; }
+inline const char* Name(RhsMajor v) { return v == RhsMajor::kN ? "n" : "k"; }
+inline const char* Name(Schedule v) {
+  switch (v) {
+    case Schedule::kCooperative:
+      return "cooperative";
+    case Schedule::kPingpong:
+      return "pingpong";
+    case Schedule::k1Sm:
+      return "1sm";
+    case Schedule::k2Sm:
+      return "2sm";
+  }
+  return "?";
+}
+inline int SizeOf(DType v) { return v == DType::kF32 ? 4 : 2; }
+
+}  // namespace bwgemm

@@ -1,0 +1,55 @@
+// The only place where the architectures differ: which CUTLASS schedules a Schedule stands for.
+#pragma once
+
+#include "cutlass/arch/arch.h"
+#include "cutlass/epilogue/dispatch_policy.hpp"
+#include "cutlass/gemm/dispatch_policy.hpp"
+#include "cutlass/gemm/kernel/tile_scheduler.hpp"
+#include "gemm/problem.h"
+
+namespace bwgemm {
+
+template <Schedule>
+struct ScheduleTraits;
+
+// SM90: one TMA producer warp and two wgmma consumer warpgroups; accumulators in registers.
+template <>
+struct ScheduleTraits<Schedule::kCooperative> {
+  static constexpr Arch kArch = Arch::kSm90;
+  using ArchTag = cutlass::arch::Sm90;
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
+  using TileScheduler = cutlass::gemm::PersistentScheduler;
+};
+
+template <>
+struct ScheduleTraits<Schedule::kPingpong> {
+  static constexpr Arch kArch = Arch::kSm90;
+  using ArchTag = cutlass::arch::Sm90;
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+  using TileScheduler = cutlass::gemm::PersistentScheduler;
+};
+
+// SM100: TMA, MMA, scheduler and epilogue warps; accumulators double-buffered in tensor memory, so
+// that a tile's epilogue runs under the next tile's MMAs. PersistentScheduler is dynamic there:
+// each cluster takes its next tile by cluster launch control (CLC).
+template <>
+struct ScheduleTraits<Schedule::k1Sm> {
+  static constexpr Arch kArch = Arch::kSm100;
+  using ArchTag = cutlass::arch::Sm100;
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized1SmSm100;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
+  using TileScheduler = cutlass::gemm::PersistentScheduler;
+};
+
+template <>
+struct ScheduleTraits<Schedule::k2Sm> {
+  static constexpr Arch kArch = Arch::kSm100;
+  using ArchTag = cutlass::arch::Sm100;
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
+  using TileScheduler = cutlass::gemm::PersistentScheduler;
+};
+
+}  // namespace bwgemm
