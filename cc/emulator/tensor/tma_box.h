@@ -1,0 +1,34 @@
+// Geometry of a TMA box: which bytes of global memory correspond to which bytes of shared memory
+// (PTX ISA 5.5.2 to 5.5.6, tiled mode). Pure functions; tma.cc gives them to the machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/tensor/tensor_map.h"
+
+namespace bwgemm::emulator {
+
+// A run of bytes of one box row, never longer than 16 bytes where the box is swizzled.
+// `global` is meaningless for bytes outside the tensor.
+struct BoxSpan {
+  uint32_t shared = 0;   // address in shared memory
+  uint64_t global = 0;   // address in global memory
+  uint32_t bytes = 0;
+  bool inside = false;   // false: out of bounds, filled on loads and skipped on stores
+};
+
+struct Box {
+  std::vector<BoxSpan> spans;
+  uint32_t bytes = 0;         // of the whole box, as counted by mbarriers (out of bounds included)
+  uint32_t bytes_inside = 0;  // that touch global memory
+};
+
+// The box of `map` at element coordinates `start`, kept at shared address `shared`.
+Box make_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t shared);
+
+// Bytes of shared memory from the box's address to its end.
+uint32_t box_footprint(const TensorMap& map);
+
+}  // namespace bwgemm::emulator

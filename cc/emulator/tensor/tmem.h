@@ -1,0 +1,81 @@
+// Tensor memory: 128 lanes x 512 columns of 32-bit cells in every CTA (PTX ISA 5.2 state spaces and
+// 9.7.16.1), with the allocation rules of 9.7.16.7 and marks for asynchronous writes in flight.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <string>
+#include <vector>
+
+namespace bwgemm::emulator {
+
+constexpr int kTmemLanes = 128;
+constexpr int kTmemColumns = 512;
+constexpr uint32_t kTmemPoison = 0xffbadbadu;  // a NaN as f32 and as two f16/bf16
+
+// A tensor-memory address: lane in the upper half, column in the lower.
+struct TmemAddress {
+  int lane;
+  int column;
+  explicit TmemAddress(uint32_t bits)
+      : lane(static_cast<int>(bits >> 16)), column(static_cast<int>(bits & 0xffffu)) {}
+};
+
+// A rectangle of cells.
+struct TmemRegion {
+  int lane = 0;
+  int lanes = 0;
+  int column = 0;
+  int columns = 0;
+
+  bool overlaps(const TmemRegion& other) const {
+    return lane < other.lane + other.lanes && other.lane < lane + lanes &&
+           column < other.column + other.columns && other.column < column + columns;
+  }
+  std::string text() const;
+};
+
+class TensorMemory {
+ public:
+  TensorMemory();
+
+  uint32_t* cell(int lane, int column) { return &cells_[lane * kTmemColumns + column]; }
+
+  // Allocation. `first_fit` returns the first column, or -1 when there is no room now.
+  static bool valid_size(uint32_t columns);
+  int first_fit(int columns) const;
+  void allocate(int column, int columns);
+  // Empty where [column, columns) is exactly one live allocation, which is then freed.
+  std::string deallocate(int column, int columns);
+  int allocated_columns() const;
+  bool permit_relinquished() const { return relinquished_; }
+  void relinquish() { relinquished_ = true; }
+
+  // Empty where every cell exists and is allocated, else what is wrong.
+  std::string check(const TmemRegion& region) const;
+
+  // Asynchronous accesses in flight. `what` describes the instruction for messages.
+  struct Pending {
+    TmemRegion region;
+    bool writes;
+    std::string what;
+  };
+  using Ticket = std::list<Pending>::iterator;
+  Ticket begin_access(Pending access) { return pending_.insert(pending_.end(), std::move(access)); }
+  void end_access(Ticket ticket) { pending_.erase(ticket); }
+  // The access in flight that a new access would race with, or null.
+  const Pending* conflict(const TmemRegion& region, bool writes) const;
+  const Pending* any_pending() const { return pending_.empty() ? nullptr : &pending_.front(); }
+
+ private:
+  struct Allocation {
+    int column;
+    int columns;
+  };
+  std::vector<uint32_t> cells_;
+  std::vector<Allocation> allocations_;
+  std::list<Pending> pending_;
+  bool relinquished_ = false;
+};
+
+}  // namespace bwgemm::emulator
