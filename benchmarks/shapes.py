@@ -1,0 +1,206 @@
+"""The GEMM problems that the benchmarks run, named once.
+
+A shape is D[batch, m, n] = A[batch, m, k] @ B[batch, k, n]. `majors` says how the operands are
+stored, in the package's letters: lhs `k` is [m, k] and `m` is [k, m]; rhs `n` is [k, n] and `k` is
+[n, k]. So `kn` is the plain product, `kk` the gradient of the left operand (dy @ w.T) and `mn` the
+gradient of the right one (x.T @ dy).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+MAJORS = ("kn", "kk", "mn", "mk")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One GEMM problem.
+
+    Attributes:
+      m, n, k: extents; m and n of the result, k contracted.
+      batch: leading batch extent of both operands and the result.
+      majors: storage of both operands, one of MAJORS.
+      tags: the suites this shape belongs to.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    majors: str = "kn"
+    tags: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.majors not in MAJORS:
+            raise ValueError(f"majors must be one of {', '.join(MAJORS)}, got {self.majors!r}")
+        if min(self.m, self.n, self.k, self.batch) < 1:
+            raise ValueError(
+                f"shape extents must be positive, got m={self.m} n={self.n} k={self.k} "
+                f"batch={self.batch}"
+            )
+
+    @property
+    def name(self) -> str:
+        """`m,n,k`, with `xbatch` and the majors where they are not the plain ones."""
+        batch = f"x{self.batch}" if self.batch != 1 else ""
+        majors = f":{self.majors}" if self.majors != "kn" else ""
+        return f"{self.m},{self.n},{self.k}{batch}{majors}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplies and adds of the product."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def bytes(self, in_bytes: int, out_bytes: int) -> int:
+        """Bytes of both operands and the result, each counted once."""
+        operands = self.m * self.k + self.k * self.n
+        return self.batch * (operands * in_bytes + self.m * self.n * out_bytes)
+
+    @property
+    def lhs_shape(self) -> tuple[int, ...]:
+        """Stored shape of the left operand."""
+        dims = (self.m, self.k) if self.majors[0] == "k" else (self.k, self.m)
+        return dims if self.batch == 1 else (self.batch, *dims)
+
+    @property
+    def rhs_shape(self) -> tuple[int, ...]:
+        """Stored shape of the right operand."""
+        dims = (self.k, self.n) if self.majors[1] == "n" else (self.n, self.k)
+        return dims if self.batch == 1 else (self.batch, *dims)
+
+    @property
+    def dimension_numbers(self) -> tuple:
+        """`lax.dot_general` dimension numbers of this product on the stored operands."""
+        first = 0 if self.batch == 1 else 1
+        lhs = first + (1 if self.majors[0] == "k" else 0)
+        rhs = first + (0 if self.majors[1] == "n" else 1)
+        batch = () if self.batch == 1 else (0,)
+        return ((lhs,), (rhs,)), (batch, batch)
+
+
+# The weights of a Llama-3-8B layer as (n, k): qkv, attention out, gate+up, down projection.
+LAYER_WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+
+
+def _shapes(tag: str, dims: Iterable[tuple[int, ...]], majors: str = "kn") -> list[Shape]:
+    return [Shape(*d, majors=majors, tags=frozenset({tag})) for d in dims]
+
+
+def _design() -> list[Shape]:
+    large = [(8192, 8192, 8192), (4096, 8192, 4096), (8192, 28672, 4096), (2048, 4096, 14336)]
+    mid = [(512, 6144, 4096), (1152, 1536, 8192), (1024, 1152, 4096)]
+    small = [(128, 6144, 4096), (16, 6144, 4096), (16, 4096, 14336), (384, 384, 16384)]
+    return _shapes("design", large + mid + small)
+
+
+def _suite() -> list[Shape]:
+    layers = [(m, n, k) for m in (1, 16, 64, 128, 512, 2048, 8192) for n, k in LAYER_WEIGHTS]
+    square = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 8192, 4096)]
+    odd = [(1024, 1152, 4096), (1024, 3264, 4096), (1152, 1536, 8192)]
+    deep = [(384, 384, 16384), (256, 512, 65536), (8192, 8192, 512)]
+    return _shapes("suite", layers + square + odd + deep)
+
+
+def _backward() -> list[Shape]:
+    """Both gradients of y[m, n] = x[m, k] @ w[k, n] for the training-sized layers."""
+    out = []
+    for m in (2048, 8192):
+        for n, k in LAYER_WEIGHTS:
+            out += _shapes("backward", [(m, k, n)], "kk")  # dx = dy @ w.T contracts n
+            out += _shapes("backward", [(k, n, m)], "mn")  # dw = x.T @ dy contracts m
+    return out
+
+
+def _held_out() -> list[Shape]:
+    """Shapes nothing was tuned on: odd multiples of 8, primes x 8, tall, wide, batched."""
+    plain = [
+        (1000, 1000, 1000),
+        (8 * 127, 8 * 131, 8 * 137),
+        (8 * 251, 8 * 509, 8 * 257),
+        (3000, 5000, 2040),
+        (16384, 256, 1024),
+        (256, 16384, 1024),
+        (32768, 512, 512),
+        (24, 12288, 3072),
+        (200, 7168, 2048),
+        (7168, 2112, 7168),
+    ]
+    batched = [(512, 512, 512, 16), (2048, 2048, 128, 32), (128, 1024, 1024, 8)]
+    return _shapes("held-out", plain + batched)
+
+
+def _unaligned() -> list[Shape]:
+    """Rows whose pitch is no multiple of 16 bytes, which TMA cannot address."""
+    return _shapes(
+        "unaligned",
+        [
+            (4095, 4095, 4095),
+            (4096, 4095, 4096),
+            (4096, 4096, 4095),
+            (2047, 4096, 4096),
+            (512, 50257, 1024),
+            (127, 129, 131),
+        ],
+    )
+
+
+def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:
+    """One entry per problem: a shape in two suites carries both tags."""
+    merged: dict[str, Shape] = {}
+    for shape in (s for group in groups for s in group):
+        seen = merged.get(shape.name)
+        tags = shape.tags | seen.tags if seen else shape.tags
+        merged[shape.name] = dataclasses.replace(shape, tags=tags)
+    return tuple(merged.values())
+
+
+# Small enough for a CPU, large enough to be a GEMM: the rehearsal of every benchmark.
+SMALL = _shapes("small", [(64, 96, 128), (128, 64, 32)])
+
+ALL = _merge([_design(), _suite(), _backward(), _held_out(), _unaligned(), SMALL])
+TAGS = tuple(sorted({tag for shape in ALL for tag in shape.tags}))
+
+
+def parse(text: str) -> Shape:
+    """Reads `m,n,k`, `m,n,kxbatch` or either with `:majors`, as `Shape.name` writes it.
+
+    Raises:
+      ValueError: the text is not of that form.
+    """
+    body, _, majors = text.partition(":")
+    dims, _, batch = body.partition("x")
+    try:
+        m, n, k = (int(d) for d in dims.split(","))
+        count = int(batch) if batch else 1
+    except ValueError:
+        raise ValueError(
+            f"a shape is m,n,k with an optional xBATCH and :MAJORS, e.g. 4096,4096,4096 or "
+            f"512,512,512x16:kk; got {text!r}"
+        ) from None
+    known = {s.name: s for s in ALL}
+    shape = Shape(m, n, k, count, majors or "kn")
+    return known.get(shape.name, shape)
+
+
+def select(
+    tags: Sequence[str] = (), names: Sequence[str] = (), majors: Sequence[str] = ()
+) -> list[Shape]:
+    """The shapes with any of `tags`, then those given by name; each also in every one of `majors`.
+
+    Args:
+      tags: suite names out of TAGS.
+      names: shapes as `parse` reads them.
+      majors: when given, every selected problem is run once in each of these storages.
+
+    Raises:
+      ValueError: unknown tag or majors, or a malformed shape.
+    """
+    for tag in tags:
+        if tag not in TAGS:
+            raise ValueError(f"unknown tag {tag!r}; the tags are {', '.join(TAGS)}")
+    picked = [s for s in ALL if s.tags & set(tags)] + [parse(n) for n in names]
+    if majors:
+        picked = [dataclasses.replace(s, majors=mj) for s in picked for mj in majors]
+    return list({s.name: s for s in picked}.values())
