@@ -1,0 +1,206 @@
+// One kernel launch: grid, clusters, CTAs resident on SMs, the seeded scheduler and the asynchronous operations in flight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/machine/async.h"
+#include "emulator/machine/config.h"
+#include "emulator/machine/kernel.h"
+#include "emulator/machine/memory.h"
+#include "emulator/machine/warp.h"
+
+namespace bwgemm::emulator {
+
+class Cluster;
+class Launch;
+
+// xorshift64*: reproducible on every platform.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull) {
+    if (state_ == 0) state_ = 1;
+    for (int i = 0; i < 4; ++i) next();
+  }
+  uint64_t next() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545F4914F6CDD1Dull;
+  }
+  uint32_t below(uint32_t n) { return static_cast<uint32_t>(((next() >> 32) * n) >> 32); }
+
+ private:
+  uint64_t state_;
+};
+
+// Named barrier (bar / barrier.cta), PTX ISA 9.7.13.1.
+struct NamedBarrier {
+  uint32_t arrived = 0;   // threads of the current generation
+  uint32_t expected = 0;  // 0: not in use
+  uint64_t generation = 1;
+  uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;             // accumulating
+  uint32_t last_and = 0, last_or = 0, last_popc = 0;  // of the completed generation
+};
+
+// One streaming multiprocessor: what co-resident CTAs share.
+struct Sm {
+  uint32_t index = 0;
+  uint32_t free_slots = 0;
+  std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor (tensor memory belongs to the SM)
+};
+
+class Cta {
+ public:
+  Launch& launch() { return *launch_; }
+  Cluster& cluster() { return *cluster_; }
+  Sm& sm() { return *sm_; }
+  Dim3 id() const { return id_; }
+  uint32_t linear() const { return linear_; }  // in the grid
+  uint32_t rank() const { return rank_; }      // in the cluster
+  uint32_t thread_count() const { return threads_; }
+  SharedMemory& shared() { return shared_; }
+  NamedBarrier& barrier(uint32_t id) { return barriers_[id]; }
+  std::vector<std::unique_ptr<Warp>>& warps() { return warps_; }
+  const std::vector<std::unique_ptr<Warp>>& warps() const { return warps_; }
+  uint32_t live_warps() const { return live_warps_; }
+  bool exited() const { return live_warps_ == 0; }
+  // Bookkeeping of operations in flight that name this CTA; it stays allocated until all are done. Launch::submit does this for the
+  // issuing CTA; other CTAs of the cluster live as long as the cluster does.
+
+  std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+
+ private:
+  friend class Launch;
+  friend class Warp;
+  Launch* launch_ = nullptr;
+  Cluster* cluster_ = nullptr;
+  Sm* sm_ = nullptr;
+  Dim3 id_{0, 0, 0};
+  uint32_t linear_ = 0, rank_ = 0, threads_ = 0, live_warps_ = 0;
+  SharedMemory shared_;
+  NamedBarrier barriers_[16];
+  std::vector<std::unique_ptr<Warp>> warps_;
+};
+
+class Cluster {
+ public:
+  uint32_t size() const { return static_cast<uint32_t>(ctas_.size()); }
+  Cta& cta(uint32_t rank) { return *ctas_[rank]; }
+  Dim3 id() const { return id_; }        // %clusterid
+  Dim3 first_cta() const { return first_cta_; }
+
+  // barrier.cluster, PTX ISA 9.7.13.3: counted in threads.
+  uint32_t barrier_arrived = 0;
+  uint64_t barrier_generation = 1;
+
+  std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+
+ private:
+  friend class Launch;
+  Dim3 id_{0, 0, 0}, first_cta_{0, 0, 0};
+  std::vector<std::unique_ptr<Cta>> ctas_;
+  uint32_t live_ctas_ = 0;
+  uint32_t pending_async_ = 0;
+};
+
+// Called when a CTA's last warp has exited, e.g. to report tensor memory that was not deallocated.
+using CtaExitHook = void (*)(Cta& cta);
+
+class Launch {
+ public:
+  Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config);
+  ~Launch();
+
+  // --- For instructions
+  GlobalMemory& memory() { return memory_; }
+  const LaunchConfig& config() const { return config_; }
+  const Kernel& kernel() const { return kernel_; }
+  Stats& stats() { return stats_; }
+  WarpStats& warp_stats(const Origin& origin) { return stats_.warps[origin.warp < 0 ? 0 : origin.warp]; }
+  Random& random() { return random_; }
+  uint64_t now() const { return now_; }
+  Dim3 grid() const { return grid_; }
+  Dim3 block() const { return block_; }
+  Dim3 cluster_dim() const { return cluster_dim_; }
+  const std::vector<uint8_t>& params() const { return params_; }
+
+  // Hands over an operation that finishes later. Operations with the same non-zero queue finish in the order of submission, others in
+  // any order. origin is the warp's running instruction.
+  void submit(Warp& warp, std::unique_ptr<AsyncOp> op, uint64_t queue = 0);
+
+  // Lets every group parked on `key` run its instruction again.
+  void wake(WaitKey key);
+
+  // Anything that another thread can observe happened (a store, an arrival, ...): the deadlock detector starts afresh.
+  void progress() { ++progress_; }
+
+  // Cluster launch control: takes the next cluster that has not started out of the grid, false if none is left.
+  bool cancel_cluster(Dim3* first_cta);
+
+  // Throws Error{kFault} with "line N: text", CTA, warp and message.
+  [[noreturn]] void fault(const Origin& origin, const std::string& message);
+
+  bool tracing() const { return config_.trace != nullptr; }
+  void trace(const TraceEvent& event) {
+    if (config_.trace != nullptr) config_.trace->event(event);
+  }
+  // Fills cta, sm, warp, line and name from the origin.
+  TraceEvent trace_event(TraceEvent::Kind kind, const Origin& origin) const;
+
+  // --- For launch()
+  void run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared, std::vector<uint8_t> params);
+
+  std::unique_ptr<Extension> tensor;       // for cc/emulator/tensor
+  CtaExitHook cta_exit_hook = nullptr;     // set by cc/emulator/tensor when it creates state
+
+ private:
+  friend class Warp;
+  struct Pending {
+    std::unique_ptr<AsyncOp> op;
+    uint64_t queue;
+  };
+
+  void start_clusters();
+  void start_cluster(uint64_t index);
+  void start_warp(Cta& cta, uint32_t index);
+  void retire(Cluster& cluster);
+  void run_warp(size_t slot);
+  void step_async();
+  void wake_expired();
+  bool wake_any_timed();
+  void ready(Warp& warp, LaneGroup& group, bool timed_out);
+  void warp_exited(Warp& warp);
+  [[noreturn]] void deadlock();
+  std::string describe_waits() const;
+
+  GlobalMemory& memory_;
+  const Kernel& kernel_;
+  LaunchConfig config_;
+  Stats stats_;
+  Random random_;
+  Dim3 grid_, block_, cluster_dim_;
+  std::vector<uint8_t> params_;
+  size_t dynamic_shared_ = 0;
+  uint32_t shared_bytes_ = 0;
+
+  uint64_t now_ = 0;
+  uint64_t progress_ = 0;
+  uint64_t next_deadline_ = ~uint64_t{0};
+  std::vector<Sm> sms_;
+  std::vector<uint64_t> pending_clusters_;  // not started, in launch order
+  size_t next_cluster_ = 0;
+  uint64_t finished_clusters_ = 0, total_clusters_ = 0;
+  std::vector<std::unique_ptr<Cluster>> resident_;
+  std::vector<Warp*> ready_;   // warps with a ready group
+  std::vector<Warp*> parked_;  // live warps without one
+  std::vector<Pending> free_ops_;                                   // queue 0
+  std::vector<std::pair<uint64_t, std::deque<std::unique_ptr<AsyncOp>>>> queues_;  // ordered ones, non-empty
+  std::vector<std::unique_ptr<uint32_t[]>> register_files_;         // for reuse
+};
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,170 @@
+// A warp: registers, groups of lanes that share a program counter, and what instructions may do to it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulator/machine/async.h"
+#include "emulator/machine/instr.h"
+#include "emulator/machine/memory.h"
+
+namespace bwgemm::emulator {
+
+class Cta;
+class Launch;
+class Warp;
+struct Kernel;
+
+constexpr int kWarpSize = 32;
+
+// What a parked group waits for: `describe` writes it for the deadlock report, e.g. "mbarrier [0x430] phase 1, 3 of 4 arrivals, 1024 bytes".
+struct WaitInfo {
+  std::string (*describe)(const Warp& warp, const WaitInfo& info) = nullptr;
+  const char* name = "wait";  // trace name, static storage
+  Cta* cta = nullptr;         // of the object waited for
+  uint64_t a = 0, b = 0, c = 0;
+};
+
+// Identity of what a group waits for. Waking by key only makes the instruction run again, so a collision is harmless.
+using WaitKey = uint64_t;
+inline WaitKey wait_key(const void* object, uint64_t sub = 0) {
+  return (reinterpret_cast<uintptr_t>(object) ^ (sub * 0x9E3779B97F4A7C15ull)) | 1;
+}
+
+enum class GroupState : uint8_t { kReady, kWaiting, kConverging };
+
+// Lanes that execute together.
+struct LaneGroup {
+  uint32_t mask = 0;
+  uint32_t pc = 0;
+  GroupState state = GroupState::kReady;
+  bool timed_out = false;
+  WaitKey key = 0;
+  uint64_t deadline = 0;  // 0: none
+  uint64_t token = 0;     // kept over re-executions of a blocking instruction, 0 on the first
+  uint64_t since = 0;     // tick at which it was parked
+  WaitInfo wait;
+};
+
+// State that a family keeps per warp, CTA, SM or launch. Created on first use by extension<T>() of those classes.
+class Extension {
+ public:
+  virtual ~Extension() = default;
+};
+
+class Warp {
+ public:
+  // --- Registers. The pointer is to 32 lanes.
+  uint32_t* r32(Row row) { return regs_ + size_t{row} * kWarpSize; }
+  uint64_t* r64(Row row) { return reinterpret_cast<uint64_t*>(regs_ + size_t{row} * kWarpSize); }
+  float* f32(Row row) { return reinterpret_cast<float*>(r32(row)); }
+  double* f64(Row row) { return reinterpret_cast<double*>(r32(row)); }
+  uint64_t* r128_lo(Row row) { return r64(row); }
+  uint64_t* r128_hi(Row row) { return r64(row + 2); }
+  // Lane mask of a source predicate (honours kPredNot).
+  uint32_t pred(Pred p) const { return (p & kPredNot) ? ~preds_[p & ~kPredNot] : preds_[p]; }
+  void set_pred(Pred p, uint32_t mask, uint32_t value) {
+    if (p != kNoRow) preds_[p] = (preds_[p] & ~mask) | (value & mask);
+  }
+
+  uint64_t address(const Address& a, int lane) {
+    if (a.row == kNoRow) return static_cast<uint64_t>(a.offset);
+    return (a.wide ? r64(a.row)[lane] : uint64_t{r32(a.row)[lane]}) + static_cast<uint64_t>(a.offset);
+  }
+
+  // --- Memory. All fault (throw) on a bad address; `align` is in bytes.
+  // Resolves a shared address of this CTA (cluster: of any CTA of the cluster). A generic address inside the window works too.
+  struct SharedRef {
+    Cta* cta = nullptr;
+    uint32_t offset = 0;
+  };
+  SharedRef shared(uint64_t address, uint32_t bytes, uint32_t align, bool cluster);
+  uint8_t* global(uint64_t address, uint64_t bytes, uint32_t align, bool write);
+  uint8_t* local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
+  const uint8_t* param(uint64_t offset, uint32_t bytes, uint32_t align);
+  // Any generic address; does the shared-memory hazard checks of an ordinary load/store.
+  uint8_t* generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write);
+
+  // --- Control
+  // Parks the executing group until wake(key); the instruction then runs again. Return its result from the ExecFn.
+  Step block(WaitKey key, const WaitInfo& info);
+  // The same, but the group may be woken without wake(key) after a while: for try_wait and nanosleep. timed_out() is then true.
+  Step block_timed(WaitKey key, const WaitInfo& info);
+  bool timed_out() const { return group().timed_out; }
+  uint64_t& token() { return group().token; }  // see LaneGroup::token; reset when the instruction completes
+  // Splits the executing group: `taken` lanes go to `target`, the others fall through.
+  Step branch(uint32_t taken, uint32_t target);
+  Step exit_lanes(uint32_t mask);
+  // For .sync instructions with a membermask: true when all live lanes of `members` execute this instruction now; otherwise parks
+  // the group until they arrive: `if (!w.gather(members, mask)) return Step::kBlock;`. Faults if a lane of `mask` is not in `members`.
+  bool gather(uint32_t members, uint32_t mask);
+
+  LaneGroup& group() { return groups_[current_]; }
+  const LaneGroup& group() const { return groups_[current_]; }
+  uint32_t live() const { return live_; }        // lanes that exist and have not exited
+  uint32_t existing() const { return existing_; }  // lanes that exist (the last warp of a CTA may be partial)
+
+  [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
+
+  // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation, proxy_fence() at fence.proxy.async.
+  uint32_t proxy_stamp() const { return (cluster_warp_ + 1) << 20 | (proxy_epoch_ & 0xFFFFF); }
+  void release() { proxy_released_ = proxy_epoch_++; }
+  void proxy_fence();
+  bool proxy_fenced(uint32_t epoch) const { return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0; }
+
+  Origin origin() const { return Origin{cta_, static_cast<int32_t>(index_), current_instr_ ? current_instr_->line : 0,
+                                        current_instr_ ? current_instr_->name : ""}; }
+
+  Launch& launch() { return *launch_; }
+  Cta& cta() { return *cta_; }
+  const Cta& cta() const { return *cta_; }
+  uint32_t index() const { return index_; }  // in the CTA
+  const Kernel& kernel() const { return *kernel_; }
+
+  // Groups of asynchronous copies of each lane: cp.async and bulk (cp.async.bulk.commit_group).
+  AsyncGroups& cp_async_groups(int lane);
+  AsyncGroups& bulk_groups(int lane);
+  AsyncGroups& wgmma_groups();  // wgmma.commit_group is warp-wide
+
+  std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+
+ private:
+  friend class Launch;
+  friend class Cta;
+  friend class Scheduler;
+
+  Step run_group(uint32_t& quantum);
+
+  uint32_t* regs_ = nullptr;
+  uint32_t* preds_ = nullptr;
+  Launch* launch_ = nullptr;
+  Cta* cta_ = nullptr;
+  const Kernel* kernel_ = nullptr;
+  const Instr* current_instr_ = nullptr;
+  std::vector<LaneGroup> groups_;
+  size_t current_ = 0;
+  uint32_t index_ = 0;
+  uint32_t cluster_warp_ = 0;  // index among all warps of the cluster
+  uint32_t live_ = 0, existing_ = 0;
+  uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
+  std::unique_ptr<uint32_t[]> storage_;
+  std::unique_ptr<uint8_t[]> local_;
+  std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;
+  std::unique_ptr<AsyncGroups> wgmma_;
+};
+
+// Calls body(lane) for every lane of the mask.
+template <typename Body>
+inline void for_lanes(uint32_t mask, Body&& body) {
+  if (mask == kFullMask) {
+    for (int lane = 0; lane < kWarpSize; ++lane) body(lane);
+  } else {
+    for (; mask != 0; mask &= mask - 1) body(__builtin_ctz(mask));
+  }
+}
+
+inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
+
+}  // namespace bwgemm::emulator

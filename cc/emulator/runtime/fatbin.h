@@ -1,0 +1,25 @@
+// Reader of the fat binaries that nvcc embeds into host objects: finds the PTX texts in them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bwgemm::emulator {
+
+// One PTX text of a fat binary.
+struct PtxImage {
+  std::string text;
+  int arch = 0;  // 100 for compute_100, compute_100a and compute_100f
+};
+
+// Returns the PTX images of the fat binary `data[0, size)`. Throws std::runtime_error, saying what is
+// wrong, when the container is truncated, has an unknown layout, or holds compressed PTX.
+std::vector<PtxImage> ReadFatBinary(const void* data, std::size_t size);
+
+// The same for a registered `__fatBinC_Wrapper_t` (the argument of __cudaRegisterFatBinary), whose
+// container says its own size.
+std::vector<PtxImage> ReadFatBinaryWrapper(const void* wrapper);
+
+}  // namespace bwgemm::emulator
