@@ -21,7 +21,7 @@ struct Launcher {
   template <class Stride>
   static Stride MakeStride(int64_t outer_pitch, int64_t batch_pitch) {
     Stride s{};
-    if constexpr (cute::is_static_v<std::tuple_element_t<0, Stride>>) {
+    if constexpr (cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<0>(Stride{}))>>) {
       cute::get<1>(s) = outer_pitch;
     } else {
       cute::get<0>(s) = outer_pitch;

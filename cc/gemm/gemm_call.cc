@@ -1,0 +1,221 @@
+#include "gemm/gemm_call.h"
+
+#include <atomic>
+#include <limits>
+#include <string>
+
+#include "common/cuda_status.h"
+
+namespace bwgemm {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+std::string ShapeString(const Tensor3& t) {
+  return std::string(Name(t.dtype)) + "[" + std::to_string(t.dims[0]) + "," +
+         std::to_string(t.dims[1]) + "," + std::to_string(t.dims[2]) + "]";
+}
+
+Status Lookup(std::string_view name, const KernelEntry** entry) {
+  *entry = FindKernel(name);
+  if (*entry) return Status::Ok();
+  return Status::Unimplemented("kernel '" + std::string(name) +
+                               "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info` "
+                               "lists those that are)");
+}
+
+// Makes `device` current for the scope, and restores what was.
+class DeviceScope {
+ public:
+  Status Enter(int device) {
+    BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetDevice(&previous_));
+    if (previous_ == device) return Status::Ok();
+    BWGEMM_RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
+    restore_ = true;
+    return Status::Ok();
+  }
+  ~DeviceScope() {
+    if (restore_) (void)cudaSetDevice(previous_);
+  }
+
+ private:
+  int previous_ = 0;
+  bool restore_ = false;
+};
+
+struct DeviceProperties {
+  int sm_count;
+  int major;
+  int minor;
+};
+
+// Packed into one atomic per device, so that a call costs a load: sm_count << 16 | major << 8 | minor.
+Status QueryDevice(int device, DeviceProperties* out) {
+  static std::array<std::atomic<uint32_t>, kMaxDevices> cache{};
+  if (device < 0 || device >= kMaxDevices) {
+    return Status::InvalidArgument("device ordinal " + std::to_string(device) +
+                                   " is outside [0, " + std::to_string(kMaxDevices) + ")");
+  }
+  uint32_t packed = cache[device].load(std::memory_order_relaxed);
+  if (packed == 0) {
+    int sms = 0, major = 0, minor = 0;
+    BWGEMM_RETURN_IF_CUDA_ERROR(
+        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+    BWGEMM_RETURN_IF_CUDA_ERROR(
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    BWGEMM_RETURN_IF_CUDA_ERROR(
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    packed = static_cast<uint32_t>(sms << 16 | major << 8 | minor);
+    cache[device].store(packed, std::memory_order_relaxed);
+  }
+  *out = {static_cast<int>(packed >> 16), static_cast<int>(packed >> 8 & 0xff),
+          static_cast<int>(packed & 0xff)};
+  return Status::Ok();
+}
+
+Status CheckArch(const KernelInfo& kernel, int device, const DeviceProperties& props) {
+  const bool runs =
+      kernel.arch == Arch::kSm90 ? props.major == 9 && props.minor == 0 : props.major == 10;
+  if (runs) return Status::Ok();
+  return Status::Unimplemented("kernel '" + std::string(kernel.name) + "' needs compute capability " +
+                               (kernel.arch == Arch::kSm90 ? "9.0" : "10.x") + ", device " +
+                               std::to_string(device) + " has " + std::to_string(props.major) +
+                               "." + std::to_string(props.minor));
+}
+
+Status CheckDims(std::string_view what, const Tensor3& t, const std::array<int64_t, 3>& expected,
+                 bool batch_may_be_one) {
+  const bool batch_ok =
+      t.dims[0] == expected[0] || (batch_may_be_one && t.dims[0] == 1);
+  if (batch_ok && t.dims[1] == expected[1] && t.dims[2] == expected[2]) return Status::Ok();
+  Tensor3 want = t;
+  want.dims = expected;
+  return Status::InvalidArgument(std::string(what) + " is " + ShapeString(t) + ", expected " +
+                                 ShapeString(want));
+}
+
+Status MakeProblem(const GemmCall& call, const KernelInfo& kernel, GemmProblem* problem) {
+  if (call.a.dtype != kernel.in_dtype || call.b.dtype != kernel.in_dtype ||
+      call.d.dtype != kernel.out_dtype) {
+    return Status::InvalidArgument(
+        "kernel '" + std::string(kernel.name) + "' computes " + Name(kernel.in_dtype) + " x " +
+        Name(kernel.in_dtype) + " -> " + Name(kernel.out_dtype) + ", the call is " +
+        ShapeString(call.a) + " x " + ShapeString(call.b) + " -> " + ShapeString(call.d));
+  }
+  const int64_t batch = call.d.dims[0], m = call.d.dims[1], n = call.d.dims[2];
+  const int64_t k = kernel.lhs_major == LhsMajor::kK ? call.a.dims[2] : call.a.dims[1];
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  for (int64_t extent : {batch, m, n, k}) {
+    if (extent < 1 || extent > kMax) {
+      return Status::InvalidArgument("extent " + std::to_string(extent) + " of the problem [B=" +
+                                     std::to_string(batch) + ", M=" + std::to_string(m) +
+                                     ", N=" + std::to_string(n) + ", K=" + std::to_string(k) +
+                                     "] is outside [1, 2^31)");
+    }
+  }
+  const bool a_k = kernel.lhs_major == LhsMajor::kK, b_n = kernel.rhs_major == RhsMajor::kN;
+  BWGEMM_RETURN_IF_ERROR(CheckDims("operand a", call.a, {batch, a_k ? m : k, a_k ? k : m}, true));
+  BWGEMM_RETURN_IF_ERROR(CheckDims("operand b", call.b, {batch, b_n ? k : n, b_n ? n : k}, true));
+  for (const void* pointer : {call.a.data, call.b.data, call.d.data}) {
+    if (reinterpret_cast<uintptr_t>(pointer) % kAlignmentBytes != 0) {
+      return Status::InvalidArgument("a buffer is not aligned to " +
+                                     std::to_string(kAlignmentBytes) + " bytes");
+    }
+  }
+
+  problem->a = call.a.data;
+  problem->b = call.b.data;
+  problem->d = call.d.data;
+  problem->m = static_cast<int32_t>(m);
+  problem->n = static_cast<int32_t>(n);
+  problem->k = static_cast<int32_t>(k);
+  problem->batch = static_cast<int32_t>(batch);
+  problem->broadcast_a = call.a.dims[0] != batch;
+  problem->broadcast_b = call.b.dims[0] != batch;
+
+  if (call.raster_order == "heuristic") {
+    problem->raster_order = RasterOrder::kHeuristic;
+  } else if (call.raster_order == "m") {
+    problem->raster_order = RasterOrder::kAlongM;
+  } else if (call.raster_order == "n") {
+    problem->raster_order = RasterOrder::kAlongN;
+  } else {
+    return Status::InvalidArgument("raster_order '" + std::string(call.raster_order) +
+                                   "' is none of 'heuristic', 'm', 'n'");
+  }
+  if (call.swizzle < 1 || call.swizzle > 16 || (call.swizzle & (call.swizzle - 1)) != 0) {
+    return Status::InvalidArgument("swizzle " + std::to_string(call.swizzle) +
+                                   " is none of 1, 2, 4, 8, 16");
+  }
+  problem->swizzle = static_cast<int32_t>(call.swizzle);
+  return Status::Ok();
+}
+
+// Says which kernel and problem an error of the layers below belongs to.
+Status WithContext(Status status, const KernelInfo& kernel, const GemmProblem& problem) {
+  if (!status.ok()) {
+    status.message += " (kernel '" + std::string(kernel.name) + "', " + problem.ToString() + ")";
+  }
+  return status;
+}
+
+}  // namespace
+
+Status PrepareGemm(std::string_view kernel, int device) {
+  const KernelEntry* entry;
+  BWGEMM_RETURN_IF_ERROR(Lookup(kernel, &entry));
+  DeviceProperties props;
+  BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &props));
+  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info, device, props));
+  DeviceScope scope;
+  BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  return entry->ops.prepare(device);
+}
+
+Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
+  const KernelEntry* entry;
+  BWGEMM_RETURN_IF_ERROR(Lookup(call.kernel, &entry));
+  DeviceProperties props;
+  BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &props));
+  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info, device, props));
+  GemmProblem problem;
+  problem.device = device;
+  problem.sm_count = props.sm_count;
+  BWGEMM_RETURN_IF_ERROR(MakeProblem(call, entry->info, &problem));
+  BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
+  const size_t need = entry->ops.workspace_bytes(problem);
+  if (call.workspace_bytes < need) {
+    return Status::InvalidArgument("kernel '" + std::string(entry->info.name) + "' needs " +
+                                   std::to_string(need) + " bytes of workspace for " +
+                                   problem.ToString() + ", got " +
+                                   std::to_string(call.workspace_bytes));
+  }
+  DeviceScope scope;
+  BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.prepare(device), entry->info, problem));
+  return WithContext(entry->ops.launch(problem, call.workspace, stream), entry->info, problem);
+}
+
+Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch,
+                          int sm_count, size_t* bytes) {
+  const KernelEntry* entry;
+  BWGEMM_RETURN_IF_ERROR(Lookup(kernel, &entry));
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  for (int64_t extent : {m, n, k, batch, int64_t{sm_count}}) {
+    if (extent < 1 || extent > kMax) {
+      return Status::InvalidArgument("m, n, k, batch and sm_count must be in [1, 2^31), got " +
+                                     std::to_string(extent));
+    }
+  }
+  GemmProblem problem;
+  problem.m = static_cast<int32_t>(m);
+  problem.n = static_cast<int32_t>(n);
+  problem.k = static_cast<int32_t>(k);
+  problem.batch = static_cast<int32_t>(batch);
+  problem.sm_count = sm_count;
+  BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
+  *bytes = entry->ops.workspace_bytes(problem);
+  return Status::Ok();
+}
+
+}  // namespace bwgemm
