@@ -1,5 +1,5 @@
-// The container layout is not documented; these are the fields that the CUDA 13.0 tools write and that
-// this reader needs. Everything else in the headers is skipped by the sizes that they state.
+// The container layout is not documented; these are the fields that the CUDA 13.0 tools write and
+// that this reader needs. Everything else in the headers is skipped by the sizes that they state.
 #include "emulator/runtime/fatbin.h"
 
 #include <cstring>
@@ -64,8 +64,9 @@ PtxImage ReadPtx(std::string_view payload, const EntryHeader& entry) {
   // The text is padded with zero bytes to a multiple of 8.
   std::string_view text = payload.substr(0, payload.find('\0'));
   if (text.find(".version") == std::string_view::npos) {
-    throw std::runtime_error("the PTX entry of the fat binary holds no plain PTX text: compile with "
-                             "nvcc --no-compress");
+    throw std::runtime_error(
+        "the PTX entry of the fat binary holds no plain PTX text: compile with "
+        "nvcc --no-compress");
   }
   return PtxImage{std::string(text), static_cast<int>(entry.arch)};
 }

@@ -14,8 +14,8 @@ struct PtxImage {
   int arch = 0;  // 100 for compute_100, compute_100a and compute_100f
 };
 
-// Returns the PTX images of the fat binary `data[0, size)`. Throws std::runtime_error, saying what is
-// wrong, when the container is truncated, has an unknown layout, or holds compressed PTX.
+// Returns the PTX images of the fat binary `data[0, size)`. Throws std::runtime_error, saying what
+// is wrong, when the container is truncated, has an unknown layout, or holds compressed PTX.
 std::vector<PtxImage> ReadFatBinary(const void* data, std::size_t size);
 
 // The same for a registered `__fatBinC_Wrapper_t` (the argument of __cudaRegisterFatBinary), whose

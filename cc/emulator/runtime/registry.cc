@@ -1,0 +1,61 @@
+#include "emulator/runtime/registry.h"
+
+#include <stdexcept>
+
+#include "emulator/runtime/fatbin.h"
+
+namespace bwgemm::emulator {
+
+Module& FatModule::module() {
+  std::lock_guard lock(mutex_);
+  if (!module_) {
+    std::vector<PtxImage> images = ReadFatBinaryWrapper(wrapper_);
+    if (images.size() != 1) {
+      throw std::runtime_error("the fat binary holds " + std::to_string(images.size()) +
+                               " PTX images, the emulator needs exactly one: compile one "
+                               "architecture per object, with its PTX (code=compute_...)");
+    }
+    module_ = Module::load(std::move(images[0].text));
+  }
+  return *module_;
+}
+
+Registry& Registry::Get() {
+  // Never destroyed: the objects unregister from static destructors, in no order we control.
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+FatModule* Registry::AddFatBinary(const void* wrapper) {
+  std::lock_guard lock(mutex_);
+  fats_.push_back(std::make_unique<FatModule>(wrapper));
+  return fats_.back().get();
+}
+
+void Registry::AddKernel(FatModule* fat, const void* host_function, const char* name) {
+  auto kernel = std::make_unique<RegisteredKernel>();
+  kernel->name = name;
+  kernel->fat = fat;
+  std::lock_guard lock(mutex_);
+  by_host_function_[host_function] = std::move(kernel);
+}
+
+RegisteredKernel* Registry::Find(const void* function_or_handle) {
+  std::lock_guard lock(mutex_);
+  if (auto it = by_host_function_.find(function_or_handle); it != by_host_function_.end()) {
+    return it->second.get();
+  }
+  for (const auto& [host, kernel] : by_host_function_) {
+    if (kernel.get() == function_or_handle) return kernel.get();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Registry::KernelNames() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [host, kernel] : by_host_function_) names.push_back(kernel->name);
+  return names;
+}
+
+}  // namespace bwgemm::emulator

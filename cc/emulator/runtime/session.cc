@@ -1,0 +1,68 @@
+#include "emulator/runtime/session.h"
+
+#include <chrono>
+
+namespace bwgemm::emulator {
+
+Session& Session::Get() {
+  static Session session;
+  return session;
+}
+
+Settings Session::settings() {
+  std::lock_guard lock(state_mutex_);
+  return settings_;
+}
+
+void Session::set_settings(const Settings& settings) {
+  std::lock_guard lock(state_mutex_);
+  settings_ = settings;
+}
+
+std::shared_ptr<const LaunchRecord> Session::last_launch() {
+  std::lock_guard lock(state_mutex_);
+  return last_;
+}
+
+std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& module,
+                                                 const std::string& kernel,
+                                                 const std::vector<uint8_t>& params,
+                                                 const LaunchShape& shape, const Settings& settings,
+                                                 const std::function<bool()>& keep_going) {
+  auto record = std::make_shared<LaunchRecord>();
+  record->kernel = kernel;
+  record->grid = shape.grid;
+  record->block = shape.block;
+  record->cluster = shape.cluster;
+  record->dynamic_shared = shape.dynamic_shared;
+  record->seed = settings.launch.seed;
+  record->sm_count = settings.launch.sm_count;
+
+  LaunchConfig config = settings.launch;
+  std::shared_ptr<TraceRecorder> trace;
+  if (settings.trace) {
+    trace = std::make_shared<TraceRecorder>(settings.trace_limit);
+    config.trace = trace.get();
+  }
+  config.progress = [&](uint64_t done, uint64_t total) {
+    done_ = done;
+    total_ = total;
+    return !keep_going || keep_going();
+  };
+  {
+    std::lock_guard lock(run_mutex_);
+    const auto start = std::chrono::steady_clock::now();
+    record->result = launch(memory, module, kernel, params, shape.grid, shape.block, shape.cluster,
+                            shape.dynamic_shared, config);
+    record->seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    done_ = total_ = 0;
+    ++launches_;
+  }
+  record->trace = std::move(trace);
+  std::lock_guard lock(state_mutex_);
+  last_ = record;
+  return record;
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,77 @@
+// Process-wide state of the emulated runtime: settings, the launch in progress, and the last
+// launch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulator/machine/config.h"
+#include "emulator/machine/machine.h"
+#include "emulator/runtime/trace_recorder.h"
+
+namespace bwgemm::emulator {
+
+struct Settings {
+  LaunchConfig launch;         // `trace` and `progress` are set per launch
+  bool poison_outputs = true;  // fill results with NaN bit patterns before the kernel runs
+  bool trace = false;
+  uint64_t trace_limit = uint64_t{1} << 21;  // events
+};
+
+// What a finished launch leaves behind.
+struct LaunchRecord {
+  std::string kernel;
+  Dim3 grid, block, cluster;
+  uint64_t dynamic_shared = 0;
+  uint64_t seed = 0;
+  int sm_count = 0;
+  double seconds = 0;
+  LaunchResult result;
+  std::shared_ptr<const TraceRecorder> trace;  // null when tracing was off
+};
+
+struct LaunchShape {
+  Dim3 grid, block, cluster;
+  size_t dynamic_shared = 0;
+};
+
+class Session {
+ public:
+  static Session& Get();
+
+  Settings settings();
+  void set_settings(const Settings& settings);
+
+  // Runs the kernel and records it. One launch runs at a time; others wait. `keep_going` (may be
+  // null) is called now and then and stops the launch by returning false.
+  std::shared_ptr<const LaunchRecord> Run(GlobalMemory& memory, Module& module,
+                                          const std::string& kernel,
+                                          const std::vector<uint8_t>& params,
+                                          const LaunchShape& shape, const Settings& settings,
+                                          const std::function<bool()>& keep_going);
+
+  std::shared_ptr<const LaunchRecord> last_launch();  // null before the first
+  uint64_t launches() const { return launches_; }
+
+  // Of the launch in progress: clusters finished and in its grid. 0 of 0 when none runs.
+  struct Progress {
+    uint64_t done = 0, total = 0;
+  };
+  Progress progress() const { return {done_, total_}; }
+
+  // Guards modules (kernels are decoded on first use) and launches.
+  std::mutex& run_mutex() { return run_mutex_; }
+
+ private:
+  std::mutex run_mutex_;
+  std::mutex state_mutex_;
+  Settings settings_;
+  std::shared_ptr<const LaunchRecord> last_;
+  std::atomic<uint64_t> launches_{0}, done_{0}, total_{0};
+};
+
+}  // namespace bwgemm::emulator
