@@ -1,0 +1,43 @@
+"""The only place that touches private JAX names or branches on the JAX version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax import core
+from jax._src import dispatch as _dispatch
+from jax._src.core import auto_insert_reshard as _auto_insert_reshard
+from jax.extend.core import Primitive
+
+
+def lower_with_devices(primitive: Primitive) -> None:
+    """Declares that a primitive's lowering looks at the devices, as custom_partitioning's does."""
+    _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def match_varying(*operands: jax.Array) -> tuple[jax.Array, ...]:
+    """Makes operands vary over the same manual mesh axes, as built-in binary primitives do.
+
+    Without this the gradient of a replicated operand under ``shard_map(check_vma=True)`` has the
+    wrong type: the inserted cast is what transposes to the sum over the mesh axis.
+    """
+    return tuple(_auto_insert_reshard(*operands))
+
+
+def result_aval(
+    reference: Callable[..., jax.Array],
+    shape: tuple[int, ...],
+    dtype: str,
+    *operands: core.ShapedArray,
+) -> core.ShapedArray:
+    """Abstract value of a result of known shape and dtype, computed from its operands.
+
+    Only explicit shardings and varying manual axes need the reference to be traced; everything
+    else takes the cheap path.
+    """
+    plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
+    if all(plain):
+        return core.ShapedArray(shape, dtype)
+    (aval,) = jax.make_jaxpr(reference)(*operands).out_avals
+    return aval

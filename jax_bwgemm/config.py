@@ -1,0 +1,85 @@
+"""User switches: the target architecture, by context manager or environment variable."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+
+# Streaming multiprocessors assumed when an architecture is named without a device:
+# H100/H200 SXM and B200.
+DEFAULT_SM_COUNT = {"sm90": 132, "sm100": 148}
+
+# A JAX user context is part of every trace and compilation cache key, so that a function traced
+# for one target is traced again for another.
+_target_context = jax.make_user_context(default_value=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The GPU that kernels are selected for.
+
+    Attributes:
+        arch: ``"sm90"`` or ``"sm100"``.
+        sm_count: Number of streaming multiprocessors.
+    """
+
+    arch: str
+    sm_count: int
+
+
+def make_target(arch: str, sm_count: int | None = None) -> Target:
+    """Validates an architecture name and fills in its usual number of multiprocessors.
+
+    Raises:
+        ValueError: The architecture is unknown or ``sm_count`` is not positive.
+    """
+    if arch not in DEFAULT_SM_COUNT:
+        known = ", ".join(DEFAULT_SM_COUNT)
+        raise ValueError(f"unknown target architecture {arch!r}: known are {known}")
+    count = DEFAULT_SM_COUNT[arch] if sm_count is None else sm_count
+    if count < 1:
+        raise ValueError(f"sm_count must be positive, got {count}")
+    return Target(arch, count)
+
+
+def target(arch: str, sm_count: int | None = None) -> Any:
+    """Context manager that selects kernels for ``arch``, whatever GPU this machine has.
+
+    For cross-lowering (``lower(lowering_platforms=("cuda",))``, ``jax.export``) on a machine
+    without that GPU, and for choosing what the emulator emulates. Takes part in JAX's caches:
+    functions traced under another target are traced again.
+
+    Args:
+        arch: ``"sm90"`` or ``"sm100"``.
+        sm_count: Number of multiprocessors of the target; default is the usual data-centre part.
+
+    Raises:
+        ValueError: The architecture is unknown or ``sm_count`` is not positive.
+    """
+    return _target_context(make_target(arch, sm_count))
+
+
+def explicit_target() -> Target | None:
+    """The target named by `target` or else by ``BWGEMM_TARGET_ARCH``; None when neither is.
+
+    The variable holds an architecture, optionally with a count: ``sm90`` or ``sm100:148``.
+
+    Raises:
+        ValueError: ``BWGEMM_TARGET_ARCH`` is malformed.
+    """
+    chosen = _target_context.value
+    if chosen is not None:
+        return chosen
+    text = os.environ.get("BWGEMM_TARGET_ARCH", "")
+    if not text:
+        return None
+    arch, _, count = text.partition(":")
+    if count and not count.isdecimal():
+        raise ValueError(
+            f"BWGEMM_TARGET_ARCH={text!r}: expected an architecture, optionally followed by "
+            "':' and a number of multiprocessors, as in 'sm100:148'"
+        )
+    return make_target(arch, int(count) if count else None)

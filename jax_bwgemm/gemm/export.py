@@ -1,0 +1,14 @@
+"""What `jax.export` must be told: our custom calls are stable interfaces."""
+
+from __future__ import annotations
+
+import jax.export
+
+from jax_bwgemm import runtime
+
+# Pass to jax.export.export(..., disabled_checks=DISABLE_EXPORT_CHECKS). Targets are versioned and
+# kernels travel by stable names, so exported programs stay loadable.
+DISABLE_EXPORT_CHECKS = [
+    jax.export.DisabledSafetyCheck.custom_call(target)
+    for target in (runtime.GEMM_TARGET, runtime.EMULATED_GEMM_TARGET)
+]

@@ -1,0 +1,188 @@
+"""Lowering of the canonical GEMM: choose an implementation for the device, then emit it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from jax_bwgemm import compat, runtime, tuning
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.gemm import heuristics
+from jax_bwgemm.gemm.local import bw_gemm_local_p
+from jax_bwgemm.gemm.partition import partitioned_gemm
+from jax_bwgemm.gemm.primitive import bw_gemm_p
+from jax_bwgemm.gemm.reference import gemm_reference
+from jax_bwgemm.gemm.spec import Folded, GemmDims, GemmSpec, fold, gemm_dims, out_shape
+from jax_bwgemm.gemm.support import describe, kernel_table, log_once, refusal_error
+
+# Platform each kernel implementation runs on.
+_PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """One FFI call, fully decided.
+
+    Attributes:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        selection: Kernel and run-time attributes, with reasons.
+        target: The GPU it was selected for.
+        folded: The problem as the kernel sees it, before padding.
+        dims: Its sizes before padding.
+        padded: Its sizes as the kernel sees them.
+    """
+
+    implementation: str
+    selection: tuning.Selection
+    target: Target
+    folded: Folded
+    dims: GemmDims
+    padded: GemmDims
+
+
+def choose(
+    name: str,
+    platform: str,
+    spec: GemmSpec,
+    dtype: str,
+    lhs_shape: tuple[int, ...],
+    rhs_shape: tuple[int, ...],
+    *,
+    padding_is_free: bool,
+) -> KernelCall | str:
+    """Decides the FFI call of a kernel implementation for one device's operands.
+
+    Args:
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        spec: The problem.
+        dtype: Type of both operands.
+        lhs_shape: Shape of A on this device.
+        rhs_shape: Shape of B on this device.
+        padding_is_free: Whether unaligned problems are padded at any cost, because the user
+            asked for nothing but kernels.
+
+    Returns:
+        The call, or the reason why this implementation cannot run here.
+    """
+    if platform != _PLATFORMS[name]:
+        return f"it runs on {_PLATFORMS[name]}, this program is lowered for {platform}"
+    target, reason = spec.target, ""
+    if target is None and name == "emulator":
+        target = make_target("sm100")
+    if target is None:
+        local = runtime.local_target()
+        target, reason = local.target, local.reason
+    if target is None:
+        return reason
+    folded = fold(spec, lhs_shape, rhs_shape)
+    dims = gemm_dims(folded.spec, folded.lhs_shape, folded.rhs_shape)
+    in_bytes, out_bytes = np.dtype(dtype).itemsize, np.dtype(spec.out_dtype).itemsize
+    padded = heuristics.aligned_dims(folded.spec, dims, in_bytes, out_bytes)
+    if not padding_is_free and (refused := heuristics.padding_refusal(dims, padded)):
+        return refused
+    selection = tuning.select(folded.spec, dtype, padded, target, kernel_table(name))
+    if isinstance(selection, str):
+        return selection
+    return KernelCall(name, selection, target, folded, dims, padded)
+
+
+def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str) -> jax.Array:
+    """Emits one device's GEMM by the first of ``spec.implementations`` that can run it there.
+
+    Raises:
+        NotImplementedError: None can (several: an ExceptionGroup of these).
+    """
+    dims = gemm_dims(spec, lhs.shape, rhs.shape)
+    what = describe(spec, lhs.dtype.name, rhs.dtype.name, dims)
+    refusals: list[tuple[str, str]] = []
+    for name in spec.implementations:
+        if name == "xla":
+            for refused, reason in refusals:
+                log_once(f"{what}: not {refused} ({reason}), using xla")
+            return gemm_reference(lhs, rhs, spec)
+        if dims.empty and platform == _PLATFORMS[name]:
+            return jnp.zeros(out_shape(spec, dims), spec.out_dtype)
+        call = choose(
+            name,
+            platform,
+            spec,
+            lhs.dtype.name,
+            lhs.shape,
+            rhs.shape,
+            padding_is_free="xla" not in spec.implementations,
+        )
+        if isinstance(call, KernelCall):
+            selected = call.selection
+            log_once(
+                f"{what}: {name} {selected.kernel.name}, raster {selected.raster_order}, "
+                f"swizzle {selected.swizzle}; {selected.reason}"
+            )
+            return emit(call, lhs, rhs, out_shape(spec, dims))
+        refusals.append((name, call))
+    raise refusal_error(what, refusals)
+
+
+def emit(
+    call: KernelCall, lhs: jax.Array, rhs: jax.Array, shape: tuple[int, int, int]
+) -> jax.Array:
+    """Emits a kernel call: fold, pad, FFI call, slice, unfold; each only where needed."""
+    folded, dims, padded = call.folded, call.dims, call.padded
+    lhs = lhs if folded.lhs_perm is None else lhs.transpose(folded.lhs_perm)
+    rhs = rhs if folded.rhs_perm is None else rhs.transpose(folded.rhs_perm)
+    lhs = lhs.reshape(folded.lhs_shape)
+    rhs = rhs.reshape(folded.rhs_shape)
+    if padded != dims:
+        more_m, more_n, more_k = padded.m - dims.m, padded.n - dims.n, padded.k - dims.k
+        lhs = _pad(lhs, (more_m, more_k) if folded.spec.lhs_major == "k" else (more_k, more_m))
+        rhs = _pad(rhs, (more_k, more_n) if folded.spec.rhs_major == "n" else (more_n, more_k))
+    if call.implementation == "cutlass":
+        target_name, workspace = runtime.GEMM_TARGET, runtime.workspace_bytes
+    else:
+        target_name, workspace = runtime.EMULATED_GEMM_TARGET, runtime.emulated_workspace_bytes
+    selected = call.selection
+    scratch = workspace(
+        selected.kernel.name, padded.m, padded.n, padded.k, padded.batch, call.target.sm_count
+    )
+    out, _ = jax.ffi.ffi_call(
+        target_name,
+        (
+            jax.ShapeDtypeStruct((padded.batch, padded.m, padded.n), folded.spec.out_dtype),
+            jax.ShapeDtypeStruct((scratch,), jnp.uint8),
+        ),
+    )(
+        lhs,
+        rhs,
+        config={
+            "kernel": selected.kernel.name,
+            "raster_order": selected.raster_order,
+            "swizzle": np.int64(selected.swizzle),
+        },
+    )
+    return out[:, : dims.m, : dims.n].reshape(shape)
+
+
+def _pad(x: jax.Array, more: tuple[int, int]) -> jax.Array:
+    return jnp.pad(x, ((0, 0), (0, more[0]), (0, more[1]))) if any(more) else x
+
+
+def _lower_for(platform: str) -> mlir.LoweringRule:
+    def local(lhs: jax.Array, rhs: jax.Array, *, spec: GemmSpec) -> jax.Array:
+        return run_on_device(lhs, rhs, spec, platform)
+
+    return mlir.lower_fun(local, multiple_results=False)
+
+
+def _lower_global(lhs: jax.Array, rhs: jax.Array, *, spec: GemmSpec) -> jax.Array:
+    return partitioned_gemm(lhs, rhs, spec)
+
+
+compat.lower_with_devices(bw_gemm_p)
+mlir.register_lowering(bw_gemm_p, mlir.lower_fun(_lower_global, multiple_results=False))
+mlir.register_lowering(bw_gemm_local_p, _lower_for("cuda"), platform="cuda")
+mlir.register_lowering(bw_gemm_local_p, _lower_for("cpu"), platform="cpu")
+mlir.register_lowering(bw_gemm_local_p, _lower_for("another platform"))

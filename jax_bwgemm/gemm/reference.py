@@ -1,0 +1,44 @@
+"""The XLA implementation of the canonical GEMM: CPU lowering, fallback and test oracle."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_bwgemm.gemm.spec import GemmSpec
+
+
+def gemm_reference(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
+    """Computes the canonical GEMM with `jax.lax.dot_general`.
+
+    Args:
+        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.lhs_major``; any dtype.
+        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.rhs_major``; any dtype.
+        spec: What to compute; its implementations and configuration are ignored.
+
+    Returns:
+        D, [B, M, N], or [1, M, N] when ``spec.reduce_batch``, of ``spec.out_dtype``.
+    """
+    # XLA's result type may not be narrower than its operands (f32 x bf16 -> bf16 in gradients).
+    wide = jnp.promote_types(jnp.promote_types(lhs.dtype, rhs.dtype), spec.out_dtype)
+    lhs_k = 2 if spec.lhs_major == "k" else 1
+    rhs_k = 1 if spec.rhs_major == "n" else 2
+
+    def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
+        return lax.dot_general(
+            a,
+            b,
+            (contract, batch),
+            precision=spec.precision,
+            preferred_element_type=wide,
+        ).astype(spec.out_dtype)
+
+    if spec.reduce_batch:
+        return dot(lhs, rhs, ((0, lhs_k), (0, rhs_k)))[None]
+    if lhs.shape[0] == rhs.shape[0]:
+        return dot(lhs, rhs, ((lhs_k,), (rhs_k,)), ((0,), (0,)))
+    if rhs.shape[0] == 1:
+        return dot(lhs, lax.squeeze(rhs, (0,)), ((lhs_k,), (rhs_k - 1,)))
+    out = dot(lax.squeeze(lhs, (0,)), rhs, ((lhs_k - 1,), (rhs_k,)))
+    return lax.transpose(out, (1, 0, 2))

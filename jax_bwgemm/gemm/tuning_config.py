@@ -1,0 +1,151 @@
+"""`TuningConfig`: what a user may demand of the kernel for one call."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_bwgemm.runtime import KernelInfo
+
+SWIZZLES = (1, 2, 4, 8, 16)
+RASTER_ORDERS = ("heuristic", "m", "n")
+SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
+SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningConfig:
+    """Constraints on the kernel for one GEMM. ``None`` means "any"; the heuristic decides.
+
+    A configuration applies to the call it is given to. The GEMMs of its gradients are other
+    problems (other majors, other sizes), so they are left to the heuristic.
+
+    **Tile sizes are those of one MMA tile**: per *CTA pair* when ``collective=True`` (2-CTA MMA,
+    schedule ``2sm``: each CTA of the pair computes half of ``tile_m``), per *CTA* otherwise. The
+    cluster shape is always counted in CTAs.
+
+    Attributes:
+        kernel: Full name of a kernel, as listed by ``python -m jax_bwgemm info``. A plain string
+            passed as ``config=`` means this.
+        tile_m: Rows of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
+        tile_n: Columns of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
+        tile_k: Elements of K per pipeline stage; the same for the pair and each of its CTAs.
+        max_concurrent_steps: Pipeline stages of the mainloop, per CTA.
+        collective: Whether two CTAs cooperate in one MMA (Blackwell ``2sm`` kernels).
+        epilogue_tile_n: Columns of D written at once by the epilogue, per CTA.
+        grid_minor_dim: Dimension along which consecutive tiles run, ``"m"`` or ``"n"`` (raster
+            order). ``None`` lets the heuristic decide. A run-time attribute of every kernel.
+        grid_tile_width: Width, in clusters, of the bands that the tile order snakes through to
+            reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too.
+        cluster_m: CTAs of a cluster along M.
+        cluster_n: CTAs of a cluster along N.
+        schedule: Kernel schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm``
+            (sm100).
+        scheduler: Tile scheduler: ``persistent`` (sm90) or ``clc`` (sm100).
+        splits: Parts that K is split into.
+        swap_ab: Whether to compute the transposed problem.
+
+    Raises:
+        ValueError: A value that no kernel could have.
+    """
+
+    kernel: str | None = None
+    tile_m: int | None = None
+    tile_n: int | None = None
+    tile_k: int | None = None
+    max_concurrent_steps: int | None = None
+    collective: bool | None = None
+    epilogue_tile_n: int | None = None
+    grid_minor_dim: str | None = None
+    grid_tile_width: int | None = None
+    cluster_m: int | None = None
+    cluster_n: int | None = None
+    schedule: str | None = None
+    scheduler: str | None = None
+    splits: int | None = None
+    swap_ab: bool | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("tile_m", "tile_n", "tile_k", "epilogue_tile_n"):
+            self._check_int(field, multiple_of=8)
+        for field in ("max_concurrent_steps", "splits"):
+            self._check_int(field)
+        for field in ("cluster_m", "cluster_n"):
+            self._check_choice(field, (1, 2, 4, 8, 16))
+        if (self.cluster_m or 1) * (self.cluster_n or 1) > 16:
+            raise ValueError(
+                f"TuningConfig: a cluster has at most 16 CTAs, got cluster_m={self.cluster_m} "
+                f"times cluster_n={self.cluster_n}"
+            )
+        self._check_choice("grid_tile_width", SWIZZLES)
+        self._check_choice("grid_minor_dim", ("m", "n"))
+        self._check_choice("schedule", SCHEDULES)
+        self._check_choice("scheduler", tuple(SCHEDULERS.values()))
+        pair = None if self.schedule is None else self.schedule == "2sm"
+        if None not in (self.collective, pair) and self.collective != pair:
+            raise ValueError(
+                f"TuningConfig: collective={self.collective} contradicts "
+                f"schedule={self.schedule!r}: exactly '2sm' kernels are collective"
+            )
+        if self.collective and self.cluster_m is not None and self.cluster_m % 2:
+            raise ValueError(
+                "TuningConfig: collective=True needs an even cluster_m (the CTA pair lies along "
+                f"M), got cluster_m={self.cluster_m}"
+            )
+
+    def _check_int(self, field: str, multiple_of: int = 1) -> None:
+        value = getattr(self, field)
+        if value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"TuningConfig: {field} must be an int or None, got {value!r}")
+        if value < 1 or value % multiple_of:
+            what = "positive" if multiple_of == 1 else f"a positive multiple of {multiple_of}"
+            raise ValueError(f"TuningConfig: {field} must be {what}, got {value}")
+
+    def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
+        value = getattr(self, field)
+        if value is not None and value not in choices:
+            listed = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"TuningConfig: {field} must be one of {listed}, got {value!r}")
+
+    def __str__(self) -> str:
+        given = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return f"TuningConfig({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
+
+    def mismatch(self, kernel: KernelInfo) -> str | None:
+        """Why a kernel does not satisfy this configuration; None when it does."""
+        actual = {
+            "kernel": kernel.name,
+            "tile_m": kernel.tile_m,
+            "tile_n": kernel.tile_n,
+            "tile_k": kernel.tile_k,
+            "max_concurrent_steps": kernel.stages,
+            "collective": kernel.schedule == "2sm",
+            "cluster_m": kernel.cluster_m,
+            "cluster_n": kernel.cluster_n,
+            "schedule": kernel.schedule,
+            "scheduler": SCHEDULERS[kernel.arch],
+            # Properties every kernel of this build shares.
+            "splits": 1,
+            "swap_ab": False,
+        }
+        for field, value in actual.items():
+            wanted = getattr(self, field)
+            if wanted is not None and wanted != value:
+                return f"{field} is {value!r}, not {wanted!r}"
+        if self.epilogue_tile_n is not None:
+            return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
+        return None
+
+
+def as_config(config: TuningConfig | str | None) -> TuningConfig | None:
+    """Normalises the ``config=`` argument; a string is a kernel name.
+
+    Raises:
+        TypeError: Neither a `TuningConfig`, a string nor None.
+    """
+    if config is None or isinstance(config, TuningConfig):
+        return config
+    if isinstance(config, str):
+        return TuningConfig(kernel=config)
+    raise TypeError(f"config must be a TuningConfig, a kernel name or None, got {config!r}")

@@ -1,0 +1,114 @@
+"""Checks of the public functions' arguments: error types and messages. Pure but for types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+DimensionNumbers = tuple[
+    tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
+]
+
+
+def as_array(function: str, name: str, x: Any) -> jax.Array:
+    """Converts an operand as jax.numpy does: arrays and scalars, not lists.
+
+    Raises:
+        TypeError: Not an array.
+    """
+    if isinstance(x, jax.Array):
+        return x
+    if hasattr(x, "__jax_array__"):
+        x = x.__jax_array__()
+    if not isinstance(x, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+        raise TypeError(f"{function} requires arrays, got {name} of type {type(x).__name__}")
+    return jnp.asarray(x)
+
+
+def as_dimension_numbers(dimension_numbers: Any) -> DimensionNumbers:
+    """Normalises ``((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`` to tuples of ints.
+
+    Raises:
+        TypeError: Any other structure.
+    """
+    try:
+        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+        groups = [
+            tuple(int(d) for d in dims)
+            for dims in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)
+        ]
+    except (TypeError, ValueError):
+        raise TypeError(
+            "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), "
+            f"(lhs_batch, rhs_batch)) with sequences of ints, got {dimension_numbers!r}"
+        ) from None
+    return ((groups[0], groups[1]), (groups[2], groups[3]))
+
+
+def check_dot_general(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: DimensionNumbers
+) -> None:
+    """Checks dimension numbers against shapes.
+
+    Raises:
+        TypeError: Out of range, repeated or unpaired dimensions, or sizes that differ.
+    """
+    contract, batch = dimension_numbers
+    shapes = (tuple(lhs_shape), tuple(rhs_shape))
+    for side, shape, contracting, batched in zip(
+        ("lhs", "rhs"), shapes, contract, batch, strict=True
+    ):
+        for kind, dims in (("contracting", contracting), ("batch", batched)):
+            if any(not 0 <= d < len(shape) for d in dims):
+                raise TypeError(
+                    f"dot_general {side} {kind} dimensions {dims} are out of range for shape "
+                    f"{shape}"
+                )
+        if len({*contracting, *batched}) != len(contracting) + len(batched):
+            raise TypeError(
+                f"dot_general {side} dimensions must be distinct, got contracting {contracting} "
+                f"and batch {batched}"
+            )
+    for kind, (left, right) in (("contracting", contract), ("batch", batch)):
+        if len(left) != len(right):
+            raise TypeError(
+                f"dot_general requires equal numbers of lhs and rhs {kind} dimensions, got "
+                f"{left} and {right}"
+            )
+        left_sizes = tuple(shapes[0][d] for d in left)
+        right_sizes = tuple(shapes[1][d] for d in right)
+        if left_sizes != right_sizes:
+            raise TypeError(
+                f"dot_general requires {kind} dimensions of equal sizes, got {left_sizes} of lhs "
+                f"{shapes[0]} and {right_sizes} of rhs {shapes[1]}"
+            )
+
+
+def check_matmul(a_shape: Sequence[int], b_shape: Sequence[int]) -> tuple[int, ...]:
+    """Checks the shapes of ``matmul`` and returns the broadcast batch shape.
+
+    Raises:
+        ValueError: A scalar operand, or batch dimensions that do not broadcast.
+        TypeError: Different contracted sizes.
+    """
+    a_shape, b_shape = tuple(a_shape), tuple(b_shape)
+    for name, shape in (("a", a_shape), ("b", b_shape)):
+        if not shape:
+            raise ValueError(f"matmul requires operands of rank 1 or more, got {name} of rank 0")
+    inner = b_shape[-2] if len(b_shape) > 1 else b_shape[0]
+    if a_shape[-1] != inner:
+        raise TypeError(
+            f"matmul contracts the last dimension of a {a_shape} with dimension "
+            f"{max(len(b_shape) - 2, 0)} of b {b_shape}: {a_shape[-1]} and {inner} differ"
+        )
+    try:
+        return np.broadcast_shapes(a_shape[:-2], b_shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"matmul batch dimensions {a_shape[:-2]} of a {a_shape} and {b_shape[:-2]} of b "
+            f"{b_shape} do not broadcast"
+        ) from None

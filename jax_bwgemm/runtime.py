@@ -1,0 +1,176 @@
+"""The compiled parts: the only importer of ``_ext`` (kernels) and ``_emulator``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from types import ModuleType
+
+import jax
+from jax.extend import backend as jax_backend
+
+from jax_bwgemm.config import Target
+
+# FFI targets are versioned: exported programs outlive library versions.
+GEMM_TARGET = "bwgemm.gemm.v1"
+EMULATED_GEMM_TARGET = "bwgemm.gemm.emulated.v1"
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelInfo:
+    """One compiled kernel: one line of ``cc/gemm/kernels.def``.
+
+    Attributes:
+        name: Stable name derived from the other fields.
+        arch: ``"sm90"`` or ``"sm100"``.
+        in_dtype: Type of both operands.
+        out_dtype: Type of the result.
+        lhs_major: ``"k"`` ([B, M, K] in memory) or ``"m"`` ([B, K, M]).
+        rhs_major: ``"n"`` ([B, K, N] in memory) or ``"k"`` ([B, N, K]).
+        tile_m: Rows of one MMA tile: per CTA pair for schedule ``2sm``, otherwise per CTA.
+        tile_n: Columns of one MMA tile.
+        tile_k: Elements of K per pipeline stage.
+        cluster_m: CTAs of a cluster along M.
+        cluster_n: CTAs of a cluster along N.
+        schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm`` (sm100).
+        stages: Depth of the mainloop pipeline.
+        alignment_bytes: Required multiple of every operand's contiguous extent.
+    """
+
+    name: str
+    arch: str
+    in_dtype: str
+    out_dtype: str
+    lhs_major: str
+    rhs_major: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int
+    cluster_n: int
+    schedule: str
+    stages: int
+    alignment_bytes: int
+
+
+def _import_optional(name: str) -> ModuleType | None:
+    """Imports a compiled module; None only when that very module does not exist."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # a broken installation is not "not built"
+            raise
+        return None
+
+
+@functools.cache
+def extension() -> ModuleType | None:
+    """Loads the kernels and registers their FFI targets; None when they were not built."""
+    module = _import_optional("jax_bwgemm._ext")
+    if module is not None:
+        for name, handlers in module.registrations().items():
+            jax.ffi.register_ffi_target(name, handlers, platform="CUDA")
+    return module
+
+
+@functools.cache
+def load_emulator() -> ModuleType | None:
+    """Loads the GPU emulator and registers its CPU FFI targets; None when it was not built.
+
+    The module's ``registrations()`` maps target names to handlers, as the kernels' does.
+    """
+    module = _import_optional("jax_bwgemm._emulator")
+    if module is not None:
+        for name, handlers in module.registrations().items():
+            jax.ffi.register_ffi_target(name, handlers, platform="cpu")
+    return module
+
+
+@functools.cache
+def kernels() -> tuple[KernelInfo, ...]:
+    """All kernels of this build, in the order of ``kernels.def``; empty when not built."""
+    module = extension()
+    if module is None:
+        return ()
+    return tuple(KernelInfo(**row) for row in module.kernels())
+
+
+def workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_count: int) -> int:
+    """Device scratch memory a kernel needs for a problem, in bytes.
+
+    Raises:
+        RuntimeError: The kernels were not built.
+        ValueError: The kernel is unknown or cannot run the problem.
+    """
+    module = extension()
+    if module is None:
+        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
+    return module.workspace_bytes(name, m, n, k, batch, sm_count)
+
+
+@functools.cache
+def emulated_kernels() -> tuple[KernelInfo, ...]:
+    """Kernels the emulator can run: those built into it; empty when it was not built."""
+    module = load_emulator()
+    if module is None:
+        return ()
+    return tuple(KernelInfo(**row) for row in module.kernels())
+
+
+def emulated_workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_count: int) -> int:
+    """As `workspace_bytes`, for the emulator's build of the kernel.
+
+    Raises:
+        RuntimeError: The emulator was not built.
+    """
+    module = load_emulator()
+    if module is None:
+        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
+    return module.workspace_bytes(name, m, n, k, batch, sm_count)
+
+
+def architecture(compute_capability: str) -> str | None:
+    """Kernel architecture for a compute capability such as ``"9.0"``; None when there is none."""
+    major, _, minor = compute_capability.partition(".")
+    if (major, minor) == ("9", "0"):
+        return "sm90"
+    if major == "10":  # the family target covers 10.0 and 10.3
+        return "sm100"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceTarget:
+    """What the local GPU means for kernel selection: a target, or the reason there is none."""
+
+    target: Target | None
+    reason: str
+
+
+def device_target(device: jax.Device) -> DeviceTarget:
+    """The target a JAX device is, with the reason when no kernels exist for it."""
+    if device.platform != "gpu":
+        return DeviceTarget(None, f"{device.device_kind} is not a CUDA GPU")
+    capability = str(device.compute_capability)
+    arch = architecture(capability)
+    if arch is None:
+        return DeviceTarget(
+            None,
+            f"no kernels for {device.device_kind} (compute capability {capability}); "
+            "kernels exist for 9.0 and 10.x",
+        )
+    count = int(device.core_count)
+    return DeviceTarget(Target(arch, count), f"{device.device_kind} with {count} multiprocessors")
+
+
+def local_target() -> DeviceTarget:
+    """The target of this process's first CUDA GPU."""
+    client = jax_backend.backends().get("cuda")
+    if client is None:
+        return DeviceTarget(
+            None,
+            "this process has no CUDA GPU and no target architecture was given: use "
+            "jax_bwgemm.config.target('sm90' or 'sm100') or BWGEMM_TARGET_ARCH",
+        )
+    return device_target(client.local_devices()[0])

@@ -1,0 +1,68 @@
+"""Selection: which kernel runs a problem, and why. Explicit configuration > heuristic."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.gemm import heuristics
+from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
+from jax_bwgemm.runtime import KernelInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """A kernel with its run-time attributes, and the reasons.
+
+    Attributes:
+        kernel: The chosen kernel.
+        raster_order: ``"heuristic"`` (the kernel decides), ``"m"`` or ``"n"``.
+        swizzle: Width of the bands of tiles: 1, 2, 4, 8 or 16.
+        reason: Why this kernel.
+        rejected: Every other kernel of the build, with the reason against it.
+    """
+
+    kernel: KernelInfo
+    raster_order: str
+    swizzle: int
+    reason: str
+    rejected: tuple[tuple[str, str], ...]
+
+
+def select(
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+) -> Selection | str:
+    """Selects the kernel for a problem whose sizes satisfy the alignment rules.
+
+    Args:
+        spec: The problem.
+        in_dtype: Type of both operands.
+        dims: Sizes, padded where needed.
+        target: The GPU.
+        table: The kernels to choose from.
+
+    Returns:
+        The selection, or the reason why no kernel can run the problem.
+    """
+    usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)
+    if not usable:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
+        return f"no kernel for {target.arch} fits ({reasons})"
+    best, *others = usable
+    raster_order, swizzle = heuristics.tile_order(best)
+    chosen_by = "the heuristic"
+    if spec.config is not None:
+        raster_order = spec.config.grid_minor_dim or raster_order
+        swizzle = spec.config.grid_tile_width or swizzle
+        chosen_by = f"{spec.config}" if not others else f"the heuristic within {spec.config}"
+    inside = heuristics.reuse_fraction(best, dims)
+    reason = (
+        f"chosen by {chosen_by}: {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} "
+        f"waves on {target.sm_count} multiprocessors, {inside:.0%} of the tiles inside the "
+        f"matrix, predicted {best.cycles:.0f} cycles"
+    )
+    slower = [
+        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
+    ]
+    return Selection(best.kernel, raster_order, swizzle, reason, (*slower, *rejected))
