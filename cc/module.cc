@@ -69,8 +69,7 @@ nb::dict BuildInfo() {
   info["kernel_filter"] = BWGEMM_BUILD_FILTER;
   info["nvcc"] = BWGEMM_NVCC_VERSION;
   info["cutlass"] = BWGEMM_CUTLASS_VERSION;
-  info["xla_ffi_api"] =
-      std::to_string(XLA_FFI_API_MAJOR) + "." + std::to_string(XLA_FFI_API_MINOR);
+  info["xla_ffi_api"] = std::to_string(XLA_FFI_API_MAJOR) + "." + std::to_string(XLA_FFI_API_MINOR);
   return info;
 }
 

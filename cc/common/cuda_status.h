@@ -14,8 +14,8 @@ inline Status CudaStatus(cudaError_t error, const char* expr, const char* file, 
   if (error == cudaSuccess) return Status::Ok();
   (void)cudaGetLastError();  // clear the sticky-per-thread copy, or the next call reports ours
   const char* slash = std::strrchr(file, '/');  // build machines' paths are nobody's business
-  return Status::Internal(std::string(slash ? slash + 1 : file) + ":" + std::to_string(line) + ": " + expr + ": " +
-                          cudaGetErrorString(error));
+  return Status::Internal(std::string(slash ? slash + 1 : file) + ":" + std::to_string(line) +
+                          ": " + expr + ": " + cudaGetErrorString(error));
 }
 
 }  // namespace bwgemm

@@ -30,8 +30,8 @@ struct [[nodiscard]] Status {
 
 }  // namespace bwgemm
 
-#define BWGEMM_RETURN_IF_ERROR(expr)                         \
-  do {                                                       \
-    ::bwgemm::Status bwgemm_status_ = (expr);                \
-    if (!bwgemm_status_.ok()) return bwgemm_status_;         \
+#define BWGEMM_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::bwgemm::Status bwgemm_status_ = (expr);        \
+    if (!bwgemm_status_.ok()) return bwgemm_status_; \
   } while (0)

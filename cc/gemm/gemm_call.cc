@@ -49,12 +49,13 @@ struct DeviceProperties {
   int minor;
 };
 
-// Packed into one atomic per device, so that a call costs a load: sm_count << 16 | major << 8 | minor.
+// Packed into one atomic per device, so that a call costs a load: sm_count << 16 | major << 8 |
+// minor.
 Status QueryDevice(int device, DeviceProperties* out) {
   static std::array<std::atomic<uint32_t>, kMaxDevices> cache{};
   if (device < 0 || device >= kMaxDevices) {
-    return Status::InvalidArgument("device ordinal " + std::to_string(device) +
-                                   " is outside [0, " + std::to_string(kMaxDevices) + ")");
+    return Status::InvalidArgument("device ordinal " + std::to_string(device) + " is outside [0, " +
+                                   std::to_string(kMaxDevices) + ")");
   }
   uint32_t packed = cache[device].load(std::memory_order_relaxed);
   if (packed == 0) {
@@ -77,16 +78,15 @@ Status CheckArch(const KernelInfo& kernel, int device, const DeviceProperties& p
   const bool runs =
       kernel.arch == Arch::kSm90 ? props.major == 9 && props.minor == 0 : props.major == 10;
   if (runs) return Status::Ok();
-  return Status::Unimplemented("kernel '" + std::string(kernel.name) + "' needs compute capability " +
-                               (kernel.arch == Arch::kSm90 ? "9.0" : "10.x") + ", device " +
-                               std::to_string(device) + " has " + std::to_string(props.major) +
-                               "." + std::to_string(props.minor));
+  return Status::Unimplemented(
+      "kernel '" + std::string(kernel.name) + "' needs compute capability " +
+      (kernel.arch == Arch::kSm90 ? "9.0" : "10.x") + ", device " + std::to_string(device) +
+      " has " + std::to_string(props.major) + "." + std::to_string(props.minor));
 }
 
 Status CheckDims(std::string_view what, const Tensor3& t, const std::array<int64_t, 3>& expected,
                  bool batch_may_be_one) {
-  const bool batch_ok =
-      t.dims[0] == expected[0] || (batch_may_be_one && t.dims[0] == 1);
+  const bool batch_ok = t.dims[0] == expected[0] || (batch_may_be_one && t.dims[0] == 1);
   if (batch_ok && t.dims[1] == expected[1] && t.dims[2] == expected[2]) return Status::Ok();
   Tensor3 want = t;
   want.dims = expected;
@@ -97,20 +97,20 @@ Status CheckDims(std::string_view what, const Tensor3& t, const std::array<int64
 Status MakeProblem(const GemmCall& call, const KernelInfo& kernel, GemmProblem* problem) {
   if (call.a.dtype != kernel.in_dtype || call.b.dtype != kernel.in_dtype ||
       call.d.dtype != kernel.out_dtype) {
-    return Status::InvalidArgument(
-        "kernel '" + std::string(kernel.name) + "' computes " + Name(kernel.in_dtype) + " x " +
-        Name(kernel.in_dtype) + " -> " + Name(kernel.out_dtype) + ", the call is " +
-        ShapeString(call.a) + " x " + ShapeString(call.b) + " -> " + ShapeString(call.d));
+    return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' computes " +
+                                   Name(kernel.in_dtype) + " x " + Name(kernel.in_dtype) + " -> " +
+                                   Name(kernel.out_dtype) + ", the call is " + ShapeString(call.a) +
+                                   " x " + ShapeString(call.b) + " -> " + ShapeString(call.d));
   }
   const int64_t batch = call.d.dims[0], m = call.d.dims[1], n = call.d.dims[2];
   const int64_t k = kernel.lhs_major == LhsMajor::kK ? call.a.dims[2] : call.a.dims[1];
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   for (int64_t extent : {batch, m, n, k}) {
     if (extent < 1 || extent > kMax) {
-      return Status::InvalidArgument("extent " + std::to_string(extent) + " of the problem [B=" +
-                                     std::to_string(batch) + ", M=" + std::to_string(m) +
-                                     ", N=" + std::to_string(n) + ", K=" + std::to_string(k) +
-                                     "] is outside [1, 2^31)");
+      return Status::InvalidArgument("extent " + std::to_string(extent) +
+                                     " of the problem [B=" + std::to_string(batch) +
+                                     ", M=" + std::to_string(m) + ", N=" + std::to_string(n) +
+                                     ", K=" + std::to_string(k) + "] is outside [1, 2^31)");
     }
   }
   const bool a_k = kernel.lhs_major == LhsMajor::kK, b_n = kernel.rhs_major == RhsMajor::kN;

@@ -20,9 +20,9 @@ ffi::Error ToTensor(const char* what, const ffi::AnyBuffer& buffer, Tensor3* ten
   }
   const auto dims = buffer.dimensions();
   if (dims.size() != 3) {
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                      std::string(what) + " has rank " + std::to_string(dims.size()) +
-                          ", expected 3");
+    return ffi::Error(
+        ffi::ErrorCode::kInvalidArgument,
+        std::string(what) + " has rank " + std::to_string(dims.size()) + ", expected 3");
   }
   for (int i = 0; i < 3; ++i) tensor->dims[i] = dims[i];
   tensor->data = buffer.untyped_data();
@@ -88,9 +88,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(BwGemmExecute, bwgemm::Execute,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
-                                  .Arg<xla::ffi::AnyBuffer>()               // a
-                                  .Arg<xla::ffi::AnyBuffer>()               // b
-                                  .Ret<xla::ffi::AnyBuffer>()               // d
-                                  .Ret<xla::ffi::Buffer<xla::ffi::U8>>()    // workspace
+                                  .Arg<xla::ffi::AnyBuffer>()             // a
+                                  .Arg<xla::ffi::AnyBuffer>()             // b
+                                  .Ret<xla::ffi::AnyBuffer>()             // d
+                                  .Ret<xla::ffi::Buffer<xla::ffi::U8>>()  // workspace
                                   .Attr<bwgemm::GemmAttrs>("config"),
                               {xla::ffi::Traits::kCmdBufferCompatible});

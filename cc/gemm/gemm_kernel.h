@@ -72,9 +72,8 @@ struct GemmKernel {
       typename Traits::Mainloop>::CollectiveOp;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
-  using Kernel =
-      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
-                                           typename Traits::TileScheduler>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
+                                                      Epilogue, typename Traits::TileScheduler>;
 };
 
 }  // namespace bwgemm

@@ -34,10 +34,10 @@ struct Launcher {
     using In = typename Gemm::In;
     using Out = typename Gemm::Out;
     const int64_t m = p.m, n = p.n, k = p.k;
-    const auto stride_a = MakeStride<typename Kernel::StrideA>(
-        Gemm::kLhs == LhsMajor::kK ? k : m, p.broadcast_a ? 0 : m * k);
-    const auto stride_b = MakeStride<typename Kernel::StrideB>(
-        Gemm::kRhs == RhsMajor::kN ? n : k, p.broadcast_b ? 0 : k * n);
+    const auto stride_a = MakeStride<typename Kernel::StrideA>(Gemm::kLhs == LhsMajor::kK ? k : m,
+                                                               p.broadcast_a ? 0 : m * k);
+    const auto stride_b = MakeStride<typename Kernel::StrideB>(Gemm::kRhs == RhsMajor::kN ? n : k,
+                                                               p.broadcast_b ? 0 : k * n);
     const auto stride_d = MakeStride<typename Kernel::StrideD>(n, m * n);
 
     Arguments args{};
@@ -102,8 +102,8 @@ struct Launcher {
     config.attrs = &cluster;
     config.numAttrs = 1;
     void* kernel_args[] = {&params};
-    return BWGEMM_CUDA_STATUS(cudaLaunchKernelExC(
-        &config, reinterpret_cast<const void*>(Function()), kernel_args));
+    return BWGEMM_CUDA_STATUS(
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(Function()), kernel_args));
   }
 
   static constexpr auto Function() { return &cutlass::device_kernel<Kernel>; }
