@@ -210,6 +210,15 @@ def _line(rows: list[dict]) -> str:
     return "  ".join(done[:6] + bad)
 
 
+def _choice(row: dict) -> str:
+    """This package's choice in short: kernel without its types, raster order and swizzle."""
+    kernel = row.get("kernel")
+    if kernel is None:
+        return row.get("implementation") or row.get("status", "-")
+    arch, _, _, rest = kernel.split("_", 3)
+    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}"
+
+
 def summary(rows: Sequence[dict], gb_per_s: float | None) -> tuple[str, dict[str, list[float]]]:
     """The result table, one line per shape, and each peer's ratios to this package's time.
 
@@ -229,7 +238,7 @@ def summary(rows: Sequence[dict], gb_per_s: float | None) -> tuple[str, dict[str
         if gb_per_s and mine:
             moved = ours["gb_per_s"] * mine
             line["floor us"] = moved / gb_per_s
-        line["kernel"] = ours.get("kernel") or ours.get("status", "-")
+        line["what ran"] = _choice(ours)
         for impl in PEERS:
             row = impls.get(impl)
             if row is None:
@@ -253,7 +262,7 @@ def kernel_tables(rows: Sequence[dict], top: int = 12) -> str:
         best = timed[0]["median_us"] if timed else 0.0
         lines = [
             {
-                "kernel": r["impl"] if r["impl"] != "bwgemm" else f"default: {r.get('kernel')}",
+                "kernel": r["impl"] if r["impl"] != "bwgemm" else f"default: {_choice(r)}",
                 "us": r["median_us"],
                 "TFLOP/s": r["tflops"],
                 "of best": best / r["median_us"],

@@ -72,7 +72,22 @@ def bwgemm(
         config=config,
     )
     try:
-        return from_function("bwgemm", product, operands, implementation=implementation)
+        chosen = jax_bwgemm.explain(
+            *operands[0],
+            shape.dimension_numbers,
+            preferred_element_type=out_dtype,
+            implementation=implementation,
+            config=config,
+        )
+        return from_function(
+            "bwgemm",
+            product,
+            operands,
+            implementation=chosen.implementation,
+            kernel=chosen.kernel,
+            raster_order=chosen.raster_order,
+            swizzle=chosen.swizzle,
+        )
     except NotImplementedError as error:
         raise Unsupported(str(error)) from error
 

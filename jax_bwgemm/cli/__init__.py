@@ -1,0 +1,32 @@
+"""The command line: one module per subcommand, with `add_parser(subparsers)` and `run(args)`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("info", "demo")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jax_bwgemm` and returns its exit code.
+
+    Args:
+      argv: arguments after the program name; None takes them from the process.
+
+    Returns:
+      0 on success, 1 when something was found wrong, 2 when it could not run.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_bwgemm",
+        description="CUTLASS matrix multiplication for JAX on NVIDIA Blackwell and Hopper GPUs.",
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # Only the command that runs is imported: they need different optional packages.
+    for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:
+        importlib.import_module(f"jax_bwgemm.cli.{name}").add_parser(subparsers)
+    args = parser.parse_args(argv)
+    return importlib.import_module(f"jax_bwgemm.cli.{args.command}").run(args)

@@ -1,0 +1,178 @@
+"""`python -m jax_bwgemm info`: versions, devices, the kernels of this build and what would run."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from typing import Any
+
+# Problems shown under "what would run here": a large, a small-batch and an unaligned product.
+EXAMPLES = (
+    (8192, 8192, 8192, "bfloat16"),
+    (16, 6144, 4096, "bfloat16"),
+    (1000, 1001, 1002, "bfloat16"),
+    (4096, 4096, 4096, "float32"),
+)
+PACKAGES = (
+    "jax_bwgemm",
+    "jax",
+    "jaxlib",
+    "jax-cuda13-plugin",
+    "jax-cuda12-plugin",
+    "numpy",
+    "flax",
+    "scikit-learn",
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Adds `info` to the command line."""
+    parser = subparsers.add_parser(
+        "info",
+        help="versions, devices, kernels of this build and what would be used here",
+        description="Shows versions, devices, the kernels of this build, and which "
+        "implementation and kernel some example problems would get on this machine.",
+    )
+    parser.add_argument("--kernels", action="store_true", help="list every kernel by name")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter, where installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if "jax_bwgemm" not in found:
+        import jax_bwgemm
+
+        found["jax_bwgemm"] = f"{jax_bwgemm.__version__} (source checkout, not installed)"
+    return found
+
+
+def devices() -> list[dict[str, Any]]:
+    """One entry per JAX device: platform, kind and the kernels' view of it."""
+    import jax
+
+    from jax_bwgemm import runtime
+
+    found = []
+    for device in jax.devices():
+        view = runtime.device_target(device)
+        target = dataclasses.asdict(view.target) if view.target else None
+        found.append(
+            {
+                "platform": device.platform,
+                "kind": device.device_kind,
+                "compute_capability": str(getattr(device, "compute_capability", "")) or None,
+                "target": target,
+                "reason": view.reason,
+            }
+        )
+    return found
+
+
+def device_lines() -> list[str]:
+    """The devices in words, equal ones counted together."""
+    lines = []
+    counted = collections.Counter(json.dumps(entry) for entry in devices())
+    for text, count in counted.items():
+        entry = json.loads(text)
+        arch = entry["target"]["arch"] if entry["target"] else None
+        use = f"{arch} kernels" if arch else f"no kernels: {entry['reason']}"
+        capability = entry["compute_capability"]
+        detail = f", compute capability {capability}" if capability else ""
+        lines.append(f"{count} x {entry['kind']} ({entry['platform']}{detail}): {use}")
+    return lines
+
+
+def explanation(m: int, n: int, k: int, dtype: str) -> Any:
+    """What an [m, k] @ [k, n] product would get here."""
+    import jax
+
+    import jax_bwgemm
+
+    lhs, rhs = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
+    return jax_bwgemm.explain(lhs, rhs)
+
+
+def build() -> dict[str, Any]:
+    """What the compiled parts are; None for one that this installation lacks."""
+    from jax_bwgemm import runtime
+
+    kernels, emulator = runtime.extension(), runtime.load_emulator()
+    return {
+        "kernels": dict(kernels.build_info()) if kernels else None,
+        "emulator": len(runtime.emulated_kernels()) if emulator else None,
+    }
+
+
+def kernel_lines(every: bool) -> list[str]:
+    """The kernel table: one line per tile, or per kernel."""
+    from jax_bwgemm import runtime
+
+    if every:
+        return [kernel.name for kernel in runtime.kernels()]
+    tiles: dict[tuple, list[runtime.KernelInfo]] = {}
+    for k in runtime.kernels():
+        tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}"
+        key = (k.arch, tile, f"{k.cluster_m}x{k.cluster_n}", k.schedule)
+        tiles.setdefault(key, []).append(k)
+    lines = []
+    for (arch, tile, cluster, schedule), found in tiles.items():
+        types = sorted({f"{k.in_dtype}->{k.out_dtype}" for k in found})
+        majors = sorted({k.lhs_major + k.rhs_major for k in found})
+        stages = "-".join(map(str, sorted({k.stages for k in found})))
+        lines.append(
+            f"{arch} {tile} cluster {cluster} {schedule}, {stages} stages: {len(found)} kernels, "
+            f"{', '.join(types)}, majors {' '.join(majors)}"
+        )
+    return lines
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the report; always 0."""
+    from jax_bwgemm import runtime
+
+    if args.json:
+        examples = [dataclasses.asdict(explanation(*problem)) for problem in EXAMPLES]
+        report = {
+            "versions": versions(),
+            "devices": devices(),
+            "build": build(),
+            "kernels": [dataclasses.asdict(kernel) for kernel in runtime.kernels()],
+            "examples": examples,
+        }
+        print(json.dumps(report, indent=1))
+        return 0
+    print("Versions")
+    for name, version in versions().items():
+        print(f"  {name:18s} {version}")
+    print("Devices")
+    for line in device_lines():
+        print(f"  {line}")
+    compiled = build()
+    print("Build")
+    if compiled["kernels"] is None:
+        print("  kernels            not built: every product runs on XLA")
+    else:
+        for name, value in compiled["kernels"].items():
+            print(f"  {name:18s} {value}")
+    emulated = compiled["emulator"]
+    print(f"  emulator           {'not built' if emulated is None else f'{emulated} kernels'}")
+    print(f"Kernels ({len(runtime.kernels())})")
+    for line in kernel_lines(args.kernels):
+        print(f"  {line}")
+    print("What would run here")
+    for m, n, k, dtype in EXAMPLES:
+        found = explanation(m, n, k, dtype)
+        kernel = f" {found.kernel}" if found.kernel else ""
+        print(f"  [{m}, {k}] @ [{k}, {n}] {dtype}: {found.implementation}{kernel}")
+        print(f"    {found.reason}")
+    return 0
