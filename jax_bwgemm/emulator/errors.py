@@ -1,0 +1,49 @@
+"""Exceptions of the emulator."""
+
+from __future__ import annotations
+
+
+class EmulatorError(RuntimeError):
+    """Base of the emulator's exceptions.
+
+    Attributes:
+        kind: ``"parse error"``, ``"unsupported"``, ``"launch error"``, ``"fault"``, ``"deadlock"``
+            or ``"step limit"``.
+        line: 1-based line of the PTX text, 0 when no line is to blame.
+    """
+
+    def __init__(self, message: str, *, kind: str, line: int) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.line = line
+
+
+class PtxError(EmulatorError):
+    """The text is not PTX, or holds an instruction that the emulator does not have.
+
+    Attributes:
+        text: That line of the PTX text, stripped; empty when no line is to blame.
+    """
+
+    def __init__(self, message: str, *, kind: str, line: int, text: str) -> None:
+        super().__init__(message, kind=kind, line=line)
+        self.text = text
+
+
+class LaunchError(EmulatorError, ValueError):
+    """The launch parameters do not fit the kernel or the machine."""
+
+
+class LaunchFault(EmulatorError):
+    """The kernel did something illegal, came to a deadlock, or ran into the step limit."""
+
+
+def make_error(kind: str, line: int, message: str, ptx: str) -> EmulatorError:
+    """The exception for an error that the compiled part reported about a PTX text."""
+    if kind in ("parse error", "unsupported"):
+        lines = ptx.splitlines()
+        text = lines[line - 1].strip() if 1 <= line <= len(lines) else ""
+        return PtxError(message, kind=kind, line=line, text=text)
+    if kind == "launch error":
+        return LaunchError(message, kind=kind, line=line)
+    return LaunchFault(message, kind=kind, line=line)

@@ -1,0 +1,283 @@
+"""The general entry: run any PTX over NumPy arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_bwgemm.emulator.errors import EmulatorError, make_error
+from jax_bwgemm.emulator.settings import native
+from jax_bwgemm.emulator.stats import LaunchStats
+
+# Values of the CUDA driver's CUtensorMapDataType, by NumPy type name.
+_TENSOR_MAP_TYPES = {
+    "uint8": 0,
+    "int8": 0,
+    "float8_e4m3fn": 0,
+    "float8_e5m2": 0,
+    "uint16": 1,
+    "int16": 1,
+    "uint32": 2,
+    "int32": 3,
+    "uint64": 4,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+# Values of CUtensorMapSwizzle.
+_SWIZZLES = {
+    "none": 0,
+    "32B": 1,
+    "64B": 2,
+    "128B": 3,
+    "128B_ATOM_32B": 4,
+    "128B_ATOM_64B": 6,
+}
+_FILLS = {"zero": 0, "nan": 1}
+
+
+class TensorMap:
+    """Describes a NumPy array to the TMA unit, as ``cuTensorMapEncodeTiled`` does on a GPU.
+
+    Holds a reference to the array. Passing it to `Module.launch` makes the array visible to the
+    kernel.
+    """
+
+    def __init__(
+        self,
+        array: np.ndarray,
+        box: Sequence[int],
+        *,
+        swizzle: str = "none",
+        fill: str = "zero",
+        element_strides: Sequence[int] | None = None,
+        tf32: bool = False,
+    ) -> None:
+        """Encodes the map.
+
+        Args:
+            array: 1 to 5 dimensions, the last one contiguous.
+            box: Extent of one copy, outermost dimension first like ``array.shape``.
+            swizzle: ``"none"``, ``"32B"``, ``"64B"``, ``"128B"``, ``"128B_ATOM_32B"`` or
+                ``"128B_ATOM_64B"``.
+            fill: What out-of-bounds elements read as: ``"zero"`` or ``"nan"``.
+            element_strides: Traversal strides in elements, outermost first; default all 1.
+            tf32: Round float32 elements to tf32 while copying.
+
+        Raises:
+            TypeError: The array's type has no tensor-map type.
+            ValueError: The map would be refused on a GPU; the message says which field.
+        """
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"a tensor map needs a NumPy array, got {type(array).__name__}")
+        kind = _TENSOR_MAP_TYPES.get(array.dtype.name)
+        if kind is None:
+            raise TypeError(f"no tensor map type for arrays of {array.dtype.name}")
+        if tf32:
+            if array.dtype != np.float32:
+                raise TypeError(f"tf32 rounding needs a float32 array, got {array.dtype.name}")
+            kind = 11
+        if swizzle not in _SWIZZLES:
+            raise ValueError(f"swizzle must be one of {', '.join(_SWIZZLES)}, got {swizzle!r}")
+        if fill not in _FILLS:
+            raise ValueError(f"fill must be one of {', '.join(_FILLS)}, got {fill!r}")
+        if not 1 <= array.ndim <= 5:
+            raise ValueError(f"a tensor map has 1 to 5 dimensions, the array has {array.ndim}")
+        if array.strides[-1] != array.itemsize:
+            raise ValueError("the last dimension of the array must be contiguous")
+        if any(stride < 0 for stride in array.strides):
+            raise ValueError("a tensor map cannot have negative strides")
+        traversal = [1] * array.ndim if element_strides is None else list(element_strides)
+        for name, values in (("box", box), ("element_strides", traversal)):
+            if len(values) != array.ndim:
+                raise ValueError(
+                    f"{name} has {len(values)} extents, the array has {array.ndim} dimensions"
+                )
+            if any(not 0 <= int(v) < 1 << 32 for v in values):
+                raise ValueError(f"{name} {tuple(values)} has an extent outside [0, 2^32)")
+        self.array = array
+        self._bytes = native().encode_tensor_map(
+            type=kind,
+            address=_address(array),
+            dims=list(array.shape[::-1]),
+            strides=list(array.strides[-2::-1]),
+            box=[int(v) for v in reversed(box)],
+            element_strides=[int(v) for v in reversed(traversal)],
+            swizzle=_SWIZZLES[swizzle],
+            fill=_FILLS[fill],
+        )
+
+    def __bytes__(self) -> bytes:
+        return self._bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """A kernel parameter: its name in the PTX and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Module:
+    """A loaded PTX text."""
+
+    def __init__(self, ptx: str) -> None:
+        """Parses the text. Instructions are checked when their kernel is first used.
+
+        Args:
+            ptx: A PTX module.
+
+        Raises:
+            PtxError: The text is not PTX.
+        """
+        if not isinstance(ptx, str):
+            raise TypeError(f"PTX must be a str, got {type(ptx).__name__}")
+        self._text = ptx
+        self._native = self._call(native().Module.load, ptx)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the entry functions."""
+        return tuple(self._native.kernels())
+
+    def params(self, kernel: str) -> tuple[Param, ...]:
+        """Parameters of a kernel.
+
+        Raises:
+            LaunchError: There is no kernel of that name.
+            PtxError: The kernel holds something that the emulator does not have.
+        """
+        return tuple(Param(*p) for p in self._call(self._native.params, kernel))
+
+    def launch(
+        self,
+        kernel: str,
+        *args: Any,
+        grid: int | Sequence[int] = 1,
+        block: int | Sequence[int] = 1,
+        cluster: int | Sequence[int] = 1,
+        shared_bytes: int = 0,
+        memory: Sequence[np.ndarray] = (),
+    ) -> LaunchStats:
+        """Runs a kernel to its end. Other Python threads run meanwhile; one launch runs at a time.
+
+        Args:
+            kernel: Name of an entry function.
+            *args: One value per parameter: a NumPy array (its address is passed, and the kernel may
+                access it; read-only arrays may not be written), a `TensorMap`, an int, a float for
+                4- and 8-byte parameters, a NumPy scalar, or bytes.
+            grid: CTAs along x, y, z; missing ones are 1.
+            block: Threads of a CTA along x, y, z.
+            cluster: CTAs of a cluster along x, y, z.
+            shared_bytes: Dynamic shared memory of a CTA.
+            memory: More arrays that the kernel may access, for pointers that travel inside other
+                arguments.
+
+        Returns:
+            Statistics of the launch.
+
+        Raises:
+            TypeError: An argument has a type that cannot be passed.
+            LaunchError: Wrong number or size of arguments, or launch dimensions that the machine
+                refuses.
+            PtxError: The kernel holds something that the emulator does not have.
+            LaunchFault: The kernel did something illegal, came to a deadlock or reached the step
+                limit.
+        """
+        params = self.params(kernel)
+        if len(args) != len(params):
+            raise _launch_error(f"kernel {kernel!r} takes {len(params)} arguments, got {len(args)}")
+        packed = [
+            _pack(f"argument {i} ({p.name!r}) of kernel {kernel!r}", arg, p.size)
+            for i, (arg, p) in enumerate(zip(args, params, strict=True))
+        ]
+        record = self._call(
+            self._native.launch,
+            kernel,
+            packed,
+            grid=_dims("grid", grid),
+            block=_dims("block", block),
+            cluster=_dims("cluster", cluster),
+            shared_bytes=_extent("shared_bytes", shared_bytes),
+            buffers=_buffers(args, memory),
+        )
+        if not record["ok"]:
+            raise make_error(record["kind"], record["line"], record["error"], self._text)
+        return LaunchStats.from_record(record)
+
+    def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except native().Error as error:
+            raise make_error(*error.args, self._text) from None
+
+
+def _launch_error(message: str) -> EmulatorError:
+    return make_error("launch error", 0, message, "")
+
+
+def _address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def _extent(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if not 0 <= value < 1 << 32:
+        raise _launch_error(f"{name} must be in [0, 2^32), got {value}")
+    return int(value)
+
+
+def _dims(name: str, dims: int | Sequence[int]) -> tuple[int, int, int]:
+    values = (dims,) if isinstance(dims, int | np.integer) else tuple(dims)
+    if not 1 <= len(values) <= 3:
+        raise _launch_error(f"{name} has 1 to 3 extents, got {values}")
+    values += (1,) * (3 - len(values))
+    x, y, z = (_extent(name, v) for v in values)
+    return x, y, z
+
+
+def _pack(what: str, arg: Any, size: int) -> bytes:
+    """The bytes of one argument."""
+    if isinstance(arg, np.ndarray):
+        data = _address(arg).to_bytes(8, "little")
+    elif isinstance(arg, TensorMap | bytes):
+        data = bytes(arg)
+    elif isinstance(arg, np.generic):
+        data = arg.tobytes()
+    elif isinstance(arg, int):
+        if not -(1 << (8 * size - 1)) <= arg < 1 << (8 * size):
+            raise _launch_error(f"{what} has {size} bytes, too few for {arg}")
+        data = (arg % (1 << (8 * size))).to_bytes(size, "little")
+    elif isinstance(arg, float):
+        if size not in (4, 8):
+            raise _launch_error(f"{what} has {size} bytes, a float has 4 or 8")
+        data = np.dtype(f"f{size}").type(arg).tobytes()
+    else:
+        raise TypeError(f"{what} cannot be a {type(arg).__name__}")
+    if len(data) != size:
+        raise _launch_error(f"{what} has {size} bytes, got {len(data)}")
+    return data
+
+
+def _buffers(args: Sequence[Any], memory: Sequence[np.ndarray]) -> list[tuple[int, int, bool, str]]:
+    """(address, bytes, writable, name) of every array that the launch may access."""
+    arrays = [
+        (f"arg{i}", arg.array if isinstance(arg, TensorMap) else arg)
+        for i, arg in enumerate(args)
+        if isinstance(arg, TensorMap | np.ndarray)
+    ]
+    arrays += [(f"memory{i}", array) for i, array in enumerate(memory)]
+    buffers = []
+    for name, array in arrays:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name} must be a NumPy array, got {type(array).__name__}")
+        low, high = np.lib.array_utils.byte_bounds(array)  # strided views own less than this span
+        buffers.append((low, high - low, bool(array.flags.writeable), name))
+    return buffers
