@@ -136,6 +136,8 @@ class Launch {
   // Lets every group parked on `key` run its instruction again.
   void wake(WaitKey key);
 
+  void note_deadline(uint64_t deadline) { next_deadline_ = deadline < next_deadline_ ? deadline : next_deadline_; }
+
   // Anything that another thread can observe happened (a store, an arrival, ...): the deadlock detector starts afresh.
   void progress() { ++progress_; }
 
@@ -173,8 +175,9 @@ class Launch {
   void step_async();
   void wake_expired();
   bool wake_any_timed();
-  void ready(Warp& warp, LaneGroup& group, bool timed_out);
+  void make_ready(Warp& warp, LaneGroup& group, bool timed_out);
   void warp_exited(Warp& warp);
+  void operation_done(Cta& cta);
   [[noreturn]] void deadlock();
   std::string describe_waits() const;
 
@@ -192,12 +195,12 @@ class Launch {
   uint64_t progress_ = 0;
   uint64_t next_deadline_ = ~uint64_t{0};
   std::vector<Sm> sms_;
-  std::vector<uint64_t> pending_clusters_;  // not started, in launch order
-  size_t next_cluster_ = 0;
+  uint32_t min_quantum_ = 16, spread_quantum_ = 240;  // warp instructions before another warp may run
+  uint64_t next_cluster_ = 0;                         // first one not started
   uint64_t finished_clusters_ = 0, total_clusters_ = 0;
   std::vector<std::unique_ptr<Cluster>> resident_;
-  std::vector<Warp*> ready_;   // warps with a ready group
-  std::vector<Warp*> parked_;  // live warps without one
+  std::vector<Warp*> warps_;  // all live ones
+  std::vector<Warp*> ready_;  // those with a ready group
   std::vector<Pending> free_ops_;                                   // queue 0
   std::vector<std::pair<uint64_t, std::deque<std::unique_ptr<AsyncOp>>>> queues_;  // ordered ones, non-empty
   std::vector<std::unique_ptr<uint32_t[]>> register_files_;         // for reuse

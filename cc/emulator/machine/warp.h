@@ -14,6 +14,7 @@ namespace bwgemm::emulator {
 
 class Cta;
 class Launch;
+class Random;
 class Warp;
 struct Kernel;
 
@@ -96,10 +97,15 @@ class Warp {
   uint64_t& token() { return group().token; }  // see LaneGroup::token; reset when the instruction completes
   // Splits the executing group: `taken` lanes go to `target`, the others fall through.
   Step branch(uint32_t taken, uint32_t target);
+  // `taken` go to `target`, `stay` execute this instruction again, lanes of neither fall through.
+  Step branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay);
   Step exit_lanes(uint32_t mask);
   // For .sync instructions with a membermask: true when all live lanes of `members` execute this instruction now; otherwise parks
   // the group until they arrive: `if (!w.gather(members, mask)) return Step::kBlock;`. Faults if a lane of `mask` is not in `members`.
   bool gather(uint32_t members, uint32_t mask);
+
+  // bar.warp.sync: the lanes may stand at different instructions of that kind.
+  bool gather_anywhere(uint32_t members, uint32_t mask, const Instr& in);
 
   LaneGroup& group() { return groups_[current_]; }
   const LaneGroup& group() const { return groups_[current_]; }
@@ -133,9 +139,11 @@ class Warp {
  private:
   friend class Launch;
   friend class Cta;
-  friend class Scheduler;
 
-  Step run_group(uint32_t& quantum);
+  bool any_ready() const;
+  bool select(bool random, Random& source);  // makes the ready group with the lowest pc (or a random one) current
+  void merge();                              // joins groups that stand at the current group's instruction
+  void remove_group(size_t i);
 
   uint32_t* regs_ = nullptr;
   uint32_t* preds_ = nullptr;

@@ -1,0 +1,78 @@
+// Decodes an entry function and everything it calls into a Kernel: lays out instructions, assigns rows, predicates, shared and local memory.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/machine/kernel.h"
+#include "emulator/machine/machine.h"
+
+namespace bwgemm::emulator {
+
+class KernelBuilder {
+ public:
+  KernelBuilder(Module& module, Kernel& kernel) : module_(module), kernel_(kernel) {}
+
+  void build(const ptx::Function& entry);
+
+  // What a name means at the statement being decoded.
+  struct Symbol {
+    enum class Kind : uint8_t { kNone, kRegister, kPredicate, kSpecial, kParam, kLocal, kShared, kGlobal, kFunction };
+    Kind kind = Kind::kNone;
+    int bits = 0;               // registers
+    uint32_t index = 0;         // row or predicate
+    uint64_t value = 0;         // offset (param, local, shared) or address (global)
+    bool dynamic = false;       // shared: relative to the start of dynamic shared memory
+    WarpValue special = WarpValue::kConstant;
+  };
+  Symbol resolve(std::string_view name);
+
+  Row constant(uint64_t value, int bits);
+  Row special_row(WarpValue what, int bits);
+  Row symbol_address(const Symbol& symbol, int64_t addend, int bits);
+  uint32_t label(std::string_view name, int line);
+  const std::vector<std::string_view>* branch_targets(std::string_view name) const;
+  void keep(std::shared_ptr<void> memory) { kernel_.owned.push_back(std::move(memory)); }
+  Row new_row(int bits);
+
+  // Calls: where a function starts, where it keeps its formal parameters and its return address.
+  struct FunctionInfo {
+    const ptx::Function* function = nullptr;
+    uint32_t base = 0;
+    Row return_row = kNoRow;
+    std::vector<uint32_t> statement_pc;
+    std::vector<uint32_t> param_offsets, return_offsets;  // local memory; an entry's parameters: parameter space
+    std::vector<std::unordered_map<std::string_view, Symbol>> symbols;  // per scope, as resolved so far
+  };
+  const FunctionInfo* function_info(std::string_view name) const;
+  const ptx::Function* find_function(std::string_view name) const;
+  bool in_entry() const { return current_->function->is_entry; }
+  const FunctionInfo& current() const { return *current_; }
+  uint32_t pc() const { return pc_; }
+  Module& module() { return module_; }
+
+ private:
+  void lay_out(const ptx::Function& function, int depth);
+  void decode_function(FunctionInfo& info);
+  void decode_statement(const ptx::Statement& statement, Instr* out);
+  uint32_t allocate_local(uint64_t bytes, uint64_t align, int line);
+  uint64_t allocate_shared(const ptx::Variable& variable);
+
+  Module& module_;
+  Kernel& kernel_;
+  std::vector<std::unique_ptr<FunctionInfo>> functions_;
+  std::unordered_map<std::string_view, FunctionInfo*> by_name_;
+  std::vector<std::string_view> call_path_;
+  FunctionInfo* current_ = nullptr;
+  const ptx::Statement* statement_ = nullptr;
+  uint32_t pc_ = 0;
+  std::unordered_map<uint64_t, Row> constants32_, constants64_;
+  std::unordered_map<uint64_t, Row> specials_;
+  std::unordered_map<std::string, Row> addresses_;
+  std::unordered_map<const ptx::Variable*, uint64_t> shared_offsets_;
+  std::vector<size_t> dynamic_inits_;  // inits to move by the size of static shared memory
+};
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,131 @@
+// The object's 64 bits: 0-19 pending arrivals, 20-39 expected arrivals, 40-60 tx-count (signed), 61 phase parity, 62-63 the mark 2.
+// PTX ISA 9.7.13.15.1-9.7.13.15.5.
+#include "emulator/machine/mbarrier.h"
+
+#include <cstring>
+
+namespace bwgemm::emulator {
+namespace {
+
+constexpr uint32_t kCountLimit = (1u << 20) - 1;
+
+struct State {
+  uint32_t pending = 0, expected = 0;
+  int32_t tx = 0;
+  uint32_t parity = 0;
+  bool valid = false;
+};
+
+State unpack(uint64_t bits) {
+  State s;
+  s.pending = bits & 0xFFFFF;
+  s.expected = (bits >> 20) & 0xFFFFF;
+  s.tx = static_cast<int32_t>(static_cast<int64_t>(bits << 3) >> 43);
+  s.parity = (bits >> 61) & 1;
+  s.valid = (bits >> 62) == 2;
+  return s;
+}
+
+uint64_t pack(const State& s) {
+  return uint64_t{s.pending} | uint64_t{s.expected} << 20 | (static_cast<uint64_t>(static_cast<int64_t>(s.tx)) & 0x1FFFFF) << 40 |
+         uint64_t{s.parity} << 61 | uint64_t{2} << 62;
+}
+
+State load(Cta& cta, uint32_t offset) {
+  uint64_t bits;
+  std::memcpy(&bits, cta.shared().data(offset), 8);
+  return unpack(bits);
+}
+
+void store(Cta& cta, uint32_t offset, const State& state) {
+  const uint64_t bits = pack(state);
+  std::memcpy(cta.shared().data(offset), &bits, 8);
+}
+
+State checked(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
+  if (!cta.shared().contains(offset, 8) || offset % 8 != 0) {
+    launch.fault(origin, format("mbarrier address 0x%x is outside shared memory or not a multiple of 8", offset));
+  }
+  if (cta.exited()) launch.fault(origin, format("mbarrier 0x%x belongs to CTA %u, which has exited", offset, cta.linear()));
+  const State s = load(cta, offset);
+  if (!s.valid) launch.fault(origin, format("mbarrier 0x%x of CTA %u is not initialised", offset, cta.linear()));
+  return s;
+}
+
+void finish(Launch& launch, Cta& cta, uint32_t offset, State s) {
+  const bool complete = s.pending == 0 && s.tx == 0;
+  if (complete) {
+    s.pending = s.expected;
+    s.parity ^= 1;
+  }
+  store(cta, offset, s);
+  launch.progress();
+  if (complete) launch.wake(mbarrier_key(cta, offset));
+}
+
+}  // namespace
+
+WaitKey mbarrier_key(const Cta& cta, uint32_t offset) { return wait_key(&cta, offset); }
+
+void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+  if (count == 0 || count > kCountLimit) launch.fault(origin, format("mbarrier.init with count %u (1 to %u allowed)", count, kCountLimit));
+  State s;
+  s.pending = s.expected = count;
+  store(cta, offset, s);
+  launch.progress();
+}
+
+void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
+  checked(launch, cta, offset, origin);
+  std::memset(cta.shared().data(offset), 0xFF, 8);
+  launch.progress();
+}
+
+uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+  State s = checked(launch, cta, offset, origin);
+  const uint64_t token = pack(s);
+  if (count == 0 || count > s.pending) {
+    launch.fault(origin, format("arrive with count %u on mbarrier 0x%x of CTA %u, which has %u arrivals pending (of %u)", count, offset,
+                                cta.linear(), s.pending, s.expected));
+  }
+  s.pending -= count;
+  finish(launch, cta, offset, s);
+  return token;
+}
+
+void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin) {
+  State s = checked(launch, cta, offset, origin);
+  if (bytes > kCountLimit || s.tx + static_cast<int32_t>(bytes) > static_cast<int32_t>(kCountLimit)) {
+    launch.fault(origin, format("expect_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range", bytes, offset));
+  }
+  s.tx += static_cast<int32_t>(bytes);
+  finish(launch, cta, offset, s);
+}
+
+void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin) {
+  State s = checked(launch, cta, offset, origin);
+  if (bytes > kCountLimit || s.tx - static_cast<int32_t>(bytes) < -static_cast<int32_t>(kCountLimit)) {
+    launch.fault(origin, format("complete_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range", bytes, offset));
+  }
+  s.tx -= static_cast<int32_t>(bytes);
+  finish(launch, cta, offset, s);
+}
+
+bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity, const Origin& origin) {
+  return checked(launch, cta, offset, origin).parity != (parity & 1);
+}
+
+bool mbarrier_test_token(Launch& launch, Cta& cta, uint32_t offset, uint64_t token, const Origin& origin) {
+  return checked(launch, cta, offset, origin).parity != unpack(token).parity;
+}
+
+uint32_t mbarrier_pending_of_token(uint64_t token) { return unpack(token).pending; }
+
+std::string mbarrier_describe(Cta& cta, uint32_t offset) {
+  const State s = load(cta, offset);
+  if (!s.valid) return format("mbarrier 0x%x of CTA %u: not initialised", offset, cta.linear());
+  return format("mbarrier 0x%x of CTA %u: in phase with parity %u, %u of %u arrivals pending, tx-count %d", offset, cta.linear(), s.parity,
+                s.pending, s.expected, s.tx);
+}
+
+}  // namespace bwgemm::emulator

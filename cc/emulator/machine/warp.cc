@@ -1,0 +1,262 @@
+#include "emulator/machine/warp.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <utility>
+
+#include "emulator/machine/kernel.h"
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+
+void Warp::fault(const char* fmt, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, fmt);
+  std::vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  launch_->fault(origin(), text);
+}
+
+// ---- Memory
+
+Warp::SharedRef Warp::shared(uint64_t address, uint32_t bytes, uint32_t align, bool cluster) {
+  if ((address & kWindowMask) == kSharedWindow) address -= kSharedWindow;
+  if ((address & (align - 1)) != 0) fault("shared address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address), align);
+  const uint64_t rank = address >> kSharedRankShift;
+  const uint32_t offset = static_cast<uint32_t>(address) & ((1u << kSharedRankShift) - 1);
+  Cta* cta = cta_;
+  if (rank != cta->rank()) {
+    if (!cluster || rank >= cta->cluster().size()) {
+      fault("address 0x%llx is not in the shared memory of this CTA%s (its window starts at 0x%x)", static_cast<unsigned long long>(address),
+            cluster ? " or of its cluster" : "", cta->rank() << kSharedRankShift);
+    }
+    cta = &cta->cluster().cta(static_cast<uint32_t>(rank));
+    if (cta->exited()) fault("shared memory of CTA %u, which has exited", cta->linear());
+  }
+  if (!cta->shared().contains(offset, bytes)) {
+    fault("shared address 0x%llx: %u bytes at offset 0x%x are outside the CTA's shared memory [0x%x, 0x%x)",
+          static_cast<unsigned long long>(address), bytes, offset, kSharedReserved, cta->shared().size());
+  }
+  return {cta, offset};
+}
+
+uint8_t* Warp::global(uint64_t address, uint64_t bytes, uint32_t align, bool write) {
+  if ((address & (align - 1)) != 0) fault("global address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address), align);
+  uint8_t* pointer = launch_->memory().find(address, bytes, write);
+  if (pointer == nullptr) {
+    fault("%s of %llu bytes at global address 0x%llx: %s", write ? "write" : "read", static_cast<unsigned long long>(bytes),
+          static_cast<unsigned long long>(address), launch_->memory().describe(address).c_str());
+  }
+  return pointer;
+}
+
+uint8_t* Warp::local(uint64_t offset, int lane, uint32_t bytes, uint32_t align) {
+  if ((offset & (align - 1)) != 0) fault("local address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(offset), align);
+  const uint32_t size = kernel_->local_bytes;
+  if (offset > size || bytes > size - offset) {
+    fault("local address 0x%llx: %u bytes are outside the thread's %u bytes", static_cast<unsigned long long>(offset), bytes, size);
+  }
+  return local_.get() + size_t{size} * static_cast<size_t>(lane) + offset;
+}
+
+const uint8_t* Warp::param(uint64_t offset, uint32_t bytes, uint32_t align) {
+  if ((offset & (align - 1)) != 0) fault("parameter address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(offset), align);
+  const size_t size = launch_->params().size();
+  if (offset > size || bytes > size - offset) {
+    fault("parameter address 0x%llx: %u bytes are outside the kernel's %zu bytes of parameters", static_cast<unsigned long long>(offset), bytes, size);
+  }
+  return launch_->params().data() + offset;
+}
+
+uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write) {
+  switch (address & kWindowMask) {
+    case kSharedWindow: {
+      const SharedRef ref = shared(address, bytes, align, true);
+      SharedMemory& memory = ref.cta->shared();
+      if (write) {
+        memory.note_write(*this, ref.offset, bytes, proxy_stamp());
+      } else {
+        memory.check_read(*this, ref.offset, bytes);
+      }
+      return memory.data(ref.offset);
+    }
+    case kLocalWindow: return local(address - kLocalWindow, lane, bytes, align);
+    case kParamWindow:
+      if (write) fault("write to the kernel's parameters");
+      return const_cast<uint8_t*>(param(address - kParamWindow, bytes, align));
+    default: return global(address, bytes, align, write);
+  }
+}
+
+// ---- Control
+
+Step Warp::block(WaitKey key, const WaitInfo& info) {
+  LaneGroup& g = group();
+  g.state = GroupState::kWaiting;
+  g.key = key;
+  g.deadline = 0;
+  g.wait = info;
+  g.since = launch_->now();
+  ++launch_->stats().warps[index_].waits;
+  return Step::kBlock;
+}
+
+Step Warp::block_timed(WaitKey key, const WaitInfo& info) {
+  block(key, info);
+  group().deadline = launch_->now() + 256 + launch_->random().below(4096);
+  launch_->note_deadline(group().deadline);
+  return Step::kBlock;
+}
+
+Step Warp::branch(uint32_t taken, uint32_t target) {
+  LaneGroup& g = group();
+  if (taken == g.mask) {
+    g.pc = target;
+    return Step::kJump;
+  }
+  LaneGroup other;
+  other.mask = g.mask & ~taken;
+  other.pc = g.pc + 1;
+  g.mask = taken;
+  g.pc = target;
+  groups_.push_back(other);
+  return Step::kJump;
+}
+
+Step Warp::branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay) {
+  const uint32_t pc = group().pc;
+  const uint32_t fall = group().mask & ~taken & ~stay;
+  group().mask = taken;
+  group().pc = target;
+  for (const auto& [mask, at] : {std::pair<uint32_t, uint32_t>{stay, pc}, {fall, pc + 1}}) {
+    if (mask == 0) continue;
+    LaneGroup other;
+    other.mask = mask;
+    other.pc = at;
+    groups_.push_back(other);
+  }
+  return Step::kJump;
+}
+
+Step Warp::exit_lanes(uint32_t mask) {
+  LaneGroup& g = group();
+  live_ &= ~mask;
+  g.mask &= ~mask;
+  // Those that wait for all live lanes may now be complete.
+  for (LaneGroup& other : groups_) {
+    if (other.state == GroupState::kConverging) other.state = GroupState::kReady;
+  }
+  return Step::kExit;
+}
+
+bool Warp::gather(uint32_t members, uint32_t mask) {
+  if ((mask & ~members) != 0) fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
+  const uint32_t needed = members & live_;
+  if ((needed & ~mask) == 0) return true;
+  LaneGroup& g = group();
+  if ((needed & g.mask & ~mask) != 0) {
+    fault("the membermask 0x%08x names lanes 0x%08x that reach the instruction but do not execute it", members, needed & g.mask & ~mask);
+  }
+  g.state = GroupState::kConverging;
+  g.since = launch_->now();
+  return false;
+}
+
+bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
+  if ((mask & ~members) != 0) fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
+  uint32_t here = mask;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (i == current_ || groups_[i].state != GroupState::kConverging) continue;
+    if (kernel_->code[groups_[i].pc].exec == in.exec) here |= groups_[i].mask;
+  }
+  if ((members & live_ & ~here) != 0) {
+    group().state = GroupState::kConverging;
+    group().since = launch_->now();
+    return false;
+  }
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    LaneGroup& g = groups_[i];
+    if (i == current_ || g.state != GroupState::kConverging) continue;
+    if (kernel_->code[g.pc].exec == in.exec && (g.mask & members) != 0) {
+      ++g.pc;
+      g.state = GroupState::kReady;
+    }
+  }
+  return true;
+}
+
+void Warp::proxy_fence() {
+  // Covers this warp's writes, and those of others that were released (arrived somewhere) before: the fence may come after the barrier
+  // (PTX ISA 8.11, causality order with a proxy fence along the way). That the release was observed is not checked.
+  Cluster& cluster = cta_->cluster();
+  for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
+    for (auto& warp : cluster.cta(rank).warps()) {
+      if (static_cast<int32_t>((warp->proxy_released_ - warp->proxy_fenced_) << 12) > 0) warp->proxy_fenced_ = warp->proxy_released_;
+    }
+  }
+  proxy_fenced_ = proxy_epoch_++;
+}
+
+AsyncGroups& Warp::cp_async_groups(int lane) {
+  if (!cp_async_) cp_async_ = std::make_unique<AsyncGroups[]>(kWarpSize);
+  return cp_async_[lane];
+}
+
+AsyncGroups& Warp::bulk_groups(int lane) {
+  if (!bulk_) bulk_ = std::make_unique<AsyncGroups[]>(kWarpSize);
+  return bulk_[lane];
+}
+
+AsyncGroups& Warp::wgmma_groups() {
+  if (!wgmma_) wgmma_ = std::make_unique<AsyncGroups>();
+  return *wgmma_;
+}
+
+// ---- Group selection
+
+bool Warp::any_ready() const {
+  for (const LaneGroup& g : groups_) {
+    if (g.state == GroupState::kReady) return true;
+  }
+  return false;
+}
+
+bool Warp::select(bool random, Random& source) {
+  size_t best = groups_.size();
+  uint32_t seen = 0;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].state != GroupState::kReady) continue;
+    ++seen;
+    const bool better = best == groups_.size() || (random ? source.below(seen) == 0 : groups_[i].pc < groups_[best].pc);
+    if (better) best = i;
+  }
+  if (best == groups_.size()) return false;
+  current_ = best;
+  return true;
+}
+
+void Warp::merge() {
+  for (size_t i = 0; i < groups_.size();) {
+    LaneGroup& g = group();
+    LaneGroup& other = groups_[i];
+    if (i == current_ || other.pc != g.pc || other.token != 0 || g.token != 0) {
+      ++i;
+      continue;
+    }
+    g.mask |= other.mask;
+    g.state = GroupState::kReady;
+    remove_group(i);
+  }
+}
+
+void Warp::remove_group(size_t i) {
+  const size_t last = groups_.size() - 1;
+  if (current_ == last) {
+    current_ = i;  // the last one moves to i
+  }
+  if (i != last) groups_[i] = groups_[last];
+  groups_.pop_back();
+}
+
+}  // namespace bwgemm::emulator

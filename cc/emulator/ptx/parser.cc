@@ -1,0 +1,683 @@
+// Recursive descent over the tokens. Registers, labels and variables are only recorded per scope; the decoder resolves them.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "emulator/machine/error.h"
+#include "emulator/ptx/ast.h"
+#include "emulator/ptx/lexer.h"
+
+namespace bwgemm::emulator::ptx {
+namespace {
+
+constexpr uint64_t kMaxVariableBytes = uint64_t{1} << 28;
+constexpr int kMaxDepth = 16;
+
+// Size in bits of a fundamental type, 0 if it is none.
+int type_bits(std::string_view name) {
+  static const std::pair<std::string_view, int> kTypes[] = {
+      {"b8", 8},   {"u8", 8},   {"s8", 8},    {"b16", 16},  {"u16", 16},  {"s16", 16},   {"f16", 16},   {"bf16", 16}, {"b32", 32},
+      {"u32", 32}, {"s32", 32}, {"f32", 32},  {"b64", 64},  {"u64", 64},  {"s64", 64},   {"f64", 64},   {"b128", 128}, {"pred", 1},
+      {"f16x2", 32}, {"bf16x2", 32}, {"tf32", 32}, {"e4m3", 8}, {"e5m2", 8}};
+  for (const auto& [text, bits] : kTypes) {
+    if (text == name) return bits;
+  }
+  return 0;
+}
+
+class Parser {
+ public:
+  explicit Parser(Module& module) : module_(module), tokens_(tokenize(module.text)) {}
+
+  void run() {
+    while (cur().kind != Token::Kind::kEnd) top_level();
+    if (module_.version == 0) fail("no .version directive");
+    if (module_.target.empty()) fail("no .target directive");
+  }
+
+ private:
+  using Kind = Token::Kind;
+
+  const Token& cur() const { return tokens_[at_]; }
+  const Token& ahead(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
+  void advance() {
+    if (at_ + 1 < tokens_.size()) ++at_;
+  }
+  [[noreturn]] void fail_at(int line, const std::string& message) const { throw Error(ErrorKind::kParse, line, message); }
+  [[noreturn]] void fail(const std::string& message) const { fail_at(cur().line, message); }
+
+  bool accept(char c) {
+    if (cur().punct() != c || c == '\0') return false;
+    advance();
+    return true;
+  }
+  void expect(char c) {
+    if (!accept(c)) fail(format("expected '%c' before '%s'", c, std::string(cur().text).c_str()));
+  }
+  bool accept_directive(std::string_view name) {
+    if (cur().kind != Kind::kDirective || cur().text != name) return false;
+    advance();
+    return true;
+  }
+  std::string_view expect_name(const char* what) {
+    if (cur().kind != Kind::kName) fail(format("expected %s before '%s'", what, std::string(cur().text).c_str()));
+    const std::string_view text = cur().text;
+    advance();
+    return text;
+  }
+  int64_t expect_int(const char* what) {
+    const bool negative = accept('-');
+    if (cur().kind != Kind::kInt) fail(format("expected %s before '%s'", what, std::string(cur().text).c_str()));
+    const uint64_t value = cur().value;
+    advance();
+    return static_cast<int64_t>(negative ? 0 - value : value);
+  }
+  void skip_line() {
+    const int line = cur().line;
+    while (cur().kind != Kind::kEnd && cur().line == line) advance();
+  }
+  void skip_braces() {
+    expect('{');
+    for (int depth = 1; depth > 0;) {
+      if (cur().kind == Kind::kEnd) fail("unbalanced braces");
+      if (cur().punct() == '{') ++depth;
+      if (cur().punct() == '}') --depth;
+      advance();
+    }
+  }
+
+  // ---- module level
+
+  void top_level() {
+    if (accept(';')) return;
+    if (cur().kind != Kind::kDirective) fail("expected a directive before '" + std::string(cur().text) + "'");
+    const std::string_view word = cur().text;
+    if (word == "version") {
+      advance();
+      if (cur().kind == Kind::kFloat) {
+        module_.version = cur().real;
+      } else if (cur().kind == Kind::kInt) {
+        module_.version = static_cast<double>(cur().value);
+      } else {
+        fail("malformed .version");
+      }
+      advance();
+    } else if (word == "target") {
+      advance();
+      module_.target = std::string(expect_name("a target"));
+      while (accept(',')) expect_name("a target option");
+    } else if (word == "address_size") {
+      advance();
+      if (expect_int("an address size") != 64) fail(".address_size must be 64");
+    } else if (word == "file" || word == "loc") {
+      skip_line();
+    } else if (word == "section") {
+      advance();
+      if (cur().kind == Kind::kDirective || cur().kind == Kind::kName) advance();
+      skip_braces();
+    } else if (word == "pragma") {
+      while (cur().kind != Kind::kEnd && !accept(';')) advance();
+    } else {
+      linkage();
+    }
+  }
+
+  void linkage() {
+    bool is_extern = false;
+    for (;;) {
+      if (accept_directive("extern")) {
+        is_extern = true;
+      } else if (!accept_directive("visible") && !accept_directive("weak") && !accept_directive("common")) {
+        break;
+      }
+    }
+    if (accept_directive("entry")) return function(true);
+    if (accept_directive("func")) return function(false);
+    Space space;
+    if (!variable_space(&space)) fail("unknown directive '." + std::string(cur().text) + "'");
+    if (space == Space::kParam || space == Space::kLocal) fail("variable in this state space outside a function");
+    std::vector<Variable> declared;
+    variable_list(space, is_extern, declared);
+    expect(';');
+    for (Variable& variable : declared) {
+      const auto known = module_.variable_index.find(variable.name);
+      if (known != module_.variable_index.end()) {
+        // A definition may follow a declaration.
+        if (!module_.variables[known->second].is_extern) fail_at(variable.line, "'" + std::string(variable.name) + "' is defined twice");
+        module_.variables[known->second] = std::move(variable);
+        continue;
+      }
+      module_.variable_index[variable.name] = module_.variables.size();
+      module_.variables.push_back(std::move(variable));
+    }
+  }
+
+  bool variable_space(Space* space) {
+    static const std::pair<std::string_view, Space> kSpaces[] = {
+        {"global", Space::kGlobal}, {"const", Space::kConst}, {"shared", Space::kShared}, {"local", Space::kLocal},
+        {"param", Space::kParam},   {"shared::cta", Space::kShared}};
+    if (cur().kind != Kind::kDirective) return false;
+    for (const auto& [text, value] : kSpaces) {
+      if (cur().text == text) {
+        *space = value;
+        advance();
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // The type, name, extent and initialiser of variables after their state space.
+  void variable_list(Space space, bool is_extern, std::vector<Variable>& out) {
+    Variable model;
+    model.space = space;
+    model.is_extern = is_extern;
+    uint64_t lanes = 1;
+    bool typed = false, aligned = false;
+    while (cur().kind == Kind::kDirective) {
+      const std::string_view word = cur().text;
+      if (word == "align") {
+        advance();
+        const int64_t align = expect_int("an alignment");
+        if (align < 1 || align > 65536 || (align & (align - 1)) != 0) fail("alignment must be a power of two up to 65536");
+        model.align = static_cast<uint64_t>(align);
+        aligned = true;
+      } else if (word == "attribute") {
+        advance();
+        expect('(');
+        while (cur().kind != Kind::kEnd && !accept(')')) advance();
+      } else if (word == "ptr") {
+        advance();  // .ptr [.space] [.align n]: a hint about the pointer, not about the variable
+        Space ignored;
+        variable_space(&ignored);
+        if (accept_directive("align")) expect_int("an alignment");
+      } else if (word == "v2" || word == "v4" || word == "v8") {
+        lanes = static_cast<uint64_t>(word[1] - '0');
+        advance();
+      } else if (int bits = type_bits(word); bits >= 8) {
+        model.elem_bits = bits;
+        typed = true;
+        advance();
+      } else if (word == "texref" || word == "samplerref" || word == "surfref") {
+        throw Error(ErrorKind::kUnsupported, cur().line, "unsupported type '." + std::string(word) + "'");
+      } else {
+        fail("unknown type '." + std::string(word) + "'");
+      }
+      // A .ptr attribute may also follow the type.
+    }
+    if (!typed) fail("variable without a type");
+    do {
+      Variable variable = model;
+      variable.line = cur().line;
+      const uint64_t elem_bytes = static_cast<uint64_t>(model.elem_bits / 8) * lanes;
+      variable.name = expect_name("a variable name");
+      if (!aligned) variable.align = elem_bytes;
+      uint64_t count = 1;
+      bool open = false;
+      while (accept('[')) {
+        if (accept(']')) {
+          open = true;
+          continue;
+        }
+        const int64_t extent = expect_int("an array extent");
+        expect(']');
+        if (extent < 0 || static_cast<uint64_t>(extent) > kMaxVariableBytes) fail("array extent out of range");
+        count *= static_cast<uint64_t>(extent);
+        if (count > kMaxVariableBytes) fail("array too large");
+      }
+      variable.bytes = open ? 0 : count * elem_bytes;
+      if (variable.bytes > kMaxVariableBytes) fail("variable too large");
+      if (accept('=')) {
+        initializer(variable, 0);
+        if (open) variable.bytes = variable.init.size();
+        if (variable.init.size() > variable.bytes) fail("more initialisers than elements");
+      }
+      out.push_back(std::move(variable));
+    } while (accept(','));
+  }
+
+  void initializer(Variable& variable, int depth) {
+    if (depth > kMaxDepth) fail("initialiser nested too deeply");
+    if (accept('{')) {
+      if (accept('}')) return;
+      do {
+        initializer(variable, depth + 1);
+      } while (accept(','));
+      expect('}');
+      return;
+    }
+    const size_t bytes = static_cast<size_t>(variable.elem_bits / 8);
+    uint64_t value = 0;
+    if (cur().kind == Kind::kName) {
+      Variable::AddressFixup fixup{variable.init.size(), 0, cur().text, false};
+      advance();
+      if (fixup.symbol == "generic") {
+        expect('(');
+        fixup.symbol = expect_name("a symbol");
+        fixup.generic = true;
+        expect(')');
+      }
+      if (accept('+')) fixup.addend = expect_int("an offset");
+      if (bytes != 8) fail("an address needs a 64-bit element");
+      variable.fixups.push_back(fixup);
+    } else {
+      const bool negative = accept('-');
+      if (cur().kind == Kind::kFloat) {
+        double real = negative ? -cur().real : cur().real;
+        if (bytes == 4) {
+          const float single = static_cast<float>(real);
+          uint32_t bits;
+          std::memcpy(&bits, &single, 4);
+          value = bits;
+        } else {
+          std::memcpy(&value, &real, 8);
+        }
+      } else if (cur().kind == Kind::kInt) {
+        value = negative ? 0 - cur().value : cur().value;
+      } else {
+        fail("unexpected '" + std::string(cur().text) + "' in an initialiser");
+      }
+      advance();
+    }
+    const size_t begin = variable.init.size();
+    variable.init.resize(begin + bytes, 0);
+    std::memcpy(variable.init.data() + begin, &value, std::min<size_t>(bytes, 8));
+  }
+
+  // ---- functions
+
+  void param_list(std::vector<Variable>& params) {
+    expect('(');
+    if (accept(')')) return;
+    do {
+      Space space = Space::kParam;
+      if (accept_directive("reg")) {
+        // A register parameter of the old ABI: as a .param of the same size.
+      } else if (!variable_space(&space) || space != Space::kParam) {
+        fail("expected .param");
+      }
+      params.push_back(param());
+    } while (accept(','));
+    expect(')');
+  }
+
+  // Type and name of one parameter after its state space.
+  Variable param() {
+    Variable model;
+    model.space = Space::kParam;
+    uint64_t lanes = 1;
+    bool typed = false, aligned = false;
+    while (cur().kind == Kind::kDirective) {
+      const std::string_view word = cur().text;
+      if (word == "align") {
+        advance();
+        const int64_t align = expect_int("an alignment");
+        if (align < 1 || align > 65536 || (align & (align - 1)) != 0) fail("alignment must be a power of two up to 65536");
+        model.align = static_cast<uint64_t>(align);
+        aligned = true;
+      } else if (word == "ptr") {
+        advance();
+        Space ignored;
+        variable_space(&ignored);
+        if (accept_directive("align")) expect_int("an alignment");
+      } else if (word == "v2" || word == "v4") {
+        lanes = static_cast<uint64_t>(word[1] - '0');
+        advance();
+      } else if (int bits = type_bits(word); bits >= 8 || word == "pred") {
+        model.elem_bits = bits >= 8 ? bits : 8;
+        typed = true;
+        advance();
+      } else {
+        fail("unknown type '." + std::string(word) + "'");
+      }
+    }
+    if (!typed) fail("parameter without a type");
+    model.line = cur().line;
+    model.name = cur().kind == Kind::kName ? expect_name("a name") : std::string_view("_");
+    const uint64_t elem = static_cast<uint64_t>(model.elem_bits / 8) * lanes;
+    if (!aligned) model.align = elem;
+    uint64_t count = 1;
+    while (accept('[')) {
+      if (accept(']')) continue;
+      const int64_t extent = expect_int("an array extent");
+      expect(']');
+      if (extent < 0 || extent > 65536) fail("parameter array extent out of range");
+      count *= static_cast<uint64_t>(extent);
+      if (count > 65536) fail("parameter array too large");
+    }
+    model.bytes = count * elem;
+    return model;
+  }
+
+  void function(bool is_entry) {
+    auto owned = std::make_unique<Function>();
+    Function& f = *owned;
+    f.is_entry = is_entry;
+    f.line = cur().line;
+    if (!is_entry) {
+      while (accept_directive("attribute")) skip_parens();
+      if (cur().punct() == '(') param_list(f.returns);
+    }
+    f.name = expect_name("a function name");
+    if (cur().punct() == '(') param_list(f.params);
+    f.scopes.emplace_back();
+    for (;;) {
+      if (accept_directive("maxntid")) {
+        int dims[3] = {1, 1, 1};
+        dimensions(dims);
+        const int64_t product = int64_t{dims[0]} * dims[1] * dims[2];
+        if (product > 1 << 20) fail(".maxntid out of range");
+        f.max_threads = static_cast<int>(product);
+      } else if (accept_directive("reqntid")) {
+        f.required_ntid[0] = f.required_ntid[1] = f.required_ntid[2] = 1;
+        dimensions(f.required_ntid);
+      } else if (accept_directive("reqnctapercluster")) {
+        f.required_cluster[0] = f.required_cluster[1] = f.required_cluster[2] = 1;
+        dimensions(f.required_cluster);
+      } else if (accept_directive("explicitcluster")) {
+        f.explicit_cluster = true;
+      } else if (accept_directive("minnctapersm") || accept_directive("maxnreg") || accept_directive("maxclusterrank") ||
+                 accept_directive("maxnctapersm") || accept_directive("abi_preserve") || accept_directive("abi_preserve_control")) {
+        expect_int("a number");
+      } else if (accept_directive("noreturn") || accept_directive("blocksareclusters")) {
+      } else if (accept_directive("pragma")) {
+        while (cur().kind != Kind::kEnd && !accept(';')) advance();
+      } else {
+        break;
+      }
+    }
+    if (!accept(';')) {
+      f.has_body = true;
+      expect('{');
+      function_ = &f;
+      block(0, 0);
+      function_ = nullptr;
+    }
+    const auto known = module_.function_index.find(f.name);
+    if (known != module_.function_index.end()) {
+      if (known->second->has_body && f.has_body) fail_at(f.line, "function '" + std::string(f.name) + "' is defined twice");
+      if (!f.has_body) return;
+      *known->second = std::move(f);
+      return;
+    }
+    module_.function_index[f.name] = owned.get();
+    module_.functions.push_back(std::move(owned));
+  }
+
+  void skip_parens() {
+    expect('(');
+    while (cur().kind != Kind::kEnd && !accept(')')) advance();
+  }
+
+  void dimensions(int* dims) {
+    int i = 0;
+    do {
+      if (i == 3) fail("at most three dimensions");
+      const int64_t value = expect_int("a dimension");
+      if (value < 1 || value > 1 << 20) fail("dimension out of range");
+      dims[i++] = static_cast<int>(value);
+    } while (accept(','));
+  }
+
+  // Statements up to the closing brace.
+  void block(int scope, int depth) {
+    if (depth > 64) fail("blocks nested too deeply");
+    while (!accept('}')) {
+      if (cur().kind == Kind::kEnd) fail("unexpected end of text inside a function");
+      if (accept(';')) continue;
+      if (accept('{')) {
+        function_->scopes.emplace_back();
+        const int inner = static_cast<int>(function_->scopes.size()) - 1;
+        function_->scopes[inner].parent = scope;
+        block(inner, depth + 1);
+      } else if (cur().kind == Kind::kDirective) {
+        body_directive(scope);
+      } else if (cur().kind == Kind::kName && ahead(1).punct() == ':') {
+        label(scope);
+      } else {
+        statement(scope);
+      }
+    }
+  }
+
+  void label(int scope) {
+    const std::string_view name = cur().text;
+    const int line = cur().line;
+    advance();
+    advance();
+    Scope& s = function_->scopes[scope];
+    if (accept_directive("branchtargets")) {
+      std::vector<std::string_view> targets;
+      do {
+        targets.push_back(expect_name("a label"));
+      } while (accept(','));
+      expect(';');
+      s.branch_targets[name] = std::move(targets);
+      return;
+    }
+    if (accept_directive("callprototype") || accept_directive("calltargets")) {
+      while (cur().kind != Kind::kEnd && !accept(';')) advance();
+      return;
+    }
+    if (!s.labels.emplace(name, function_->body.size()).second) fail_at(line, "label '" + std::string(name) + "' is defined twice");
+  }
+
+  void body_directive(int scope) {
+    const std::string_view word = cur().text;
+    if (word == "loc" || word == "file") return skip_line();
+    if (word == "pragma") {
+      while (cur().kind != Kind::kEnd && !accept(';')) advance();
+      return;
+    }
+    if (word == "reg") {
+      advance();
+      registers(scope);
+      return;
+    }
+    Space space;
+    if (!variable_space(&space)) fail("unknown directive '." + std::string(word) + "'");
+    std::vector<Variable> declared;
+    variable_list(space, false, declared);
+    expect(';');
+    for (Variable& variable : declared) {
+      const std::string_view name = variable.name;
+      if (!function_->scopes[scope].variables.emplace(name, std::move(variable)).second) {
+        fail("variable '" + std::string(name) + "' is defined twice");
+      }
+    }
+  }
+
+  void registers(int scope) {
+    RegDecl decl;
+    decl.line = cur().line;
+    if (cur().kind == Kind::kDirective && (cur().text == "v2" || cur().text == "v4")) {
+      throw Error(ErrorKind::kUnsupported, cur().line, "unsupported vector register declaration");
+    }
+    decl.bits = cur().kind == Kind::kDirective ? type_bits(cur().text) : 0;
+    if (decl.bits == 0) fail("unknown register type '" + std::string(cur().text) + "'");
+    advance();
+    Scope& s = function_->scopes[scope];
+    do {
+      const std::string_view name = expect_name("a register name");
+      bool fresh;
+      if (accept('<')) {
+        const int64_t count = expect_int("a register count");
+        expect('>');
+        if (count < 0 || count > 1 << 20) fail("register count out of range");
+        fresh = s.reg_families.emplace(name, decl).second;
+        s.family_counts[name] = static_cast<uint64_t>(count);
+      } else {
+        fresh = s.regs.emplace(name, decl).second;
+      }
+      if (!fresh) fail("register '" + std::string(name) + "' is declared twice");
+    } while (accept(','));
+    expect(';');
+  }
+
+  void statement(int scope) {
+    Statement s;
+    s.scope = scope;
+    s.line = cur().line;
+    if (accept('@')) {
+      s.guard_negated = accept('!');
+      s.guard = expect_name("a predicate");
+      s.line = cur().line;
+    }
+    if (cur().kind != Kind::kName) fail("expected an instruction before '" + std::string(cur().text) + "'");
+    const char* begin = cur().text.data();
+    const char* end = begin + cur().text.size();
+    advance();
+    // A mnemonic may be broken by white space before a dot.
+    while (cur().kind == Kind::kDirective) {
+      end = cur().text.data() + cur().text.size();
+      advance();
+    }
+    s.mnemonic = std::string_view(begin, static_cast<size_t>(end - begin));
+    split(s);
+    if (cur().punct() != ';') {
+      do {
+        s.operands.push_back(operand(0));
+      } while (accept(','));
+    }
+    expect(';');
+    function_->body.push_back(std::move(s));
+  }
+
+  static void split(Statement& s) {
+    const std::string_view text = s.mnemonic;
+    size_t begin = 0;
+    while (begin <= text.size()) {
+      size_t dot = text.find('.', begin);
+      if (dot == std::string_view::npos) dot = text.size();
+      std::string_view part = text.substr(begin, dot - begin);
+      while (!part.empty() && (part.back() == ' ' || part.back() == '\t' || part.back() == '\n' || part.back() == '\r')) part.remove_suffix(1);
+      s.parts.push_back(part);
+      begin = dot + 1;
+    }
+  }
+
+  Operand operand(int depth) {
+    if (depth > kMaxDepth) fail("operand nested too deeply");
+    Operand o;
+    const Token& token = cur();
+    if (accept('!')) {
+      o = operand(depth + 1);
+      if (o.kind != Operand::Kind::kName) fail("'!' needs a predicate");
+      o.negated = !o.negated;
+      return o;
+    }
+    if (accept('~')) {
+      o = operand(depth + 1);
+      if (o.kind != Operand::Kind::kInt) fail("'~' needs an integer");
+      o.value = ~o.value;
+      return o;
+    }
+    if (accept('-')) {
+      o = operand(depth + 1);
+      if (o.kind == Operand::Kind::kInt) {
+        o.value = static_cast<int64_t>(0 - static_cast<uint64_t>(o.value));
+      } else if (o.kind == Operand::Kind::kFloat) {
+        o.real = -o.real;
+        o.value ^= o.is_single ? int64_t{1} << 31 : static_cast<int64_t>(uint64_t{1} << 63);
+      } else {
+        fail("'-' needs a number");
+      }
+      return o;
+    }
+    if (accept('{')) {
+      o.kind = Operand::Kind::kVector;
+      list(o, '}', depth);
+      return o;
+    }
+    if (accept('(')) {
+      o.kind = Operand::Kind::kList;
+      list(o, ')', depth);
+      return o;
+    }
+    if (accept('[')) {
+      o.kind = Operand::Kind::kAddress;
+      list(o, ']', depth);
+      if (o.items.empty()) fail("empty address");
+      return o;
+    }
+    if (token.kind == Kind::kInt) {
+      o.kind = Operand::Kind::kInt;
+      o.value = static_cast<int64_t>(token.value);
+      advance();
+      return o;
+    }
+    if (token.kind == Kind::kFloat) {
+      o.kind = Operand::Kind::kFloat;
+      o.value = static_cast<int64_t>(token.value);
+      o.real = token.real;
+      o.is_single = token.is_single;
+      advance();
+      return o;
+    }
+    if (token.kind != Kind::kName) fail("unexpected '" + std::string(token.text) + "' in an operand");
+    if (token.text == "_") {
+      advance();
+      if (accept('|')) {
+        o.kind = Operand::Kind::kPair;
+        o.items.emplace_back();
+        o.items.push_back(operand(depth + 1));
+      }
+      return o;
+    }
+    o.kind = Operand::Kind::kName;
+    o.name = token.text;
+    advance();
+    if (accept('+')) {
+      o.value = expect_int("an offset");
+    } else if (cur().punct() == '-' && ahead(1).kind == Kind::kInt) {
+      o.value = expect_int("an offset");
+    } else if (cur().punct() == '[' && ahead(1).kind == Kind::kInt) {
+      advance();
+      o.value = expect_int("an index");
+      expect(']');
+    } else if (accept('|')) {
+      Operand pair;
+      pair.kind = Operand::Kind::kPair;
+      pair.items.push_back(std::move(o));
+      pair.items.push_back(operand(depth + 1));
+      return pair;
+    }
+    return o;
+  }
+
+  void list(Operand& o, char close, int depth) {
+    if (accept(close)) return;
+    do {
+      o.items.push_back(operand(depth + 1));
+    } while (accept(','));
+    expect(close);
+  }
+
+  Module& module_;
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  Function* function_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Module> parse(std::string text) {
+  auto module = std::make_unique<Module>();
+  module->text = std::move(text);
+  const std::string_view all = module->text;
+  for (size_t begin = 0; begin <= all.size();) {
+    size_t end = all.find('\n', begin);
+    if (end == std::string_view::npos) end = all.size();
+    module->lines.push_back(all.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  try {
+    Parser(*module).run();
+  } catch (const Error& error) {
+    const std::string near(module->line_text(error.line).substr(0, 160));
+    throw Error(error.kind, error.line, format("line %d: %s: %s", error.line, error.what(), near.c_str()));
+  }
+  return module;
+}
+
+}  // namespace bwgemm::emulator::ptx
