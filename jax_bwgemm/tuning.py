@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
@@ -50,7 +52,7 @@ def select(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
         return f"no kernel for {target.arch} fits ({reasons})"
     best, *others = usable
-    raster_order, swizzle = heuristics.tile_order(best)
+    raster_order, swizzle = heuristics.tile_order(best, dims, np.dtype(in_dtype).itemsize)
     chosen_by = "the heuristic"
     if spec.config is not None:
         raster_order = spec.config.grid_minor_dim or raster_order

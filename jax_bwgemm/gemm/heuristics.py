@@ -8,41 +8,60 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
 
-# Share of the tensor cores' rate that a full wave of tiles reaches on a long mainloop. Larger
-# tiles read less per product. sm90: one H200, bf16. sm100: ranks the tiles only, not measured.
-EFFICIENCY = {
-    ("sm90", "cooperative", 128, 256): 1.00,
-    ("sm90", "pingpong", 128, 128): 0.95,
-    ("sm90", "pingpong", 64, 128): 0.80,
-    ("sm100", "2sm", 256, 256): 1.00,
-    ("sm100", "2sm", 256, 128): 0.90,
-    ("sm100", "1sm", 128, 128): 0.80,
+
+class Cost(NamedTuple):
+    """What a tile costs, in clock cycles.
+
+    Attributes:
+        efficiency: Share of the tensor cores' peak that a long mainloop reaches.
+        per_wave: Cycles of every wave that no mainloop hides; what a cooperative kernel's
+            epilogue costs, since both its warpgroups work on the same tile.
+        fixed: Cycles of a launch whatever the size: filling the pipeline, writing the last tile.
+    """
+
+    efficiency: float
+    per_wave: float
+    fixed: float
+
+
+# (arch, schedule, tile_m, tile_n) -> Cost. sm90: fitted to kernel times of one H200, bf16, 17
+# shapes from 512^3 to 8192 x 28672 x 4096 (median error 3 %). sm100: never measured; it only has
+# to rank the tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile).
+COSTS = {
+    ("sm90", "cooperative", 128, 256): Cost(0.966, 3532, 1831),
+    ("sm90", "cooperative", 128, 192): Cost(0.947, 2921, 2239),
+    ("sm90", "pingpong", 128, 128): Cost(0.870, 200, 6000),
+    ("sm90", "pingpong", 64, 256): Cost(0.861, 575, 4256),
+    ("sm90", "pingpong", 64, 192): Cost(0.800, 450, 3900),
+    ("sm90", "pingpong", 64, 128): Cost(0.524, 0, 3143),
+    ("sm90", "pingpong", 64, 64): Cost(0.389, 0, 3200),
+    ("sm100", "2sm", 256, 256): Cost(0.95, 400, 5000),
+    ("sm100", "2sm", 256, 128): Cost(0.85, 300, 4500),
+    ("sm100", "1sm", 128, 128): Cost(0.80, 300, 4000),
 }
 # For tiles not listed: the smaller, the less reuse of what was read.
-UNKNOWN_EFFICIENCY = 0.75
+UNKNOWN_COST = Cost(0.5, 500, 4500)
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
-MACS_PER_CYCLE = {"sm90": 4096, "sm100": 8192}
-# Cycles of a wave that no mainloop hides: filling the pipeline and writing the last tile.
-# Overlapped between tiles by ping-pong and sm100 kernels, so it counts once, not per wave.
-FIXED_CYCLES = 1500
-COOPERATIVE_EPILOGUE_CYCLES = 700  # per wave: both consumer warpgroups work on the same tile
+MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
 
 # Padding copies the unaligned operands and the result. It pays when the copies are small beside
 # what the kernel gains over XLA's own handling of unaligned shapes.
 PAD_MIN_SIZE = 512
 
-# Swizzle (bands of this many clusters) keeps operands in L2 when the grid is large both ways; with
-# few rows of tiles it only shortens the runs (M=512 on H200: 4 and more cost 10 %).
-SWIZZLE = 8
-SWIZZLE_MIN_TILES = 16
-# With few rows of tiles, walking along N keeps the rows' operand in L2 (M=2048 on H200: 2-3 %).
-RASTER_N_MAX_TILES = 16
+# Swizzle: bands of this many clusters, walked along N, keep operands in L2 (8192^3 on H200: 4 %;
+# walking along M loses 2 % of that). CUTLASS rounds the grid up to whole bands, so a swizzle is
+# only taken when that adds hardly any tile (M=512 on H200: 8 more than doubles the time), and
+# only when the operands are larger than what L2 holds anyway.
+SWIZZLES = (8, 4)
+SWIZZLE_MAX_EXTRA_TILES = 0.02
+SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -123,15 +142,11 @@ def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target) -> Candidate:
     launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n) * dims.batch
     concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
-    efficiency = EFFICIENCY.get(
-        (kernel.arch, kernel.schedule, kernel.tile_m, kernel.tile_n), UNKNOWN_EFFICIENCY
-    )
-    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * efficiency
+    cost = COSTS.get((kernel.arch, kernel.schedule, kernel.tile_m, kernel.tile_n), UNKNOWN_COST)
+    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
     depth = round_up(max(dims.k, 1), kernel.tile_k)
-    per_tile = kernel.tile_m * kernel.tile_n * depth / rate
-    if kernel.schedule == "cooperative":
-        per_tile += COOPERATIVE_EPILOGUE_CYCLES
-    return Candidate(kernel, tiles_m, tiles_n, waves, waves * per_tile + FIXED_CYCLES)
+    per_wave = kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave
+    return Candidate(kernel, tiles_m, tiles_n, waves, waves * per_wave + cost.fixed)
 
 
 def rank(
@@ -164,12 +179,18 @@ def _order(candidate: Candidate) -> tuple[float, int, int, str]:
     )
 
 
-def tile_order(candidate: Candidate) -> tuple[str, int]:
+def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str, int]:
     """Raster order and swizzle for a kernel on a problem, both run-time attributes."""
-    tiles = min(candidate.tiles_m, candidate.tiles_n)
-    swizzle = SWIZZLE if tiles >= SWIZZLE_MIN_TILES else 1
-    few_rows = candidate.tiles_m <= RASTER_N_MAX_TILES < candidate.tiles_n
-    return ("n" if few_rows and swizzle > 1 else "heuristic", swizzle)
+    kernel, tiles_m, tiles_n = candidate.kernel, candidate.tiles_m, candidate.tiles_n
+    if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
+        return "heuristic", 1
+    clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
+    for swizzle in SWIZZLES:
+        launched = round_up(tiles_m, swizzle * clusters_m)
+        launched *= round_up(tiles_n, swizzle * kernel.cluster_n)
+        if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:
+            return "n", swizzle
+    return "heuristic", 1
 
 
 def reuse_fraction(candidate: Candidate, dims: GemmDims) -> float:
