@@ -88,4 +88,58 @@ void update_cells(const AccumulatorRule& rule, const float* a, const float* b, i
   }
 }
 
+TileChunks tile_chunks(const SmemDescriptor& descriptor, Major major, NumberFormat format, int mn,
+                       int k) {
+  TileChunks tile{mn, k, major, format, {}};
+  const int per_chunk = elements_per_chunk(format);
+  const int outer_count = major == Major::kK ? mn : k;
+  // An MN extent smaller than a chunk (N=8 of an 8-bit type) still reads one chunk.
+  const int inner_count = std::max(1, (major == Major::kK ? k : mn) / per_chunk);
+  tile.addresses.reserve(static_cast<size_t>(outer_count) * inner_count);
+  for (int outer = 0; outer < outer_count; ++outer) {
+    for (int inner = 0; inner < inner_count; ++inner) {
+      tile.addresses.push_back(chunk_address(descriptor, major, static_cast<uint32_t>(outer),
+                                             static_cast<uint32_t>(inner)));
+    }
+  }
+  return tile;
+}
+
+std::vector<ByteRange> merge_chunks(const TileChunks& tile) {
+  std::vector<uint32_t> sorted = tile.addresses;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<ByteRange> ranges;
+  for (const uint32_t address : sorted) {
+    if (!ranges.empty() && address <= ranges.back().begin + ranges.back().bytes) {
+      ranges.back().bytes = address + 16 - ranges.back().begin;
+    } else {
+      ranges.push_back({address, 16});
+    }
+  }
+  return ranges;
+}
+
+void gather_tile(const TileChunks& tile, const uint8_t* memory, bool negate, bool k_outermost,
+                 float* out) {
+  const int limit = tile.major == Major::kK ? tile.k : tile.mn;
+  const int per_chunk = elements_per_chunk(tile.format);
+  const int inner_count = std::max(1, limit / per_chunk);
+  // Distance in `out` between neighbours along the chunk and between outer indices.
+  const bool along_rows = (tile.major == Major::kK) != k_outermost;
+  const size_t inner_step = along_rows ? 1 : static_cast<size_t>(k_outermost ? tile.mn : tile.k);
+  const size_t outer_step = along_rows ? static_cast<size_t>(limit) : 1;
+  float elements[16];
+  size_t chunk = 0;
+  for (size_t outer = 0; chunk < tile.addresses.size(); ++outer) {
+    for (int inner = 0; inner < inner_count; ++inner, ++chunk) {
+      int count = decode_chunk(tile.format, memory + tile.addresses[chunk], elements);
+      count = std::min(count, limit - inner * per_chunk);
+      float* to = out + outer * outer_step + static_cast<size_t>(inner * per_chunk) * inner_step;
+      for (int i = 0; i < count; ++i) {
+        to[static_cast<size_t>(i) * inner_step] = negate ? -elements[i] : elements[i];
+      }
+    }
+  }
+}
+
 }  // namespace bwgemm::emulator

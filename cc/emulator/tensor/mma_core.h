@@ -31,48 +31,28 @@ struct AccumulatorRule {
 void update_cells(const AccumulatorRule& rule, const float* a, const float* b, int b_stride, int n,
                   int k, uint32_t* cells);
 
-// An operand tile as floats: A as [mn][k], B as [k][mn].
-struct OperandTile {
+// An operand tile of `mn` x `k` elements in shared memory: where its 16-byte chunks lie.
+struct TileChunks {
   int mn = 0;
   int k = 0;
-  std::vector<float> values;
+  Major major = Major::kK;
+  NumberFormat format = NumberFormat::kBF16;
+  std::vector<uint32_t> addresses;  // rows of K chunks (K-major) or K rows of MN chunks
 };
 
-// Reads a tile of `mn` x `k` elements through a descriptor. `read_chunk(address, bytes16)` copies 16
-// bytes of shared memory and may throw on a bad address.
-template <class ReadChunk>
-void gather_tile(const SmemDescriptor& descriptor, Major major, NumberFormat format, int mn, int k,
-                 bool negate, bool k_outermost, ReadChunk&& read_chunk, OperandTile* tile) {
-  tile->mn = mn;
-  tile->k = k;
-  tile->values.resize(static_cast<size_t>(mn) * k);
-  const int per_chunk = elements_per_chunk(format);
-  const int outer_count = major == Major::kK ? mn : k;
-  const int inner_count = (major == Major::kK ? k : mn) / per_chunk;
-  // An MN extent smaller than a chunk (N=8 of an 8-bit type) still reads one chunk.
-  const int chunks = inner_count > 0 ? inner_count : 1;
-  uint8_t bytes[16];
-  float elements[16];
-  for (int outer = 0; outer < outer_count; ++outer) {
-    for (int inner = 0; inner < chunks; ++inner) {
-      read_chunk(chunk_address(descriptor, major, static_cast<uint32_t>(outer),
-                               static_cast<uint32_t>(inner)),
-                 bytes);
-      int count = decode_chunk(format, bytes, elements);
-      if (negate) {
-        for (int i = 0; i < count; ++i) elements[i] = -elements[i];
-      }
-      const int first = inner * per_chunk;
-      const int limit = major == Major::kK ? k : mn;
-      if (first + count > limit) count = limit - first;
-      for (int i = 0; i < count; ++i) {
-        const int m = major == Major::kK ? outer : first + i;
-        const int kk = major == Major::kK ? first + i : outer;
-        tile->values[k_outermost ? static_cast<size_t>(kk) * mn + m
-                                 : static_cast<size_t>(m) * k + kk] = elements[i];
-      }
-    }
-  }
-}
+TileChunks tile_chunks(const SmemDescriptor& descriptor, Major major, NumberFormat format, int mn,
+                       int k);
+
+// Contiguous ranges that cover the chunks, each once.
+struct ByteRange {
+  uint32_t begin;
+  uint32_t bytes;
+};
+std::vector<ByteRange> merge_chunks(const TileChunks& tile);
+
+// Reads the tile as floats from the CTA's shared memory `memory`: [mn][k], or [k][mn] with
+// k_outermost. Every chunk has to lie inside.
+void gather_tile(const TileChunks& tile, const uint8_t* memory, bool negate, bool k_outermost,
+                 float* out);
 
 }  // namespace bwgemm::emulator

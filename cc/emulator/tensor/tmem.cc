@@ -15,35 +15,41 @@ bool TensorMemory::valid_size(uint32_t columns) {
   return columns >= 32 && columns <= kTmemColumns && (columns & (columns - 1)) == 0;
 }
 
+std::string TensorMemory::Pending::text() const {
+  return std::string(name) + " of line " + std::to_string(line);
+}
+
+bool TensorMemory::is_free(int column, int columns) const {
+  return std::none_of(allocations_.begin(), allocations_.end(), [&](const auto& a) {
+    return column < a.column + a.columns && a.column < column + columns;
+  });
+}
+
 int TensorMemory::first_fit(int columns) const {
   // Blocks are aligned to their size, so that powers of two never fragment each other.
   for (int start = 0; start + columns <= kTmemColumns; start += columns) {
-    const bool taken = std::any_of(allocations_.begin(), allocations_.end(), [&](const auto& a) {
-      return start < a.column + a.columns && a.column < start + columns;
-    });
-    if (!taken) return start;
+    if (is_free(start, columns)) return start;
   }
   return -1;
 }
 
-void TensorMemory::allocate(int column, int columns) {
-  allocations_.push_back({column, columns});
+void TensorMemory::allocate(int column, int columns, const void* owner) {
+  allocations_.push_back({column, columns, owner});
   for (int lane = 0; lane < kTmemLanes; ++lane) {
     std::fill_n(cell(lane, column), columns, kTmemPoison);
   }
 }
 
-std::string TensorMemory::deallocate(int column, int columns) {
+std::string TensorMemory::deallocate(int column, int columns, const void* owner) {
   const auto found = std::find_if(allocations_.begin(), allocations_.end(), [&](const auto& a) {
-    return a.column == column && a.columns == columns;
+    return a.column == column && a.columns == columns && a.owner == owner;
   });
-  const TmemRegion region{0, kTmemLanes, column, columns};
   if (found == allocations_.end()) {
-    return "dealloc of columns " + std::to_string(column) + "-" +
-           std::to_string(column + columns - 1) + ", which are not one live allocation";
+    return "columns " + std::to_string(column) + "-" + std::to_string(column + columns - 1) +
+           " are not one live allocation of this CTA";
   }
-  if (const Pending* access = conflict(region, true)) {
-    return "dealloc of tensor memory still in use by " + access->what;
+  if (const Pending* access = conflict({0, kTmemLanes, column, columns}, true, false)) {
+    return "tensor memory is still in use by " + access->text();
   }
   allocations_.erase(found);
   for (int lane = 0; lane < kTmemLanes; ++lane) {
@@ -52,13 +58,13 @@ std::string TensorMemory::deallocate(int column, int columns) {
   return "";
 }
 
-int TensorMemory::allocated_columns() const {
+int TensorMemory::allocated_columns(const void* owner) const {
   int total = 0;
-  for (const Allocation& a : allocations_) total += a.columns;
+  for (const Allocation& a : allocations_) total += a.owner == owner ? a.columns : 0;
   return total;
 }
 
-std::string TensorMemory::check(const TmemRegion& region) const {
+std::string TensorMemory::check(const TmemRegion& region, const void* owner) const {
   if (region.lane < 0 || region.lane + region.lanes > kTmemLanes || region.column < 0 ||
       region.column + region.columns > kTmemColumns) {
     return "tensor memory access outside 128 lanes x 512 columns: " + region.text();
@@ -70,7 +76,7 @@ std::string TensorMemory::check(const TmemRegion& region) const {
   while (column < end && moved) {
     moved = false;
     for (const Allocation& a : allocations_) {
-      if (column >= a.column && column < a.column + a.columns) {
+      if (a.owner == owner && column >= a.column && column < a.column + a.columns) {
         column = a.column + a.columns;
         moved = true;
         break;
@@ -82,8 +88,10 @@ std::string TensorMemory::check(const TmemRegion& region) const {
          std::to_string(column) + " is not allocated)";
 }
 
-const TensorMemory::Pending* TensorMemory::conflict(const TmemRegion& region, bool writes) const {
+const TensorMemory::Pending* TensorMemory::conflict(const TmemRegion& region, bool writes,
+                                                    bool in_pipe) const {
   for (const Pending& access : pending_) {
+    if (in_pipe && access.in_pipe) continue;
     if ((writes || access.writes) && access.region.overlaps(region)) return &access;
   }
   return nullptr;

@@ -1,5 +1,5 @@
-// Tensor memory: 128 lanes x 512 columns of 32-bit cells in every CTA (PTX ISA 5.2 state spaces and
-// 9.7.16.1), with the allocation rules of 9.7.16.7 and marks for asynchronous writes in flight.
+// Tensor memory: 128 lanes x 512 columns of 32-bit cells in every SM (PTX ISA 9.7.16.1), with the
+// allocation rules of 9.7.16.7 and marks for asynchronous accesses that nobody has waited for yet.
 #pragma once
 
 #include <cstdint>
@@ -44,38 +44,40 @@ class TensorMemory {
   // Allocation. `first_fit` returns the first column, or -1 when there is no room now.
   static bool valid_size(uint32_t columns);
   int first_fit(int columns) const;
-  void allocate(int column, int columns);
-  // Empty where [column, columns) is exactly one live allocation, which is then freed.
-  std::string deallocate(int column, int columns);
-  int allocated_columns() const;
-  bool permit_relinquished() const { return relinquished_; }
-  void relinquish() { relinquished_ = true; }
+  bool is_free(int column, int columns) const;
+  void allocate(int column, int columns, const void* owner);
+  // Empty where [column, columns) is exactly one live allocation of `owner`, which is then freed.
+  std::string deallocate(int column, int columns, const void* owner);
+  int allocated_columns(const void* owner) const;
 
-  // Empty where every cell exists and is allocated, else what is wrong.
-  std::string check(const TmemRegion& region) const;
+  // Empty where every cell exists and is allocated by `owner`, else what is wrong.
+  std::string check(const TmemRegion& region, const void* owner) const;
 
-  // Asynchronous accesses in flight. `what` describes the instruction for messages.
+  // Asynchronous accesses from their issue until the kernel has waited for them.
   struct Pending {
     TmemRegion region;
     bool writes;
-    std::string what;
+    bool in_pipe;      // issued to the tensor core, which keeps the order of such operations
+    const char* name;  // of the instruction; static storage
+    int line;
+    const void* issuer;
+    std::string text() const;
   };
   using Ticket = std::list<Pending>::iterator;
-  Ticket begin_access(Pending access) { return pending_.insert(pending_.end(), std::move(access)); }
+  Ticket begin_access(const Pending& access) { return pending_.insert(pending_.end(), access); }
   void end_access(Ticket ticket) { pending_.erase(ticket); }
   // The access in flight that a new access would race with, or null.
-  const Pending* conflict(const TmemRegion& region, bool writes) const;
-  const Pending* any_pending() const { return pending_.empty() ? nullptr : &pending_.front(); }
+  const Pending* conflict(const TmemRegion& region, bool writes, bool in_pipe) const;
 
  private:
   struct Allocation {
     int column;
     int columns;
+    const void* owner;
   };
   std::vector<uint32_t> cells_;
   std::vector<Allocation> allocations_;
   std::list<Pending> pending_;
-  bool relinquished_ = false;
 };
 
 }  // namespace bwgemm::emulator

@@ -210,26 +210,31 @@ TEST(cp_shapes) {
 
 TEST(tensor_memory_allocation) {
   TensorMemory t;
+  const int me = 0, other = 0;
   CHECK(TensorMemory::valid_size(32) && TensorMemory::valid_size(512));
   CHECK(!TensorMemory::valid_size(0) && !TensorMemory::valid_size(48) &&
         !TensorMemory::valid_size(1024) && !TensorMemory::valid_size(16));
   CHECK_EQ(t.first_fit(256), 0);
-  t.allocate(0, 256);
+  t.allocate(0, 256, &me);
   CHECK_EQ(*t.cell(127, 255), kTmemPoison);
   CHECK_EQ(t.first_fit(512), -1);
   CHECK_EQ(t.first_fit(256), 256);
-  t.allocate(256, 64);
-  CHECK_TEXT(t.check({0, 128, 200, 100}), "");
-  CHECK_TEXT(t.check({0, 128, 200, 121}), "access to unallocated tensor memory");
-  CHECK_TEXT(t.check({100, 32, 0, 1}), "outside 128 lanes x 512 columns");
-  CHECK_TEXT(t.deallocate(0, 128), "not one live allocation");
-  auto ticket = t.begin_access({{0, 128, 0, 64}, true, "tcgen05.mma (line 7)"});
-  CHECK_TEXT(t.deallocate(0, 256), "still in use by tcgen05.mma (line 7)");
-  CHECK(t.conflict({64, 32, 63, 1}, false) != nullptr);
-  CHECK(t.conflict({64, 32, 64, 1}, true) == nullptr);
+  t.allocate(256, 64, &me);
+  CHECK_TEXT(t.check({0, 128, 200, 100}, &me), "");
+  CHECK_TEXT(t.check({0, 128, 200, 121}, &me), "access to unallocated tensor memory");
+  CHECK_TEXT(t.check({0, 128, 200, 100}, &other), "access to unallocated tensor memory");
+  CHECK_TEXT(t.check({100, 32, 0, 1}, &me), "outside 128 lanes x 512 columns");
+  CHECK_TEXT(t.deallocate(0, 128, &me), "not one live allocation");
+  CHECK_TEXT(t.deallocate(0, 256, &other), "not one live allocation");
+  const TmemRegion written{0, 128, 0, 64};
+  const auto ticket = t.begin_access({written, true, true, "tcgen05.mma", 7, &me});
+  CHECK_TEXT(t.deallocate(0, 256, &me), "still in use by tcgen05.mma of line 7");
+  CHECK(t.conflict({64, 32, 63, 1}, false, false) != nullptr);
+  CHECK(t.conflict({64, 32, 63, 1}, true, true) == nullptr);
+  CHECK(t.conflict({64, 32, 64, 1}, true, false) == nullptr);
   t.end_access(ticket);
-  CHECK_TEXT(t.deallocate(0, 256), "");
-  CHECK_EQ(t.allocated_columns(), 64);
+  CHECK_TEXT(t.deallocate(0, 256, &me), "");
+  CHECK_EQ(t.allocated_columns(&me), 64);
 }
 
 TEST(update_cells_accumulates_in_each_format) {
@@ -264,7 +269,6 @@ TEST(gather_reads_both_majors) {
   d.leading_offset = 2048;
   d.stride_offset = 1024;
   d.swizzle = Swizzle::k128B;
-  const auto read = [&](uint32_t address, uint8_t* out) { std::memcpy(out, &memory[address], 16); };
   for (Major major : {Major::kK, Major::kMN}) {
     for (int m = 0; m < 64; ++m) {
       for (int k = 0; k < 16; ++k) {
@@ -273,12 +277,17 @@ TEST(gather_reads_both_majors) {
         std::memcpy(&memory[chunk_address(d, major, outer, inner / 8) + inner % 8 * 2], &bits, 2);
       }
     }
+    const TileChunks tile = tile_chunks(d, major, NumberFormat::kF16, 64, 16);
+    CHECK_EQ(tile.addresses.size(), 128u);
+    uint32_t covered = 0;
+    for (const ByteRange& range : merge_chunks(tile)) covered += range.bytes;
+    CHECK_EQ(covered, 128u * 16);
     for (bool k_outermost : {false, true}) {
-      OperandTile tile;
-      gather_tile(d, major, NumberFormat::kF16, 64, 16, true, k_outermost, read, &tile);
+      float values[64 * 16];
+      gather_tile(tile, memory.data(), true, k_outermost, values);
       for (int m = 0; m < 64; ++m) {
         for (int k = 0; k < 16; ++k) {
-          CHECK_EQ(tile.values[k_outermost ? k * 64 + m : m * 16 + k], -(m * 16.0f + k));
+          CHECK_EQ(values[k_outermost ? k * 64 + m : m * 16 + k], -(m * 16.0f + k));
         }
       }
     }

@@ -1,0 +1,27 @@
+// Membership of an asynchronous operation in its thread's bulk async-group (PTX ISA 9.7.9.25.3.2).
+#pragma once
+
+#include "emulator/tensor/tensor_state.h"
+
+namespace bwgemm::emulator {
+
+struct BulkMember {
+  Warp* warp = nullptr;
+  int lane = 0;
+  uint64_t id = 0;
+
+  static BulkMember join(Warp& warp, int lane) {
+    return {&warp, lane, warp.bulk_groups(lane).join()};
+  }
+  // The sources have been read: wait_group.read may pass.
+  void read_done(Launch& launch) const {
+    warp->bulk_groups(lane).read_done(id);
+    launch.wake(wait_key(warp, kBulkKey));
+  }
+  void done(Launch& launch) const {
+    warp->bulk_groups(lane).done(id);
+    launch.wake(wait_key(warp, kBulkKey));
+  }
+};
+
+}  // namespace bwgemm::emulator

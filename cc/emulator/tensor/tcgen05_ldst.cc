@@ -1,0 +1,205 @@
+// tcgen05.ld, tcgen05.st and tcgen05.wait: PTX ISA 9.7.16.8.
+//
+// The registers of a load are written at once: the hardware interlocks them. What a missing
+// wait::ld endangers is the tensor memory that is still being read; what a missing wait::st endangers
+// is whoever reads tensor memory. Both stay marked until the wait.
+#include <vector>
+
+#include "emulator/tensor/register.h"
+#include "emulator/tensor/tensor_state.h"
+#include "emulator/tensor/tmem_shapes.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+struct LdStArgs {
+  LdStShape shape = LdStShape::k32x32b;
+  bool packed = false;
+  int half_split = 0;
+  Address address;
+  std::vector<Row> registers;
+  // Cell of [register][lane], relative to the address.
+  std::vector<CellOffset> cells;
+  int columns = 0;
+};
+
+// Checks the address against the quarter of lanes this warp may use (PTX ISA 9.7.16.8.1).
+TmemAddress checked_address(Warp& warp, const LdStArgs& args, uint32_t mask) {
+  if (mask != kFullMask) warp.fault("executed by lanes 0x%08x, not by the whole warp", mask);
+  const uint32_t bits = static_cast<uint32_t>(warp.address(args.address, 0));
+  for_lanes(mask, [&](int lane) {
+    const uint32_t other = static_cast<uint32_t>(warp.address(args.address, lane));
+    if (other != bits) warp.fault("tensor memory address differs between lanes (0x%x, 0x%x)", bits, other);
+  });
+  const TmemAddress address(bits);
+  const int quarter = static_cast<int>(warp.index() % 4) * 32;
+  const bool inside = address.lane >= quarter &&
+                      address.lane + ldst_lanes(args.shape) <= quarter + 32 &&
+                      address.lane % 16 == 0;
+  if (!inside) {
+    warp.fault("warp %u may access lanes %d-%d of tensor memory, not lanes %d-%d", warp.index(),
+               quarter, quarter + 31, address.lane,
+               address.lane + ldst_lanes(args.shape) - 1);
+  }
+  return address;
+}
+
+TmemRegion region_of(const LdStArgs& args, const TmemAddress& address) {
+  return {address.lane, ldst_lanes(args.shape), address.column, args.columns};
+}
+
+Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
+  const LdStArgs& args = *static_cast<const LdStArgs*>(in.aux);
+  const TmemAddress address = checked_address(warp, args, mask);
+  tensor_of(warp).loads.access_tmem(warp.launch(), warp.cta(), region_of(args, address), false,
+                                    false, warp.origin());
+  TensorMemory& memory = tmem_of(warp.cta());
+  for (size_t r = 0; r < args.registers.size(); ++r) {
+    uint32_t* to = args.registers[r] == kNoRow ? nullptr : warp.r32(args.registers[r]);
+    if (to == nullptr) continue;
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const CellOffset& cell = args.cells[r * kWarpSize + lane];
+      const uint32_t* from = memory.cell(address.lane + cell.lane, address.column + cell.column);
+      to[lane] = args.packed ? (from[0] & 0xffffu) | (from[1] << 16) : from[0];
+    }
+  }
+  return Step::kNext;
+}
+
+// Registers are read at issue; tensor memory changes later.
+struct StoreOp : AsyncOp {
+  const LdStArgs* args;
+  Warp* warp;
+  TensorMemory* memory;
+  TmemAddress address{0};
+  std::vector<uint32_t> values;  // [register][lane]
+
+  bool step(Launch& launch) override {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const CellOffset& cell = args->cells[i];
+      uint32_t* to = memory->cell(address.lane + cell.lane, address.column + cell.column);
+      if (args->packed) {
+        to[0] = values[i] & 0xffffu;
+        to[1] = values[i] >> 16;
+      } else {
+        to[0] = values[i];
+      }
+    }
+    --tensor_of(*warp).stores_in_flight;
+    launch.wake(wait_key(warp, kTmemStoreKey));
+    return true;
+  }
+};
+
+Step exec_st(Warp& warp, const Instr& in, uint32_t mask) {
+  const LdStArgs& args = *static_cast<const LdStArgs*>(in.aux);
+  auto op = std::make_unique<StoreOp>();
+  op->address = checked_address(warp, args, mask);
+  WarpTensor& state = tensor_of(warp);
+  state.stores.access_tmem(warp.launch(), warp.cta(), region_of(args, op->address), true, false,
+                           warp.origin());
+  op->args = &args;
+  op->warp = &warp;
+  op->memory = &tmem_of(warp.cta());
+  op->values.reserve(args.registers.size() * kWarpSize);
+  for (const Row row : args.registers) {
+    const uint32_t* from = warp.r32(row);
+    op->values.insert(op->values.end(), from, from + kWarpSize);
+  }
+  ++state.stores_in_flight;
+  warp.launch().submit(warp, std::move(op));
+  return Step::kNext;
+}
+
+void decode_ldst(Decoder& d, bool load) {
+  auto* args = d.make_aux<LdStArgs>();
+  d.ignore_mods({"sync", "aligned", "b32"});
+  d.out().flags |= kConverge;
+  const std::string_view shape =
+      d.mod_one_of({"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"});
+  if (shape.empty()) d.error("needs a shape such as .32x32b");
+  parse_ldst_shape(std::string(shape), &args->shape);
+  const std::string_view repeat =
+      d.mod_one_of({"x1", "x2", "x4", "x8", "x16", "x32", "x64", "x128"});
+  if (repeat.empty()) d.error("needs a repetition .x1 to .x128");
+  const int num = std::stoi(std::string(repeat.substr(1)));
+  if (!ldst_num_allowed(args->shape, num)) {
+    d.error(std::string(shape) + " does not exist with ." + std::string(repeat));
+  }
+  args->packed = d.mod(load ? "pack::16b" : "unpack::16b");
+  const bool split = args->shape == LdStShape::k16x32bx2;
+  d.expect_operands(split ? 3 : 2, split ? 3 : 2);
+  // ld: registers, [address] {, split}; st: [address] {, split}, registers.
+  const size_t address_at = load ? 1 : 0;
+  args->address = d.address(d.operand(address_at));
+  if (split) args->half_split = static_cast<int>(d.int_constant(address_at + 1));
+  const ptx::Operand& vector = d.operand(load ? 0 : d.count() - 1);
+  const std::vector<ptx::Operand>* items = Decoder::vector_items(vector);
+  const size_t count = items != nullptr ? items->size() : 1;
+  const int registers = ldst_registers(args->shape, num);
+  if (count != static_cast<size_t>(registers)) {
+    d.error("needs " + std::to_string(registers) + " registers, got " + std::to_string(count));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const ptx::Operand& item = items != nullptr ? (*items)[i] : vector;
+    args->registers.push_back(load ? d.dst(item, 32, false, true) : d.src(item, 32));
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const CellOffset cell =
+          ldst_cell(args->shape, args->packed, args->half_split, lane, static_cast<int>(i));
+      args->cells.push_back(cell);
+      args->columns = std::max(args->columns, cell.column + (args->packed ? 2 : 1));
+    }
+  }
+  d.out().exec = load ? exec_ld : exec_st;
+}
+
+void decode_ld(Decoder& d) {
+  if (d.mod("red")) d.unsupported("tcgen05.ld.red is not implemented");
+  decode_ldst(d, true);
+}
+
+void decode_st(Decoder& d) { decode_ldst(d, false); }
+
+Step exec_wait_ld(Warp& warp, const Instr&, uint32_t) {
+  tensor_of(warp).loads.release();
+  return Step::kNext;
+}
+
+std::string describe_stores(const Warp& warp, const WaitInfo&) {
+  return format("tcgen05.wait::st: %u stores in flight",
+                tensor_of(const_cast<Warp&>(warp)).stores_in_flight);
+}
+
+Step exec_wait_st(Warp& warp, const Instr&, uint32_t) {
+  WarpTensor& state = tensor_of(warp);
+  if (state.stores_in_flight != 0) {
+    WaitInfo info;
+    info.describe = describe_stores;
+    info.name = "tcgen05.wait::st";
+    info.cta = &warp.cta();
+    return warp.block(wait_key(&warp, kTmemStoreKey), info);
+  }
+  state.stores.release();
+  return Step::kNext;
+}
+
+void decode_wait(Decoder& d, ExecFn exec) {
+  d.expect_operands(0, 0);
+  d.ignore_mods({"sync", "aligned"});
+  d.out().flags |= kConverge;
+  d.out().exec = exec;
+}
+
+void decode_wait_ld(Decoder& d) { decode_wait(d, exec_wait_ld); }
+void decode_wait_st(Decoder& d) { decode_wait(d, exec_wait_st); }
+
+}  // namespace
+
+void register_tcgen05_ldst(IsaTable& table) {
+  table.add({"tcgen05.ld", decode_ld, "9.7.16.8.3"});
+  table.add({"tcgen05.st", decode_st, "9.7.16.8.4"});
+  table.add({"tcgen05.wait::ld", decode_wait_ld, "9.7.16.8.5"});
+  table.add({"tcgen05.wait::st", decode_wait_st, "9.7.16.8.5"});
+}
+
+}  // namespace bwgemm::emulator

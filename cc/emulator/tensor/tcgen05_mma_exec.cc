@@ -1,0 +1,88 @@
+// Execution of tcgen05.mma: PTX ISA 9.7.16.10.
+#include "emulator/tensor/tcgen05_mma.h"
+
+namespace bwgemm::emulator {
+
+DataPath data_path(const InstrDescriptor& d, int cta_group, bool weight_stationary) {
+  DataPath path;
+  path.rows = d.m / cta_group;
+  path.part_columns = d.n;
+  if (cta_group == 2) {
+    // Each CTA brings half of B. Layout A keeps the halves side by side, layout B one above the
+    // other.
+    path.parts = 2;
+    path.part_columns = d.n / 2;
+    if (d.m == 256) {
+      path.column_step = path.part_columns;
+    } else {
+      path.lane_step = 64;
+    }
+  } else if (weight_stationary && d.m < 128) {  // layouts E and G
+    path.parts = 128 / d.m;
+    path.part_columns = d.n / path.parts;
+    path.lane_step = d.m;
+  } else if (d.m == 64) {
+    path.spread = true;  // layout F
+  }
+  return path;
+}
+
+namespace {
+
+// Row of A kept in tensor memory: K elements from column `column` on, packed into 32-bit cells.
+void read_tmem_row(TensorMemory& memory, NumberFormat format, int lane, int column, int k,
+                   bool negate, float* out) {
+  const int bits = format_bits(format);
+  const int per_cell = 32 / bits;
+  const uint32_t mask = bits == 32 ? ~0u : (1u << bits) - 1;
+  for (int i = 0; i < k; ++i) {
+    const uint32_t cell = *memory.cell(lane, column + i / per_cell);
+    const float value = decode(format, (cell >> (i % per_cell * bits)) & mask);
+    out[i] = negate ? -value : value;
+  }
+}
+
+}  // namespace
+
+bool MmaOp::step(Launch&) {
+  const MmaOperands& o = operands;
+  const InstrDescriptor& d = o.descriptor;
+  const DataPath& path = o.path;
+  const int k = d.k;
+  // B as [K][columns] for each CTA that holds a part of it.
+  const int b_columns = o.b_chunks.mn;
+  std::vector<float> b(static_cast<size_t>(o.ctas.count) * b_columns * k);
+  for (int c = 0; c < o.ctas.count; ++c) {
+    gather_tile(o.b_chunks, o.ctas.ctas[c]->shared().data(0), d.negate_b, true,
+                &b[static_cast<size_t>(c) * b_columns * k]);
+  }
+  std::vector<float> a(static_cast<size_t>(path.rows) * k);
+  std::vector<float> tmem_row(k);
+  for (int c = 0; c < o.ctas.count; ++c) {
+    TensorMemory& memory = tmem_of(*o.ctas.ctas[c]);
+    if (!o.a_in_tmem) {
+      gather_tile(o.a_chunks, o.ctas.ctas[c]->shared().data(0), d.negate_a, false, a.data());
+    }
+    for (int part = 0; part < path.parts; ++part) {
+      // With a CTA pair part p is CTA p's half of B, else a slice of the only B.
+      const float* columns = o.ctas.count == 2 ? &b[static_cast<size_t>(part) * b_columns * k]
+                                               : &b[static_cast<size_t>(part) * path.part_columns];
+      for (int row = 0; row < path.rows; ++row) {
+        const int lane = o.d.lane + path.lane(row, part);
+        if ((o.disabled[c * 4 + lane / 32] >> (lane % 32)) & 1) continue;
+        const float* a_row = &a[static_cast<size_t>(row) * k];
+        if (o.a_in_tmem) {
+          // Every data path reads A from its own lanes, so the kernel keeps a copy for each part.
+          read_tmem_row(memory, d.a, o.a.lane + path.lane(row, part), o.a.column, k, d.negate_a,
+                        tmem_row.data());
+          a_row = tmem_row.data();
+        }
+        update_cells(o.rule, a_row, columns, b_columns, path.part_columns, k,
+                     memory.cell(lane, o.d.column + path.column(part)));
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace bwgemm::emulator

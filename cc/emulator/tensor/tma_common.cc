@@ -1,0 +1,102 @@
+#include "emulator/tensor/tma_common.h"
+
+namespace bwgemm::emulator {
+
+TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand) {
+  static constexpr std::string_view kRanks[5] = {"1d", "2d", "3d", "4d", "5d"};
+  TensorOperand result;
+  for (int rank = 1; rank <= 5; ++rank) {
+    if (d.mod(kRanks[rank - 1])) result.rank = rank;
+  }
+  if (result.rank == 0) d.error("needs a dimension .1d to .5d");
+  d.mod("tile");
+  for (std::string_view mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs",
+                                "tile::gather4", "tile::scatter4"}) {
+    if (d.mod(mode)) d.unsupported("load mode ." + std::string(mode) + " is not implemented");
+  }
+  if (operand.kind != ptx::Operand::Kind::kAddress || operand.items.size() != 2) {
+    d.error("needs an operand [tensorMap, {coordinates}]");
+  }
+  result.map = d.address(operand, ptx::Space::kGeneric, 0);
+  const std::vector<ptx::Operand>* items = Decoder::vector_items(operand.items[1]);
+  const size_t count = items != nullptr ? items->size() : 1;
+  if (count != static_cast<size_t>(result.rank)) {
+    d.error("needs " + std::to_string(result.rank) + " coordinates, got " + std::to_string(count));
+  }
+  for (int i = 0; i < result.rank; ++i) {
+    result.coordinates[i] = d.src(items != nullptr ? (*items)[i] : operand.items[1], 32);
+  }
+  return result;
+}
+
+TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
+  const uint64_t address = warp.address(operand.map, lane);
+  TensorMap map;
+  if (!decode(warp.generic(address, lane, kTensorMapBytes, kTensorMapAlignment, false), &map)) {
+    warp.fault("0x%llx does not hold a tensor map", static_cast<unsigned long long>(address));
+  }
+  const std::string problem = validate(map);
+  if (!problem.empty()) warp.fault("tensor map: %s", problem.c_str());
+  if (map.rank != operand.rank) {
+    warp.fault("tensor map of rank %d used with .%dd", map.rank, operand.rank);
+  }
+  return map;
+}
+
+std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane) {
+  std::array<int32_t, 5> start{};
+  for (int i = 0; i < operand.rank; ++i) {
+    start[i] = static_cast<int32_t>(warp.r32(operand.coordinates[i])[lane]);
+  }
+  return start;
+}
+
+std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
+                                 const Warp::SharedRef& barrier, bool multicast, uint32_t cta_mask,
+                                 int cta_group) {
+  Cluster& cluster = warp.cta().cluster();
+  std::vector<Delivery> all;
+  const auto add = [&](Cta& cta) {
+    Delivery delivery{&cta, to.offset, &cta, barrier.offset};
+    if (cta_group == 2) {
+      const uint32_t rank = (cta.rank() & ~1u) | (barrier.cta->rank() & 1u);
+      if (rank >= cluster.size()) {
+        warp.fault(".cta_group::2 signals CTA rank %u of a cluster of %u", rank, cluster.size());
+      }
+      delivery.barrier_cta = &cluster.cta(rank);
+    }
+    all.push_back(delivery);
+  };
+  if (!multicast) {
+    add(*to.cta);
+    if (all[0].barrier_cta != barrier.cta) {
+      warp.fault("the mbarrier is in CTA rank %u, the destination in rank %u: they must be in the same "
+                 "CTA%s",
+                 barrier.cta->rank(), to.cta->rank(), cta_group == 2 ? " pair" : "");
+    }
+    return all;
+  }
+  cta_mask &= 0xffffu;
+  if (cta_mask == 0) warp.fault("multicast to no CTA");
+  for_lanes(cta_mask, [&](int rank) {
+    if (static_cast<uint32_t>(rank) >= cluster.size()) {
+      warp.fault("CTA mask 0x%x names rank %d of a cluster of %u", cta_mask, rank, cluster.size());
+    }
+    add(cluster.cta(static_cast<uint32_t>(rank)));
+  });
+  return all;
+}
+
+uint8_t* global_bytes(Launch& launch, const Origin& origin, uint64_t address, uint64_t bytes,
+                      bool write) {
+  uint8_t* data = launch.memory().find(address, bytes, write);
+  if (data == nullptr) {
+    launch.fault(origin, format("%s %llu bytes of global memory at 0x%llx: ",
+                                write ? "writes" : "reads", static_cast<unsigned long long>(bytes),
+                                static_cast<unsigned long long>(address)) +
+                             launch.memory().describe(address));
+  }
+  return data;
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,46 @@
+// What the bulk-copy instructions share: operands, destinations in a cluster, data movement.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "emulator/machine/decoder.h"
+#include "emulator/tensor/tensor_state.h"
+#include "emulator/tensor/tma_box.h"
+
+namespace bwgemm::emulator {
+
+// "[tensorMap, {c0, c1, ...}]".
+struct TensorOperand {
+  Address map;
+  int rank = 0;
+  Row coordinates[5] = {kNoRow, kNoRow, kNoRow, kNoRow, kNoRow};
+};
+
+// Consumes .1d to .5d and the load mode, and decodes operand `operand`.
+TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operand);
+
+// The tensor map that `lane` names; faults where it is none, is invalid or has another rank.
+TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane);
+std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane);
+
+// One CTA's copy of the data and the barrier told about it.
+struct Delivery {
+  Cta* cta = nullptr;
+  uint32_t offset = 0;
+  Cta* barrier_cta = nullptr;
+  uint32_t barrier = 0;
+};
+
+// Destinations of a load: the CTA that `to` names, or with a CTA mask the same offset in each CTA of
+// the mask. The barrier is at its offset in the destination CTA; with .cta_group::2 in whichever CTA
+// of the destination's pair has the parity of the CTA that the barrier address names.
+std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
+                                 const Warp::SharedRef& barrier, bool multicast, uint32_t cta_mask,
+                                 int cta_group);
+
+// Global memory at [address, address+bytes), or a fault naming the operation.
+uint8_t* global_bytes(Launch& launch, const Origin& origin, uint64_t address, uint64_t bytes,
+                      bool write);
+
+}  // namespace bwgemm::emulator

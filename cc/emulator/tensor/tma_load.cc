@@ -1,0 +1,143 @@
+// cp.async.bulk.tensor from global to shared memory: PTX ISA 9.7.9.27.5.2; and its prefetch.
+#include <cstring>
+
+#include "emulator/machine/mbarrier.h"
+#include "emulator/tensor/register.h"
+#include "emulator/tensor/tma_common.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+struct LoadArgs {
+  TensorOperand source;
+  Address to;
+  Address barrier;
+  Row cta_mask = kNoRow;
+  int cta_group = 1;
+};
+
+// Marks the shared memory of a box; rows narrower than the swizzle leave gaps that are not touched.
+void for_ranges(const TensorMap& map, const Box& box, uint32_t offset,
+                const std::function<void(uint32_t, uint32_t)>& visit) {
+  if (box_footprint(map) == box.bytes) {
+    visit(offset, box.bytes);
+  } else {
+    for (const BoxSpan& span : box.spans) visit(span.shared, span.bytes);
+  }
+}
+
+// Data arrives in up to three pieces, each counted by the barrier at once.
+struct LoadOp : AsyncOp {
+  TensorMap map;
+  Box box;
+  Delivery to;
+  size_t next = 0;
+
+  bool step(Launch& launch) override {
+    size_t end = next + 1 + launch.random().below(static_cast<uint32_t>(box.spans.size()));
+    if (end >= box.spans.size() || end > box.spans.size() * 9 / 10) end = box.spans.size();
+    uint32_t bytes = 0;
+    const int fill = map.fill == TensorMapFill::kNan ? 0xff : 0;
+    for (; next < end; ++next) {
+      const BoxSpan& span = box.spans[next];
+      uint8_t* data = to.cta->shared().data(span.shared);
+      if (span.inside) {
+        std::memcpy(data, global_bytes(launch, origin, span.global, span.bytes, false), span.bytes);
+      } else {
+        std::memset(data, fill, span.bytes);
+      }
+      bytes += span.bytes;
+    }
+    const bool finished = next == box.spans.size();
+    if (finished) {
+      for_ranges(map, box, to.offset, [&](uint32_t offset, uint32_t count) {
+        to.cta->shared().end_async_write(offset, count);
+      });
+    }
+    mbarrier_complete_tx(launch, *to.barrier_cta, to.barrier, bytes, origin);
+    return finished;
+  }
+};
+
+void load(Warp& warp, const LoadArgs& args, int lane) {
+  Launch& launch = warp.launch();
+  const TensorMap map = read_tensor_map(warp, args.source, lane);
+  const Warp::SharedRef to =
+      warp.shared(warp.address(args.to, lane), box_footprint(map), 128, true);
+  const Warp::SharedRef barrier = warp.shared(warp.address(args.barrier, lane), 8, 8, true);
+  const uint32_t cta_mask = args.cta_mask == kNoRow ? 0 : warp.r32(args.cta_mask)[lane];
+  const Box box = make_box(map, read_coordinates(warp, args.source, lane), to.offset);
+  for (const Delivery& delivery :
+       deliveries(warp, to, barrier, args.cta_mask != kNoRow, cta_mask, args.cta_group)) {
+    auto op = std::make_unique<LoadOp>();
+    op->map = map;
+    op->box = box;
+    op->to = delivery;
+    op->trace_arg = box.bytes;
+    for_ranges(map, box, delivery.offset, [&](uint32_t offset, uint32_t count) {
+      delivery.cta->shared().begin_async_write(launch, offset, count, warp.origin());
+    });
+    launch.submit(warp, std::move(op));
+  }
+  ++launch.stats().tma_loads;
+  launch.stats().tma_load_bytes += box.bytes_inside;
+  ++launch.warp_stats(warp.origin()).tma;
+}
+
+Step exec_load(Warp& warp, const Instr& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) { load(warp, *static_cast<const LoadArgs*>(in.aux), lane); });
+  return Step::kNext;
+}
+
+}  // namespace
+
+// cp.async.bulk.tensor...global.mbarrier::complete_tx::bytes; the other direction is in tma_store.cc.
+void decode_tensor_load(Decoder& d) {
+  auto* args = d.make_aux<LoadArgs>();
+  const std::string_view group = d.mod_one_of({"cta_group::1", "cta_group::2"});
+  args->cta_group = group == "cta_group::2" ? 2 : 1;
+  d.mod_one_of({"shared::cluster", "shared::cta"});
+  d.mod("global");
+  if (!d.mod("mbarrier::complete_tx::bytes")) d.error("needs .mbarrier::complete_tx::bytes");
+  const bool multicast = d.mod("multicast::cluster");
+  const bool hint = d.mod("L2::cache_hint");
+  const size_t count = 3 + (multicast ? 1 : 0) + (hint ? 1 : 0);
+  d.expect_operands(count, count);
+  args->to = d.address(0, ptx::Space::kShared);
+  args->source = decode_tensor_operand(d, d.operand(1));
+  args->barrier = d.address(2, ptx::Space::kShared);
+  if (multicast) args->cta_mask = d.src(3, 16);
+  if (hint) d.src(count - 1, 64);  // no effect on values
+  d.out().exec = exec_load;
+}
+
+namespace {
+
+struct PrefetchArgs {
+  TensorOperand source;
+};
+
+// Only checks its operands: there is no cache to warm.
+Step exec_prefetch(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto& args = *static_cast<const PrefetchArgs*>(in.aux);
+  for_lanes(mask, [&](int lane) { read_tensor_map(warp, args.source, lane); });
+  return Step::kNext;
+}
+
+void decode_prefetch(Decoder& d) {
+  auto* args = d.make_aux<PrefetchArgs>();
+  d.ignore_mods({"L2", "global"});
+  const bool hint = d.mod("L2::cache_hint");
+  d.expect_operands(hint ? 2 : 1, hint ? 2 : 1);
+  args->source = decode_tensor_operand(d, d.operand(0));
+  if (hint) d.src(1, 64);
+  d.out().exec = exec_prefetch;
+}
+
+}  // namespace
+
+void register_tma_load(IsaTable& table) {
+  table.add({"cp.async.bulk.prefetch.tensor", decode_prefetch, "9.7.9.27.5.5"});
+}
+
+}  // namespace bwgemm::emulator
