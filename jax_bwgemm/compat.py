@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import core
 from jax._src import dispatch as _dispatch
 from jax._src.core import auto_insert_reshard as _auto_insert_reshard
+from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import AxisType, NamedSharding
 
 
 def lower_with_devices(primitive: Primitive) -> None:
@@ -41,3 +45,21 @@ def result_aval(
         return core.ShapedArray(shape, dtype)
     (aval,) = jax.make_jaxpr(reference)(*operands).out_avals
     return aval
+
+
+def explicit_sharding(aval: core.ShapedArray) -> NamedSharding | None:
+    """The sharding in an array's type, under a mesh with explicit axes; None otherwise."""
+    sharding = aval.sharding
+    mesh = sharding.mesh
+    explicit = not mesh.empty and any(kind == AxisType.Explicit for kind in mesh.axis_types)
+    return sharding if explicit else None
+
+
+def keep_typed_sharding(rule: mlir.LoweringRule) -> mlir.LoweringRule:
+    """A lowering rule that also tells the compiler the sharding in its result's type."""
+
+    def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        (result,) = rule(ctx, *operands, **params)
+        return [lower_with_sharding_in_types(ctx, result, ctx.avals_out[0])]
+
+    return lower

@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.gemm.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.gemm.primitive import gemm
@@ -228,12 +230,40 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options) -> Problem:
     lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
     rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
     batch = rhs_batch if lhs_batch == 1 else lhs_batch
-    veto = None
-    if options.out_sharding is not None:
-        veto = f"out_sharding={options.out_sharding} is only supported by XLA"
-    elif getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
+    veto = _sharding_veto(lhs, rhs, plan, options.out_sharding)
+    if veto is None and options.out_sharding is not None:
+        spec = dataclasses.replace(spec, out_sharding=_rank3(options.out_sharding, plan))
+    if getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
         veto = "both operands are weakly typed"
     return Problem(plan, spec, GemmDims(m, n, k, batch, lhs_batch, rhs_batch), veto)
+
+
+def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -> str | None:
+    """Why sharding in types (explicit mesh axes) leaves a call to XLA; None when it does not.
+
+    Merging dimensions is free in memory but not in sharding types: only the outermost of merged
+    dimensions could be sharded, and whether it may be depends on the JAX version.
+    """
+    for name, operand, operand_plan in (("lhs", lhs, plan.lhs), ("rhs", rhs, plan.rhs)):
+        if not operand_plan.merges or isinstance(operand, jax.ShapeDtypeStruct):
+            continue
+        sharding = compat.explicit_sharding(jax.typeof(operand))
+        if sharding is not None and any(axis is not None for axis in tuple(sharding.spec)):
+            return f"dimensions of {name}, explicitly sharded as {sharding.spec}, would be merged"
+    if out_sharding is not None and (plan.perm is not None or plan.splits):
+        return f"dimensions of a result with out_sharding={out_sharding} would be merged"
+    return None
+
+
+def _rank3(out_sharding: Any, plan: CanonicalPlan) -> NamedSharding:
+    """The sharding of [b, m, n] from that of the result, whose dimensions are not merged."""
+    if isinstance(out_sharding, PartitionSpec):
+        mesh, spec = jax.sharding.get_abstract_mesh(), out_sharding
+    else:
+        mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
+    entries = [*spec, *[None] * (len(plan.shape) - len(spec))]
+    large = iter(e for e, size in zip(entries, plan.shape, strict=True) if size != 1)
+    return NamedSharding(mesh, PartitionSpec(*(next(large) if g else None for g in plan.groups)))
 
 
 def _swap(shape: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -26,12 +26,14 @@ class OperandPlan:
         perm: Permutation of ``squeezed`` (a copy), or None.
         shape: Rank-3 shape.
         major: Which canonical dimension is contiguous: ``"k"``, ``"m"`` or ``"n"``.
+        merges: Whether the reshape merges dimensions (of size other than 1).
     """
 
     squeezed: tuple[int, ...]
     perm: tuple[int, ...] | None
     shape: tuple[int, int, int]
     major: str
+    merges: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,7 @@ class CanonicalPlan:
         perm: Permutation of ``unfolded`` (a copy), or None.
         shape: Final shape, with the size-1 dimensions.
         copied: Elements that the permutations move.
+        groups: How many dimensions (of size other than 1) b, m and n of the result each have.
     """
 
     lhs: OperandPlan
@@ -53,6 +56,12 @@ class CanonicalPlan:
     perm: tuple[int, ...] | None
     shape: tuple[int, ...]
     copied: int
+    groups: tuple[int, int, int]
+
+    @property
+    def splits(self) -> bool:
+        """Whether b, m or n of the result stands for several dimensions."""
+        return max(self.groups) > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +153,14 @@ def _plan(
         first = (free, g.k) if major == "m" else (g.k, free)
         names = ("m", "k") if major == "m" else ("k", "n")
         squeezed = tuple(size[x] for x in labels)
+        merges = any(len(group) > 1 for group in (batch, free, g.k))
         for (outer, inner), contiguous in ((first, names[1]), (first[::-1], names[0])):
             if labels == batch + outer + inner:
                 dims = _shape(size, batch, outer, inner)
-                return OperandPlan(squeezed, None, dims, contiguous)
+                return OperandPlan(squeezed, None, dims, contiguous, merges)
         outer, inner = first
         perm = tuple(labels.index(x) for x in batch + outer + inner)
-        return OperandPlan(squeezed, perm, _shape(size, batch, outer, inner), names[1])
+        return OperandPlan(squeezed, perm, _shape(size, batch, outer, inner), names[1], merges)
 
     left = operand(lhs, g.lhs_batched, g.m, "m")
     right = operand(rhs, g.rhs_batched, g.n, "n")
@@ -158,7 +168,9 @@ def _plan(
     perm = None if natural == out else tuple(natural.index(x) for x in out)
     copied = sum(math.prod(p.squeezed) for p in (left, right) if p.perm is not None)
     copied += 0 if perm is None else math.prod(shape)
-    return CanonicalPlan(left, right, tuple(size[x] for x in natural), perm, shape, copied)
+    unfolded = tuple(size[x] for x in natural)
+    groups = (len(g.batch), len(g.m), len(g.n))
+    return CanonicalPlan(left, right, unfolded, perm, shape, copied, groups)
 
 
 def _shape(size: dict[int, int], *groups: Labels) -> tuple[int, int, int]:

@@ -182,7 +182,10 @@ def _lower_global(lhs: jax.Array, rhs: jax.Array, *, spec: GemmSpec) -> jax.Arra
 
 
 compat.lower_with_devices(bw_gemm_p)
-mlir.register_lowering(bw_gemm_p, mlir.lower_fun(_lower_global, multiple_results=False))
+mlir.register_lowering(
+    bw_gemm_p,
+    compat.keep_typed_sharding(mlir.lower_fun(_lower_global, multiple_results=False)),
+)
 mlir.register_lowering(bw_gemm_local_p, _lower_for("cuda"), platform="cuda")
 mlir.register_lowering(bw_gemm_local_p, _lower_for("cpu"), platform="cpu")
 mlir.register_lowering(bw_gemm_local_p, _lower_for("another platform"))

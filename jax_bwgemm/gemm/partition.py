@@ -183,11 +183,16 @@ def _partition(
         _named_axes(result, "bmn"),
     )
 
+    local_spec = dataclasses.replace(spec, out_sharding=None)
+
     def local(a: jax.Array, b: jax.Array) -> jax.Array:
-        out = bw_gemm_local_p.bind(a, b, spec=spec)
-        for dimension, axes in decided.scatter:
-            out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
-        return lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
+        # One device's arrays have no mesh. With the user's explicit one in context, the sum's
+        # reduction would be given a sharding, which XLA's all-reduce passes abort on.
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            out = bw_gemm_local_p.bind(a, b, spec=local_spec)
+            for dimension, axes in decided.scatter:
+                out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
+            return lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
 
     def named(axes: tuple[Axes, ...]) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))

@@ -28,6 +28,8 @@ class GemmSpec:
         config: The user's constraints on the kernel.
         precision: The user's ``precision=``, for the XLA path. The kernels multiply exactly and
             accumulate in f32, which satisfies every value that reaches them.
+        out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
+            follow from the operands'.
         target: Architecture chosen explicitly; None means that of the device at lowering.
     """
 
@@ -38,6 +40,7 @@ class GemmSpec:
     implementations: tuple[str, ...] = ("cutlass", "xla")
     config: TuningConfig | None = None
     precision: Hashable = None
+    out_sharding: Hashable = None
     target: Target | None = None
 
     @property
@@ -50,7 +53,7 @@ class GemmSpec:
         parts = [self.majors, self.out_dtype]
         if self.reduce_batch:
             parts.append("reduce_batch")
-        for field in ("implementations", "config", "precision", "target"):
+        for field in ("implementations", "config", "precision", "out_sharding", "target"):
             value = getattr(self, field)
             if value != getattr(default, field):
                 parts.append(f"{field}={value}")
@@ -158,6 +161,7 @@ def _transposed(
         rhs_major=majors[1],
         out_dtype=dtype,
         reduce_batch=reduce_batch,
+        out_sharding=None,  # the caller knows the operand's
         config=None,  # another problem: the user's constraints were for the forward one
     )
 

@@ -1,0 +1,51 @@
+"""The tolerance policy: how results are compared. No test has numbers of its own.
+
+1. exact: small-integer inputs, bitwise equality. Finds indexing, layout and tail errors.
+2. relative: normal inputs, error at most twice that of XLA's own same-type result, against f64.
+3. gradients: structure by `jax.test_util.check_grads` in f32 (its tolerances are set here).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from ml_dtypes import bfloat16
+
+# Differences of f32 values around 1 with step 1e-2 are good to about 1e-3 of their size.
+CHECK_GRADS = {"atol": 2e-2, "rtol": 2e-2}
+
+
+def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Integers from -2 to 2: sums of up to 64 products of them are exact even in bf16."""
+    return rng.integers(-2, 3, shape).astype(np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Standard normal values rounded to ``dtype``."""
+    return rng.standard_normal(shape).astype(np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
+
+
+def assert_exact(got: Any, want: Any, context: str = "") -> None:
+    """Same type, shape and values, bit for bit (up to the sign of zero)."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.dtype == want.dtype, f"{context}: dtype {got.dtype}, expected {want.dtype}"
+    assert got.shape == want.shape, f"{context}: shape {got.shape}, expected {want.shape}"
+    different = np.flatnonzero(np.asarray(got != want))
+    if different.size:
+        first = tuple(int(i) for i in np.unravel_index(different[0], got.shape))
+        raise AssertionError(
+            f"{context}: {different.size} of {got.size} elements differ, first at {first}: "
+            f"{got[first]}, expected {want[first]}"
+        )
+
+
+def assert_as_good_as_xla(got: Any, xla: Any, exact: np.ndarray, context: str = "") -> None:
+    """Largest error against f64 at most twice XLA's, plus one rounding of the largest value."""
+    assert got.dtype == xla.dtype, f"{context}: dtype {got.dtype}, expected {xla.dtype}"
+    ours = np.max(np.abs(np.asarray(got, np.float64) - exact), initial=0.0)
+    theirs = np.max(np.abs(np.asarray(xla, np.float64) - exact), initial=0.0)
+    rounding = float(jnp.finfo(got.dtype).eps) * np.max(np.abs(exact), initial=0.0) / 2
+    assert ours <= 2 * theirs + rounding, (
+        f"{context}: largest error {ours}, XLA's {theirs}, one rounding {rounding}"
