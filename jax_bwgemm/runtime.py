@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
+from pathlib import Path
 from types import ModuleType
 
 import jax
@@ -54,8 +56,29 @@ class KernelInfo:
     alignment_bytes: int
 
 
+def _installed_folder() -> Path | None:
+    """The pip-installed package when this is a source folder, which has no compiled modules.
+
+    ``python -m jax_bwgemm`` in a clone imports the Python files beside it; the compiled modules
+    are only in site-packages.
+    """
+    here = Path(__file__).parent
+    if not (here.parent / "pyproject.toml").exists():
+        return None
+    try:
+        distribution = importlib.metadata.distribution("jax_bwgemm")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    installed = Path(str(distribution.locate_file("jax_bwgemm")))
+    return installed if installed != here and installed.is_dir() else None
+
+
 def _import_optional(name: str) -> ModuleType | None:
     """Imports a compiled module; None only when that very module does not exist."""
+    package = importlib.import_module("jax_bwgemm")
+    installed = _installed_folder()
+    if installed is not None and str(installed) not in package.__path__:
+        package.__path__.append(str(installed))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
