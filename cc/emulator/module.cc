@@ -131,6 +131,16 @@ nb::object LastTrace() {
                         names, trace.dropped());
 }
 
+nb::object LastPtx() {
+  const auto record = Session::Get().last_launch();
+  if (!record || !record->compiled_in) return nb::none();
+  return nb::make_tuple(record->kernel, record->compiled_in->ast().text);
+}
+
+void Substitute(const std::string& ptx) {
+  Session::Get().set_substitute(ptx.empty() ? nullptr : std::shared_ptr<Module>(Module::load(ptx)));
+}
+
 nb::tuple CurrentProgress() {
   const Session::Progress p = Session::Get().progress();
   return nb::make_tuple(p.done, p.total);

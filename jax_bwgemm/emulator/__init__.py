@@ -7,6 +7,7 @@ is not.
 """
 
 from jax_bwgemm.emulator.errors import EmulatorError, LaunchError, LaunchFault, PtxError
+from jax_bwgemm.emulator.patching import last_ptx, substituted_ptx
 from jax_bwgemm.emulator.picture import save_picture
 from jax_bwgemm.emulator.ptx import Module, Param, TensorMap
 from jax_bwgemm.emulator.settings import Settings, configure, settings
@@ -33,9 +34,11 @@ __all__ = [
     "WarpStats",
     "configure",
     "last_launch",
+    "last_ptx",
     "last_trace",
     "launch_count",
     "progress",
     "save_picture",
     "settings",
+    "substituted_ptx",
 ]

@@ -60,15 +60,17 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, dim3 cluster, si
   }
   try {
     emu::Session& session = emu::Session::Get();
-    emu::Module& module = kernel->fat->module();
+    emu::Module& compiled = kernel->fat->module();
+    const std::shared_ptr<emu::Module> substitute = session.SubstituteFor(kernel->name);
+    emu::Module& module = substitute ? *substitute : compiled;
     std::vector<uint8_t> params;
     {
       std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
       params = emu::pack_params(module.kernel(kernel->name), args);
     }
     const emu::LaunchShape shape{ToDim3(grid), ToDim3(block), ToDim3(cluster), shared};
-    const auto record =
-        session.Run(call->memory(), module, kernel->name, params, shape, call->settings(), nullptr);
+    const auto record = session.Run(call->memory(), module, kernel->name, params, shape,
+                                    call->settings(), nullptr, &compiled);
     if (!record->result.ok) {
       const cudaError_t code = record->result.kind == emu::ErrorKind::kUnsupported
                                    ? cudaErrorNotSupported

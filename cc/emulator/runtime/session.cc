@@ -1,5 +1,6 @@
 #include "emulator/runtime/session.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace bwgemm::emulator {
@@ -24,11 +25,24 @@ std::shared_ptr<const LaunchRecord> Session::last_launch() {
   return last_;
 }
 
+void Session::set_substitute(std::shared_ptr<Module> module) {
+  std::lock_guard lock(state_mutex_);
+  substitute_ = std::move(module);
+}
+
+std::shared_ptr<Module> Session::SubstituteFor(const std::string& kernel) {
+  std::lock_guard lock(state_mutex_);
+  if (!substitute_) return nullptr;
+  const std::vector<std::string> names = substitute_->kernels();
+  return std::find(names.begin(), names.end(), kernel) == names.end() ? nullptr : substitute_;
+}
+
 std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& module,
                                                  const std::string& kernel,
                                                  const std::vector<uint8_t>& params,
                                                  const LaunchShape& shape, const Settings& settings,
-                                                 const std::function<bool()>& keep_going) {
+                                                 const std::function<bool()>& keep_going,
+                                                 Module* compiled_in) {
   auto record = std::make_shared<LaunchRecord>();
   record->kernel = kernel;
   record->grid = shape.grid;
@@ -37,6 +51,7 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
   record->dynamic_shared = shape.dynamic_shared;
   record->seed = settings.launch.seed;
   record->sm_count = settings.launch.sm_count;
+  record->compiled_in = compiled_in;
 
   LaunchConfig config = settings.launch;
   std::shared_ptr<TraceRecorder> trace;

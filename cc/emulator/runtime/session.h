@@ -32,6 +32,7 @@ struct LaunchRecord {
   double seconds = 0;
   LaunchResult result;
   std::shared_ptr<const TraceRecorder> trace;  // null when tracing was off
+  Module* compiled_in = nullptr;               // the kernel's module if it was a compiled kernel
 };
 
 struct LaunchShape {
@@ -52,10 +53,15 @@ class Session {
                                           const std::string& kernel,
                                           const std::vector<uint8_t>& params,
                                           const LaunchShape& shape, const Settings& settings,
-                                          const std::function<bool()>& keep_going);
+                                          const std::function<bool()>& keep_going,
+                                          Module* compiled_in = nullptr);
 
   std::shared_ptr<const LaunchRecord> last_launch();  // null before the first
   uint64_t launches() const { return launches_; }
+
+  // Launches of compiled kernels that `module` has run its text instead; null: the compiled text.
+  void set_substitute(std::shared_ptr<Module> module);
+  std::shared_ptr<Module> SubstituteFor(const std::string& kernel);
 
   // Of the launch in progress: clusters finished and in its grid. 0 of 0 when none runs.
   struct Progress {
@@ -71,6 +77,7 @@ class Session {
   std::mutex state_mutex_;
   Settings settings_;
   std::shared_ptr<const LaunchRecord> last_;
+  std::shared_ptr<Module> substitute_;
   std::atomic<uint64_t> launches_{0}, done_{0}, total_{0};
 };
 

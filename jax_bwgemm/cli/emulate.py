@@ -1,0 +1,152 @@
+"""`python -m jax_bwgemm emulate`: run one GPU kernel on the CPU, check it, look inside."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jax_bwgemm.runtime import KernelInfo
+
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the subcommand."""
+    parser = subparsers.add_parser(
+        "emulate",
+        help="run a Blackwell or Hopper kernel on this CPU, check it and show its timeline",
+        description="Runs one GEMM kernel of this build in the GPU emulator, compares the result "
+        "with the exact product of the same integers and prints what the kernel did. Exit code: "
+        "0 equal, 1 different or reported by the emulator, 2 could not run.",
+    )
+    for name, default in (("m", 256), ("n", 256), ("k", 256), ("batch", 1)):
+        parser.add_argument(f"--{name}", type=_positive, default=default)
+    parser.add_argument("--kernel", help="full name (default: the first that fits the options)")
+    parser.add_argument("--arch", choices=("sm100", "sm90"), default="sm100")
+    parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="operands")
+    parser.add_argument("--out-dtype", choices=("bf16", "f16", "f32"), help="default: operands'")
+    parser.add_argument(
+        "--majors",
+        choices=("kn", "kk", "mn", "mk"),
+        default="kn",
+        help="contiguous dimension of lhs and of rhs (kn: both row-major)",
+    )
+    parser.add_argument("--sm-count", type=_positive, default=4, help="emulated multiprocessors")
+    parser.add_argument("--seed", type=int, default=0, help="of the scheduler and of the operands")
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
+    parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the subcommand; returns its exit code."""
+    import jax
+
+    from jax_bwgemm import emulator, runtime
+    from jax_bwgemm.emulator.gemm import run_gemm
+
+    if runtime.load_emulator() is None:
+        return _refuse("jax_bwgemm was installed without its emulator (module _emulator)")
+    try:
+        kernel = _choose(args, runtime.emulated_kernels())
+        a, b, expected = _operands(args, kernel)
+        print(f"kernel           {kernel.name}")
+        print(f"problem          B={args.batch} M={args.m} N={args.n} K={args.k}", flush=True)
+        tracing = bool(args.trace or args.picture)
+        with emulator.configure(seed=args.seed, sm_count=args.sm_count, trace=tracing):
+            out = _with_progress(lambda: run_gemm(kernel, a, b))
+    except ValueError as error:
+        return _refuse(str(error))
+    except jax.errors.JaxRuntimeError as error:
+        print(f"reported         {error}", file=sys.stderr)
+        return 1
+    stats, trace = emulator.last_launch(), emulator.last_trace()
+    assert stats is not None  # a launch has just succeeded
+    print(stats.table())
+    if args.trace and trace is not None:
+        trace.save(args.trace)
+        print(f"trace            {args.trace}: open it in https://ui.perfetto.dev")
+    if args.picture and trace is not None:
+        try:
+            emulator.save_picture(trace, args.picture, title=kernel.name)
+        except RuntimeError as error:
+            return _refuse(str(error))
+        print(f"picture          {args.picture}")
+    different = np.count_nonzero(out != expected)
+    verdict = "bitwise equal" if not different else f"{different} of {out.size} elements DIFFER"
+    print(f"check            {verdict} to the exact product")
+    return 1 if different else 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _refuse(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+def _choose(args: argparse.Namespace, kernels: tuple[KernelInfo, ...]) -> KernelInfo:
+    """The kernel that the options name or describe."""
+    from jax_bwgemm.emulator.gemm import find_kernel
+
+    if args.kernel:
+        return find_kernel(args.kernel)
+    wanted = (args.arch, _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype], *args.majors)
+    for k in kernels:
+        if (k.arch, k.in_dtype, k.out_dtype, k.lhs_major, k.rhs_major) == wanted:
+            return k
+    raise ValueError(
+        f"this build has no {args.arch} kernel {args.dtype} -> {args.out_dtype or args.dtype} "
+        f"with majors {args.majors}; see `python -m jax_bwgemm info`"
+    )
+
+
+def _operands(
+    args: argparse.Namespace, kernel: KernelInfo
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Small integers, and their product in the kernel's output type: exact in f32 arithmetic."""
+    import jax.numpy as jnp
+
+    from jax_bwgemm.emulator.gemm import operand_shapes, reference
+
+    rng = np.random.default_rng(abs(args.seed))
+    a, b = (
+        rng.integers(-2, 3, shape).astype(jnp.dtype(kernel.in_dtype))
+        for shape in operand_shapes(kernel, args.m, args.n, args.k, args.batch)
+    )
+    # Rounded once, from exact sums, like the kernel's f32 accumulators.
+    return a, b, reference(kernel, a, b).astype(np.float32).astype(jnp.dtype(kernel.out_dtype))
+
+
+def _with_progress(work: Callable[[], np.ndarray]) -> np.ndarray:
+    """Runs `work` while a line on a terminal says how far the launch is."""
+    from jax_bwgemm import emulator
+
+    finished = threading.Event()
+
+    def report() -> None:
+        while not finished.wait(0.5):
+            done, total = emulator.progress()
+            if total:
+                print(f"\rcluster          {done} of {total}", end="", file=sys.stderr, flush=True)
+        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+
+    reporter = threading.Thread(target=report, daemon=True) if sys.stderr.isatty() else None
+    if reporter:
+        reporter.start()
+    try:
+        return work()
+    finally:
+        finished.set()
+        if reporter:
+            reporter.join()

@@ -1,0 +1,95 @@
+"""One GEMM kernel of this package in the emulator, called directly: no selection, no padding."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_bwgemm import runtime
+from jax_bwgemm.emulator.settings import settings
+from jax_bwgemm.runtime import KernelInfo
+
+
+def find_kernel(name: str) -> KernelInfo:
+    """The emulated kernel of that name.
+
+    Raises:
+        ValueError: This build has none.
+    """
+    for kernel in runtime.emulated_kernels():
+        if kernel.name == name:
+            return kernel
+    raise ValueError(f"the emulator has no kernel {name!r}")
+
+
+def operand_shapes(
+    kernel: KernelInfo, m: int, n: int, k: int, batch: int
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Shapes of both operands in the kernel's memory order."""
+    lhs = (batch, m, k) if kernel.lhs_major == "k" else (batch, k, m)
+    rhs = (batch, k, n) if kernel.rhs_major == "n" else (batch, n, k)
+    return lhs, rhs
+
+
+def reference(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The exact product in float64.
+
+    Args:
+        kernel: Says how the operands lie in memory.
+        a: [Ba, M, K] or [Ba, K, M].
+        b: [Bb, K, N] or [Bb, N, K].
+
+    Returns:
+        [B, M, N].
+    """
+    lhs = a.astype(np.float64) if kernel.lhs_major == "k" else a.astype(np.float64).swapaxes(1, 2)
+    rhs = b.astype(np.float64) if kernel.rhs_major == "n" else b.astype(np.float64).swapaxes(1, 2)
+    return lhs @ rhs
+
+
+def run_gemm(
+    kernel: KernelInfo,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    raster_order: str = "heuristic",
+    swizzle: int = 1,
+) -> np.ndarray:
+    """Runs one kernel through the same FFI handler that the compiled kernels have.
+
+    Args:
+        kernel: One of `runtime.emulated_kernels()`.
+        a: [Ba, M, K], or [Ba, K, M] if the kernel's lhs_major is "m"; type ``kernel.in_dtype``.
+        b: [Bb, K, N], or [Bb, N, K] if the kernel's rhs_major is "k". Ba and Bb are equal or 1.
+        raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
+        swizzle: 1, 2, 4, 8 or 16.
+
+    Returns:
+        [max(Ba, Bb), M, N] of type ``kernel.out_dtype``.
+
+    Raises:
+        jax.errors.JaxRuntimeError: Operands that the kernel cannot take, or an emulator report.
+        ValueError: The kernel cannot do this problem.
+    """
+    m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
+    n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
+    batch = max(a.shape[0], b.shape[0])
+    scratch = runtime.emulated_workspace_bytes(kernel.name, m, n, k, batch, settings().sm_count)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        out, _ = jax.ffi.ffi_call(
+            runtime.EMULATED_GEMM_TARGET,
+            (
+                jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
+                jax.ShapeDtypeStruct((scratch,), jnp.uint8),
+            ),
+        )(
+            a,
+            b,
+            config={
+                "kernel": kernel.name,
+                "raster_order": raster_order,
+                "swizzle": np.int64(swizzle),
+            },
+        )
+        return np.asarray(out)
