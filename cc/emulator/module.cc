@@ -287,6 +287,10 @@ NB_MODULE(_emulator, m) {
         "(packed TraceRow array, names, events dropped) of the last launch; None if not traced.");
   m.def("progress", &emu::CurrentProgress, "(clusters finished, clusters) of the running launch.");
   m.def("launches", [] { return emu::Session::Get().launches(); }, "Launches so far.");
+  m.def("last_ptx", &emu::LastPtx,
+        "(kernel, text of its module) of the last launch; None if that was no compiled kernel.");
+  m.def("substitute", &emu::Substitute, nb::arg("ptx"),
+        "Compiled kernels that this text has run it instead of their own; empty: their own.");
   m.def(
       "encode_tensor_map", &emu::EncodeTensorMap, nb::kw_only(), nb::arg("type"),
       nb::arg("address"), nb::arg("dims"), nb::arg("strides"), nb::arg("box"),
