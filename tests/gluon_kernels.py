@@ -230,12 +230,16 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """PTX of one kernel and what a launcher has to know."""
+    """PTX of one kernel and what a launcher has to know.
+
+    ``tensor_maps`` has, for each `Tile` argument, the box of its tensor map and its swizzle mode.
+    """
 
     ptx: str
     name: str
     threads: int
     shared_bytes: int
+    tensor_maps: tuple[tuple[tuple[int, ...], str], ...]
 
 
 def compile_kernel(
@@ -260,7 +264,9 @@ def compile_kernel(
         constexprs={(list(signature).index(n),): v for n, v in constants.items()},
     )
     compiled = triton.compile(
-        source, target=GPUTarget("cuda", 100, 32), options={"num_warps": num_warps}
+        source,
+        target=GPUTarget("cuda", 100, 32),
+        options={"num_warps": num_warps, "enable_fp_fusion": True},
     )
     metadata = compiled.metadata
     return Compiled(
@@ -268,4 +274,8 @@ def compile_kernel(
         name=metadata.name,
         threads=32 * num_warps,
         shared_bytes=metadata.shared,
+        tensor_maps=tuple(
+            (tuple(m["block_size"]), ("none", "32B", "64B", "128B")[m["swizzle"]])
+            for m in metadata.tensordesc_meta or ()
+        ),
     )
