@@ -49,3 +49,4 @@ def assert_as_good_as_xla(got: Any, xla: Any, exact: np.ndarray, context: str = 
     rounding = float(jnp.finfo(got.dtype).eps) * np.max(np.abs(exact), initial=0.0) / 2
     assert ours <= 2 * theirs + rounding, (
         f"{context}: largest error {ours}, XLA's {theirs}, one rounding {rounding}"
+    )
