@@ -166,18 +166,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print(f"{shape.name} {args.dtype} per device, {args.scaling} scaling: {args.modes}")
         return 0
-    options.prepare(args)
-    return run(args, shape)
+    return run(args, shape, options.prepare(args))
 
 
-def run(args: argparse.Namespace, shape: shape_lists.Shape) -> int:
-    """Everything after the options."""
+def run(args: argparse.Namespace, shape: shape_lists.Shape, platform: str) -> int:
+    """Everything after the options, on the devices of one platform."""
     import jax
     import jax.numpy as jnp
 
     import jax_bwgemm
 
-    devices = jax.devices()
+    devices = jax.devices(platform)
     counts = sorted({1, *(args.devices or [len(devices)])})
     if counts[-1] > len(devices):
         print(

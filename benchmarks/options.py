@@ -37,15 +37,16 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def prepare(args: argparse.Namespace, *, share_gpu: bool = False) -> str:
-    """Sets up JAX and returns its platform; makes `--small` runnable on a CPU.
+    """Sets up JAX and returns the default device's platform; makes `--small` runnable on a CPU.
 
     Raises:
       SystemExit: no GPU, and neither --small nor an implementation that needs none.
     """
     configure_environment(share_gpu=share_gpu)
-    import jax
+    import jax.numpy as jnp
 
-    platform = jax.default_backend()
+    # Where arrays go by default, which `jax.default_device` may have moved off the GPU.
+    platform = jnp.zeros(()).devices().pop().platform
     if platform != "gpu" and args.implementation == "cutlass":
         if not args.small:
             raise SystemExit(

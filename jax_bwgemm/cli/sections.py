@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jax_bwgemm
@@ -99,6 +100,8 @@ def what_runs(options: Options, lhs: tuple, rhs: tuple, dimension_numbers: tuple
         jax.ShapeDtypeStruct(rhs, options.dtype),
         dimension_numbers,
         implementation=options.implementation,
+        # Where arrays go by default, which `jax.default_device` may have moved off the GPU.
+        device=jnp.zeros(()).devices().pop(),
     )
     if found.kernel is None:
         return f"{found.implementation} ({found.reason})"
