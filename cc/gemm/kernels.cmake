@@ -103,13 +103,16 @@ set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 set(flags -O3 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPIC,-fvisibility=hidden -DNDEBUG
     -diag-suppress=177 # unused variables inside CUTLASS headers
 )
-set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags};${CMAKE_CUDA_FLAGS_DEBUG};${CMAKE_BUILD_TYPE}")
+set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${flags};${CMAKE_BUILD_TYPE}")
 foreach(unit IN LISTS units)
   string(REGEX REPLACE "^[a-z0-9]+/" "" file "${unit}")
   string(REGEX MATCH "^[a-z0-9]+" arch "${unit}")
   file(SHA256 "${file}" hash)
   string(APPEND key ";${bwgemm_${arch}_gencode};${hash}")
 endforeach()
+if(BWGEMM_CUTLASS_DIR) # a checkout may differ from the release whose version it carries
+  string(APPEND key ";${BWGEMM_CUTLASS_DIR}")
+endif()
 set(kernel_headers gemm_kernel.h launcher.h schedules.h problem.h kernel_table.h ../common/status.h ../common/cuda_status.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernel_headers})
 foreach(header IN LISTS kernel_headers)

@@ -1,0 +1,111 @@
+"""What the compiler made of the kernels: the instructions that matter are there, nothing spills.
+
+The machine code of every kernel in the build is disassembled with cuobjdump (PyPI:
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm, in the ``test`` extra). No GPU is involved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from jax_bwgemm import runtime
+
+pytestmark = pytest.mark.skipif(
+    runtime.extension() is None, reason="jax_bwgemm was installed without its compiled kernels"
+)
+
+# Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
+TWO_CTA_MMA = "2x1SM"
+
+
+@dataclasses.dataclass
+class Disassembly:
+    """One kernel's machine code."""
+
+    arch: str
+    opcodes: set[str] = dataclasses.field(default_factory=set)
+    stack_bytes: int = -1
+    local_bytes: int = -1
+
+
+def _cuobjdump(*options: str) -> str:
+    nvidia = importlib.import_module("nvidia")
+    folders = [Path(p) / "cu13" / "bin" for p in nvidia.__path__]
+    tool = next(f / "cuobjdump" for f in folders if (f / "cuobjdump").exists())
+    environment = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    library = runtime.extension().__file__
+    return subprocess.run(
+        [tool, *options, library], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def machine_code() -> dict[str, Disassembly]:
+    """Mangled kernel name -> its disassembly."""
+    found: dict[str, Disassembly] = {}
+    arch, name = "", ""
+    for line in _cuobjdump("-sass").splitlines():
+        if match := re.match(r"\s*arch = (sm_\w+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            name = match[1]
+            found[name] = Disassembly(arch)
+        elif match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", line):
+            found[name].opcodes.add(match[1])
+    for line in _cuobjdump("-res-usage").splitlines():
+        if match := re.match(r"\s*Function (\S+):", line):
+            name = match[1]
+        elif match := re.search(r"STACK:(\d+).*LOCAL:(\d+)", line):
+            found[name].stack_bytes, found[name].local_bytes = int(match[1]), int(match[2])
+    return found
+
+
+def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Disassembly]:
+    return {n: d for n, d in machine_code.items() if d.arch.startswith(arch)}
+
+
+@pytest.mark.parametrize(("arch", "code"), [("sm90", "sm_90"), ("sm100", "sm_100")])
+def test_every_kernel_is_compiled_for_its_own_architecture_only(machine_code, arch, code):
+    kernels = [k for k in runtime.kernels() if k.arch == arch]
+    assert len(_with_arch(machine_code, code)) == len(kernels)
+
+
+def test_no_kernel_spills_or_uses_local_memory(machine_code):
+    spilling = {
+        name: d
+        for name, d in machine_code.items()
+        if d.stack_bytes or d.local_bytes or any(o.startswith(("LDL", "STL")) for o in d.opcodes)
+    }
+    assert not spilling
+
+
+def test_sm90_kernels_use_wgmma(machine_code):
+    kernels = _with_arch(machine_code, "sm_90")
+    assert kernels
+    for name, code in kernels.items():
+        assert any(o.startswith("HGMMA") for o in code.opcodes), name
+        assert any(o.startswith("UTMALDG") for o in code.opcodes), name
+
+
+def test_sm100_kernels_use_tcgen05_and_cluster_launch_control(machine_code):
+    kernels = _with_arch(machine_code, "sm_100")
+    assert kernels
+    for name, code in kernels.items():
+        assert any(o.startswith("UTCHMMA") for o in code.opcodes), name
+        assert any(o.startswith("UGETNEXTWORKID") for o in code.opcodes), name
+
+
+def test_sm100_two_cta_kernels_use_two_cta_instructions(machine_code):
+    pairs = {n: c for n, c in _with_arch(machine_code, "sm_100").items() if TWO_CTA_MMA in n}
+    assert len(pairs) == sum(k.schedule == "2sm" for k in runtime.kernels())
+    for name, code in pairs.items():
+        assert "UTCHMMA.2CTA" in code.opcodes, name
+        loads = {o for o in code.opcodes if o.startswith("UTMALDG")}
+        assert loads, name
+        assert all(o.endswith(".2CTA") for o in loads), (name, loads)
