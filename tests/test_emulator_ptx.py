@@ -179,7 +179,7 @@ def test_impossible_launch_dimensions(dims: dict[str, object]) -> None:
 
 
 def test_launch_dimensions_must_be_integers() -> None:
-    with pytest.raises(TypeError, match="grid must be an int, got 1.5"):
+    with pytest.raises(TypeError, match=r"grid must be an int, got 1.5"):
         emulator.Module(AXPB).launch("axpb", *axpb_arguments(), grid=(1.5,))
 
 
@@ -207,7 +207,7 @@ def test_out_of_bounds_access_names_the_line() -> None:
 def test_write_to_read_only_array() -> None:
     x, out, *rest = axpb_arguments()
     out.flags.writeable = False
-    with pytest.raises(emulator.LaunchFault, match="st.global.f32"):
+    with pytest.raises(emulator.LaunchFault, match=r"st.global.f32"):
         emulator.Module(AXPB).launch("axpb", x, out, *rest, block=32)
 
 

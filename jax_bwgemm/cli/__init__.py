@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("info", "demo")
+COMMANDS = ("info", "demo", "emulate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
