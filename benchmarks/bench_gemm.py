@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gemm_tables
 import options
 import report
 import shapes as shape_lists
@@ -27,6 +28,8 @@ PEERS = ("xla", "xla-cublas", "torch", "pallas")
 # Relative squared distance above which two bf16 or f16 products are not the same product; rounding
 # to bf16 alone gives about 3e-6.
 WRONG = 1e-5
+# Beginnings of the status of a row that makes the program fail.
+BAD = ("wrong", "error")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -137,6 +140,14 @@ class Bench:
         }
         return {name: made[name] for name in ("bwgemm", *self.args.peers)}
 
+    def _ready(self, name: str, build: Callable[[], timing.Candidate]) -> timing.Candidate:
+        """Builds a column and runs it until it is warm, measured once so that this works too."""
+        candidate = build()
+        candidate.name = name
+        timing.warm_up(candidate, 0.0 if self.args.small else 0.005)
+        self.timer.burst(candidate, 0, 2)
+        return candidate
+
     def _check(self, found: list[timing.Candidate]) -> dict[str, float]:
         """Relative squared distance of every JAX column to the reference column."""
         import jax.numpy as jnp
@@ -167,17 +178,15 @@ class Bench:
             builders |= self.peers.all_kernels(shape, operands, self.out_dtype, args.swizzles)
         for name, build in builders.items():
             try:
-                candidate = build()
+                found.append(self._ready(name, build))
             except self.peers.Unsupported as reason:
                 rows.append(self._row(shape, name, f"unsupported: {reason}"))
-                continue
-            candidate.name = name
-            found.append(candidate)
+            except Exception as error:  # one column must not cost the others their turn
+                first, *_ = str(error).strip().splitlines() or ["no message"]
+                rows.append(self._row(shape, name, f"error: {type(error).__name__}: {first}"))
         distances = self._check(found)
-        for candidate in found:
-            timing.warm_up(candidate)
-        timing.warm_up(found[0], 0.0 if args.small else 0.03)
         times = timing.interleave(self.timer, found, rounds=args.rounds, burst=args.burst)
+        clocks = report.clocks()  # right after the work: what the GPU ran at
         for candidate, measured in zip(found, times, strict=True):
             distance = distances.get(candidate.name)
             wrong = distance is not None and not distance <= WRONG
@@ -193,6 +202,7 @@ class Bench:
                     distance=distance,
                     copies=copies,
                     kernels=measured.kernels,
+                    clocks=clocks if candidate is found[0] else None,
                     times_us=[round(t, 3) for t in measured.times_us],
                     **{k: v for k, v in candidate.info.items() if k != "out"},
                 )
@@ -206,74 +216,8 @@ class Bench:
 def _line(rows: list[dict]) -> str:
     """A shape's progress text: the median of every column, at most six."""
     done = [f"{r['impl']} {r['median_us']:.1f}us" for r in rows if "median_us" in r]
-    bad = [f"{r['impl']} {r['status']}" for r in rows if r["status"].startswith("wrong")]
+    bad = [f"{r['impl']} {r['status']}" for r in rows if r["status"].startswith(BAD)]
     return "  ".join(done[:6] + bad)
-
-
-def _choice(row: dict) -> str:
-    """This package's choice in short: kernel without its types, raster order and swizzle."""
-    kernel = row.get("kernel")
-    if kernel is None:
-        return row.get("implementation") or row.get("status", "-")
-    arch, _, _, rest = kernel.split("_", 3)
-    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}"
-
-
-def summary(rows: Sequence[dict], gb_per_s: float | None) -> tuple[str, dict[str, list[float]]]:
-    """The result table, one line per shape, and each peer's ratios to this package's time.
-
-    Args:
-      rows: the `gemm` records.
-      gb_per_s: measured copy bandwidth for the `floor us` column.
-    """
-    by_shape: dict[str, dict[str, dict]] = {}
-    for row in rows:
-        by_shape.setdefault(row["shape"], {})[row["impl"]] = row
-    ratios: dict[str, list[float]] = {}
-    lines = []
-    for name, impls in by_shape.items():
-        ours = impls.get("bwgemm", {})
-        mine = ours.get("median_us")
-        line: dict[str, Any] = {"shape": name, "bwgemm us": mine, "TFLOP/s": ours.get("tflops")}
-        if gb_per_s and mine:
-            moved = ours["gb_per_s"] * mine
-            line["floor us"] = moved / gb_per_s
-        line["what ran"] = _choice(ours)
-        for impl in PEERS:
-            row = impls.get(impl)
-            if row is None:
-                continue
-            line[f"{impl} us"] = row.get("median_us")
-            ratio = row["median_us"] / mine if mine and row.get("median_us") else None
-            line[f"{impl} ratio"] = ratio
-            if ratio:
-                ratios.setdefault(impl, []).append(ratio)
-        lines.append(line)
-    columns = list(dict.fromkeys(c for line in lines for c in line))
-    return report.table(lines, columns), ratios
-
-
-def kernel_tables(rows: Sequence[dict], top: int = 12) -> str:
-    """Per shape, the fastest kernels of an --all-kernels run and what each loses to the best."""
-    parts = []
-    for name in dict.fromkeys(r["shape"] for r in rows):
-        timed = [r for r in rows if r["shape"] == name and "median_us" in r]
-        timed = sorted((r for r in timed if r["impl"] not in PEERS), key=lambda r: r["median_us"])
-        best = timed[0]["median_us"] if timed else 0.0
-        lines = [
-            {
-                "kernel": r["impl"] if r["impl"] != "bwgemm" else f"default: {_choice(r)}",
-                "us": r["median_us"],
-                "TFLOP/s": r["tflops"],
-                "of best": best / r["median_us"],
-                "spread": r["spread"],
-            }
-            for r in timed
-        ]
-        shown = lines[:top] + [x for x in lines[top:] if x["kernel"].startswith("default")]
-        columns = ("kernel", "us", "TFLOP/s", "of best", "spread")
-        parts.append(f"{name}\n{report.table(shown, columns)}")
-    return "\n\n".join(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,20 +241,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench.close()
         out.close()
     rows = out.rows("gemm")
-    text, ratios = summary(rows, copied["gb_per_s"])
+    text, ratios = gemm_tables.summary(rows, PEERS, copied["gb_per_s"])
     print(text)
     if args.all_kernels:
-        print(f"\n{kernel_tables(rows)}")
+        print(f"\n{gemm_tables.fastest_kernels(rows, PEERS)}")
     for impl, values in ratios.items():
         print(
             f"{impl} time / bwgemm time over {len(values)} shapes: geometric mean "
             f"{report.geomean(values):.3f}, least {min(values):.3f}, most {max(values):.3f}"
         )
-    failed = [r for r in rows if r["status"].startswith("wrong")]
-    missing = [r for r in rows if r["impl"] == "bwgemm" and r["status"] != "ok"]
-    for row in failed + [m for m in missing if m not in failed]:
-        print(f"error: {row['shape']} {row['impl']}: {row['status']}", file=sys.stderr)
-    return 1 if failed or missing else 0
+    failed = [
+        r
+        for r in rows
+        if r["status"].startswith(BAD) or (r["impl"] == "bwgemm" and r["status"] != "ok")
+    ]
+    for row in failed:
+        print(f"failed: {row['shape']} {row['impl']}: {row['status']}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
