@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.config import explicit_target
+from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.gemm.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.gemm.primitive import gemm
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
@@ -37,6 +37,7 @@ class Options:
     out_sharding: Any
     implementations: tuple[str, ...]
     config: TuningConfig | None
+    target: Target | None
 
 
 def make_options(
@@ -58,7 +59,9 @@ def make_options(
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
     if preferred_element_type is not None:
         preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
-    return Options(precision, preferred_element_type, out_sharding, implementations, config)
+    return Options(
+        precision, preferred_element_type, out_sharding, implementations, config, explicit_target()
+    )
 
 
 def matmul(
@@ -225,7 +228,7 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options) -> Problem:
         implementations=options.implementations,
         config=options.config,
         precision=options.precision,
-        target=explicit_target(),
+        target=options.target,
     )
     lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
     rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
