@@ -1,0 +1,57 @@
+"""Injected faults must be noticed: a report or a wrong result, on one of ten seeds at most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from emulator_mutations import MUTATIONS, Mutation, original_ptx, try_mutation
+
+from jax_bwgemm import emulator
+
+pytestmark = requires_emulator
+
+
+@pytest.fixture(scope="module")
+def ptx() -> str:
+    return original_ptx()
+
+
+def test_there_are_enough_distinct_mutations(ptx: str) -> None:
+    assert len({m.edit(ptx) for m in MUTATIONS}) == len(MUTATIONS) >= 15
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name.replace(" ", "_"))
+def test_fault_is_noticed(ptx: str, mutation: Mutation) -> None:
+    assert try_mutation(ptx, mutation).caught_by is not None
+
+
+def test_the_text_itself_is_not_the_difference(ptx: str) -> None:
+    """The unchanged text, substituted, still passes."""
+    unchanged = Mutation("none", lambda text: text + "\n// end\n")
+    assert try_mutation(ptx, unchanged).caught_by is None
+
+
+def test_substitution_ends_with_its_block(ptx: str) -> None:
+    with emulator.substituted_ptx(ptx.replace("65536;", "65552;")):
+        pass
+    assert original_ptx() == ptx
+
+
+def test_substitute_must_be_ptx() -> None:
+    with pytest.raises(emulator.PtxError), emulator.substituted_ptx("nonsense"):
+        pass
+
+
+def test_last_ptx_is_none_after_a_foreign_launch() -> None:
+    from ptx_samples import COUNTER
+
+    emulator.Module(COUNTER).launch("counter", np.zeros(1, np.uint32), block=1)
+    assert emulator.last_ptx() is None
+
+
+def test_extracting_an_unknown_kernel(ptx: str) -> None:
+    from jax_bwgemm.emulator.patching import extract_kernel
+
+    with pytest.raises(ValueError, match="the PTX text has no kernel 'nothing'"):
+        extract_kernel(ptx, "nothing")
