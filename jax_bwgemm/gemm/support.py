@@ -136,6 +136,11 @@ def refusal(
     matching = [k for k in table if (k.in_dtype, k.in_dtype, k.out_dtype) == types]
     if spec.config is not None:
         _check_config(spec, types, table, matching)
+    if "float32" in (lhs_dtype, rhs_dtype) and lhs_dtype != rhs_dtype:
+        return (
+            "kernels multiply operands of one 16-bit type (in a gradient, the float32 cotangent "
+            "comes from preferred_element_type=float32: leave it None, or allow 'xla')"
+        )
     if not matching:
         pairs = sorted({f"{k.in_dtype} x {k.in_dtype} -> {k.out_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
