@@ -348,6 +348,30 @@ def test_pallas_configurations_are_accepted_by_the_kernel_of_this_jax(index):
     assert callable(candidates.pallas_function(candidates.pallas_grid("full")[index]))
 
 
+def test_pallas_reasons_are_reported():
+    import candidates
+    import shapes
+
+    compiler = candidates.PallasCompiler(candidates.pallas_grid("small"), threads=2)
+    try:
+        fits, ragged = shapes.Shape(256, 256, 64), shapes.Shape(250, 256, 64)
+        for shape in (fits, ragged):
+            compiler.submit(shape, jnp.bfloat16)
+        operands = candidates.make_operands(fits, jnp.bfloat16, 2)
+        with pytest.raises(candidates.Unsupported, match="no configuration of the Pallas grid"):
+            compiler.candidates(ragged, operands, jnp.bfloat16)
+        with pytest.raises(candidates.Unsupported, match="returns its input type"):
+            compiler.candidates(fits, operands, jnp.float32)
+        if jax.default_backend() != "gpu":  # it compiles for GPUs only
+            with pytest.raises(candidates.Unsupported, match=r"^\w+: \w+"):
+                compiler.candidates(fits, operands, jnp.bfloat16)
+        compiler.forget(fits)
+        with pytest.raises(candidates.Unsupported, match="no configuration of the Pallas grid"):
+            compiler.candidates(fits, operands, jnp.bfloat16)
+    finally:
+        compiler.close()
+
+
 # --- the programs ---
 
 

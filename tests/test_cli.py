@@ -54,7 +54,26 @@ def test_info(capsys):
     assert f"jax                {jax.__version__}" in text
     assert f"{len(jax.devices())} x {jax.devices()[0].device_kind}" in text
     assert f"Kernels ({len(runtime.kernels())})" in text
-    assert "[8192, 8192] @ [8192, 8192] bfloat16:" in text
+    assert "[8192, 8192] @ [8192, 8192] bfloat16\n    here: " in text
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="about machines without a GPU")
+def test_info_says_what_gpus_would_run(capsys):
+    assert cli.main(["info"]) == 0
+    text = capsys.readouterr().out
+    for arch in ("sm90", "sm100"):
+        operand = jax.ShapeDtypeStruct((8192, 8192), "bfloat16")
+        kernel = jax_bwgemm.explain(operand, operand, device=arch).kernel
+        assert kernel.startswith(arch)
+        assert f"    {arch}: cutlass, kernel {kernel}\n" in text
+
+
+def test_decision_names_what_was_refused():
+    operand = jax.ShapeDtypeStruct((16, 16), "float32")
+    found = jax_bwgemm.explain(operand, operand)
+    assert info.decision(found).startswith("xla (not cutlass: kernels exist for bfloat16")
+    found = jax_bwgemm.explain(operand, operand, implementation="xla")
+    assert info.decision(found) == "xla (asked for)"
 
 
 def test_info_json_matches_explain(capsys):
@@ -152,7 +171,9 @@ def test_demo(capsys):
     assert "transforms: jvp of grad" in printed.out
     assert "training: gradient, worst of 30 steps" in printed.out
     assert "\n    30  " in printed.out
-    assert "runs on xla (it runs on cuda, this program is lowered for cpu)" in printed.out
+    assert (
+        "runs on xla (not cutlass: it runs on cuda, this program is lowered for cpu)" in printed.out
+    )
     assert not printed.err
 
 

@@ -92,14 +92,22 @@ def device_lines() -> list[str]:
     return lines
 
 
-def explanation(m: int, n: int, k: int, dtype: str) -> Any:
-    """What an [m, k] @ [k, n] product would get here."""
+def explanation(m: int, n: int, k: int, dtype: str, device: str | None = None) -> Any:
+    """What an [m, k] @ [k, n] product would get on a device of that name, by default here."""
     import jax
 
     import jax_bwgemm
 
     lhs, rhs = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
-    return jax_bwgemm.explain(lhs, rhs)
+    return jax_bwgemm.explain(lhs, rhs, device=device)
+
+
+def decision(found: Any) -> str:
+    """An `explain` result on one line: the kernel, or XLA and why not a kernel."""
+    if found.kernel is not None:
+        return f"{found.implementation}, kernel {found.kernel}"
+    refused, reason = found.rejected[-1] if found.rejected else (None, found.reason)
+    return f"{found.implementation} ({f'not {refused}: ' if refused else ''}{reason})"
 
 
 def build() -> dict[str, Any]:
@@ -139,6 +147,7 @@ def kernel_lines(every: bool) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Prints the report; always 0."""
     from jax_bwgemm import runtime
+    from jax_bwgemm.config import DEFAULT_SM_COUNT
 
     if args.json:
         examples = [dataclasses.asdict(explanation(*problem)) for problem in EXAMPLES]
@@ -169,10 +178,12 @@ def run(args: argparse.Namespace) -> int:
     print(f"Kernels ({len(runtime.kernels())})")
     for line in kernel_lines(args.kernels):
         print(f"  {line}")
-    print("What would run here")
+    print("What would run")
+    # Where there is no GPU, what one would run is the more interesting answer.
+    elsewhere = [] if any(d["target"] for d in devices()) else list(DEFAULT_SM_COUNT)
     for m, n, k, dtype in EXAMPLES:
-        found = explanation(m, n, k, dtype)
-        kernel = f" {found.kernel}" if found.kernel else ""
-        print(f"  [{m}, {k}] @ [{k}, {n}] {dtype}: {found.implementation}{kernel}")
-        print(f"    {found.reason}")
+        print(f"  [{m}, {k}] @ [{k}, {n}] {dtype}")
+        for place in (None, *elsewhere):
+            text = decision(explanation(m, n, k, dtype, place))
+            print(f"    {place or 'here'}: {text}")
     return 0

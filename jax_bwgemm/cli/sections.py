@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_bwgemm
+from jax_bwgemm.cli.info import decision
 
 # Relative error that counts as none: a few units in the last place of float32.
 TINY = 2.0**-22
@@ -103,9 +104,7 @@ def what_runs(options: Options, lhs: tuple, rhs: tuple, dimension_numbers: tuple
         # Where arrays go by default, which `jax.default_device` may have moved off the GPU.
         device=jnp.zeros(()).devices().pop(),
     )
-    if found.kernel is None:
-        return f"{found.implementation} ({found.reason})"
-    return f"{found.implementation}, kernel {found.kernel}"
+    return decision(found)
 
 
 def relative_error(got: jax.Array, want: np.ndarray) -> float:
