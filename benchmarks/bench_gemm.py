@@ -182,8 +182,7 @@ class Bench:
             except self.peers.Unsupported as reason:
                 rows.append(self._row(shape, name, f"unsupported: {reason}"))
             except Exception as error:  # one column must not cost the others their turn
-                first, *_ = str(error).strip().splitlines() or ["no message"]
-                rows.append(self._row(shape, name, f"error: {type(error).__name__}: {first}"))
+                rows.append(self._row(shape, name, f"error: {report.one_line(error)}"))
         distances = self._check(found)
         times = timing.interleave(self.timer, found, rounds=args.rounds, burst=args.burst)
         clocks = report.clocks()  # right after the work: what the GPU ran at

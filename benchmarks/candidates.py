@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import report
 from jax import lax
 from shapes import Shape
 from timing import Candidate
@@ -268,7 +269,7 @@ class PallasCompiler:
             # The kernel refuses configurations that exceed shared memory or registers with
             # several exception types; whatever they are, they are reported, not hidden.
             if error := job.exception():
-                reasons.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                reasons.append(report.one_line(error))
                 continue
             compiled = job.result()
             call = functools.partial(lambda f, i: f(*operands[i]), compiled)

@@ -61,6 +61,12 @@ def summarise(times_us: Sequence[float]) -> dict[str, float]:
     }
 
 
+def one_line(error: BaseException) -> str:
+    """Type and first line of an exception; many have no message."""
+    first, *_ = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__}: {first}"
+
+
 def _command(*args: str) -> str | None:
     """Output of a command that may not exist on this machine."""
     try:
