@@ -1,0 +1,149 @@
+"""Every SM90 kernel in the emulator against the same kernel on a real Hopper GPU.
+
+    python tools/compare_emulator_h200.py emulate --out emulated.npz     # any machine
+    python tools/compare_emulator_h200.py gpu --emulated emulated.npz    # a machine with an H100 or
+    H200
+
+Inputs are made from fixed seeds on both sides, so only results travel. On small integers both must
+agree bit for bit. On normal values both are sums of K products in some order; a tensor core
+truncates where IEEE addition rounds, so each is within K * 2**-23 * sum |a||b| of the exact value,
+and one rounding to the output type is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.emulator.gemm import operand_shapes, reference, run_gemm
+from jax_bwgemm.runtime import KernelInfo
+
+
+def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int]]:
+    """M, N, K, batch: one tile, every edge ragged with K several times around, and a batch."""
+    tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
+    yield tm, tn, 2 * tk, 1
+    yield tm + 40, tn + 24, (kernel.stages + 2) * tk + 8, 1
+    yield 72, 136, 3 * tk, 3
+
+
+def cases(
+    kernels: tuple[KernelInfo, ...],
+) -> Iterator[tuple[str, KernelInfo, np.ndarray, np.ndarray]]:
+    """Key, kernel and operands of every comparison."""
+    for kernel in kernels:
+        for m, n, k, batch in problems(kernel):
+            for values in ("integers", "normal"):
+                key = f"{kernel.name}/{m}x{n}x{k}x{batch}/{values}"
+                seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
+                rng = np.random.default_rng(seed)
+                a, b = (
+                    (rng.integers(-2, 3, s) if values == "integers" else rng.standard_normal(s))
+                    .astype(np.float32)
+                    .astype(jnp.dtype(kernel.in_dtype))
+                    for s in operand_shapes(kernel, m, n, k, batch)
+                )
+                yield key, kernel, a, b
+
+
+def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The compiled kernel, called as `run_gemm` calls the emulated one."""
+    m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
+    n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
+    batch = a.shape[0]
+    gpu = jax.devices("gpu")[0]
+    scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, gpu.core_count)
+    with jax.default_device(gpu):
+        out, _ = jax.ffi.ffi_call(
+            runtime.GEMM_TARGET,
+            (
+                jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
+                jax.ShapeDtypeStruct((scratch,), jnp.uint8),
+            ),
+        )(
+            jnp.asarray(a),
+            jnp.asarray(b),
+            config={"kernel": kernel.name, "raster_order": "heuristic", "swizzle": np.int64(1)},
+        )
+        return np.asarray(out)
+
+
+def allowed(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Largest difference of two results on normal values, element by element."""
+    k = a.shape[2] if kernel.lhs_major == "k" else a.shape[1]
+    magnitude = reference(kernel, np.abs(a), np.abs(b))
+    bound = 2 * k * 2.0**-23 * magnitude
+    if kernel.out_dtype != "float32":
+        bound += float(jnp.finfo(kernel.out_dtype).eps) * np.abs(reference(kernel, a, b)) + bound
+    return bound
+
+
+def emulate(path: str) -> int:
+    """Runs every case in the emulator and stores the results as raw bits."""
+    kernels = tuple(k for k in runtime.emulated_kernels() if k.arch == "sm90")
+    results: dict[str, np.ndarray] = {}
+    started = time.perf_counter()
+    with emulator.configure(sm_count=4):
+        for key, kernel, a, b in cases(kernels):
+            out = run_gemm(kernel, a, b)
+            results[key] = out.view(f"u{out.dtype.itemsize}")
+    np.savez_compressed(path, **results)
+    seconds = time.perf_counter() - started
+    print(f"{len(results)} results of {len(kernels)} kernels in {seconds:.0f} s, stored in {path}")
+    return 0 if kernels else 2
+
+
+def compare(path: str) -> int:
+    """Runs every case on the GPU and compares; returns 0 when all agree."""
+    kernels = tuple(k for k in runtime.kernels() if k.arch == "sm90")
+    stored = np.load(path)
+    counts = {"integers": 0, "normal": 0}
+    bad, identical, worst = 0, 0, 0.0
+    for key, kernel, a, b in cases(kernels):
+        if key not in stored:
+            print(f"MISSING {key}")
+            bad += 1
+            continue
+        values = key.rsplit("/", 1)[1]
+        gpu = run_on_gpu(kernel, a, b)
+        emulated = stored[key].view(gpu.dtype)
+        counts[values] += 1
+        same = np.array_equal(gpu.view(stored[key].dtype), stored[key])
+        identical += same
+        if values == "integers":
+            exact = reference(kernel, a, b).astype(np.float32).astype(gpu.dtype)
+            ok = same and np.array_equal(gpu, exact)
+        else:
+            difference = np.abs(gpu.astype(np.float64) - emulated.astype(np.float64))
+            ratio = float(np.max(difference / allowed(kernel, a, b)))
+            worst, ok = max(worst, ratio), ratio <= 1
+        if not ok:
+            print(f"DIFFERENT {key}")
+            bad += 1
+    print(f"GPU: {jax.devices('gpu')[0].device_kind}; {len(kernels)} kernels")
+    print(f"integers: {counts['integers']} cases, bitwise equal unless listed above")
+    print(f"normal values: {counts['normal']} cases, largest difference {worst:.3f} of the bound")
+    print(f"bitwise equal: {identical} of {sum(counts.values())}; failures: {bad}")
+    return 1 if bad or not kernels else 0
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("emulate").add_argument("--out", required=True)
+    commands.add_parser("gpu").add_argument("--emulated", required=True)
+    args = parser.parse_args()
+    return emulate(args.out) if args.command == "emulate" else compare(args.emulated)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
