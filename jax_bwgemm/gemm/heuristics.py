@@ -50,6 +50,9 @@ UNKNOWN_COST = Cost(0.5, 500, 4500)
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
+# A CTA pair whose second CTA has no rows of the matrix multiplies zeros in half of its tile, at the
+# same price in operands and power. Not measured; it makes one CTA per tile win up to its tile_m.
+IDLE_HALF_PENALTY = 0.5
 
 # Padding copies the unaligned operands and the result. It pays when the copies are small beside
 # what the kernel gains over XLA's own handling of unaligned shapes.
@@ -146,6 +149,8 @@ def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target) -> Candidate:
     rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
     depth = round_up(max(dims.k, 1), kernel.tile_k)
     per_wave = kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave
+    if pair and dims.m <= kernel.tile_m // 2:
+        per_wave *= 1 + IDLE_HALF_PENALTY
     return Candidate(kernel, tiles_m, tiles_n, waves, waves * per_wave + cost.fixed)
 
 

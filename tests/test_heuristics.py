@@ -1,0 +1,217 @@
+"""Kernel choice: what must hold whatever the constants, and the policy functions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime, tuning
+from jax_bwgemm.config import make_target
+from jax_bwgemm.gemm import heuristics
+from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
+from jax_bwgemm.runtime import KernelInfo
+
+SM90, SM100 = make_target("sm90"), make_target("sm100")
+
+
+def kernel(arch: str, tile_m: int, tile_n: int, schedule: str, cluster_m: int = 1) -> KernelInfo:
+    name = f"{arch}_bf16_bf16_kn_{tile_m}x{tile_n}x64_{cluster_m}x1_{schedule}"
+    return KernelInfo(
+        name, arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cluster_m, 1, schedule,
+        stages=4, alignment_bytes=16,
+    )  # fmt: skip
+
+
+TABLE = (
+    kernel("sm90", 128, 256, "cooperative", 2),
+    kernel("sm90", 128, 128, "pingpong", 2),
+    kernel("sm90", 64, 128, "pingpong"),
+    kernel("sm100", 256, 256, "2sm", 2),
+    kernel("sm100", 256, 128, "2sm", 2),
+    kernel("sm100", 128, 128, "1sm"),
+)
+
+
+def chosen(m: int, n: int, k: int, target: object = SM90, batch: int = 1) -> tuning.Selection:
+    dims = GemmDims(m, n, k, batch, batch, batch)
+    selection = tuning.select(GemmSpec(), "bfloat16", dims, target, TABLE)
+    assert isinstance(selection, tuning.Selection)
+    return selection
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 8192, 4096), (8192, 28672, 4096)])
+def test_large_problems_on_sm90_get_the_cooperative_tile_with_swizzle(shape: tuple) -> None:
+    got = chosen(*shape)
+    assert (got.kernel.tile_m, got.kernel.tile_n) == (128, 256)
+    assert got.swizzle >= 8
+
+
+def test_512_rows_on_sm90_get_ping_pong_without_swizzle() -> None:
+    got = chosen(512, 28672, 4096)
+    assert (got.kernel.schedule, got.kernel.tile_n) == ("pingpong", 128)
+    assert got.swizzle == 1
+
+
+@pytest.mark.parametrize("shape", [(16, 1024, 4096), (64, 4096, 4096)])
+def test_small_problems_on_sm90_get_the_small_tile(shape: tuple) -> None:
+    assert chosen(*shape).kernel.tile_m == 64
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 28672, 4096), (2048, 8192, 8192)])
+def test_large_problems_on_sm100_get_the_cta_pair(shape: tuple) -> None:
+    assert chosen(*shape, target=SM100).kernel.schedule == "2sm"
+
+
+@pytest.mark.parametrize("shape", [(128, 4096, 4096), (64, 1024, 1024), (128, 128, 8192)])
+def test_small_problems_on_sm100_get_the_single_cta(shape: tuple) -> None:
+    assert chosen(*shape, target=SM100).kernel.schedule == "1sm"
+
+
+def test_selection_does_not_depend_on_the_order_of_the_table() -> None:
+    dims = GemmDims(1024, 1024, 1024)
+    both = [
+        tuning.select(GemmSpec(), "bfloat16", dims, SM90, table)
+        for table in (TABLE, tuple(reversed(TABLE)))
+    ]
+    assert both[0].kernel == both[1].kernel
+
+
+def test_every_kernel_is_chosen_or_rejected_with_a_reason() -> None:
+    got = chosen(512, 512, 512)
+    assert {got.kernel.name, *(name for name, _ in got.rejected)} == {k.name for k in TABLE}
+    assert all(reason for _, reason in got.rejected)
+    assert "for sm100" in {reason for _, reason in got.rejected}
+
+
+def test_batches_count_as_tiles() -> None:
+    assert chosen(256, 256, 4096, batch=1).kernel.tile_m == 64
+    assert chosen(256, 256, 4096, batch=512).kernel.tile_n == 256
+
+
+def test_predicted_time_grows_with_the_problem() -> None:
+    for candidate in TABLE[:3]:
+        times = [
+            heuristics.evaluate(candidate, GemmDims(m, 4096, 4096), SM90).cycles
+            for m in (64, 512, 4096, 32768)
+        ]
+        assert times == sorted(times)
+
+
+def test_no_usable_kernel_is_a_reason() -> None:
+    got = tuning.select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, TABLE)
+    assert isinstance(got, str)
+    assert got.startswith("no kernel for sm90 fits (")
+    assert f"{TABLE[0].name}: majors kn" in got
+
+
+def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
+    config = bw.TuningConfig(schedule="pingpong", grid_tile_width=2, grid_minor_dim="m")
+    dims = GemmDims(8192, 8192, 8192)
+    got = tuning.select(GemmSpec(config=config), "bfloat16", dims, SM90, TABLE)
+    assert got.kernel.schedule == "pingpong"
+    assert (got.raster_order, got.swizzle) == ("m", 2)
+    assert str(config) in got.reason
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fits"),
+    [
+        ("tile_m", 256, True),
+        ("collective", True, True),
+        ("collective", False, False),
+        ("cluster_m", 2, True),
+        ("scheduler", "clc", True),
+        ("scheduler", "persistent", False),
+        ("max_concurrent_steps", 4, True),
+        ("splits", 1, True),
+        ("swap_ab", True, False),
+        ("swap_ab", False, True),
+    ],
+)
+def test_config_matches_kernel_fields(field: str, value: object, fits: bool) -> None:
+    assert (bw.TuningConfig(**{field: value}).mismatch(TABLE[3]) is None) == fits
+
+
+# -- alignment
+
+
+@pytest.mark.parametrize(
+    ("majors", "out_bytes", "padded"),
+    [
+        # M=33 N=34 K=35; multiples of 8 elements (16 bit), N of the result 4 for f32.
+        ("kn", 2, (33, 40, 40)),
+        ("kk", 2, (33, 40, 40)),
+        ("kk", 4, (33, 36, 40)),
+        ("mn", 2, (40, 40, 35)),
+        ("mk", 4, (40, 36, 40)),
+    ],
+)
+def test_aligned_dims(majors: str, out_bytes: int, padded: tuple) -> None:
+    got = heuristics.aligned_dims(GemmSpec(*majors), GemmDims(33, 34, 35), 2, out_bytes)
+    assert (got.m, got.n, got.k) == padded
+
+
+def test_padding_policy() -> None:
+    size = heuristics.PAD_MIN_SIZE
+    large, small = GemmDims(size, size + 1, size), GemmDims(size, size + 1, size - 8)
+    aligned = GemmDims(8, 8, 8)
+    assert heuristics.padding_refusal(large, GemmDims(size, size + 8, size)) is None
+    assert "does not pay" in heuristics.padding_refusal(small, GemmDims(size, size + 8, size - 8))
+    assert heuristics.padding_refusal(aligned, aligned) is None
+
+
+# -- explain, and this build's own table
+
+
+def struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+@pytest.mark.parametrize("m", [1, 16, 128, 512, 2048, 8192])
+@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+def test_every_problem_has_a_kernel_in_this_build(arch: str, m: int, majors: str) -> None:
+    if arch not in {k.arch for k in runtime.kernels()}:
+        pytest.skip(f"this build has no {arch} kernels")
+    numbers = (((1 if majors[0] == "k" else 0,), (0 if majors[1] == "n" else 1,)), ((), ()))
+    a = struct(m, 4096) if majors[0] == "k" else struct(4096, m)
+    b = struct(4096, 6144) if majors[1] == "n" else struct(6144, 4096)
+    got = bw.explain(a, b, numbers, implementation="cutlass", device=arch)
+    assert got.kernel.startswith(f"{arch}_bf16_bf16_")
+    assert len(got.rejected) == len(runtime.kernels()) - 1
+
+
+def test_explain_reads_well() -> None:
+    text = str(bw.explain(struct(512, 4096), struct(4096, 6144), device="sm90"))
+    lines = text.splitlines()
+    assert lines[0] == "GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=512 N=6144 K=4096"
+    assert lines[1].split() == ["implementation", "cutlass"]
+    assert lines[2].split()[0] == "kernel"
+    assert "waves on 132 multiprocessors" in text
+
+
+def test_explain_says_why_xla() -> None:
+    a = struct(30, 33)
+    got = bw.explain(a, struct(33, 30), device="sm90")
+    assert (got.implementation, got.kernel) == ("xla", None)
+    assert "not multiples of 16 bytes" in got.reason
+    forced = bw.explain(a, struct(33, 30), implementation="cutlass", device="sm90")
+    assert forced.padded
+    f32 = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    assert "kernels exist for" in bw.explain(f32, f32, device="sm90").reason
+    assert bw.explain(a, struct(33, 30), implementation="xla").reason == "asked for"
+    assert "lowered for cpu" in bw.explain(a, struct(33, 30), device=jax.devices("cpu")[0]).reason
+
+
+def test_explain_counts_copies() -> None:
+    numbers = (((0, 2), (1, 0)), ((), ()))
+    got = bw.explain(struct(16, 64, 32), struct(32, 16, 640), numbers, device="sm90")
+    assert got.copied_elements == 16 * 64 * 32
+    assert "elements are copied" in str(got)
+
+
+def test_explain_uses_the_explicit_target() -> None:
+    with bw.config.target("sm100"):
+        assert bw.explain(struct(4096, 4096), struct(4096, 4096)).kernel.startswith("sm100_")
