@@ -1,8 +1,7 @@
 """Every SM90 kernel in the emulator against the same kernel on a real Hopper GPU.
 
     python tools/compare_emulator_h200.py emulate --out emulated.npz     # any machine
-    python tools/compare_emulator_h200.py gpu --emulated emulated.npz    # a machine with an H100 or
-    H200
+    python tools/compare_emulator_h200.py gpu --emulated emulated.npz    # one with an H100 or H200
 
 Inputs are made from fixed seeds on both sides, so only results travel. On small integers both must
 agree bit for bit. On normal values both are sums of K products in some order; a tensor core

@@ -1,0 +1,116 @@
+// The fat binary reader on well-formed and damaged containers.
+#include <cstring>
+#include <stdexcept>
+
+#include "emulator/runtime/fatbin.h"
+#include "emulator/tests/tensor_check.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+struct Entry {
+  uint16_t kind;
+  std::string payload;
+  uint32_t compressed = 0;
+};
+
+void Append(std::string* out, uint64_t value, int bytes) {
+  out->append(reinterpret_cast<const char*>(&value), bytes);
+}
+
+std::string Container(const std::vector<Entry>& entries) {
+  std::string payload;
+  for (const Entry& e : entries) {
+    Append(&payload, e.kind, 2);
+    Append(&payload, 0x101, 2);
+    Append(&payload, 64, 4);  // header
+    Append(&payload, e.payload.size(), 8);
+    Append(&payload, e.compressed, 4);
+    Append(&payload, 64, 4);
+    Append(&payload, 0x90000, 4);
+    Append(&payload, 100, 4);
+    payload.append(32, '\0');
+    payload += e.payload;
+  }
+  std::string container;
+  Append(&container, 0xBA55ED50, 4);
+  Append(&container, 1, 2);
+  Append(&container, 16, 2);
+  Append(&container, payload.size(), 8);
+  return container + payload;
+}
+
+const char kPtx[] = "\n.version 9.0\n.target sm_100f\n";
+
+std::string Refusal(const std::string& bytes) {
+  // A copy of exact size, so that a sanitizer sees reads past its end.
+  std::vector<char> exact(bytes.begin(), bytes.end());
+  try {
+    ReadFatBinary(exact.data(), exact.size());
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(fatbin_finds_ptx_beside_machine_code) {
+  std::string padded = kPtx;
+  padded.append(5, '\0');
+  const std::string bytes = Container({{2,
+                                        "\x7f"
+                                        "ELF"},
+                                       {1, padded}});
+  const auto images = ReadFatBinary(bytes.data(), bytes.size());
+  CHECK_EQ(images.size(), size_t{1});
+  CHECK_EQ(images[0].text, std::string(kPtx));
+  CHECK_EQ(images[0].arch, 100);
+}
+
+TEST(fatbin_without_ptx_is_empty) {
+  const std::string bytes = Container({{2, "machine code"}});
+  CHECK_EQ(ReadFatBinary(bytes.data(), bytes.size()).size(), size_t{0});
+}
+
+TEST(fatbin_compressed_ptx_says_what_to_do) {
+  CHECK_TEXT(Refusal(Container({{1, kPtx, 20}})), "--no-compress");
+  CHECK_TEXT(Refusal(Container({{1, "(\xb5/\xfd"}})), "--no-compress");
+}
+
+TEST(fatbin_damaged_headers) {
+  std::string bytes = Container({{1, kPtx}});
+  CHECK_TEXT(Refusal("x" + bytes), "wrong container magic");
+  std::string small = bytes;
+  small[6] = 8;  // container header
+  CHECK_TEXT(Refusal(small), "container header too small");
+  small = bytes;
+  small[20] = 8;  // entry header
+  CHECK_TEXT(Refusal(small), "entry header too small");
+  std::string large = bytes;
+  large[15] = '\x7f';  // container payload
+  CHECK_TEXT(Refusal(large), "container larger than its data");
+  large = bytes;
+  large[31] = '\x7f';  // entry payload: the sum with its offset wraps around
+  CHECK_TEXT(Refusal(large), "entry larger than its container");
+}
+
+TEST(fatbin_truncated_anywhere_is_refused) {
+  const std::string bytes = Container({{2, "machine code"}, {1, kPtx}});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_TEXT(Refusal(bytes.substr(0, size)), "malformed fat binary");
+  }
+}
+
+TEST(fatbin_wrapper_magic) {
+  const uint64_t wrapper[3] = {0, 0, 0};
+  try {
+    ReadFatBinaryWrapper(wrapper);
+    CHECK_EQ("no error", std::string("wrong wrapper magic"));
+  } catch (const std::runtime_error& e) {
+    CHECK_TEXT(e.what(), "wrong wrapper magic");
+  }
+}
+
+}  // namespace
+}  // namespace bwgemm::emulator
+
+int main(int argc, char** argv) { return bwgemm::emulator::testing::run_all(argc, argv); }
