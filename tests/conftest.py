@@ -13,14 +13,13 @@ _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
 
 import dataclasses  # noqa: E402
-import re  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from jax.extend import backend as jax_backend  # noqa: E402
+from kernel_table import described_kernels  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
 from jax_bwgemm.runtime import KernelInfo  # noqa: E402
@@ -29,35 +28,8 @@ from jax_bwgemm.runtime import KernelInfo  # noqa: E402
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.load_profile("deterministic")
 
-KERNELS_DEF = Path(__file__).parent.parent / "cc" / "gemm" / "kernels.def"
-_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
-
-def kernels_from_def(text: str) -> tuple[KernelInfo, ...]:
-    """The kernel table as the build makes it from kernels.def: 16 kernels for each tile."""
-    pattern = r"^BWGEMM_TILE\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)\)"
-    table = []
-    for arch, tm, tn, tk, cm, cn, schedule in re.findall(pattern, text, re.MULTILINE):
-        for in_name in ("bf16", "f16"):
-            for out_name in (in_name, "f32"):
-                for majors in ("kn", "kk", "mn", "mk"):
-                    name = (
-                        f"{arch}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}_{schedule}"
-                    )
-                    table.append(
-                        KernelInfo(
-                            name,
-                            arch,
-                            _DTYPES[in_name],
-                            _DTYPES[out_name],
-                            *majors,
-                            *map(int, (tm, tn, tk, cm, cn)),
-                            schedule,
-                            stages=4,
-                            alignment_bytes=16,
-                        )
-                    )
-    return tuple(table)
+GPU_MARKS = {"gpu", "sm90", "sm100", "multigpu"}
 
 
 def _gpu() -> jax.Device | None:
@@ -65,34 +37,36 @@ def _gpu() -> jax.Device | None:
     return client.local_devices()[0] if client is not None else None
 
 
-def gpu_skip_reason(marks: set[str]) -> str | None:
-    """Why a test with these markers cannot run on this machine; None when it can."""
-    if not marks & {"gpu", "sm90", "sm100", "multigpu"}:
+def unmet_gpu_need(marks: set[str]) -> tuple[str, bool] | None:
+    """Why a test with these markers cannot run here, and whether BWGEMM_REQUIRE_GPU excuses it.
+
+    Excused is what a machine with a supported GPU could not have tested either: another
+    architecture than its GPU's, or more GPUs than it has.
+    """
+    if not marks & GPU_MARKS:
         return None
     gpu = _gpu()
     if gpu is None:
-        return "no NVIDIA GPU"
+        return "no NVIDIA GPU", False
     if runtime.extension() is None:
-        return "the kernels were not built"
+        return "the kernels were not built", False
     target = runtime.device_target(gpu).target
     if target is None:
-        return f"no kernels for {gpu.device_kind}"
+        return f"no kernels for {gpu.device_kind}", False
     for arch in ("sm90", "sm100"):
         if arch in marks and target.arch != arch:
-            return f"needs {arch}, this GPU is {target.arch}"
+            return f"needs {arch}, this GPU is {target.arch}", True
     if "multigpu" in marks and len(gpu.client.local_devices()) < 2:
-        return "needs two GPUs"
+        return "needs two GPUs", True
     return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    marks = {mark.name for mark in item.iter_markers()}
-    reason = gpu_skip_reason(marks)
-    if reason is None:
+    unmet = unmet_gpu_need({mark.name for mark in item.iter_markers()})
+    if unmet is None:
         return
-    # BWGEMM_REQUIRE_GPU=1 turns "could not test" into a failure. Another architecture than this
-    # GPU's, or more GPUs than it has, is not something this machine could have tested.
-    if os.environ.get("BWGEMM_REQUIRE_GPU") == "1" and not marks & {"sm90", "sm100", "multigpu"}:
+    reason, excused = unmet
+    if os.environ.get("BWGEMM_REQUIRE_GPU") == "1" and not excused:
         pytest.fail(f"BWGEMM_REQUIRE_GPU=1, but {reason}", pytrace=False)
     pytest.skip(reason)
 
@@ -100,7 +74,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
     """CPU tests run on the CPU, whatever else the machine has."""
-    if {m.name for m in request.node.iter_markers()} & {"gpu", "sm90", "sm100", "multigpu"}:
+    if {mark.name for mark in request.node.iter_markers()} & GPU_MARKS:
         yield
         return
     with jax.default_device(jax.devices("cpu")[0]):
@@ -118,11 +92,10 @@ def kernel_table() -> Iterator[tuple[KernelInfo, ...]]:
     if runtime.extension() is not None:
         yield runtime.kernels()
         return
-    table = kernels_from_def(KERNELS_DEF.read_text())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "kernels", lambda: table)
+        patch.setattr(runtime, "kernels", described_kernels)
         patch.setattr(runtime, "workspace_bytes", lambda *_: 4096)
-        yield table
+        yield described_kernels()
 
 
 @pytest.fixture
