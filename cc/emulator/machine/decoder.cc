@@ -77,6 +77,13 @@ Type Decoder::maybe_type() {
   return {};
 }
 
+Type Decoder::peek_type() const {
+  for (std::string_view mod : mods_) {
+    if (const Type type = parse_type(mod)) return type;
+  }
+  return {};
+}
+
 Type Decoder::type() {
   const Type found = maybe_type();
   if (!found) error("instruction without a type");
@@ -271,6 +278,7 @@ uint32_t Decoder::label(const Operand& o) {
   return builder_.label(o.name, line());
 }
 
+Row Decoder::carry_row() { return builder_.carry_row(); }
 Row Decoder::constant(uint64_t value, int bits) { return builder_.constant(value, bits); }
 
 void Decoder::unsupported(const std::string& what) const { throw Error(ErrorKind::kUnsupported, line(), "unsupported " + what); }

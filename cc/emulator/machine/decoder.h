@@ -52,6 +52,7 @@ class Decoder {
   std::string_view mod_prefix(std::string_view prefix);                      // e.g. "L2::": the first modifier so starting
   Type type();                         // consumes the first remaining type suffix; error if none
   Type maybe_type();                   // the same, Type{} if none
+  Type peek_type() const;              // the first remaining type suffix, not consumed
   std::string_view next_mod() const;   // first remaining modifier, "" if none
   void ignore_mods(std::initializer_list<std::string_view> names);
   // .shared, .shared::cta, .shared::cluster, .global, .const, .local, .param, .param::entry ...; default generic.
@@ -115,6 +116,8 @@ class Decoder {
 
   [[noreturn]] void unsupported(const std::string& what) const;  // Error{kUnsupported}
   [[noreturn]] void error(const std::string& what) const;        // Error{kParse}
+
+  Row carry_row();  // the carry flag of add.cc and friends (PTX ISA 9.7.2), one row per kernel
 
   KernelBuilder& builder() { return builder_; }
 

@@ -36,6 +36,7 @@ class KernelBuilder {
   const std::vector<std::string_view>* branch_targets(std::string_view name) const;
   void keep(std::shared_ptr<void> memory) { kernel_.owned.push_back(std::move(memory)); }
   Row new_row(int bits);
+  Row carry_row() { return carry_ == kNoRow ? carry_ = new_row(32) : carry_; }
 
   // Calls: where a function starts, where it keeps its formal parameters and its return address.
   struct FunctionInfo {
@@ -68,6 +69,7 @@ class KernelBuilder {
   FunctionInfo* current_ = nullptr;
   const ptx::Statement* statement_ = nullptr;
   uint32_t pc_ = 0;
+  Row carry_ = kNoRow;
   std::unordered_map<uint64_t, Row> constants32_, constants64_;
   std::unordered_map<uint64_t, Row> specials_;
   std::unordered_map<std::string, Row> addresses_;

@@ -97,14 +97,15 @@ void Launch::submit(Warp& warp, std::unique_ptr<AsyncOp> op, uint64_t queue) {
     free_ops_.push_back({std::move(op), 0});
     return;
   }
-  for (auto& [id, ops] : queues_) {
-    if (id == queue) {
-      ops.push_back(std::move(op));
+  for (auto& known : queues_) {
+    if (known->id == queue) {
+      known->ops.push_back(std::move(op));
       return;
     }
   }
-  queues_.emplace_back(queue, std::deque<std::unique_ptr<AsyncOp>>());
-  queues_.back().second.push_back(std::move(op));
+  queues_.push_back(std::make_unique<Queue>());
+  queues_.back()->id = queue;
+  queues_.back()->ops.push_back(std::move(op));
 }
 
 void Launch::step_async() {
@@ -112,7 +113,7 @@ void Launch::step_async() {
   const uint32_t pick = random_.below(choices);
   const bool free = pick < free_ops_.size();
   const size_t slot = free ? pick : pick - free_ops_.size();
-  AsyncOp& op = free ? *free_ops_[slot].op : *queues_[slot].second.front();
+  AsyncOp& op = free ? *free_ops_[slot].op : *queues_[slot]->ops.front();
   now_ += 2;
   progress();
   if (!op.step(*this)) return;
@@ -128,8 +129,8 @@ void Launch::step_async() {
     free_ops_[slot] = std::move(free_ops_.back());
     free_ops_.pop_back();
   } else {
-    queues_[slot].second.pop_front();
-    if (queues_[slot].second.empty()) {
+    queues_[slot]->ops.pop_front();
+    if (queues_[slot]->ops.empty()) {
       queues_[slot] = std::move(queues_.back());
       queues_.pop_back();
     }
@@ -365,6 +366,11 @@ void Launch::warp_exited(Warp& w) {
   Cta& cta = *w.cta_;
   progress();
   --cta.live_warps_;
+  // An arrival at the cluster barrier without a wait: exited threads are no longer expected, so they must not be counted either.
+  Cluster& group = *cta.cluster_;
+  if (w.cluster_arrived_ != 0 && w.cluster_generation_ == group.barrier_generation) {
+    group.barrier_arrived -= std::min<uint32_t>(group.barrier_arrived, kWarpSize);
+  }
   // A barrier of all threads may now be complete: its waiters look again.
   for (uint32_t id = 0; id < 16; ++id) wake(wait_key(&cta.barriers_[id]));
   wake(wait_key(cta.cluster_));

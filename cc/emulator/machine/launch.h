@@ -202,7 +202,11 @@ class Launch {
   std::vector<Warp*> warps_;  // all live ones
   std::vector<Warp*> ready_;  // those with a ready group
   std::vector<Pending> free_ops_;                                   // queue 0
-  std::vector<std::pair<uint64_t, std::deque<std::unique_ptr<AsyncOp>>>> queues_;  // ordered ones, non-empty
+  struct Queue {
+    uint64_t id;
+    std::deque<std::unique_ptr<AsyncOp>> ops;
+  };
+  std::vector<std::unique_ptr<Queue>> queues_;                      // ordered ones, never empty
   std::vector<std::unique_ptr<uint32_t[]>> register_files_;         // for reuse
 };
 

@@ -81,7 +81,7 @@ void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& ori
   launch.progress();
 }
 
-uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin, bool drop) {
   State s = checked(launch, cta, offset, origin);
   const uint64_t token = pack(s);
   if (count == 0 || count > s.pending) {
@@ -89,8 +89,28 @@ uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t cou
                                 cta.linear(), s.pending, s.expected));
   }
   s.pending -= count;
+  if (drop) {
+    if (count > s.expected) launch.fault(origin, format("arrive_drop of %u on mbarrier 0x%x, which expects %u", count, offset, s.expected));
+    s.expected -= count;
+  }
   finish(launch, cta, offset, s);
   return token;
+}
+
+uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+  return arrive(launch, cta, offset, count, origin, false);
+}
+
+uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+  return arrive(launch, cta, offset, count, origin, true);
+}
+
+void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+  State s = checked(launch, cta, offset, origin);
+  if (count > kCountLimit - s.pending) launch.fault(origin, format("mbarrier 0x%x: too many pending arrivals", offset));
+  s.pending += count;
+  store(cta, offset, s);
+  launch.progress();
 }
 
 void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin) {

@@ -14,6 +14,10 @@ void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, co
 void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin);
 // arrive: `count` pending arrivals less; returns the state token from before. expect/complete: tx-count more/less.
 uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
+// The same, and one participant less in every later phase.
+uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
+// One more pending arrival in the current phase (cp.async.mbarrier.arrive).
+void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
 void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin);
 void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin);
 // Has the phase with this parity completed (test_wait.parity)?

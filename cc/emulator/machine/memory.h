@@ -80,6 +80,11 @@ class SharedMemory {
   void begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin, bool same_pipe = false);
   void end_async_read(uint32_t offset, uint32_t bytes);
 
+  // Copies of the generic proxy that finish late (cp.async) leave their stamp at the end.
+  void stamp(uint32_t offset, uint32_t bytes, uint32_t writer_stamp) {
+    for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) shadow_[g].writer = writer_stamp;
+  }
+
   // --- Generic proxy: called by ld/st/atom and friends; the range must be inside. Fault on a conflict.
   void check_read(Warp& warp, uint32_t offset, uint32_t bytes) {
     if (!checks_.async_hazards && !checks_.uninitialized) return;

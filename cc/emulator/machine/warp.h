@@ -134,6 +134,15 @@ class Warp {
   AsyncGroups& bulk_groups(int lane);
   AsyncGroups& wgmma_groups();  // wgmma.commit_group is warp-wide
 
+  // Lanes that have arrived at the cluster barrier and not waited yet, and the generation they arrived in.
+  uint32_t cluster_arrived_lanes() const { return cluster_arrived_; }
+  uint64_t cluster_generation() const { return cluster_generation_; }
+  void set_cluster_arrived(uint32_t mask, uint64_t generation) {
+    cluster_arrived_ |= mask;
+    cluster_generation_ = generation;
+  }
+  void clear_cluster_arrived(uint32_t mask) { cluster_arrived_ &= ~mask; }
+
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
 
  private:
@@ -157,6 +166,8 @@ class Warp {
   uint32_t cluster_warp_ = 0;  // index among all warps of the cluster
   uint32_t live_ = 0, existing_ = 0;
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
+  uint32_t cluster_arrived_ = 0;
+  uint64_t cluster_generation_ = 0;
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;

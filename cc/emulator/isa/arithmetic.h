@@ -1,0 +1,33 @@
+// Decoders of arithmetic mnemonics that exist for several kinds of types; float.cc's entries choose among them by the type suffix.
+#pragma once
+
+#include "emulator/machine/decoder.h"
+
+namespace bwgemm::emulator {
+
+// integer.cc
+void decode_integer_add(Decoder& d);
+void decode_integer_sub(Decoder& d);
+void decode_integer_mul(Decoder& d);
+void decode_integer_mad(Decoder& d);
+void decode_integer_min(Decoder& d);
+void decode_integer_max(Decoder& d);
+void decode_integer_abs(Decoder& d);
+void decode_integer_neg(Decoder& d);
+void decode_integer_div(Decoder& d);
+// half.cc
+void decode_half_add(Decoder& d);
+void decode_half_sub(Decoder& d);
+void decode_half_mul(Decoder& d);
+void decode_half_fma(Decoder& d);
+void decode_half_min(Decoder& d);
+void decode_half_max(Decoder& d);
+void decode_half_abs(Decoder& d);
+void decode_half_neg(Decoder& d);
+void decode_half_ex2(Decoder& d);
+void decode_half_tanh(Decoder& d);
+void decode_mixed_add(Decoder& d);
+void decode_mixed_sub(Decoder& d);
+void decode_mixed_fma(Decoder& d);
+
+}  // namespace bwgemm::emulator

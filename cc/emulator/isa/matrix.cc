@@ -1,0 +1,332 @@
+// Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync (PTX ISA 9.7.14.5), movmatrix.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "emulator/isa/isa.h"
+#include "emulator/isa/lanes.h"
+#include "emulator/isa/numbers.h"
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+struct MatrixAccess {
+  Address addr;
+  bool generic = false;
+  bool trans = false;
+  int count = 1;
+  Row rows[4];
+};
+
+uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, bool write) {
+  const uint64_t address = w.address(a.addr, lane);
+  if (a.generic) return w.generic(address, lane, 16, 16, write);
+  const auto ref = w.shared(address, 16, 16, false);
+  if (write) {
+    ref.cta->shared().note_write(w, ref.offset, 16, w.proxy_stamp());
+  } else {
+    ref.cta->shared().check_read(w, ref.offset, 16);
+  }
+  return ref.cta->shared().data(ref.offset);
+}
+
+// 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i; lane t holds row t / 4, columns 2 (t % 4) and the next.
+Step exec_ldmatrix(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
+  if (mask != kFullMask) w.fault("ldmatrix needs all 32 lanes");
+  uint16_t matrix[4][8][8];
+  for (int i = 0; i < 8 * a.count; ++i) std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, false), 16);
+  for (int m = 0; m < a.count; ++m) {
+    uint32_t* d = w.r32(a.rows[m]);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const int r = lane / 4, c = 2 * (lane % 4);
+      d[lane] = a.trans ? matrix[m][c][r] | static_cast<uint32_t>(matrix[m][c + 1][r]) << 16
+                        : matrix[m][r][c] | static_cast<uint32_t>(matrix[m][r][c + 1]) << 16;
+    }
+  }
+  return Step::kNext;
+}
+
+Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
+  if (mask != kFullMask) w.fault("stmatrix needs all 32 lanes");
+  uint16_t matrix[4][8][8];
+  for (int m = 0; m < a.count; ++m) {
+    const uint32_t* s = w.r32(a.rows[m]);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const int r = lane / 4, c = 2 * (lane % 4);
+      const uint16_t low = static_cast<uint16_t>(s[lane]), high = static_cast<uint16_t>(s[lane] >> 16);
+      if (a.trans) {
+        matrix[m][c][r] = low;
+        matrix[m][c + 1][r] = high;
+      } else {
+        matrix[m][r][c] = low;
+        matrix[m][r][c + 1] = high;
+      }
+    }
+  }
+  for (int i = 0; i < 8 * a.count; ++i) std::memcpy(row_address(w, a, i, true), matrix[i / 8][i % 8], 16);
+  w.launch().progress();
+  return Step::kNext;
+}
+
+// 16x8 matrices of bytes, stored transposed: lane t holds, of matrix m, the elements (rows 4 (t % 4) .., column t / 4) in one register; memory rows
+// have 16 bytes (stmatrix.m16n8.trans.b8).
+Step exec_stmatrix_b8(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
+  if (mask != kFullMask) w.fault("stmatrix needs all 32 lanes");
+  for (int m = 0; m < a.count; ++m) {
+    uint8_t rows[8][16];
+    const uint32_t* s = w.r32(a.rows[m]);
+    for (int lane = 0; lane < kWarpSize; ++lane) std::memcpy(&rows[lane / 4][4 * (lane % 4)], &s[lane], 4);
+    for (int r = 0; r < 8; ++r) std::memcpy(row_address(w, a, 8 * m + r, true), rows[r], 16);
+  }
+  w.launch().progress();
+  return Step::kNext;
+}
+
+void decode_matrix_access(Decoder& d, bool store) {
+  auto* a = d.make_aux<MatrixAccess>();
+  if (!d.mod("sync") || !d.mod("aligned")) d.error("needs .sync.aligned");
+  const auto shape = d.mod_one_of({"m8n8", "m16n16", "m8n16", "m16n8"});
+  const auto count = d.mod_one_of({"x1", "x2", "x4"});
+  a->count = count == "x4" ? 4 : count == "x2" ? 2 : 1;
+  a->trans = d.mod("trans");
+  const auto space = d.space();
+  a->generic = space.space == ptx::Space::kGeneric;
+  if (space.cluster) d.unsupported(".shared::cluster");
+  const auto type = d.next_mod();
+  d.expect_operands(2, 2);
+  const bool bytes = store && shape == "m16n8" && type == "b8" && a->trans;
+  if (!bytes && (shape != "m8n8" || type != "b16")) d.unsupported("matrix shape or type ." + std::string(shape) + "." + std::string(type));
+  d.mod(type);
+  const ptx::Operand& registers = d.operand(store ? 1 : 0);
+  const auto* items = Decoder::vector_items(registers);
+  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count)) d.error("the vector operand has another number of elements");
+  for (int i = 0; i < a->count; ++i) {
+    const ptx::Operand& item = items == nullptr ? registers : (*items)[static_cast<size_t>(i)];
+    a->rows[i] = store ? d.src(item, 32) : d.dst(item, 32);
+  }
+  a->addr = d.address(store ? 0 : 1, a->generic ? ptx::Space::kGeneric : ptx::Space::kShared);
+  d.out().flags |= kConverge;
+  d.out().exec = bytes ? exec_stmatrix_b8 : store ? exec_stmatrix : exec_ldmatrix;
+}
+void decode_ldmatrix(Decoder& d) { decode_matrix_access(d, false); }
+void decode_stmatrix(Decoder& d) { decode_matrix_access(d, true); }
+
+// Transposes an 8x8 matrix held in the fragment layout.
+Step exec_movmatrix(Warp& w, const Instr& in, uint32_t mask) {
+  if (mask != kFullMask) w.fault("movmatrix needs all 32 lanes");
+  const uint32_t* s = w.r32(in.op[1]);
+  uint16_t m[8][8];
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    m[lane / 4][2 * (lane % 4)] = static_cast<uint16_t>(s[lane]);
+    m[lane / 4][2 * (lane % 4) + 1] = static_cast<uint16_t>(s[lane] >> 16);
+  }
+  uint32_t* d = w.r32(in.op[0]);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    d[lane] = m[2 * (lane % 4)][lane / 4] | static_cast<uint32_t>(m[2 * (lane % 4) + 1][lane / 4]) << 16;
+  }
+  return Step::kNext;
+}
+
+void decode_movmatrix(Decoder& d) {
+  d.ignore_mods({"sync", "aligned", "m8n8", "trans", "b16"});
+  decode_operands(d, 1, 32, 32);
+  d.out().flags |= kConverge;
+  d.out().exec = exec_movmatrix;
+}
+
+// ---- mma.sync. For m16n8kK with elements of e to a 32-bit register (PTX ISA 9.7.14.5.x, figures of the fragments), lane = 4 g + t:
+// register 2 b + h of A holds row g + 8 h, columns 4 e b + e t + (0 .. e-1); register b of B holds column g, the same rows;
+// C and D hold rows g and g + 8, columns 2 t and 2 t + 1.
+
+enum class Element : uint8_t { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kS4, kU4 };
+
+struct Mma {
+  int k = 0;
+  Element a_type, b_type;
+  bool integer = false, satfinite = false;
+  bool half_c = false, half_d = false;  // f16 accumulators
+  int a_count = 0, b_count = 0, c_count = 0, d_count = 0;
+  Row a[4], b[2], c[4], d[4];
+};
+
+int element_bits(Element e) {
+  switch (e) {
+    case Element::kTf32: return 32;
+    case Element::kF16:
+    case Element::kBf16: return 16;
+    case Element::kS4:
+    case Element::kU4: return 4;
+    default: return 8;
+  }
+}
+
+double element(Element e, uint32_t bits) {
+  switch (e) {
+    case Element::kF16: return f16_to_f32(bits);
+    case Element::kBf16: return bf16_to_f32(bits);
+    case Element::kTf32: return f32_of(bits & ~0x1FFFu);
+    case Element::kE4m3: return decode_float(bits, kE4m3Format);
+    case Element::kE5m2: return decode_float(bits, kE5m2Format);
+    case Element::kS8: return static_cast<int8_t>(bits);
+    case Element::kU8: return bits & 0xFF;
+    case Element::kS4: return static_cast<int32_t>(bits << 28) >> 28;
+    case Element::kU4: return bits & 0xF;
+  }
+  return 0;
+}
+
+Step exec_mma(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& m = *static_cast<const Mma*>(in.aux);
+  if (mask != kFullMask) w.fault("mma.sync needs all 32 lanes");
+  double a[16][64], b[64][8];
+  const int bits = element_bits(m.a_type), e = 32 / bits;
+  const uint32_t field = bits == 32 ? ~0u : (1u << bits) - 1;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < m.a_count; ++r) {
+      const uint32_t word = w.r32(m.a[r])[lane];
+      for (int i = 0; i < e; ++i) a[g + 8 * (r % 2)][4 * e * (r / 2) + e * t + i] = element(m.a_type, word >> (bits * i) & field);
+    }
+    for (int r = 0; r < m.b_count; ++r) {
+      const uint32_t word = w.r32(m.b[r])[lane];
+      for (int i = 0; i < e; ++i) b[4 * e * r + e * t + i][g] = element(m.b_type, word >> (bits * i) & field);
+    }
+  }
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    uint32_t out[4];
+    for (int i = 0; i < 4; ++i) {
+      const int row = g + 8 * (i / 2), col = 2 * t + i % 2;
+      double sum = 0;  // exact for integers, and more than the machine keeps for floats
+      for (int k = 0; k < m.k; ++k) sum += a[row][k] * b[k][col];
+      if (m.integer) {
+        const int64_t exact = static_cast<int64_t>(sum) + static_cast<int32_t>(w.r32(m.c[i])[lane]);
+        out[i] = m.satfinite ? static_cast<uint32_t>(static_cast<int32_t>(std::clamp<int64_t>(exact, INT32_MIN, INT32_MAX))) : static_cast<uint32_t>(exact);
+      } else {
+        const double c = m.half_c ? f16_to_f32(w.r32(m.c[i / 2])[lane] >> (16 * (i % 2)) & 0xFFFF) : f32_of(w.r32(m.c[i])[lane]);
+        const float value = static_cast<float>(sum + c);
+        out[i] = m.half_d ? f32_to_f16_rn(value) : bits_of(value);
+      }
+    }
+    // Each lane reads and writes its own accumulators only, so D may be C.
+    if (m.half_d) {
+      for (int i = 0; i < 2; ++i) w.r32(m.d[i])[lane] = out[2 * i] | out[2 * i + 1] << 16;
+    } else {
+      for (int i = 0; i < 4; ++i) w.r32(m.d[i])[lane] = out[i];
+    }
+  }
+  w.launch().stats().mma_flops += uint64_t{2} * 16 * 8 * static_cast<uint64_t>(m.k);
+  ++w.launch().stats().mma_instructions;
+  ++w.launch().warp_stats(w.origin()).mma;
+  return Step::kNext;
+}
+
+// mma.m8n8k4 on f64: A row g column t, B row t column g, C row g columns 2 t, 2 t + 1.
+Step exec_mma_f64(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& m = *static_cast<const Mma*>(in.aux);
+  if (mask != kFullMask) w.fault("mma.sync needs all 32 lanes");
+  double out[kWarpSize][2];
+  const double *a = w.f64(m.a[0]), *b = w.f64(m.b[0]);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    for (int i = 0; i < 2; ++i) {
+      double sum = w.f64(m.c[i])[lane];
+      for (int k = 0; k < 4; ++k) sum = std::fma(a[lane / 4 * 4 + k], b[(2 * (lane % 4) + i) * 4 + k], sum);
+      out[lane][i] = sum;
+    }
+  }
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    for (int i = 0; i < 2; ++i) w.f64(m.d[i])[lane] = out[lane][i];
+  }
+  w.launch().stats().mma_flops += 2 * 8 * 8 * 4;
+  ++w.launch().stats().mma_instructions;
+  ++w.launch().warp_stats(w.origin()).mma;
+  return Step::kNext;
+}
+
+int take_rows(Decoder& d, size_t operand, bool destination, int bits, int expected, Row* rows) {
+  const ptx::Operand& o = d.operand(operand);
+  const auto* items = Decoder::vector_items(o);
+  const int n = items == nullptr ? 1 : static_cast<int>(items->size());
+  if (n != expected) d.error(format("operand %zu has %d registers, this shape needs %d", operand + 1, n, expected));
+  for (int i = 0; i < n; ++i) {
+    const ptx::Operand& item = items == nullptr ? o : (*items)[static_cast<size_t>(i)];
+    rows[i] = destination ? d.dst(item, bits) : d.src(item, bits);
+  }
+  return n;
+}
+
+void decode_mma(Decoder& d) {
+  auto* m = d.make_aux<Mma>();
+  if (!d.mod("aligned")) d.error("mma.sync needs .aligned");
+  const auto shape = d.mod_one_of({"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64", "m8n8k4"});
+  if (shape.empty()) d.unsupported("shape" + d.mods_left());
+  if (!d.mod("row") || !d.mod("col")) d.unsupported("layout other than .row.col");
+  m->satfinite = d.mod("satfinite");
+  d.mod("kind::f8f6f4");
+  d.expect_operands(4, 4);
+  d.out().flags |= kConverge;
+  // The types are the last four modifiers: D, A, B, C.
+  std::array<std::string_view, 4> types;
+  for (auto& type : types) {
+    type = d.next_mod();
+    if (type.empty() || !d.mod(type)) d.error("mma.sync needs four types");
+  }
+  if (shape == "m8n8k4") {
+    for (auto type : types) {
+      if (type != "f64") d.unsupported("type ." + std::string(type) + " with m8n8k4");
+    }
+    take_rows(d, 0, true, 64, 2, m->d);
+    take_rows(d, 1, false, 64, 1, m->a);
+    take_rows(d, 2, false, 64, 1, m->b);
+    take_rows(d, 3, false, 64, 2, m->c);
+    d.out().exec = exec_mma_f64;
+    return;
+  }
+  static constexpr std::pair<std::string_view, Element> kElements[] = {
+      {"f16", Element::kF16}, {"bf16", Element::kBf16}, {"tf32", Element::kTf32}, {"e4m3", Element::kE4m3}, {"e5m2", Element::kE5m2},
+      {"s8", Element::kS8},   {"u8", Element::kU8},     {"s4", Element::kS4},     {"u4", Element::kU4}};
+  const auto pick = [&](std::string_view name) {
+    for (const auto& [text, e] : kElements) {
+      if (text == name) return e;
+    }
+    d.unsupported("type ." + std::string(name));
+  };
+  m->a_type = pick(types[1]);
+  m->b_type = pick(types[2]);
+  m->k = std::stoi(std::string(shape.substr(6)));
+  const int bits = element_bits(m->a_type);
+  if (element_bits(m->b_type) != bits) d.unsupported("A and B of different widths");
+  m->integer = types[0] == "s32";
+  const bool integer_inputs = m->a_type >= Element::kS8;
+  if (m->integer != integer_inputs || (m->b_type >= Element::kS8) != integer_inputs || (m->integer && types[3] != "s32")) d.unsupported("combination of types");
+  if (!m->integer) {
+    if ((types[0] != "f32" && types[0] != "f16") || (types[3] != "f32" && types[3] != "f16")) d.unsupported("accumulator type");
+    m->half_d = types[0] == "f16";
+    m->half_c = types[3] == "f16";
+  }
+  // One block of k is 4 e columns; one or two of them.
+  const int block = 4 * 32 / bits;
+  const int blocks = m->k / block;
+  if (m->k % block != 0 || blocks < 1 || blocks > 2) d.unsupported("shape ." + std::string(shape) + " with ." + std::string(types[1]));
+  m->d_count = take_rows(d, 0, true, 32, m->half_d ? 2 : 4, m->d);
+  m->a_count = take_rows(d, 1, false, 32, 2 * blocks, m->a);
+  m->b_count = take_rows(d, 2, false, 32, blocks, m->b);
+  m->c_count = take_rows(d, 3, false, 32, m->half_c ? 2 : 4, m->c);
+  d.out().exec = exec_mma;
+}
+
+}  // namespace
+
+void register_matrix(IsaTable& t) {
+  t.add({"ldmatrix", decode_ldmatrix, "9.7.14.5.15"});
+  t.add({"stmatrix", decode_stmatrix, "9.7.14.5.16"});
+  t.add({"movmatrix", decode_movmatrix, "9.7.14.5.17"});
+  t.add({"mma.sync", decode_mma, "9.7.14.5.14"});
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,347 @@
+// mbarrier.* (PTX ISA 9.7.13.15) and the stores that signal one: st.async, red.async (9.7.9.12, 9.7.13.7).
+#include "emulator/machine/mbarrier.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/isa/isa.h"
+#include "emulator/isa/lanes.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+struct Args {
+  Address addr;
+  Row count = kNoRow;  // arrivals, tx-count, parity or expected count
+  Row state = kNoRow;  // 64-bit token, read or written
+  bool cluster = false;
+  bool drop = false, expect = false, parity = false;
+  Pred result = kNoRow;
+};
+
+const Args& args_of(const Instr& in) { return *static_cast<const Args*>(in.aux); }
+
+Warp::SharedRef locate(Warp& w, const Args& a, int lane) { return w.shared(w.address(a.addr, lane), 8, 8, a.cluster); }
+
+Args* decode_common(Decoder& d, size_t address_operand) {
+  auto* a = d.make_aux<Args>();
+  d.ignore_mods({"release", "acquire", "relaxed", "cta", "cluster", "b64"});
+  const auto space = d.space();
+  if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric) d.error("an mbarrier lies in shared memory");
+  // A generic address may name another CTA's memory only with the instructions that allow .shared::cluster; shared() checks the rank.
+  a->cluster = space.cluster || space.space == ptx::Space::kGeneric;
+  a->addr = d.address(address_operand, ptx::Space::kShared);
+  return a;
+}
+
+Step exec_init(Warp& w, const Instr& in, uint32_t mask) {
+  const Args& a = args_of(in);
+  const uint32_t* count = w.r32(a.count);
+  for_lanes(mask, [&](int lane) {
+    const auto ref = locate(w, a, lane);
+    mbarrier_init(w.launch(), *ref.cta, ref.offset, count[lane], w.origin());
+  });
+  return Step::kNext;
+}
+
+void decode_init(Decoder& d) {
+  d.expect_operands(2, 2);
+  decode_common(d, 0)->count = d.src(1, 32);
+  d.out().exec = exec_init;
+}
+
+Step exec_inval(Warp& w, const Instr& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const auto ref = locate(w, args_of(in), lane);
+    mbarrier_inval(w.launch(), *ref.cta, ref.offset, w.origin());
+  });
+  return Step::kNext;
+}
+
+void decode_inval(Decoder& d) {
+  d.expect_operands(1, 1);
+  decode_common(d, 0);
+  d.out().exec = exec_inval;
+}
+
+Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
+  const Args& a = args_of(in);
+  w.release();
+  for_lanes(mask, [&](int lane) {
+    const auto ref = locate(w, a, lane);
+    const uint32_t count = a.count == kNoRow ? 1 : w.r32(a.count)[lane];
+    uint64_t token;
+    if (a.expect) mbarrier_expect_tx(w.launch(), *ref.cta, ref.offset, count, w.origin());
+    const uint32_t arrivals = a.expect ? 1 : count;
+    if (a.drop) {
+      token = mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin());
+    } else {
+      token = mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin());
+    }
+    if (a.state != kNoRow) w.r64(a.state)[lane] = token;
+  });
+  return Step::kNext;
+}
+
+void decode_arrive_any(Decoder& d, bool drop) {
+  const bool expect = d.mod("expect_tx"), no_complete = d.mod("noComplete");
+  // The state may be left out together with its comma for remote barriers.
+  const size_t at = d.operand(0).kind == ptx::Operand::Kind::kAddress ? 0 : 1;
+  Args* a = decode_common(d, at);
+  d.expect_operands(at + 1, at + 2);
+  if (at == 1) a->state = d.dst(0, 64, false, true);
+  if (d.count() == at + 2) a->count = d.src(at + 1, 32);
+  if ((expect || no_complete) && a->count == kNoRow) d.error("missing count");
+  a->drop = drop;
+  a->expect = expect;
+  d.out().exec = exec_arrive;
+}
+
+void decode_arrive(Decoder& d) { decode_arrive_any(d, false); }
+void decode_arrive_drop(Decoder& d) { decode_arrive_any(d, true); }
+
+Step exec_expect_tx(Warp& w, const Instr& in, uint32_t mask) {
+  const Args& a = args_of(in);
+  for_lanes(mask, [&](int lane) {
+    const auto ref = locate(w, a, lane);
+    mbarrier_expect_tx(w.launch(), *ref.cta, ref.offset, w.r32(a.count)[lane], w.origin());
+  });
+  return Step::kNext;
+}
+
+Step exec_complete_tx(Warp& w, const Instr& in, uint32_t mask) {
+  const Args& a = args_of(in);
+  for_lanes(mask, [&](int lane) {
+    const auto ref = locate(w, a, lane);
+    mbarrier_complete_tx(w.launch(), *ref.cta, ref.offset, w.r32(a.count)[lane], w.origin());
+  });
+  return Step::kNext;
+}
+
+void decode_tx(Decoder& d, ExecFn exec) {
+  d.expect_operands(2, 2);
+  decode_common(d, 0)->count = d.src(1, 32);
+  d.out().exec = exec;
+}
+void decode_expect_tx(Decoder& d) { decode_tx(d, exec_expect_tx); }
+void decode_complete_tx(Decoder& d) { decode_tx(d, exec_complete_tx); }
+
+// ---- test_wait and try_wait
+
+std::string describe_wait(const Warp&, const WaitInfo& info) {
+  std::string text = mbarrier_describe(*info.cta, static_cast<uint32_t>(info.a));
+  if (info.c != 0) text += format(" (waits for the end of the phase with parity %u)", static_cast<uint32_t>(info.b));
+  return text;
+}
+
+uint32_t test(Warp& w, const Args& a, uint32_t mask) {
+  uint32_t result = 0;
+  uint64_t last_address = ~uint64_t{0};
+  uint64_t last_value = 0;
+  bool last = false;
+  for_lanes(mask, [&](int lane) {
+    const uint64_t address = w.address(a.addr, lane);
+    const uint64_t value = a.parity ? w.r32(a.count)[lane] : w.r64(a.state)[lane];
+    if (address != last_address || value != last_value) {
+      const auto ref = w.shared(address, 8, 8, a.cluster);
+      if (a.parity && value > 1) w.fault("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(value));
+      last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset, static_cast<uint32_t>(value), w.origin())
+                      : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
+      last_address = address;
+      last_value = value;
+    }
+    result |= static_cast<uint32_t>(last) << lane;
+  });
+  return result;
+}
+
+// Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or some time has passed: PTX allows try_wait to
+// suspend, and for test_wait the lanes are merely slow. Now and then the answer is "no" at once, as on the machine.
+Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
+  const Args& a = args_of(in);
+  const uint32_t result = test(w, a, mask);
+  if (result == 0 && !w.timed_out() && w.launch().random().below(8) != 0) {
+    const int lane = first_lane(mask);
+    const auto ref = locate(w, a, lane);
+    WaitInfo info;
+    info.describe = describe_wait;
+    info.name = in.sub != 0 ? "mbarrier.try_wait" : "mbarrier.test_wait";
+    info.cta = ref.cta;
+    info.a = ref.offset;
+    info.b = a.parity ? w.r32(a.count)[lane] : 0;
+    info.c = a.parity;
+    return w.block_timed(mbarrier_key(*ref.cta, ref.offset), info);
+  }
+  w.set_pred(a.result, mask, result);
+  return Step::kNext;
+}
+
+void decode_wait(Decoder& d, bool try_wait) {
+  const bool parity = d.mod("parity");
+  Args* a = decode_common(d, 1);
+  d.expect_operands(3, try_wait ? 4 : 3);
+  a->parity = parity;
+  a->result = d.pred_dst(0);
+  if (parity) {
+    a->count = d.src(2, 32);
+  } else {
+    a->state = d.src(2, 64);
+  }
+  if (d.count() == 4) d.src(3, 32);  // suspend time hint
+  d.out().sub = try_wait;
+  d.out().exec = exec_wait;
+}
+void decode_test_wait(Decoder& d) { decode_wait(d, false); }
+void decode_try_wait(Decoder& d) { decode_wait(d, true); }
+
+Step exec_pending_count(Warp& w, const Instr& in, uint32_t mask) {
+  uint32_t* d = w.r32(in.op[0]);
+  const uint64_t* state = w.r64(in.op[1]);
+  for_lanes(mask, [&](int lane) { d[lane] = mbarrier_pending_of_token(state[lane]); });
+  return Step::kNext;
+}
+
+void decode_pending_count(Decoder& d) {
+  d.mod("b64");
+  d.expect_operands(2, 2);
+  d.out().op[0] = d.dst(0, 32);
+  d.out().op[1] = d.src(1, 64);
+  d.out().exec = exec_pending_count;
+}
+
+// ---- st.async / red.async: an asynchronous write to a CTA of the cluster that completes bytes on an mbarrier of the same CTA.
+
+enum class AsyncKind : uint8_t { kStore, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
+
+struct AsyncArgs {
+  Address to, barrier;
+  Row rows[4];
+  int count = 1, bits = 32;
+  bool is_signed = false;
+  AsyncKind kind = AsyncKind::kStore;
+};
+
+template <typename T>
+T reduce(AsyncKind kind, T old, T value, bool is_signed) {
+  using S = std::make_signed_t<T>;
+  switch (kind) {
+    case AsyncKind::kAdd: return static_cast<T>(old + value);
+    case AsyncKind::kMin: return is_signed ? static_cast<T>(std::min(static_cast<S>(old), static_cast<S>(value))) : std::min(old, value);
+    case AsyncKind::kMax: return is_signed ? static_cast<T>(std::max(static_cast<S>(old), static_cast<S>(value))) : std::max(old, value);
+    case AsyncKind::kInc: return old >= value ? T{0} : static_cast<T>(old + 1);
+    case AsyncKind::kDec: return old == 0 || old > value ? value : static_cast<T>(old - 1);
+    case AsyncKind::kAnd: return static_cast<T>(old & value);
+    case AsyncKind::kOr: return static_cast<T>(old | value);
+    case AsyncKind::kXor: return static_cast<T>(old ^ value);
+    case AsyncKind::kStore: break;
+  }
+  return value;
+}
+
+class AsyncStore : public AsyncOp {
+ public:
+  bool step(Launch& launch) override {
+    uint8_t* to = cta->shared().data(offset);
+    for (uint32_t i = 0; i < bytes; i += width) {
+      if (width == 4) {
+        uint32_t old, value;
+        std::memcpy(&old, to + i, 4);
+        std::memcpy(&value, data + i, 4);
+        value = reduce(kind, old, value, is_signed);
+        std::memcpy(to + i, &value, 4);
+      } else {
+        uint64_t old, value;
+        std::memcpy(&old, to + i, 8);
+        std::memcpy(&value, data + i, 8);
+        value = reduce(kind, old, value, is_signed);
+        std::memcpy(to + i, &value, 8);
+      }
+    }
+    if (kind == AsyncKind::kStore) cta->shared().end_async_write(offset, bytes);
+    mbarrier_complete_tx(launch, *barrier_cta, barrier_offset, bytes, origin);
+    return true;
+  }
+  Cta* cta = nullptr;
+  Cta* barrier_cta = nullptr;
+  uint32_t offset = 0, barrier_offset = 0, bytes = 0, width = 4;
+  AsyncKind kind = AsyncKind::kStore;
+  bool is_signed = false;
+  uint8_t data[32];
+};
+
+Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const AsyncArgs*>(in.aux);
+  const uint32_t width = static_cast<uint32_t>(a.bits / 8), bytes = width * static_cast<uint32_t>(a.count);
+  for_lanes(mask, [&](int lane) {
+    auto op = std::make_unique<AsyncStore>();
+    const auto to = w.shared(w.address(a.to, lane), bytes, bytes, true);
+    const auto barrier = w.shared(w.address(a.barrier, lane), 8, 8, true);
+    if (to.cta != barrier.cta) w.fault("the mbarrier is in another CTA than the data");
+    op->cta = to.cta;
+    op->offset = to.offset;
+    op->barrier_cta = barrier.cta;
+    op->barrier_offset = barrier.offset;
+    op->bytes = bytes;
+    op->width = width;
+    op->kind = a.kind;
+    op->is_signed = a.is_signed;
+    op->trace_arg = bytes;
+    for (int i = 0; i < a.count; ++i) {
+      if (width == 4) std::memcpy(op->data + 4 * i, &w.r32(a.rows[i])[lane], 4);
+      else std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
+    }
+    // Stores of several lanes share granules of the shadow, and so do the reductions: order among them is free.
+    if (a.kind == AsyncKind::kStore) to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), true);
+    w.launch().submit(w, std::move(op));
+  });
+  return Step::kNext;
+}
+
+void decode_async(Decoder& d, bool reduction) {
+  auto* a = d.make_aux<AsyncArgs>();
+  d.ignore_mods({"weak", "relaxed", "cluster", "shared::cluster", "mbarrier::complete_tx::bytes"});
+  if (reduction) {
+    static constexpr std::pair<std::string_view, AsyncKind> kOps[] = {
+        {"add", AsyncKind::kAdd}, {"min", AsyncKind::kMin}, {"max", AsyncKind::kMax}, {"inc", AsyncKind::kInc},
+        {"dec", AsyncKind::kDec}, {"and", AsyncKind::kAnd}, {"or", AsyncKind::kOr},   {"xor", AsyncKind::kXor}};
+    for (const auto& [name, kind] : kOps) {
+      if (d.mod(name)) a->kind = kind;
+    }
+    if (a->kind == AsyncKind::kStore) d.error("red.async without an operation");
+  }
+  const auto vector = d.mod_one_of({"v2", "v4"});
+  a->count = vector.empty() ? 1 : vector[1] - '0';
+  const Type t = d.type();
+  if (t.bits != 32 && t.bits != 64) d.unsupported("type ." + std::string(t.name));
+  if (t.is_float() && reduction) d.unsupported("type ." + std::string(t.name));
+  if (a->count * t.bits > 128) d.unsupported("vector of this size");
+  a->bits = t.bits;
+  a->is_signed = t.is_signed();
+  d.expect_operands(3, 3);
+  a->to = d.address(0, ptx::Space::kShared);
+  a->barrier = d.address(2, ptx::Space::kShared);
+  const auto* items = Decoder::vector_items(d.operand(1));
+  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count)) d.error("the vector operand has another number of elements");
+  for (int i = 0; i < a->count; ++i) a->rows[i] = d.src(items == nullptr ? d.operand(1) : (*items)[static_cast<size_t>(i)], t.bits);
+  d.out().exec = exec_async;
+}
+void decode_st_async(Decoder& d) { decode_async(d, false); }
+void decode_red_async(Decoder& d) { decode_async(d, true); }
+
+}  // namespace
+
+void register_mbarrier(IsaTable& t) {
+  t.add({"mbarrier.init", decode_init, "9.7.13.15.9"});
+  t.add({"mbarrier.inval", decode_inval, "9.7.13.15.10"});
+  t.add({"mbarrier.expect_tx", decode_expect_tx, "9.7.13.15.11"});
+  t.add({"mbarrier.complete_tx", decode_complete_tx, "9.7.13.15.12"});
+  t.add({"mbarrier.arrive", decode_arrive, "9.7.13.15.13"});
+  t.add({"mbarrier.arrive_drop", decode_arrive_drop, "9.7.13.15.14"});
+  t.add({"mbarrier.test_wait", decode_test_wait, "9.7.13.15.16"});
+  t.add({"mbarrier.try_wait", decode_try_wait, "9.7.13.15.16"});
+  t.add({"mbarrier.pending_count", decode_pending_count, "9.7.13.15.17"});
+  t.add({"st.async", decode_st_async, "9.7.9.12"});
+  t.add({"red.async", decode_red_async, "9.7.13.7"});
+}
+
+}  // namespace bwgemm::emulator

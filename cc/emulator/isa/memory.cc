@@ -1,0 +1,339 @@
+// Loads, stores, prefetches, cache hints and fences (PTX ISA 9.7.9.8 - 9.7.9.18, 9.7.13.5).
+#include <cstring>
+
+#include "emulator/isa/isa.h"
+#include "emulator/isa/lanes.h"
+#include "emulator/machine/kernel_builder.h"
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+enum class Where : uint8_t { kGeneric, kGlobal, kShared, kSharedCluster, kLocal, kParam };
+
+struct Access {
+  Address addr;
+  Row rows[8];
+  uint8_t reg_bits[8];  // width of the register (not less than the type's)
+  uint8_t count = 1;
+  bool is_signed = false;
+  bool yields = false;  // synchronising or volatile: give others a chance, the kernel may be polling
+  uint8_t align = 1;    // bytes: the whole vector
+};
+
+template <Where kWhere>
+const uint8_t* locate_load(Warp& w, uint64_t address, int lane, uint32_t bytes, uint32_t align) {
+  if constexpr (kWhere == Where::kGlobal) return w.global(address, bytes, align, false);
+  if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, align);
+  if constexpr (kWhere == Where::kParam) return w.param(address, bytes, align);
+  if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
+    const auto ref = w.shared(address, bytes, align, kWhere == Where::kSharedCluster);
+    ref.cta->shared().check_read(w, ref.offset, bytes);
+    return ref.cta->shared().data(ref.offset);
+  }
+  return w.generic(address, lane, bytes, align, false);
+}
+
+template <Where kWhere>
+uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, uint32_t align) {
+  if constexpr (kWhere == Where::kGlobal) return w.global(address, bytes, align, true);
+  if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, align);
+  if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
+    const auto ref = w.shared(address, bytes, align, kWhere == Where::kSharedCluster);
+    ref.cta->shared().note_write(w, ref.offset, bytes, w.proxy_stamp());
+    return ref.cta->shared().data(ref.offset);
+  }
+  return w.generic(address, lane, bytes, align, true);
+}
+
+template <typename T>
+uint64_t extend(T value, bool is_signed) {
+  return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(static_cast<std::make_signed_t<T>>(value))) : static_cast<uint64_t>(value);
+}
+
+template <typename T, Where kWhere>
+Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const Access*>(in.aux);
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
+  for_lanes(mask, [&](int lane) {
+    const uint8_t* from = locate_load<kWhere>(w, w.address(a.addr, lane), lane, bytes, a.align);
+    for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
+      T value;
+      std::memcpy(&value, from, sizeof(T));
+      const Row row = a.rows[i];
+      if (row == kNoRow) continue;
+      if (sizeof(T) == 8 || a.reg_bits[i] == 64) {
+        w.r64(row)[lane] = extend(value, a.is_signed);
+      } else if (a.reg_bits[i] == 16) {
+        w.r32(row)[lane] = static_cast<uint16_t>(extend(value, a.is_signed));
+      } else {
+        w.r32(row)[lane] = static_cast<uint32_t>(extend(value, a.is_signed));
+      }
+    }
+  });
+  if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
+    w.launch().stats().global_load_bytes += uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
+  }
+  return a.yields ? Step::kYield : Step::kNext;
+}
+
+template <typename T, Where kWhere>
+Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const Access*>(in.aux);
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
+  for_lanes(mask, [&](int lane) {
+    uint8_t* to = locate_store<kWhere>(w, w.address(a.addr, lane), lane, bytes, a.align);
+    for (int i = 0; i < a.count; ++i, to += sizeof(T)) {
+      const T value = static_cast<T>(a.reg_bits[i] == 64 ? w.r64(a.rows[i])[lane] : w.r32(a.rows[i])[lane]);
+      std::memcpy(to, &value, sizeof(T));
+    }
+  });
+  if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
+    w.launch().stats().global_store_bytes += uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
+  }
+  if (kWhere != Where::kLocal) w.launch().progress();
+  return a.yields ? Step::kYield : Step::kNext;
+}
+
+template <Where kWhere>
+Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const Access*>(in.aux);
+  for_lanes(mask, [&](int lane) {
+    const uint8_t* from = locate_load<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
+    for (int i = 0; i < a.count; ++i, from += 16) {
+      std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
+      std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
+    }
+  });
+  return a.yields ? Step::kYield : Step::kNext;
+}
+
+template <Where kWhere>
+Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
+  const auto& a = *static_cast<const Access*>(in.aux);
+  for_lanes(mask, [&](int lane) {
+    uint8_t* to = locate_store<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
+    for (int i = 0; i < a.count; ++i, to += 16) {
+      std::memcpy(to, &w.r128_lo(a.rows[i])[lane], 8);
+      std::memcpy(to + 8, &w.r128_hi(a.rows[i])[lane], 8);
+    }
+  });
+  w.launch().progress();
+  return a.yields ? Step::kYield : Step::kNext;
+}
+
+
+template <typename T>
+ExecFn load_of(Where where) {
+  switch (where) {
+    case Where::kGeneric: return exec_load<T, Where::kGeneric>;
+    case Where::kGlobal: return exec_load<T, Where::kGlobal>;
+    case Where::kShared: return exec_load<T, Where::kShared>;
+    case Where::kSharedCluster: return exec_load<T, Where::kSharedCluster>;
+    case Where::kLocal: return exec_load<T, Where::kLocal>;
+    case Where::kParam: return exec_load<T, Where::kParam>;
+  }
+  return nullptr;
+}
+template <typename T>
+ExecFn store_of(Where where) {
+  switch (where) {
+    case Where::kGeneric: return exec_store<T, Where::kGeneric>;
+    case Where::kGlobal: return exec_store<T, Where::kGlobal>;
+    case Where::kShared: return exec_store<T, Where::kShared>;
+    case Where::kSharedCluster: return exec_store<T, Where::kSharedCluster>;
+    case Where::kLocal: return exec_store<T, Where::kLocal>;
+    default: return nullptr;
+  }
+}
+ExecFn load128_of(Where where) {
+  switch (where) {
+    case Where::kGeneric: return exec_load128<Where::kGeneric>;
+    case Where::kGlobal: return exec_load128<Where::kGlobal>;
+    case Where::kShared: return exec_load128<Where::kShared>;
+    case Where::kSharedCluster: return exec_load128<Where::kSharedCluster>;
+    case Where::kLocal: return exec_load128<Where::kLocal>;
+    case Where::kParam: return exec_load128<Where::kParam>;
+  }
+  return nullptr;
+}
+ExecFn store128_of(Where where) {
+  switch (where) {
+    case Where::kGeneric: return exec_store128<Where::kGeneric>;
+    case Where::kGlobal: return exec_store128<Where::kGlobal>;
+    case Where::kShared: return exec_store128<Where::kShared>;
+    case Where::kSharedCluster: return exec_store128<Where::kSharedCluster>;
+    case Where::kLocal: return exec_store128<Where::kLocal>;
+    default: return nullptr;
+  }
+}
+
+// Which memory an access of .param names: the kernel's parameters, or (in functions, and around calls) local memory.
+Where param_where(Decoder& d, const ptx::Operand& address) {
+  if (address.kind != ptx::Operand::Kind::kAddress || address.items.empty()) d.error("expected an address in brackets");
+  const ptx::Operand& base = address.items[0];
+  if (base.kind == ptx::Operand::Kind::kName) {
+    const auto symbol = d.builder().resolve(base.name);
+    if (symbol.kind == KernelBuilder::Symbol::Kind::kLocal) return Where::kLocal;
+    if (symbol.kind == KernelBuilder::Symbol::Kind::kParam) return Where::kParam;
+  }
+  return d.builder().in_entry() ? Where::kParam : Where::kLocal;
+}
+
+void decode_access(Decoder& d, bool store) {
+  auto* a = d.make_aux<Access>();
+  const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile", "mmio"});
+  if (order == "mmio") d.mod("relaxed");
+  d.ignore_mods({"cta", "cluster", "gpu", "sys"});
+  a->yields = !order.empty() && order != "weak";
+  const auto space = d.space();
+  d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"});
+  while (!d.mod_prefix("L1::").empty()) {
+  }
+  bool hint = false;
+  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::")) hint |= m == "L2::cache_hint";
+  const auto vector = d.mod_one_of({"v2", "v4", "v8"});
+  const int count = vector.empty() ? 1 : vector[1] - '0';
+  const Type t = d.type();
+  if (t.lanes != 1 && t.bits != 32 && t.bits != 16) d.unsupported("type ." + std::string(t.name));
+  if (t.bits < 8 || t.bits * count > 256) d.unsupported("vector of this size");
+  d.expect_operands(2, hint ? 3 : 2);
+  const ptx::Operand& memory = d.operand(store ? 0 : 1);
+  const ptx::Operand& value = d.operand(store ? 1 : 0);
+  if (hint) d.src(2, 64);
+  Where where = Where::kGeneric;
+  switch (space.space) {
+    case ptx::Space::kGlobal:
+    case ptx::Space::kConst: where = Where::kGlobal; break;
+    case ptx::Space::kShared: where = space.cluster ? Where::kSharedCluster : Where::kShared; break;
+    case ptx::Space::kLocal: where = Where::kLocal; break;
+    case ptx::Space::kParam: where = param_where(d, memory); break;
+    default: break;
+  }
+  a->addr = d.address(memory, space.space);
+  a->count = static_cast<uint8_t>(count);
+  a->align = static_cast<uint8_t>(t.bits / 8 * count);
+  a->is_signed = t.is_signed();
+  const auto* items = Decoder::vector_items(value);
+  if (items == nullptr ? count != 1 : items->size() != static_cast<size_t>(count)) d.error("the vector operand has another number of elements");
+  for (int i = 0; i < count; ++i) {
+    const ptx::Operand& item = items == nullptr ? value : (*items)[static_cast<size_t>(i)];
+    if (store) {
+      a->rows[i] = d.src(item, t, true);
+      const int bits = d.reg_bits(item);
+      a->reg_bits[i] = static_cast<uint8_t>(bits != 0 ? bits : t.bits == 64 ? 64 : 32);
+    } else {
+      a->rows[i] = d.dst(item, t.bits, true, true);
+      a->reg_bits[i] = static_cast<uint8_t>(item.kind == ptx::Operand::Kind::kSink ? t.bits : d.reg_bits(item));
+      if (t.bits == 128 && a->rows[i] == kNoRow) d.error("'_' in a 128-bit load");
+    }
+    if (t.bits < 128 && a->reg_bits[i] > 64) d.error("128-bit register in an access of another size");
+  }
+  d.out().addr = a->addr;
+  ExecFn exec = nullptr;
+  switch (t.bits) {
+    case 8: exec = store ? store_of<uint8_t>(where) : load_of<uint8_t>(where); break;
+    case 16: exec = store ? store_of<uint16_t>(where) : load_of<uint16_t>(where); break;
+    case 32: exec = store ? store_of<uint32_t>(where) : load_of<uint32_t>(where); break;
+    case 64: exec = store ? store_of<uint64_t>(where) : load_of<uint64_t>(where); break;
+    case 128: exec = store ? store128_of(where) : load128_of(where); break;
+    default: break;
+  }
+  if (exec == nullptr) d.unsupported("access to this state space");
+  d.out().exec = exec;
+}
+
+void decode_ld(Decoder& d) { decode_access(d, false); }
+void decode_st(Decoder& d) { decode_access(d, true); }
+
+// ---- hints without an effect on values
+
+Step exec_nop(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+
+void decode_prefetch(Decoder& d) {
+  const bool tensormap = d.mod("tensormap");
+  const auto space = d.space();
+  if (!tensormap && d.mod_one_of({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty()) d.error("prefetch without a cache level");
+  d.expect_operands(1, 1);
+  d.address(0, space.space);
+  d.out().exec = exec_nop;
+}
+
+void decode_discard(Decoder& d) {
+  const auto space = d.space();
+  while (!d.mod_prefix("L2").empty()) {
+  }
+  d.expect_operands(2, 2);
+  d.address(0, space.space);
+  d.int_constant(1);
+  d.out().exec = exec_nop;
+}
+
+Step exec_createpolicy(Warp& w, const Instr& in, uint32_t mask) {
+  uint64_t* d = w.r64(in.op[0]);
+  for_lanes(mask, [&](int lane) { d[lane] = 0; });
+  return Step::kNext;
+}
+
+// A cache policy is opaque and has no effect here: zero.
+void decode_createpolicy(Decoder& d) {
+  d.ignore_mods({"fractional", "range", "cvt", "global"});
+  while (!d.mod_prefix("L2").empty()) {
+  }
+  d.mod("b64");
+  if (d.count() < 1) d.error("too few operands");
+  d.out().op[0] = d.dst(0, 64);
+  d.out().exec = exec_createpolicy;
+}
+
+// ---- fences. Ordinary memory is sequentially consistent here (one instruction at a time), so only proxy fences leave a trace.
+
+Step exec_proxy_fence(Warp& w, const Instr&, uint32_t) {
+  w.proxy_fence();
+  return Step::kNext;
+}
+
+void decode_fence(Decoder& d) {
+  d.out().exec = exec_nop;
+  if (d.mod("proxy")) {
+    const auto kind = d.mod_one_of({"async", "alias", "tensormap::generic", "async::generic"});
+    if (kind.empty()) d.unsupported("proxy" + d.mods_left());
+    d.ignore_mods({"acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+    d.space();
+    if (kind == "async" || kind == "async::generic") d.out().exec = exec_proxy_fence;
+    d.expect_operands(0, 2);
+    return;
+  }
+  d.ignore_mods({"mbarrier_init", "sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta",
+                 "cluster", "gpu", "sys"});
+  d.expect_operands(0, 0);
+}
+
+void decode_membar(Decoder& d) {
+  d.out().exec = exec_nop;
+  if (d.mod("proxy")) {
+    const bool async = d.mod_one_of({"async", "alias"}) == "async";
+    d.space();
+    if (async) d.out().exec = exec_proxy_fence;
+  } else if (d.mod_one_of({"cta", "gl", "sys", "gpu"}).empty()) {
+    d.error("membar without a level");
+  }
+  d.expect_operands(0, 0);
+}
+
+}  // namespace
+
+void register_memory(IsaTable& t) {
+  t.add({"ld", decode_ld, "9.7.9.8"});
+  t.add({"ldu", decode_ld, "9.7.9.10"});
+  t.add({"st", decode_st, "9.7.9.11"});
+  t.add({"prefetch", decode_prefetch, "9.7.9.16"});
+  t.add({"prefetchu", decode_prefetch, "9.7.9.16"});
+  t.add({"applypriority", decode_discard, "9.7.9.17"});
+  t.add({"discard", decode_discard, "9.7.9.18"});
+  t.add({"createpolicy", decode_createpolicy, "9.7.9.18"});
+  t.add({"fence", decode_fence, "9.7.13.5"});
+  t.add({"membar", decode_membar, "9.7.13.5"});
+}
+
+}  // namespace bwgemm::emulator
