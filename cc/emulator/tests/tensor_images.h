@@ -60,7 +60,12 @@ struct Layout {
     const int mask = group() / 16 - 1;
     return base + (((within / 16) ^ line) & mask) * 16 + within % 16;
   }
-  int size() const { return mn * k * bytes; }
+  // Rows take whole multiples of the swizzle width.
+  int size() const {
+    const int outer = mn_major ? k : mn;
+    const int inner = (mn_major ? mn : k) * bytes;
+    return outer * ((inner + group() - 1) / group() * group());
+  }
   // tcgen05 descriptor of the part that starts at K index `k0`.
   uint64_t descriptor(uint32_t start, int k0) const {
     const uint64_t layout = span == 0 ? 0 : span == 32 ? 6 : span == 64 ? 4 : wide() ? 1 : 2;

@@ -81,7 +81,7 @@ void run(const Case& c) {
   const int k = kK * 32 / element_bytes(c.a);
   const Layout a{c.a_mn, c.span, element_bytes(c.a), 64, k};
   const Layout b{c.b_mn, c.span, element_bytes(c.b), c.n, k};
-  Buffer a_image(a.size()), b_image(b.size()), out(128 * 512), rows(a.size());
+  Buffer a_image(a.size()), b_image(b.size()), out(128 * 512), rows(size_t{64} * k * a.bytes);
   fill(a_image, 0, a, c.a, 0, true);
   fill(b_image, 0, b, c.b, 0, false);
   for (int m = 0; m < 64; ++m) {
