@@ -119,11 +119,7 @@ def test_small_mma(m: int, n: int, k: int, lhs_in_tmem: bool, commit: bool, num_
     assert stats.mma_flops == 2 * m * n * k
 
 
-# 2000x1000x2000 of the tutorial is in the slow set.
-SHAPES = [
-    (208, 416, 304),
-    pytest.param(2000, 1000, 2000, marks=pytest.mark.slow),
-]
+SHAPES = [(208, 416, 304), (2000, 1000, 2000)]
 
 
 def check_matmul(

@@ -55,7 +55,7 @@ def test_values(transform: Callable[..., Callable[..., jax.Array]], rhs_batch: b
     a, b = integers(2, 40, 24), integers(2, 24, 48)
     b = b if rhs_batch else b[0]
     before = emulator.launch_count()
-    got = transform(emulated_matmul)(a, b)
+    got = jax.block_until_ready(transform(emulated_matmul)(a, b))
     assert emulator.launch_count() > before, "nothing ran in the emulator"
     assert_exact(got, transform(xla_matmul)(a, b))
 
@@ -65,7 +65,8 @@ def test_gradients(jit: bool) -> None:
     a, b = integers(40, 24), integers(24, 48)
     wrap = jax.jit if jit else lambda f: f
     before = emulator.launch_count()
-    got = wrap(jax.grad(sum_of_squares(emulated_matmul), argnums=(0, 1)))(a, b)
+    gradients = wrap(jax.grad(sum_of_squares(emulated_matmul), argnums=(0, 1)))(a, b)
+    got = jax.block_until_ready(gradients)
     assert emulator.launch_count() == before + 3, "forward and two backward products"
     want = wrap(jax.grad(sum_of_squares(xla_matmul), argnums=(0, 1)))(a, b)
     assert_exact(got[0], want[0], "lhs")
