@@ -41,12 +41,23 @@ def assert_exact(got: Any, want: Any, context: str = "") -> None:
         )
 
 
-def assert_as_good_as_xla(got: Any, xla: Any, exact: np.ndarray, context: str = "") -> None:
-    """Largest error against f64 at most twice XLA's, plus one rounding of the largest value."""
+def assert_as_good_as_xla(
+    got: Any, xla: Any, exact: np.ndarray, context: str = "", *, depth: int = 0
+) -> None:
+    """Largest error against f64 at most twice XLA's, plus one rounding of the largest value.
+
+    ``depth`` is K for results of the tensor cores, whose f32 accumulators truncate: one unit in
+    the last place of the largest value for each 16 products (one MMA instruction's K). It matters
+    for f32 results only, where XLA may split K and so truncate less often: measured on an H200
+    for K = 4096 and values up to 280, 1.9e-3 without splits, against 1.2e-4 of XLA's split-K.
+    """
     assert got.dtype == xla.dtype, f"{context}: dtype {got.dtype}, expected {xla.dtype}"
+    largest = np.max(np.abs(exact), initial=0.0)
     ours = np.max(np.abs(np.asarray(got, np.float64) - exact), initial=0.0)
     theirs = np.max(np.abs(np.asarray(xla, np.float64) - exact), initial=0.0)
-    rounding = float(jnp.finfo(got.dtype).eps) * np.max(np.abs(exact), initial=0.0) / 2
-    assert ours <= 2 * theirs + rounding, (
-        f"{context}: largest error {ours}, XLA's {theirs}, one rounding {rounding}"
+    rounding = float(jnp.finfo(got.dtype).eps) * largest / 2
+    truncation = depth / 16 * float(np.finfo(np.float32).eps) * largest
+    assert ours <= 2 * theirs + rounding + truncation, (
+        f"{context}: largest error {ours}, XLA's {theirs}, one rounding {rounding}, "
+        f"truncation {truncation}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -17,15 +18,16 @@ from jax_bwgemm import config, runtime
 from jax_bwgemm.gemm.primitive import gemm
 from jax_bwgemm.gemm.spec import GemmSpec, gemm_dims
 
-X = jnp.ones((16, 16), jnp.bfloat16)
-F32 = jnp.ones((16, 16), jnp.float32)
+# numpy arrays: importing this file must not touch a device.
+X = np.ones((16, 16), jnp.bfloat16)
+F32 = np.ones((16, 16), np.float32)
 KERNEL = "sm90_bf16_bf16_kn_64x128x64_1x1_pingpong"
 PROBLEM = "GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=16 N=16 K=16"
 NAMES = "'cutlass', 'emulator', 'xla'"
 
 
-def zeros(*shape: int) -> jax.Array:
-    return jnp.zeros(shape, jnp.bfloat16)
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, jnp.bfloat16)
 
 
 def matmul(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +48,7 @@ CASES = [
         "dot_general requires arrays, got lhs of type NoneType",
     ),
     (
-        matmul(jnp.bfloat16(1), X),
+        matmul(1.0, X),
         ValueError,
         "matmul requires operands of rank 1 or more, got a of rank 0",
     ),
