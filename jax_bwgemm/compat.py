@@ -10,6 +10,7 @@ from jax import core
 from jax._src import dispatch as _dispatch
 from jax._src.core import auto_insert_reshard as _auto_insert_reshard
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax._src.sharding_impls import SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding
@@ -63,3 +64,21 @@ def keep_typed_sharding(rule: mlir.LoweringRule) -> mlir.LoweringRule:
         return [lower_with_sharding_in_types(ctx, result, ctx.avals_out[0])]
 
     return lower
+
+
+def automatic_axes(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
+    """Mesh axes of size above 1 that a partly manual ``shard_map`` leaves to the compiler.
+
+    Empty outside of shard_map and when every axis is manual.
+    """
+    context = ctx.module_context.axis_context
+    if not isinstance(context, SPMDAxisContext) or not context.manual_axes:
+        return ()
+    shape = context.mesh.shape
+    return tuple(a for a in shape if a not in context.manual_axes and shape[a] > 1)
+
+
+def is_manual(ctx: mlir.LoweringRuleContext) -> bool:
+    """Whether a lowering happens inside of shard_map: operands are one device's."""
+    context = ctx.module_context.axis_context
+    return isinstance(context, SPMDAxisContext) and bool(context.manual_axes)

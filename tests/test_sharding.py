@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
+from jax_bwgemm.gemm.support import log_once
 
 M, N, K = 16, 32, 16
 _COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
@@ -200,16 +202,48 @@ def test_gradient_of_a_replicated_operand_through_shard_map(mesh: Any) -> None:
         assert_exact(got, expected)
 
 
-def test_partly_manual_shard_map_is_correct(mesh: Any) -> None:
-    x, w = place(mesh, (8, M, K), ("x",)), place(mesh, (K, N), (None, "y"), 1)
-
-    @functools.partial(
-        jax.shard_map, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"}
+def partly_manual(mesh: Any, implementation: Any = None) -> Callable:
+    return jax.jit(
+        jax.shard_map(
+            lambda x, w: bw.matmul(x, w, implementation=implementation),
+            mesh=mesh,
+            in_specs=(P("x"), P()),
+            out_specs=P("x"),
+            axis_names={"x"},
+        )
     )
-    def f(x: Any, w: Any) -> Any:
-        return bw.matmul(x, w)
 
-    assert_exact(jax.jit(f)(x, w), jnp.matmul(np.asarray(x), np.asarray(w)))
+
+def test_partly_manual_shard_map_is_left_to_xla(
+    mesh: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_once.cache_clear()
+    x, w = place(mesh, (8, M, K), ("x",)), place(mesh, (K, N), (None, "y"), 1)
+    with caplog.at_level(logging.INFO, "jax_bwgemm"):
+        out, found = compile_and_run(partly_manual(mesh), x, w)
+    assert_exact(out, jnp.matmul(np.asarray(x), np.asarray(w)))
+    assert found == {}
+    assert "not cutlass (mesh axes ('y',) are automatic inside shard_map)" in caplog.text
+
+
+def test_partly_manual_shard_map_refuses_kernels_only(mesh: Any) -> None:
+    x, w = place(mesh, (8, M, K), ("x",)), place(mesh, (K, N), (None, "y"), 1)
+    with pytest.raises(NotImplementedError) as caught:
+        partly_manual(mesh, "cutlass").lower(x, w)
+    assert str(caught.value) == (
+        "implementation='cutlass' cannot run GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, "
+        "M=16 N=32 K=16 batch=2 (B shared): mesh axes ('y',) are automatic inside shard_map"
+    )
+
+
+def test_automatic_axes_of_size_one_do_not_matter(cpu_devices: list[jax.Device]) -> None:
+    auto = (AxisType.Auto,) * 2
+    mesh = jax.make_mesh((8, 1), ("x", "y"), axis_types=auto, devices=cpu_devices)
+    x, w = place(mesh, (8, M, K), ("x",)), place(mesh, (K, N), (), 1)
+    with bw.config.target("sm90"):
+        traced = partly_manual(mesh, "cutlass").trace(x, w)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@bwgemm.gemm.v1") == 1
 
 
 def test_pmap(cpu_devices: list[jax.Device]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 from jax import core
 from jax.extend.core import Primitive
 
@@ -18,3 +19,8 @@ def _local_abstract_eval(
 
 
 bw_gemm_local_p.def_abstract_eval(_local_abstract_eval)
+
+
+def local_gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
+    """Binds the primitive of one device."""
+    return bw_gemm_local_p.bind(lhs, rhs, spec=spec)

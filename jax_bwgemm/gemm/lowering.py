@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from jax.interpreters import mlir
 from jax_bwgemm import compat, runtime, tuning
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.gemm import heuristics
-from jax_bwgemm.gemm.local import bw_gemm_local_p
+from jax_bwgemm.gemm.local import bw_gemm_local_p, local_gemm
 from jax_bwgemm.gemm.partition import partitioned_gemm
 from jax_bwgemm.gemm.primitive import bw_gemm_p
 from jax_bwgemm.gemm.reference import gemm_reference
@@ -177,15 +179,38 @@ def _lower_for(platform: str) -> mlir.LoweringRule:
     return mlir.lower_fun(local, multiple_results=False)
 
 
-def _lower_global(lhs: jax.Array, rhs: jax.Array, *, spec: GemmSpec) -> jax.Array:
-    return partitioned_gemm(lhs, rhs, spec)
+def _lower_global(
+    ctx: mlir.LoweringRuleContext, lhs: Any, rhs: Any, *, spec: GemmSpec
+) -> Sequence[Any]:
+    """Partitions over the mesh, unless the operands already are those of one device."""
+    emit_with = partitioned_gemm
+    if compat.is_manual(ctx):
+        emit_with = local_gemm
+        if automatic := compat.automatic_axes(ctx):
+            # XLA partitions such regions in groups of devices: a custom partitioning would have
+            # to speak of these groups, and one in terms of the whole mesh makes XLA abort.
+            _refuse(spec, ctx.avals_in, f"mesh axes {automatic} are automatic inside shard_map")
+            emit_with = gemm_reference
+    rule = mlir.lower_fun(lambda a, b: emit_with(a, b, spec), multiple_results=False)
+    return rule(ctx, lhs, rhs)
+
+
+def _refuse(spec: GemmSpec, operands: Sequence[Any], reason: str) -> None:
+    """Leaves a GEMM to XLA for a reason, if the user allows that.
+
+    Raises:
+        NotImplementedError: They do not (several kernel implementations: an ExceptionGroup).
+    """
+    lhs, rhs = operands
+    dims = gemm_dims(spec, lhs.shape, rhs.shape)
+    what = describe(spec, lhs.dtype.name, rhs.dtype.name, dims)
+    if "xla" not in spec.implementations:
+        raise refusal_error(what, [(name, reason) for name in spec.implementations])
+    log_once(f"{what}: not {spec.implementations[0]} ({reason}), using xla")
 
 
 compat.lower_with_devices(bw_gemm_p)
-mlir.register_lowering(
-    bw_gemm_p,
-    compat.keep_typed_sharding(mlir.lower_fun(_lower_global, multiple_results=False)),
-)
+mlir.register_lowering(bw_gemm_p, compat.keep_typed_sharding(_lower_global))
 mlir.register_lowering(bw_gemm_local_p, _lower_for("cuda"), platform="cuda")
 mlir.register_lowering(bw_gemm_local_p, _lower_for("cpu"), platform="cpu")
 mlir.register_lowering(bw_gemm_local_p, _lower_for("another platform"))

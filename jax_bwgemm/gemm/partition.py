@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_bwgemm.gemm.local import bw_gemm_local_p
+from jax_bwgemm.gemm.local import local_gemm
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec, gemm_dims
 
 Axes = tuple[str, ...]
@@ -189,7 +189,7 @@ def _partition(
         # One device's arrays have no mesh. With the user's explicit one in context, the sum's
         # reduction would be given a sharding, which XLA's all-reduce passes abort on.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            out = bw_gemm_local_p.bind(a, b, spec=local_spec)
+            out = local_gemm(a, b, local_spec)
             for dimension, axes in decided.scatter:
                 out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
             return lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
@@ -200,9 +200,5 @@ def _partition(
     return mesh, local, named(decided.out), (named(decided.lhs), named(decided.rhs))
 
 
-def _whole(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
-    return bw_gemm_local_p.bind(lhs, rhs, spec=spec)
-
-
-partitioned_gemm = custom_partitioning(_whole, static_argnums=(2,))
+partitioned_gemm = custom_partitioning(local_gemm, static_argnums=(2,))
 partitioned_gemm.def_partition(partition=_partition, sharding_rule=sharding_rule)
