@@ -25,6 +25,8 @@ from jax_bwgemm.emulator.gemm import run_gemm
 
 STEP_LIMIT = 50_000
 _NUMBER = re.compile(r"(?<![\w%$.])\d+")
+_REGISTER = re.compile(r"(%[a-z]+)\d+\b")
+_MODIFIER = re.compile(r"\.[a-z][a-z0-9:_]*(?=[.\s])")
 _TOKEN = re.compile(r"[\w.%$:]+|\S")
 _EXTREMES = ("0", "-1", "1", "3", "255", "65536", "4294967295", "9223372036854775807", "1e9")
 
@@ -77,6 +79,26 @@ def _change_token(text: str, rng: random.Random, _: list[str]) -> str:
     return text[: t.start()] + rng.choice(tokens)[0] + text[t.end() :]
 
 
+def _change_register(text: str, rng: random.Random, _: list[str]) -> str:
+    """Another register of the same kind: the text stays well-formed."""
+    registers = list(_REGISTER.finditer(text))
+    if not registers:
+        return text
+    r = rng.choice(registers)
+    same = [other[0] for other in registers if other[1] == r[1]]
+    return text[: r.start()] + rng.choice(same) + text[r.end() :]
+
+
+def _change_modifier(text: str, rng: random.Random, _: list[str]) -> str:
+    """Another part of a mnemonic, or none."""
+    parts = list(_MODIFIER.finditer(text))
+    if not parts:
+        return text
+    part = rng.choice(parts)
+    new = rng.choice(("", rng.choice(parts)[0]))
+    return text[: part.start()] + new + text[part.end() :]
+
+
 def _flip_byte(text: str, rng: random.Random, _: list[str]) -> str:
     i = rng.randrange(max(len(text), 1))
     return text[:i] + chr(rng.randrange(1, 256)) + text[i + 1 :]
@@ -86,14 +108,12 @@ def _truncate(text: str, rng: random.Random, _: list[str]) -> str:
     return text[: rng.randrange(len(text) + 1)]
 
 
+# How often each kind of damage is done: mostly such that the parser does not notice.
 _EDITS: tuple[Callable[[str, random.Random, list[str]], str], ...] = (
-    _drop_line,
-    _repeat_line,
-    _swap_lines,
+    *[_drop_line, _swap_lines, _repeat_line] * 3,
+    *[_change_number, _change_register] * 6,
+    *[_change_modifier] * 4,
     _foreign_line,
-    _change_number,
-    _change_number,
-    _change_token,
     _change_token,
     _flip_byte,
     _truncate,

@@ -56,7 +56,8 @@ def save_picture(
     chosen = np.unique(trace.events["cta"])[:ctas]
     if not chosen.size:
         raise ValueError("the trace holds no events")
-    rows = [_rows(trace, int(cta)) for cta in chosen]
+    roles = _roles(trace)
+    rows = [_rows(trace, int(cta), roles) for cta in chosen]
     height = sum(len(r) for r in rows) * 0.28 + 1.6
     figure = matplotlib.figure.Figure(figsize=(13, height), layout="constrained")
     axes = figure.subplots(
@@ -73,7 +74,23 @@ def save_picture(
     figure.savefig(path, dpi=130)
 
 
-def _rows(trace: Trace, cta: int) -> list[tuple[str, dict[str, list[tuple[int, int]]]]]:
+def _roles(trace: Trace) -> dict[int, str]:
+    """What the warps with each index issued, in any CTA: in a warp-specialised kernel, their
+    role.
+    """
+    issued: dict[int, set[str]] = {}
+    events = trace.events[trace.events["kind"] == ASYNC]
+    for warp, name in np.unique(events[["warp", "name"]]):
+        issued.setdefault(int(warp), set()).add(unit(trace.names[name]))
+    return {
+        warp: " (" + ", ".join(u for u in _UNIT_ORDER if u in units) + ")"
+        for warp, units in issued.items()
+    }
+
+
+def _rows(
+    trace: Trace, cta: int, roles: dict[int, str]
+) -> list[tuple[str, dict[str, list[tuple[int, int]]]]]:
     """Rows of one CTA from top to bottom: label and, per color, the spans (begin, length)."""
     events = trace.events[trace.events["cta"] == cta]
     units: dict[str, list[tuple[int, int]]] = {}
@@ -87,7 +104,10 @@ def _rows(trace: Trace, cta: int) -> list[tuple[str, dict[str, list[tuple[int, i
             color = "wait" if row["kind"] == WAIT else "runs"
             warps.setdefault(int(row["warp"]), {}).setdefault(color, []).append(span)
     rows = [(u, {u: units[u]}) for u in _UNIT_ORDER if u in units]
-    rows += [(f"warp {w}", {"runs": [_extent(events, w)]} | warps[w]) for w in sorted(warps)]
+    rows += [
+        (f"warp {w}{roles.get(w, '')}", {"runs": [_extent(events, w)]} | warps[w])
+        for w in sorted(warps)
+    ]
     return rows
 
 
