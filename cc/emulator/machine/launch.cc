@@ -10,6 +10,8 @@ constexpr uint32_t kMaxThreadsPerSm = 2048;
 constexpr uint32_t kMaxCtasPerSm = 32;
 // After this many wake-ups without any visible effect, and nothing else to run, waiting in a loop counts as a deadlock.
 constexpr uint64_t kStaleWakeups = 4096;
+// Instructions that a warp executes in a row without all its lanes before its groups take turns.
+constexpr uint32_t kPatience = 1024;
 
 uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
 
@@ -186,20 +188,21 @@ void Launch::wake_expired() {
   }
 }
 
-bool Launch::wake_any_timed() {
-  uint32_t seen = 0;
+bool Launch::wake_earliest() {
   Warp* chosen = nullptr;
   size_t chosen_group = 0;
+  uint64_t earliest = ~uint64_t{0};
   for (Warp* warp : warps_) {
     for (size_t i = 0; i < warp->groups_.size(); ++i) {
-      if (warp->groups_[i].state != GroupState::kWaiting || warp->groups_[i].deadline == 0) continue;
-      if (random_.below(++seen) == 0) {
-        chosen = warp;
-        chosen_group = i;
-      }
+      const LaneGroup& g = warp->groups_[i];
+      if (g.state != GroupState::kWaiting || g.deadline == 0 || g.deadline >= earliest) continue;
+      earliest = g.deadline;
+      chosen = warp;
+      chosen_group = i;
     }
   }
   if (chosen == nullptr) return false;
+  now_ = std::max(now_, earliest);
   make_ready(*chosen, chosen->groups_[chosen_group], true);
   return true;
 }
@@ -395,8 +398,10 @@ void Launch::run_warp(size_t slot) {
   Warp& w = *ready_[slot];
   uint32_t quantum = min_quantum_ + random_.below(spread_quantum_);
   const Instr* const code = kernel_.code.data();
-  // Usually the lanes that are behind run first, so that groups meet again; sometimes any group, so that none can starve another.
-  const bool fair = w.groups_.size() > 1 && random_.below(8) == 0;
+  // The lanes that are behind run first, so that groups meet again. When that has kept others waiting for long, any group runs for a
+  // while: the one that is behind may be spinning on what another has to do.
+  const bool fair = w.diverged_ > kPatience;
+  if (fair) w.diverged_ = 0;
   w.select(fair, random_);
   uint64_t executed = 0, lanes = 0;
   bool alive = true;
@@ -454,12 +459,13 @@ void Launch::run_warp(size_t slot) {
       }
     }
     if (w.groups_.size() > 1) {
+      ++w.diverged_;
       if (!reselect) w.merge();
       if (reselect || !fair) {
         if (!w.select(fair, random_)) break;
         w.merge();
       }
-    } else if (reselect && w.groups_[0].state != GroupState::kReady) {
+    } else if (w.diverged_ = 0; reselect && w.groups_[0].state != GroupState::kReady) {
       if (w.groups_[0].state == GroupState::kConverging && w.groups_[0].mask == w.live_) {
         w.groups_[0].state = GroupState::kReady;  // the others have exited
         continue;
@@ -553,7 +559,7 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared, std
       }
       stale = progress_ == idle_progress ? stale + 1 : 0;
       idle_progress = progress_;
-      if (stale > kStaleWakeups || !wake_any_timed()) deadlock();
+      if (stale > kStaleWakeups || !wake_earliest()) deadlock();
     } else if (in_flight && random_.below(odds) == 0) {
       step_async();
     } else {

@@ -174,7 +174,7 @@ class Launch {
   void run_warp(size_t slot);
   void step_async();
   void wake_expired();
-  bool wake_any_timed();
+  bool wake_earliest();
   void make_ready(Warp& warp, LaneGroup& group, bool timed_out);
   void warp_exited(Warp& warp);
   void operation_done(Cta& cta);

@@ -165,6 +165,7 @@ class Warp {
   uint32_t index_ = 0;
   uint32_t cluster_warp_ = 0;  // index among all warps of the cluster
   uint32_t live_ = 0, existing_ = 0;
+  uint32_t diverged_ = 0;  // instructions executed since all lanes were last together
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
   uint32_t cluster_arrived_ = 0;
   uint64_t cluster_generation_ = 0;
