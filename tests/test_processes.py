@@ -97,6 +97,25 @@ def test_export_without_the_disabled_checks_says_which_target() -> None:
         jax.export.export(jax.jit(lambda a: bw.matmul(a, a)), platforms=("cuda",))(x)
 
 
+def test_symbolic_shapes_are_left_to_xla() -> None:
+    a = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, m, 16"), jnp.bfloat16)
+    w = jax.ShapeDtypeStruct((16, 8), jnp.bfloat16)
+    numbers = (((2,), (0,)), ((), ()))
+    x = np.ones((2, 3, 16), jnp.bfloat16)
+    for f in (
+        lambda p, q: bw.matmul(p, q),
+        lambda p, q: bw.dot_general(p, q, numbers),
+    ):
+        exported = jax.export.export(jax.jit(f))(a, w)
+        assert (np.asarray(exported.call(x, np.ones(w.shape, w.dtype))) == 16).all()
+    with pytest.raises(NotImplementedError) as caught:
+        jax.export.export(jax.jit(lambda p, q: bw.matmul(p, q, implementation="cutlass")))(a, w)
+    assert str(caught.value) == (
+        "implementation='cutlass' cannot run matmul of symbolic shapes (b, m, 16) and (16, 8): a "
+        "kernel is selected by sizes"
+    )
+
+
 CACHED = """
 import sys
 import jax, jax.numpy as jnp
@@ -224,8 +243,7 @@ assert not xla_bridge.backends_are_initialized()
     finish(start(code))
 
 
-def test_typed_package(tmp_path: Path) -> None:
-    del tmp_path
+def test_typed_package() -> None:
     assert (Path(bw.__file__).parent / "py.typed").exists()
 
 

@@ -18,7 +18,12 @@ from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.gemm.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.gemm.primitive import gemm
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
-from jax_bwgemm.gemm.support import as_implementations, viable_implementations
+from jax_bwgemm.gemm.support import (
+    as_implementations,
+    log_once,
+    refusal_error,
+    viable_implementations,
+)
 from jax_bwgemm.gemm.tuning_config import TuningConfig, as_config
 from jax_bwgemm.gemm.validation import (
     as_array,
@@ -105,8 +110,10 @@ def matmul(
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     a, b = as_array("matmul", "a", a), as_array("matmul", "b", b)
-    check_matmul(a.shape, b.shape)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    if _symbolic("matmul", a, b, options):
+        return _xla_matmul(a, b, options)
+    check_matmul(a.shape, b.shape)
     if options.implementations == ("xla",):
         return _xla_matmul(a, b, options)
     return _matmul(a, b, options)
@@ -153,11 +160,29 @@ def dot_general(
     """
     lhs, rhs = as_array("dot_general", "lhs", lhs), as_array("dot_general", "rhs", rhs)
     numbers = as_dimension_numbers(dimension_numbers)
-    check_dot_general(lhs.shape, rhs.shape, numbers)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    if _symbolic("dot_general", lhs, rhs, options):
+        return _xla_dot_general(lhs, rhs, numbers, options)
+    check_dot_general(lhs.shape, rhs.shape, numbers)
     if options.implementations == ("xla",):
         return _xla_dot_general(lhs, rhs, numbers, options)
     return _dot_general(lhs, rhs, numbers, options)
+
+
+def _symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options) -> bool:
+    """Whether a size is symbolic (jax.export), which leaves nothing to select a kernel by.
+
+    Raises:
+        NotImplementedError: It is, and only kernels were allowed (several: an ExceptionGroup).
+    """
+    if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
+        return False
+    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
+    if "xla" not in options.implementations:
+        reason = "a kernel is selected by sizes"
+        raise refusal_error(what, [(name, reason) for name in options.implementations])
+    log_once(f"{what}: using xla, because a kernel is selected by sizes")
+    return True
 
 
 def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
