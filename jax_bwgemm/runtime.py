@@ -38,6 +38,8 @@ class KernelInfo:
         schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm`` (sm100).
         stages: Depth of the mainloop pipeline.
         alignment_bytes: Required multiple of every operand's contiguous extent.
+        swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
+            of D and ``tile_n`` along M, and the cluster likewise.
     """
 
     name: str
@@ -54,6 +56,7 @@ class KernelInfo:
     schedule: str
     stages: int
     alignment_bytes: int
+    swap_ab: bool = False
 
 
 def _installed_folder() -> Path | None:

@@ -1,0 +1,291 @@
+"""Which CTA computes which tile, in pure Python: a mirror of the kernels' tile schedulers.
+
+SM90 kernels are *static persistent*: as many CTAs as the GPU holds at once, each taking every
+(number of CTAs)-th tile of one order. SM100 kernels are *dynamic*: the grid has a cluster for every
+cluster-sized block of tiles, and a running cluster takes over the next waiting one (cluster launch
+control); the order is known, who computes what is decided at run time.
+
+Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
+says where the tile lies in D.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterator, Sequence
+
+from jax_bwgemm.gemm.heuristics import ceil_div, round_up
+from jax_bwgemm.runtime import KernelInfo
+
+# Multiprocessors that share a cluster's hardware (a GPC) on SM90; some parts have fewer in some.
+SMS_PER_GPC = 18
+# Largest grid.y; a raster order chosen freely avoids exceeding it.
+MAX_GRID_Y = 2**16 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One CTA's tile (one half of a 2-CTA tile). Units are CTA tiles.
+
+    Attributes:
+        row: Position along M of D.
+        column: Position along N of D.
+        batch: Batch index; the part of K when K is split.
+    """
+
+    row: int
+    column: int
+    batch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TileOrder:
+    """The order of a launch's tiles.
+
+    Attributes:
+        grid: CTAs launched, along x, y and z.
+        cluster: CTAs of a cluster along x and y.
+        rows: CTA tiles along M of D that touch the matrix.
+        columns: CTA tiles along N of D that touch the matrix.
+        tile_rows: Rows of D in a CTA tile.
+        tile_columns: Columns of D in a CTA tile.
+        raster_order: ``"m"`` or ``"n"``, of the MMA's dimensions: the one that runs faster.
+        swizzle: Width of the bands that is in effect.
+        tiles: Tiles in order, those outside of the matrix included, which cost time but store
+            nothing. CTA ``i`` of a static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
+        dynamic: Whether clusters take their tiles at run time.
+    """
+
+    grid: tuple[int, int, int]
+    cluster: tuple[int, int]
+    rows: int
+    columns: int
+    tile_rows: int
+    tile_columns: int
+    raster_order: str
+    swizzle: int
+    tiles: tuple[Tile, ...]
+    dynamic: bool
+
+    @property
+    def ctas(self) -> int:
+        """CTAs launched."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def inside(self, tile: Tile) -> bool:
+        """Whether a tile touches the matrix."""
+        return tile.row < self.rows and tile.column < self.columns
+
+    def assignment(self) -> tuple[tuple[Tile, ...], ...]:
+        """The tiles of every CTA, in its order.
+
+        Raises:
+            ValueError: The order is dynamic.
+        """
+        if self.dynamic:
+            raise ValueError("a dynamic scheduler assigns tiles at run time; see simulate")
+        return tuple(self.tiles[cta :: self.ctas] for cta in range(self.ctas))
+
+    def waves(self, concurrent: int) -> Iterator[tuple[Tile, ...]]:
+        """Tiles in groups that run at the same time when all take equally long."""
+        step = self.ctas if not self.dynamic else concurrent
+        for start in range(0, len(self.tiles), step):
+            yield self.tiles[start : start + step]
+
+
+def tile_order(
+    kernel: KernelInfo,
+    m: int,
+    n: int,
+    batch: int,
+    sm_count: int,
+    raster_order: str = "heuristic",
+    swizzle: int = 1,
+    splits: int = 1,
+) -> TileOrder:
+    """The tile order of one launch.
+
+    Args:
+        kernel: The kernel.
+        m: Rows of D.
+        n: Columns of D.
+        batch: Number of products.
+        sm_count: Multiprocessors of the GPU.
+        raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
+        swizzle: 1, 2, 4, 8 or 16.
+        splits: Parts of K, which are scheduled as a batch.
+    """
+    swap = kernel.swap_ab
+    mma_m, mma_n = (n, m) if swap else (m, n)
+    pair = 2 if kernel.schedule == "2sm" else 1
+    cm, cn = kernel.cluster_m, kernel.cluster_n
+    tile_m, tile_n = kernel.tile_m // pair, kernel.tile_n
+    # CTAs that touch the matrix. Both halves of a 2-CTA tile are launched in any case.
+    touching_m, touching_n = ceil_div(mma_m, tile_m), ceil_div(mma_n, tile_n)
+    blocks_m = round_up(ceil_div(mma_m, kernel.tile_m) * pair, cm)
+    blocks_n = round_up(touching_n, cn)
+    layers = batch * splits
+    if kernel.arch == "sm90":
+        raster, width, grid, coordinates = _static(
+            blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
+        )
+    else:
+        raster, width, grid, coordinates = _dynamic(
+            blocks_m, blocks_n, layers, cm, cn, raster_order, swizzle
+        )
+    return TileOrder(
+        grid,
+        (cm, cn),
+        *((touching_n, touching_m) if swap else (touching_m, touching_n)),
+        *((tile_n, tile_m) if swap else (tile_m, tile_n)),
+        raster,
+        width,
+        tuple(Tile(y, x, z) if swap else Tile(x, y, z) for x, y, z in coordinates),
+        kernel.arch != "sm90",
+    )
+
+
+def _raster(along_m: int, along_n: int, wanted: str) -> str:
+    """The raster order: by default the shorter dimension runs in the outer loop."""
+    if wanted != "heuristic":
+        return wanted
+    return "m" if along_n > along_m else "n"
+
+
+def static_swizzle(blocks_m: int, blocks_n: int, wanted: int) -> int:
+    """The swizzle of SM90 kernels: at most 8, less where the grid is narrow."""
+    smallest = min(blocks_m, blocks_n)
+    for width, needed in ((8, 6), (4, 3), (2, 2)):
+        if wanted >= width and smallest >= needed:
+            return width
+    return 1
+
+
+def concurrent_ctas(sm_count: int, cluster: int) -> int:
+    """CTAs in flight at once: whole clusters in every group of multiprocessors."""
+    if cluster == 1:
+        return sm_count
+    groups = max(1, sm_count // SMS_PER_GPC)
+    rest = sm_count % SMS_PER_GPC if sm_count >= SMS_PER_GPC else 0
+    count = groups * (SMS_PER_GPC - SMS_PER_GPC % cluster) + rest - rest % cluster
+    return min(sm_count, count)
+
+
+def _static(
+    blocks_m: int,
+    blocks_n: int,
+    layers: int,
+    cm: int,
+    cn: int,
+    sm_count: int,
+    raster_order: str,
+    swizzle: int,
+) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
+    """SM90: bands of `swizzle` clusters, the grid rounded up to whole bands both ways."""
+    width = static_swizzle(blocks_m, blocks_n, swizzle)
+    blocks_m, blocks_n = round_up(blocks_m, width * cm), round_up(blocks_n, width * cn)
+    raster = _raster(blocks_m, blocks_n, raster_order)
+    per_layer = blocks_m * blocks_n
+    concurrent = concurrent_ctas(sm_count, cm * cn)
+    if raster == "n":
+        major, minor, major_clusters = cn, cm, blocks_n // cn
+        grid = (cm, min(concurrent, per_layer * layers) // cm, 1)
+    else:
+        major, minor, major_clusters = cm, cn, blocks_m // cm
+        grid = (min(concurrent, per_layer * layers) // cn, cn, 1)
+
+    def coordinates(index: int) -> tuple[int, int, int]:
+        layer, rest = divmod(index, per_layer)
+        # Fastest: CTAs of a cluster along the minor dimension, then along the major one; then
+        # the clusters across the band, then those along it, then the bands.
+        rest, minor_offset = divmod(rest, minor)
+        cluster, major_offset = divmod(rest, major)
+        along, across = divmod(cluster, width)
+        band, along = divmod(along, major_clusters)
+        x = (band * width + across) * minor + minor_offset
+        y = along * major + major_offset
+        return (x, y, layer) if raster == "n" else (y, x, layer)
+
+    return raster, width, grid, [coordinates(i) for i in range(per_layer * layers)]
+
+
+def _dynamic(
+    blocks_m: int, blocks_n: int, layers: int, cm: int, cn: int, raster_order: str, swizzle: int
+) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
+    """SM100: one cluster per block of tiles; bands only as far as whole ones fit."""
+    clusters_m, clusters_n = blocks_m // cm, blocks_n // cn
+    raster = _raster(clusters_m, clusters_n, raster_order)
+    if raster_order == "heuristic" and raster == "n" and clusters_m * cn > MAX_GRID_Y:
+        raster = "m"
+    # The hardware starts clusters along x first, so x is the dimension that runs faster.
+    fast, slow = (clusters_n, clusters_m) if raster == "n" else (clusters_m, clusters_n)
+    # A swizzled cluster that has no whole band around it stays where it is.
+    whole_fast, whole_slow = (c - c % swizzle for c in (fast, slow))
+
+    def cluster_at(x: int, y: int) -> tuple[int, int]:
+        if swizzle > 1 and x < whole_fast and y < whole_slow:
+            band, within = divmod(y, swizzle)
+            x, y = x // swizzle + fast // swizzle * within, x % swizzle + band * swizzle
+        return (y, x) if raster == "n" else (x, y)
+
+    coordinates = []
+    for layer in range(layers):
+        for y in range(slow):
+            for x in range(fast):
+                m, n = cluster_at(x, y)
+                coordinates += [
+                    (m * cm + i, n * cn + j, layer) for j in range(cn) for i in range(cm)
+                ]
+    return raster, swizzle, (fast * cm, slow * cn, layers), coordinates
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A tile on a multiprocessor, in units of one tile's time.
+
+    Attributes:
+        worker: Multiprocessor (its place in the machine is arbitrary).
+        start: When it starts.
+        end: When it ends.
+        tile: The tile.
+    """
+
+    worker: int
+    start: float
+    end: float
+    tile: Tile
+
+
+def simulate(
+    order: TileOrder, sm_count: int, duration: Sequence[float] | None = None
+) -> list[Span]:
+    """Runs an order on identical multiprocessors.
+
+    Args:
+        order: The tiles.
+        sm_count: Multiprocessors; whole clusters run or wait.
+        duration: Time of each tile of ``order.tiles``; 1 each by default.
+    """
+    cost = duration or [1.0] * len(order.tiles)
+    if not order.dynamic:
+        spans = []
+        for cta in range(order.ctas):
+            now = 0.0
+            for index in range(cta, len(order.tiles), order.ctas):
+                spans.append(Span(cta, now, now + cost[index], order.tiles[index]))
+                now += cost[index]
+        return spans
+    size = order.cluster[0] * order.cluster[1]
+    free = [(0.0, worker) for worker in range(max(1, sm_count // size))]
+    heapq.heapify(free)
+    spans = []
+    for first in range(0, len(order.tiles), size):
+        now, worker = heapq.heappop(free)
+        # A cluster asks for its next tiles together.
+        end = now + max(cost[first : first + size])
+        spans += [
+            Span(worker * size + i, now, end, order.tiles[first + i]) for i in range(size)
+        ]
+        heapq.heappush(free, (end, worker))
+    return spans
