@@ -1,4 +1,5 @@
-// Decoders of arithmetic mnemonics that exist for several kinds of types; float.cc's entries choose among them by the type suffix.
+// Decoders of arithmetic mnemonics that exist for several kinds of types; float.cc's entries choose
+// among them by the type suffix.
 #pragma once
 
 #include "emulator/machine/decoder.h"
@@ -15,6 +16,10 @@ void decode_integer_max(Decoder& d);
 void decode_integer_abs(Decoder& d);
 void decode_integer_neg(Decoder& d);
 void decode_integer_div(Decoder& d);
+// extended.cc: add.cc, sub.cc, mad.cc
+void decode_add_cc(Decoder& d);
+void decode_sub_cc(Decoder& d);
+void decode_mad_cc(Decoder& d);
 // half.cc
 void decode_half_add(Decoder& d);
 void decode_half_sub(Decoder& d);
@@ -29,5 +34,13 @@ void decode_half_tanh(Decoder& d);
 void decode_mixed_add(Decoder& d);
 void decode_mixed_sub(Decoder& d);
 void decode_mixed_fma(Decoder& d);
+
+// functions.cc
+void decode_float_min(Decoder& d);
+void decode_float_max(Decoder& d);
+void decode_float_abs(Decoder& d);
+void decode_float_neg(Decoder& d);
+void decode_float_ex2(Decoder& d);
+void decode_float_tanh(Decoder& d);
 
 }  // namespace bwgemm::emulator

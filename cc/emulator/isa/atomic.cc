@@ -1,4 +1,5 @@
-// atom and red (PTX ISA 9.7.13.5 - 9.7.13.6) on global, shared and generic addresses, scalar and vector.
+// atom and red (PTX ISA 9.7.13.5 - 9.7.13.6) on global, shared and generic addresses, scalar and
+// vector.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,15 +32,24 @@ uint64_t apply_int(Op op, uint64_t old_bits, uint64_t value_bits) {
   const T old = static_cast<T>(old_bits), value = static_cast<T>(value_bits);
   const U u = static_cast<U>(old), v = static_cast<U>(value);
   switch (op) {
-    case Op::kAdd: return static_cast<U>(u + v);
-    case Op::kMin: return static_cast<U>(std::min(old, value));
-    case Op::kMax: return static_cast<U>(std::max(old, value));
-    case Op::kInc: return u >= v ? U{0} : static_cast<U>(u + 1);
-    case Op::kDec: return u == 0 || u > v ? v : static_cast<U>(u - 1);
-    case Op::kAnd: return static_cast<U>(u & v);
-    case Op::kOr: return static_cast<U>(u | v);
-    case Op::kXor: return static_cast<U>(u ^ v);
-    default: return v;
+    case Op::kAdd:
+      return static_cast<U>(u + v);
+    case Op::kMin:
+      return static_cast<U>(std::min(old, value));
+    case Op::kMax:
+      return static_cast<U>(std::max(old, value));
+    case Op::kInc:
+      return u >= v ? U{0} : static_cast<U>(u + 1);
+    case Op::kDec:
+      return u == 0 || u > v ? v : static_cast<U>(u - 1);
+    case Op::kAnd:
+      return static_cast<U>(u & v);
+    case Op::kOr:
+      return static_cast<U>(u | v);
+    case Op::kXor:
+      return static_cast<U>(u ^ v);
+    default:
+      return v;
   }
 }
 
@@ -48,9 +58,12 @@ template <float (*kLoad)(uint32_t), uint32_t (*kStore)(float)>
 uint32_t apply_half(Op op, uint32_t old_bits, uint32_t value_bits) {
   const float old = kLoad(old_bits & 0xFFFF), value = kLoad(value_bits & 0xFFFF);
   switch (op) {
-    case Op::kMin: return kStore(std::fmin(old, value));
-    case Op::kMax: return kStore(std::fmax(old, value));
-    default: return kStore(old + value);
+    case Op::kMin:
+      return kStore(std::fmin(old, value));
+    case Op::kMax:
+      return kStore(std::fmax(old, value));
+    default:
+      return kStore(old + value);
   }
 }
 
@@ -60,22 +73,31 @@ uint64_t apply(const Args& a, uint64_t old, uint64_t value) {
   if (t.kind == TypeKind::kBfloat || (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16)) {
     uint64_t out = 0;
     for (int i = 0; i < t.lanes; ++i) {
-      const uint32_t x = static_cast<uint32_t>(old >> (16 * i)), y = static_cast<uint32_t>(value >> (16 * i));
-      const uint32_t r = t.kind == TypeKind::kBfloat ? apply_half<bf16_to_f32, f32_to_bf16_rn>(a.op, x, y) : apply_half<f16_to_f32, f32_to_f16_rn>(a.op, x, y);
+      const uint32_t x = static_cast<uint32_t>(old >> (16 * i)),
+                     y = static_cast<uint32_t>(value >> (16 * i));
+      const uint32_t r = t.kind == TypeKind::kBfloat
+                             ? apply_half<bf16_to_f32, f32_to_bf16_rn>(a.op, x, y)
+                             : apply_half<f16_to_f32, f32_to_f16_rn>(a.op, x, y);
       out |= uint64_t{r} << (16 * i);
     }
     return out;
   }
   if (t.kind == TypeKind::kFloat) {
-    if (t.bits == 32) return bits_of(f32_of(static_cast<uint32_t>(old)) + f32_of(static_cast<uint32_t>(value)));
+    if (t.bits == 32)
+      return bits_of(f32_of(static_cast<uint32_t>(old)) + f32_of(static_cast<uint32_t>(value)));
     return bits_of(f64_of(old) + f64_of(value));
   }
   if (t.bits == 16) return apply_int<uint16_t>(a.op, old, value);
-  if (t.bits == 32) return t.is_signed() ? apply_int<int32_t>(a.op, old, value) : apply_int<uint32_t>(a.op, old, value);
-  return t.is_signed() ? apply_int<int64_t>(a.op, old, value) : apply_int<uint64_t>(a.op, old, value);
+  if (t.bits == 32)
+    return t.is_signed() ? apply_int<int32_t>(a.op, old, value)
+                         : apply_int<uint32_t>(a.op, old, value);
+  return t.is_signed() ? apply_int<int64_t>(a.op, old, value)
+                       : apply_int<uint64_t>(a.op, old, value);
 }
 
-uint64_t read_row(Warp& w, Row row, int bits, int lane) { return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane]; }
+uint64_t read_row(Warp& w, Row row, int bits, int lane) {
+  return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane];
+}
 
 uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t bytes) {
   if (a.space == ptx::Space::kGlobal) return w.global(address, bytes, bytes, true);
@@ -91,7 +113,8 @@ uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t byt
 // Lanes one after the other, in lane order.
 Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
-  const uint32_t width = static_cast<uint32_t>(a.type.bits / 8), bytes = width * static_cast<uint32_t>(a.count);
+  const uint32_t width = static_cast<uint32_t>(a.type.bits / 8),
+                 bytes = width * static_cast<uint32_t>(a.count);
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
     for (int i = 0; i < a.count; ++i, at += width) {
@@ -108,8 +131,10 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
       }
       std::memcpy(at, &result, width);
       if (a.has_dst && a.dst[i] != kNoRow) {
-        if (a.type.bits == 64) w.r64(a.dst[i])[lane] = old;
-        else w.r32(a.dst[i])[lane] = static_cast<uint32_t>(old);
+        if (a.type.bits == 64)
+          w.r64(a.dst[i])[lane] = old;
+        else
+          w.r32(a.dst[i])[lane] = static_cast<uint32_t>(old);
       }
     }
   });
@@ -125,7 +150,8 @@ Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
     uint64_t old[2];
     std::memcpy(old, at, 16);
     uint64_t value[2] = {w.r128_lo(a.value[0])[lane], w.r128_hi(a.value[0])[lane]};
-    if (a.op == Op::kCas && (old[0] != w.r128_lo(a.compare)[lane] || old[1] != w.r128_hi(a.compare)[lane])) {
+    if (a.op == Op::kCas &&
+        (old[0] != w.r128_lo(a.compare)[lane] || old[1] != w.r128_hi(a.compare)[lane])) {
       value[0] = old[0];
       value[1] = old[1];
     }
@@ -141,13 +167,18 @@ Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
 
 void decode_atomic(Decoder& d, bool has_dst) {
   auto* a = d.make_aux<Args>();
-  d.ignore_mods({"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz"});
+  d.ignore_mods(
+      {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz"});
   const auto space = d.space();
   a->space = space.space;
   a->cluster = space.cluster;
-  if (a->space == ptx::Space::kConst || a->space == ptx::Space::kLocal || a->space == ptx::Space::kParam) d.unsupported("state space");
-  static constexpr std::pair<std::string_view, Op> kOps[] = {{"add", Op::kAdd}, {"min", Op::kMin}, {"max", Op::kMax}, {"inc", Op::kInc}, {"dec", Op::kDec},
-                                                             {"and", Op::kAnd}, {"or", Op::kOr},   {"xor", Op::kXor}, {"exch", Op::kExch}, {"cas", Op::kCas}};
+  if (a->space == ptx::Space::kConst || a->space == ptx::Space::kLocal ||
+      a->space == ptx::Space::kParam)
+    d.unsupported("state space");
+  static constexpr std::pair<std::string_view, Op> kOps[] = {
+      {"add", Op::kAdd},   {"min", Op::kMin}, {"max", Op::kMax}, {"inc", Op::kInc},
+      {"dec", Op::kDec},   {"and", Op::kAnd}, {"or", Op::kOr},   {"xor", Op::kXor},
+      {"exch", Op::kExch}, {"cas", Op::kCas}};
   bool found = false;
   for (const auto& [name, op] : kOps) {
     if (!found && d.mod(name)) {
@@ -157,25 +188,33 @@ void decode_atomic(Decoder& d, bool has_dst) {
   }
   if (!found) d.error("atomic operation missing");
   bool hint = false;
-  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::")) hint |= m == "L2::cache_hint";
+  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
+    hint |= m == "L2::cache_hint";
   const auto vector = d.mod_one_of({"v2", "v4", "v8"});
   a->count = vector.empty() ? 1 : vector[1] - '0';
   a->type = d.type();
   const Type t = a->type;
   a->has_dst = has_dst;
-  const bool ok_float = t.is_float() && (a->op == Op::kAdd || ((a->op == Op::kMin || a->op == Op::kMax) && t.bits / t.lanes == 16));
-  const bool ok_int = t.is_int() && (t.bits == 32 || t.bits == 64 || (t.bits == 16 && a->op == Op::kCas));
+  const bool ok_float =
+      t.is_float() &&
+      (a->op == Op::kAdd || ((a->op == Op::kMin || a->op == Op::kMax) && t.bits / t.lanes == 16));
+  const bool ok_int =
+      t.is_int() && (t.bits == 32 || t.bits == 64 || (t.bits == 16 && a->op == Op::kCas));
   const bool ok_128 = t.bits == 128 && (a->op == Op::kExch || a->op == Op::kCas) && has_dst;
-  if (!ok_float && !ok_int && !ok_128) d.unsupported("atomic operation on type ." + std::string(t.name));
-  if (t.kind == TypeKind::kTf32 || t.kind == TypeKind::kE4m3 || t.kind == TypeKind::kE5m2) d.unsupported("type ." + std::string(t.name));
-  if (a->count > 1 && (!t.is_float() || t.bits * a->count > 128 || a->op == Op::kCas)) d.unsupported("vector atomic of this type");
+  if (!ok_float && !ok_int && !ok_128)
+    d.unsupported("atomic operation on type ." + std::string(t.name));
+  if (t.kind == TypeKind::kTf32 || t.kind == TypeKind::kE4m3 || t.kind == TypeKind::kE5m2)
+    d.unsupported("type ." + std::string(t.name));
+  if (a->count > 1 && (!t.is_float() || t.bits * a->count > 128 || a->op == Op::kCas))
+    d.unsupported("vector atomic of this type");
   const size_t first = has_dst ? 1 : 0;
   const size_t n = first + (a->op == Op::kCas ? 3 : 2);
   d.expect_operands(n, hint ? n + 1 : n);
   a->addr = d.address(first, space.space);
   const auto elements = [&](const ptx::Operand& o, bool destination, Row* rows) {
     const auto* items = Decoder::vector_items(o);
-    if (items == nullptr ? a->count != 1 && o.kind != ptx::Operand::Kind::kSink : items->size() != static_cast<size_t>(a->count)) {
+    if (items == nullptr ? a->count != 1 && o.kind != ptx::Operand::Kind::kSink
+                         : items->size() != static_cast<size_t>(a->count)) {
       d.error("the vector operand has another number of elements");
     }
     for (int i = 0; i < a->count; ++i) {

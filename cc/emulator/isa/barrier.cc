@@ -12,8 +12,8 @@ enum class Mode : uint8_t { kSync, kArrive, kPopc, kAnd, kOr };
 
 struct BarArgs {
   Row id = kNoRow, count = kNoRow;
-  Pred source = 0;     // .red
-  Row dst = kNoRow;    // .red.popc; a predicate for .and/.or
+  Pred source = 0;   // .red
+  Row dst = kNoRow;  // .red.popc; a predicate for .and/.or
   Mode mode = Mode::kSync;
   bool aligned = true;
 };
@@ -25,7 +25,8 @@ uint32_t threads_expected(const NamedBarrier& b, Cta& cta) {
 std::string describe_bar(const Warp&, const WaitInfo& info) {
   Cta& cta = *info.cta;
   const NamedBarrier& b = cta.barrier(static_cast<uint32_t>(info.a));
-  return format("barrier %u: %u of %u threads have arrived", static_cast<uint32_t>(info.a), b.arrived, threads_expected(b, cta));
+  return format("barrier %u: %u of %u threads have arrived", static_cast<uint32_t>(info.a),
+                b.arrived, threads_expected(b, cta));
 }
 
 void complete(NamedBarrier& b, Launch& launch) {
@@ -47,9 +48,14 @@ void store_result(Warp& w, const BarArgs& args, const NamedBarrier& b, uint32_t 
       for_lanes(mask, [&](int lane) { d[lane] = b.last_popc; });
       break;
     }
-    case Mode::kAnd: w.set_pred(args.dst, mask, b.last_and != 0 ? kFullMask : 0); break;
-    case Mode::kOr: w.set_pred(args.dst, mask, b.last_or != 0 ? kFullMask : 0); break;
-    default: break;
+    case Mode::kAnd:
+      w.set_pred(args.dst, mask, b.last_and != 0 ? kFullMask : 0);
+      break;
+    case Mode::kOr:
+      w.set_pred(args.dst, mask, b.last_or != 0 ? kFullMask : 0);
+      break;
+    default:
+      break;
   }
 }
 
@@ -63,10 +69,12 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     uint32_t expected = kAllThreads;
     if (args.count != kNoRow) {
       expected = w.r32(args.count)[first_lane(mask)];
-      if (expected == 0 || expected % kWarpSize != 0) w.fault("barrier %u with %u threads: not a positive multiple of 32", id, expected);
+      if (expected == 0 || expected % kWarpSize != 0)
+        w.fault("barrier %u with %u threads: not a positive multiple of 32", id, expected);
     }
     if (b.arrived != 0 && b.expected != expected) {
-      w.fault("barrier %u is used with %u threads and with %u", id, threads_expected(b, cta), expected == kAllThreads ? cta.live_warps() * kWarpSize : expected);
+      w.fault("barrier %u is used with %u threads and with %u", id, threads_expected(b, cta),
+              expected == kAllThreads ? cta.live_warps() * kWarpSize : expected);
     }
     b.expected = expected;
     // A whole warp counts 32 threads, also those that do not exist or have exited.
@@ -80,7 +88,8 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     w.release();
     w.launch().progress();
     const uint32_t target = threads_expected(b, cta);
-    if (b.arrived > target) w.fault("barrier %u: %u threads have arrived, %u were expected", id, b.arrived, target);
+    if (b.arrived > target)
+      w.fault("barrier %u: %u threads have arrived, %u were expected", id, b.arrived, target);
     const uint64_t generation = b.generation;
     if (b.arrived == target) complete(b, w.launch());
     if (args.mode == Mode::kArrive) return Step::kNext;
@@ -89,7 +98,8 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
       return Step::kNext;
     }
     w.token() = generation;
-  } else if (b.generation == w.token() && b.expected == kAllThreads && b.arrived == threads_expected(b, cta)) {
+  } else if (b.generation == w.token() && b.expected == kAllThreads &&
+             b.arrived == threads_expected(b, cta)) {
     complete(b, w.launch());  // the missing warps have exited
   }
   if (b.generation != w.token()) {
@@ -138,13 +148,15 @@ void decode_barrier(Decoder& d) { decode_bar(d, false); }
 
 uint32_t cluster_threads(Cluster& cluster) {
   uint32_t threads = 0;
-  for (uint32_t rank = 0; rank < cluster.size(); ++rank) threads += cluster.cta(rank).live_warps() * kWarpSize;
+  for (uint32_t rank = 0; rank < cluster.size(); ++rank)
+    threads += cluster.cta(rank).live_warps() * kWarpSize;
   return threads;
 }
 
 std::string describe_cluster(const Warp&, const WaitInfo& info) {
   Cluster& cluster = info.cta->cluster();
-  return format("the cluster barrier: %u of %u threads have arrived", cluster.barrier_arrived, cluster_threads(cluster));
+  return format("the cluster barrier: %u of %u threads have arrived", cluster.barrier_arrived,
+                cluster_threads(cluster));
 }
 
 void complete_cluster(Cluster& cluster, Launch& launch) {
@@ -156,12 +168,14 @@ void complete_cluster(Cluster& cluster, Launch& launch) {
 // Each warp remembers the generation it arrived in; wait returns when that one is over.
 Step exec_cluster_arrive(Warp& w, const Instr&, uint32_t mask) {
   Cluster& cluster = w.cta().cluster();
-  if (w.cluster_arrived_lanes() & mask) w.fault("barrier.cluster.arrive twice without a wait in between");
+  if (w.cluster_arrived_lanes() & mask)
+    w.fault("barrier.cluster.arrive twice without a wait in between");
   const uint32_t before = w.cluster_arrived_lanes();
   w.set_cluster_arrived(mask, cluster.barrier_generation);
   // Partial warps count as whole ones once all their live lanes are there.
   const bool whole = (before | mask) == w.live();
-  cluster.barrier_arrived += whole ? kWarpSize - static_cast<uint32_t>(__builtin_popcount(before)) : static_cast<uint32_t>(__builtin_popcount(mask));
+  cluster.barrier_arrived += whole ? kWarpSize - static_cast<uint32_t>(__builtin_popcount(before))
+                                   : static_cast<uint32_t>(__builtin_popcount(mask));
   w.release();
   w.launch().progress();
   if (cluster.barrier_arrived >= cluster_threads(cluster)) complete_cluster(cluster, w.launch());
@@ -170,9 +184,12 @@ Step exec_cluster_arrive(Warp& w, const Instr&, uint32_t mask) {
 
 Step exec_cluster_wait(Warp& w, const Instr&, uint32_t mask) {
   Cluster& cluster = w.cta().cluster();
-  if ((mask & ~w.cluster_arrived_lanes()) != 0) w.fault("barrier.cluster.wait without an arrive before it");
+  if ((mask & ~w.cluster_arrived_lanes()) != 0)
+    w.fault("barrier.cluster.wait without an arrive before it");
   // Warps that have exited no longer count.
-  if (cluster.barrier_generation == w.cluster_generation() && cluster.barrier_arrived >= cluster_threads(cluster)) complete_cluster(cluster, w.launch());
+  if (cluster.barrier_generation == w.cluster_generation() &&
+      cluster.barrier_arrived >= cluster_threads(cluster))
+    complete_cluster(cluster, w.launch());
   if (cluster.barrier_generation != w.cluster_generation()) {
     w.clear_cluster_arrived(mask);
     return Step::kNext;

@@ -1,6 +1,5 @@
-// Comparison and selection: set, setp, selp, slct (PTX ISA 9.7.6), half-precision forms (9.7.7), testp (9.7.3.1).
+// Comparison: set and setp (PTX ISA 9.7.6.1, 9.7.6.2), half-precision forms (9.7.7).
 #include <cmath>
-#include <optional>
 
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
@@ -9,7 +8,22 @@
 namespace bwgemm::emulator {
 namespace {
 
-enum class Cmp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
+enum class Cmp : uint8_t {
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kEqu,
+  kNeu,
+  kLtu,
+  kLeu,
+  kGtu,
+  kGeu,
+  kNum,
+  kNan
+};
 enum class Combine : uint8_t { kNone, kAnd, kOr, kXor };
 
 template <Cmp kCmp, typename T>
@@ -17,28 +31,47 @@ bool compare(T a, T b) {
   bool nan = false;
   if constexpr (std::is_floating_point_v<T>) nan = std::isnan(a) || std::isnan(b);
   switch (kCmp) {
-    case Cmp::kEq: return a == b;
-    case Cmp::kNe: return a != b && !nan;
-    case Cmp::kLt: return a < b;
-    case Cmp::kLe: return a <= b;
-    case Cmp::kGt: return a > b;
-    case Cmp::kGe: return a >= b;
-    case Cmp::kEqu: return a == b || nan;
-    case Cmp::kNeu: return a != b || nan;
-    case Cmp::kLtu: return a < b || nan;
-    case Cmp::kLeu: return a <= b || nan;
-    case Cmp::kGtu: return a > b || nan;
-    case Cmp::kGeu: return a >= b || nan;
-    case Cmp::kNum: return !nan;
-    case Cmp::kNan: return nan;
+    case Cmp::kEq:
+      return a == b;
+    case Cmp::kNe:
+      return a != b && !nan;
+    case Cmp::kLt:
+      return a < b;
+    case Cmp::kLe:
+      return a <= b;
+    case Cmp::kGt:
+      return a > b;
+    case Cmp::kGe:
+      return a >= b;
+    case Cmp::kEqu:
+      return a == b || nan;
+    case Cmp::kNeu:
+      return a != b || nan;
+    case Cmp::kLtu:
+      return a < b || nan;
+    case Cmp::kLeu:
+      return a <= b || nan;
+    case Cmp::kGtu:
+      return a > b || nan;
+    case Cmp::kGeu:
+      return a >= b || nan;
+    case Cmp::kNum:
+      return !nan;
+    case Cmp::kNan:
+      return nan;
   }
   return false;
 }
 
 // What the lanes hold and what is compared.
-struct F16 { static float load(uint32_t bits) { return f16_to_f32(bits & 0xFFFF); } };
-struct Bf16 { static float load(uint32_t bits) { return bf16_to_f32(bits & 0xFFFF); } };
-template <typename T> struct Plain {};
+struct F16 {
+  static float load(uint32_t bits) { return f16_to_f32(bits & 0xFFFF); }
+};
+struct Bf16 {
+  static float load(uint32_t bits) { return bf16_to_f32(bits & 0xFFFF); }
+};
+template <typename T>
+struct Plain {};
 
 template <typename Source>
 struct Loader {
@@ -54,14 +87,19 @@ struct Loader<Plain<T>> : Lanes<T> {
 
 uint32_t combine(Combine how, uint32_t value, uint32_t with) {
   switch (how) {
-    case Combine::kAnd: return value & with;
-    case Combine::kOr: return value | with;
-    case Combine::kXor: return value ^ with;
-    default: return value;
+    case Combine::kAnd:
+      return value & with;
+    case Combine::kOr:
+      return value | with;
+    case Combine::kXor:
+      return value ^ with;
+    default:
+      return value;
   }
 }
 
-// setp: op[0] p, op[1] q (the complement), op[2], op[3] sources, op[4] combining predicate, sub the combination.
+// setp: op[0] p, op[1] q (the complement), op[2], op[3] sources, op[4] combining predicate, sub the
+// combination.
 template <typename Source, Cmp kCmp>
 Step exec_setp(Warp& w, const Instr& in, uint32_t mask) {
   const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
@@ -136,20 +174,34 @@ ExecFn pick_form(Form form) {
 template <typename Source>
 ExecFn pick_cmp(Form form, Cmp cmp) {
   switch (cmp) {
-    case Cmp::kEq: return pick_form<Source, Cmp::kEq>(form);
-    case Cmp::kNe: return pick_form<Source, Cmp::kNe>(form);
-    case Cmp::kLt: return pick_form<Source, Cmp::kLt>(form);
-    case Cmp::kLe: return pick_form<Source, Cmp::kLe>(form);
-    case Cmp::kGt: return pick_form<Source, Cmp::kGt>(form);
-    case Cmp::kGe: return pick_form<Source, Cmp::kGe>(form);
-    case Cmp::kEqu: return pick_form<Source, Cmp::kEqu>(form);
-    case Cmp::kNeu: return pick_form<Source, Cmp::kNeu>(form);
-    case Cmp::kLtu: return pick_form<Source, Cmp::kLtu>(form);
-    case Cmp::kLeu: return pick_form<Source, Cmp::kLeu>(form);
-    case Cmp::kGtu: return pick_form<Source, Cmp::kGtu>(form);
-    case Cmp::kGeu: return pick_form<Source, Cmp::kGeu>(form);
-    case Cmp::kNum: return pick_form<Source, Cmp::kNum>(form);
-    case Cmp::kNan: return pick_form<Source, Cmp::kNan>(form);
+    case Cmp::kEq:
+      return pick_form<Source, Cmp::kEq>(form);
+    case Cmp::kNe:
+      return pick_form<Source, Cmp::kNe>(form);
+    case Cmp::kLt:
+      return pick_form<Source, Cmp::kLt>(form);
+    case Cmp::kLe:
+      return pick_form<Source, Cmp::kLe>(form);
+    case Cmp::kGt:
+      return pick_form<Source, Cmp::kGt>(form);
+    case Cmp::kGe:
+      return pick_form<Source, Cmp::kGe>(form);
+    case Cmp::kEqu:
+      return pick_form<Source, Cmp::kEqu>(form);
+    case Cmp::kNeu:
+      return pick_form<Source, Cmp::kNeu>(form);
+    case Cmp::kLtu:
+      return pick_form<Source, Cmp::kLtu>(form);
+    case Cmp::kLeu:
+      return pick_form<Source, Cmp::kLeu>(form);
+    case Cmp::kGtu:
+      return pick_form<Source, Cmp::kGtu>(form);
+    case Cmp::kGeu:
+      return pick_form<Source, Cmp::kGeu>(form);
+    case Cmp::kNum:
+      return pick_form<Source, Cmp::kNum>(form);
+    case Cmp::kNan:
+      return pick_form<Source, Cmp::kNan>(form);
   }
   return nullptr;
 }
@@ -158,21 +210,28 @@ ExecFn pick_source(Decoder& d, Type t, Form form, Cmp cmp) {
   const bool s = t.is_signed();
   if (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16) return pick_cmp<F16>(form, cmp);
   if (t.kind == TypeKind::kBfloat) return pick_cmp<Bf16>(form, cmp);
-  if (t.kind == TypeKind::kFloat && t.lanes == 1) return t.bits == 32 ? pick_cmp<Plain<float>>(form, cmp) : pick_cmp<Plain<double>>(form, cmp);
+  if (t.kind == TypeKind::kFloat && t.lanes == 1)
+    return t.bits == 32 ? pick_cmp<Plain<float>>(form, cmp) : pick_cmp<Plain<double>>(form, cmp);
   if (t.is_int() && t.lanes == 1) {
-    if (t.bits == 16) return s ? pick_cmp<Plain<int16_t>>(form, cmp) : pick_cmp<Plain<uint16_t>>(form, cmp);
-    if (t.bits == 32) return s ? pick_cmp<Plain<int32_t>>(form, cmp) : pick_cmp<Plain<uint32_t>>(form, cmp);
-    if (t.bits == 64) return s ? pick_cmp<Plain<int64_t>>(form, cmp) : pick_cmp<Plain<uint64_t>>(form, cmp);
+    if (t.bits == 16)
+      return s ? pick_cmp<Plain<int16_t>>(form, cmp) : pick_cmp<Plain<uint16_t>>(form, cmp);
+    if (t.bits == 32)
+      return s ? pick_cmp<Plain<int32_t>>(form, cmp) : pick_cmp<Plain<uint32_t>>(form, cmp);
+    if (t.bits == 64)
+      return s ? pick_cmp<Plain<int64_t>>(form, cmp) : pick_cmp<Plain<uint64_t>>(form, cmp);
   }
   d.unsupported("type ." + std::string(t.name));
 }
 
 Cmp take_cmp(Decoder& d, bool* is_unordered_int) {
   static constexpr std::pair<std::string_view, Cmp> kNames[] = {
-      {"eq", Cmp::kEq},   {"ne", Cmp::kNe},   {"lt", Cmp::kLt},   {"le", Cmp::kLe},   {"gt", Cmp::kGt},   {"ge", Cmp::kGe},   {"equ", Cmp::kEqu},
-      {"neu", Cmp::kNeu}, {"ltu", Cmp::kLtu}, {"leu", Cmp::kLeu}, {"gtu", Cmp::kGtu}, {"geu", Cmp::kGeu}, {"num", Cmp::kNum}, {"nan", Cmp::kNan}};
+      {"eq", Cmp::kEq},   {"ne", Cmp::kNe},   {"lt", Cmp::kLt},   {"le", Cmp::kLe},
+      {"gt", Cmp::kGt},   {"ge", Cmp::kGe},   {"equ", Cmp::kEqu}, {"neu", Cmp::kNeu},
+      {"ltu", Cmp::kLtu}, {"leu", Cmp::kLeu}, {"gtu", Cmp::kGtu}, {"geu", Cmp::kGeu},
+      {"num", Cmp::kNum}, {"nan", Cmp::kNan}};
   // lo, ls, hi, hs: unsigned comparisons.
-  static constexpr std::pair<std::string_view, Cmp> kUnsigned[] = {{"lo", Cmp::kLt}, {"ls", Cmp::kLe}, {"hi", Cmp::kGt}, {"hs", Cmp::kGe}};
+  static constexpr std::pair<std::string_view, Cmp> kUnsigned[] = {
+      {"lo", Cmp::kLt}, {"ls", Cmp::kLe}, {"hi", Cmp::kGt}, {"hs", Cmp::kGe}};
   *is_unordered_int = false;
   for (const auto& [name, cmp] : kNames) {
     if (d.mod(name)) return cmp;
@@ -241,106 +300,11 @@ void decode_set(Decoder& d) {
   d.out().exec = pick_source(d, from, from.lanes == 2 ? Form::kSetX2 : Form::kSet, cmp);
 }
 
-template <typename T>
-Step exec_selp(Warp& w, const Instr& in, uint32_t mask) {
-  Lanes<T> d(w, in.op[0]);
-  const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
-  const uint32_t p = w.pred(in.op[3]);
-  for_lanes(mask, [&](int lane) { d.set(lane, (p >> lane & 1) != 0 ? a.get(lane) : b.get(lane)); });
-  return Step::kNext;
-}
-
-void decode_selp(Decoder& d) {
-  const Type t = d.type();
-  d.expect_operands(4, 4);
-  d.out().op[0] = d.dst(0, t.bits);
-  d.out().op[1] = d.src(1, t);
-  d.out().op[2] = d.src(2, t);
-  d.out().op[3] = d.pred_src(3);
-  switch (t.bits) {
-    case 16: d.out().exec = exec_selp<uint16_t>; break;
-    case 32: d.out().exec = exec_selp<uint32_t>; break;
-    case 64: d.out().exec = exec_selp<uint64_t>; break;
-    default: d.unsupported("type ." + std::string(t.name));
-  }
-}
-
-// slct d = c >= 0 ? a : b; -0.0 counts as >= 0, NaN selects b.
-template <typename T, typename C>
-Step exec_slct(Warp& w, const Instr& in, uint32_t mask) {
-  Lanes<T> d(w, in.op[0]);
-  const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
-  const Lanes<C> c(w, in.op[3]);
-  for_lanes(mask, [&](int lane) { d.set(lane, c.get(lane) >= 0 ? a.get(lane) : b.get(lane)); });
-  return Step::kNext;
-}
-
-void decode_slct(Decoder& d) {
-  d.mod("ftz");
-  const Type t = d.type(), c = d.type();
-  d.expect_operands(4, 4);
-  d.out().op[0] = d.dst(0, t.bits);
-  d.out().op[1] = d.src(1, t);
-  d.out().op[2] = d.src(2, t);
-  d.out().op[3] = d.src(3, c);
-  if (c.name != "s32" && c.name != "f32") d.unsupported("type ." + std::string(c.name));
-  const bool real = c.name == "f32";
-  switch (t.bits) {
-    case 16: d.out().exec = real ? exec_slct<uint16_t, float> : exec_slct<uint16_t, int32_t>; break;
-    case 32: d.out().exec = real ? exec_slct<uint32_t, float> : exec_slct<uint32_t, int32_t>; break;
-    case 64: d.out().exec = real ? exec_slct<uint64_t, float> : exec_slct<uint64_t, int32_t>; break;
-    default: d.unsupported("type ." + std::string(t.name));
-  }
-}
-
-enum class Test : uint8_t { kFinite, kInfinite, kNumber, kNotANumber, kNormal, kSubnormal };
-
-template <typename T>
-Step exec_testp(Warp& w, const Instr& in, uint32_t mask) {
-  const Lanes<T> a(w, in.op[1]);
-  uint32_t result = 0;
-  for_lanes(mask, [&](int lane) {
-    const int kind = std::fpclassify(a.get(lane));
-    bool yes = false;
-    switch (static_cast<Test>(in.sub)) {
-      case Test::kFinite: yes = kind != FP_NAN && kind != FP_INFINITE; break;
-      case Test::kInfinite: yes = kind == FP_INFINITE; break;
-      case Test::kNumber: yes = kind != FP_NAN; break;
-      case Test::kNotANumber: yes = kind == FP_NAN; break;
-      case Test::kNormal: yes = kind == FP_NORMAL; break;
-      case Test::kSubnormal: yes = kind == FP_SUBNORMAL; break;
-    }
-    result |= static_cast<uint32_t>(yes) << lane;
-  });
-  w.set_pred(in.op[0], mask, result);
-  return Step::kNext;
-}
-
-void decode_testp(Decoder& d) {
-  static constexpr std::string_view kNames[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
-  std::optional<uint8_t> test;
-  for (uint8_t i = 0; i < 6 && !test; ++i) {
-    if (d.mod(kNames[i])) test = i;
-  }
-  if (!test) d.error("testp without a property");
-  const Type t = d.type();
-  d.expect_operands(2, 2);
-  d.out().op[0] = d.pred_dst(0);
-  d.out().op[1] = d.src(1, t);
-  d.out().sub = *test;
-  if (t.name == "f32") d.out().exec = exec_testp<float>;
-  else if (t.name == "f64") d.out().exec = exec_testp<double>;
-  else d.unsupported("type ." + std::string(t.name));
-}
-
 }  // namespace
 
 void register_compare(IsaTable& t) {
   t.add({"set", decode_set, "9.7.6.1"});
   t.add({"setp", decode_setp, "9.7.6.2"});
-  t.add({"selp", decode_selp, "9.7.6.3"});
-  t.add({"slct", decode_slct, "9.7.6.4"});
-  t.add({"testp", decode_testp, "9.7.3.1"});
 }
 
 }  // namespace bwgemm::emulator

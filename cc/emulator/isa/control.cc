@@ -1,4 +1,5 @@
-// Control flow: bra, brx.idx, call, ret, exit, trap, brkpt (PTX ISA 9.7.12), and hints about scheduling.
+// Control flow: bra, brx.idx, call, ret, exit, trap, brkpt (PTX ISA 9.7.12), and hints about
+// scheduling.
 #include "emulator/isa/control.h"
 
 #include <cstring>
@@ -27,7 +28,8 @@ Step exec_brx(Warp& w, const Instr& in, uint32_t mask) {
   const auto& table = *static_cast<const BranchTable*>(in.aux);
   const uint32_t* index = w.r32(in.op[0]);
   const uint32_t choice = index[first_lane(mask)];
-  if (choice >= table.targets.size()) w.fault("brx.idx with index %u of %zu targets", choice, table.targets.size());
+  if (choice >= table.targets.size())
+    w.fault("brx.idx with index %u of %zu targets", choice, table.targets.size());
   uint32_t same = 0;
   for_lanes(mask, [&](int lane) { same |= static_cast<uint32_t>(index[lane] == choice) << lane; });
   if (same == mask) return w.branch(mask, table.targets[choice]);
@@ -39,7 +41,9 @@ void decode_brx(Decoder& d) {
   d.ignore_mods({"uni"});
   d.expect_operands(2, 2);
   d.out().op[0] = d.src(0, 32);
-  const auto* names = d.operand(1).kind == ptx::Operand::Kind::kName ? d.builder().branch_targets(d.operand(1).name) : nullptr;
+  const auto* names = d.operand(1).kind == ptx::Operand::Kind::kName
+                          ? d.builder().branch_targets(d.operand(1).name)
+                          : nullptr;
   if (names == nullptr) d.error("brx.idx needs the name of a .branchtargets list");
   auto* table = d.make_aux<BranchTable>();
   for (std::string_view name : *names) table->targets.push_back(d.builder().label(name, d.line()));
@@ -53,7 +57,8 @@ void decode_exit(Decoder& d) {
   d.out().exec = exec_exit;
 }
 
-// Functions keep their lanes' return addresses in a row of their own; recursion is refused when decoding.
+// Functions keep their lanes' return addresses in a row of their own; recursion is refused when
+// decoding.
 Step exec_ret(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t* back = w.r32(in.op[0]);
   const uint32_t target = back[first_lane(mask)];
@@ -83,9 +88,9 @@ struct CallArgs {
     int bits;
     uint32_t offset;
   };
-  std::vector<Copy> copies;    // before the call: arguments
-  std::vector<Store> stores;   // arguments in registers
-  std::vector<Copy> results;   // after the call
+  std::vector<Copy> copies;   // before the call: arguments
+  std::vector<Store> stores;  // arguments in registers
+  std::vector<Copy> results;  // after the call
   std::vector<Store> result_registers;
   Row return_row = kNoRow;
   uint32_t return_pc = 0;
@@ -93,7 +98,9 @@ struct CallArgs {
 
 void copy_local(Warp& w, const std::vector<CallArgs::Copy>& copies, uint32_t mask) {
   for (const auto& c : copies) {
-    for_lanes(mask, [&](int lane) { std::memmove(w.local(c.to, lane, c.bytes, 1), w.local(c.from, lane, c.bytes, 1), c.bytes); });
+    for_lanes(mask, [&](int lane) {
+      std::memmove(w.local(c.to, lane, c.bytes, 1), w.local(c.from, lane, c.bytes, 1), c.bytes);
+    });
   }
 }
 
@@ -103,7 +110,8 @@ Step exec_call(Warp& w, const Instr& in, uint32_t mask) {
   for (const auto& s : args.stores) {
     for_lanes(mask, [&](int lane) {
       const uint64_t value = s.bits == 64 ? w.r64(s.row)[lane] : w.r32(s.row)[lane];
-      std::memcpy(w.local(s.offset, lane, static_cast<uint32_t>(s.bits / 8), 1), &value, static_cast<size_t>(s.bits / 8));
+      std::memcpy(w.local(s.offset, lane, static_cast<uint32_t>(s.bits / 8), 1), &value,
+                  static_cast<size_t>(s.bits / 8));
     });
   }
   uint32_t* back = w.r32(args.return_row);
@@ -118,7 +126,8 @@ Step exec_return_site(Warp& w, const Instr& in, uint32_t mask) {
   for (const auto& s : args.result_registers) {
     for_lanes(mask, [&](int lane) {
       uint64_t value = 0;
-      std::memcpy(&value, w.local(s.offset, lane, static_cast<uint32_t>(s.bits / 8), 1), static_cast<size_t>(s.bits / 8));
+      std::memcpy(&value, w.local(s.offset, lane, static_cast<uint32_t>(s.bits / 8), 1),
+                  static_cast<size_t>(s.bits / 8));
       if (s.bits == 64) {
         w.r64(s.row)[lane] = value;
       } else {
@@ -146,7 +155,8 @@ std::string read_text(Warp& w, uint64_t address) {
   return text;
 }
 
-// The device runtime's functions have no PTX body. __assertfail(message, file, line, function, char size) reports; others are refused.
+// The device runtime's functions have no PTX body. __assertfail(message, file, line, function, char
+// size) reports; others are refused.
 Step exec_extern_call(Warp& w, const Instr& in, uint32_t mask) {
   const auto& call = *static_cast<const ExternCall*>(in.aux);
   const int lane = first_lane(mask);
@@ -156,7 +166,8 @@ Step exec_extern_call(Warp& w, const Instr& in, uint32_t mask) {
       std::memcpy(&value, w.local(call.offsets[i], lane, bytes, 1), bytes);
       return value;
     };
-    w.fault("device assertion failed in lane %d: '%s' at %s:%u", lane, read_text(w, word(0, 8)).c_str(), read_text(w, word(1, 8)).c_str(),
+    w.fault("device assertion failed in lane %d: '%s' at %s:%u", lane,
+            read_text(w, word(0, 8)).c_str(), read_text(w, word(1, 8)).c_str(),
             static_cast<unsigned>(word(2, 4)));
   }
   w.fault("call of '%s', which has no PTX body", call.name.c_str());
@@ -174,9 +185,11 @@ void decode_call(Decoder& d) {
   size_t at = 0;
   std::vector<ptx::Operand> results, arguments;
   if (at < ops.size() && ops[at].kind == ptx::Operand::Kind::kList) results = call_list(ops[at++]);
-  if (at >= ops.size() || ops[at].kind != ptx::Operand::Kind::kName) d.error("call without a function");
+  if (at >= ops.size() || ops[at].kind != ptx::Operand::Kind::kName)
+    d.error("call without a function");
   const std::string_view name = ops[at++].name;
-  if (at < ops.size() && ops[at].kind == ptx::Operand::Kind::kList) arguments = call_list(ops[at++]);
+  if (at < ops.size() && ops[at].kind == ptx::Operand::Kind::kList)
+    arguments = call_list(ops[at++]);
   const ptx::Function* callee = b.find_function(name);
   if (callee == nullptr) d.unsupported("indirect call through '" + std::string(name) + "'");
   if (at < ops.size()) d.error("too many operands");
@@ -185,11 +198,13 @@ void decode_call(Decoder& d) {
   }
   const auto local_offset = [&](const ptx::Operand& o) -> uint32_t {
     const auto symbol = b.resolve(o.name);
-    if (symbol.kind != KernelBuilder::Symbol::Kind::kLocal) d.error("'" + std::string(o.name) + "' is not a .param variable");
+    if (symbol.kind != KernelBuilder::Symbol::Kind::kLocal)
+      d.error("'" + std::string(o.name) + "' is not a .param variable");
     return static_cast<uint32_t>(symbol.value);
   };
   const auto is_register = [&](const ptx::Operand& o) {
-    return o.kind != ptx::Operand::Kind::kName || b.resolve(o.name).kind == KernelBuilder::Symbol::Kind::kRegister;
+    return o.kind != ptx::Operand::Kind::kName ||
+           b.resolve(o.name).kind == KernelBuilder::Symbol::Kind::kRegister;
   };
   if (!callee->has_body) {
     auto* call = d.make_aux<ExternCall>();
@@ -208,8 +223,10 @@ void decode_call(Decoder& d) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const uint32_t bytes = static_cast<uint32_t>(callee->params[i].bytes);
     if (is_register(arguments[i])) {
-      if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) d.error("argument of this size must be a .param variable");
-      args->stores.push_back({d.src(arguments[i], static_cast<int>(bytes * 8)), static_cast<int>(bytes * 8), info->param_offsets[i]});
+      if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8)
+        d.error("argument of this size must be a .param variable");
+      args->stores.push_back({d.src(arguments[i], static_cast<int>(bytes * 8)),
+                              static_cast<int>(bytes * 8), info->param_offsets[i]});
     } else {
       args->copies.push_back({local_offset(arguments[i]), info->param_offsets[i], bytes});
     }
@@ -218,8 +235,10 @@ void decode_call(Decoder& d) {
     const uint32_t bytes = static_cast<uint32_t>(callee->returns[i].bytes);
     if (results[i].kind == ptx::Operand::Kind::kSink) continue;
     if (is_register(results[i])) {
-      if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) d.error("result of this size must be a .param variable");
-      args->result_registers.push_back({d.dst(results[i], static_cast<int>(bytes * 8)), static_cast<int>(bytes * 8), info->return_offsets[i]});
+      if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8)
+        d.error("result of this size must be a .param variable");
+      args->result_registers.push_back({d.dst(results[i], static_cast<int>(bytes * 8)),
+                                        static_cast<int>(bytes * 8), info->return_offsets[i]});
     } else {
       args->results.push_back({info->return_offsets[i], local_offset(results[i]), bytes});
     }
@@ -258,20 +277,24 @@ void decode_nanosleep(Decoder& d) {
   d.out().exec = exec_nanosleep;
 }
 
-// Programmatic dependent launch: launches are complete before the next one starts, so there is nothing to wait for.
+// Programmatic dependent launch: launches are complete before the next one starts, so there is
+// nothing to wait for.
 void decode_griddepcontrol(Decoder& d) {
-  if (d.mod_one_of({"launch_dependents", "wait"}).empty()) d.error("griddepcontrol needs .wait or .launch_dependents");
+  if (d.mod_one_of({"launch_dependents", "wait"}).empty())
+    d.error("griddepcontrol needs .wait or .launch_dependents");
   d.expect_operands(0, 0);
   d.out().exec = exec_nop;
 }
 
-// setmaxnreg only moves registers between warps; the register count must be a multiple of 8 from 24 to 256 (PTX ISA 9.7.19.5).
+// setmaxnreg only moves registers between warps; the register count must be a multiple of 8 from 24
+// to 256 (PTX ISA 9.7.19.5).
 void decode_setmaxnreg(Decoder& d) {
   if (d.mod_one_of({"inc", "dec"}).empty()) d.error("setmaxnreg needs .inc or .dec");
   d.ignore_mods({"sync", "aligned", "u32"});
   d.expect_operands(1, 1);
   const int64_t count = d.int_constant(0);
-  if (count < 24 || count > 256 || count % 8 != 0) d.error("register count must be a multiple of 8 from 24 to 256");
+  if (count < 24 || count > 256 || count % 8 != 0)
+    d.error("register count must be a multiple of 8 from 24 to 256");
   d.out().exec = exec_nop;
   d.out().flags |= kConverge;
 }

@@ -20,7 +20,9 @@ struct Cvt {
   bool ftz = false, sat = false, satfinite = false, relu = false;
 };
 
-uint64_t read(Warp& w, Row row, int bits, int lane) { return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane]; }
+uint64_t read(Warp& w, Row row, int bits, int lane) {
+  return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane];
+}
 void write(Warp& w, Row row, int bits, int lane, uint64_t value) {
   if (bits == 64) {
     w.r64(row)[lane] = value;
@@ -29,17 +31,25 @@ void write(Warp& w, Row row, int bits, int lane, uint64_t value) {
   }
 }
 
-uint64_t low_bits(uint64_t value, int bits) { return bits == 64 ? value : value & ((uint64_t{1} << bits) - 1); }
+uint64_t low_bits(uint64_t value, int bits) {
+  return bits == 64 ? value : value & ((uint64_t{1} << bits) - 1);
+}
 uint64_t sign_extend(uint64_t value, int bits) {
-  return bits == 64 ? value : static_cast<uint64_t>(static_cast<int64_t>(value << (64 - bits)) >> (64 - bits));
+  return bits == 64
+             ? value
+             : static_cast<uint64_t>(static_cast<int64_t>(value << (64 - bits)) >> (64 - bits));
 }
 
 double round_integral(double value, Rounding mode) {
   switch (mode) {
-    case Rounding::kZero: return std::trunc(value);
-    case Rounding::kDown: return std::floor(value);
-    case Rounding::kUp: return std::ceil(value);
-    default: return std::nearbyint(value);  // the host rounds to nearest even
+    case Rounding::kZero:
+      return std::trunc(value);
+    case Rounding::kDown:
+      return std::floor(value);
+    case Rounding::kUp:
+      return std::ceil(value);
+    default:
+      return std::nearbyint(value);  // the host rounds to nearest even
   }
 }
 
@@ -60,7 +70,8 @@ Step exec_int_int(Warp& w, const Instr& in, uint32_t mask) {
           value = v < 0 ? 0 : std::min(value, top);
         }
       } else {
-        const uint64_t top = (c.to.bits == 64 ? UINT64_MAX : (uint64_t{1} << c.to.bits) - 1) >> (c.to.is_signed() ? 1 : 0);
+        const uint64_t top = (c.to.bits == 64 ? UINT64_MAX : (uint64_t{1} << c.to.bits) - 1) >>
+                             (c.to.is_signed() ? 1 : 0);
         value = std::min(value, top);
       }
     }
@@ -94,7 +105,8 @@ double load_float(const Cvt& c, uint64_t bits) {
 // Rounds a double to float with the given mode.
 float narrow(double value, Rounding mode) {
   float out = static_cast<float>(value);
-  if (mode == Rounding::kNearestEven || std::isnan(value) || static_cast<double>(out) == value) return out;
+  if (mode == Rounding::kNearestEven || std::isnan(value) || static_cast<double>(out) == value)
+    return out;
   const bool above = static_cast<double>(out) > value;
   if (std::isinf(value)) return out;
   const bool want_down = mode == Rounding::kDown || (mode == Rounding::kZero && value > 0);
@@ -107,14 +119,19 @@ uint64_t store_float(const Cvt& c, double value) {
   if (c.sat) value = value > 0 ? std::min(value, 1.0) : 0.0;
   if (c.relu && value < 0) value = 0;
   switch (c.to.kind) {
-    case TypeKind::kBfloat: return encode_float(value, kBf16Format, c.rounding, c.satfinite);
-    case TypeKind::kE4m3: return encode_float(value, kE4m3Format, c.rounding, true);
-    case TypeKind::kE5m2: return encode_float(value, kE5m2Format, c.rounding, true);
+    case TypeKind::kBfloat:
+      return encode_float(value, kBf16Format, c.rounding, c.satfinite);
+    case TypeKind::kE4m3:
+      return encode_float(value, kE4m3Format, c.rounding, true);
+    case TypeKind::kE5m2:
+      return encode_float(value, kE5m2Format, c.rounding, true);
     case TypeKind::kTf32: {
-      if (c.satfinite && std::fabs(value) > 0x1.ffcp127) return bits_of(std::copysign(f32_of(0x7F7FE000u), static_cast<float>(value)));
+      if (c.satfinite && std::fabs(value) > 0x1.ffcp127)
+        return bits_of(std::copysign(f32_of(0x7F7FE000u), static_cast<float>(value)));
       return f32_to_tf32(static_cast<float>(value), c.rounding);
     }
-    default: break;
+    default:
+      break;
   }
   const int bits = c.to.bits / c.to.lanes;
   if (bits == 16) return encode_float(value, kF16Format, c.rounding, c.satfinite);
@@ -149,12 +166,17 @@ Step exec_float_int(Warp& w, const Instr& in, uint32_t mask) {
       out = bits == 64 ? uint64_t{1} << 63 : 0;
     } else if (c.to.is_signed()) {
       const double top = std::ldexp(1.0, bits - 1);
-      if (integral >= top) out = (uint64_t{1} << (bits - 1)) - 1;
-      else if (integral < -top) out = static_cast<uint64_t>(INT64_MIN >> (64 - bits));
-      else out = static_cast<uint64_t>(static_cast<int64_t>(integral));
+      if (integral >= top)
+        out = (uint64_t{1} << (bits - 1)) - 1;
+      else if (integral < -top)
+        out = static_cast<uint64_t>(INT64_MIN >> (64 - bits));
+      else
+        out = static_cast<uint64_t>(static_cast<int64_t>(integral));
     } else {
-      if (integral >= std::ldexp(1.0, bits)) out = bits == 64 ? UINT64_MAX : (uint64_t{1} << bits) - 1;
-      else out = integral <= 0 ? 0 : static_cast<uint64_t>(integral);
+      if (integral >= std::ldexp(1.0, bits))
+        out = bits == 64 ? UINT64_MAX : (uint64_t{1} << bits) - 1;
+      else
+        out = integral <= 0 ? 0 : static_cast<uint64_t>(integral);
     }
     out = low_bits(out, bits);
     if (c.to.is_signed()) out = sign_extend(out, bits);
@@ -173,7 +195,8 @@ Step exec_int_float(Warp& w, const Instr& in, uint32_t mask) {
       negative = static_cast<int64_t>(raw) < 0;
       if (negative) raw = 0 - raw;
     }
-    // 64-bit integers do not fit a double: keep the lost bits as a sticky last bit, so that the one rounding that follows is right.
+    // 64-bit integers do not fit a double: keep the lost bits as a sticky last bit, so that the one
+    // rounding that follows is right.
     double value;
     if (raw >> 53 != 0 && c.to.bits != 64) {
       value = static_cast<double>((raw >> 11 << 11) | uint64_t{(raw & 0x7FF) != 0} << 11);
@@ -224,10 +247,14 @@ Step exec_pair(Warp& w, const Instr& in, uint32_t mask) {
     for (int i = 0; i < 2; ++i) {
       const uint32_t bits = static_cast<uint32_t>(raw >> (from * i)) & ((1u << from) - 1);
       double value;
-      if (c.from.kind == TypeKind::kE4m3) value = decode_float(bits, kE4m3Format);
-      else if (c.from.kind == TypeKind::kE5m2) value = decode_float(bits, kE5m2Format);
-      else if (c.from.kind == TypeKind::kBfloat) value = bf16_to_f32(bits);
-      else value = f16_to_f32(bits);
+      if (c.from.kind == TypeKind::kE4m3)
+        value = decode_float(bits, kE4m3Format);
+      else if (c.from.kind == TypeKind::kE5m2)
+        value = decode_float(bits, kE5m2Format);
+      else if (c.from.kind == TypeKind::kBfloat)
+        value = bf16_to_f32(bits);
+      else
+        value = f16_to_f32(bits);
       out |= store_float(c, value) << (to * i);
     }
     write(w, c.dst, c.dst_bits, lane, out);
@@ -239,9 +266,16 @@ bool is_fp8(Type t) { return t.kind == TypeKind::kE4m3 || t.kind == TypeKind::kE
 
 Rounding take_rounding(Decoder& d, bool* given, bool* integral) {
   static constexpr std::pair<std::string_view, Rounding> kFloat[] = {
-      {"rn", Rounding::kNearestEven}, {"rz", Rounding::kZero}, {"rm", Rounding::kDown}, {"rp", Rounding::kUp}, {"rna", Rounding::kNearestAway}};
+      {"rn", Rounding::kNearestEven},
+      {"rz", Rounding::kZero},
+      {"rm", Rounding::kDown},
+      {"rp", Rounding::kUp},
+      {"rna", Rounding::kNearestAway}};
   static constexpr std::pair<std::string_view, Rounding> kIntegral[] = {
-      {"rni", Rounding::kNearestEven}, {"rzi", Rounding::kZero}, {"rmi", Rounding::kDown}, {"rpi", Rounding::kUp}};
+      {"rni", Rounding::kNearestEven},
+      {"rzi", Rounding::kZero},
+      {"rmi", Rounding::kDown},
+      {"rpi", Rounding::kUp}};
   *given = true;
   *integral = false;
   for (const auto& [name, mode] : kFloat) {
@@ -267,7 +301,8 @@ void decode_cvt(Decoder& d) {
   c->from = d.type();
   c->to_integer = integral;
   const Type to = c->to, from = c->from;
-  if (to.kind == TypeKind::kPred || from.kind == TypeKind::kPred || to.bits > 64 || from.bits > 64) d.unsupported("type .pred or .b128");
+  if (to.kind == TypeKind::kPred || from.kind == TypeKind::kPred || to.bits > 64 || from.bits > 64)
+    d.unsupported("type .pred or .b128");
   if (to.lanes == 4 || from.lanes == 4) d.unsupported("four-element conversion");
   if (to.lanes == 2 && from.lanes == 1) {
     if (from.name != "f32") d.unsupported("type ." + std::string(from.name));
@@ -276,10 +311,14 @@ void decode_cvt(Decoder& d) {
     c->dst = d.out().op[0] = d.dst(0, to.bits);
     c->src[0] = d.out().op[1] = d.src(1, 32);
     c->src[1] = d.out().op[2] = d.src(2, 32);
-    const bool plain = c->rounding == Rounding::kNearestEven && !c->relu && !c->satfinite && !c->ftz && !c->sat;
-    if (plain && to.name == "bf16x2") d.out().exec = exec_pack_fast<round_bf16>;
-    else if (plain && to.name == "f16x2") d.out().exec = exec_pack_fast<round_f16>;
-    else d.out().exec = exec_pack_float;
+    const bool plain =
+        c->rounding == Rounding::kNearestEven && !c->relu && !c->satfinite && !c->ftz && !c->sat;
+    if (plain && to.name == "bf16x2")
+      d.out().exec = exec_pack_fast<round_bf16>;
+    else if (plain && to.name == "f16x2")
+      d.out().exec = exec_pack_fast<round_f16>;
+    else
+      d.out().exec = exec_pack_float;
     return;
   }
   d.expect_operands(2, 2);
@@ -290,7 +329,8 @@ void decode_cvt(Decoder& d) {
   c->src_bits = src_bits != 0 ? src_bits : from.bits == 64 ? 64 : 32;
   if (c->dst_bits > 64 || c->src_bits > 64) d.unsupported("128-bit register in cvt");
   if (to.lanes == 2 || from.lanes == 2) {
-    if (to.lanes != from.lanes || (!is_fp8(to) && !is_fp8(from))) d.unsupported("conversion between these types");
+    if (to.lanes != from.lanes || (!is_fp8(to) && !is_fp8(from)))
+      d.unsupported("conversion between these types");
     d.out().exec = exec_pair;
     return;
   }
@@ -300,7 +340,8 @@ void decode_cvt(Decoder& d) {
   d.out().op[1] = c->src[0];
   if (from_float && to_float) {
     d.out().exec = exec_float_float;
-    if (from.name == "bf16" && to.name == "f32" && c->dst_bits == 32 && !integral && !c->sat && !c->ftz && !c->relu) {
+    if (from.name == "bf16" && to.name == "f32" && c->dst_bits == 32 && !integral && !c->sat &&
+        !c->ftz && !c->relu) {
       d.out().exec = [](Warp& w, const Instr& in, uint32_t mask) {
         uint32_t* out = w.r32(in.op[0]);
         const uint32_t* a = w.r32(in.op[1]);
@@ -323,9 +364,11 @@ void decode_cvt(Decoder& d) {
   d.out().exec = exec_int_int;
   if (!c->sat && c->dst_bits == to.bits && c->src_bits == from.bits) {
     const bool s = from.is_signed();
-    if (to.bits == 64 && from.bits == 32) d.out().exec = s ? exec_plain<uint64_t, int32_t> : exec_plain<uint64_t, uint32_t>;
+    if (to.bits == 64 && from.bits == 32)
+      d.out().exec = s ? exec_plain<uint64_t, int32_t> : exec_plain<uint64_t, uint32_t>;
     if (to.bits == 32 && from.bits == 64) d.out().exec = exec_plain<uint32_t, uint64_t>;
-    if (to.bits == 32 && from.bits == 16) d.out().exec = s ? exec_plain<uint32_t, int16_t> : exec_plain<uint32_t, uint16_t>;
+    if (to.bits == 32 && from.bits == 16)
+      d.out().exec = s ? exec_plain<uint32_t, int16_t> : exec_plain<uint32_t, uint16_t>;
   }
 }
 
@@ -354,7 +397,9 @@ void decode_cvt_pack(Decoder& d) {
   if (!d.mod("sat")) d.error("cvt.pack needs .sat");
   c->to = d.type();
   c->from = d.type();
-  if (c->from.bits != 32 || !c->from.is_int() || !c->to.is_int() || (c->to.bits != 8 && c->to.bits != 16)) d.unsupported("conversion between these types");
+  if (c->from.bits != 32 || !c->from.is_int() || !c->to.is_int() ||
+      (c->to.bits != 8 && c->to.bits != 16))
+    d.unsupported("conversion between these types");
   const bool third = c->to.bits == 8;
   if (third) d.mod("b32");
   d.expect_operands(third ? 4 : 3, third ? 4 : 3);

@@ -1,6 +1,8 @@
-// cp.async: non-bulk copies from global to shared memory, their groups and mbarriers (PTX ISA 9.7.9.25.3, 9.7.13.15.15).
+// cp.async: non-bulk copies from global to shared memory, their groups and mbarriers (PTX
+// ISA 9.7.9.25.3, 9.7.13.15.15).
 //
-// The copies of a warp finish in the order of issue, at any later time. They belong to the generic proxy.
+// The copies of a warp finish in the order of issue, at any later time. They belong to the generic
+// proxy.
 #include <cstring>
 
 #include "emulator/isa/isa.h"
@@ -64,17 +66,21 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
     p.source_bytes = bytes;
     if (a.source_bytes != kNoRow) {
       p.source_bytes = w.r32(a.source_bytes)[lane];
-      if (p.source_bytes > bytes) w.fault("src-size %u is larger than cp-size %u", p.source_bytes, bytes);
+      if (p.source_bytes > bytes)
+        w.fault("src-size %u is larger than cp-size %u", p.source_bytes, bytes);
     }
     if (a.ignore != kNoRow && (w.pred(a.ignore) >> lane & 1) != 0) p.source_bytes = 0;
     const auto ref = w.shared(w.address(a.to, lane), bytes, bytes, false);
     p.offset = ref.offset;
     uint64_t from = w.address(a.from, lane);
-    if ((from & (bytes - 1)) != 0) w.fault("global address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(from), bytes);
+    if ((from & (bytes - 1)) != 0)
+      w.fault("global address 0x%llx is not a multiple of %u",
+              static_cast<unsigned long long>(from), bytes);
     p.source = p.source_bytes > 0 ? w.global(from, p.source_bytes, 1, false) : nullptr;
     p.group = w.cp_async_groups(lane).join();
     // Copies smaller than a granule share it with those of other lanes.
-    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), bytes < SharedMemory::kGranule);
+    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(),
+                                        bytes < SharedMemory::kGranule);
     op->pieces.push_back(p);
     w.launch().stats().global_load_bytes += p.source_bytes;
   });
@@ -89,18 +95,22 @@ void decode_copy(Decoder& d) {
   if (cache.empty()) d.error("cp.async needs .ca or .cg");
   d.ignore_mods({"shared", "shared::cta", "global"});
   bool hint = false;
-  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::")) hint |= m == "L2::cache_hint";
+  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
+    hint |= m == "L2::cache_hint";
   d.expect_operands(3, 5);
   a->to = d.address(0, ptx::Space::kShared);
   a->from = d.address(1, ptx::Space::kGlobal);
   const int64_t bytes = d.int_constant(2);
-  if (bytes != 16 && (cache == "cg" || (bytes != 4 && bytes != 8))) d.error("cp-size must be 4, 8 or 16 (with .cg 16)");
+  if (bytes != 16 && (cache == "cg" || (bytes != 4 && bytes != 8)))
+    d.error("cp-size must be 4, 8 or 16 (with .cg 16)");
   a->bytes = static_cast<int>(bytes);
   const size_t optional = d.count() - (hint ? 1 : 0);
   if (hint && d.count() > 3) d.src(d.count() - 1, 64);
   if (optional == 4) {
-    if (d.is_pred(d.operand(3))) a->ignore = d.pred_src(3);
-    else a->source_bytes = d.src(3, 32);
+    if (d.is_pred(d.operand(3)))
+      a->ignore = d.pred_src(3);
+    else
+      a->source_bytes = d.src(3, 32);
   } else if (optional > 4) {
     d.error("too many operands");
   }
@@ -123,7 +133,9 @@ std::string describe_groups(const Warp&, const WaitInfo& info) {
 
 Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   bool wait = false;
-  for_lanes(mask, [&](int lane) { wait = wait || w.cp_async_groups(lane).pending() > static_cast<uint64_t>(in.imm); });
+  for_lanes(mask, [&](int lane) {
+    wait = wait || w.cp_async_groups(lane).pending() > static_cast<uint64_t>(in.imm);
+  });
   if (!wait) return Step::kNext;
   WaitInfo info;
   info.describe = describe_groups;
@@ -152,8 +164,8 @@ void decode_wait_all(Decoder& d) {
   d.out().exec = exec_wait_all;
 }
 
-// Arrives when the thread's earlier copies are done. Without .noinc the pending count is raised first, so that the arrival cancels out
-// in the expected count: a pending arrival more.
+// Arrives when the thread's earlier copies are done. Without .noinc the pending count is raised
+// first, so that the arrival cancels out in the expected count: a pending arrival more.
 class Arrive : public AsyncOp {
  public:
   bool step(Launch& launch) override {

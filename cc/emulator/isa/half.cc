@@ -1,11 +1,12 @@
-// Half precision: f16, bf16 and their packed forms (PTX ISA 9.7.4), and mixed-precision add, sub, fma (9.7.5).
+// Half precision: f16, bf16 and their packed forms (PTX ISA 9.7.4), and mixed-precision add, sub,
+// fma (9.7.5).
 //
-// Sums and products of two 16-bit numbers are formed in float and rounded again: with 24 >= 2 p + 2 significant bits (p = 11 or 8) the second
-// rounding is harmless. fma is formed in double and rounded from there.
+// Sums and products of two 16-bit numbers are formed in float and rounded again: with 24 >= 2 p + 2
+// significant bits (p = 11 or 8) the second rounding is harmless. fma is formed in double and
+// rounded from there.
 #include <cmath>
 
 #include "emulator/isa/arithmetic.h"
-#include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/isa/numbers.h"
 
@@ -15,12 +16,16 @@ namespace {
 struct F16 {
   static float load(uint32_t bits) { return f16_to_f32(bits & 0xFFFF); }
   static uint32_t store(float value) { return f32_to_f16_rn(value); }
-  static uint32_t store_exact(double value) { return encode_float(value, kF16Format, Rounding::kNearestEven); }
+  static uint32_t store_exact(double value) {
+    return encode_float(value, kF16Format, Rounding::kNearestEven);
+  }
 };
 struct Bf16 {
   static float load(uint32_t bits) { return bf16_to_f32(bits & 0xFFFF); }
   static uint32_t store(float value) { return f32_to_bf16_rn(value); }
-  static uint32_t store_exact(double value) { return encode_float(value, kBf16Format, Rounding::kNearestEven); }
+  static uint32_t store_exact(double value) {
+    return encode_float(value, kBf16Format, Rounding::kNearestEven);
+  }
 };
 
 enum Flags : uint8_t { kFtz = 1, kSat = 2, kRelu = 4, kNan = 8, kXorSign = 16, kAbs = 32 };
@@ -36,9 +41,15 @@ float limit(float x, uint8_t flags) {
   return x;
 }
 
-struct Add { static float f(float a, float b) { return a + b; } };
-struct Sub { static float f(float a, float b) { return a - b; } };
-struct Mul { static float f(float a, float b) { return a * b; } };
+struct Add {
+  static float f(float a, float b) { return a + b; }
+};
+struct Sub {
+  static float f(float a, float b) { return a - b; }
+};
+struct Mul {
+  static float f(float a, float b) { return a * b; }
+};
 
 template <typename H, typename Op, int kLanes>
 Step exec_half2(Warp& w, const Instr& in, uint32_t mask) {
@@ -67,7 +78,8 @@ Step exec_half_fma(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     uint32_t out = 0;
     for (int half = 0; half < 16 * kLanes; half += 16) {
-      float x = H::load(a[lane] >> half), y = H::load(b[lane] >> half), z = H::load(c[lane] >> half);
+      float x = H::load(a[lane] >> half), y = H::load(b[lane] >> half),
+            z = H::load(c[lane] >> half);
       if (flags & kFtz) x = flush<H>(x), y = flush<H>(y), z = flush<H>(z);
       double r = static_cast<double>(x) * y + z;
       if (flags & kSat) r = r > 0 ? (r < 1 ? r : 1.0) : 0.0;
@@ -95,7 +107,8 @@ Step exec_half_min_max(Warp& w, const Instr& in, uint32_t mask) {
       if (flags & kAbs) x = std::fabs(x), y = std::fabs(y);
       float r;
       if (std::isnan(x) || std::isnan(y)) {
-        r = (flags & kNan) != 0 || std::isnan(x) ? (std::isnan(y) || (flags & kNan) != 0 ? NAN : y) : x;
+        r = (flags & kNan) != 0 || std::isnan(x) ? (std::isnan(y) || (flags & kNan) != 0 ? NAN : y)
+                                                 : x;
       } else if (x == y) {
         r = kMax == std::signbit(x) ? y : x;
       } else {
@@ -120,7 +133,8 @@ Step exec_half1(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t* a = w.r32(in.op[1]);
   for_lanes(mask, [&](int lane) {
     uint32_t out = 0;
-    for (int half = 0; half < 16 * kLanes; half += 16) out |= H::store(kFunction(H::load(a[lane] >> half))) << half;
+    for (int half = 0; half < 16 * kLanes; half += 16)
+      out |= H::store(kFunction(H::load(a[lane] >> half))) << half;
     d[lane] = out;
   });
   return Step::kNext;
@@ -151,8 +165,10 @@ void decode_half2(Decoder& d) {
   d.out().sub = take_flags(d);
   const Type t = d.type();
   decode_operands(d, 2, t);
-  if (is_bf16(t)) d.out().exec = t.lanes == 2 ? exec_half2<Bf16, Op, 2> : exec_half2<Bf16, Op, 1>;
-  else d.out().exec = t.lanes == 2 ? exec_half2<F16, Op, 2> : exec_half2<F16, Op, 1>;
+  if (is_bf16(t))
+    d.out().exec = t.lanes == 2 ? exec_half2<Bf16, Op, 2> : exec_half2<Bf16, Op, 1>;
+  else
+    d.out().exec = t.lanes == 2 ? exec_half2<F16, Op, 2> : exec_half2<F16, Op, 1>;
 }
 
 template <bool kMax>
@@ -164,8 +180,11 @@ void decode_min_max(Decoder& d) {
   const Type t = d.type();
   decode_operands(d, 2, t);
   d.out().sub = flags;
-  if (is_bf16(t)) d.out().exec = t.lanes == 2 ? exec_half_min_max<Bf16, kMax, 2> : exec_half_min_max<Bf16, kMax, 1>;
-  else d.out().exec = t.lanes == 2 ? exec_half_min_max<F16, kMax, 2> : exec_half_min_max<F16, kMax, 1>;
+  if (is_bf16(t))
+    d.out().exec =
+        t.lanes == 2 ? exec_half_min_max<Bf16, kMax, 2> : exec_half_min_max<Bf16, kMax, 1>;
+  else
+    d.out().exec = t.lanes == 2 ? exec_half_min_max<F16, kMax, 2> : exec_half_min_max<F16, kMax, 1>;
 }
 
 void decode_sign(Decoder& d, bool clear) {
@@ -182,8 +201,10 @@ void decode_function(Decoder& d) {
   d.ignore_mods({"approx", "ftz"});
   const Type t = d.type();
   decode_operands(d, 1, t);
-  if (is_bf16(t)) d.out().exec = t.lanes == 2 ? exec_half1<Bf16, kBf16, 2> : exec_half1<Bf16, kBf16, 1>;
-  else d.out().exec = t.lanes == 2 ? exec_half1<F16, kF16, 2> : exec_half1<F16, kF16, 1>;
+  if (is_bf16(t))
+    d.out().exec = t.lanes == 2 ? exec_half1<Bf16, kBf16, 2> : exec_half1<Bf16, kBf16, 1>;
+  else
+    d.out().exec = t.lanes == 2 ? exec_half1<F16, kF16, 2> : exec_half1<F16, kF16, 1>;
 }
 
 // ---- mixed precision: f32 result, 16-bit first source(s)
@@ -204,7 +225,8 @@ Step exec_mixed3(Warp& w, const Instr& in, uint32_t mask) {
   float* d = w.f32(in.op[0]);
   const uint32_t *a = w.r32(in.op[1]), *b = w.r32(in.op[2]);
   const float* c = w.f32(in.op[3]);
-  for_lanes(mask, [&](int lane) { d[lane] = std::fma(H::load(a[lane]), H::load(b[lane]), c[lane]); });
+  for_lanes(mask,
+            [&](int lane) { d[lane] = std::fma(H::load(a[lane]), H::load(b[lane]), c[lane]); });
   return Step::kNext;
 }
 
@@ -228,15 +250,19 @@ void decode_half_fma(Decoder& d) {
   d.out().sub = take_flags(d);
   const Type t = d.type();
   decode_operands(d, 3, t);
-  if (is_bf16(t)) d.out().exec = t.lanes == 2 ? exec_half_fma<Bf16, 2> : exec_half_fma<Bf16, 1>;
-  else d.out().exec = t.lanes == 2 ? exec_half_fma<F16, 2> : exec_half_fma<F16, 1>;
+  if (is_bf16(t))
+    d.out().exec = t.lanes == 2 ? exec_half_fma<Bf16, 2> : exec_half_fma<Bf16, 1>;
+  else
+    d.out().exec = t.lanes == 2 ? exec_half_fma<F16, 2> : exec_half_fma<F16, 1>;
 }
 void decode_half_min(Decoder& d) { decode_min_max<false>(d); }
 void decode_half_max(Decoder& d) { decode_min_max<true>(d); }
 void decode_half_abs(Decoder& d) { decode_sign(d, true); }
 void decode_half_neg(Decoder& d) { decode_sign(d, false); }
 void decode_half_ex2(Decoder& d) { decode_function<Functions<F16>::ex2, Functions<Bf16>::ex2>(d); }
-void decode_half_tanh(Decoder& d) { decode_function<Functions<F16>::tanh, Functions<Bf16>::tanh>(d); }
+void decode_half_tanh(Decoder& d) {
+  decode_function<Functions<F16>::tanh, Functions<Bf16>::tanh>(d);
+}
 void decode_mixed_add(Decoder& d) { decode_mixed2<false>(d); }
 void decode_mixed_sub(Decoder& d) { decode_mixed2<true>(d); }
 void decode_mixed_fma(Decoder& d) {
@@ -249,8 +275,5 @@ void decode_mixed_fma(Decoder& d) {
   d.out().op[3] = d.src(3, to);
   d.out().exec = is_bf16(from) ? exec_mixed3<Bf16> : exec_mixed3<F16>;
 }
-
-// fma.relu and the other forms are reached through float.cc's table; only hfma-style aliases would be added here.
-void register_half(IsaTable&) {}
 
 }  // namespace bwgemm::emulator

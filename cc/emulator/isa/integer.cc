@@ -1,4 +1,6 @@
-// Integer arithmetic (PTX ISA 9.7.1) and extended-precision arithmetic with the carry flag (9.7.2).
+// Integer arithmetic (PTX ISA 9.7.1).
+#include "emulator/isa/integer.h"
+
 #include <algorithm>
 
 #include "emulator/isa/arithmetic.h"
@@ -8,25 +10,25 @@
 namespace bwgemm::emulator {
 namespace {
 
-// Arithmetic wraps: done on unsigned values of at least 32 bits.
-template <typename T>
-using Wide = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+using namespace integer;
 
-struct Add { template <typename T> static T f(T a, T b) { return static_cast<T>(static_cast<Wide<T>>(a) + static_cast<Wide<T>>(b)); } };
-struct Sub { template <typename T> static T f(T a, T b) { return static_cast<T>(static_cast<Wide<T>>(a) - static_cast<Wide<T>>(b)); } };
-struct MulLo { template <typename T> static T f(T a, T b) { return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)); } };
-struct MulHi {
-  template <typename T> static T f(T a, T b) {
-    using P = std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
-                                 std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
-    return static_cast<T>((static_cast<P>(a) * static_cast<P>(b)) >> (8 * sizeof(T)));
+struct Min {
+  template <typename T>
+  static T f(T a, T b) {
+    return std::min(a, b);
   }
 };
-struct Min { template <typename T> static T f(T a, T b) { return std::min(a, b); } };
-struct Max { template <typename T> static T f(T a, T b) { return std::max(a, b); } };
-// Division by zero gives an unspecified value, as on the machine: all ones (PTX ISA 9.7.1.8); it does not trap.
+struct Max {
+  template <typename T>
+  static T f(T a, T b) {
+    return std::max(a, b);
+  }
+};
+// Division by zero gives an unspecified value, as on the machine: all ones (PTX ISA 9.7.1.8); it
+// does not trap.
 struct Div {
-  template <typename T> static T f(T a, T b) {
+  template <typename T>
+  static T f(T a, T b) {
     if (b == 0) return static_cast<T>(~T{0});
     if constexpr (std::is_signed_v<T>) {
       if (b == -1) return static_cast<T>(0 - static_cast<Wide<T>>(a));
@@ -35,7 +37,8 @@ struct Div {
   }
 };
 struct Rem {
-  template <typename T> static T f(T a, T b) {
+  template <typename T>
+  static T f(T a, T b) {
     if (b == 0) return a;
     if constexpr (std::is_signed_v<T>) {
       if (b == -1) return 0;
@@ -43,8 +46,18 @@ struct Rem {
     return static_cast<T>(a % b);
   }
 };
-struct Abs { template <typename T> static T f(T a) { return a < 0 ? static_cast<T>(0 - static_cast<Wide<T>>(a)) : a; } };
-struct Neg { template <typename T> static T f(T a) { return static_cast<T>(0 - static_cast<Wide<T>>(a)); } };
+struct Abs {
+  template <typename T>
+  static T f(T a) {
+    return a < 0 ? static_cast<T>(0 - static_cast<Wide<T>>(a)) : a;
+  }
+};
+struct Neg {
+  template <typename T>
+  static T f(T a) {
+    return static_cast<T>(0 - static_cast<Wide<T>>(a));
+  }
+};
 template <bool kSubtract>
 struct Saturating {
   static int32_t f(int32_t a, int32_t b) {
@@ -53,42 +66,72 @@ struct Saturating {
   }
 };
 struct Sad {
-  template <typename A, typename C> static C f(A a, A b, C c) {
+  template <typename A, typename C>
+  static C f(A a, A b, C c) {
     const A difference = a < b ? static_cast<A>(static_cast<Wide<A>>(b) - static_cast<Wide<A>>(a))
                                : static_cast<A>(static_cast<Wide<A>>(a) - static_cast<Wide<A>>(b));
-    return static_cast<C>(static_cast<Wide<C>>(c) + static_cast<Wide<C>>(static_cast<std::make_unsigned_t<A>>(difference)));
+    return static_cast<C>(static_cast<Wide<C>>(c) +
+                          static_cast<Wide<C>>(static_cast<std::make_unsigned_t<A>>(difference)));
   }
 };
 struct MadLo {
-  template <typename T> static T f(T a, T b, T c) {
-    return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b) + static_cast<Wide<T>>(c));
+  template <typename T>
+  static T f(T a, T b, T c) {
+    return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b) +
+                          static_cast<Wide<T>>(c));
   }
 };
 struct MadHi {
-  template <typename T> static T f(T a, T b, T c) { return Add::f(MulHi::f(a, b), c); }
+  template <typename T>
+  static T f(T a, T b, T c) {
+    return Add::f(MulHi::f(a, b), c);
+  }
 };
 struct MadHiSat {
-  static int32_t f(int32_t a, int32_t b, int32_t c) { return Saturating<false>::f(MulHi::f(a, b), c); }
+  static int32_t f(int32_t a, int32_t b, int32_t c) {
+    return Saturating<false>::f(MulHi::f(a, b), c);
+  }
 };
 template <typename D>
 struct MulWide {
-  template <typename T> static D f(T a, T b) { return static_cast<D>(static_cast<std::make_unsigned_t<D>>(static_cast<D>(a)) * static_cast<std::make_unsigned_t<D>>(static_cast<D>(b))); }
+  template <typename T>
+  static D f(T a, T b) {
+    return static_cast<D>(static_cast<std::make_unsigned_t<D>>(static_cast<D>(a)) *
+                          static_cast<std::make_unsigned_t<D>>(static_cast<D>(b)));
+  }
 };
 template <typename D>
 struct MadWide {
-  template <typename T> static D f(T a, T b, D c) { return Add::f(MulWide<D>::f(a, b), c); }
+  template <typename T>
+  static D f(T a, T b, D c) {
+    return Add::f(MulWide<D>::f(a, b), c);
+  }
 };
 // 24-bit products: .lo the low 32 bits, .hi bits 16-47 of the 48-bit product.
-template <typename T> T low24(T a) { return static_cast<T>(static_cast<T>(static_cast<uint32_t>(a) << 8) >> 8); }
-struct Mul24Lo { template <typename T> static T f(T a, T b) { return MulLo::f(low24(a), low24(b)); } };
+template <typename T>
+T low24(T a) {
+  return static_cast<T>(static_cast<T>(static_cast<uint32_t>(a) << 8) >> 8);
+}
+struct Mul24Lo {
+  template <typename T>
+  static T f(T a, T b) {
+    return MulLo::f(low24(a), low24(b));
+  }
+};
 struct Mul24Hi {
-  template <typename T> static T f(T a, T b) {
+  template <typename T>
+  static T f(T a, T b) {
     using P = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
     return static_cast<T>((static_cast<P>(low24(a)) * static_cast<P>(low24(b))) >> 16);
   }
 };
 template <typename M>
-struct Mad24 { template <typename T> static T f(T a, T b, T c) { return Add::f(M::f(a, b), c); } };
+struct Mad24 {
+  template <typename T>
+  static T f(T a, T b, T c) {
+    return Add::f(M::f(a, b), c);
+  }
+};
 
 // ---- choosing the instance for a type
 
@@ -96,20 +139,34 @@ template <typename Op>
 ExecFn binary_any(Type t) {
   const bool s = t.is_signed();
   switch (t.bits) {
-    case 16: return s ? exec_binary<int16_t, int16_t, int16_t, Op> : exec_binary<uint16_t, uint16_t, uint16_t, Op>;
-    case 32: return s ? exec_binary<int32_t, int32_t, int32_t, Op> : exec_binary<uint32_t, uint32_t, uint32_t, Op>;
-    case 64: return s ? exec_binary<int64_t, int64_t, int64_t, Op> : exec_binary<uint64_t, uint64_t, uint64_t, Op>;
-    default: return nullptr;
+    case 16:
+      return s ? exec_binary<int16_t, int16_t, int16_t, Op>
+               : exec_binary<uint16_t, uint16_t, uint16_t, Op>;
+    case 32:
+      return s ? exec_binary<int32_t, int32_t, int32_t, Op>
+               : exec_binary<uint32_t, uint32_t, uint32_t, Op>;
+    case 64:
+      return s ? exec_binary<int64_t, int64_t, int64_t, Op>
+               : exec_binary<uint64_t, uint64_t, uint64_t, Op>;
+    default:
+      return nullptr;
   }
 }
 template <typename Op>
 ExecFn ternary_any(Type t) {
   const bool s = t.is_signed();
   switch (t.bits) {
-    case 16: return s ? exec_ternary<int16_t, int16_t, int16_t, int16_t, Op> : exec_ternary<uint16_t, uint16_t, uint16_t, uint16_t, Op>;
-    case 32: return s ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Op> : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Op>;
-    case 64: return s ? exec_ternary<int64_t, int64_t, int64_t, int64_t, Op> : exec_ternary<uint64_t, uint64_t, uint64_t, uint64_t, Op>;
-    default: return nullptr;
+    case 16:
+      return s ? exec_ternary<int16_t, int16_t, int16_t, int16_t, Op>
+               : exec_ternary<uint16_t, uint16_t, uint16_t, uint16_t, Op>;
+    case 32:
+      return s ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Op>
+               : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Op>;
+    case 64:
+      return s ? exec_ternary<int64_t, int64_t, int64_t, int64_t, Op>
+               : exec_ternary<uint64_t, uint64_t, uint64_t, uint64_t, Op>;
+    default:
+      return nullptr;
   }
 }
 
@@ -118,13 +175,15 @@ template <typename T, typename Op>
 struct Pair16 {
   static uint32_t f(uint32_t a, uint32_t b) {
     const uint16_t low = static_cast<uint16_t>(Op::f(static_cast<T>(a), static_cast<T>(b)));
-    const uint16_t high = static_cast<uint16_t>(Op::f(static_cast<T>(a >> 16), static_cast<T>(b >> 16)));
+    const uint16_t high =
+        static_cast<uint16_t>(Op::f(static_cast<T>(a >> 16), static_cast<T>(b >> 16)));
     return static_cast<uint32_t>(high) << 16 | low;
   }
 };
 template <typename Op>
 ExecFn binary_x2(Type t) {
-  return t.is_signed() ? exec_binary<uint32_t, uint32_t, uint32_t, Pair16<int16_t, Op>> : exec_binary<uint32_t, uint32_t, uint32_t, Pair16<uint16_t, Op>>;
+  return t.is_signed() ? exec_binary<uint32_t, uint32_t, uint32_t, Pair16<int16_t, Op>>
+                       : exec_binary<uint32_t, uint32_t, uint32_t, Pair16<uint16_t, Op>>;
 }
 
 void finish(Decoder& d, ExecFn exec, Type t, size_t sources) {
@@ -133,72 +192,11 @@ void finish(Decoder& d, ExecFn exec, Type t, size_t sources) {
   d.out().exec = exec;
 }
 
-// ---- carry chains. The carry flag is one hidden row per function, written by .cc.
-
-template <typename T, bool kSubtract, bool kCarryIn, bool kCarryOut>
-Step exec_carry(Warp& w, const Instr& in, uint32_t mask) {
-  Lanes<T> d(w, in.op[0]);
-  const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
-  uint32_t* carry = w.r32(in.op[4]);
-  for_lanes(mask, [&](int lane) {
-    const unsigned __int128 x = a.get(lane), y = b.get(lane), c = kCarryIn ? carry[lane] & 1 : 0;
-    const unsigned __int128 exact = kSubtract ? x - y - c : x + y + c;
-    d.set(lane, static_cast<T>(exact));
-    if (kCarryOut) carry[lane] = static_cast<uint32_t>(exact >> (8 * sizeof(T))) & 1;
-  });
-  return Step::kNext;
-}
-
-template <bool kSubtract, bool kCarryIn>
-void decode_carry(Decoder& d, bool carry_out) {
-  const Type t = d.type();
-  if (!t.is_int() || t.bits < 32) d.unsupported("type ." + std::string(t.name));
-  decode_operands(d, 2, t);
-  d.out().op[4] = d.carry_row();
-  if (t.bits == 32) {
-    d.out().exec = carry_out ? exec_carry<uint32_t, kSubtract, kCarryIn, true> : exec_carry<uint32_t, kSubtract, kCarryIn, false>;
-  } else {
-    d.out().exec = carry_out ? exec_carry<uint64_t, kSubtract, kCarryIn, true> : exec_carry<uint64_t, kSubtract, kCarryIn, false>;
-  }
-}
-
-template <typename T, bool kHigh, bool kCarryIn, bool kCarryOut>
-Step exec_mad_carry(Warp& w, const Instr& in, uint32_t mask) {
-  using U = std::make_unsigned_t<T>;
-  Lanes<U> d(w, in.op[0]);
-  const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
-  const Lanes<U> c(w, in.op[3]);
-  uint32_t* carry = w.r32(in.op[4]);
-  for_lanes(mask, [&](int lane) {
-    const U product = static_cast<U>(kHigh ? MulHi::f(a.get(lane), b.get(lane)) : MulLo::f(a.get(lane), b.get(lane)));
-    const unsigned __int128 exact = static_cast<unsigned __int128>(product) + c.get(lane) + (kCarryIn ? carry[lane] & 1 : 0);
-    d.set(lane, static_cast<U>(exact));
-    if (kCarryOut) carry[lane] = static_cast<uint32_t>(exact >> (8 * sizeof(T))) & 1;
-  });
-  return Step::kNext;
-}
-
-template <bool kCarryIn>
-void decode_mad_carry(Decoder& d, bool carry_out) {
-  const bool high = d.mod_one_of({"hi", "lo"}) == "hi";
-  const Type t = d.type();
-  if (!t.is_int() || t.bits < 32) d.unsupported("type ." + std::string(t.name));
-  decode_operands(d, 3, t);
-  d.out().op[4] = d.carry_row();
-  const auto pick = [&](auto zero) -> ExecFn {
-    using T = decltype(zero);
-    if (high) return carry_out ? exec_mad_carry<T, true, kCarryIn, true> : exec_mad_carry<T, true, kCarryIn, false>;
-    return carry_out ? exec_mad_carry<T, false, kCarryIn, true> : exec_mad_carry<T, false, kCarryIn, false>;
-  };
-  const bool s = t.is_signed();
-  d.out().exec = t.bits == 32 ? (s ? pick(int32_t{}) : pick(uint32_t{})) : (s ? pick(int64_t{}) : pick(uint64_t{}));
-}
-
 // ---- entries
 
 template <typename Op, bool kSubtract>
 void decode_add_sub(Decoder& d) {
-  if (d.mod("cc")) return decode_carry<kSubtract, false>(d, true);
+  if (d.mod("cc")) return kSubtract ? decode_sub_cc(d) : decode_add_cc(d);
   const bool saturate = d.mod("sat");
   const Type t = d.type();
   if (saturate) {
@@ -207,11 +205,6 @@ void decode_add_sub(Decoder& d) {
   }
   finish(d, t.lanes == 2 ? binary_x2<Op>(t) : binary_any<Op>(t), t, 2);
 }
-
-template <bool kSubtract>
-void decode_addc_subc(Decoder& d) { decode_carry<kSubtract, true>(d, d.mod("cc")); }
-
-void decode_madc(Decoder& d) { decode_mad_carry<true>(d, d.mod("cc")); }
 
 template <typename Op>
 void decode_min_max(Decoder& d) {
@@ -232,9 +225,14 @@ void decode_mul(Decoder& d) {
     const Type t = d.type();
     const bool s = t.is_signed();
     decode_operands(d, 2, 2 * t.bits, t.bits);
-    if (t.bits == 16) d.out().exec = s ? exec_binary<int32_t, int16_t, int16_t, MulWide<int32_t>> : exec_binary<uint32_t, uint16_t, uint16_t, MulWide<uint32_t>>;
-    else if (t.bits == 32) d.out().exec = s ? exec_binary<int64_t, int32_t, int32_t, MulWide<int64_t>> : exec_binary<uint64_t, uint32_t, uint32_t, MulWide<uint64_t>>;
-    else d.unsupported("type ." + std::string(t.name));
+    if (t.bits == 16)
+      d.out().exec = s ? exec_binary<int32_t, int16_t, int16_t, MulWide<int32_t>>
+                       : exec_binary<uint32_t, uint16_t, uint16_t, MulWide<uint32_t>>;
+    else if (t.bits == 32)
+      d.out().exec = s ? exec_binary<int64_t, int32_t, int32_t, MulWide<int64_t>>
+                       : exec_binary<uint64_t, uint32_t, uint32_t, MulWide<uint64_t>>;
+    else
+      d.unsupported("type ." + std::string(t.name));
     return;
   }
   const std::string_view half = d.mod_one_of({"lo", "hi"});
@@ -244,7 +242,7 @@ void decode_mul(Decoder& d) {
 }
 
 void decode_mad(Decoder& d) {
-  if (d.mod("cc")) return decode_mad_carry<false>(d, true);
+  if (d.mod("cc")) return decode_mad_cc(d);
   if (d.mod("wide")) {
     const Type t = d.type();
     const bool s = t.is_signed();
@@ -254,8 +252,12 @@ void decode_mad(Decoder& d) {
     d.out().op[1] = d.src(1, t.bits);
     d.out().op[2] = d.src(2, t.bits);
     d.out().op[3] = d.src(3, 2 * t.bits);
-    if (t.bits == 16) d.out().exec = s ? exec_ternary<int32_t, int16_t, int16_t, int32_t, MadWide<int32_t>> : exec_ternary<uint32_t, uint16_t, uint16_t, uint32_t, MadWide<uint32_t>>;
-    else d.out().exec = s ? exec_ternary<int64_t, int32_t, int32_t, int64_t, MadWide<int64_t>> : exec_ternary<uint64_t, uint32_t, uint32_t, uint64_t, MadWide<uint64_t>>;
+    if (t.bits == 16)
+      d.out().exec = s ? exec_ternary<int32_t, int16_t, int16_t, int32_t, MadWide<int32_t>>
+                       : exec_ternary<uint32_t, uint16_t, uint16_t, uint32_t, MadWide<uint32_t>>;
+    else
+      d.out().exec = s ? exec_ternary<int64_t, int32_t, int32_t, int64_t, MadWide<int64_t>>
+                       : exec_ternary<uint64_t, uint32_t, uint32_t, uint64_t, MadWide<uint64_t>>;
     return;
   }
   const std::string_view half = d.mod_one_of({"lo", "hi"});
@@ -276,11 +278,19 @@ void decode_24(Decoder& d) {
   if (t.bits != 32 || !t.is_int()) d.unsupported("type ." + std::string(t.name));
   ExecFn exec;
   if constexpr (kSources == 2) {
-    if (t.is_signed()) exec = high ? exec_binary<int32_t, int32_t, int32_t, Hi> : exec_binary<int32_t, int32_t, int32_t, Lo>;
-    else exec = high ? exec_binary<uint32_t, uint32_t, uint32_t, Hi> : exec_binary<uint32_t, uint32_t, uint32_t, Lo>;
+    if (t.is_signed())
+      exec = high ? exec_binary<int32_t, int32_t, int32_t, Hi>
+                  : exec_binary<int32_t, int32_t, int32_t, Lo>;
+    else
+      exec = high ? exec_binary<uint32_t, uint32_t, uint32_t, Hi>
+                  : exec_binary<uint32_t, uint32_t, uint32_t, Lo>;
   } else {
-    if (t.is_signed()) exec = high ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Hi> : exec_ternary<int32_t, int32_t, int32_t, int32_t, Lo>;
-    else exec = high ? exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Hi> : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Lo>;
+    if (t.is_signed())
+      exec = high ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Hi>
+                  : exec_ternary<int32_t, int32_t, int32_t, int32_t, Lo>;
+    else
+      exec = high ? exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Hi>
+                  : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Lo>;
   }
   finish(d, exec, t, kSources);
 }
@@ -289,69 +299,33 @@ template <typename Op>
 void decode_abs_neg(Decoder& d) {
   const Type t = d.type();
   if (!t.is_signed()) d.unsupported("type ." + std::string(t.name));
-  finish(d, t.bits == 16 ? exec_unary<int16_t, int16_t, Op> : t.bits == 32 ? exec_unary<int32_t, int32_t, Op> : exec_unary<int64_t, int64_t, Op>, t, 1);
+  finish(d,
+         t.bits == 16   ? exec_unary<int16_t, int16_t, Op>
+         : t.bits == 32 ? exec_unary<int32_t, int32_t, Op>
+                        : exec_unary<int64_t, int64_t, Op>,
+         t, 1);
 }
 
 void decode_sad(Decoder& d) {
   const Type t = d.type();
   const bool s = t.is_signed();
   ExecFn exec = nullptr;
-  if (t.bits == 16) exec = s ? exec_ternary<int16_t, int16_t, int16_t, int16_t, Sad> : exec_ternary<uint16_t, uint16_t, uint16_t, uint16_t, Sad>;
-  if (t.bits == 32) exec = s ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Sad> : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Sad>;
-  if (t.bits == 64) exec = s ? exec_ternary<int64_t, int64_t, int64_t, int64_t, Sad> : exec_ternary<uint64_t, uint64_t, uint64_t, uint64_t, Sad>;
+  if (t.bits == 16)
+    exec = s ? exec_ternary<int16_t, int16_t, int16_t, int16_t, Sad>
+             : exec_ternary<uint16_t, uint16_t, uint16_t, uint16_t, Sad>;
+  if (t.bits == 32)
+    exec = s ? exec_ternary<int32_t, int32_t, int32_t, int32_t, Sad>
+             : exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Sad>;
+  if (t.bits == 64)
+    exec = s ? exec_ternary<int64_t, int64_t, int64_t, int64_t, Sad>
+             : exec_ternary<uint64_t, uint64_t, uint64_t, uint64_t, Sad>;
   finish(d, exec, t, 3);
-}
-
-// ---- dot products of packed bytes and halves
-
-template <bool kSignedA, bool kSignedB>
-struct Dp4a {
-  static uint32_t f(uint32_t a, uint32_t b, uint32_t c) {
-    for (int i = 0; i < 4; ++i) {
-      const int32_t x = kSignedA ? static_cast<int8_t>(a >> (8 * i)) : static_cast<uint8_t>(a >> (8 * i));
-      const int32_t y = kSignedB ? static_cast<int8_t>(b >> (8 * i)) : static_cast<uint8_t>(b >> (8 * i));
-      c += static_cast<uint32_t>(x * y);
-    }
-    return c;
-  }
-};
-template <bool kSignedA, bool kSignedB, bool kHigh>
-struct Dp2a {
-  static uint32_t f(uint32_t a, uint32_t b, uint32_t c) {
-    for (int i = 0; i < 2; ++i) {
-      const int32_t x = kSignedA ? static_cast<int16_t>(a >> (16 * i)) : static_cast<uint16_t>(a >> (16 * i));
-      const int shift = 8 * i + (kHigh ? 16 : 0);
-      const int32_t y = kSignedB ? static_cast<int8_t>(b >> shift) : static_cast<uint8_t>(b >> shift);
-      c += static_cast<uint32_t>(x) * static_cast<uint32_t>(y);
-    }
-    return c;
-  }
-};
-template <bool A, bool B, typename Op>
-ExecFn dot() { return exec_ternary<uint32_t, uint32_t, uint32_t, uint32_t, Op>; }
-
-void decode_dp4a(Decoder& d) {
-  const Type a = d.type(), b = d.type();
-  decode_operands(d, 3, 32, 32);
-  if (a.bits != 32 || b.bits != 32) d.unsupported("type ." + std::string(a.name));
-  d.out().exec = a.is_signed() ? (b.is_signed() ? dot<true, true, Dp4a<true, true>>() : dot<true, false, Dp4a<true, false>>())
-                               : (b.is_signed() ? dot<false, true, Dp4a<false, true>>() : dot<false, false, Dp4a<false, false>>());
-}
-
-void decode_dp2a(Decoder& d) {
-  const bool high = d.mod_one_of({"lo", "hi"}) == "hi";
-  const Type a = d.type(), b = d.type();
-  decode_operands(d, 3, 32, 32);
-  if (a.bits != 32 || b.bits != 32) d.unsupported("type ." + std::string(a.name));
-  const bool s = a.is_signed(), u = b.is_signed();
-  d.out().exec = high ? (s ? (u ? dot<1, 1, Dp2a<1, 1, 1>>() : dot<1, 0, Dp2a<1, 0, 1>>()) : (u ? dot<0, 1, Dp2a<0, 1, 1>>() : dot<0, 0, Dp2a<0, 0, 1>>()))
-                      : (s ? (u ? dot<1, 1, Dp2a<1, 1, 0>>() : dot<1, 0, Dp2a<1, 0, 0>>()) : (u ? dot<0, 1, Dp2a<0, 1, 0>>() : dot<0, 0, Dp2a<0, 0, 0>>()));
 }
 
 }  // namespace
 
-// add, sub, mul, mad, min, max, abs, neg, div and rem also exist for floating-point types: float.cc registers entries that look at the type and
-// call these for integers.
+// add, sub, mul, mad, min, max, abs, neg, div and rem also exist for floating-point types: float.cc
+// registers entries that look at the type and call these for integers.
 void decode_integer_add(Decoder& d) { decode_add_sub<Add, false>(d); }
 void decode_integer_sub(Decoder& d) { decode_add_sub<Sub, true>(d); }
 void decode_integer_mul(Decoder& d) { decode_mul(d); }
@@ -367,11 +341,6 @@ void register_integer(IsaTable& t) {
   t.add({"sad", decode_sad, "9.7.1.7"});
   t.add({"mul24", decode_24<Mul24Lo, Mul24Hi, 2>, "9.7.1.5"});
   t.add({"mad24", decode_24<Mad24<Mul24Lo>, Mad24<Mul24Hi>, 3>, "9.7.1.6"});
-  t.add({"dp4a", decode_dp4a, "9.7.1.23"});
-  t.add({"dp2a", decode_dp2a, "9.7.1.24"});
-  t.add({"addc", decode_addc_subc<false>, "9.7.2.2"});
-  t.add({"subc", decode_addc_subc<true>, "9.7.2.4"});
-  t.add({"madc", decode_madc, "9.7.2.6"});
 }
 
 }  // namespace bwgemm::emulator

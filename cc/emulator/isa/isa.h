@@ -1,4 +1,5 @@
-// The table of instructions. Each family file has one register function that adds its entries; isa.cc calls them all.
+// The table of instructions. Each family file has one register function that adds its entries;
+// isa.cc calls them all.
 #pragma once
 
 #include <string_view>
@@ -13,7 +14,8 @@ namespace bwgemm::emulator {
 using DecodeFn = void (*)(Decoder& decoder);
 
 struct IsaEntry {
-  std::string_view prefix;  // dotted beginning of the mnemonic, e.g. "mbarrier.try_wait"; the longest match wins
+  std::string_view
+      prefix;  // dotted beginning of the mnemonic, e.g. "mbarrier.try_wait"; the longest match wins
   DecodeFn decode;
   std::string_view section;  // of the PTX ISA 9.0
 };
@@ -21,7 +23,8 @@ struct IsaEntry {
 class IsaTable {
  public:
   void add(const IsaEntry& entry);
-  // Longest registered prefix of the statement's parts, nullptr if none; *parts is its number of parts.
+  // Longest registered prefix of the statement's parts, nullptr if none; *parts is its number of
+  // parts.
   const IsaEntry* find(const std::vector<std::string_view>& parts, size_t* prefix_parts) const;
   const std::vector<IsaEntry>& entries() const { return entries_; }
 
@@ -34,8 +37,11 @@ class IsaTable {
 
 // isa/
 void register_integer(IsaTable& table);
+void register_extended(IsaTable& table);
+void register_bits(IsaTable& table);
+void register_select(IsaTable& table);
+void register_functions(IsaTable& table);
 void register_float(IsaTable& table);
-void register_half(IsaTable& table);
 void register_logic(IsaTable& table);
 void register_compare(IsaTable& table);
 void register_convert(IsaTable& table);

@@ -1,5 +1,5 @@
-// Typed views of register rows and the lane loops of ordinary instructions. With all lanes active the loops have a constant trip
-// count and no branches, which g++ vectorises.
+// Typed views of register rows and the lane loops of ordinary instructions. With all lanes active
+// the loops have a constant trip count and no branches, which g++ vectorises.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace bwgemm::emulator {
 
-// How a value of T lies in its row: 64-bit values in uint64_t[32], 32-bit ones in uint32_t[32], smaller ones zero-extended to 32 bits.
+// How a value of T lies in its row: 64-bit values in uint64_t[32], 32-bit ones in uint32_t[32],
+// smaller ones zero-extended to 32 bits.
 template <typename T>
 class Lanes {
   using Raw = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
@@ -41,7 +42,8 @@ class Lanes {
   Raw* raw_;
 };
 
-// d = Op(a), d = Op(a, b), d = Op(a, b, c) with operands op[0], op[1], ... Op::f is a static function template or function.
+// d = Op(a), d = Op(a, b), d = Op(a, b, c) with operands op[0], op[1], ... Op::f is a static
+// function template or function.
 template <typename D, typename A, typename Op>
 Step exec_unary(Warp& w, const Instr& in, uint32_t mask) {
   Lanes<D> d(w, in.op[0]);
@@ -65,7 +67,9 @@ Step exec_ternary(Warp& w, const Instr& in, uint32_t mask) {
   const Lanes<A> a(w, in.op[1]);
   const Lanes<B> b(w, in.op[2]);
   const Lanes<C> c(w, in.op[3]);
-  for_lanes(mask, [&](int lane) { d.set(lane, static_cast<D>(Op::f(a.get(lane), b.get(lane), c.get(lane)))); });
+  for_lanes(mask, [&](int lane) {
+    d.set(lane, static_cast<D>(Op::f(a.get(lane), b.get(lane), c.get(lane))));
+  });
   return Step::kNext;
 }
 

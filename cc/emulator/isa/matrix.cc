@@ -32,12 +32,14 @@ uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, bool write) {
   return ref.cta->shared().data(ref.offset);
 }
 
-// 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i; lane t holds row t / 4, columns 2 (t % 4) and the next.
+// 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i; lane t
+// holds row t / 4, columns 2 (t % 4) and the next.
 Step exec_ldmatrix(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const MatrixAccess*>(in.aux);
   if (mask != kFullMask) w.fault("ldmatrix needs all 32 lanes");
   uint16_t matrix[4][8][8];
-  for (int i = 0; i < 8 * a.count; ++i) std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, false), 16);
+  for (int i = 0; i < 8 * a.count; ++i)
+    std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, false), 16);
   for (int m = 0; m < a.count; ++m) {
     uint32_t* d = w.r32(a.rows[m]);
     for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -57,7 +59,8 @@ Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
     const uint32_t* s = w.r32(a.rows[m]);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       const int r = lane / 4, c = 2 * (lane % 4);
-      const uint16_t low = static_cast<uint16_t>(s[lane]), high = static_cast<uint16_t>(s[lane] >> 16);
+      const uint16_t low = static_cast<uint16_t>(s[lane]),
+                     high = static_cast<uint16_t>(s[lane] >> 16);
       if (a.trans) {
         matrix[m][c][r] = low;
         matrix[m][c + 1][r] = high;
@@ -67,20 +70,22 @@ Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
       }
     }
   }
-  for (int i = 0; i < 8 * a.count; ++i) std::memcpy(row_address(w, a, i, true), matrix[i / 8][i % 8], 16);
+  for (int i = 0; i < 8 * a.count; ++i)
+    std::memcpy(row_address(w, a, i, true), matrix[i / 8][i % 8], 16);
   w.launch().progress();
   return Step::kNext;
 }
 
-// 16x8 matrices of bytes, stored transposed: lane t holds, of matrix m, the elements (rows 4 (t % 4) .., column t / 4) in one register; memory rows
-// have 16 bytes (stmatrix.m16n8.trans.b8).
+// 16x8 matrices of bytes, stored transposed: lane t holds, of matrix m, the elements (rows 4 (t %
+// 4) .., column t / 4) in one register; memory rows have 16 bytes (stmatrix.m16n8.trans.b8).
 Step exec_stmatrix_b8(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const MatrixAccess*>(in.aux);
   if (mask != kFullMask) w.fault("stmatrix needs all 32 lanes");
   for (int m = 0; m < a.count; ++m) {
     uint8_t rows[8][16];
     const uint32_t* s = w.r32(a.rows[m]);
-    for (int lane = 0; lane < kWarpSize; ++lane) std::memcpy(&rows[lane / 4][4 * (lane % 4)], &s[lane], 4);
+    for (int lane = 0; lane < kWarpSize; ++lane)
+      std::memcpy(&rows[lane / 4][4 * (lane % 4)], &s[lane], 4);
     for (int r = 0; r < 8; ++r) std::memcpy(row_address(w, a, 8 * m + r, true), rows[r], 16);
   }
   w.launch().progress();
@@ -100,11 +105,13 @@ void decode_matrix_access(Decoder& d, bool store) {
   const auto type = d.next_mod();
   d.expect_operands(2, 2);
   const bool bytes = store && shape == "m16n8" && type == "b8" && a->trans;
-  if (!bytes && (shape != "m8n8" || type != "b16")) d.unsupported("matrix shape or type ." + std::string(shape) + "." + std::string(type));
+  if (!bytes && (shape != "m8n8" || type != "b16"))
+    d.unsupported("matrix shape or type ." + std::string(shape) + "." + std::string(type));
   d.mod(type);
   const ptx::Operand& registers = d.operand(store ? 1 : 0);
   const auto* items = Decoder::vector_items(registers);
-  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count)) d.error("the vector operand has another number of elements");
+  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count))
+    d.error("the vector operand has another number of elements");
   for (int i = 0; i < a->count; ++i) {
     const ptx::Operand& item = items == nullptr ? registers : (*items)[static_cast<size_t>(i)];
     a->rows[i] = store ? d.src(item, 32) : d.dst(item, 32);
@@ -127,7 +134,8 @@ Step exec_movmatrix(Warp& w, const Instr& in, uint32_t mask) {
   }
   uint32_t* d = w.r32(in.op[0]);
   for (int lane = 0; lane < kWarpSize; ++lane) {
-    d[lane] = m[2 * (lane % 4)][lane / 4] | static_cast<uint32_t>(m[2 * (lane % 4) + 1][lane / 4]) << 16;
+    d[lane] = m[2 * (lane % 4)][lane / 4] | static_cast<uint32_t>(m[2 * (lane % 4) + 1][lane / 4])
+                                                << 16;
   }
   return Step::kNext;
 }
@@ -139,9 +147,10 @@ void decode_movmatrix(Decoder& d) {
   d.out().exec = exec_movmatrix;
 }
 
-// ---- mma.sync. For m16n8kK with elements of e to a 32-bit register (PTX ISA 9.7.14.5.x, figures of the fragments), lane = 4 g + t:
-// register 2 b + h of A holds row g + 8 h, columns 4 e b + e t + (0 .. e-1); register b of B holds column g, the same rows;
-// C and D hold rows g and g + 8, columns 2 t and 2 t + 1.
+// ---- mma.sync. For m16n8kK with elements of e to a 32-bit register (PTX ISA 9.7.14.5.x, figures
+// of the fragments), lane = 4 g + t: register 2 b + h of A holds row g + 8 h, columns 4 e b + e t +
+// (0 .. e-1); register b of B holds column g, the same rows; C and D hold rows g and g + 8, columns
+// 2 t and 2 t + 1.
 
 enum class Element : uint8_t { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kS4, kU4 };
 
@@ -156,26 +165,39 @@ struct Mma {
 
 int element_bits(Element e) {
   switch (e) {
-    case Element::kTf32: return 32;
+    case Element::kTf32:
+      return 32;
     case Element::kF16:
-    case Element::kBf16: return 16;
+    case Element::kBf16:
+      return 16;
     case Element::kS4:
-    case Element::kU4: return 4;
-    default: return 8;
+    case Element::kU4:
+      return 4;
+    default:
+      return 8;
   }
 }
 
 double element(Element e, uint32_t bits) {
   switch (e) {
-    case Element::kF16: return f16_to_f32(bits);
-    case Element::kBf16: return bf16_to_f32(bits);
-    case Element::kTf32: return f32_of(bits & ~0x1FFFu);
-    case Element::kE4m3: return decode_float(bits, kE4m3Format);
-    case Element::kE5m2: return decode_float(bits, kE5m2Format);
-    case Element::kS8: return static_cast<int8_t>(bits);
-    case Element::kU8: return bits & 0xFF;
-    case Element::kS4: return static_cast<int32_t>(bits << 28) >> 28;
-    case Element::kU4: return bits & 0xF;
+    case Element::kF16:
+      return f16_to_f32(bits);
+    case Element::kBf16:
+      return bf16_to_f32(bits);
+    case Element::kTf32:
+      return f32_of(bits & ~0x1FFFu);
+    case Element::kE4m3:
+      return decode_float(bits, kE4m3Format);
+    case Element::kE5m2:
+      return decode_float(bits, kE5m2Format);
+    case Element::kS8:
+      return static_cast<int8_t>(bits);
+    case Element::kU8:
+      return bits & 0xFF;
+    case Element::kS4:
+      return static_cast<int32_t>(bits << 28) >> 28;
+    case Element::kU4:
+      return bits & 0xF;
   }
   return 0;
 }
@@ -190,11 +212,14 @@ Step exec_mma(Warp& w, const Instr& in, uint32_t mask) {
     const int g = lane / 4, t = lane % 4;
     for (int r = 0; r < m.a_count; ++r) {
       const uint32_t word = w.r32(m.a[r])[lane];
-      for (int i = 0; i < e; ++i) a[g + 8 * (r % 2)][4 * e * (r / 2) + e * t + i] = element(m.a_type, word >> (bits * i) & field);
+      for (int i = 0; i < e; ++i)
+        a[g + 8 * (r % 2)][4 * e * (r / 2) + e * t + i] =
+            element(m.a_type, word >> (bits * i) & field);
     }
     for (int r = 0; r < m.b_count; ++r) {
       const uint32_t word = w.r32(m.b[r])[lane];
-      for (int i = 0; i < e; ++i) b[4 * e * r + e * t + i][g] = element(m.b_type, word >> (bits * i) & field);
+      for (int i = 0; i < e; ++i)
+        b[4 * e * r + e * t + i][g] = element(m.b_type, word >> (bits * i) & field);
     }
   }
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -206,9 +231,12 @@ Step exec_mma(Warp& w, const Instr& in, uint32_t mask) {
       for (int k = 0; k < m.k; ++k) sum += a[row][k] * b[k][col];
       if (m.integer) {
         const int64_t exact = static_cast<int64_t>(sum) + static_cast<int32_t>(w.r32(m.c[i])[lane]);
-        out[i] = m.satfinite ? static_cast<uint32_t>(static_cast<int32_t>(std::clamp<int64_t>(exact, INT32_MIN, INT32_MAX))) : static_cast<uint32_t>(exact);
+        out[i] = m.satfinite ? static_cast<uint32_t>(static_cast<int32_t>(
+                                   std::clamp<int64_t>(exact, INT32_MIN, INT32_MAX)))
+                             : static_cast<uint32_t>(exact);
       } else {
-        const double c = m.half_c ? f16_to_f32(w.r32(m.c[i / 2])[lane] >> (16 * (i % 2)) & 0xFFFF) : f32_of(w.r32(m.c[i])[lane]);
+        const double c = m.half_c ? f16_to_f32(w.r32(m.c[i / 2])[lane] >> (16 * (i % 2)) & 0xFFFF)
+                                  : f32_of(w.r32(m.c[i])[lane]);
         const float value = static_cast<float>(sum + c);
         out[i] = m.half_d ? f32_to_f16_rn(value) : bits_of(value);
       }
@@ -235,7 +263,8 @@ Step exec_mma_f64(Warp& w, const Instr& in, uint32_t mask) {
   for (int lane = 0; lane < kWarpSize; ++lane) {
     for (int i = 0; i < 2; ++i) {
       double sum = w.f64(m.c[i])[lane];
-      for (int k = 0; k < 4; ++k) sum = std::fma(a[lane / 4 * 4 + k], b[(2 * (lane % 4) + i) * 4 + k], sum);
+      for (int k = 0; k < 4; ++k)
+        sum = std::fma(a[lane / 4 * 4 + k], b[(2 * (lane % 4) + i) * 4 + k], sum);
       out[lane][i] = sum;
     }
   }
@@ -252,7 +281,8 @@ int take_rows(Decoder& d, size_t operand, bool destination, int bits, int expect
   const ptx::Operand& o = d.operand(operand);
   const auto* items = Decoder::vector_items(o);
   const int n = items == nullptr ? 1 : static_cast<int>(items->size());
-  if (n != expected) d.error(format("operand %zu has %d registers, this shape needs %d", operand + 1, n, expected));
+  if (n != expected)
+    d.error(format("operand %zu has %d registers, this shape needs %d", operand + 1, n, expected));
   for (int i = 0; i < n; ++i) {
     const ptx::Operand& item = items == nullptr ? o : (*items)[static_cast<size_t>(i)];
     rows[i] = destination ? d.dst(item, bits) : d.src(item, bits);
@@ -263,7 +293,8 @@ int take_rows(Decoder& d, size_t operand, bool destination, int bits, int expect
 void decode_mma(Decoder& d) {
   auto* m = d.make_aux<Mma>();
   if (!d.mod("aligned")) d.error("mma.sync needs .aligned");
-  const auto shape = d.mod_one_of({"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64", "m8n8k4"});
+  const auto shape =
+      d.mod_one_of({"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64", "m8n8k4"});
   if (shape.empty()) d.unsupported("shape" + d.mods_left());
   if (!d.mod("row") || !d.mod("col")) d.unsupported("layout other than .row.col");
   m->satfinite = d.mod("satfinite");
@@ -288,8 +319,9 @@ void decode_mma(Decoder& d) {
     return;
   }
   static constexpr std::pair<std::string_view, Element> kElements[] = {
-      {"f16", Element::kF16}, {"bf16", Element::kBf16}, {"tf32", Element::kTf32}, {"e4m3", Element::kE4m3}, {"e5m2", Element::kE5m2},
-      {"s8", Element::kS8},   {"u8", Element::kU8},     {"s4", Element::kS4},     {"u4", Element::kU4}};
+      {"f16", Element::kF16},   {"bf16", Element::kBf16}, {"tf32", Element::kTf32},
+      {"e4m3", Element::kE4m3}, {"e5m2", Element::kE5m2}, {"s8", Element::kS8},
+      {"u8", Element::kU8},     {"s4", Element::kS4},     {"u4", Element::kU4}};
   const auto pick = [&](std::string_view name) {
     for (const auto& [text, e] : kElements) {
       if (text == name) return e;
@@ -303,16 +335,20 @@ void decode_mma(Decoder& d) {
   if (element_bits(m->b_type) != bits) d.unsupported("A and B of different widths");
   m->integer = types[0] == "s32";
   const bool integer_inputs = m->a_type >= Element::kS8;
-  if (m->integer != integer_inputs || (m->b_type >= Element::kS8) != integer_inputs || (m->integer && types[3] != "s32")) d.unsupported("combination of types");
+  if (m->integer != integer_inputs || (m->b_type >= Element::kS8) != integer_inputs ||
+      (m->integer && types[3] != "s32"))
+    d.unsupported("combination of types");
   if (!m->integer) {
-    if ((types[0] != "f32" && types[0] != "f16") || (types[3] != "f32" && types[3] != "f16")) d.unsupported("accumulator type");
+    if ((types[0] != "f32" && types[0] != "f16") || (types[3] != "f32" && types[3] != "f16"))
+      d.unsupported("accumulator type");
     m->half_d = types[0] == "f16";
     m->half_c = types[3] == "f16";
   }
   // One block of k is 4 e columns; one or two of them.
   const int block = 4 * 32 / bits;
   const int blocks = m->k / block;
-  if (m->k % block != 0 || blocks < 1 || blocks > 2) d.unsupported("shape ." + std::string(shape) + " with ." + std::string(types[1]));
+  if (m->k % block != 0 || blocks < 1 || blocks > 2)
+    d.unsupported("shape ." + std::string(shape) + " with ." + std::string(types[1]));
   m->d_count = take_rows(d, 0, true, 32, m->half_d ? 2 : 4, m->d);
   m->a_count = take_rows(d, 1, false, 32, 2 * blocks, m->a);
   m->b_count = take_rows(d, 2, false, 32, blocks, m->b);

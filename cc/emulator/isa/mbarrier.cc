@@ -1,4 +1,5 @@
-// mbarrier.* (PTX ISA 9.7.13.15) and the stores that signal one: st.async, red.async (9.7.9.12, 9.7.13.7).
+// mbarrier.* (PTX ISA 9.7.13.15) and the stores that signal one: st.async, red.async
+// (9.7.9.12, 9.7.13.7).
 #include "emulator/machine/mbarrier.h"
 
 #include <algorithm>
@@ -21,14 +22,18 @@ struct Args {
 
 const Args& args_of(const Instr& in) { return *static_cast<const Args*>(in.aux); }
 
-Warp::SharedRef locate(Warp& w, const Args& a, int lane) { return w.shared(w.address(a.addr, lane), 8, 8, a.cluster); }
+Warp::SharedRef locate(Warp& w, const Args& a, int lane) {
+  return w.shared(w.address(a.addr, lane), 8, 8, a.cluster);
+}
 
 Args* decode_common(Decoder& d, size_t address_operand) {
   auto* a = d.make_aux<Args>();
   d.ignore_mods({"release", "acquire", "relaxed", "cta", "cluster", "b64"});
   const auto space = d.space();
-  if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric) d.error("an mbarrier lies in shared memory");
-  // A generic address may name another CTA's memory only with the instructions that allow .shared::cluster; shared() checks the rank.
+  if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric)
+    d.error("an mbarrier lies in shared memory");
+  // A generic address may name another CTA's memory only with the instructions that allow
+  // .shared::cluster; shared() checks the rank.
   a->cluster = space.cluster || space.space == ptx::Space::kGeneric;
   a->addr = d.address(address_operand, ptx::Space::kShared);
   return a;
@@ -130,7 +135,9 @@ void decode_complete_tx(Decoder& d) { decode_tx(d, exec_complete_tx); }
 
 std::string describe_wait(const Warp&, const WaitInfo& info) {
   std::string text = mbarrier_describe(*info.cta, static_cast<uint32_t>(info.a));
-  if (info.c != 0) text += format(" (waits for the end of the phase with parity %u)", static_cast<uint32_t>(info.b));
+  if (info.c != 0)
+    text +=
+        format(" (waits for the end of the phase with parity %u)", static_cast<uint32_t>(info.b));
   return text;
 }
 
@@ -144,8 +151,10 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
     const uint64_t value = a.parity ? w.r32(a.count)[lane] : w.r64(a.state)[lane];
     if (address != last_address || value != last_value) {
       const auto ref = w.shared(address, 8, 8, a.cluster);
-      if (a.parity && value > 1) w.fault("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(value));
-      last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset, static_cast<uint32_t>(value), w.origin())
+      if (a.parity && value > 1)
+        w.fault("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(value));
+      last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset,
+                                             static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
       last_address = address;
       last_value = value;
@@ -155,8 +164,9 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
   return result;
 }
 
-// Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or some time has passed: PTX allows try_wait to
-// suspend, and for test_wait the lanes are merely slow. Now and then the answer is "no" at once, as on the machine.
+// Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or
+// some time has passed: PTX allows try_wait to suspend, and for test_wait the lanes are merely
+// slow. Now and then the answer is "no" at once, as on the machine.
 Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
   const uint32_t result = test(w, a, mask);
@@ -209,7 +219,8 @@ void decode_pending_count(Decoder& d) {
   d.out().exec = exec_pending_count;
 }
 
-// ---- st.async / red.async: an asynchronous write to a CTA of the cluster that completes bytes on an mbarrier of the same CTA.
+// ---- st.async / red.async: an asynchronous write to a CTA of the cluster that completes bytes on
+// an mbarrier of the same CTA.
 
 enum class AsyncKind : uint8_t { kStore, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 
@@ -225,15 +236,26 @@ template <typename T>
 T reduce(AsyncKind kind, T old, T value, bool is_signed) {
   using S = std::make_signed_t<T>;
   switch (kind) {
-    case AsyncKind::kAdd: return static_cast<T>(old + value);
-    case AsyncKind::kMin: return is_signed ? static_cast<T>(std::min(static_cast<S>(old), static_cast<S>(value))) : std::min(old, value);
-    case AsyncKind::kMax: return is_signed ? static_cast<T>(std::max(static_cast<S>(old), static_cast<S>(value))) : std::max(old, value);
-    case AsyncKind::kInc: return old >= value ? T{0} : static_cast<T>(old + 1);
-    case AsyncKind::kDec: return old == 0 || old > value ? value : static_cast<T>(old - 1);
-    case AsyncKind::kAnd: return static_cast<T>(old & value);
-    case AsyncKind::kOr: return static_cast<T>(old | value);
-    case AsyncKind::kXor: return static_cast<T>(old ^ value);
-    case AsyncKind::kStore: break;
+    case AsyncKind::kAdd:
+      return static_cast<T>(old + value);
+    case AsyncKind::kMin:
+      return is_signed ? static_cast<T>(std::min(static_cast<S>(old), static_cast<S>(value)))
+                       : std::min(old, value);
+    case AsyncKind::kMax:
+      return is_signed ? static_cast<T>(std::max(static_cast<S>(old), static_cast<S>(value)))
+                       : std::max(old, value);
+    case AsyncKind::kInc:
+      return old >= value ? T{0} : static_cast<T>(old + 1);
+    case AsyncKind::kDec:
+      return old == 0 || old > value ? value : static_cast<T>(old - 1);
+    case AsyncKind::kAnd:
+      return static_cast<T>(old & value);
+    case AsyncKind::kOr:
+      return static_cast<T>(old | value);
+    case AsyncKind::kXor:
+      return static_cast<T>(old ^ value);
+    case AsyncKind::kStore:
+      break;
   }
   return value;
 }
@@ -271,7 +293,8 @@ class AsyncStore : public AsyncOp {
 
 Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const AsyncArgs*>(in.aux);
-  const uint32_t width = static_cast<uint32_t>(a.bits / 8), bytes = width * static_cast<uint32_t>(a.count);
+  const uint32_t width = static_cast<uint32_t>(a.bits / 8),
+                 bytes = width * static_cast<uint32_t>(a.count);
   for_lanes(mask, [&](int lane) {
     auto op = std::make_unique<AsyncStore>();
     const auto to = w.shared(w.address(a.to, lane), bytes, bytes, true);
@@ -287,11 +310,15 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
     op->is_signed = a.is_signed;
     op->trace_arg = bytes;
     for (int i = 0; i < a.count; ++i) {
-      if (width == 4) std::memcpy(op->data + 4 * i, &w.r32(a.rows[i])[lane], 4);
-      else std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
+      if (width == 4)
+        std::memcpy(op->data + 4 * i, &w.r32(a.rows[i])[lane], 4);
+      else
+        std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
     }
-    // Stores of several lanes share granules of the shadow, and so do the reductions: order among them is free.
-    if (a.kind == AsyncKind::kStore) to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), true);
+    // Stores of several lanes share granules of the shadow, and so do the reductions: order among
+    // them is free.
+    if (a.kind == AsyncKind::kStore)
+      to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), true);
     w.launch().submit(w, std::move(op));
   });
   return Step::kNext;
@@ -302,8 +329,9 @@ void decode_async(Decoder& d, bool reduction) {
   d.ignore_mods({"weak", "relaxed", "cluster", "shared::cluster", "mbarrier::complete_tx::bytes"});
   if (reduction) {
     static constexpr std::pair<std::string_view, AsyncKind> kOps[] = {
-        {"add", AsyncKind::kAdd}, {"min", AsyncKind::kMin}, {"max", AsyncKind::kMax}, {"inc", AsyncKind::kInc},
-        {"dec", AsyncKind::kDec}, {"and", AsyncKind::kAnd}, {"or", AsyncKind::kOr},   {"xor", AsyncKind::kXor}};
+        {"add", AsyncKind::kAdd}, {"min", AsyncKind::kMin}, {"max", AsyncKind::kMax},
+        {"inc", AsyncKind::kInc}, {"dec", AsyncKind::kDec}, {"and", AsyncKind::kAnd},
+        {"or", AsyncKind::kOr},   {"xor", AsyncKind::kXor}};
     for (const auto& [name, kind] : kOps) {
       if (d.mod(name)) a->kind = kind;
     }
@@ -321,8 +349,10 @@ void decode_async(Decoder& d, bool reduction) {
   a->to = d.address(0, ptx::Space::kShared);
   a->barrier = d.address(2, ptx::Space::kShared);
   const auto* items = Decoder::vector_items(d.operand(1));
-  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count)) d.error("the vector operand has another number of elements");
-  for (int i = 0; i < a->count; ++i) a->rows[i] = d.src(items == nullptr ? d.operand(1) : (*items)[static_cast<size_t>(i)], t.bits);
+  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count))
+    d.error("the vector operand has another number of elements");
+  for (int i = 0; i < a->count; ++i)
+    a->rows[i] = d.src(items == nullptr ? d.operand(1) : (*items)[static_cast<size_t>(i)], t.bits);
   d.out().exec = exec_async;
 }
 void decode_st_async(Decoder& d) { decode_async(d, false); }

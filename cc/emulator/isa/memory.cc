@@ -17,8 +17,9 @@ struct Access {
   uint8_t reg_bits[8];  // width of the register (not less than the type's)
   uint8_t count = 1;
   bool is_signed = false;
-  bool yields = false;  // synchronising or volatile: give others a chance, the kernel may be polling
-  uint8_t align = 1;    // bytes: the whole vector
+  bool yields =
+      false;          // synchronising or volatile: give others a chance, the kernel may be polling
+  uint8_t align = 1;  // bytes: the whole vector
 };
 
 template <Where kWhere>
@@ -48,7 +49,9 @@ uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, uint3
 
 template <typename T>
 uint64_t extend(T value, bool is_signed) {
-  return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(static_cast<std::make_signed_t<T>>(value))) : static_cast<uint64_t>(value);
+  return is_signed ? static_cast<uint64_t>(
+                         static_cast<int64_t>(static_cast<std::make_signed_t<T>>(value)))
+                   : static_cast<uint64_t>(value);
 }
 
 template <typename T, Where kWhere>
@@ -72,7 +75,8 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
     }
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
-    w.launch().stats().global_load_bytes += uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
+    w.launch().stats().global_load_bytes +=
+        uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
   }
   return a.yields ? Step::kYield : Step::kNext;
 }
@@ -84,12 +88,14 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     uint8_t* to = locate_store<kWhere>(w, w.address(a.addr, lane), lane, bytes, a.align);
     for (int i = 0; i < a.count; ++i, to += sizeof(T)) {
-      const T value = static_cast<T>(a.reg_bits[i] == 64 ? w.r64(a.rows[i])[lane] : w.r32(a.rows[i])[lane]);
+      const T value =
+          static_cast<T>(a.reg_bits[i] == 64 ? w.r64(a.rows[i])[lane] : w.r32(a.rows[i])[lane]);
       std::memcpy(to, &value, sizeof(T));
     }
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
-    w.launch().stats().global_store_bytes += uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
+    w.launch().stats().global_store_bytes +=
+        uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
   }
   if (kWhere != Where::kLocal) w.launch().progress();
   return a.yields ? Step::kYield : Step::kNext;
@@ -99,7 +105,8 @@ template <Where kWhere>
 Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   for_lanes(mask, [&](int lane) {
-    const uint8_t* from = locate_load<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
+    const uint8_t* from =
+        locate_load<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
     for (int i = 0; i < a.count; ++i, from += 16) {
       std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
       std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
@@ -122,55 +129,80 @@ Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
   return a.yields ? Step::kYield : Step::kNext;
 }
 
-
 template <typename T>
 ExecFn load_of(Where where) {
   switch (where) {
-    case Where::kGeneric: return exec_load<T, Where::kGeneric>;
-    case Where::kGlobal: return exec_load<T, Where::kGlobal>;
-    case Where::kShared: return exec_load<T, Where::kShared>;
-    case Where::kSharedCluster: return exec_load<T, Where::kSharedCluster>;
-    case Where::kLocal: return exec_load<T, Where::kLocal>;
-    case Where::kParam: return exec_load<T, Where::kParam>;
+    case Where::kGeneric:
+      return exec_load<T, Where::kGeneric>;
+    case Where::kGlobal:
+      return exec_load<T, Where::kGlobal>;
+    case Where::kShared:
+      return exec_load<T, Where::kShared>;
+    case Where::kSharedCluster:
+      return exec_load<T, Where::kSharedCluster>;
+    case Where::kLocal:
+      return exec_load<T, Where::kLocal>;
+    case Where::kParam:
+      return exec_load<T, Where::kParam>;
   }
   return nullptr;
 }
 template <typename T>
 ExecFn store_of(Where where) {
   switch (where) {
-    case Where::kGeneric: return exec_store<T, Where::kGeneric>;
-    case Where::kGlobal: return exec_store<T, Where::kGlobal>;
-    case Where::kShared: return exec_store<T, Where::kShared>;
-    case Where::kSharedCluster: return exec_store<T, Where::kSharedCluster>;
-    case Where::kLocal: return exec_store<T, Where::kLocal>;
-    default: return nullptr;
+    case Where::kGeneric:
+      return exec_store<T, Where::kGeneric>;
+    case Where::kGlobal:
+      return exec_store<T, Where::kGlobal>;
+    case Where::kShared:
+      return exec_store<T, Where::kShared>;
+    case Where::kSharedCluster:
+      return exec_store<T, Where::kSharedCluster>;
+    case Where::kLocal:
+      return exec_store<T, Where::kLocal>;
+    default:
+      return nullptr;
   }
 }
 ExecFn load128_of(Where where) {
   switch (where) {
-    case Where::kGeneric: return exec_load128<Where::kGeneric>;
-    case Where::kGlobal: return exec_load128<Where::kGlobal>;
-    case Where::kShared: return exec_load128<Where::kShared>;
-    case Where::kSharedCluster: return exec_load128<Where::kSharedCluster>;
-    case Where::kLocal: return exec_load128<Where::kLocal>;
-    case Where::kParam: return exec_load128<Where::kParam>;
+    case Where::kGeneric:
+      return exec_load128<Where::kGeneric>;
+    case Where::kGlobal:
+      return exec_load128<Where::kGlobal>;
+    case Where::kShared:
+      return exec_load128<Where::kShared>;
+    case Where::kSharedCluster:
+      return exec_load128<Where::kSharedCluster>;
+    case Where::kLocal:
+      return exec_load128<Where::kLocal>;
+    case Where::kParam:
+      return exec_load128<Where::kParam>;
   }
   return nullptr;
 }
 ExecFn store128_of(Where where) {
   switch (where) {
-    case Where::kGeneric: return exec_store128<Where::kGeneric>;
-    case Where::kGlobal: return exec_store128<Where::kGlobal>;
-    case Where::kShared: return exec_store128<Where::kShared>;
-    case Where::kSharedCluster: return exec_store128<Where::kSharedCluster>;
-    case Where::kLocal: return exec_store128<Where::kLocal>;
-    default: return nullptr;
+    case Where::kGeneric:
+      return exec_store128<Where::kGeneric>;
+    case Where::kGlobal:
+      return exec_store128<Where::kGlobal>;
+    case Where::kShared:
+      return exec_store128<Where::kShared>;
+    case Where::kSharedCluster:
+      return exec_store128<Where::kSharedCluster>;
+    case Where::kLocal:
+      return exec_store128<Where::kLocal>;
+    default:
+      return nullptr;
   }
 }
 
-// Which memory an access of .param names: the kernel's parameters, or (in functions, and around calls) local memory.
+// Which memory an access of .param names: the kernel's parameters, or (in functions, and around
+// calls) local memory.
 Where param_where(Decoder& d, const ptx::Operand& address) {
-  if (address.kind != ptx::Operand::Kind::kAddress || address.items.empty()) d.error("expected an address in brackets");
+  if (address.kind != ptx::Operand::Kind::kAddress || address.items.empty())
+    d.error("expected an address in brackets");
   const ptx::Operand& base = address.items[0];
   if (base.kind == ptx::Operand::Kind::kName) {
     const auto symbol = d.builder().resolve(base.name);
@@ -191,7 +223,8 @@ void decode_access(Decoder& d, bool store) {
   while (!d.mod_prefix("L1::").empty()) {
   }
   bool hint = false;
-  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::")) hint |= m == "L2::cache_hint";
+  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
+    hint |= m == "L2::cache_hint";
   const auto vector = d.mod_one_of({"v2", "v4", "v8"});
   const int count = vector.empty() ? 1 : vector[1] - '0';
   const Type t = d.type();
@@ -204,18 +237,28 @@ void decode_access(Decoder& d, bool store) {
   Where where = Where::kGeneric;
   switch (space.space) {
     case ptx::Space::kGlobal:
-    case ptx::Space::kConst: where = Where::kGlobal; break;
-    case ptx::Space::kShared: where = space.cluster ? Where::kSharedCluster : Where::kShared; break;
-    case ptx::Space::kLocal: where = Where::kLocal; break;
-    case ptx::Space::kParam: where = param_where(d, memory); break;
-    default: break;
+    case ptx::Space::kConst:
+      where = Where::kGlobal;
+      break;
+    case ptx::Space::kShared:
+      where = space.cluster ? Where::kSharedCluster : Where::kShared;
+      break;
+    case ptx::Space::kLocal:
+      where = Where::kLocal;
+      break;
+    case ptx::Space::kParam:
+      where = param_where(d, memory);
+      break;
+    default:
+      break;
   }
   a->addr = d.address(memory, space.space);
   a->count = static_cast<uint8_t>(count);
   a->align = static_cast<uint8_t>(t.bits / 8 * count);
   a->is_signed = t.is_signed();
   const auto* items = Decoder::vector_items(value);
-  if (items == nullptr ? count != 1 : items->size() != static_cast<size_t>(count)) d.error("the vector operand has another number of elements");
+  if (items == nullptr ? count != 1 : items->size() != static_cast<size_t>(count))
+    d.error("the vector operand has another number of elements");
   for (int i = 0; i < count; ++i) {
     const ptx::Operand& item = items == nullptr ? value : (*items)[static_cast<size_t>(i)];
     if (store) {
@@ -224,20 +267,33 @@ void decode_access(Decoder& d, bool store) {
       a->reg_bits[i] = static_cast<uint8_t>(bits != 0 ? bits : t.bits == 64 ? 64 : 32);
     } else {
       a->rows[i] = d.dst(item, t.bits, true, true);
-      a->reg_bits[i] = static_cast<uint8_t>(item.kind == ptx::Operand::Kind::kSink ? t.bits : d.reg_bits(item));
+      a->reg_bits[i] =
+          static_cast<uint8_t>(item.kind == ptx::Operand::Kind::kSink ? t.bits : d.reg_bits(item));
       if (t.bits == 128 && a->rows[i] == kNoRow) d.error("'_' in a 128-bit load");
     }
-    if (t.bits < 128 && a->reg_bits[i] > 64) d.error("128-bit register in an access of another size");
+    if (t.bits < 128 && a->reg_bits[i] > 64)
+      d.error("128-bit register in an access of another size");
   }
   d.out().addr = a->addr;
   ExecFn exec = nullptr;
   switch (t.bits) {
-    case 8: exec = store ? store_of<uint8_t>(where) : load_of<uint8_t>(where); break;
-    case 16: exec = store ? store_of<uint16_t>(where) : load_of<uint16_t>(where); break;
-    case 32: exec = store ? store_of<uint32_t>(where) : load_of<uint32_t>(where); break;
-    case 64: exec = store ? store_of<uint64_t>(where) : load_of<uint64_t>(where); break;
-    case 128: exec = store ? store128_of(where) : load128_of(where); break;
-    default: break;
+    case 8:
+      exec = store ? store_of<uint8_t>(where) : load_of<uint8_t>(where);
+      break;
+    case 16:
+      exec = store ? store_of<uint16_t>(where) : load_of<uint16_t>(where);
+      break;
+    case 32:
+      exec = store ? store_of<uint32_t>(where) : load_of<uint32_t>(where);
+      break;
+    case 64:
+      exec = store ? store_of<uint64_t>(where) : load_of<uint64_t>(where);
+      break;
+    case 128:
+      exec = store ? store128_of(where) : load128_of(where);
+      break;
+    default:
+      break;
   }
   if (exec == nullptr) d.unsupported("access to this state space");
   d.out().exec = exec;
@@ -253,7 +309,8 @@ Step exec_nop(Warp&, const Instr&, uint32_t) { return Step::kNext; }
 void decode_prefetch(Decoder& d) {
   const bool tensormap = d.mod("tensormap");
   const auto space = d.space();
-  if (!tensormap && d.mod_one_of({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty()) d.error("prefetch without a cache level");
+  if (!tensormap && d.mod_one_of({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty())
+    d.error("prefetch without a cache level");
   d.expect_operands(1, 1);
   d.address(0, space.space);
   d.out().exec = exec_nop;
@@ -286,7 +343,8 @@ void decode_createpolicy(Decoder& d) {
   d.out().exec = exec_createpolicy;
 }
 
-// ---- fences. Ordinary memory is sequentially consistent here (one instruction at a time), so only proxy fences leave a trace.
+// ---- fences. Ordinary memory is sequentially consistent here (one instruction at a time), so only
+// proxy fences leave a trace.
 
 Step exec_proxy_fence(Warp& w, const Instr&, uint32_t) {
   w.proxy_fence();
@@ -298,14 +356,16 @@ void decode_fence(Decoder& d) {
   if (d.mod("proxy")) {
     const auto kind = d.mod_one_of({"async", "alias", "tensormap::generic", "async::generic"});
     if (kind.empty()) d.unsupported("proxy" + d.mods_left());
-    d.ignore_mods({"acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+    d.ignore_mods({"acquire", "release", "sync_restrict::shared::cta",
+                   "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
     d.space();
     if (kind == "async" || kind == "async::generic") d.out().exec = exec_proxy_fence;
     d.expect_operands(0, 2);
     return;
   }
-  d.ignore_mods({"mbarrier_init", "sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta",
-                 "cluster", "gpu", "sys"});
+  d.ignore_mods({"mbarrier_init", "sc", "acq_rel", "acquire", "release",
+                 "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta", "cluster",
+                 "gpu", "sys"});
   d.expect_operands(0, 0);
 }
 

@@ -1,4 +1,5 @@
-// mov, cvta, isspacep, mapa, getctarank, activemask and the registers that change during a launch (PTX ISA 9.7.9.1 - 9.7.9.25, 10).
+// mov, cvta, isspacep, mapa, getctarank, activemask and the registers that change during a launch
+// (PTX ISA 9.7.9.1 - 9.7.9.25, 10).
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/machine/kernel_builder.h"
@@ -38,9 +39,15 @@ Step exec_clock(Warp& w, const Instr& in, uint32_t mask) {
   const uint64_t now = w.launch().now();
   for_lanes(mask, [&](int lane) {
     switch (static_cast<Clock>(in.sub)) {
-      case Clock::kLow: w.r32(in.op[0])[lane] = static_cast<uint32_t>(now); break;
-      case Clock::kHigh: w.r32(in.op[0])[lane] = static_cast<uint32_t>(now >> 32); break;
-      case Clock::k64: w.r64(in.op[0])[lane] = now; break;
+      case Clock::kLow:
+        w.r32(in.op[0])[lane] = static_cast<uint32_t>(now);
+        break;
+      case Clock::kHigh:
+        w.r32(in.op[0])[lane] = static_cast<uint32_t>(now >> 32);
+        break;
+      case Clock::k64:
+        w.r64(in.op[0])[lane] = now;
+        break;
     }
   });
   return Step::kNext;
@@ -48,8 +55,9 @@ Step exec_clock(Warp& w, const Instr& in, uint32_t mask) {
 
 bool decode_clock(Decoder& d, Type t) {
   static constexpr std::pair<std::string_view, Clock> kNames[] = {
-      {"%clock", Clock::kLow},           {"%clock_hi", Clock::kHigh},       {"%clock64", Clock::k64},
-      {"%globaltimer_lo", Clock::kLow}, {"%globaltimer_hi", Clock::kHigh}, {"%globaltimer", Clock::k64}};
+      {"%clock", Clock::kLow},           {"%clock_hi", Clock::kHigh},
+      {"%clock64", Clock::k64},          {"%globaltimer_lo", Clock::kLow},
+      {"%globaltimer_hi", Clock::kHigh}, {"%globaltimer", Clock::k64}};
   const ptx::Operand& o = d.operand(1);
   if (o.kind != ptx::Operand::Kind::kName) return false;
   for (const auto& [name, clock] : kNames) {
@@ -72,7 +80,9 @@ struct Pack {
   std::vector<Row> parts;  // kNoRow: '_'
 };
 
-uint64_t get_part(Warp& w, Row row, int bits, int lane) { return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane]; }
+uint64_t get_part(Warp& w, Row row, int bits, int lane) {
+  return bits == 64 ? w.r64(row)[lane] : w.r32(row)[lane];
+}
 
 Step exec_pack(Warp& w, const Instr& in, uint32_t mask) {
   const auto& p = *static_cast<const Pack*>(in.aux);
@@ -107,7 +117,9 @@ Step exec_unpack(Warp& w, const Instr& in, uint32_t mask) {
     }
     int at = 0;
     for (Row row : p.parts) {
-      const uint64_t value = p.part == 64 ? words[at / 64] : words[at / 64] >> (at % 64) & ((uint64_t{1} << p.part) - 1);
+      const uint64_t value = p.part == 64
+                                 ? words[at / 64]
+                                 : words[at / 64] >> (at % 64) & ((uint64_t{1} << p.part) - 1);
       at += p.part;
       if (row == kNoRow) continue;
       if (p.part == 64) {
@@ -124,7 +136,8 @@ void decode_pack(Decoder& d, Type t, const std::vector<ptx::Operand>& items, boo
   auto* p = d.make_aux<Pack>();
   const int n = static_cast<int>(items.size());
   if (n != 2 && n != 4 && n != 8 && n != 1) d.error("vector of this size");
-  if (t.bits % n != 0 || t.bits / n < 8 || (n == 1 && t.bits > 64)) d.error("vector elements of this size");
+  if (t.bits % n != 0 || t.bits / n < 8 || (n == 1 && t.bits > 64))
+    d.error("vector elements of this size");
   p->whole_bits = t.bits;
   p->part = t.bits / n;
   const size_t whole = unpack ? 1 : 0;
@@ -144,22 +157,36 @@ void decode_mov(Decoder& d) {
     d.out().exec = exec_mov_pred;
     return;
   }
-  if (const auto* items = Decoder::vector_items(d.operand(0))) return decode_pack(d, t, *items, true);
-  if (const auto* items = Decoder::vector_items(d.operand(1))) return decode_pack(d, t, *items, false);
+  if (const auto* items = Decoder::vector_items(d.operand(0)))
+    return decode_pack(d, t, *items, true);
+  if (const auto* items = Decoder::vector_items(d.operand(1)))
+    return decode_pack(d, t, *items, false);
   if (decode_clock(d, t)) return;
   d.out().op[0] = d.dst(0, t.bits);
   d.out().op[1] = d.src(1, t);
   switch (t.bits) {
-    case 8: d.out().exec = exec_mov<uint8_t>; break;
-    case 16: d.out().exec = exec_mov<uint16_t>; break;
-    case 32: d.out().exec = exec_mov<uint32_t>; break;
-    case 64: d.out().exec = exec_mov<uint64_t>; break;
-    case 128: d.out().exec = exec_mov128; break;
-    default: d.unsupported("type ." + std::string(t.name));
+    case 8:
+      d.out().exec = exec_mov<uint8_t>;
+      break;
+    case 16:
+      d.out().exec = exec_mov<uint16_t>;
+      break;
+    case 32:
+      d.out().exec = exec_mov<uint32_t>;
+      break;
+    case 64:
+      d.out().exec = exec_mov<uint64_t>;
+      break;
+    case 128:
+      d.out().exec = exec_mov128;
+      break;
+    default:
+      d.unsupported("type ." + std::string(t.name));
   }
 }
 
-// ---- cvta: to a window's generic address and back (imm: window base). Global and constant addresses are generic already.
+// ---- cvta: to a window's generic address and back (imm: window base). Global and constant
+// addresses are generic already.
 Step exec_cvta(Warp& w, const Instr& in, uint32_t mask) {
   uint64_t* d = w.r64(in.op[0]);
   const uint64_t* a = w.r64(in.op[1]);
@@ -178,12 +205,20 @@ void decode_cvta(Decoder& d) {
   d.out().op[1] = d.src(1, 64);
   uint64_t window = 0;
   switch (space.space) {
-    case ptx::Space::kShared: window = kSharedWindow; break;
-    case ptx::Space::kLocal: window = kLocalWindow; break;
-    case ptx::Space::kParam: window = d.builder().in_entry() ? kParamWindow : kLocalWindow; break;
+    case ptx::Space::kShared:
+      window = kSharedWindow;
+      break;
+    case ptx::Space::kLocal:
+      window = kLocalWindow;
+      break;
+    case ptx::Space::kParam:
+      window = d.builder().in_entry() ? kParamWindow : kLocalWindow;
+      break;
     case ptx::Space::kGlobal:
-    case ptx::Space::kConst: break;
-    default: d.error("cvta without a state space");
+    case ptx::Space::kConst:
+      break;
+    default:
+      d.error("cvta without a state space");
   }
   d.out().imm = static_cast<int64_t>(window);
   d.out().exec = exec_cvta;
@@ -212,11 +247,20 @@ void decode_isspacep(Decoder& d) {
   d.out().op[1] = d.src(1, 64);
   d.out().sub = space.cluster;
   switch (space.space) {
-    case ptx::Space::kShared: d.out().imm = static_cast<int64_t>(kSharedWindow); break;
-    case ptx::Space::kLocal: d.out().imm = static_cast<int64_t>(kLocalWindow); break;
-    case ptx::Space::kParam: d.out().imm = static_cast<int64_t>(kParamWindow); break;
-    case ptx::Space::kGlobal: d.out().imm = 0; break;
-    default: d.unsupported("state space");
+    case ptx::Space::kShared:
+      d.out().imm = static_cast<int64_t>(kSharedWindow);
+      break;
+    case ptx::Space::kLocal:
+      d.out().imm = static_cast<int64_t>(kLocalWindow);
+      break;
+    case ptx::Space::kParam:
+      d.out().imm = static_cast<int64_t>(kParamWindow);
+      break;
+    case ptx::Space::kGlobal:
+      d.out().imm = 0;
+      break;
+    default:
+      d.unsupported("state space");
   }
   d.out().exec = exec_isspacep;
 }
@@ -230,7 +274,9 @@ Step exec_mapa(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     uint64_t address = a.get(lane);
     const uint64_t window = sizeof(T) == 8 ? address & kWindowMask : 0;
-    if (in.sub != 0 && window != kSharedWindow) w.fault("mapa of 0x%llx, which is not a shared address", static_cast<unsigned long long>(address));
+    if (in.sub != 0 && window != kSharedWindow)
+      w.fault("mapa of 0x%llx, which is not a shared address",
+              static_cast<unsigned long long>(address));
     if (rank[lane] >= w.cta().cluster().size()) {
       w.fault("mapa with rank %u in a cluster of %u", rank[lane], w.cta().cluster().size());
     }
@@ -257,7 +303,9 @@ template <typename T>
 Step exec_getctarank(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   const Lanes<T> a(w, in.op[1]);
-  for_lanes(mask, [&](int lane) { d[lane] = static_cast<uint32_t>((a.get(lane) & ~kWindowMask) >> kSharedRankShift); });
+  for_lanes(mask, [&](int lane) {
+    d[lane] = static_cast<uint32_t>((a.get(lane) & ~kWindowMask) >> kSharedRankShift);
+  });
   return Step::kNext;
 }
 

@@ -1,4 +1,5 @@
-// Conversions between float and the narrow formats of ordinary instructions: f16, bf16, tf32, e4m3, e5m2 (PTX ISA 5.2.3).
+// Conversions between float and the narrow formats of ordinary instructions: f16, bf16, tf32, e4m3,
+// e5m2 (PTX ISA 5.2.3).
 #pragma once
 
 #include <cmath>
@@ -30,7 +31,8 @@ inline uint64_t bits_of(double value) {
   return bits;
 }
 
-// A binary floating-point format with `exponent` and `mantissa` bits. finite_only: no infinities, NaN is all ones (e4m3).
+// A binary floating-point format with `exponent` and `mantissa` bits. finite_only: no infinities,
+// NaN is all ones (e4m3).
 struct FloatFormat {
   int exponent, mantissa;
   bool finite_only;
@@ -45,38 +47,51 @@ constexpr FloatFormat kBf16Format{8, 7, false};
 constexpr FloatFormat kE4m3Format{4, 3, true};
 constexpr FloatFormat kE5m2Format{5, 2, false};
 
-// Rounds once, from the exact double. Overflow: infinity or the largest number as the mode says; with `saturate`, or in a format without infinities,
-// the largest number (for e4m3 without saturate: NaN).
+// Rounds once, from the exact double. Overflow: infinity or the largest number as the mode says;
+// with `saturate`, or in a format without infinities, the largest number (for e4m3 without
+// saturate: NaN).
 inline uint32_t encode_float(double value, FloatFormat f, Rounding mode, bool saturate = false) {
   const uint32_t sign = std::signbit(value) ? f.sign_bit() : 0;
   if (std::isnan(value)) return f.nan();
   const double magnitude = std::fabs(value);
-  if (std::isinf(value)) return sign | (saturate ? f.largest() : f.finite_only ? f.nan() : f.infinity());
+  if (std::isinf(value))
+    return sign | (saturate ? f.largest() : f.finite_only ? f.nan() : f.infinity());
   if (magnitude == 0) return sign;
   int exponent;
-  std::frexp(magnitude, &exponent);                       // magnitude = m * 2^exponent, m in [0.5, 1)
-  int unit = exponent - 1 - f.mantissa;                   // weight of the last mantissa bit
-  const int smallest = 1 - f.bias() - f.mantissa;         // of subnormals
+  std::frexp(magnitude, &exponent);                // magnitude = m * 2^exponent, m in [0.5, 1)
+  int unit = exponent - 1 - f.mantissa;            // weight of the last mantissa bit
+  const int smallest = 1 - f.bias() - f.mantissa;  // of subnormals
   if (unit < smallest) unit = smallest;
-  const double scaled = std::ldexp(magnitude, -unit);     // exact: a power of two
+  const double scaled = std::ldexp(magnitude, -unit);  // exact: a power of two
   double integer = std::floor(scaled);
   const double rest = scaled - integer;
   bool up = false;
   switch (mode) {
-    case Rounding::kNearestEven: up = rest > 0.5 || (rest == 0.5 && std::fmod(integer, 2.0) != 0); break;
-    case Rounding::kNearestAway: up = rest >= 0.5; break;
-    case Rounding::kZero: break;
-    case Rounding::kDown: up = rest > 0 && sign != 0; break;
-    case Rounding::kUp: up = rest > 0 && sign == 0; break;
+    case Rounding::kNearestEven:
+      up = rest > 0.5 || (rest == 0.5 && std::fmod(integer, 2.0) != 0);
+      break;
+    case Rounding::kNearestAway:
+      up = rest >= 0.5;
+      break;
+    case Rounding::kZero:
+      break;
+    case Rounding::kDown:
+      up = rest > 0 && sign != 0;
+      break;
+    case Rounding::kUp:
+      up = rest > 0 && sign == 0;
+      break;
   }
   if (up) integer += 1;
-  // The bit patterns of positive numbers are ordered and consecutive, also from subnormals to normals.
+  // The bit patterns of positive numbers are ordered and consecutive, also from subnormals to
+  // normals.
   const double hidden = std::ldexp(1.0, f.mantissa);
   const double pattern = integer + (unit - smallest) * hidden;
   if (pattern > f.largest()) {
     if (saturate) return sign | f.largest();
     if (f.finite_only) return sign | f.nan();
-    const bool toward_zero = mode == Rounding::kZero || (mode == Rounding::kDown && sign == 0) || (mode == Rounding::kUp && sign != 0);
+    const bool toward_zero = mode == Rounding::kZero || (mode == Rounding::kDown && sign == 0) ||
+                             (mode == Rounding::kUp && sign != 0);
     return sign | (toward_zero ? f.largest() : f.infinity());
   }
   return sign | static_cast<uint32_t>(pattern);
@@ -95,7 +110,8 @@ inline float decode_float(uint32_t bits, FloatFormat f) {
     const int exponent = static_cast<int>(magnitude >> f.mantissa);
     const int mantissa = static_cast<int>(magnitude & ((1u << f.mantissa) - 1));
     value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - f.bias() - f.mantissa)
-                          : std::ldexp(static_cast<float>(mantissa + (1 << f.mantissa)), exponent - f.bias() - f.mantissa);
+                          : std::ldexp(static_cast<float>(mantissa + (1 << f.mantissa)),
+                                       exponent - f.bias() - f.mantissa);
   }
   return negative ? -value : value;
 }
@@ -123,7 +139,7 @@ inline uint32_t f32_to_f16_rn(float value) {
   const uint32_t rest = bits & 0x7FFFFFFFu;
   if (rest > 0x7F800000u) return 0x7FFF;
   if (rest >= 0x477FF000u) return sign | 0x7C00u;  // rounds to 65536 or more
-  if (rest < 0x38800000u) {                        // subnormal: adding 0.5 leaves the rounded mantissa in the low bits
+  if (rest < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded mantissa in the low bits
     return sign | (bits_of(f32_of(rest) + 0.5f) - 0x3F000000u);
   }
   return sign | ((rest - 0x38000000u + 0xFFFu + (rest >> 13 & 1)) >> 13);

@@ -1,4 +1,5 @@
-// Instructions among the lanes of a warp: shfl, vote, match, redux, elect, activemask, bar.warp.sync (PTX ISA 9.7.9.6, 9.7.13.8 - 9.7.13.12).
+// Instructions among the lanes of a warp: shfl, vote, match, redux, elect, activemask,
+// bar.warp.sync (PTX ISA 9.7.9.6, 9.7.13.8 - 9.7.13.12).
 #include <cmath>
 
 #include "emulator/isa/isa.h"
@@ -11,7 +12,8 @@ uint32_t members_of(Warp& w, Row row, uint32_t mask) { return w.r32(row)[first_l
 
 enum class Shuffle : uint8_t { kUp, kDown, kBfly, kIdx };
 
-// op: d, a, b, c, membermask; imm: predicate destination. c = clamp in bits 0-4, segment mask in bits 8-12.
+// op: d, a, b, c, membermask; imm: predicate destination. c = clamp in bits 0-4, segment mask in
+// bits 8-12.
 Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
   if (!w.gather(members_of(w, in.op[4], mask), mask)) return Step::kBlock;
   uint32_t source[kWarpSize];
@@ -68,7 +70,10 @@ void decode_shfl(Decoder& d) {
     d.out().op[0] = d.dst(dst, 32);
   }
   for (size_t i = 1; i < 5; ++i) d.out().op[i] = d.src(i, 32);
-  d.out().sub = static_cast<uint8_t>(mode == "up" ? Shuffle::kUp : mode == "down" ? Shuffle::kDown : mode == "bfly" ? Shuffle::kBfly : Shuffle::kIdx);
+  d.out().sub = static_cast<uint8_t>(mode == "up"     ? Shuffle::kUp
+                                     : mode == "down" ? Shuffle::kDown
+                                     : mode == "bfly" ? Shuffle::kBfly
+                                                      : Shuffle::kIdx);
   d.out().exec = exec_shfl;
 }
 
@@ -78,9 +83,15 @@ Step exec_vote(Warp& w, const Instr& in, uint32_t mask) {
   if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
   const uint32_t votes = w.pred(in.op[1]) & mask;
   switch (static_cast<Vote>(in.sub)) {
-    case Vote::kAll: w.set_pred(in.op[0], mask, votes == mask ? kFullMask : 0); break;
-    case Vote::kAny: w.set_pred(in.op[0], mask, votes != 0 ? kFullMask : 0); break;
-    case Vote::kUni: w.set_pred(in.op[0], mask, votes == 0 || votes == mask ? kFullMask : 0); break;
+    case Vote::kAll:
+      w.set_pred(in.op[0], mask, votes == mask ? kFullMask : 0);
+      break;
+    case Vote::kAny:
+      w.set_pred(in.op[0], mask, votes != 0 ? kFullMask : 0);
+      break;
+    case Vote::kUni:
+      w.set_pred(in.op[0], mask, votes == 0 || votes == mask ? kFullMask : 0);
+      break;
     case Vote::kBallot: {
       uint32_t* d = w.r32(in.op[0]);
       for_lanes(mask, [&](int lane) { d[lane] = votes; });
@@ -98,7 +109,10 @@ void decode_vote(Decoder& d) {
   d.out().op[0] = mode == "ballot" ? d.dst(0, 32) : d.pred_dst(0);
   d.out().op[1] = d.pred_src(1);
   d.out().op[2] = d.src(2, 32);
-  d.out().sub = static_cast<uint8_t>(mode == "all" ? Vote::kAll : mode == "any" ? Vote::kAny : mode == "uni" ? Vote::kUni : Vote::kBallot);
+  d.out().sub = static_cast<uint8_t>(mode == "all"   ? Vote::kAll
+                                     : mode == "any" ? Vote::kAny
+                                     : mode == "uni" ? Vote::kUni
+                                                     : Vote::kBallot);
   d.out().exec = exec_vote;
 }
 
@@ -110,7 +124,9 @@ Step exec_match(Warp& w, const Instr& in, uint32_t mask) {
   bool all = true;
   for_lanes(mask, [&](int lane) {
     uint32_t same = 0;
-    for_lanes(mask, [&](int other) { same |= static_cast<uint32_t>(a.get(lane) == a.get(other)) << other; });
+    for_lanes(mask, [&](int other) {
+      same |= static_cast<uint32_t>(a.get(lane) == a.get(other)) << other;
+    });
     result[lane] = same;
     all = all && same == mask;
   });
@@ -136,17 +152,50 @@ void decode_match(Decoder& d) {
   }
   d.out().op[1] = d.src(1, t.bits);
   d.out().op[2] = d.src(2, 32);
-  if (t.bits == 32) d.out().exec = mode == "all" ? exec_match<uint32_t, true> : exec_match<uint32_t, false>;
-  else if (t.bits == 64) d.out().exec = mode == "all" ? exec_match<uint64_t, true> : exec_match<uint64_t, false>;
-  else d.unsupported("type ." + std::string(t.name));
+  if (t.bits == 32)
+    d.out().exec = mode == "all" ? exec_match<uint32_t, true> : exec_match<uint32_t, false>;
+  else if (t.bits == 64)
+    d.out().exec = mode == "all" ? exec_match<uint64_t, true> : exec_match<uint64_t, false>;
+  else
+    d.unsupported("type ." + std::string(t.name));
 }
 
-struct RAdd { template <typename T> static T f(T a, T b) { return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); } };
-struct RMin { template <typename T> static T f(T a, T b) { return a < b ? a : b; } };
-struct RMax { template <typename T> static T f(T a, T b) { return a > b ? a : b; } };
-struct RAnd { template <typename T> static T f(T a, T b) { return static_cast<T>(a & b); } };
-struct ROr { template <typename T> static T f(T a, T b) { return static_cast<T>(a | b); } };
-struct RXor { template <typename T> static T f(T a, T b) { return static_cast<T>(a ^ b); } };
+struct RAdd {
+  template <typename T>
+  static T f(T a, T b) {
+    return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+};
+struct RMin {
+  template <typename T>
+  static T f(T a, T b) {
+    return a < b ? a : b;
+  }
+};
+struct RMax {
+  template <typename T>
+  static T f(T a, T b) {
+    return a > b ? a : b;
+  }
+};
+struct RAnd {
+  template <typename T>
+  static T f(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct ROr {
+  template <typename T>
+  static T f(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct RXor {
+  template <typename T>
+  static T f(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
 
 template <typename T, typename Op>
 Step exec_redux(Warp& w, const Instr& in, uint32_t mask) {
@@ -159,7 +208,8 @@ Step exec_redux(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
-// redux.sync.{min,max}{.abs}{.NaN}.f32: NaN operands are skipped unless .NaN. sub: 1 max, 2 abs, 4 NaN.
+// redux.sync.{min,max}{.abs}{.NaN}.f32: NaN operands are skipped unless .NaN. sub: 1 max, 2 abs, 4
+// NaN.
 Step exec_redux_f32(Warp& w, const Instr& in, uint32_t mask) {
   if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
   const float* a = w.f32(in.op[1]);

@@ -1,4 +1,5 @@
-// Asynchronous operations: issued by an instruction, finished later by the scheduler in seeded random order.
+// Asynchronous operations: issued by an instruction, finished later by the scheduler in seeded
+// random order.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,22 @@ namespace bwgemm::emulator {
 
 class Launch;
 
-// Derive, submit with Launch::submit. step() does (a part of) the work: moves data, ends the shadow marks, completes mbarriers,
-// bulk groups, ...; it returns true when nothing is left. Between two steps other operations and warps run.
+// Derive, submit with Launch::submit. step() does (a part of) the work: moves data, ends the shadow
+// marks, completes mbarriers, bulk groups, ...; it returns true when nothing is left. Between two
+// steps other operations and warps run.
 class AsyncOp {
  public:
   virtual ~AsyncOp() = default;
   virtual bool step(Launch& launch) = 0;
 
-  Origin origin;            // set by Launch::submit from the running instruction
-  uint64_t submitted = 0;   // tick
-  uint64_t trace_arg = 0;   // shown in the trace (bytes)
+  Origin origin;           // set by Launch::submit from the running instruction
+  uint64_t submitted = 0;  // tick
+  uint64_t trace_arg = 0;  // shown in the trace (bytes)
 };
 
-// Groups of asynchronous operations of one executing thread (bulk async-groups, cp.async groups, wgmma groups): operations join the open group,
-// commit() closes it, a wait for "at most n pending" looks at the closed ones (oldest first).
+// Groups of asynchronous operations of one executing thread (bulk async-groups, cp.async groups,
+// wgmma groups): operations join the open group, commit() closes it, a wait for "at most n pending"
+// looks at the closed ones (oldest first).
 class AsyncGroups {
  public:
   // Joins the open group with one operation; the returned id names the group.
@@ -38,7 +41,8 @@ class AsyncGroups {
     open_ = 0;
     trim();
   }
-  // The operation has read its sources / is completely done (done implies read_done must have been called before).
+  // The operation has read its sources / is completely done (done implies read_done must have been
+  // called before).
   void read_done(uint64_t id) { --at(id).reading; }
   void done(uint64_t id) {
     --at(id).pending;
@@ -47,9 +51,11 @@ class AsyncGroups {
   // Committed groups that are not complete (or whose sources are not all read).
   uint32_t pending(bool reads_only = false) const {
     const size_t closed = groups_.size() - open_;
-    // Waiting for at most n pending groups means all but the n most recent ones: count back to the oldest unfinished one.
+    // Waiting for at most n pending groups means all but the n most recent ones: count back to the
+    // oldest unfinished one.
     for (size_t i = 0; i < closed; ++i) {
-      if ((reads_only ? groups_[i].reading : groups_[i].pending) != 0) return static_cast<uint32_t>(closed - i);
+      if ((reads_only ? groups_[i].reading : groups_[i].pending) != 0)
+        return static_cast<uint32_t>(closed - i);
     }
     return 0;
   }

@@ -18,12 +18,15 @@ struct Dim3 {
 
 // Each check can be switched off to run code that is sloppy but works.
 struct Checks {
-  bool async_hazards = true;   // shared/tensor memory touched while an asynchronous operation owns it
-  bool proxy_fences = true;    // generic-proxy writes read by the async proxy without fence.proxy.async
+  bool async_hazards =
+      true;  // shared/tensor memory touched while an asynchronous operation owns it
+  bool proxy_fences =
+      true;  // generic-proxy writes read by the async proxy without fence.proxy.async
   bool uninitialized = false;  // generic reads of shared memory that nothing has written
 };
 
-// One span or instant of the timeline. Times are scheduler ticks (one executed warp instruction = one tick).
+// One span or instant of the timeline. Times are scheduler ticks (one executed warp instruction =
+// one tick).
 struct TraceEvent {
   enum class Kind : uint8_t { kWait, kAsync, kInstant, kSpan };
   Kind kind = Kind::kInstant;
@@ -50,11 +53,13 @@ struct LaunchConfig {
   size_t shared_per_cta = 227 * 1024;
   Checks checks;
   TraceSink* trace = nullptr;
-  // Called now and then with (clusters finished, clusters in the grid); returning false stops the launch.
+  // Called now and then with (clusters finished, clusters in the grid); returning false stops the
+  // launch.
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
-// Waits of the warps with the same index in their CTA (a warp-specialised kernel gives each index one role).
+// Waits of the warps with the same index in their CTA (a warp-specialised kernel gives each index
+// one role).
 struct WarpStats {
   uint64_t instructions = 0;
   uint64_t waits = 0;       // times a warp was parked

@@ -7,12 +7,18 @@ namespace bwgemm::emulator {
 
 const char* to_string(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kParse: return "parse error";
-    case ErrorKind::kUnsupported: return "unsupported";
-    case ErrorKind::kLaunch: return "launch error";
-    case ErrorKind::kFault: return "fault";
-    case ErrorKind::kDeadlock: return "deadlock";
-    case ErrorKind::kStepLimit: return "step limit";
+    case ErrorKind::kParse:
+      return "parse error";
+    case ErrorKind::kUnsupported:
+      return "unsupported";
+    case ErrorKind::kLaunch:
+      return "launch error";
+    case ErrorKind::kFault:
+      return "fault";
+    case ErrorKind::kDeadlock:
+      return "deadlock";
+    case ErrorKind::kStepLimit:
+      return "step limit";
   }
   return "error";
 }

@@ -1,4 +1,5 @@
-// The one exception type of the emulator: everything that is wrong with a PTX text or with what a kernel does.
+// The one exception type of the emulator: everything that is wrong with a PTX text or with what a
+// kernel does.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ enum class ErrorKind : uint8_t {
 
 const char* to_string(ErrorKind kind);
 
-// `line` is the 1-based line of the PTX text (0: none). Thrown by value, caught by launch() and by Module::parse's callers.
+// `line` is the 1-based line of the PTX text (0: none). Thrown by value, caught by launch() and by
+// Module::parse's callers.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, int line, const std::string& message)

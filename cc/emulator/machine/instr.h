@@ -1,10 +1,11 @@
 // One decoded instruction and what executing it means.
 //
-// Registers live in a per-warp file of rows; one row is 32 lanes of 32 bits. A 64-bit register takes two consecutive rows,
-// read as uint64_t[32]; a 128-bit one four rows, uint64_t[32] of low halves then uint64_t[32] of high halves. 8- and 16-bit
-// registers take one row and are zero-extended. Immediates, variable addresses and special registers that do not change
-// during a launch are rows too, filled when the warp starts: an instruction never asks what kind of source it has.
-// Predicates are one lane mask each, in an array of their own.
+// Registers live in a per-warp file of rows; one row is 32 lanes of 32 bits. A 64-bit register
+// takes two consecutive rows, read as uint64_t[32]; a 128-bit one four rows, uint64_t[32] of low
+// halves then uint64_t[32] of high halves. 8- and 16-bit registers take one row and are
+// zero-extended. Immediates, variable addresses and special registers that do not change during a
+// launch are rows too, filled when the warp starts: an instruction never asks what kind of source
+// it has. Predicates are one lane mask each, in an array of their own.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +23,19 @@ constexpr Row kNoRow = 0xFFFFFFFFu;  // '_' as a destination, or an absent opera
 constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 
 enum class Step : uint8_t {
-  kNext,    // done, go to the next instruction
-  kJump,    // the instruction has set the program counter of the group (Warp::branch, ...)
-  kBlock,   // the group was parked by Warp::block: this instruction runs again when it is woken
-  kYield,   // done, and let other warps run
-  kExit,    // the active lanes have left the kernel
+  kNext,   // done, go to the next instruction
+  kJump,   // the instruction has set the program counter of the group (Warp::branch, ...)
+  kBlock,  // the group was parked by Warp::block: this instruction runs again when it is woken
+  kYield,  // done, and let other warps run
+  kExit,   // the active lanes have left the kernel
 };
 
 // Executes `in` for the lanes of `mask` (active lanes whose guard holds; never 0).
 using ExecFn = Step (*)(Warp& warp, const Instr& in, uint32_t mask);
 
 enum InstrFlags : uint16_t {
-  // .aligned: all live lanes of the warp have to arrive before the instruction runs (the machine parks early ones).
+  // .aligned: all live lanes of the warp have to arrive before the instruction runs (the machine
+  // parks early ones).
   kConverge = 1,
 };
 
@@ -46,7 +48,8 @@ struct Address {
 
 struct Instr {
   ExecFn exec = nullptr;
-  const void* aux = nullptr;  // what a family needs beyond the fields below, made by Decoder::make_aux
+  const void* aux =
+      nullptr;  // what a family needs beyond the fields below, made by Decoder::make_aux
   Row op[6] = {kNoRow, kNoRow, kNoRow, kNoRow, kNoRow, kNoRow};  // by convention destination first
   Address addr;
   int64_t imm = 0;

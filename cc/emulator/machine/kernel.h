@@ -1,4 +1,5 @@
-// A decoded kernel: the entry function and every function it can reach, as one array of instructions over one register space.
+// A decoded kernel: the entry function and every function it can reach, as one array of
+// instructions over one register space.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,53 @@
 
 namespace bwgemm::emulator {
 
-// Special registers that are constant during a launch (PTX ISA 10), and other values known only when a warp starts.
+// Special registers that are constant during a launch (PTX ISA 10), and other values known only
+// when a warp starts.
 enum class WarpValue : uint8_t {
   kConstant,
   kSharedAddress,  // value: offset in the CTA's shared memory; the CTA's rank is added
   kGenericShared,  // the same in the generic window
-  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
-  kLaneid, kWarpid, kNwarpid, kSmid, kNsmid, kGridid,
-  kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ,
-  kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
-  kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
-  kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt,
-  kDynamicSmemSize, kTotalSmemSize, kAggrSmemSize,
+  kTidX,
+  kTidY,
+  kTidZ,
+  kNtidX,
+  kNtidY,
+  kNtidZ,
+  kCtaidX,
+  kCtaidY,
+  kCtaidZ,
+  kNctaidX,
+  kNctaidY,
+  kNctaidZ,
+  kLaneid,
+  kWarpid,
+  kNwarpid,
+  kSmid,
+  kNsmid,
+  kGridid,
+  kClusteridX,
+  kClusteridY,
+  kClusteridZ,
+  kNclusteridX,
+  kNclusteridY,
+  kNclusteridZ,
+  kClusterCtaidX,
+  kClusterCtaidY,
+  kClusterCtaidZ,
+  kClusterNctaidX,
+  kClusterNctaidY,
+  kClusterNctaidZ,
+  kClusterCtarank,
+  kClusterNctarank,
+  kIsExplicitCluster,
+  kLanemaskEq,
+  kLanemaskLe,
+  kLanemaskLt,
+  kLanemaskGe,
+  kLanemaskGt,
+  kDynamicSmemSize,
+  kTotalSmemSize,
+  kAggrSmemSize,
 };
 
 struct WarpInit {
@@ -45,7 +81,7 @@ struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
   std::vector<Instr> code;
-  uint32_t rows = 0;   // registers and constants
+  uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;
   uint32_t local_bytes = 0;          // per lane
   uint32_t static_shared_bytes = 0;  // including kSharedReserved

@@ -13,22 +13,47 @@ struct SpecialName {
   WarpValue what;
 };
 constexpr SpecialName kSpecials[] = {
-    {"%tid.x", WarpValue::kTidX}, {"%tid.y", WarpValue::kTidY}, {"%tid.z", WarpValue::kTidZ},
-    {"%ntid.x", WarpValue::kNtidX}, {"%ntid.y", WarpValue::kNtidY}, {"%ntid.z", WarpValue::kNtidZ},
-    {"%ctaid.x", WarpValue::kCtaidX}, {"%ctaid.y", WarpValue::kCtaidY}, {"%ctaid.z", WarpValue::kCtaidZ},
-    {"%nctaid.x", WarpValue::kNctaidX}, {"%nctaid.y", WarpValue::kNctaidY}, {"%nctaid.z", WarpValue::kNctaidZ},
-    {"%laneid", WarpValue::kLaneid}, {"%warpid", WarpValue::kWarpid}, {"%nwarpid", WarpValue::kNwarpid},
-    {"%smid", WarpValue::kSmid}, {"%nsmid", WarpValue::kNsmid}, {"%gridid", WarpValue::kGridid},
-    {"%clusterid.x", WarpValue::kClusteridX}, {"%clusterid.y", WarpValue::kClusteridY}, {"%clusterid.z", WarpValue::kClusteridZ},
-    {"%nclusterid.x", WarpValue::kNclusteridX}, {"%nclusterid.y", WarpValue::kNclusteridY}, {"%nclusterid.z", WarpValue::kNclusteridZ},
-    {"%cluster_ctaid.x", WarpValue::kClusterCtaidX}, {"%cluster_ctaid.y", WarpValue::kClusterCtaidY},
-    {"%cluster_ctaid.z", WarpValue::kClusterCtaidZ}, {"%cluster_nctaid.x", WarpValue::kClusterNctaidX},
-    {"%cluster_nctaid.y", WarpValue::kClusterNctaidY}, {"%cluster_nctaid.z", WarpValue::kClusterNctaidZ},
-    {"%cluster_ctarank", WarpValue::kClusterCtarank}, {"%cluster_nctarank", WarpValue::kClusterNctarank},
-    {"%is_explicit_cluster", WarpValue::kIsExplicitCluster}, {"%lanemask_eq", WarpValue::kLanemaskEq},
-    {"%lanemask_le", WarpValue::kLanemaskLe}, {"%lanemask_lt", WarpValue::kLanemaskLt}, {"%lanemask_ge", WarpValue::kLanemaskGe},
-    {"%lanemask_gt", WarpValue::kLanemaskGt}, {"%dynamic_smem_size", WarpValue::kDynamicSmemSize},
-    {"%total_smem_size", WarpValue::kTotalSmemSize}, {"%aggr_smem_size", WarpValue::kAggrSmemSize},
+    {"%tid.x", WarpValue::kTidX},
+    {"%tid.y", WarpValue::kTidY},
+    {"%tid.z", WarpValue::kTidZ},
+    {"%ntid.x", WarpValue::kNtidX},
+    {"%ntid.y", WarpValue::kNtidY},
+    {"%ntid.z", WarpValue::kNtidZ},
+    {"%ctaid.x", WarpValue::kCtaidX},
+    {"%ctaid.y", WarpValue::kCtaidY},
+    {"%ctaid.z", WarpValue::kCtaidZ},
+    {"%nctaid.x", WarpValue::kNctaidX},
+    {"%nctaid.y", WarpValue::kNctaidY},
+    {"%nctaid.z", WarpValue::kNctaidZ},
+    {"%laneid", WarpValue::kLaneid},
+    {"%warpid", WarpValue::kWarpid},
+    {"%nwarpid", WarpValue::kNwarpid},
+    {"%smid", WarpValue::kSmid},
+    {"%nsmid", WarpValue::kNsmid},
+    {"%gridid", WarpValue::kGridid},
+    {"%clusterid.x", WarpValue::kClusteridX},
+    {"%clusterid.y", WarpValue::kClusteridY},
+    {"%clusterid.z", WarpValue::kClusteridZ},
+    {"%nclusterid.x", WarpValue::kNclusteridX},
+    {"%nclusterid.y", WarpValue::kNclusteridY},
+    {"%nclusterid.z", WarpValue::kNclusteridZ},
+    {"%cluster_ctaid.x", WarpValue::kClusterCtaidX},
+    {"%cluster_ctaid.y", WarpValue::kClusterCtaidY},
+    {"%cluster_ctaid.z", WarpValue::kClusterCtaidZ},
+    {"%cluster_nctaid.x", WarpValue::kClusterNctaidX},
+    {"%cluster_nctaid.y", WarpValue::kClusterNctaidY},
+    {"%cluster_nctaid.z", WarpValue::kClusterNctaidZ},
+    {"%cluster_ctarank", WarpValue::kClusterCtarank},
+    {"%cluster_nctarank", WarpValue::kClusterNctarank},
+    {"%is_explicit_cluster", WarpValue::kIsExplicitCluster},
+    {"%lanemask_eq", WarpValue::kLanemaskEq},
+    {"%lanemask_le", WarpValue::kLanemaskLe},
+    {"%lanemask_lt", WarpValue::kLanemaskLt},
+    {"%lanemask_ge", WarpValue::kLanemaskGe},
+    {"%lanemask_gt", WarpValue::kLanemaskGt},
+    {"%dynamic_smem_size", WarpValue::kDynamicSmemSize},
+    {"%total_smem_size", WarpValue::kTotalSmemSize},
+    {"%aggr_smem_size", WarpValue::kAggrSmemSize},
 };
 
 constexpr uint32_t kMaxLocalBytes = 1 << 20;
@@ -41,7 +66,8 @@ uint64_t round_up(uint64_t value, uint64_t align) { return (value + align - 1) &
 Row KernelBuilder::new_row(int bits) {
   const Row row = kernel_.rows;
   kernel_.rows += bits <= 32 ? 1 : bits == 64 ? 2 : 4;
-  if (kernel_.rows > kMaxRows) throw Error(ErrorKind::kUnsupported, statement_ ? statement_->line : 0, "too many registers");
+  if (kernel_.rows > kMaxRows)
+    throw Error(ErrorKind::kUnsupported, statement_ ? statement_->line : 0, "too many registers");
   return row;
 }
 
@@ -51,7 +77,8 @@ Row KernelBuilder::constant(uint64_t value, int bits) {
   const auto [it, fresh] = pool.try_emplace(value, 0);
   if (fresh) {
     it->second = new_row(bits == 64 ? 64 : 32);
-    kernel_.inits.push_back({it->second, WarpValue::kConstant, static_cast<uint8_t>(bits == 64 ? 64 : 32), value});
+    kernel_.inits.push_back(
+        {it->second, WarpValue::kConstant, static_cast<uint8_t>(bits == 64 ? 64 : 32), value});
   }
   return it->second;
 }
@@ -68,19 +95,22 @@ Row KernelBuilder::special_row(WarpValue what, int bits) {
 Row KernelBuilder::symbol_address(const Symbol& symbol, int64_t addend, int bits) {
   const uint64_t value = symbol.value + static_cast<uint64_t>(addend);
   if (symbol.kind != Symbol::Kind::kShared) return constant(value, bits);
-  const std::string key = format("%llu/%d/%d", static_cast<unsigned long long>(value), symbol.dynamic, bits);
+  const std::string key =
+      format("%llu/%d/%d", static_cast<unsigned long long>(value), symbol.dynamic, bits);
   const auto [it, fresh] = addresses_.try_emplace(key, 0);
   if (fresh) {
     it->second = new_row(bits);
     if (symbol.dynamic) dynamic_inits_.push_back(kernel_.inits.size());
-    kernel_.inits.push_back({it->second, WarpValue::kSharedAddress, static_cast<uint8_t>(bits), value});
+    kernel_.inits.push_back(
+        {it->second, WarpValue::kSharedAddress, static_cast<uint8_t>(bits), value});
   }
   return it->second;
 }
 
 uint32_t KernelBuilder::allocate_local(uint64_t bytes, uint64_t align, int line) {
   const uint64_t offset = round_up(kernel_.local_bytes, std::max<uint64_t>(align, 1));
-  if (offset + bytes > kMaxLocalBytes) throw Error(ErrorKind::kUnsupported, line, "more than 1 MiB of local memory");
+  if (offset + bytes > kMaxLocalBytes)
+    throw Error(ErrorKind::kUnsupported, line, "more than 1 MiB of local memory");
   kernel_.local_bytes = static_cast<uint32_t>(offset + bytes);
   return static_cast<uint32_t>(offset);
 }
@@ -89,7 +119,8 @@ uint64_t KernelBuilder::allocate_shared(const ptx::Variable& variable) {
   const auto [it, fresh] = shared_offsets_.try_emplace(&variable, 0);
   if (fresh) {
     const uint64_t offset = round_up(kernel_.static_shared_bytes, variable.align);
-    if (offset + variable.bytes > 16 << 20) throw Error(ErrorKind::kUnsupported, variable.line, "too much static shared memory");
+    if (offset + variable.bytes > 16 << 20)
+      throw Error(ErrorKind::kUnsupported, variable.line, "too much static shared memory");
     kernel_.static_shared_bytes = static_cast<uint32_t>(offset + variable.bytes);
     it->second = offset;
   }
@@ -110,13 +141,16 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
     } else if (!s.reg_families.empty()) {
       size_t digits = name.size();
       while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
-      // A family name may itself end in digits; the longest stem with a declaration that covers the number wins.
-      for (size_t stem = name.size() - 1; digits < name.size() && stem >= digits && stem > 0; --stem) {
+      // A family name may itself end in digits; the longest stem with a declaration that covers the
+      // number wins.
+      for (size_t stem = name.size() - 1; digits < name.size() && stem >= digits && stem > 0;
+           --stem) {
         const auto family = s.reg_families.find(name.substr(0, stem));
         if (family == s.reg_families.end()) continue;
         uint64_t number = 0;
         bool small = name.size() - stem <= 8 && (name[stem] != '0' || name.size() - stem == 1);
-        for (size_t i = stem; i < name.size() && small; ++i) number = number * 10 + static_cast<uint64_t>(name[i] - '0');
+        for (size_t i = stem; i < name.size() && small; ++i)
+          number = number * 10 + static_cast<uint64_t>(name[i] - '0');
         if (!small || number >= s.family_counts.find(name.substr(0, stem))->second) continue;
         decl = &family->second;
         break;
@@ -142,7 +176,8 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
         symbol.kind = Kind::kLocal;
         symbol.value = allocate_local(variable.bytes, variable.align, variable.line);
       } else {
-        throw Error(ErrorKind::kUnsupported, variable.line, "global or constant variable inside a function");
+        throw Error(ErrorKind::kUnsupported, variable.line,
+                    "global or constant variable inside a function");
       }
       return known[name] = symbol;
     }
@@ -177,14 +212,17 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
       if (variable.is_extern && variable.bytes == 0) {
         symbol.dynamic = true;
         kernel_.uses_dynamic_shared = true;
-        kernel_.dynamic_align = std::max<uint32_t>(kernel_.dynamic_align, static_cast<uint32_t>(variable.align));
+        kernel_.dynamic_align =
+            std::max<uint32_t>(kernel_.dynamic_align, static_cast<uint32_t>(variable.align));
       } else {
         symbol.value = allocate_shared(variable);
       }
     } else {
       symbol.kind = Kind::kGlobal;
       symbol.value = reinterpret_cast<uintptr_t>(module_.variable(name));
-      if (symbol.value == 0) throw Error(ErrorKind::kUnsupported, variable.line, "extern variable '" + std::string(name) + "' is not defined");
+      if (symbol.value == 0)
+        throw Error(ErrorKind::kUnsupported, variable.line,
+                    "extern variable '" + std::string(name) + "' is not defined");
     }
     return outer[name] = symbol;
   }
@@ -205,7 +243,9 @@ uint32_t KernelBuilder::label(std::string_view name, int line) {
 const std::vector<std::string_view>* KernelBuilder::branch_targets(std::string_view name) const {
   const ptx::Function& f = *current_->function;
   for (int scope = statement_->scope; scope >= 0; scope = f.scopes[scope].parent) {
-    if (const auto it = f.scopes[scope].branch_targets.find(name); it != f.scopes[scope].branch_targets.end()) return &it->second;
+    if (const auto it = f.scopes[scope].branch_targets.find(name);
+        it != f.scopes[scope].branch_targets.end())
+      return &it->second;
   }
   return nullptr;
 }
@@ -223,7 +263,8 @@ const ptx::Function* KernelBuilder::find_function(std::string_view name) const {
 
 void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
   if (std::find(call_path_.begin(), call_path_.end(), function.name) != call_path_.end()) {
-    throw Error(ErrorKind::kUnsupported, function.line, "recursive function '" + std::string(function.name) + "'");
+    throw Error(ErrorKind::kUnsupported, function.line,
+                "recursive function '" + std::string(function.name) + "'");
   }
   if (by_name_.count(function.name) != 0) return;
   if (depth > 64) throw Error(ErrorKind::kUnsupported, function.line, "calls nested too deeply");
@@ -239,15 +280,19 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
   info->statement_pc.push_back(pc);
   if (!function.is_entry) {
     info->return_row = new_row(32);
-    for (const ptx::Variable& p : function.params) info->param_offsets.push_back(allocate_local(p.bytes, p.align, p.line));
-    for (const ptx::Variable& p : function.returns) info->return_offsets.push_back(allocate_local(p.bytes, p.align, p.line));
+    for (const ptx::Variable& p : function.params)
+      info->param_offsets.push_back(allocate_local(p.bytes, p.align, p.line));
+    for (const ptx::Variable& p : function.returns)
+      info->return_offsets.push_back(allocate_local(p.bytes, p.align, p.line));
   } else {
     uint64_t offset = 0;
     for (const ptx::Variable& p : function.params) {
       offset = round_up(offset, p.align);
-      if (offset + p.bytes > 65536) throw Error(ErrorKind::kParse, p.line, "more than 64 KiB of parameters");
+      if (offset + p.bytes > 65536)
+        throw Error(ErrorKind::kParse, p.line, "more than 64 KiB of parameters");
       info->param_offsets.push_back(static_cast<uint32_t>(offset));
-      kernel_.params.push_back({std::string(p.name), static_cast<uint32_t>(offset), static_cast<uint32_t>(p.bytes), static_cast<uint32_t>(p.align)});
+      kernel_.params.push_back({std::string(p.name), static_cast<uint32_t>(offset),
+                                static_cast<uint32_t>(p.bytes), static_cast<uint32_t>(p.align)});
       offset += p.bytes;
     }
     kernel_.param_bytes = static_cast<uint32_t>(offset);
@@ -257,7 +302,8 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
   for (const ptx::Statement& s : function.body) {
     if (s.parts[0] != "call") continue;
     for (const ptx::Operand& o : s.operands) {
-      const ptx::Function* callee = o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
+      const ptx::Function* callee =
+          o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
       if (callee != nullptr && callee->has_body) lay_out(*callee, depth + 1);
     }
   }
@@ -283,7 +329,8 @@ void KernelBuilder::build(const ptx::Function& entry) {
   kernel_.code.resize(base);
   for (auto& info : functions_) decode_function(*info);
   const uint64_t dynamic_base = round_up(kernel_.static_shared_bytes, kernel_.dynamic_align);
-  if (kernel_.uses_dynamic_shared) kernel_.static_shared_bytes = static_cast<uint32_t>(dynamic_base);
+  if (kernel_.uses_dynamic_shared)
+    kernel_.static_shared_bytes = static_cast<uint32_t>(dynamic_base);
   for (size_t i : dynamic_inits_) kernel_.inits[i].value += dynamic_base;
 }
 
@@ -296,7 +343,8 @@ void KernelBuilder::decode_function(FunctionInfo& info) {
       decode_statement(*statement_, &kernel_.code[pc_]);
     } catch (const Error& error) {
       const std::string text(kernel_.module->line_text(error.line).substr(0, 160));
-      throw Error(error.kind, error.line, format("line %d: %s: %s", error.line, error.what(), text.c_str()));
+      throw Error(error.kind, error.line,
+                  format("line %d: %s: %s", error.line, error.what(), text.c_str()));
     }
   }
   pc_ = info.statement_pc.back();
@@ -309,7 +357,8 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
   size_t parts = 0;
   const IsaEntry* entry = IsaTable::instance().find(statement.parts, &parts);
   if (entry == nullptr) {
-    throw Error(ErrorKind::kUnsupported, statement.line, "unsupported instruction '" + std::string(statement.mnemonic) + "'");
+    throw Error(ErrorKind::kUnsupported, statement.line,
+                "unsupported instruction '" + std::string(statement.mnemonic) + "'");
   }
   out->line = statement.line;
   auto name = std::make_shared<std::string>(statement.mnemonic);

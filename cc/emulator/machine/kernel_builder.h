@@ -1,4 +1,5 @@
-// Decodes an entry function and everything it calls into a Kernel: lays out instructions, assigns rows, predicates, shared and local memory.
+// Decodes an entry function and everything it calls into a Kernel: lays out instructions, assigns
+// rows, predicates, shared and local memory.
 #pragma once
 
 #include <string>
@@ -19,12 +20,22 @@ class KernelBuilder {
 
   // What a name means at the statement being decoded.
   struct Symbol {
-    enum class Kind : uint8_t { kNone, kRegister, kPredicate, kSpecial, kParam, kLocal, kShared, kGlobal, kFunction };
+    enum class Kind : uint8_t {
+      kNone,
+      kRegister,
+      kPredicate,
+      kSpecial,
+      kParam,
+      kLocal,
+      kShared,
+      kGlobal,
+      kFunction
+    };
     Kind kind = Kind::kNone;
-    int bits = 0;               // registers
-    uint32_t index = 0;         // row or predicate
-    uint64_t value = 0;         // offset (param, local, shared) or address (global)
-    bool dynamic = false;       // shared: relative to the start of dynamic shared memory
+    int bits = 0;          // registers
+    uint32_t index = 0;    // row or predicate
+    uint64_t value = 0;    // offset (param, local, shared) or address (global)
+    bool dynamic = false;  // shared: relative to the start of dynamic shared memory
     WarpValue special = WarpValue::kConstant;
   };
   Symbol resolve(std::string_view name);
@@ -44,8 +55,10 @@ class KernelBuilder {
     uint32_t base = 0;
     Row return_row = kNoRow;
     std::vector<uint32_t> statement_pc;
-    std::vector<uint32_t> param_offsets, return_offsets;  // local memory; an entry's parameters: parameter space
-    std::vector<std::unordered_map<std::string_view, Symbol>> symbols;  // per scope, as resolved so far
+    std::vector<uint32_t> param_offsets,
+        return_offsets;  // local memory; an entry's parameters: parameter space
+    std::vector<std::unordered_map<std::string_view, Symbol>>
+        symbols;  // per scope, as resolved so far
   };
   const FunctionInfo* function_info(std::string_view name) const;
   const ptx::Function* find_function(std::string_view name) const;

@@ -1,4 +1,5 @@
-// One kernel launch: grid, clusters, CTAs resident on SMs, the seeded scheduler and the asynchronous operations in flight.
+// One kernel launch: grid, clusters, CTAs resident on SMs, the seeded scheduler and the
+// asynchronous operations in flight.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,8 @@ struct NamedBarrier {
   uint32_t arrived = 0;   // threads of the current generation
   uint32_t expected = 0;  // 0: not in use
   uint64_t generation = 1;
-  uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;             // accumulating
-  uint32_t last_and = 0, last_or = 0, last_popc = 0;  // of the completed generation
+  uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;  // accumulating
+  uint32_t last_and = 0, last_or = 0, last_popc = 0;       // of the completed generation
 };
 
 // One streaming multiprocessor: what co-resident CTAs share.
@@ -69,8 +70,9 @@ class Cta {
   const std::vector<std::unique_ptr<Warp>>& warps() const { return warps_; }
   uint32_t live_warps() const { return live_warps_; }
   bool exited() const { return live_warps_ == 0; }
-  // Bookkeeping of operations in flight that name this CTA; it stays allocated until all are done. Launch::submit does this for the
-  // issuing CTA; other CTAs of the cluster live as long as the cluster does.
+  // Bookkeeping of operations in flight that name this CTA; it stays allocated until all are done.
+  // Launch::submit does this for the issuing CTA; other CTAs of the cluster live as long as the
+  // cluster does.
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
 
@@ -91,7 +93,7 @@ class Cluster {
  public:
   uint32_t size() const { return static_cast<uint32_t>(ctas_.size()); }
   Cta& cta(uint32_t rank) { return *ctas_[rank]; }
-  Dim3 id() const { return id_; }        // %clusterid
+  Dim3 id() const { return id_; }  // %clusterid
   Dim3 first_cta() const { return first_cta_; }
 
   // barrier.cluster, PTX ISA 9.7.13.3: counted in threads.
@@ -121,7 +123,9 @@ class Launch {
   const LaunchConfig& config() const { return config_; }
   const Kernel& kernel() const { return kernel_; }
   Stats& stats() { return stats_; }
-  WarpStats& warp_stats(const Origin& origin) { return stats_.warps[origin.warp < 0 ? 0 : origin.warp]; }
+  WarpStats& warp_stats(const Origin& origin) {
+    return stats_.warps[origin.warp < 0 ? 0 : origin.warp];
+  }
   Random& random() { return random_; }
   uint64_t now() const { return now_; }
   Dim3 grid() const { return grid_; }
@@ -129,19 +133,23 @@ class Launch {
   Dim3 cluster_dim() const { return cluster_dim_; }
   const std::vector<uint8_t>& params() const { return params_; }
 
-  // Hands over an operation that finishes later. Operations with the same non-zero queue finish in the order of submission, others in
-  // any order. origin is the warp's running instruction.
+  // Hands over an operation that finishes later. Operations with the same non-zero queue finish in
+  // the order of submission, others in any order. origin is the warp's running instruction.
   void submit(Warp& warp, std::unique_ptr<AsyncOp> op, uint64_t queue = 0);
 
   // Lets every group parked on `key` run its instruction again.
   void wake(WaitKey key);
 
-  void note_deadline(uint64_t deadline) { next_deadline_ = deadline < next_deadline_ ? deadline : next_deadline_; }
+  void note_deadline(uint64_t deadline) {
+    next_deadline_ = deadline < next_deadline_ ? deadline : next_deadline_;
+  }
 
-  // Anything that another thread can observe happened (a store, an arrival, ...): the deadlock detector starts afresh.
+  // Anything that another thread can observe happened (a store, an arrival, ...): the deadlock
+  // detector starts afresh.
   void progress() { ++progress_; }
 
-  // Cluster launch control: takes the next cluster that has not started out of the grid, false if none is left.
+  // Cluster launch control: takes the next cluster that has not started out of the grid, false if
+  // none is left.
   bool cancel_cluster(Dim3* first_cta);
 
   // Throws Error{kFault} with "line N: text", CTA, warp and message.
@@ -157,8 +165,8 @@ class Launch {
   // --- For launch()
   void run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared, std::vector<uint8_t> params);
 
-  std::unique_ptr<Extension> tensor;       // for cc/emulator/tensor
-  CtaExitHook cta_exit_hook = nullptr;     // set by cc/emulator/tensor when it creates state
+  std::unique_ptr<Extension> tensor;    // for cc/emulator/tensor
+  CtaExitHook cta_exit_hook = nullptr;  // set by cc/emulator/tensor when it creates state
 
  private:
   friend class Warp;
@@ -167,6 +175,8 @@ class Launch {
     uint64_t queue;
   };
 
+  void validate();
+  void prepare();
   void start_clusters();
   void start_cluster(uint64_t index);
   void start_warp(Cta& cta, uint32_t index);
@@ -195,19 +205,20 @@ class Launch {
   uint64_t progress_ = 0;
   uint64_t next_deadline_ = ~uint64_t{0};
   std::vector<Sm> sms_;
-  uint32_t min_quantum_ = 16, spread_quantum_ = 240;  // warp instructions before another warp may run
-  uint64_t next_cluster_ = 0;                         // first one not started
+  uint32_t min_quantum_ = 16,
+           spread_quantum_ = 240;  // warp instructions before another warp may run
+  uint64_t next_cluster_ = 0;      // first one not started
   uint64_t finished_clusters_ = 0, total_clusters_ = 0;
   std::vector<std::unique_ptr<Cluster>> resident_;
-  std::vector<Warp*> warps_;  // all live ones
-  std::vector<Warp*> ready_;  // those with a ready group
-  std::vector<Pending> free_ops_;                                   // queue 0
+  std::vector<Warp*> warps_;       // all live ones
+  std::vector<Warp*> ready_;       // those with a ready group
+  std::vector<Pending> free_ops_;  // queue 0
   struct Queue {
     uint64_t id;
     std::deque<std::unique_ptr<AsyncOp>> ops;
   };
-  std::vector<std::unique_ptr<Queue>> queues_;                      // ordered ones, never empty
-  std::vector<std::unique_ptr<uint32_t[]>> register_files_;         // for reuse
+  std::vector<std::unique_ptr<Queue>> queues_;               // ordered ones, never empty
+  std::vector<std::unique_ptr<uint32_t[]>> register_files_;  // for reuse
 };
 
 }  // namespace bwgemm::emulator

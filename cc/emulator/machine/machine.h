@@ -15,15 +15,18 @@
 
 namespace bwgemm::emulator {
 
-// A PTX text, its .global/.const variables (host memory, initialised), and its kernels, decoded on first use.
+// A PTX text, its .global/.const variables (host memory, initialised), and its kernels, decoded on
+// first use.
 class Module {
  public:
-  // Throws Error{kParse} on text that is not PTX. Instructions are checked when their kernel is decoded.
+  // Throws Error{kParse} on text that is not PTX. Instructions are checked when their kernel is
+  // decoded.
   static std::unique_ptr<Module> load(std::string text);
   ~Module();
 
   std::vector<std::string> kernels() const;
-  // Decodes on first use. Throws Error{kLaunch} for an unknown name, kParse/kUnsupported for what is inside.
+  // Decodes on first use. Throws Error{kLaunch} for an unknown name, kParse/kUnsupported for what
+  // is inside.
   const Kernel& kernel(std::string_view name);
   const ptx::Module& ast() const { return *ast_; }
 
@@ -47,12 +50,15 @@ class Module {
   std::unordered_map<std::string_view, std::unique_ptr<Kernel>> kernels_;
 };
 
-// Runs the kernel to its end. `params`: the kernel's parameter block laid out as PTX says (each at its own alignment), exactly Kernel::param_bytes
-// long. Never throws for what the kernel does or how it was launched: see LaunchResult.
-LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel, const std::vector<uint8_t>& params, Dim3 grid,
-                    Dim3 block, Dim3 cluster, size_t dynamic_shared, const LaunchConfig& config);
+// Runs the kernel to its end. `params`: the kernel's parameter block laid out as PTX says (each at
+// its own alignment), exactly Kernel::param_bytes long. Never throws for what the kernel does or
+// how it was launched: see LaunchResult.
+LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel,
+                    const std::vector<uint8_t>& params, Dim3 grid, Dim3 block, Dim3 cluster,
+                    size_t dynamic_shared, const LaunchConfig& config);
 
-// The parameter block from separately passed arguments (cudaLaunchKernel's void**): copies each parameter from args[i].
+// The parameter block from separately passed arguments (cudaLaunchKernel's void**): copies each
+// parameter from args[i].
 std::vector<uint8_t> pack_params(const Kernel& kernel, const void* const* args);
 
 }  // namespace bwgemm::emulator

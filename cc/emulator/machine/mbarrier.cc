@@ -1,5 +1,5 @@
-// The object's 64 bits: 0-19 pending arrivals, 20-39 expected arrivals, 40-60 tx-count (signed), 61 phase parity, 62-63 the mark 2.
-// PTX ISA 9.7.13.15.1-9.7.13.15.5.
+// The object's 64 bits: 0-19 pending arrivals, 20-39 expected arrivals, 40-60 tx-count (signed), 61
+// phase parity, 62-63 the mark 2. PTX ISA 9.7.13.15.1-9.7.13.15.5.
 #include "emulator/machine/mbarrier.h"
 
 #include <cstring>
@@ -27,7 +27,8 @@ State unpack(uint64_t bits) {
 }
 
 uint64_t pack(const State& s) {
-  return uint64_t{s.pending} | uint64_t{s.expected} << 20 | (static_cast<uint64_t>(static_cast<int64_t>(s.tx)) & 0x1FFFFF) << 40 |
+  return uint64_t{s.pending} | uint64_t{s.expected} << 20 |
+         (static_cast<uint64_t>(static_cast<int64_t>(s.tx)) & 0x1FFFFF) << 40 |
          uint64_t{s.parity} << 61 | uint64_t{2} << 62;
 }
 
@@ -44,11 +45,17 @@ void store(Cta& cta, uint32_t offset, const State& state) {
 
 State checked(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
   if (!cta.shared().contains(offset, 8) || offset % 8 != 0) {
-    launch.fault(origin, format("mbarrier address 0x%x is outside shared memory or not a multiple of 8", offset));
+    launch.fault(
+        origin,
+        format("mbarrier address 0x%x is outside shared memory or not a multiple of 8", offset));
   }
-  if (cta.exited()) launch.fault(origin, format("mbarrier 0x%x belongs to CTA %u, which has exited", offset, cta.linear()));
+  if (cta.exited())
+    launch.fault(origin,
+                 format("mbarrier 0x%x belongs to CTA %u, which has exited", offset, cta.linear()));
   const State s = load(cta, offset);
-  if (!s.valid) launch.fault(origin, format("mbarrier 0x%x of CTA %u is not initialised", offset, cta.linear()));
+  if (!s.valid)
+    launch.fault(origin,
+                 format("mbarrier 0x%x of CTA %u is not initialised", offset, cta.linear()));
   return s;
 }
 
@@ -67,8 +74,11 @@ void finish(Launch& launch, Cta& cta, uint32_t offset, State s) {
 
 WaitKey mbarrier_key(const Cta& cta, uint32_t offset) { return wait_key(&cta, offset); }
 
-void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
-  if (count == 0 || count > kCountLimit) launch.fault(origin, format("mbarrier.init with count %u (1 to %u allowed)", count, kCountLimit));
+void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                   const Origin& origin) {
+  if (count == 0 || count > kCountLimit)
+    launch.fault(origin,
+                 format("mbarrier.init with count %u (1 to %u allowed)", count, kCountLimit));
   State s;
   s.pending = s.expected = count;
   store(cta, offset, s);
@@ -81,61 +91,79 @@ void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& ori
   launch.progress();
 }
 
-static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin, bool drop) {
+static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                       const Origin& origin, bool drop) {
   State s = checked(launch, cta, offset, origin);
   const uint64_t token = pack(s);
   if (count == 0 || count > s.pending) {
-    launch.fault(origin, format("arrive with count %u on mbarrier 0x%x of CTA %u, which has %u arrivals pending (of %u)", count, offset,
-                                cta.linear(), s.pending, s.expected));
+    launch.fault(origin, format("arrive with count %u on mbarrier 0x%x of CTA %u, which has %u "
+                                "arrivals pending (of %u)",
+                                count, offset, cta.linear(), s.pending, s.expected));
   }
   s.pending -= count;
   if (drop) {
-    if (count > s.expected) launch.fault(origin, format("arrive_drop of %u on mbarrier 0x%x, which expects %u", count, offset, s.expected));
+    if (count > s.expected)
+      launch.fault(origin, format("arrive_drop of %u on mbarrier 0x%x, which expects %u", count,
+                                  offset, s.expected));
     s.expected -= count;
   }
   finish(launch, cta, offset, s);
   return token;
 }
 
-uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                         const Origin& origin) {
   return arrive(launch, cta, offset, count, origin, false);
 }
 
-uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                              const Origin& origin) {
   return arrive(launch, cta, offset, count, origin, true);
 }
 
-void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin) {
+void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                          const Origin& origin) {
   State s = checked(launch, cta, offset, origin);
-  if (count > kCountLimit - s.pending) launch.fault(origin, format("mbarrier 0x%x: too many pending arrivals", offset));
+  if (count > kCountLimit - s.pending)
+    launch.fault(origin, format("mbarrier 0x%x: too many pending arrivals", offset));
   s.pending += count;
   store(cta, offset, s);
   launch.progress();
 }
 
-void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin) {
+void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
+                        const Origin& origin) {
   State s = checked(launch, cta, offset, origin);
-  if (bytes > kCountLimit || s.tx + static_cast<int32_t>(bytes) > static_cast<int32_t>(kCountLimit)) {
-    launch.fault(origin, format("expect_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range", bytes, offset));
+  if (bytes > kCountLimit ||
+      s.tx + static_cast<int32_t>(bytes) > static_cast<int32_t>(kCountLimit)) {
+    launch.fault(origin,
+                 format("expect_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range",
+                        bytes, offset));
   }
   s.tx += static_cast<int32_t>(bytes);
   finish(launch, cta, offset, s);
 }
 
-void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin) {
+void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
+                          const Origin& origin) {
   State s = checked(launch, cta, offset, origin);
-  if (bytes > kCountLimit || s.tx - static_cast<int32_t>(bytes) < -static_cast<int32_t>(kCountLimit)) {
-    launch.fault(origin, format("complete_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range", bytes, offset));
+  if (bytes > kCountLimit ||
+      s.tx - static_cast<int32_t>(bytes) < -static_cast<int32_t>(kCountLimit)) {
+    launch.fault(origin,
+                 format("complete_tx of %u bytes on mbarrier 0x%x: the tx-count leaves its range",
+                        bytes, offset));
   }
   s.tx -= static_cast<int32_t>(bytes);
   finish(launch, cta, offset, s);
 }
 
-bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity, const Origin& origin) {
+bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity,
+                          const Origin& origin) {
   return checked(launch, cta, offset, origin).parity != (parity & 1);
 }
 
-bool mbarrier_test_token(Launch& launch, Cta& cta, uint32_t offset, uint64_t token, const Origin& origin) {
+bool mbarrier_test_token(Launch& launch, Cta& cta, uint32_t offset, uint64_t token,
+                         const Origin& origin) {
   return checked(launch, cta, offset, origin).parity != unpack(token).parity;
 }
 
@@ -144,8 +172,9 @@ uint32_t mbarrier_pending_of_token(uint64_t token) { return unpack(token).pendin
 std::string mbarrier_describe(Cta& cta, uint32_t offset) {
   const State s = load(cta, offset);
   if (!s.valid) return format("mbarrier 0x%x of CTA %u: not initialised", offset, cta.linear());
-  return format("mbarrier 0x%x of CTA %u: in phase with parity %u, %u of %u arrivals pending, tx-count %d", offset, cta.linear(), s.parity,
-                s.pending, s.expected, s.tx);
+  return format(
+      "mbarrier 0x%x of CTA %u: in phase with parity %u, %u of %u arrivals pending, tx-count %d",
+      offset, cta.linear(), s.parity, s.pending, s.expected, s.tx);
 }
 
 }  // namespace bwgemm::emulator

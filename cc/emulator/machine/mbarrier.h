@@ -1,4 +1,5 @@
-// mbarrier objects (PTX ISA 9.7.13.15): 64 opaque bits in shared memory, shared by instructions and asynchronous operations.
+// mbarrier objects (PTX ISA 9.7.13.15): 64 opaque bits in shared memory, shared by instructions and
+// asynchronous operations.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +9,30 @@
 
 namespace bwgemm::emulator {
 
-// All take the CTA that holds the object and its offset there (8-byte aligned, inside: see Warp::shared), and fault through `origin` when
-// the object is not initialised, its CTA has exited, or a count leaves its range. Completing a phase wakes the waiters.
+// All take the CTA that holds the object and its offset there (8-byte aligned, inside: see
+// Warp::shared), and fault through `origin` when the object is not initialised, its CTA has exited,
+// or a count leaves its range. Completing a phase wakes the waiters.
 void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
 void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin);
-// arrive: `count` pending arrivals less; returns the state token from before. expect/complete: tx-count more/less.
-uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
+// arrive: `count` pending arrivals less; returns the state token from before. expect/complete:
+// tx-count more/less.
+uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                         const Origin& origin);
 // The same, and one participant less in every later phase.
-uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
+uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                              const Origin& origin);
 // One more pending arrival in the current phase (cp.async.mbarrier.arrive).
-void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
-void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin);
-void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes, const Origin& origin);
+void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
+                          const Origin& origin);
+void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
+                        const Origin& origin);
+void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
+                          const Origin& origin);
 // Has the phase with this parity completed (test_wait.parity)?
-bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity, const Origin& origin);
-bool mbarrier_test_token(Launch& launch, Cta& cta, uint32_t offset, uint64_t token, const Origin& origin);
+bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity,
+                          const Origin& origin);
+bool mbarrier_test_token(Launch& launch, Cta& cta, uint32_t offset, uint64_t token,
+                         const Origin& origin);
 uint32_t mbarrier_pending_of_token(uint64_t token);
 // "mbarrier 0x430 of CTA 1: phase parity 0, 1 of 2 arrivals pending, 4096 bytes outstanding".
 std::string mbarrier_describe(Cta& cta, uint32_t offset);

@@ -25,11 +25,13 @@ std::unique_ptr<Module> Module::load(std::string text) {
     for (const auto& fixup : v.fixups) {
       const auto target = module->variables_.find(fixup.symbol);
       if (target == module->variables_.end()) {
-        throw Error(ErrorKind::kUnsupported, v.line,
-                    format("line %d: initialiser of '%s' refers to '%s', which is not a global variable", v.line, std::string(v.name).c_str(),
-                           std::string(fixup.symbol).c_str()));
+        throw Error(
+            ErrorKind::kUnsupported, v.line,
+            format("line %d: initialiser of '%s' refers to '%s', which is not a global variable",
+                   v.line, std::string(v.name).c_str(), std::string(fixup.symbol).c_str()));
       }
-      const uint64_t value = reinterpret_cast<uintptr_t>(target->second.data) + static_cast<uint64_t>(fixup.addend);
+      const uint64_t value =
+          reinterpret_cast<uintptr_t>(target->second.data) + static_cast<uint64_t>(fixup.addend);
       Storage& storage = module->variables_[v.name];
       if (fixup.offset + 8 <= storage.size) std::memcpy(storage.data + fixup.offset, &value, 8);
     }
@@ -66,7 +68,8 @@ uint8_t* Module::variable(std::string_view name, size_t* bytes) {
 }
 
 void Module::register_variables(GlobalMemory& memory) {
-  for (auto& [name, storage] : variables_) memory.add(storage.data, storage.size, storage.writable, std::string(name));
+  for (auto& [name, storage] : variables_)
+    memory.add(storage.data, storage.size, storage.writable, std::string(name));
 }
 
 void Module::unregister_variables(GlobalMemory& memory) {
@@ -78,13 +81,15 @@ void Module::unregister_variables(GlobalMemory& memory) {
 std::vector<uint8_t> pack_params(const Kernel& kernel, const void* const* args) {
   std::vector<uint8_t> bytes(kernel.param_bytes, 0);
   for (size_t i = 0; i < kernel.params.size(); ++i) {
-    if (kernel.params[i].size > 0) std::memcpy(bytes.data() + kernel.params[i].offset, args[i], kernel.params[i].size);
+    if (kernel.params[i].size > 0)
+      std::memcpy(bytes.data() + kernel.params[i].offset, args[i], kernel.params[i].size);
   }
   return bytes;
 }
 
-LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel, const std::vector<uint8_t>& params, Dim3 grid, Dim3 block,
-                    Dim3 cluster, size_t dynamic_shared, const LaunchConfig& config) {
+LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel,
+                    const std::vector<uint8_t>& params, Dim3 grid, Dim3 block, Dim3 cluster,
+                    size_t dynamic_shared, const LaunchConfig& config) {
   LaunchResult result;
   bool registered = false;
   std::unique_ptr<Launch> run;

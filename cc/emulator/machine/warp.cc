@@ -22,49 +22,64 @@ void Warp::fault(const char* fmt, ...) {
 
 Warp::SharedRef Warp::shared(uint64_t address, uint32_t bytes, uint32_t align, bool cluster) {
   if ((address & kWindowMask) == kSharedWindow) address -= kSharedWindow;
-  if ((address & (align - 1)) != 0) fault("shared address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address), align);
+  if ((address & (align - 1)) != 0)
+    fault("shared address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address),
+          align);
   const uint64_t rank = address >> kSharedRankShift;
   const uint32_t offset = static_cast<uint32_t>(address) & ((1u << kSharedRankShift) - 1);
   Cta* cta = cta_;
   if (rank != cta->rank()) {
     if (!cluster || rank >= cta->cluster().size()) {
-      fault("address 0x%llx is not in the shared memory of this CTA%s (its window starts at 0x%x)", static_cast<unsigned long long>(address),
-            cluster ? " or of its cluster" : "", cta->rank() << kSharedRankShift);
+      fault("address 0x%llx is not in the shared memory of this CTA%s (its window starts at 0x%x)",
+            static_cast<unsigned long long>(address), cluster ? " or of its cluster" : "",
+            cta->rank() << kSharedRankShift);
     }
     cta = &cta->cluster().cta(static_cast<uint32_t>(rank));
     if (cta->exited()) fault("shared memory of CTA %u, which has exited", cta->linear());
   }
   if (!cta->shared().contains(offset, bytes)) {
-    fault("shared address 0x%llx: %u bytes at offset 0x%x are outside the CTA's shared memory [0x%x, 0x%x)",
-          static_cast<unsigned long long>(address), bytes, offset, kSharedReserved, cta->shared().size());
+    fault(
+        "shared address 0x%llx: %u bytes at offset 0x%x are outside the CTA's shared memory [0x%x, "
+        "0x%x)",
+        static_cast<unsigned long long>(address), bytes, offset, kSharedReserved,
+        cta->shared().size());
   }
   return {cta, offset};
 }
 
 uint8_t* Warp::global(uint64_t address, uint64_t bytes, uint32_t align, bool write) {
-  if ((address & (align - 1)) != 0) fault("global address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address), align);
+  if ((address & (align - 1)) != 0)
+    fault("global address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(address),
+          align);
   uint8_t* pointer = launch_->memory().find(address, bytes, write);
   if (pointer == nullptr) {
-    fault("%s of %llu bytes at global address 0x%llx: %s", write ? "write" : "read", static_cast<unsigned long long>(bytes),
-          static_cast<unsigned long long>(address), launch_->memory().describe(address).c_str());
+    fault("%s of %llu bytes at global address 0x%llx: %s", write ? "write" : "read",
+          static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address),
+          launch_->memory().describe(address).c_str());
   }
   return pointer;
 }
 
 uint8_t* Warp::local(uint64_t offset, int lane, uint32_t bytes, uint32_t align) {
-  if ((offset & (align - 1)) != 0) fault("local address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(offset), align);
+  if ((offset & (align - 1)) != 0)
+    fault("local address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(offset),
+          align);
   const uint32_t size = kernel_->local_bytes;
   if (offset > size || bytes > size - offset) {
-    fault("local address 0x%llx: %u bytes are outside the thread's %u bytes", static_cast<unsigned long long>(offset), bytes, size);
+    fault("local address 0x%llx: %u bytes are outside the thread's %u bytes",
+          static_cast<unsigned long long>(offset), bytes, size);
   }
   return local_.get() + size_t{size} * static_cast<size_t>(lane) + offset;
 }
 
 const uint8_t* Warp::param(uint64_t offset, uint32_t bytes, uint32_t align) {
-  if ((offset & (align - 1)) != 0) fault("parameter address 0x%llx is not a multiple of %u", static_cast<unsigned long long>(offset), align);
+  if ((offset & (align - 1)) != 0)
+    fault("parameter address 0x%llx is not a multiple of %u",
+          static_cast<unsigned long long>(offset), align);
   const size_t size = launch_->params().size();
   if (offset > size || bytes > size - offset) {
-    fault("parameter address 0x%llx: %u bytes are outside the kernel's %zu bytes of parameters", static_cast<unsigned long long>(offset), bytes, size);
+    fault("parameter address 0x%llx: %u bytes are outside the kernel's %zu bytes of parameters",
+          static_cast<unsigned long long>(offset), bytes, size);
   }
   return launch_->params().data() + offset;
 }
@@ -81,11 +96,13 @@ uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t alig
       }
       return memory.data(ref.offset);
     }
-    case kLocalWindow: return local(address - kLocalWindow, lane, bytes, align);
+    case kLocalWindow:
+      return local(address - kLocalWindow, lane, bytes, align);
     case kParamWindow:
       if (write) fault("write to the kernel's parameters");
       return const_cast<uint8_t*>(param(address - kParamWindow, bytes, align));
-    default: return global(address, bytes, align, write);
+    default:
+      return global(address, bytes, align, write);
   }
 }
 
@@ -151,12 +168,15 @@ Step Warp::exit_lanes(uint32_t mask) {
 }
 
 bool Warp::gather(uint32_t members, uint32_t mask) {
-  if ((mask & ~members) != 0) fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
+  if ((mask & ~members) != 0)
+    fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
   const uint32_t needed = members & live_;
   if ((needed & ~mask) == 0) return true;
   LaneGroup& g = group();
   if ((needed & g.mask & ~mask) != 0) {
-    fault("the membermask 0x%08x names lanes 0x%08x that reach the instruction but do not execute it", members, needed & g.mask & ~mask);
+    fault(
+        "the membermask 0x%08x names lanes 0x%08x that reach the instruction but do not execute it",
+        members, needed & g.mask & ~mask);
   }
   g.state = GroupState::kConverging;
   g.since = launch_->now();
@@ -164,7 +184,8 @@ bool Warp::gather(uint32_t members, uint32_t mask) {
 }
 
 bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
-  if ((mask & ~members) != 0) fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
+  if ((mask & ~members) != 0)
+    fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
   uint32_t here = mask;
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (i == current_ || groups_[i].state != GroupState::kConverging) continue;
@@ -187,12 +208,14 @@ bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
 }
 
 void Warp::proxy_fence() {
-  // Covers this warp's writes, and those of others that were released (arrived somewhere) before: the fence may come after the barrier
-  // (PTX ISA 8.11, causality order with a proxy fence along the way). That the release was observed is not checked.
+  // Covers this warp's writes, and those of others that were released (arrived somewhere) before:
+  // the fence may come after the barrier (PTX ISA 8.11, causality order with a proxy fence along
+  // the way). That the release was observed is not checked.
   Cluster& cluster = cta_->cluster();
   for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
     for (auto& warp : cluster.cta(rank).warps()) {
-      if (static_cast<int32_t>((warp->proxy_released_ - warp->proxy_fenced_) << 12) > 0) warp->proxy_fenced_ = warp->proxy_released_;
+      if (static_cast<int32_t>((warp->proxy_released_ - warp->proxy_fenced_) << 12) > 0)
+        warp->proxy_fenced_ = warp->proxy_released_;
     }
   }
   proxy_fenced_ = proxy_epoch_++;
@@ -228,7 +251,8 @@ bool Warp::select(bool random, Random& source) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].state != GroupState::kReady) continue;
     ++seen;
-    const bool better = best == groups_.size() || (random ? source.below(seen) == 0 : groups_[i].pc < groups_[best].pc);
+    const bool better = best == groups_.size() ||
+                        (random ? source.below(seen) == 0 : groups_[i].pc < groups_[best].pc);
     if (better) best = i;
   }
   if (best == groups_.size()) return false;

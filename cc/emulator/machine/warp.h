@@ -1,4 +1,5 @@
-// A warp: registers, groups of lanes that share a program counter, and what instructions may do to it.
+// A warp: registers, groups of lanes that share a program counter, and what instructions may do to
+// it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Kernel;
 
 constexpr int kWarpSize = 32;
 
-// What a parked group waits for: `describe` writes it for the deadlock report, e.g. "mbarrier [0x430] phase 1, 3 of 4 arrivals, 1024 bytes".
+// What a parked group waits for: `describe` writes it for the deadlock report, e.g. "mbarrier
+// [0x430] phase 1, 3 of 4 arrivals, 1024 bytes".
 struct WaitInfo {
   std::string (*describe)(const Warp& warp, const WaitInfo& info) = nullptr;
   const char* name = "wait";  // trace name, static storage
@@ -28,7 +30,8 @@ struct WaitInfo {
   uint64_t a = 0, b = 0, c = 0;
 };
 
-// Identity of what a group waits for. Waking by key only makes the instruction run again, so a collision is harmless.
+// Identity of what a group waits for. Waking by key only makes the instruction run again, so a
+// collision is harmless.
 using WaitKey = uint64_t;
 inline WaitKey wait_key(const void* object, uint64_t sub = 0) {
   return (reinterpret_cast<uintptr_t>(object) ^ (sub * 0x9E3779B97F4A7C15ull)) | 1;
@@ -49,7 +52,8 @@ struct LaneGroup {
   WaitInfo wait;
 };
 
-// State that a family keeps per warp, CTA, SM or launch. Created on first use by extension<T>() of those classes.
+// State that a family keeps per warp, CTA, SM or launch. Created on first use by extension<T>() of
+// those classes.
 class Extension {
  public:
   virtual ~Extension() = default;
@@ -72,11 +76,13 @@ class Warp {
 
   uint64_t address(const Address& a, int lane) {
     if (a.row == kNoRow) return static_cast<uint64_t>(a.offset);
-    return (a.wide ? r64(a.row)[lane] : uint64_t{r32(a.row)[lane]}) + static_cast<uint64_t>(a.offset);
+    return (a.wide ? r64(a.row)[lane] : uint64_t{r32(a.row)[lane]}) +
+           static_cast<uint64_t>(a.offset);
   }
 
   // --- Memory. All fault (throw) on a bad address; `align` is in bytes.
-  // Resolves a shared address of this CTA (cluster: of any CTA of the cluster). A generic address inside the window works too.
+  // Resolves a shared address of this CTA (cluster: of any CTA of the cluster). A generic address
+  // inside the window works too.
   struct SharedRef {
     Cta* cta = nullptr;
     uint32_t offset = 0;
@@ -89,19 +95,24 @@ class Warp {
   uint8_t* generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write);
 
   // --- Control
-  // Parks the executing group until wake(key); the instruction then runs again. Return its result from the ExecFn.
+  // Parks the executing group until wake(key); the instruction then runs again. Return its result
+  // from the ExecFn.
   Step block(WaitKey key, const WaitInfo& info);
-  // The same, but the group may be woken without wake(key) after a while: for try_wait and nanosleep. timed_out() is then true.
+  // The same, but the group may be woken without wake(key) after a while: for try_wait and
+  // nanosleep. timed_out() is then true.
   Step block_timed(WaitKey key, const WaitInfo& info);
   bool timed_out() const { return group().timed_out; }
-  uint64_t& token() { return group().token; }  // see LaneGroup::token; reset when the instruction completes
+  uint64_t& token() {
+    return group().token;
+  }  // see LaneGroup::token; reset when the instruction completes
   // Splits the executing group: `taken` lanes go to `target`, the others fall through.
   Step branch(uint32_t taken, uint32_t target);
   // `taken` go to `target`, `stay` execute this instruction again, lanes of neither fall through.
   Step branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay);
   Step exit_lanes(uint32_t mask);
-  // For .sync instructions with a membermask: true when all live lanes of `members` execute this instruction now; otherwise parks
-  // the group until they arrive: `if (!w.gather(members, mask)) return Step::kBlock;`. Faults if a lane of `mask` is not in `members`.
+  // For .sync instructions with a membermask: true when all live lanes of `members` execute this
+  // instruction now; otherwise parks the group until they arrive: `if (!w.gather(members, mask))
+  // return Step::kBlock;`. Faults if a lane of `mask` is not in `members`.
   bool gather(uint32_t members, uint32_t mask);
 
   // bar.warp.sync: the lanes may stand at different instructions of that kind.
@@ -109,19 +120,26 @@ class Warp {
 
   LaneGroup& group() { return groups_[current_]; }
   const LaneGroup& group() const { return groups_[current_]; }
-  uint32_t live() const { return live_; }        // lanes that exist and have not exited
-  uint32_t existing() const { return existing_; }  // lanes that exist (the last warp of a CTA may be partial)
+  uint32_t live() const { return live_; }  // lanes that exist and have not exited
+  uint32_t existing() const {
+    return existing_;
+  }  // lanes that exist (the last warp of a CTA may be partial)
 
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
 
-  // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation, proxy_fence() at fence.proxy.async.
+  // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation,
+  // proxy_fence() at fence.proxy.async.
   uint32_t proxy_stamp() const { return (cluster_warp_ + 1) << 20 | (proxy_epoch_ & 0xFFFFF); }
   void release() { proxy_released_ = proxy_epoch_++; }
   void proxy_fence();
-  bool proxy_fenced(uint32_t epoch) const { return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0; }
+  bool proxy_fenced(uint32_t epoch) const {
+    return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0;
+  }
 
-  Origin origin() const { return Origin{cta_, static_cast<int32_t>(index_), current_instr_ ? current_instr_->line : 0,
-                                        current_instr_ ? current_instr_->name : ""}; }
+  Origin origin() const {
+    return Origin{cta_, static_cast<int32_t>(index_), current_instr_ ? current_instr_->line : 0,
+                  current_instr_ ? current_instr_->name : ""};
+  }
 
   Launch& launch() { return *launch_; }
   Cta& cta() { return *cta_; }
@@ -134,7 +152,8 @@ class Warp {
   AsyncGroups& bulk_groups(int lane);
   AsyncGroups& wgmma_groups();  // wgmma.commit_group is warp-wide
 
-  // Lanes that have arrived at the cluster barrier and not waited yet, and the generation they arrived in.
+  // Lanes that have arrived at the cluster barrier and not waited yet, and the generation they
+  // arrived in.
   uint32_t cluster_arrived_lanes() const { return cluster_arrived_; }
   uint64_t cluster_generation() const { return cluster_generation_; }
   void set_cluster_arrived(uint32_t mask, uint64_t generation) {
@@ -150,8 +169,10 @@ class Warp {
   friend class Cta;
 
   bool any_ready() const;
-  bool select(bool random, Random& source);  // makes the ready group with the lowest pc (or a random one) current
-  void merge();                              // joins groups that stand at the current group's instruction
+  bool select(
+      bool random,
+      Random& source);  // makes the ready group with the lowest pc (or a random one) current
+  void merge();         // joins groups that stand at the current group's instruction
   void remove_group(size_t i);
 
   uint32_t* regs_ = nullptr;

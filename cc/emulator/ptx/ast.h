@@ -1,5 +1,5 @@
-// What the parser makes of a PTX text: functions, variables and statements, names not yet resolved to registers.
-// All string_views point into Module::text, which the module owns.
+// What the parser makes of a PTX text: functions, variables and statements, names not yet resolved
+// to registers. All string_views point into Module::text, which the module owns.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct Statement {
   int scope = 0;
   std::string_view guard;  // predicate name, empty if none
   bool guard_negated = false;
-  std::string_view mnemonic;             // "mbarrier.try_wait.parity.shared::cta.b64"
-  std::vector<std::string_view> parts;   // the same split at dots
+  std::string_view mnemonic;            // "mbarrier.try_wait.parity.shared::cta.b64"
+  std::vector<std::string_view> parts;  // the same split at dots
   std::vector<Operand> operands;
 };
 
@@ -70,7 +70,8 @@ struct RegDecl {
 struct Scope {
   int parent = -1;
   std::unordered_map<std::string_view, RegDecl> regs;
-  std::unordered_map<std::string_view, RegDecl> reg_families;  // "%r<100>" under "%r"; count in family_counts
+  std::unordered_map<std::string_view, RegDecl>
+      reg_families;  // "%r<100>" under "%r"; count in family_counts
   std::unordered_map<std::string_view, uint64_t> family_counts;
   std::unordered_map<std::string_view, size_t> labels;  // index into Function::body
   std::unordered_map<std::string_view, Variable> variables;

@@ -57,7 +57,8 @@ class Lexer {
         number(token);
       } else if (c == '"') {
         ++at_;
-        while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\n') at_ += text_[at_] == '\\' ? 2 : 1;
+        while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\n')
+          at_ += text_[at_] == '\\' ? 2 : 1;
         if (at_ >= text_.size() || text_[at_] != '"') fail("unterminated string");
         ++at_;
         token.kind = Token::Kind::kString;
@@ -75,7 +76,9 @@ class Lexer {
  private:
   char peek(size_t ahead) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
 
-  [[noreturn]] void fail(const std::string& message) const { throw Error(ErrorKind::kParse, line_, message); }
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorKind::kParse, line_, message);
+  }
 
   void skip_space() {
     while (at_ < text_.size()) {
@@ -89,7 +92,8 @@ class Lexer {
         while (at_ < text_.size() && text_[at_] != '\n') ++at_;
       } else if (c == '/' && peek(1) == '*') {
         at_ += 2;
-        while (at_ < text_.size() && !(text_[at_] == '*' && peek(1) == '/')) line_ += text_[at_++] == '\n';
+        while (at_ < text_.size() && !(text_[at_] == '*' && peek(1) == '/'))
+          line_ += text_[at_++] == '\n';
         if (at_ >= text_.size()) fail("unterminated comment");
         at_ += 2;
       } else if (c == '#' && peek(1) != '\0') {  // preprocessor line markers
@@ -161,8 +165,10 @@ class Lexer {
     if (base == 10 && ((peek(0) == '.' && is_digit(peek(1))) || peek(0) == 'e' || peek(0) == 'E' ||
                        (peek(0) == '.' && !is_name_char(peek(1))))) {
       size_t end = at_;
-      while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '.' || text_[end] == 'e' || text_[end] == 'E' ||
-                                    ((text_[end] == '+' || text_[end] == '-') && (text_[end - 1] == 'e' || text_[end - 1] == 'E')))) {
+      while (end < text_.size() &&
+             (is_digit(text_[end]) || text_[end] == '.' || text_[end] == 'e' || text_[end] == 'E' ||
+              ((text_[end] == '+' || text_[end] == '-') &&
+               (text_[end - 1] == 'e' || text_[end - 1] == 'E')))) {
         ++end;
       }
       const std::string digits(text_.substr(begin, end - begin));

@@ -1,33 +1,19 @@
-// Recursive descent over the tokens. Registers, labels and variables are only recorded per scope; the decoder resolves them.
-#include <algorithm>
-#include <cstring>
+// Functions and statements. Registers, labels and variables are only recorded per scope; the
+// decoder resolves them.
 #include <utility>
 
 #include "emulator/machine/error.h"
 #include "emulator/ptx/ast.h"
-#include "emulator/ptx/lexer.h"
+#include "emulator/ptx/declarations.h"
 
 namespace bwgemm::emulator::ptx {
 namespace {
 
-constexpr uint64_t kMaxVariableBytes = uint64_t{1} << 28;
 constexpr int kMaxDepth = 16;
 
-// Size in bits of a fundamental type, 0 if it is none.
-int type_bits(std::string_view name) {
-  static const std::pair<std::string_view, int> kTypes[] = {
-      {"b8", 8},   {"u8", 8},   {"s8", 8},    {"b16", 16},  {"u16", 16},  {"s16", 16},   {"f16", 16},   {"bf16", 16}, {"b32", 32},
-      {"u32", 32}, {"s32", 32}, {"f32", 32},  {"b64", 64},  {"u64", 64},  {"s64", 64},   {"f64", 64},   {"b128", 128}, {"pred", 1},
-      {"f16x2", 32}, {"bf16x2", 32}, {"tf32", 32}, {"e4m3", 8}, {"e5m2", 8}};
-  for (const auto& [text, bits] : kTypes) {
-    if (text == name) return bits;
-  }
-  return 0;
-}
-
-class Parser {
+class Parser : Declarations {
  public:
-  explicit Parser(Module& module) : module_(module), tokens_(tokenize(module.text)) {}
+  explicit Parser(Module& module) : Declarations(module.text), module_(module) {}
 
   void run() {
     while (cur().kind != Token::Kind::kEnd) top_level();
@@ -36,61 +22,12 @@ class Parser {
   }
 
  private:
-  using Kind = Token::Kind;
-
-  const Token& cur() const { return tokens_[at_]; }
-  const Token& ahead(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
-  void advance() {
-    if (at_ + 1 < tokens_.size()) ++at_;
-  }
-  [[noreturn]] void fail_at(int line, const std::string& message) const { throw Error(ErrorKind::kParse, line, message); }
-  [[noreturn]] void fail(const std::string& message) const { fail_at(cur().line, message); }
-
-  bool accept(char c) {
-    if (cur().punct() != c || c == '\0') return false;
-    advance();
-    return true;
-  }
-  void expect(char c) {
-    if (!accept(c)) fail(format("expected '%c' before '%s'", c, std::string(cur().text).c_str()));
-  }
-  bool accept_directive(std::string_view name) {
-    if (cur().kind != Kind::kDirective || cur().text != name) return false;
-    advance();
-    return true;
-  }
-  std::string_view expect_name(const char* what) {
-    if (cur().kind != Kind::kName) fail(format("expected %s before '%s'", what, std::string(cur().text).c_str()));
-    const std::string_view text = cur().text;
-    advance();
-    return text;
-  }
-  int64_t expect_int(const char* what) {
-    const bool negative = accept('-');
-    if (cur().kind != Kind::kInt) fail(format("expected %s before '%s'", what, std::string(cur().text).c_str()));
-    const uint64_t value = cur().value;
-    advance();
-    return static_cast<int64_t>(negative ? 0 - value : value);
-  }
-  void skip_line() {
-    const int line = cur().line;
-    while (cur().kind != Kind::kEnd && cur().line == line) advance();
-  }
-  void skip_braces() {
-    expect('{');
-    for (int depth = 1; depth > 0;) {
-      if (cur().kind == Kind::kEnd) fail("unbalanced braces");
-      if (cur().punct() == '{') ++depth;
-      if (cur().punct() == '}') --depth;
-      advance();
-    }
-  }
-
   // ---- module level
 
   void top_level() {
     if (accept(';')) return;
-    if (cur().kind != Kind::kDirective) fail("expected a directive before '" + std::string(cur().text) + "'");
+    if (cur().kind != Kind::kDirective)
+      fail("expected a directive before '" + std::string(cur().text) + "'");
     const std::string_view word = cur().text;
     if (word == "version") {
       advance();
@@ -127,7 +64,8 @@ class Parser {
     for (;;) {
       if (accept_directive("extern")) {
         is_extern = true;
-      } else if (!accept_directive("visible") && !accept_directive("weak") && !accept_directive("common")) {
+      } else if (!accept_directive("visible") && !accept_directive("weak") &&
+                 !accept_directive("common")) {
         break;
       }
     }
@@ -135,7 +73,8 @@ class Parser {
     if (accept_directive("func")) return function(false);
     Space space;
     if (!variable_space(&space)) fail("unknown directive '." + std::string(cur().text) + "'");
-    if (space == Space::kParam || space == Space::kLocal) fail("variable in this state space outside a function");
+    if (space == Space::kParam || space == Space::kLocal)
+      fail("variable in this state space outside a function");
     std::vector<Variable> declared;
     variable_list(space, is_extern, declared);
     expect(';');
@@ -143,7 +82,8 @@ class Parser {
       const auto known = module_.variable_index.find(variable.name);
       if (known != module_.variable_index.end()) {
         // A definition may follow a declaration.
-        if (!module_.variables[known->second].is_extern) fail_at(variable.line, "'" + std::string(variable.name) + "' is defined twice");
+        if (!module_.variables[known->second].is_extern)
+          fail_at(variable.line, "'" + std::string(variable.name) + "' is defined twice");
         module_.variables[known->second] = std::move(variable);
         continue;
       }
@@ -152,202 +92,7 @@ class Parser {
     }
   }
 
-  bool variable_space(Space* space) {
-    static const std::pair<std::string_view, Space> kSpaces[] = {
-        {"global", Space::kGlobal}, {"const", Space::kConst}, {"shared", Space::kShared}, {"local", Space::kLocal},
-        {"param", Space::kParam},   {"shared::cta", Space::kShared}};
-    if (cur().kind != Kind::kDirective) return false;
-    for (const auto& [text, value] : kSpaces) {
-      if (cur().text == text) {
-        *space = value;
-        advance();
-        return true;
-      }
-    }
-    return false;
-  }
-
-  // The type, name, extent and initialiser of variables after their state space.
-  void variable_list(Space space, bool is_extern, std::vector<Variable>& out) {
-    Variable model;
-    model.space = space;
-    model.is_extern = is_extern;
-    uint64_t lanes = 1;
-    bool typed = false, aligned = false;
-    while (cur().kind == Kind::kDirective) {
-      const std::string_view word = cur().text;
-      if (word == "align") {
-        advance();
-        const int64_t align = expect_int("an alignment");
-        if (align < 1 || align > 65536 || (align & (align - 1)) != 0) fail("alignment must be a power of two up to 65536");
-        model.align = static_cast<uint64_t>(align);
-        aligned = true;
-      } else if (word == "attribute") {
-        advance();
-        expect('(');
-        while (cur().kind != Kind::kEnd && !accept(')')) advance();
-      } else if (word == "ptr") {
-        advance();  // .ptr [.space] [.align n]: a hint about the pointer, not about the variable
-        Space ignored;
-        variable_space(&ignored);
-        if (accept_directive("align")) expect_int("an alignment");
-      } else if (word == "v2" || word == "v4" || word == "v8") {
-        lanes = static_cast<uint64_t>(word[1] - '0');
-        advance();
-      } else if (int bits = type_bits(word); bits >= 8) {
-        model.elem_bits = bits;
-        typed = true;
-        advance();
-      } else if (word == "texref" || word == "samplerref" || word == "surfref") {
-        throw Error(ErrorKind::kUnsupported, cur().line, "unsupported type '." + std::string(word) + "'");
-      } else {
-        fail("unknown type '." + std::string(word) + "'");
-      }
-      // A .ptr attribute may also follow the type.
-    }
-    if (!typed) fail("variable without a type");
-    do {
-      Variable variable = model;
-      variable.line = cur().line;
-      const uint64_t elem_bytes = static_cast<uint64_t>(model.elem_bits / 8) * lanes;
-      variable.name = expect_name("a variable name");
-      if (!aligned) variable.align = elem_bytes;
-      uint64_t count = 1;
-      bool open = false;
-      while (accept('[')) {
-        if (accept(']')) {
-          open = true;
-          continue;
-        }
-        const int64_t extent = expect_int("an array extent");
-        expect(']');
-        if (extent < 0 || static_cast<uint64_t>(extent) > kMaxVariableBytes) fail("array extent out of range");
-        count *= static_cast<uint64_t>(extent);
-        if (count > kMaxVariableBytes) fail("array too large");
-      }
-      variable.bytes = open ? 0 : count * elem_bytes;
-      if (variable.bytes > kMaxVariableBytes) fail("variable too large");
-      if (accept('=')) {
-        initializer(variable, 0);
-        if (open) variable.bytes = variable.init.size();
-        if (variable.init.size() > variable.bytes) fail("more initialisers than elements");
-      }
-      out.push_back(std::move(variable));
-    } while (accept(','));
-  }
-
-  void initializer(Variable& variable, int depth) {
-    if (depth > kMaxDepth) fail("initialiser nested too deeply");
-    if (accept('{')) {
-      if (accept('}')) return;
-      do {
-        initializer(variable, depth + 1);
-      } while (accept(','));
-      expect('}');
-      return;
-    }
-    const size_t bytes = static_cast<size_t>(variable.elem_bits / 8);
-    uint64_t value = 0;
-    if (cur().kind == Kind::kName) {
-      Variable::AddressFixup fixup{variable.init.size(), 0, cur().text, false};
-      advance();
-      if (fixup.symbol == "generic") {
-        expect('(');
-        fixup.symbol = expect_name("a symbol");
-        fixup.generic = true;
-        expect(')');
-      }
-      if (accept('+')) fixup.addend = expect_int("an offset");
-      if (bytes != 8) fail("an address needs a 64-bit element");
-      variable.fixups.push_back(fixup);
-    } else {
-      const bool negative = accept('-');
-      if (cur().kind == Kind::kFloat) {
-        double real = negative ? -cur().real : cur().real;
-        if (bytes == 4) {
-          const float single = static_cast<float>(real);
-          uint32_t bits;
-          std::memcpy(&bits, &single, 4);
-          value = bits;
-        } else {
-          std::memcpy(&value, &real, 8);
-        }
-      } else if (cur().kind == Kind::kInt) {
-        value = negative ? 0 - cur().value : cur().value;
-      } else {
-        fail("unexpected '" + std::string(cur().text) + "' in an initialiser");
-      }
-      advance();
-    }
-    const size_t begin = variable.init.size();
-    variable.init.resize(begin + bytes, 0);
-    std::memcpy(variable.init.data() + begin, &value, std::min<size_t>(bytes, 8));
-  }
-
   // ---- functions
-
-  void param_list(std::vector<Variable>& params) {
-    expect('(');
-    if (accept(')')) return;
-    do {
-      Space space = Space::kParam;
-      if (accept_directive("reg")) {
-        // A register parameter of the old ABI: as a .param of the same size.
-      } else if (!variable_space(&space) || space != Space::kParam) {
-        fail("expected .param");
-      }
-      params.push_back(param());
-    } while (accept(','));
-    expect(')');
-  }
-
-  // Type and name of one parameter after its state space.
-  Variable param() {
-    Variable model;
-    model.space = Space::kParam;
-    uint64_t lanes = 1;
-    bool typed = false, aligned = false;
-    while (cur().kind == Kind::kDirective) {
-      const std::string_view word = cur().text;
-      if (word == "align") {
-        advance();
-        const int64_t align = expect_int("an alignment");
-        if (align < 1 || align > 65536 || (align & (align - 1)) != 0) fail("alignment must be a power of two up to 65536");
-        model.align = static_cast<uint64_t>(align);
-        aligned = true;
-      } else if (word == "ptr") {
-        advance();
-        Space ignored;
-        variable_space(&ignored);
-        if (accept_directive("align")) expect_int("an alignment");
-      } else if (word == "v2" || word == "v4") {
-        lanes = static_cast<uint64_t>(word[1] - '0');
-        advance();
-      } else if (int bits = type_bits(word); bits >= 8 || word == "pred") {
-        model.elem_bits = bits >= 8 ? bits : 8;
-        typed = true;
-        advance();
-      } else {
-        fail("unknown type '." + std::string(word) + "'");
-      }
-    }
-    if (!typed) fail("parameter without a type");
-    model.line = cur().line;
-    model.name = cur().kind == Kind::kName ? expect_name("a name") : std::string_view("_");
-    const uint64_t elem = static_cast<uint64_t>(model.elem_bits / 8) * lanes;
-    if (!aligned) model.align = elem;
-    uint64_t count = 1;
-    while (accept('[')) {
-      if (accept(']')) continue;
-      const int64_t extent = expect_int("an array extent");
-      expect(']');
-      if (extent < 0 || extent > 65536) fail("parameter array extent out of range");
-      count *= static_cast<uint64_t>(extent);
-      if (count > 65536) fail("parameter array too large");
-    }
-    model.bytes = count * elem;
-    return model;
-  }
 
   void function(bool is_entry) {
     auto owned = std::make_unique<Function>();
@@ -376,8 +121,9 @@ class Parser {
         dimensions(f.required_cluster);
       } else if (accept_directive("explicitcluster")) {
         f.explicit_cluster = true;
-      } else if (accept_directive("minnctapersm") || accept_directive("maxnreg") || accept_directive("maxclusterrank") ||
-                 accept_directive("maxnctapersm") || accept_directive("abi_preserve") || accept_directive("abi_preserve_control")) {
+      } else if (accept_directive("minnctapersm") || accept_directive("maxnreg") ||
+                 accept_directive("maxclusterrank") || accept_directive("maxnctapersm") ||
+                 accept_directive("abi_preserve") || accept_directive("abi_preserve_control")) {
         expect_int("a number");
       } else if (accept_directive("noreturn") || accept_directive("blocksareclusters")) {
       } else if (accept_directive("pragma")) {
@@ -395,7 +141,8 @@ class Parser {
     }
     const auto known = module_.function_index.find(f.name);
     if (known != module_.function_index.end()) {
-      if (known->second->has_body && f.has_body) fail_at(f.line, "function '" + std::string(f.name) + "' is defined twice");
+      if (known->second->has_body && f.has_body)
+        fail_at(f.line, "function '" + std::string(f.name) + "' is defined twice");
       if (!f.has_body) return;
       *known->second = std::move(f);
       return;
@@ -459,7 +206,8 @@ class Parser {
       while (cur().kind != Kind::kEnd && !accept(';')) advance();
       return;
     }
-    if (!s.labels.emplace(name, function_->body.size()).second) fail_at(line, "label '" + std::string(name) + "' is defined twice");
+    if (!s.labels.emplace(name, function_->body.size()).second)
+      fail_at(line, "label '" + std::string(name) + "' is defined twice");
   }
 
   void body_directive(int scope) {
@@ -523,7 +271,8 @@ class Parser {
       s.guard = expect_name("a predicate");
       s.line = cur().line;
     }
-    if (cur().kind != Kind::kName) fail("expected an instruction before '" + std::string(cur().text) + "'");
+    if (cur().kind != Kind::kName)
+      fail("expected an instruction before '" + std::string(cur().text) + "'");
     const char* begin = cur().text.data();
     const char* end = begin + cur().text.size();
     advance();
@@ -550,7 +299,9 @@ class Parser {
       size_t dot = text.find('.', begin);
       if (dot == std::string_view::npos) dot = text.size();
       std::string_view part = text.substr(begin, dot - begin);
-      while (!part.empty() && (part.back() == ' ' || part.back() == '\t' || part.back() == '\n' || part.back() == '\r')) part.remove_suffix(1);
+      while (!part.empty() && (part.back() == ' ' || part.back() == '\t' || part.back() == '\n' ||
+                               part.back() == '\r'))
+        part.remove_suffix(1);
       s.parts.push_back(part);
       begin = dot + 1;
     }
@@ -614,7 +365,8 @@ class Parser {
       advance();
       return o;
     }
-    if (token.kind != Kind::kName) fail("unexpected '" + std::string(token.text) + "' in an operand");
+    if (token.kind != Kind::kName)
+      fail("unexpected '" + std::string(token.text) + "' in an operand");
     if (token.text == "_") {
       advance();
       if (accept('|')) {
@@ -654,8 +406,6 @@ class Parser {
   }
 
   Module& module_;
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
   Function* function_ = nullptr;
 };
 
@@ -675,7 +425,8 @@ std::unique_ptr<Module> parse(std::string text) {
     Parser(*module).run();
   } catch (const Error& error) {
     const std::string near(module->line_text(error.line).substr(0, 160));
-    throw Error(error.kind, error.line, format("line %d: %s: %s", error.line, error.what(), near.c_str()));
+    throw Error(error.kind, error.line,
+                format("line %d: %s: %s", error.line, error.what(), near.c_str()));
   }
   return module;
 }

@@ -1,0 +1,364 @@
+// Launch checks, and CTAs coming and going: clusters start when enough SMs have room, and leave
+// when all is done.
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+constexpr uint32_t kMaxThreadsPerSm = 2048;
+constexpr uint32_t kMaxCtasPerSm = 32;
+
+uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
+
+std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
+
+}  // namespace
+
+void Launch::validate() {
+  const uint64_t threads = block_.count();
+  const auto reject = [](const std::string& message) {
+    throw Error(ErrorKind::kLaunch, 0, message);
+  };
+  if (grid_.count() == 0 || threads == 0 || cluster_dim_.count() == 0)
+    reject("grid, block and cluster dimensions must be positive");
+  if (threads > 1024 || block_.x > 1024 || block_.y > 1024 || block_.z > 64)
+    reject(format("a block of %s has more than 1024 threads", dims(block_).c_str()));
+  if (grid_.x > 0x7FFFFFFF || grid_.y > 65535 || grid_.z > 65535)
+    reject(format("grid %s is too large", dims(grid_).c_str()));
+  if (kernel_.max_threads > 0 && threads > static_cast<uint64_t>(kernel_.max_threads)) {
+    reject(format("a block of %llu threads, but the kernel allows %d (.maxntid)",
+                  static_cast<unsigned long long>(threads), kernel_.max_threads));
+  }
+  if (kernel_.required_ntid[0] > 0 &&
+      (block_.x != static_cast<uint32_t>(kernel_.required_ntid[0]) ||
+       block_.y != static_cast<uint32_t>(kernel_.required_ntid[1]) ||
+       block_.z != static_cast<uint32_t>(kernel_.required_ntid[2]))) {
+    reject(format("block %s, but the kernel requires (%d,%d,%d) (.reqntid)", dims(block_).c_str(),
+                  kernel_.required_ntid[0], kernel_.required_ntid[1], kernel_.required_ntid[2]));
+  }
+  if (kernel_.required_cluster[0] > 0 &&
+      (cluster_dim_.x != static_cast<uint32_t>(kernel_.required_cluster[0]) ||
+       cluster_dim_.y != static_cast<uint32_t>(kernel_.required_cluster[1]) ||
+       cluster_dim_.z != static_cast<uint32_t>(kernel_.required_cluster[2]))) {
+    reject(format("cluster %s, but the kernel requires (%d,%d,%d) (.reqnctapercluster)",
+                  dims(cluster_dim_).c_str(), kernel_.required_cluster[0],
+                  kernel_.required_cluster[1], kernel_.required_cluster[2]));
+  }
+  if (cluster_dim_.count() > 16)
+    reject(format("cluster %s has more than 16 CTAs", dims(cluster_dim_).c_str()));
+  if (grid_.x % cluster_dim_.x != 0 || grid_.y % cluster_dim_.y != 0 ||
+      grid_.z % cluster_dim_.z != 0) {
+    reject(format("grid %s is not a multiple of the cluster %s", dims(grid_).c_str(),
+                  dims(cluster_dim_).c_str()));
+  }
+  if (params_.size() != kernel_.param_bytes)
+    reject(format("%zu bytes of parameters, the kernel takes %u", params_.size(),
+                  kernel_.param_bytes));
+  if (config_.sm_count < 1 || config_.sm_count > 4096)
+    reject(format("sm_count %d is not between 1 and 4096", config_.sm_count));
+  if (cluster_dim_.count() > static_cast<uint64_t>(config_.sm_count)) {
+    reject(format("a cluster of %llu CTAs does not fit on %d SMs",
+                  static_cast<unsigned long long>(cluster_dim_.count()), config_.sm_count));
+  }
+  const size_t used = kernel_.static_shared_bytes - kSharedReserved + dynamic_shared_;
+  if (dynamic_shared_ > config_.shared_per_cta || used > config_.shared_per_cta) {
+    reject(format("%zu bytes of shared memory per CTA, at most %zu allowed", used,
+                  config_.shared_per_cta));
+  }
+}
+
+void Launch::prepare() {
+  const uint32_t threads = static_cast<uint32_t>(block_.count());
+  shared_bytes_ = static_cast<uint32_t>(kernel_.static_shared_bytes + dynamic_shared_);
+  const uint32_t rounded = (shared_bytes_ + 127) / 128 * 128;
+  const uint32_t threads_rounded = warps_of(threads) * kWarpSize;
+  const uint32_t slots =
+      std::max<uint32_t>(1, std::min({static_cast<uint32_t>(config_.shared_per_sm / rounded),
+                                      kMaxThreadsPerSm / threads_rounded, kMaxCtasPerSm}));
+  sms_.resize(static_cast<size_t>(config_.sm_count));
+  for (uint32_t i = 0; i < sms_.size(); ++i) {
+    sms_[i].index = i;
+    sms_[i].free_slots = slots;
+  }
+  stats_.warps.resize(warps_of(threads));
+  total_clusters_ = grid_.count() / cluster_dim_.count();
+}
+
+bool Launch::cancel_cluster(Dim3* first_cta) {
+  if (next_cluster_ >= total_clusters_) return false;
+  const uint64_t index = next_cluster_++;
+  const uint64_t nx = grid_.x / cluster_dim_.x, ny = grid_.y / cluster_dim_.y;
+  *first_cta = {static_cast<uint32_t>(index % nx) * cluster_dim_.x,
+                static_cast<uint32_t>(index / nx % ny) * cluster_dim_.y,
+                static_cast<uint32_t>(index / nx / ny) * cluster_dim_.z};
+  ++stats_.clusters_cancelled;
+  ++finished_clusters_;
+  return true;
+}
+
+void Launch::start_clusters() {
+  const uint32_t size = static_cast<uint32_t>(cluster_dim_.count());
+  while (next_cluster_ < total_clusters_) {
+    uint32_t free = 0;
+    for (const Sm& sm : sms_) free += sm.free_slots > 0;
+    if (free < size) return;
+    start_cluster(next_cluster_++);
+  }
+}
+
+void Launch::start_cluster(uint64_t index) {
+  auto owned = std::make_unique<Cluster>();
+  Cluster& cluster = *owned;
+  const uint64_t nx = grid_.x / cluster_dim_.x, ny = grid_.y / cluster_dim_.y;
+  cluster.id_ = {static_cast<uint32_t>(index % nx), static_cast<uint32_t>(index / nx % ny),
+                 static_cast<uint32_t>(index / nx / ny)};
+  cluster.first_cta_ = {cluster.id_.x * cluster_dim_.x, cluster.id_.y * cluster_dim_.y,
+                        cluster.id_.z * cluster_dim_.z};
+  resident_.push_back(std::move(owned));
+  const uint32_t size = static_cast<uint32_t>(cluster_dim_.count());
+  // Distinct SMs, starting at a random one.
+  uint32_t sm = random_.below(static_cast<uint32_t>(sms_.size()));
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    auto cta = std::make_unique<Cta>();
+    while (sms_[sm].free_slots == 0) sm = (sm + 1) % static_cast<uint32_t>(sms_.size());
+    --sms_[sm].free_slots;
+    cta->launch_ = this;
+    cta->cluster_ = &cluster;
+    cta->sm_ = &sms_[sm];
+    sm = (sm + 1) % static_cast<uint32_t>(sms_.size());
+    cta->rank_ = rank;
+    const uint32_t x = rank % cluster_dim_.x, y = rank / cluster_dim_.x % cluster_dim_.y,
+                   z = rank / cluster_dim_.x / cluster_dim_.y;
+    cta->id_ = {cluster.first_cta_.x + x, cluster.first_cta_.y + y, cluster.first_cta_.z + z};
+    cta->linear_ = cta->id_.x + grid_.x * (cta->id_.y + grid_.y * cta->id_.z);
+    cta->threads_ = static_cast<uint32_t>(block_.count());
+    cta->shared_.reset(shared_bytes_, config_.checks);
+    cluster.ctas_.push_back(std::move(cta));
+  }
+  cluster.live_ctas_ = size;
+  stats_.ctas += size;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    Cta& cta = *cluster.ctas_[rank];
+    const uint32_t warps = warps_of(cta.threads_);
+    cta.live_warps_ = warps;
+    for (uint32_t i = 0; i < warps; ++i) start_warp(cta, i);
+  }
+  progress();
+}
+
+void Launch::start_warp(Cta& cta, uint32_t index) {
+  cta.warps_.push_back(std::make_unique<Warp>());
+  Warp& w = *cta.warps_.back();
+  w.launch_ = this;
+  w.cta_ = &cta;
+  w.kernel_ = &kernel_;
+  w.index_ = index;
+  w.cluster_warp_ = cta.rank_ * warps_of(cta.threads_) + index;
+  const uint32_t first = index * kWarpSize;
+  const uint32_t lanes = std::min<uint32_t>(kWarpSize, cta.threads_ - first);
+  w.existing_ = w.live_ = lanes == kWarpSize ? kFullMask : (1u << lanes) - 1;
+  const size_t words = size_t{kernel_.rows} * kWarpSize;
+  if (!register_files_.empty()) {
+    w.storage_ = std::move(register_files_.back());
+    register_files_.pop_back();
+  } else {
+    w.storage_.reset(new uint32_t[words + kernel_.preds]);
+  }
+  w.regs_ = w.storage_.get();
+  w.preds_ = w.regs_ + words;
+  // Uninitialised registers hold a pattern, the same in every run.
+  std::memset(w.regs_, 0xCD, words * sizeof(uint32_t));
+  std::memset(w.preds_, 0, kernel_.preds * sizeof(uint32_t));
+  if (kernel_.local_bytes > 0) {
+    w.local_.reset(new uint8_t[size_t{kernel_.local_bytes} * kWarpSize]);
+    std::memset(w.local_.get(), 0xCD, size_t{kernel_.local_bytes} * kWarpSize);
+  }
+
+  const Dim3 c = cta.id_, n = grid_, b = block_, k = cluster_dim_;
+  const uint32_t size = static_cast<uint32_t>(k.count());
+  const Dim3 in_cluster{c.x % k.x, c.y % k.y, c.z % k.z};
+  for (const WarpInit& init : kernel_.inits) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const uint32_t thread = first + static_cast<uint32_t>(lane);
+      uint64_t value = init.value;
+      switch (init.what) {
+        case WarpValue::kConstant:
+          break;
+        case WarpValue::kSharedAddress:
+          value += uint64_t{cta.rank_} << kSharedRankShift;
+          break;
+        case WarpValue::kGenericShared:
+          value += kSharedWindow + (uint64_t{cta.rank_} << kSharedRankShift);
+          break;
+        case WarpValue::kTidX:
+          value = thread % b.x;
+          break;
+        case WarpValue::kTidY:
+          value = thread / b.x % b.y;
+          break;
+        case WarpValue::kTidZ:
+          value = thread / b.x / b.y;
+          break;
+        case WarpValue::kNtidX:
+          value = b.x;
+          break;
+        case WarpValue::kNtidY:
+          value = b.y;
+          break;
+        case WarpValue::kNtidZ:
+          value = b.z;
+          break;
+        case WarpValue::kCtaidX:
+          value = c.x;
+          break;
+        case WarpValue::kCtaidY:
+          value = c.y;
+          break;
+        case WarpValue::kCtaidZ:
+          value = c.z;
+          break;
+        case WarpValue::kNctaidX:
+          value = n.x;
+          break;
+        case WarpValue::kNctaidY:
+          value = n.y;
+          break;
+        case WarpValue::kNctaidZ:
+          value = n.z;
+          break;
+        case WarpValue::kLaneid:
+          value = static_cast<uint64_t>(lane);
+          break;
+        case WarpValue::kWarpid:
+          value = index;
+          break;
+        case WarpValue::kNwarpid:
+          value = warps_of(cta.threads_);
+          break;
+        case WarpValue::kSmid:
+          value = cta.sm_->index;
+          break;
+        case WarpValue::kNsmid:
+          value = sms_.size();
+          break;
+        case WarpValue::kGridid:
+          value = 1;
+          break;
+        case WarpValue::kClusteridX:
+          value = cta.cluster_->id_.x;
+          break;
+        case WarpValue::kClusteridY:
+          value = cta.cluster_->id_.y;
+          break;
+        case WarpValue::kClusteridZ:
+          value = cta.cluster_->id_.z;
+          break;
+        case WarpValue::kNclusteridX:
+          value = n.x / k.x;
+          break;
+        case WarpValue::kNclusteridY:
+          value = n.y / k.y;
+          break;
+        case WarpValue::kNclusteridZ:
+          value = n.z / k.z;
+          break;
+        case WarpValue::kClusterCtaidX:
+          value = in_cluster.x;
+          break;
+        case WarpValue::kClusterCtaidY:
+          value = in_cluster.y;
+          break;
+        case WarpValue::kClusterCtaidZ:
+          value = in_cluster.z;
+          break;
+        case WarpValue::kClusterNctaidX:
+          value = k.x;
+          break;
+        case WarpValue::kClusterNctaidY:
+          value = k.y;
+          break;
+        case WarpValue::kClusterNctaidZ:
+          value = k.z;
+          break;
+        case WarpValue::kClusterCtarank:
+          value = cta.rank_;
+          break;
+        case WarpValue::kClusterNctarank:
+          value = size;
+          break;
+        case WarpValue::kIsExplicitCluster:
+          value = size > 1;
+          break;
+        case WarpValue::kLanemaskEq:
+          value = 1u << lane;
+          break;
+        case WarpValue::kLanemaskLe:
+          value = (2u << lane) - 1;
+          break;
+        case WarpValue::kLanemaskLt:
+          value = (1u << lane) - 1;
+          break;
+        case WarpValue::kLanemaskGe:
+          value = ~((1u << lane) - 1);
+          break;
+        case WarpValue::kLanemaskGt:
+          value = ~((2u << lane) - 1);
+          break;
+        case WarpValue::kDynamicSmemSize:
+          value = dynamic_shared_;
+          break;
+        case WarpValue::kTotalSmemSize:
+        case WarpValue::kAggrSmemSize:
+          value = shared_bytes_;
+          break;
+      }
+      if (init.bits == 64) {
+        w.r64(init.row)[lane] = value;
+      } else {
+        w.r32(init.row)[lane] = static_cast<uint32_t>(value);
+      }
+    }
+  }
+  LaneGroup all;
+  all.mask = w.live_;
+  w.groups_.push_back(all);
+  warps_.push_back(&w);
+  ready_.push_back(&w);
+}
+
+void Launch::warp_exited(Warp& w) {
+  warps_.erase(std::find(warps_.begin(), warps_.end(), &w));
+  register_files_.push_back(std::move(w.storage_));
+  w.regs_ = nullptr;
+  Cta& cta = *w.cta_;
+  progress();
+  --cta.live_warps_;
+  // An arrival at the cluster barrier without a wait: exited threads are no longer expected, so
+  // they must not be counted either.
+  Cluster& group = *cta.cluster_;
+  if (w.cluster_arrived_ != 0 && w.cluster_generation_ == group.barrier_generation) {
+    group.barrier_arrived -= std::min<uint32_t>(group.barrier_arrived, kWarpSize);
+  }
+  // A barrier of all threads may now be complete: its waiters look again.
+  for (uint32_t id = 0; id < 16; ++id) wake(wait_key(&cta.barriers_[id]));
+  wake(wait_key(cta.cluster_));
+  if (cta.live_warps_ > 0) return;
+  if (cta_exit_hook != nullptr) cta_exit_hook(cta);
+  Cluster& cluster = *cta.cluster_;
+  if (--cluster.live_ctas_ == 0 && cluster.pending_async_ == 0) retire(cluster);
+}
+
+void Launch::retire(Cluster& cluster) {
+  for (auto& cta : cluster.ctas_) ++cta->sm_->free_slots;
+  ++finished_clusters_;
+  resident_.erase(std::find_if(resident_.begin(), resident_.end(),
+                               [&](const auto& c) { return c.get() == &cluster; }));
+  if (config_.progress && !config_.progress(finished_clusters_, total_clusters_)) {
+    throw Error(ErrorKind::kLaunch, 0, "launch stopped by its progress callback");
+  }
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,159 @@
+// The scheduler: which warp runs, for how long, and when asynchronous operations finish; all drawn
+// from the seed.
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+// After this many wake-ups without any visible effect, and nothing else to run, waiting in a loop
+// counts as a deadlock.
+constexpr uint64_t kStaleWakeups = 4096;
+// Instructions that a warp executes in a row without all its lanes before its groups take turns.
+constexpr uint32_t kPatience = 1024;
+
+}  // namespace
+
+void Launch::run_warp(size_t slot) {
+  Warp& w = *ready_[slot];
+  uint32_t quantum = min_quantum_ + random_.below(spread_quantum_);
+  const Instr* const code = kernel_.code.data();
+  // The lanes that are behind run first, so that groups meet again. When that has kept others
+  // waiting for long, any group runs for a while: the one that is behind may be spinning on what
+  // another has to do.
+  const bool fair = w.diverged_ > kPatience;
+  if (fair) w.diverged_ = 0;
+  w.select(fair, random_);
+  uint64_t executed = 0, lanes = 0;
+  bool alive = true;
+  while (quantum-- > 0) {
+    LaneGroup& g = w.groups_[w.current_];
+    const Instr& in = code[g.pc];
+    uint32_t mask = g.mask;
+    bool reselect = false;
+    if ((in.flags & kConverge) != 0 && mask != w.live_) {
+      g.state = GroupState::kConverging;
+      g.since = now_;
+      reselect = true;
+    } else {
+      if (in.guarded) mask &= w.pred(in.guard);
+      ++now_;
+      ++executed;
+      lanes += static_cast<uint64_t>(__builtin_popcount(mask));
+      if (mask == 0) {
+        ++g.pc;
+        g.token = 0;
+      } else {
+        w.current_instr_ = &in;
+        switch (in.exec(w, in, mask)) {
+          case Step::kNext: {
+            LaneGroup& after = w.groups_[w.current_];
+            ++after.pc;
+            after.token = 0;
+            after.timed_out = false;
+            break;
+          }
+          case Step::kJump:
+            break;
+          case Step::kBlock:
+            reselect = true;
+            break;
+          case Step::kYield: {
+            LaneGroup& after = w.groups_[w.current_];
+            ++after.pc;
+            after.token = 0;
+            after.timed_out = false;
+            quantum = 0;
+            break;
+          }
+          case Step::kExit: {
+            if (w.live_ == 0) {
+              alive = false;
+            } else if (w.groups_[w.current_].mask == 0) {
+              w.remove_group(w.current_);
+              w.current_ = 0;
+              reselect = true;
+            } else {
+              ++w.groups_[w.current_].pc;  // the lanes whose guard was false
+            }
+            break;
+          }
+        }
+        if (!alive) break;
+      }
+    }
+    if (w.groups_.size() > 1) {
+      ++w.diverged_;
+      if (!reselect) w.merge();
+      if (reselect || !fair) {
+        if (!w.select(fair, random_)) break;
+        w.merge();
+      }
+    } else if (w.diverged_ = 0; reselect && w.groups_[0].state != GroupState::kReady) {
+      if (w.groups_[0].state == GroupState::kConverging && w.groups_[0].mask == w.live_) {
+        w.groups_[0].state = GroupState::kReady;  // the others have exited
+        continue;
+      }
+      break;
+    } else if (reselect) {
+      w.current_ = 0;
+    }
+  }
+  stats_.instructions += executed;
+  stats_.thread_instructions += lanes;
+  stats_.warps[w.index_].instructions += executed;
+  if (!alive || !w.any_ready()) {
+    // `slot` may have moved: waking others appends to ready_ only.
+    ready_[slot] = ready_.back();
+    ready_.pop_back();
+  }
+  if (!alive) warp_exited(w);
+}
+
+void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
+                 std::vector<uint8_t> params) {
+  grid_ = grid;
+  block_ = block;
+  cluster_dim_ = cluster;
+  dynamic_shared_ = dynamic_shared;
+  params_ = std::move(params);
+  validate();
+  prepare();
+
+  // The seed also decides how bursty this machine is.
+  static constexpr uint32_t kQuanta[][2] = {{1, 8}, {16, 240}, {64, 1024}};
+  static constexpr uint32_t kAsyncOdds[] = {2, 4, 16};
+  const uint32_t* quantum = kQuanta[random_.below(3)];
+  min_quantum_ = quantum[0];
+  spread_quantum_ = quantum[1];
+  const uint32_t odds = kAsyncOdds[random_.below(3)];
+
+  uint64_t idle_progress = 0, stale = 0;
+  for (;;) {
+    start_clusters();
+    const bool in_flight = !free_ops_.empty() || !queues_.empty();
+    if (resident_.empty() && !in_flight) break;
+    if (now_ >= next_deadline_) wake_expired();
+    if (ready_.empty()) {
+      if (in_flight) {
+        step_async();
+        continue;
+      }
+      stale = progress_ == idle_progress ? stale + 1 : 0;
+      idle_progress = progress_;
+      if (stale > kStaleWakeups || !wake_earliest()) deadlock();
+    } else if (in_flight && random_.below(odds) == 0) {
+      step_async();
+    } else {
+      run_warp(random_.below(static_cast<uint32_t>(ready_.size())));
+      if (stats_.instructions > config_.step_limit) {
+        throw Error(ErrorKind::kStepLimit, 0,
+                    format("step limit: the kernel has not finished after %llu warp instructions",
+                           static_cast<unsigned long long>(config_.step_limit)) +
+                        describe_waits());
+      }
+    }
+  }
+  stats_.ticks = now_;
+}
+
+}  // namespace bwgemm::emulator
