@@ -35,6 +35,8 @@ void decode_mixed_add(Decoder& d);
 void decode_mixed_sub(Decoder& d);
 void decode_mixed_fma(Decoder& d);
 
+// convert_pack.cc
+void decode_cvt_pack(Decoder& d);
 // functions.cc
 void decode_float_min(Decoder& d);
 void decode_float_max(Decoder& d);

@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "emulator/ptx/ast.h"
-#include "emulator/ptx/reader.h"
+#include "emulator/ptx/operands.h"
 
 namespace bwgemm::emulator::ptx {
 
 // Size in bits of a fundamental type, 0 if it is none.
 int type_bits(std::string_view name);
 
-class Declarations : public Reader {
+class Declarations : public Operands {
  public:
-  using Reader::Reader;
+  using Operands::Operands;
 
  protected:
   // Consumes .global, .shared and so on.

@@ -1,0 +1,109 @@
+#include "emulator/ptx/operands.h"
+
+#include <utility>
+
+namespace bwgemm::emulator::ptx {
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+}  // namespace
+
+Operand Operands::operand(int depth) {
+  if (depth > kMaxDepth) fail("operand nested too deeply");
+  Operand o;
+  const Token& token = cur();
+  if (accept('!')) {
+    o = operand(depth + 1);
+    if (o.kind != Operand::Kind::kName) fail("'!' needs a predicate");
+    o.negated = !o.negated;
+    return o;
+  }
+  if (accept('~')) {
+    o = operand(depth + 1);
+    if (o.kind != Operand::Kind::kInt) fail("'~' needs an integer");
+    o.value = ~o.value;
+    return o;
+  }
+  if (accept('-')) {
+    o = operand(depth + 1);
+    if (o.kind == Operand::Kind::kInt) {
+      o.value = static_cast<int64_t>(0 - static_cast<uint64_t>(o.value));
+    } else if (o.kind == Operand::Kind::kFloat) {
+      o.real = -o.real;
+      o.value ^= o.is_single ? int64_t{1} << 31 : static_cast<int64_t>(uint64_t{1} << 63);
+    } else {
+      fail("'-' needs a number");
+    }
+    return o;
+  }
+  if (accept('{')) {
+    o.kind = Operand::Kind::kVector;
+    list(o, '}', depth);
+    return o;
+  }
+  if (accept('(')) {
+    o.kind = Operand::Kind::kList;
+    list(o, ')', depth);
+    return o;
+  }
+  if (accept('[')) {
+    o.kind = Operand::Kind::kAddress;
+    list(o, ']', depth);
+    if (o.items.empty()) fail("empty address");
+    return o;
+  }
+  if (token.kind == Kind::kInt) {
+    o.kind = Operand::Kind::kInt;
+    o.value = static_cast<int64_t>(token.value);
+    advance();
+    return o;
+  }
+  if (token.kind == Kind::kFloat) {
+    o.kind = Operand::Kind::kFloat;
+    o.value = static_cast<int64_t>(token.value);
+    o.real = token.real;
+    o.is_single = token.is_single;
+    advance();
+    return o;
+  }
+  if (token.kind != Kind::kName) fail("unexpected '" + std::string(token.text) + "' in an operand");
+  if (token.text == "_") {
+    advance();
+    if (accept('|')) {
+      o.kind = Operand::Kind::kPair;
+      o.items.emplace_back();
+      o.items.push_back(operand(depth + 1));
+    }
+    return o;
+  }
+  o.kind = Operand::Kind::kName;
+  o.name = token.text;
+  advance();
+  if (accept('+')) {
+    o.value = expect_int("an offset");
+  } else if (cur().punct() == '-' && ahead(1).kind == Kind::kInt) {
+    o.value = expect_int("an offset");
+  } else if (cur().punct() == '[' && ahead(1).kind == Kind::kInt) {
+    advance();
+    o.value = expect_int("an index");
+    expect(']');
+  } else if (accept('|')) {
+    Operand pair;
+    pair.kind = Operand::Kind::kPair;
+    pair.items.push_back(std::move(o));
+    pair.items.push_back(operand(depth + 1));
+    return pair;
+  }
+  return o;
+}
+
+void Operands::list(Operand& o, char close, int depth) {
+  if (accept(close)) return;
+  do {
+    o.items.push_back(operand(depth + 1));
+  } while (accept(','));
+  expect(close);
+}
+
+}  // namespace bwgemm::emulator::ptx
