@@ -10,19 +10,35 @@ from jax_bwgemm.gemm.api import dot_general as dot_general
 from jax_bwgemm.gemm.api import matmul as matmul
 from jax_bwgemm.gemm.explain import explain as explain
 from jax_bwgemm.gemm.tuning_config import TuningConfig as TuningConfig
+from jax_bwgemm.tuning_cache import TuningTable as TuningTable
+from jax_bwgemm.tuning_context import TuningMissError as TuningMissError
 
 __version__ = "0.1.0"
 
 # Registers the FFI targets, so that exported programs run wherever this package was imported.
 _runtime.extension()
 
-__all__ = ["DISABLE_EXPORT_CHECKS", "TuningConfig", "config", "dot_general", "explain", "matmul"]
+__all__ = [
+    "DISABLE_EXPORT_CHECKS",
+    "TuningConfig",
+    "TuningMissError",
+    "TuningTable",
+    "autotune",
+    "config",
+    "dot_general",
+    "explain",
+    "matmul",
+]
 
 
 def __getattr__(name: str) -> Any:
-    # jax.export is slow to import and few programs need it.
+    # What few programs need; jax.export is slow to import.
     if name == "DISABLE_EXPORT_CHECKS":
         from jax_bwgemm.gemm.export import DISABLE_EXPORT_CHECKS
 
         return DISABLE_EXPORT_CHECKS
+    if name == "autotune":
+        from jax_bwgemm.autotuning import autotune
+
+        return autotune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

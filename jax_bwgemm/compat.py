@@ -66,6 +66,14 @@ def keep_typed_sharding(rule: mlir.LoweringRule) -> mlir.LoweringRule:
     return lower
 
 
+def cupti_collector() -> Any | None:
+    """jaxlib's collector of kernel times through CUPTI; None where this jaxlib has none."""
+    from jax.experimental.mosaic.gpu import profiler  # slow to import
+
+    library = profiler.mosaic_gpu_lib
+    return None if library is None else library._mosaic_gpu_ext
+
+
 def automatic_axes(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
     """Mesh axes of size above 1 that a partly manual ``shard_map`` leaves to the compiler.
 

@@ -12,9 +12,13 @@ import jax
 # H100/H200 SXM and B200.
 DEFAULT_SM_COUNT = {"sm90": 132, "sm100": 148}
 
+# What selection does for a problem that no tuning table has.
+MISS_POLICIES = ("heuristic", "autotune", "error")
+
 # A JAX user context is part of every trace and compilation cache key, so that a function traced
 # for one target is traced again for another.
 _target_context = jax.make_user_context(default_value=None)
+_miss_context = jax.make_user_context(default_value=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,3 +87,40 @@ def explicit_target() -> Target | None:
             "':' and a number of multiprocessors, as in 'sm100:148'"
         )
     return make_target(arch, int(count) if count else None)
+
+
+def tuning_miss(policy: str) -> Any:
+    """Context manager: what kernel selection does for a problem without a tuned entry.
+
+    Takes part in JAX's caches, like `target`. ``BWGEMM_TUNING_MISS`` sets the default.
+
+    Args:
+        policy: ``"heuristic"`` (default): the kernel predicted to be best. ``"autotune"``: measure
+            now, while compiling, and keep the result in the tuning cache; the heuristic where the
+            GPU compiled for is not in this process. ``"error"``: raise
+            `jax_bwgemm.TuningMissError`.
+
+    Raises:
+        ValueError: An unknown policy.
+    """
+    return _miss_context(_check_miss_policy(policy, "tuning_miss"))
+
+
+def current_tuning_miss() -> str:
+    """The policy in force, by `tuning_miss` or else by ``BWGEMM_TUNING_MISS``.
+
+    Raises:
+        ValueError: ``BWGEMM_TUNING_MISS`` is not a policy.
+    """
+    chosen = _miss_context.value
+    if chosen is not None:
+        return chosen
+    variable = "BWGEMM_TUNING_MISS"
+    return _check_miss_policy(os.environ.get(variable) or "heuristic", variable)
+
+
+def _check_miss_policy(policy: str, where: str) -> str:
+    if policy not in MISS_POLICIES:
+        known = ", ".join(repr(known) for known in MISS_POLICIES)
+        raise ValueError(f"{where}: unknown policy {policy!r}; known are {known}")
+    return policy

@@ -1,4 +1,4 @@
-"""Selection: which kernel runs a problem, and why. Explicit configuration > heuristic."""
+"""Selection: which kernel runs a problem, and why. Explicit > tuned > heuristic."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jax_bwgemm import tuning_lookup
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.tuning_cache import TunedEntry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Selection:
         swizzle: Width of the bands of tiles: 1, 2, 4, 8 or 16.
         reason: Why this kernel.
         rejected: Every other kernel of the build, with the reason against it.
+        splits: Parts that K is split into.
     """
 
     kernel: KernelInfo
@@ -30,6 +33,7 @@ class Selection:
     swizzle: int
     reason: str
     rejected: tuple[tuple[str, str], ...]
+    splits: int = 1
 
 
 def select(
@@ -46,7 +50,32 @@ def select(
 
     Returns:
         The selection, or the reason why no kernel can run the problem.
+
+    Raises:
+        TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
     """
+    if spec.config is None:
+        found = tuning_lookup.find(spec, in_dtype, dims, target, table)
+        if found is not None:
+            return _tuned(*found, table)
+    return select_by_heuristic(spec, in_dtype, dims, target, table)
+
+
+def _tuned(
+    kernel: KernelInfo, entry: TunedEntry, source: str, table: Sequence[KernelInfo]
+) -> Selection:
+    reason = (
+        f"tuned, from {source}: measured {entry.us:g} us ({entry.method}), the heuristic's choice "
+        f"{entry.heuristic_us:g} us"
+    )
+    others = tuple((k.name, "another kernel was measured to be best") for k in table if k != kernel)
+    return Selection(kernel, entry.raster_order, entry.swizzle, reason, others, entry.splits)
+
+
+def select_by_heuristic(
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+) -> Selection | str:
+    """As `select`, without tuned entries: explicit configuration, then predicted times."""
     usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)
     if not usable:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"

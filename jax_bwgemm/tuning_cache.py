@@ -202,7 +202,7 @@ class TuningTable:
         except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
             raise TuningFileError(f"not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise TuningFileError(f"not a tuning file: no \"format\": {json.dumps(FORMAT)}")
+            raise TuningFileError(f'not a tuning file: no "format": {json.dumps(FORMAT)}')
         if data.get("version") != VERSION:
             raise TuningFileError(
                 f"version {data.get('version')!r} of the format, this package reads {VERSION}"

@@ -7,17 +7,14 @@ travel in `GemmSpec.tuning`, since a program may be lowered after its context wa
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import jax
 
+from jax_bwgemm.config import current_tuning_miss
 from jax_bwgemm.tuning_cache import TuningTable
 
-MISS_POLICIES = ("heuristic", "autotune", "error")
-
 _tables = jax.make_user_context(default_value=None)
-_on_miss = jax.make_user_context(default_value=None)
 
 
 class TuningMissError(LookupError):
@@ -42,37 +39,11 @@ def tuned(table: TuningTable) -> Any:
     return _tables((table, *(_tables.value or ())))
 
 
-def tuning_miss(policy: str) -> Any:
-    """Context manager: what selection does for a problem without a tuned entry.
-
-    Args:
-        policy: ``"heuristic"`` (default): the predicted best kernel. ``"autotune"``: measure now,
-            while compiling, use the result and keep it in the cache; the heuristic where the GPU
-            compiled for is not in this process. ``"error"``: raise `TuningMissError`.
-            The environment variable ``BWGEMM_TUNING_MISS`` sets the default.
-
-    Raises:
-        ValueError: An unknown policy.
-    """
-    return _on_miss(_check_policy(policy, "tuning_miss"))
-
-
-def _check_policy(policy: str, where: str) -> str:
-    if policy not in MISS_POLICIES:
-        known = ", ".join(repr(p) for p in MISS_POLICIES)
-        raise ValueError(f"{where}: unknown policy {policy!r}, known are {known}")
-    return policy
-
-
 def current() -> Tuning | None:
     """The tuning in force here; None when there is nothing but the defaults.
 
     Raises:
         ValueError: ``BWGEMM_TUNING_MISS`` is not a policy.
     """
-    policy = _on_miss.value
-    if policy is None:
-        variable = "BWGEMM_TUNING_MISS"
-        policy = _check_policy(os.environ.get(variable) or "heuristic", variable)
-    tuning = Tuning(_tables.value or (), policy)
+    tuning = Tuning(_tables.value or (), current_tuning_miss())
     return None if tuning == Tuning() else tuning

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("info", "demo", "emulate")
+COMMANDS = ("info", "demo", "emulate", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

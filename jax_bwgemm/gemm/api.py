@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, tuning_context
 from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.gemm.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.gemm.primitive import gemm
@@ -43,6 +43,7 @@ class Options:
     implementations: tuple[str, ...]
     config: TuningConfig | None
     target: Target | None
+    tuning: tuning_context.Tuning | None
 
 
 def make_options(
@@ -65,7 +66,13 @@ def make_options(
     if preferred_element_type is not None:
         preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
     return Options(
-        precision, preferred_element_type, out_sharding, implementations, config, explicit_target()
+        precision,
+        preferred_element_type,
+        out_sharding,
+        implementations,
+        config,
+        explicit_target(),
+        tuning_context.current(),
     )
 
 
@@ -254,6 +261,7 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options) -> Problem:
         config=options.config,
         precision=options.precision,
         target=options.target,
+        tuning=options.tuning,
     )
     lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
     rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)

@@ -31,6 +31,7 @@ class GemmSpec:
         out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
             follow from the operands'.
         target: Architecture chosen explicitly; None means that of the device at lowering.
+        tuning: `tuning_context.Tuning` in force; None means the defaults.
     """
 
     lhs_major: str = "k"
@@ -42,6 +43,7 @@ class GemmSpec:
     precision: Hashable = None
     out_sharding: Hashable = None
     target: Target | None = None
+    tuning: Hashable = None
 
     @property
     def majors(self) -> str:
@@ -53,7 +55,7 @@ class GemmSpec:
         parts = [self.majors, self.out_dtype]
         if self.reduce_batch:
             parts.append("reduce_batch")
-        for field in ("implementations", "config", "precision", "out_sharding", "target"):
+        for field in ("implementations", "config", "precision", "out_sharding", "target", "tuning"):
             value = getattr(self, field)
             if value != getattr(default, field):
                 parts.append(f"{field}={value}")

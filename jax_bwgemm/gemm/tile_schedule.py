@@ -284,8 +284,6 @@ def simulate(
         now, worker = heapq.heappop(free)
         # A cluster asks for its next tiles together.
         end = now + max(cost[first : first + size])
-        spans += [
-            Span(worker * size + i, now, end, order.tiles[first + i]) for i in range(size)
-        ]
+        spans += [Span(worker * size + i, now, end, order.tiles[first + i]) for i in range(size)]
         heapq.heappush(free, (end, worker))
     return spans
