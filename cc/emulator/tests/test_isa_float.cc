@@ -1,0 +1,264 @@
+// f32, f64 and half-precision arithmetic, one check per instruction.
+#include <cfenv>
+
+#include "emulator/tests/isa_cases.h"
+
+using namespace bwgemm::emulator;
+using namespace bwgemm::emulator::testing;
+
+namespace {
+
+float rounded(float (*f)(float, float), int mode, float a, float b) {
+  std::fesetround(mode);
+  volatile float x = a, y = b;
+  volatile float out = f(x, y);
+  std::fesetround(FE_TONEAREST);
+  return out;
+}
+float ftz(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+TEST(float_arithmetic) {
+  run_all_cases({
+      {"add.f32 %f0, %fa, %fb;", 'f', E { UNUSED; return B(F(a) + F(b));
+}
+, Values::kFloats
+}  // namespace
+, {"add.rz.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(rounded([](float x, float y) { return x + y; }, FE_TOWARDZERO, F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"add.rp.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(rounded([](float x, float y) { return x + y; }, FE_UPWARD, F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"add.ftz.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(ftz(ftz(F(a)) + ftz(F(b))));
+}
+, Values::kFloats
+}
+, {"add.sat.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+const float x = F(a) + F(b);
+return B(x > 0 ? std::min(x, 1.0f) : 0.0f);
+}
+, Values::kFloats
+}
+, {"sub.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(F(a) - F(b));
+}
+, Values::kFloats
+}
+, {"mul.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(F(a) * F(b));
+}
+, Values::kFloats
+}
+, {"mul.rm.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(rounded([](float x, float y) { return x * y; }, FE_DOWNWARD, F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"fma.rn.f32 %f0, %fa, %fb, %fc;", 'f', E{UNUSED;
+return B(std::fma(F(a), F(b), F(c)));
+}
+, Values::kFloats
+}
+, {"mad.rn.f32 %f0, %fa, %fb, %fc;", 'f', E{UNUSED;
+return B(std::fma(F(a), F(b), F(c)));
+}
+, Values::kFloats
+}
+, {"div.rn.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(F(a) / F(b));
+}
+, Values::kFloats
+}
+, {"div.approx.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(F(a) / F(b));
+}
+, Values::kFloats, 1e-6
+}
+, {"min.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(std::fmin(F(a), F(b)) == 0 && F(a) == F(b) ? (std::signbit(F(a)) ? F(a) : F(b))
+                                                    : std::fmin(F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"max.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::fmax(F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"max.NaN.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return std::isnan(F(a)) || std::isnan(F(b))
+           ? 0x7FFFFFFF
+           : B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::max(F(a), F(b)));
+}
+, Values::kFloats
+}
+, {"max.xorsign.abs.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+const float m = std::fmax(std::fabs(F(a)), std::fabs(F(b)));
+return B(std::signbit(F(a)) != std::signbit(F(b)) ? -m : m);
+}
+, Values::kSmall
+}
+, {"abs.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::fabs(F(a)));
+}
+, Values::kFloats
+}
+, {"neg.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(-F(a));
+}
+, Values::kFloats
+}
+, {"copysign.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
+return B(std::copysign(F(b), F(a)));
+}
+, Values::kSmall
+}
+, {"rcp.rn.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(1.0f / F(a));
+}
+, Values::kFloats
+}
+, {"rcp.approx.ftz.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(ftz(1.0f / ftz(F(a))));
+}
+, Values::kFloats, 1e-6
+}
+, {"sqrt.rn.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::sqrt(F(a)));
+}
+, Values::kFloats
+}
+, {"rsqrt.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(1.0f / std::sqrt(F(a)));
+}
+, Values::kFloats, 1e-6
+}
+, {"sin.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::sin(F(a)));
+}
+, Values::kSmall, 1e-5
+}
+, {"cos.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::cos(F(a)));
+}
+, Values::kSmall, 1e-4
+}
+, {"lg2.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::log2(F(a)));
+}
+, Values::kSmall, 1e-5
+}
+, {"ex2.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::exp2(F(a)));
+}
+, Values::kSmall, 1e-6
+}
+, {"tanh.approx.f32 %f0, %fa;", 'f', E{UNUSED;
+return B(std::tanh(F(a)));
+}
+, Values::kSmall, 1e-5
+}
+, {"add.f64 %d0, %da, %db;", 'd', E{UNUSED;
+return BD(D(a) + D(b));
+}
+, Values::kDoubles
+}
+, {"mul.rn.f64 %d0, %da, %db;", 'd', E{UNUSED;
+return BD(D(a) * D(b));
+}
+, Values::kDoubles
+}
+, {"fma.rn.f64 %d0, %da, %db, %dc;", 'd', E{UNUSED;
+return BD(std::fma(D(a), D(b), D(c)));
+}
+, Values::kDoubles
+}
+, {"div.rn.f64 %d0, %da, %db;", 'd', E{UNUSED;
+return BD(D(a) / D(b));
+}
+, Values::kDoubles
+}
+, {"sqrt.rn.f64 %d0, %da;", 'd', E{UNUSED;
+return BD(std::sqrt(D(a)));
+}
+, Values::kDoubles
+}
+, {"mov.b64 %d1, {%fa, %fb}; mov.b64 %d2, {%fc, %fa}; add.rn.f32x2 %d0, %d1, %d2;", 'd', E{UNUSED;
+return u64{B(F(b) + F(a))} << 32 | B(F(a) + F(c));
+}
+, Values::kSmall
+}
+, {"mov.b64 %d1, {%fa, %fb}; fma.rn.f32x2 %d0, %d1, %d1, %d1;", 'd', E{UNUSED;
+return u64{B(std::fma(F(b), F(b), F(b)))} << 32 | B(std::fma(F(a), F(a), F(a)));
+}
+, Values::kSmall
+}
+,
+});
+}
+
+TEST(half_arithmetic) {
+  const auto lo = [](u64 v) { return H(v & 0xFFFF); };
+  const auto hi = [](u64 v) { return H(v >> 16 & 0xFFFF); };
+  run_all_cases({
+      {"add.f16 %h0, %ha, %hb;", 'h', [=](u64 a, u64 b, u64) -> u64 { return half(lo(a) + lo(b)); },
+       Values::kHalves},
+      {"sub.f16x2 %r0, %ra, %rb;", 'r',
+       [=](u64 a, u64 b, u64) -> u64 { return pair(half(hi(a) - hi(b)), half(lo(a) - lo(b))); },
+       Values::kHalves},
+      {"mul.f16x2 %r0, %ra, %rb;", 'r',
+       [=](u64 a, u64 b, u64) -> u64 { return pair(half(hi(a) * hi(b)), half(lo(a) * lo(b))); },
+       Values::kHalves},
+      {"fma.rn.f16 %h0, %ha, %hb, %hc;", 'h',
+       [=](u64 a, u64 b, u64 c) -> u64 { return half(lo(a) * lo(b) + lo(c)); }, Values::kHalves},
+      {"fma.rn.relu.f16 %h0, %ha, %hb, %hc;", 'h',
+       [=](u64 a, u64 b, u64 c) -> u64 { return half(std::max(lo(a) * lo(b) + lo(c), 0.0)); },
+       Values::kHalves},
+      {"min.f16x2 %r0, %ra, %rb;", 'r',
+       [=](u64 a, u64 b, u64) -> u64 {
+         return pair(hi(a) < hi(b) ? a >> 16 : b >> 16, lo(a) < lo(b) ? a : b);
+       },
+       Values::kHalves},
+      {"abs.f16x2 %r0, %ra;", 'r', [=](u64 a, u64, u64) -> u64 { return a & 0x7FFF7FFF; },
+       Values::kHalves},
+      {"neg.bf16x2 %r0, %ra;", 'r', [=](u64 a, u64, u64) -> u64 { return a ^ 0x80008000; },
+       Values::kBf16},
+      {"add.rn.bf16x2 %r0, %ra, %rb;", 'r',
+       [=](u64 a, u64 b, u64) -> u64 {
+         return pair(bf16(BF(a >> 16) + BF(b >> 16)), bf16(BF(a) + BF(b)));
+       },
+       Values::kBf16},
+      {"mul.bf16 %h0, %ha, %hb;", 'h',
+       [=](u64 a, u64 b, u64) -> u64 { return bf16(BF(a) * BF(b)); }, Values::kBf16},
+      {"fma.rn.bf16x2 %r0, %ra, %rb, %rc;", 'r',
+       [=](u64 a, u64 b, u64 c) -> u64 {
+         return pair(bf16(BF(a >> 16) * BF(b >> 16) + BF(c >> 16)), bf16(BF(a) * BF(b) + BF(c)));
+       },
+       Values::kBf16},
+      {"max.bf16 %h0, %ha, %hb;", 'h',
+       [=](u64 a, u64 b, u64) -> u64 { return BF(a) > BF(b) ? a : b; }, Values::kBf16},
+      {"tanh.approx.f16 %h0, %ha;", 'h',
+       [=](u64 a, u64, u64) -> u64 { return half(static_cast<float>(std::tanh(lo(a)))); },
+       Values::kHalves},
+      {"ex2.approx.ftz.bf16 %h0, %ha;", 'h',
+       [=](u64 a, u64, u64) -> u64 { return bf16(static_cast<float>(std::exp2(BF(a)))); },
+       Values::kBf16},
+      {"add.f32.bf16 %f0, %ha, %fb;", 'f',
+       [=](u64 a, u64 b, u64) -> u64 { return B(static_cast<float>(BF(a)) + F(b)); },
+       Values::kBf16},
+      {"fma.rn.f32.f16 %f0, %ha, %hb, %fc;", 'f',
+       [=](u64 a, u64 b, u64 c) -> u64 {
+         return B(std::fma(static_cast<float>(lo(a)), static_cast<float>(lo(b)), F(c)));
+       },
+       Values::kHalves},
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_all(argc, argv); }
