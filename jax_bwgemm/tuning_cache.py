@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -189,6 +190,32 @@ class TuningTable:
         head = {"format": FORMAT, "version": VERSION, "device": dataclasses.asdict(self.device)}
         listed = ",\n".join("  " + row for row in rows)
         return json.dumps(head)[:-1] + f', "entries": [\n{listed}\n]}}\n'
+
+    def dump(self, path: str | os.PathLike[str], *, merge: bool = False) -> None:
+        """Writes the table to a file; see `tuning_files.dump`.
+
+        Args:
+            path: Where.
+            merge: Keep the entries of other problems that the file has.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        from jax_bwgemm import tuning_files
+
+        tuning_files.dump(self, path, merge=merge)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TuningTable:
+        """Reads a file that `dump` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            TuningFileError: It is not a tuning file.
+        """
+        from jax_bwgemm import tuning_files
+
+        return tuning_files.load(path)
 
     @classmethod
     def loads(cls, text: str | bytes) -> TuningTable:

@@ -25,6 +25,7 @@ from jax_bwgemm.tuning_context import Tuning, TuningMissError
 
 # Seconds for one problem that is tuned because a program that is being compiled needs it.
 MISS_SECONDS = 5.0
+MEASURED = "what was measured in this process"
 
 
 def find(
@@ -61,7 +62,7 @@ def find(
             log_once(f"{key} is not tuned: the GPU compiled for is not in this process")
             return None
         found_now = _tune_now(key, kind)
-        return _usable(key, spec, found_now, "measured just now", target, table)
+        return _usable(key, spec, found_now, MEASURED, target, table)
     return None
 
 
@@ -83,7 +84,7 @@ def _tables(tuning: Tuning, target: Target) -> Iterator[tuple[TuningTable, str]]
     if kind is None:
         return
     if kind in _measured:
-        yield _measured[kind], "measured in this process"
+        yield _measured[kind], MEASURED
     for path, source in (
         (tuning_files.cache_path(kind.kind), "the tuning cache"),
         (tuning_files.packaged_path(kind.kind), "the package's tuning table"),

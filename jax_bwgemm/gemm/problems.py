@@ -137,14 +137,15 @@ def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> ProblemKey | s
 
 
 # A custom call of ours in StableHLO: operands, attributes, then operand and result types; and in
-# HLO, where types stand with the operands (their layouts, in braces, may nest nothing).
+# HLO, where the operands' types stand with the layouts that they must have.
 _STABLEHLO = re.compile(
     r"custom_call @bwgemm\.gemm\.v1\(.*?kernel = \"(?P<kernel>\w+)\".*?"
     r" : \(tensor<(?P<lhs>[\dx]+)x\w+>, tensor<(?P<rhs>[\dx]+)x\w+>\) ->"
 )
 _HLO = re.compile(
-    r"custom-call\(\w+\[(?P<lhs>[\d,]+)\][^(]*?, \w+\[(?P<rhs>[\d,]+)\][^(]*?\), "
-    r"custom_call_target=\"bwgemm\.gemm\.v1\".*?kernel = \"(?P<kernel>\w+)\""
+    r"custom_call_target=\"bwgemm\.gemm\.v1\", "
+    r"operand_layout_constraints=\{\w+\[(?P<lhs>[\d,]+)\]\{[^}]*\}, \w+\[(?P<rhs>[\d,]+)\]"
+    r".*?kernel = \"(?P<kernel>\w+)\""
 )
 
 
