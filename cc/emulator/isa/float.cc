@@ -159,8 +159,18 @@ void decode_float2(Decoder& d) {
     d.unsupported("type ." + std::string(t.name));
 }
 
+// .approx and .full are a product with the reciprocal: divisors above 2^126 give 0 with .approx.
+struct DivApprox {
+  template <typename T>
+  static T f(T a, T b) {
+    const bool tiny_reciprocal = std::fabs(b) > T(0x1p126) && std::fabs(b) < INFINITY;
+    return tiny_reciprocal ? a * std::copysign(T{0}, b) : a / b;
+  }
+};
+
 void decode_float_div(Decoder& d) {
-  d.ignore_mods({"approx", "full"});
+  d.mod("full");
+  if (d.mod("approx")) return decode_float2<DivApprox>(d);
   decode_float2<Div>(d);
 }
 

@@ -39,7 +39,7 @@ struct Div {
 struct Rem {
   template <typename T>
   static T f(T a, T b) {
-    if (b == 0) return a;
+    if (b == 0) return static_cast<T>(~T{0});
     if constexpr (std::is_signed_v<T>) {
       if (b == -1) return 0;
     }

@@ -148,7 +148,7 @@ inline uint32_t f32_to_f16_rn(float value) {
 inline uint32_t f32_to_tf32(float value, Rounding mode) {
   const uint32_t bits = bits_of(value);
   const uint32_t rest = bits & 0x7FFFFFFFu;
-  if (rest > 0x7F800000u) return 0x7FFFFFFFu;
+  if (rest > 0x7F800000u) return 0x7FFFE000u;
   if (rest == 0x7F800000u) return bits;
   uint32_t rounded = bits;
   if (mode == Rounding::kNearestEven) rounded = bits + 0xFFFu + (bits >> 13 & 1);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -108,12 +110,14 @@ struct Case {
 inline std::string text(const std::string& body) {
   return ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 in, "
          ".param .u64 out) {\n"
-         ".reg .b64 %da, %db, %dc, %d<8>, %in, %out;\n.reg .b32 %ra, %rb, %rc, %r<8>, %tid;\n.reg "
+         ".reg .b64 %da, %db, %dc, %d<8>, %in, %out;\n.reg .b32 %ra, %rb, %rc, %r<8>, "
+         "%thread;\n.reg "
          ".f32 %fa, %fb, %fc, %f<8>;\n"
          ".reg .b16 %ha, %hb, %hc, %h<8>;\n.reg .pred %pa, %pb, %pc, %p<8>;\n.reg .b64 "
          "%address;\n.reg .b128 %q<4>;\n"
-         "ld.param.u64 %in, [in];\nld.param.u64 %out, [out];\nmov.u32 %tid, %tid.x;\nmul.wide.u32 "
-         "%address, %tid, 24;\n"
+         "ld.param.u64 %in, [in];\nld.param.u64 %out, [out];\nmov.u32 %thread, "
+         "%tid.x;\nmul.wide.u32 "
+         "%address, %thread, 24;\n"
          "add.s64 %address, %address, %in;\nld.global.u64 %da, [%address];\nld.global.u64 %db, "
          "[%address+8];\nld.global.u64 %dc, [%address+16];\n"
          "cvt.u32.u64 %ra, %da;\ncvt.u32.u64 %rb, %db;\ncvt.u32.u64 %rc, %dc;\nmov.b32 %fa, "
@@ -124,7 +128,7 @@ inline std::string text(const std::string& body) {
          "mov.u64 %d0, 0;\nmov.u32 %r0, 0;\nmov.u16 %h0, 0;\nmov.b32 %f0, %r0;\nsetp.ne.u32 %p0, "
          "0, 0;\n" +
          body +
-         "\nmul.wide.u32 %address, %tid, 32;\nadd.s64 %address, %address, %out;\nst.global.u64 "
+         "\nmul.wide.u32 %address, %thread, 32;\nadd.s64 %address, %address, %out;\nst.global.u64 "
          "[%address], %d0;\nst.global.u32 [%address+8], %r0;\n"
          "st.global.u16 [%address+16], %h0;\nselp.u32 %r7, 1, 0, %p0;\nst.global.u32 "
          "[%address+24], %r7;\nst.global.f32 [%address+12], %f0;\nret;\n}\n";
@@ -180,6 +184,34 @@ inline void fill(Values values, u64* in) {
   }
 }
 
+// With BWGEMM_ISA_RECORD=FILE each case is appended to FILE as a line of JSON, for
+// tools/compare_isa_gpu.py, which runs the same texts on a GPU.
+inline void record(const std::string& body, char kind, double tolerance, Buffer& in, Buffer& out) {
+  const char* path = std::getenv("BWGEMM_ISA_RECORD");
+  if (path == nullptr) return;
+  const auto hex = [](Buffer& buffer) {
+    std::string digits;
+    for (size_t i = 0; i < buffer.size(); ++i) {
+      digits += "0123456789abcdef"[buffer.data()[i] >> 4];
+      digits += "0123456789abcdef"[buffer.data()[i] & 15];
+    }
+    return digits;
+  };
+  const auto quoted = [](const std::string& text) {
+    std::string out = "\"";
+    for (const char c : text) out += c == '\n' ? std::string("\\n") : std::string(1, c);
+    return out + "\"";
+  };
+  if (std::FILE* file = std::fopen(path, "a")) {
+    std::fprintf(file,
+                 "{\"body\": %s, \"kind\": \"%c\", \"tolerance\": %g, \"ptx\": %s, \"in\": \"%s\", "
+                 "\"out\": \"%s\"}\n",
+                 quoted(body).c_str(), kind, tolerance, quoted(text(body)).c_str(), hex(in).c_str(),
+                 hex(out).c_str());
+    std::fclose(file);
+  }
+}
+
 inline void run(const Case& c) {
   Launcher launcher;
   launcher.block = {kLanes, 1, 1};
@@ -193,6 +225,7 @@ inline void run(const Case& c) {
     fail(__FILE__, __LINE__, std::string(c.body) + ": " + result.error);
     return;
   }
+  record(c.body, c.out, c.tolerance, in, out);
   for (int lane = 0; lane < kLanes; ++lane) {
     const u64* v = in.as<u64>() + 3 * lane;
     u64 got = 0;
@@ -224,6 +257,8 @@ inline void run(const Case& c) {
         same = same || F(got) == F(want) ||
                std::fabs(F(got) - F(want)) <= c.tolerance * std::fabs(F(want));
     }
+    // Approximate functions of 16-bit types may be off by one in the last place.
+    if (c.out == 'h' && c.tolerance > 0) same = got + 1 >= want && got <= want + 1;
     if (c.out == 'd' && c.values == Values::kDoubles && !same)
       same = std::isnan(D(got)) && std::isnan(D(want));
     if (!same) {
@@ -248,8 +283,5 @@ inline u32 U(u64 v) { return static_cast<u32>(v); }
 inline s16 S16(u64 v) { return static_cast<s16>(v); }
 inline __int128 I128(s64 v) { return v; }
 inline unsigned __int128 U128(u64 v) { return v; }
-
-#define E [](u64 a, u64 b, u64 c)->u64
-#define UNUSED (void)a, (void)b, (void)c
 
 }  // namespace bwgemm::emulator::testing

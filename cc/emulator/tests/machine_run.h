@@ -12,8 +12,8 @@ namespace bwgemm::emulator::testing {
 
 constexpr int kOut = 4096;
 
-// A kernel with %out (u64, pointer to kOut u32, preset to 0), %tid, %cta, %rank; registers %r<32>,
-// %d<16>, %p<8>, %f<8>.
+// A kernel with %out (u64, pointer to kOut u32, preset to 0), %thread, %cta, %rank; registers
+// %r<32>, %d<16>, %p<8>, %f<8>.
 struct Run {
   Dim3 grid, block{32, 1, 1}, cluster;
   LaunchConfig config;
@@ -26,9 +26,9 @@ struct Run {
                           const std::string& body) {
     return ".version 8.8\n.target sm_100a\n.address_size 64\n" + declarations +
            "\n.visible .entry k(.param .u64 out) " + directives +
-           "{\n.reg .b64 %out, %at, %d<16>;\n.reg .b32 %tid, %cta, %rank, %r<32>;\n.reg .pred "
+           "{\n.reg .b64 %out, %at, %d<16>;\n.reg .b32 %thread, %cta, %rank, %r<32>;\n.reg .pred "
            "%p<8>;\n.reg .f32 %f<8>;\n"
-           "ld.param.u64 %out, [out];\nmov.u32 %tid, %tid.x;\nmov.u32 %cta, %ctaid.x;\nmov.u32 "
+           "ld.param.u64 %out, [out];\nmov.u32 %thread, %tid.x;\nmov.u32 %cta, %ctaid.x;\nmov.u32 "
            "%rank, %cluster_ctarank;\n" +
            body + "\nret;\n}\n";
   }
@@ -60,7 +60,7 @@ struct Run {
 
 // out[global thread] = %r0.
 inline const char* const kStore =
-    "\nmov.u32 %r30, %ntid.x;\nmad.lo.u32 %r31, %cta, %r30, %tid;\nmul.wide.u32 %at, %r31, "
+    "\nmov.u32 %r30, %ntid.x;\nmad.lo.u32 %r31, %cta, %r30, %thread;\nmul.wide.u32 %at, %r31, "
     "4;\nadd.s64 %at, %at, %out;\nst.global.u32 [%at], %r0;\n";
 
 }  // namespace bwgemm::emulator::testing

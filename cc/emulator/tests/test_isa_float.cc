@@ -19,187 +19,151 @@ float ftz(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0
 
 TEST(float_arithmetic) {
   run_all_cases({
-      {"add.f32 %f0, %fa, %fb;", 'f', E { UNUSED; return B(F(a) + F(b));
-}
-, Values::kFloats
-}  // namespace
-, {"add.rz.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(rounded([](float x, float y) { return x + y; }, FE_TOWARDZERO, F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"add.rp.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(rounded([](float x, float y) { return x + y; }, FE_UPWARD, F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"add.ftz.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(ftz(ftz(F(a)) + ftz(F(b))));
-}
-, Values::kFloats
-}
-, {"add.sat.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-const float x = F(a) + F(b);
-return B(x > 0 ? std::min(x, 1.0f) : 0.0f);
-}
-, Values::kFloats
-}
-, {"sub.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(F(a) - F(b));
-}
-, Values::kFloats
-}
-, {"mul.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(F(a) * F(b));
-}
-, Values::kFloats
-}
-, {"mul.rm.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(rounded([](float x, float y) { return x * y; }, FE_DOWNWARD, F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"fma.rn.f32 %f0, %fa, %fb, %fc;", 'f', E{UNUSED;
-return B(std::fma(F(a), F(b), F(c)));
-}
-, Values::kFloats
-}
-, {"mad.rn.f32 %f0, %fa, %fb, %fc;", 'f', E{UNUSED;
-return B(std::fma(F(a), F(b), F(c)));
-}
-, Values::kFloats
-}
-, {"div.rn.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(F(a) / F(b));
-}
-, Values::kFloats
-}
-, {"div.approx.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(F(a) / F(b));
-}
-, Values::kFloats, 1e-6
-}
-, {"min.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(std::fmin(F(a), F(b)) == 0 && F(a) == F(b) ? (std::signbit(F(a)) ? F(a) : F(b))
-                                                    : std::fmin(F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"max.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::fmax(F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"max.NaN.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return std::isnan(F(a)) || std::isnan(F(b))
-           ? 0x7FFFFFFF
-           : B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::max(F(a), F(b)));
-}
-, Values::kFloats
-}
-, {"max.xorsign.abs.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-const float m = std::fmax(std::fabs(F(a)), std::fabs(F(b)));
-return B(std::signbit(F(a)) != std::signbit(F(b)) ? -m : m);
-}
-, Values::kSmall
-}
-, {"abs.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::fabs(F(a)));
-}
-, Values::kFloats
-}
-, {"neg.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(-F(a));
-}
-, Values::kFloats
-}
-, {"copysign.f32 %f0, %fa, %fb;", 'f', E{UNUSED;
-return B(std::copysign(F(b), F(a)));
-}
-, Values::kSmall
-}
-, {"rcp.rn.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(1.0f / F(a));
-}
-, Values::kFloats
-}
-, {"rcp.approx.ftz.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(ftz(1.0f / ftz(F(a))));
-}
-, Values::kFloats, 1e-6
-}
-, {"sqrt.rn.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::sqrt(F(a)));
-}
-, Values::kFloats
-}
-, {"rsqrt.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(1.0f / std::sqrt(F(a)));
-}
-, Values::kFloats, 1e-6
-}
-, {"sin.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::sin(F(a)));
-}
-, Values::kSmall, 1e-5
-}
-, {"cos.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::cos(F(a)));
-}
-, Values::kSmall, 1e-4
-}
-, {"lg2.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::log2(F(a)));
-}
-, Values::kSmall, 1e-5
-}
-, {"ex2.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::exp2(F(a)));
-}
-, Values::kSmall, 1e-6
-}
-, {"tanh.approx.f32 %f0, %fa;", 'f', E{UNUSED;
-return B(std::tanh(F(a)));
-}
-, Values::kSmall, 1e-5
-}
-, {"add.f64 %d0, %da, %db;", 'd', E{UNUSED;
-return BD(D(a) + D(b));
-}
-, Values::kDoubles
-}
-, {"mul.rn.f64 %d0, %da, %db;", 'd', E{UNUSED;
-return BD(D(a) * D(b));
-}
-, Values::kDoubles
-}
-, {"fma.rn.f64 %d0, %da, %db, %dc;", 'd', E{UNUSED;
-return BD(std::fma(D(a), D(b), D(c)));
-}
-, Values::kDoubles
-}
-, {"div.rn.f64 %d0, %da, %db;", 'd', E{UNUSED;
-return BD(D(a) / D(b));
-}
-, Values::kDoubles
-}
-, {"sqrt.rn.f64 %d0, %da;", 'd', E{UNUSED;
-return BD(std::sqrt(D(a)));
-}
-, Values::kDoubles
-}
-, {"mov.b64 %d1, {%fa, %fb}; mov.b64 %d2, {%fc, %fa}; add.rn.f32x2 %d0, %d1, %d2;", 'd', E{UNUSED;
-return u64{B(F(b) + F(a))} << 32 | B(F(a) + F(c));
-}
-, Values::kSmall
-}
-, {"mov.b64 %d1, {%fa, %fb}; fma.rn.f32x2 %d0, %d1, %d1, %d1;", 'd', E{UNUSED;
-return u64{B(std::fma(F(b), F(b), F(b)))} << 32 | B(std::fma(F(a), F(a), F(a)));
-}
-, Values::kSmall
-}
-,
-});
+      {"add.f32 %f0, %fa, %fb;", 'f', [](u64 a, u64 b, u64) -> u64 { return B(F(a) + F(b)); },
+       Values::kFloats},
+      {"add.rz.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(rounded([](float x, float y) { return x + y; }, FE_TOWARDZERO, F(a), F(b)));
+       },
+       Values::kFloats},
+      {"add.rp.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(rounded([](float x, float y) { return x + y; }, FE_UPWARD, F(a), F(b)));
+       },
+       Values::kFloats},
+      {"add.ftz.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 { return B(ftz(ftz(F(a)) + ftz(F(b)))); }, Values::kFloats},
+      {"add.sat.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         const float x = F(a) + F(b);
+         return B(x > 0 ? std::min(x, 1.0f) : 0.0f);
+       },
+       Values::kFloats},
+      {"sub.f32 %f0, %fa, %fb;", 'f', [](u64 a, u64 b, u64) -> u64 { return B(F(a) - F(b)); },
+       Values::kFloats},
+      {"mul.f32 %f0, %fa, %fb;", 'f', [](u64 a, u64 b, u64) -> u64 { return B(F(a) * F(b)); },
+       Values::kFloats},
+      {"mul.rm.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(rounded([](float x, float y) { return x * y; }, FE_DOWNWARD, F(a), F(b)));
+       },
+       Values::kFloats},
+      {"fma.rn.f32 %f0, %fa, %fb, %fc;", 'f',
+       [](u64 a, u64 b, u64 c) -> u64 { return B(std::fma(F(a), F(b), F(c))); }, Values::kFloats},
+      {"mad.rn.f32 %f0, %fa, %fb, %fc;", 'f',
+       [](u64 a, u64 b, u64 c) -> u64 { return B(std::fma(F(a), F(b), F(c))); }, Values::kFloats},
+      {"div.rn.f32 %f0, %fa, %fb;", 'f', [](u64 a, u64 b, u64) -> u64 { return B(F(a) / F(b)); },
+       Values::kFloats},
+      {"div.approx.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(std::fabs(F(b)) > 0x1p126f && std::isfinite(F(b))
+                      ? F(a) * std::copysign(0.0f, F(b))
+                      : F(a) / F(b));
+       },
+       Values::kFloats, 1e-6},
+      {"min.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(std::fmin(F(a), F(b)) == 0 && F(a) == F(b) ? (std::signbit(F(a)) ? F(a) : F(b))
+                                                             : std::fmin(F(a), F(b)));
+       },
+       Values::kFloats},
+      {"max.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::fmax(F(a), F(b)));
+       },
+       Values::kFloats},
+      {"max.NaN.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return std::isnan(F(a)) || std::isnan(F(b))
+                    ? 0x7FFFFFFF
+                    : B(F(a) == F(b) ? (std::signbit(F(a)) ? F(b) : F(a)) : std::max(F(a), F(b)));
+       },
+       Values::kFloats},
+      {"max.xorsign.abs.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         const float m = std::fmax(std::fabs(F(a)), std::fabs(F(b)));
+         return B(std::signbit(F(a)) != std::signbit(F(b)) ? -m : m);
+       },
+       Values::kSmall},
+      {"div.full.f32 %f0, %fa, %fb;", 'f', [](u64 a, u64 b, u64) -> u64 { return B(F(a) / F(b)); },
+       Values::kSmall, 1e-6},
+      {"add.rm.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 {
+         return B(rounded([](float x, float y) { return x + y; }, FE_DOWNWARD, F(a), F(b)));
+       },
+       Values::kSmall},
+      {"fma.rz.f32 %f0, %fa, %fb, %fc;", 'f',
+       [](u64 a, u64 b, u64 c) -> u64 {
+         float f = static_cast<float>(D(BD(double{F(a)} * F(b) + F(c))));
+         const double exact = double{F(a)} * F(b) + F(c);
+         if (std::fabs(f) > std::fabs(exact)) f = std::nextafter(f, 0.0f);
+         return B(f);
+       },
+       Values::kSmall},
+      {"fma.rn.sat.f32 %f0, %fa, %fb, %fc;", 'f',
+       [](u64 a, u64 b, u64 c) -> u64 {
+         const float x = std::fma(F(a), F(b), F(c));
+         return B(x > 0 ? std::min(x, 1.0f) : 0.0f);
+       },
+       Values::kSmall},
+      {"mul.ftz.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 { return B(ftz(ftz(F(a)) * ftz(F(b)))); }, Values::kFloats},
+      {"min.f64 %d0, %da, %db;", 'd',
+       [](u64 a, u64 b, u64) -> u64 {
+         return BD(D(a) == D(b) ? (std::signbit(D(a)) ? D(a) : D(b)) : std::fmin(D(a), D(b)));
+       },
+       Values::kDoubles},
+      {"add.rz.f64 %d0, %da, %db;", 'd',
+       [](u64 a, u64 b, u64) -> u64 {
+         std::fesetround(FE_TOWARDZERO);
+         volatile double x = D(a), y = D(b);
+         volatile double z = x + y;
+         std::fesetround(FE_TONEAREST);
+         return BD(z);
+       },
+       Values::kDoubles},
+      {"abs.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::fabs(F(a))); },
+       Values::kFloats},
+      {"neg.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(-F(a)); }, Values::kFloats},
+      {"copysign.f32 %f0, %fa, %fb;", 'f',
+       [](u64 a, u64 b, u64) -> u64 { return B(std::copysign(F(b), F(a))); }, Values::kSmall},
+      {"rcp.rn.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(1.0f / F(a)); },
+       Values::kFloats},
+      {"rcp.approx.ftz.f32 %f0, %fa;", 'f',
+       [](u64 a, u64, u64) -> u64 { return B(ftz(1.0f / ftz(F(a)))); }, Values::kFloats, 1e-6},
+      {"sqrt.rn.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::sqrt(F(a))); },
+       Values::kFloats},
+      {"rsqrt.approx.f32 %f0, %fa;", 'f',
+       [](u64 a, u64, u64) -> u64 { return B(1.0f / std::sqrt(F(a))); }, Values::kFloats, 1e-6},
+      {"sin.approx.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::sin(F(a))); },
+       Values::kSmall, 1e-5},
+      {"cos.approx.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::cos(F(a))); },
+       Values::kSmall, 1e-4},
+      {"lg2.approx.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::log2(F(a))); },
+       Values::kSmall, 1e-5},
+      {"ex2.approx.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::exp2(F(a))); },
+       Values::kSmall, 1e-6},
+      {"tanh.approx.f32 %f0, %fa;", 'f', [](u64 a, u64, u64) -> u64 { return B(std::tanh(F(a))); },
+       Values::kSmall, 1e-5},
+      {"add.f64 %d0, %da, %db;", 'd', [](u64 a, u64 b, u64) -> u64 { return BD(D(a) + D(b)); },
+       Values::kDoubles},
+      {"mul.rn.f64 %d0, %da, %db;", 'd', [](u64 a, u64 b, u64) -> u64 { return BD(D(a) * D(b)); },
+       Values::kDoubles},
+      {"fma.rn.f64 %d0, %da, %db, %dc;", 'd',
+       [](u64 a, u64 b, u64 c) -> u64 { return BD(std::fma(D(a), D(b), D(c))); }, Values::kDoubles},
+      {"div.rn.f64 %d0, %da, %db;", 'd', [](u64 a, u64 b, u64) -> u64 { return BD(D(a) / D(b)); },
+       Values::kDoubles},
+      {"sqrt.rn.f64 %d0, %da;", 'd', [](u64 a, u64, u64) -> u64 { return BD(std::sqrt(D(a))); },
+       Values::kDoubles},
+      {"mov.b64 %d1, {%fa, %fb}; mov.b64 %d2, {%fc, %fa}; add.rn.f32x2 %d0, %d1, %d2;", 'd',
+       [](u64 a, u64 b, u64 c) -> u64 { return u64{B(F(b) + F(a))} << 32 | B(F(a) + F(c)); },
+       Values::kSmall},
+      {"mov.b64 %d1, {%fa, %fb}; fma.rn.f32x2 %d0, %d1, %d1, %d1;", 'd',
+       [](u64 a, u64 b, u64) -> u64 {
+         return u64{B(std::fma(F(b), F(b), F(b)))} << 32 | B(std::fma(F(a), F(a), F(a)));
+       },
+       Values::kSmall},
+  });
 }
 
 TEST(half_arithmetic) {
@@ -244,10 +208,10 @@ TEST(half_arithmetic) {
        [=](u64 a, u64 b, u64) -> u64 { return BF(a) > BF(b) ? a : b; }, Values::kBf16},
       {"tanh.approx.f16 %h0, %ha;", 'h',
        [=](u64 a, u64, u64) -> u64 { return half(static_cast<float>(std::tanh(lo(a)))); },
-       Values::kHalves},
+       Values::kHalves, 1e-3},
       {"ex2.approx.ftz.bf16 %h0, %ha;", 'h',
        [=](u64 a, u64, u64) -> u64 { return bf16(static_cast<float>(std::exp2(BF(a)))); },
-       Values::kBf16},
+       Values::kBf16, 1e-2},
       {"add.f32.bf16 %f0, %ha, %fb;", 'f',
        [=](u64 a, u64 b, u64) -> u64 { return B(static_cast<float>(BF(a)) + F(b)); },
        Values::kBf16},

@@ -25,6 +25,7 @@ void run_warp(const WarpCase& c) {
   const LaunchResult result =
       launcher.run(text(c.body), Params().u64(in.address()).u64(out.address()));
   if (!result.ok) return fail(__FILE__, __LINE__, std::string(c.body) + ": " + result.error);
+  record(c.body, 'r', 0, in, out);
   for (int lane = 0; lane < kLanes; ++lane) {
     u32 got;
     std::memcpy(&got, out.data() + 32 * lane + 8, 4);
@@ -83,15 +84,17 @@ TEST(warp) {
        }},
       {"elect.sync %r0|%p1, -1; @%p1 add.u32 %r0, %r0, 100;",
        [](const u32*, int lane) { return lane == 0 ? 100u : 0u; }},
-      {"setp.lt.u32 %p1, %tid, 8; @%p1 bra SKIP; elect.sync %r0|%p2, 0xffffff00; SKIP: "
+      {"setp.lt.u32 %p1, %thread, 8; @%p1 bra SKIP; elect.sync %r0|%p2, 0xffffff00; SKIP: "
        "bar.warp.sync -1;",
        [](const u32*, int lane) { return lane < 8 ? 0u : 8u; }},
-      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; mad.lo.u32 %r2, %tid, 4, %r1; st.shared.u32 "
-       "[%r2], %ra; bar.warp.sync -1; and.b32 %r3, %tid, 7; mad.lo.u32 %r3, %r3, 16, %r1; "
+      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; mad.lo.u32 %r2, %thread, 4, %r1; "
+       "st.shared.u32 "
+       "[%r2], %ra; bar.warp.sync -1; and.b32 %r3, %thread, 7; mad.lo.u32 %r3, %r3, 16, %r1; "
        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%r3];",
        [](const u32* a, int lane) { return a[lane]; }},
-      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; mad.lo.u32 %r2, %tid, 4, %r1; st.shared.u32 "
-       "[%r2], %ra; bar.warp.sync -1; and.b32 %r3, %tid, 7; mad.lo.u32 %r3, %r3, 16, %r1; "
+      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; mad.lo.u32 %r2, %thread, 4, %r1; "
+       "st.shared.u32 "
+       "[%r2], %ra; bar.warp.sync -1; and.b32 %r3, %thread, 7; mad.lo.u32 %r3, %r3, 16, %r1; "
        "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r0}, [%r3];",
        [](const u32* a, int lane) {
          const auto at = [&](int row, int col) {
@@ -99,7 +102,8 @@ TEST(warp) {
          };
          return pair(at(2 * (lane % 4) + 1, lane / 4), at(2 * (lane % 4), lane / 4));
        }},
-      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; and.b32 %r3, %tid, 7; mad.lo.u32 %r3, %r3, "
+      {".shared .align 16 .b8 s[512]; mov.u32 %r1, s; and.b32 %r3, %thread, 7; mad.lo.u32 %r3, "
+       "%r3, "
        "16, %r1; stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%r3], {%ra}; bar.warp.sync -1; "
        "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r0}, [%r3];",
        [](const u32* a, int lane) { return a[lane]; }},
@@ -114,20 +118,26 @@ TEST(warp) {
        }},
       {"bar.red.or.pred %p1, 1, 32, %pa; selp.u32 %r0, 1, 0, %p1;",
        [](const u32*, int) { return 1u; }},
-      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %tid, 0; @%p1 st.shared.u32 [s], 0; bar.sync 0; "
+      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.u32 [s], 0; bar.sync "
+       "0; "
        "atom.shared.add.u32 %r1, [s], 2; bar.sync 0; ld.shared.u32 %r0, [s];",
        [](const u32*, int) { return 64u; }},
-      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %tid, 0; @%p1 st.shared.u32 [s], 5; bar.sync 0; "
-       "red.shared.max.u32 [s], %tid; bar.sync 0; atom.shared.exch.b32 %r1, [s], 31; ld.shared.u32 "
+      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.u32 [s], 5; bar.sync "
+       "0; "
+       "red.shared.max.u32 [s], %thread; bar.sync 0; atom.shared.exch.b32 %r1, [s], 31; "
+       "ld.shared.u32 "
        "%r0, [s];",
        [](const u32*, int) { return 31u; }},
-      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %tid, 0; @%p1 st.shared.u32 [s], 3; bar.sync 0; "
+      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.u32 [s], 3; bar.sync "
+       "0; "
        "atom.shared.cas.b32 %r1, [s], 3, 9; bar.sync 0; ld.shared.u32 %r0, [s];",
        [](const u32*, int) { return 9u; }},
-      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %tid, 0; @%p1 st.shared.u32 [s], 0; bar.sync 0; "
+      {".shared .align 4 .u32 s; setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.u32 [s], 0; bar.sync "
+       "0; "
        "atom.shared.inc.u32 %r1, [s], 4; bar.sync 0; ld.shared.u32 %r0, [s];",
        [](const u32*, int) { return 2u; }},
-      {".shared .align 8 .b8 s[8]; setp.eq.u32 %p1, %tid, 0; @%p1 st.shared.u32 [s], 0; bar.sync "
+      {".shared .align 8 .b8 s[8]; setp.eq.u32 %p1, %thread, 0; @%p1 st.shared.u32 [s], 0; "
+       "bar.sync "
        "0; mov.b32 %r1, 0x3c003c00; red.shared.add.noftz.f16x2 [s], %r1; bar.sync 0; ld.shared.u32 "
        "%r0, [s];",
        [](const u32*, int) { return 0x50005000u; }},
@@ -152,12 +162,12 @@ TEST(mma_sync) {
        "%r1}, {%r2, %r2}, {%f1, %f1, %f1, %f1}; mov.b32 %r0, %f0;",
        [](const u32*, int) { return B(16.0f); }},
       // Row g of A holds g (bytes), B ones: D = 32 g + 7.
-      {"shr.u32 %r1, %tid, 2; mul.lo.u32 %r1, %r1, 0x01010101; mov.b32 %r2, 0x01010101; mov.u32 "
+      {"shr.u32 %r1, %thread, 2; mul.lo.u32 %r1, %r1, 0x01010101; mov.b32 %r2, 0x01010101; mov.u32 "
        "%r3, 7; mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r0, %r4, %r5, %r6}, {%r1, %r1, "
        "%r1, %r1}, {%r2, %r2}, {%r3, %r3, %r3, %r3};",
        [](const u32*, int lane) { return 32 * static_cast<u32>(lane / 4) + 7; }},
       // Column g of B holds g: D column 2 t.
-      {"shr.u32 %r1, %tid, 2; mul.lo.u32 %r1, %r1, 0x01010101; mov.b32 %r2, 0x01010101; mov.u32 "
+      {"shr.u32 %r1, %thread, 2; mul.lo.u32 %r1, %r1, 0x01010101; mov.b32 %r2, 0x01010101; mov.u32 "
        "%r3, 0; mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%r0, %r4, %r5, %r6}, {%r2, %r2, "
        "%r2, %r2}, {%r1, %r1}, {%r3, %r3, %r3, %r3};",
        [](const u32*, int lane) { return 32 * static_cast<u32>(2 * (lane % 4)); }},
@@ -170,7 +180,7 @@ TEST(mma_sync) {
        [](const u32*, int) { return 0x4C004C00u; }},
       // Columns of A weighted by k against B rows weighted by k: sum of k^2, k = 0..15, with k = 8
       // b + 2 t + i in register b.
-      {"and.b32 %r5, %tid, 3; shl.b32 %r5, %r5, 1; cvt.rn.f32.u32 %f1, %r5; add.f32 %f2, %f1, "
+      {"and.b32 %r5, %thread, 3; shl.b32 %r5, %r5, 1; cvt.rn.f32.u32 %f1, %r5; add.f32 %f2, %f1, "
        "0f3F800000; cvt.rn.f16x2.f32 %r1, %f2, %f1; add.f32 %f1, %f1, 0f41000000; add.f32 %f2, "
        "%f2, 0f41000000; cvt.rn.f16x2.f32 %r2, %f2, %f1; mov.f32 %f3, 0f00000000;"
        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f4, %f5, %f6}, {%r1, %r1, %r2, "

@@ -8,10 +8,11 @@ namespace {
 
 TEST(loops_of_different_length_reconverge) {
   Run run;
-  run(std::string("mov.u32 %r0, 0;\nmov.u32 %r1, 0;\nLOOP:\nsetp.ge.u32 %p0, %r1, %tid;\n@%p0 bra "
-                  "DONE;\nadd.u32 %r0, %r0, %r1;\nadd.u32 %r1, %r1, 1;\n"
-                  "bra LOOP;\nDONE:\nactivemask.b32 %r2;\nsetp.eq.u32 %p1, %r2, -1;\n@!%p1 mov.u32 "
-                  "%r0, 9999;") +
+  run(std::string(
+          "mov.u32 %r0, 0;\nmov.u32 %r1, 0;\nLOOP:\nsetp.ge.u32 %p0, %r1, %thread;\n@%p0 bra "
+          "DONE;\nadd.u32 %r0, %r0, %r1;\nadd.u32 %r1, %r1, 1;\n"
+          "bra LOOP;\nDONE:\nactivemask.b32 %r2;\nsetp.eq.u32 %p1, %r2, -1;\n@!%p1 mov.u32 "
+          "%r0, 9999;") +
       kStore)
       .ok();
   for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], t * (t - 1) / 2);
@@ -19,11 +20,12 @@ TEST(loops_of_different_length_reconverge) {
 
 TEST(nested_divergence) {
   Run run;
-  run(std::string("and.b32 %r1, %tid, 1;\nsetp.eq.u32 %p0, %r1, 0;\n@%p0 bra EVEN;\nand.b32 %r2, "
-                  "%tid, 2;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra ODD0;\n"
-                  "mov.u32 %r0, 3;\nbra JOIN;\nODD0:\nmov.u32 %r0, 1;\nbra JOIN;\nEVEN:\nmov.u32 "
-                  "%r0, 0;\nJOIN:\nshfl.sync.bfly.b32 %r3, %r0, 1, 31, -1;\n"
-                  "mad.lo.u32 %r0, %r3, 16, %r0;") +
+  run(std::string(
+          "and.b32 %r1, %thread, 1;\nsetp.eq.u32 %p0, %r1, 0;\n@%p0 bra EVEN;\nand.b32 %r2, "
+          "%thread, 2;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra ODD0;\n"
+          "mov.u32 %r0, 3;\nbra JOIN;\nODD0:\nmov.u32 %r0, 1;\nbra JOIN;\nEVEN:\nmov.u32 "
+          "%r0, 0;\nJOIN:\nshfl.sync.bfly.b32 %r3, %r0, 1, 31, -1;\n"
+          "mad.lo.u32 %r0, %r3, 16, %r0;") +
       kStore)
       .ok();
   for (uint32_t t = 0; t < 32; ++t) {
@@ -38,7 +40,8 @@ TEST(lanes_of_a_warp_may_wait_for_each_other) {
     Run run;
     run.config.seed = seed;
     run.block.x = 64;
-    run(".shared .align 4 .u32 lock, count;\nsetp.eq.u32 %p0, %tid, 0;\n@%p0 st.shared.u32 [lock], "
+    run(".shared .align 4 .u32 lock, count;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 st.shared.u32 "
+        "[lock], "
         "0;\n@%p0 st.shared.u32 [count], 0;\nbar.sync 0;\n"
         "SPIN:\natom.shared.cas.b32 %r1, [lock], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra "
         "SPIN;\nld.shared.u32 %r2, [count];\nadd.u32 %r2, %r2, 1;\n"
@@ -61,7 +64,7 @@ TEST(functions) {
       "st.param.b32 [a], %r1;\ncall.uni (b), square, (a);\nld.param.b32 %r4, [b];\n}\nst.param.b32 "
       "[result], %r4;\nret;\n}\n";
   run(std::string("{\n.param .b32 a;\n.param .align 8 .b8 b[8];\n.param .b32 c;\nst.param.b32 [a], "
-                  "%tid;\nst.param.b32 [b], 1;\nst.param.b32 [b+4], 1000;\n"
+                  "%thread;\nst.param.b32 [b], 1;\nst.param.b32 [b+4], 1000;\n"
                   "call (c), choose, (a, b);\nld.param.b32 %r0, [c];\n}") +
       kStore)
       .ok();
@@ -87,19 +90,19 @@ TEST(functions_that_cannot_be_called) {
 
 TEST(branch_table) {
   Run run;
-  run(std::string("and.b32 %r1, %tid, 3;\nbrx.idx %r1, TABLE;\nA:\nmov.u32 %r0, 10;\nbra "
+  run(std::string("and.b32 %r1, %thread, 3;\nbrx.idx %r1, TABLE;\nA:\nmov.u32 %r0, 10;\nbra "
                   "JOIN;\nB:\nmov.u32 %r0, 11;\nbra JOIN;\nC:\nmov.u32 %r0, 12;\nJOIN:\n"
                   "TABLE: .branchtargets A, B, C, A;\n") +
       kStore)
       .ok();
   for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], t % 4 == 1 ? 11u : t % 4 == 2 ? 12u : 10u);
-  run("brx.idx %tid, TABLE;\nA:\nTABLE: .branchtargets A;")
+  run("brx.idx %thread, TABLE;\nA:\nTABLE: .branchtargets A;")
       .fails(ErrorKind::kFault, "brx.idx with index 1 of 1 targets");
 }
 
 TEST(warp_barrier_at_two_places) {
   Run run;
-  run(std::string("setp.lt.u32 %p0, %tid, 16;\n@%p0 bra LOW;\nbar.warp.sync -1;\nmov.u32 %r0, "
+  run(std::string("setp.lt.u32 %p0, %thread, 16;\n@%p0 bra LOW;\nbar.warp.sync -1;\nmov.u32 %r0, "
                   "2;\nbra JOIN;\nLOW:\nmov.u32 %r0, 1;\nbar.warp.sync -1;\nJOIN:") +
       kStore)
       .ok();
@@ -109,14 +112,15 @@ TEST(warp_barrier_at_two_places) {
 
 TEST(collectives_need_their_lanes) {
   Run run;
-  run("setp.lt.u32 %p0, %tid, 4;\n@%p0 bra END;\nshfl.sync.idx.b32 %r0, %tid, 0, 31, -1;\nEND:")
+  run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra END;\nshfl.sync.idx.b32 %r0, %thread, 0, 31, "
+      "-1;\nEND:")
       .ok();  // lanes 0-3 exit, so the rest are all
-  run("setp.lt.u32 %p0, %tid, 4;\n@%p0 vote.sync.ballot.b32 %r0, %p0, -1;")
+  run("setp.lt.u32 %p0, %thread, 4;\n@%p0 vote.sync.ballot.b32 %r0, %p0, -1;")
       .fails(ErrorKind::kFault,
              "names lanes 0xfffffff0 that reach the instruction but do not execute it");
   run("vote.sync.ballot.b32 %r0, %p0, 1;")
       .fails(ErrorKind::kFault, "execute this without being in its membermask 0x00000001");
-  run("setp.lt.u32 %p0, %tid, 4;\n@%p0 bra OTHER;\nvote.sync.ballot.b32 %r0, %p0, -1;\nbra "
+  run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra OTHER;\nvote.sync.ballot.b32 %r0, %p0, -1;\nbra "
       "END;\nOTHER:\nvote.sync.any.pred %p1, %p0, -1;\nEND:")
       .fails(ErrorKind::kDeadlock, "waits for lanes");
 }
@@ -145,7 +149,7 @@ TEST(more_ctas_than_fit) {
 TEST(a_seed_reproduces_a_run) {
   const std::string body =
       "atom.global.add.u32 %r0, [%out], 1;\nmov.u32 %r30, %ntid.x;\nmad.lo.u32 %r31, %cta, %r30, "
-      "%tid;\nmul.wide.u32 %at, %r31, 4;\nadd.s64 %at, %at, %out;\n"
+      "%thread;\nmul.wide.u32 %at, %r31, 4;\nadd.s64 %at, %at, %out;\n"
       "st.global.u32 [%at+4], %r0;";
   const auto order = [&](uint64_t seed) {
     Run run;
@@ -175,7 +179,7 @@ TEST(trace_and_statistics) {
   Run run;
   run.block.x = 64;
   run.config.trace = &sink;
-  run("setp.lt.u32 %p0, %tid, 32;\n@%p0 nanosleep.u32 100;\nbar.sync 0;").ok();
+  run("setp.lt.u32 %p0, %thread, 32;\n@%p0 nanosleep.u32 100;\nbar.sync 0;").ok();
   CHECK_EQ(run.result.stats.warps.size(), size_t{2});
   CHECK(run.result.stats.instructions > 10);
   CHECK(run.result.stats.thread_instructions > run.result.stats.instructions);

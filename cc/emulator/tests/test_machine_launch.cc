@@ -60,7 +60,7 @@ TEST(unsupported_and_malformed) {
   run("add.u32 %p0, %r1, %r2;").fails(ErrorKind::kParse, "'%p0' is not a register");
   run("@%r1 bra NOWHERE;").fails(ErrorKind::kParse, "'%r1' is not a predicate");
   run("X:\nX:\n").fails(ErrorKind::kParse, "label 'X' is defined twice");
-  run(".reg .b32 %tid;\n").fails(ErrorKind::kParse, "register '%tid' is declared twice");
+  run(".reg .b32 %thread;\n").fails(ErrorKind::kParse, "register '%thread' is declared twice");
   run("add.u32 %r0, %r1, %r2").fails(ErrorKind::kParse, "expected ';' before 'ret'");
   run("mov.u32 %r0, 0x;").fails(ErrorKind::kParse, "malformed number");
   run("{\n").fails(ErrorKind::kParse, "unexpected end of text inside a function");

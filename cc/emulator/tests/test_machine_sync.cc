@@ -8,11 +8,12 @@ namespace {
 
 TEST(an_mbarrier_wait_lets_other_lanes_run) {
   Run run;
-  run(std::string(".shared .align 8 .b64 bar;\nmov.u32 %r1, bar;\nsetp.eq.u32 %p0, %tid, 0;\n@%p0 "
-                  "mbarrier.init.shared.b64 [%r1], 31;\nbar.warp.sync -1;\n"
-                  "@!%p0 bra ARRIVE;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r1], "
-                  "0;\n@!%p1 bra WAIT;\nmov.u32 %r0, 7;\nbra JOIN;\nARRIVE:\n"
-                  "mbarrier.arrive.shared.b64 _, [%r1];\nmov.u32 %r0, 1;\nJOIN:") +
+  run(std::string(
+          ".shared .align 8 .b64 bar;\nmov.u32 %r1, bar;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 "
+          "mbarrier.init.shared.b64 [%r1], 31;\nbar.warp.sync -1;\n"
+          "@!%p0 bra ARRIVE;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r1], "
+          "0;\n@!%p1 bra WAIT;\nmov.u32 %r0, 7;\nbra JOIN;\nARRIVE:\n"
+          "mbarrier.arrive.shared.b64 _, [%r1];\nmov.u32 %r0, 1;\nJOIN:") +
       kStore)
       .ok();
   CHECK_EQ(run.out[0], 7u);
@@ -25,9 +26,9 @@ TEST(named_barriers) {
     Run run;
     run.config.seed = seed;
     run.block.x = 96;
-    run(".shared .align 4 .u32 s[64];\nmov.u32 %r1, s;\nsetp.ge.u32 %p0, %tid, 64;\n@%p0 bra "
-        "CONSUME;\nmad.lo.u32 %r2, %tid, 4, %r1;\nst.shared.u32 [%r2], %tid;\n"
-        "bar.arrive 3, 96;\nbra END;\nCONSUME:\nbar.sync 3, 96;\nsub.u32 %r3, %tid, "
+    run(".shared .align 4 .u32 s[64];\nmov.u32 %r1, s;\nsetp.ge.u32 %p0, %thread, 64;\n@%p0 bra "
+        "CONSUME;\nmad.lo.u32 %r2, %thread, 4, %r1;\nst.shared.u32 [%r2], %thread;\n"
+        "bar.arrive 3, 96;\nbra END;\nCONSUME:\nbar.sync 3, 96;\nsub.u32 %r3, %thread, "
         "64;\nmad.lo.u32 %r2, %r3, 8, %r1;\nld.shared.v2.u32 {%r4, %r5}, [%r2];\n"
         "add.u32 %r4, %r4, %r5;\nmul.wide.u32 %at, %r3, 4;\nadd.s64 %at, %at, %out;\nst.global.u32 "
         "[%at], %r4;\nEND:")
@@ -42,17 +43,18 @@ TEST(named_barrier_faults) {
   run("bar.sync 16;").fails(ErrorKind::kFault, "barrier 16: there are 16");
   run("bar.sync 1, 33;")
       .fails(ErrorKind::kFault, "barrier 1 with 33 threads: not a positive multiple of 32");
-  run("setp.lt.u32 %p0, %tid, 32;\n@%p0 bra ONE;\nbar.sync 1, 96;\nbra END;\nONE:\nbar.sync 1, "
+  run("setp.lt.u32 %p0, %thread, 32;\n@%p0 bra ONE;\nbar.sync 1, 96;\nbra END;\nONE:\nbar.sync 1, "
       "64;\nEND:")
       .fails(ErrorKind::kFault, "barrier 1 is used with");
-  run("setp.lt.u32 %p0, %tid, 32;\n@%p0 bra END;\nbar.sync 2, 64;\nEND:")
+  run("setp.lt.u32 %p0, %thread, 32;\n@%p0 bra END;\nbar.sync 2, 64;\nEND:")
       .fails(ErrorKind::kDeadlock, "waits for barrier 2: 32 of 64 threads have arrived");
 }
 
 TEST(exited_warps_do_not_hold_up_a_barrier) {
   Run run;
   run.block.x = 96;
-  run(std::string("setp.lt.u32 %p0, %tid, 32;\n@%p0 exit;\nbar.sync 0;\nmov.u32 %r0, 5;") + kStore)
+  run(std::string("setp.lt.u32 %p0, %thread, 32;\n@%p0 exit;\nbar.sync 0;\nmov.u32 %r0, 5;") +
+      kStore)
       .ok();
   CHECK_EQ(run.out[40], 5u);
 }
@@ -65,7 +67,8 @@ TEST(clusters_share_memory) {
     run.config.seed = seed;
     // Each CTA writes its id into its neighbour, then reads its own.
     run(std::string(
-            ".shared .align 4 .u32 s[32];\nmov.u32 %r1, s;\nmad.lo.u32 %r1, %tid, 4, %r1;\nxor.b32 "
+            ".shared .align 4 .u32 s[32];\nmov.u32 %r1, s;\nmad.lo.u32 %r1, %thread, 4, "
+            "%r1;\nxor.b32 "
             "%r2, %rank, 1;\nmapa.shared::cluster.u32 %r3, %r1, %r2;\n"
             "add.u32 %r4, %cta, 100;\nst.shared::cluster.u32 [%r3], "
             "%r4;\nbarrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
@@ -104,7 +107,7 @@ TEST(cluster_faults) {
 
 TEST(mbarrier_phases_and_counts) {
   Run run;
-  run(".shared .align 8 .b64 bar;\nsetp.ne.u32 %p0, %tid, 0;\n@%p0 exit;\nmov.u32 %r1, "
+  run(".shared .align 8 .b64 bar;\nsetp.ne.u32 %p0, %thread, 0;\n@%p0 exit;\nmov.u32 %r1, "
       "bar;\nmbarrier.init.shared::cta.b64 [%r1], 2;\n"
       "mbarrier.arrive.shared::cta.b64 %d1, [%r1];\nmbarrier.pending_count.b64 %r2, "
       "%d1;\nst.global.u32 [%out], %r2;\n"
@@ -130,7 +133,7 @@ TEST(mbarrier_phases_and_counts) {
 
 TEST(mbarrier_faults) {
   const std::string one =
-      ".shared .align 8 .b64 bar;\nsetp.ne.u32 %p0, %tid, 0;\n@%p0 exit;\nmov.u32 %r1, bar;\n";
+      ".shared .align 8 .b64 bar;\nsetp.ne.u32 %p0, %thread, 0;\n@%p0 exit;\nmov.u32 %r1, bar;\n";
   Run run;
   run(one + "mbarrier.arrive.shared.b64 _, [%r1];")
       .fails(ErrorKind::kFault, "mbarrier 0x400 of CTA 0 is not initialised");
@@ -157,10 +160,10 @@ TEST(mbarrier_faults) {
 TEST(deadlock_report_names_who_waits_for_what) {
   Run run;
   run.block.x = 64;
-  run(".shared .align 8 .b64 bar;\nmov.u32 %r1, bar;\nsetp.eq.u32 %p0, %tid, 0;\n@%p0 "
+  run(".shared .align 8 .b64 bar;\nmov.u32 %r1, bar;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 "
       "mbarrier.init.shared.b64 [%r1], 3;\n@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], "
       "512;\nbar.sync 0;\n"
-      "setp.ge.u32 %p1, %tid, 32;\n@%p1 bra OTHER;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 "
+      "setp.ge.u32 %p1, %thread, 32;\n@%p1 bra OTHER;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 "
       "%p2, [%r1], 0;\n@!%p2 bra WAIT;\nbra END;\nOTHER:\nbar.sync 5, 64;\nEND:")
       .fails(ErrorKind::kDeadlock, "deadlock: no warp can continue");
   CHECK_TEXT(
@@ -178,7 +181,7 @@ TEST(polling_another_cta) {
     Run run;
     run.config.seed = seed;
     run.grid.x = 2;
-    run("setp.ne.u32 %p0, %tid, 0;\n@%p0 exit;\nsetp.eq.u32 %p1, %cta, 0;\n@%p1 bra "
+    run("setp.ne.u32 %p0, %thread, 0;\n@%p0 exit;\nsetp.eq.u32 %p1, %cta, 0;\n@%p1 bra "
         "WRITE;\nPOLL:\nld.acquire.gpu.global.u32 %r1, [%out];\nsetp.eq.u32 %p2, %r1, 0;\n@%p2 "
         "nanosleep.u32 64;\n"
         "@%p2 bra POLL;\nst.global.u32 [%out+4], %r1;\nbra END;\nWRITE:\nst.release.gpu.global.u32 "
@@ -190,8 +193,8 @@ TEST(polling_another_cta) {
 
 const char* kCopy =
     ".shared .align 16 .b8 s[512];\n.shared .align 8 .b64 bar;\nmov.u32 %r1, s;\nmad.lo.u32 %r2, "
-    "%tid, 16, %r1;\nmul.wide.u32 %d1, %tid, 16;\nadd.s64 %d1, %d1, %out;\n"
-    "st.global.u32 [%d1], %tid;\n";
+    "%thread, 16, %r1;\nmul.wide.u32 %d1, %thread, 16;\nadd.s64 %d1, %d1, %out;\n"
+    "st.global.u32 [%d1], %thread;\n";
 
 TEST(cp_async) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -208,7 +211,7 @@ TEST(cp_async) {
         .ok();
     for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[4 * t + 2], t);
     run(std::string(kCopy) +
-        "mov.u32 %r5, bar;\nsetp.eq.u32 %p0, %tid, 0;\n@%p0 mbarrier.init.shared.b64 [%r5], "
+        "mov.u32 %r5, bar;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 mbarrier.init.shared.b64 [%r5], "
         "32;\nbar.warp.sync -1;\ncp.async.cg.shared.global [%r2], [%d1], 16;\n"
         "cp.async.mbarrier.arrive.noinc.shared.b64 "
         "[%r5];\nWAIT:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r5], 0;\n@!%p1 bra "
@@ -235,19 +238,19 @@ TEST(st_async_and_red_async) {
   Run run;
   run.grid.x = run.cluster.x = 2;
   run(".shared .align 16 .b8 s[128];\n.shared .align 8 .b64 bar;\nmov.u32 %r1, s;\nmov.u32 %r2, "
-      "bar;\nsetp.eq.u32 %p0, %tid, 0;\n@%p0 mbarrier.init.shared.b64 [%r2], 1;\n"
+      "bar;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 mbarrier.init.shared.b64 [%r2], 1;\n"
       "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], "
       "128;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nxor.b32 %r3, %rank, "
-      "1;\nmad.lo.u32 %r4, %tid, 4, %r1;\n"
+      "1;\nmad.lo.u32 %r4, %thread, 4, %r1;\n"
       "mapa.shared::cluster.u32 %r5, %r4, %r3;\nmapa.shared::cluster.u32 %r6, %r2, "
-      "%r3;\nmad.lo.u32 %r7, %rank, 1000, %tid;\n"
+      "%r3;\nmad.lo.u32 %r7, %rank, 1000, %thread;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r5], %r7, "
       "[%r6];\nWAIT:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0;\n@!%p1 bra WAIT;\n"
       "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], "
       "128;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
       "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r5], 5, "
       "[%r6];\nWAIT2:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r2], 1;\n@!%p1 bra WAIT2;\n"
-      "ld.shared.u32 %r0, [%r4];\nmad.lo.u32 %r8, %cta, 32, %tid;\nmul.wide.u32 %at, %r8, "
+      "ld.shared.u32 %r0, [%r4];\nmad.lo.u32 %r8, %cta, 32, %thread;\nmul.wide.u32 %at, %r8, "
       "4;\nadd.s64 %at, %at, %out;\nst.global.u32 [%at], %r0;\n"
       "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
       .ok();
