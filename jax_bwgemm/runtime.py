@@ -122,7 +122,9 @@ def kernels() -> tuple[KernelInfo, ...]:
     return tuple(KernelInfo(**row) for row in module.kernels())
 
 
-def workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_count: int) -> int:
+def workspace_bytes(
+    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int
+) -> int:
     """Device scratch memory a kernel needs for a problem, in bytes.
 
     Raises:
@@ -132,7 +134,7 @@ def workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_count: int
     module = extension()
     if module is None:
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
-    return module.workspace_bytes(name, m, n, k, batch, sm_count)
+    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count)
 
 
 @functools.cache
@@ -144,7 +146,9 @@ def emulated_kernels() -> tuple[KernelInfo, ...]:
     return tuple(KernelInfo(**row) for row in module.kernels())
 
 
-def emulated_workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_count: int) -> int:
+def emulated_workspace_bytes(
+    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int
+) -> int:
     """As `workspace_bytes`, for the emulator's build of the kernel.
 
     Raises:
@@ -153,7 +157,7 @@ def emulated_workspace_bytes(name: str, m: int, n: int, k: int, batch: int, sm_c
     module = load_emulator()
     if module is None:
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
-    return module.workspace_bytes(name, m, n, k, batch, sm_count)
+    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count)
 
 
 def architecture(compute_capability: str) -> str | None:

@@ -93,7 +93,9 @@ def select_by_heuristic(
         f"waves on {target.sm_count} multiprocessors, {inside:.0%} of the tiles inside the "
         f"matrix, predicted {best.cycles:.0f} cycles"
     )
+    if best.splits > 1:
+        reason += f", K in {best.splits} parts"
     slower = [
         (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
     ]
-    return Selection(best.kernel, raster_order, swizzle, reason, (*slower, *rejected))
+    return Selection(best.kernel, raster_order, swizzle, reason, (*slower, *rejected), best.splits)

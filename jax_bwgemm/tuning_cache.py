@@ -16,13 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
-from jax_bwgemm.gemm.tuning_config import RASTER_ORDERS, SWIZZLES
+from jax_bwgemm.gemm.tuning_config import MAX_SPLITS, RASTER_ORDERS, SWIZZLES
 
 FORMAT = "jax_bwgemm tuning"
 # Also part of the default folder's name, so that versions of this package do not fight over files.
 VERSION = 1
 
-MAX_SPLITS = 64
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
 _MAJORS = ("kn", "kk", "mn", "mk")

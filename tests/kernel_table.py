@@ -10,7 +10,7 @@ from jax_bwgemm.runtime import KernelInfo
 
 KERNELS_DEF = Path(__file__).parent.parent / "cc" / "gemm" / "kernels.def"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_TILE = r"^BWGEMM_TILE\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)\)"
+_TILE = r"^BWGEMM_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)\)"
 
 
 @functools.cache
@@ -18,17 +18,19 @@ def described_kernels() -> tuple[KernelInfo, ...]:
     """The table as the build makes it: 16 kernels for each tile."""
     return tuple(
         KernelInfo(
-            f"{arch}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}_{schedule}",
+            f"{arch}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}_{schedule}"
+            + ("_swap" if swap else ""),
             arch,
             _DTYPES[in_name],
             _DTYPES[out_name],
             *majors,
             *map(int, (tm, tn, tk, cm, cn)),
             schedule,
+            swap_ab=bool(swap),
             stages=4,
             alignment_bytes=16,
         )
-        for arch, tm, tn, tk, cm, cn, schedule in re.findall(
+        for swap, arch, tm, tn, tk, cm, cn, schedule in re.findall(
             _TILE, KERNELS_DEF.read_text(), re.MULTILINE
         )
         for in_name in ("bf16", "f16")

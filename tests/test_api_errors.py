@@ -199,9 +199,9 @@ CASES = [
         "no kernel of this build satisfies TuningConfig(tile_m=512): ",
     ),
     (
-        matmul(X, X, config=bw.TuningConfig(splits=4)),
-        NotImplementedError,
-        "no kernel of this build satisfies TuningConfig(splits=4): ",
+        lambda: bw.TuningConfig(splits=65),
+        ValueError,
+        "TuningConfig: splits must be at most 64, got 65",
     ),
     (
         matmul(X, X, config=bw.TuningConfig(epilogue_tile_n=64)),
@@ -411,7 +411,7 @@ def test_malformed_target_variable(monkeypatch: pytest.MonkeyPatch, text: str) -
 def test_workspace_without_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "load_emulator", lambda: None)
     with pytest.raises(RuntimeError) as caught:
-        runtime.emulated_workspace_bytes("k", 1, 1, 1, 1, 1)
+        runtime.emulated_workspace_bytes("k", 1, 1, 1, 1, 1, 1)
     assert str(caught.value) == "kernel 'k': jax_bwgemm was installed without its emulator"
 
 

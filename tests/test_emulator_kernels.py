@@ -79,6 +79,15 @@ def test_raster_order_and_swizzle(raster_order: str, swizzle: int) -> None:
     assert_exact(out, expected(kernel, a, b), f"raster {raster_order}, swizzle {swizzle}")
 
 
+@pytest.mark.parametrize("kernel", one_per_tile("sm100") + one_per_tile("sm90"), ids=_id)
+@pytest.mark.parametrize("splits", [2, 3])
+def test_split_k(kernel: KernelInfo, splits: int) -> None:
+    """Parts of K as a batch, and the kernel that adds their results."""
+    a, b = operands(kernel, Problem(72, 136, 48 * splits))
+    out = run_gemm(kernel, a, b, splits=splits)
+    assert_exact(out, expected(kernel, a, b), f"{splits} splits")
+
+
 @pytest.mark.parametrize(("batch_a", "batch_b"), [(1, 3), (3, 1)])
 def test_broadcast_operand(batch_a: int, batch_b: int) -> None:
     kernel = two_cta_kernel()

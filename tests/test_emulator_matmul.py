@@ -125,7 +125,12 @@ def test_unknown_kernel_name_is_unimplemented() -> None:
         runtime.EMULATED_GEMM_TARGET,
         (jax.ShapeDtypeStruct((1, 64, 64), "bfloat16"), jax.ShapeDtypeStruct((0,), "uint8")),
     )
-    config = {"kernel": "sm100_none", "raster_order": "m", "swizzle": np.int64(1)}
+    config = {
+        "kernel": "sm100_none",
+        "raster_order": "m",
+        "swizzle": np.int64(1),
+        "splits": np.int64(1),
+    }
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED: kernel 'sm100_none'"):
         call(a, b, config=config)
 

@@ -8,19 +8,23 @@ import pytest
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime, tuning
-from jax_bwgemm.config import make_target
+from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
+from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.runtime import KernelInfo
 
 SM90, SM100 = make_target("sm90"), make_target("sm100")
 
 
-def kernel(arch: str, tile_m: int, tile_n: int, schedule: str, cluster_m: int = 1) -> KernelInfo:
-    name = f"{arch}_bf16_bf16_kn_{tile_m}x{tile_n}x64_{cluster_m}x1_{schedule}"
+def kernel(
+    arch: str, tile_m: int, tile_n: int, schedule: str, cluster_m: int = 1, *, swap: bool = False
+) -> KernelInfo:
+    name = f"{arch}_bf16_bf16_kn_{tile_m}x{tile_n}x64_{cluster_m}x1_{schedule}{'_swap' * swap}"
+    name += "_swap" if swap else ""
     return KernelInfo(
         name, arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cluster_m, 1, schedule,
-        stages=4, alignment_bytes=16,
+        swap_ab=swap, stages=4, alignment_bytes=16,
     )  # fmt: skip
 
 
@@ -31,6 +35,10 @@ TABLE = (
     kernel("sm100", 256, 256, "2sm", 2),
     kernel("sm100", 256, 128, "2sm", 2),
     kernel("sm100", 128, 128, "1sm"),
+    kernel("sm90", 64, 32, "pingpong", swap=True),
+    kernel("sm90", 64, 16, "pingpong", swap=True),
+    kernel("sm100", 128, 32, "1sm", swap=True),
+    kernel("sm100", 128, 16, "1sm", swap=True),
 )
 
 
@@ -86,8 +94,36 @@ def test_every_kernel_is_chosen_or_rejected_with_a_reason() -> None:
 
 
 def test_batches_count_as_tiles() -> None:
-    assert chosen(256, 256, 4096, batch=1).kernel.tile_m == 64
-    assert chosen(256, 256, 4096, batch=512).kernel.tile_n == 256
+    one, many = (chosen(256, 256, 4096, batch=b).kernel for b in (1, 512))
+    assert one.tile_m * one.tile_n < many.tile_m * many.tile_n
+
+
+@pytest.mark.parametrize("target", [SM90, SM100])
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_few_rows_get_swapped_operands(rows: int, target: Target) -> None:
+    kernel = chosen(rows, 6144, 4096, target=target).kernel
+    assert kernel.swap_ab
+    assert kernel.tile_n in (16, 32)
+
+
+def test_long_k_with_few_tiles_is_split() -> None:
+    assert chosen(384, 384, 16384).splits > 1
+    assert chosen(8192, 8192, 8192).splits == 1
+
+
+@pytest.mark.parametrize(("k", "batch"), [(16384 + 8, 1), (16384, 2)])
+def test_what_cannot_be_split_is_not(k: int, batch: int) -> None:
+    got = chosen(384, 384, k, batch=batch)
+    assert heuristics.split_refusal(GemmDims(384, 384, k, batch), got.splits, 2) is None
+
+
+def test_splits_that_a_problem_cannot_have_are_refused() -> None:
+    spec = GemmSpec(config=TuningConfig(splits=5))
+    got = tuning.select(spec, "bfloat16", GemmDims(384, 384, 4096), SM90, TABLE)
+    assert isinstance(got, str)
+    assert "K=4096 is not a multiple of 40" in got
+    got = tuning.select(spec, "bfloat16", GemmDims(384, 384, 4000, 3), SM90, TABLE)
+    assert "a batch of 3 cannot be split along K" in got
 
 
 def test_predicted_time_grows_with_the_problem() -> None:

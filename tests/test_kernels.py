@@ -137,6 +137,17 @@ def test_tile_orders(kernel: KernelInfo) -> None:
         assert_exact(other, first)
 
 
+@pytest.mark.parametrize("kernel", gpu_kernels(lambda k: "_bf16_" in k.name and "_kn_" in k.name))
+@pytest.mark.parametrize("splits", [2, 3, 16])
+def test_split_k(kernel: KernelInfo, splits: int) -> None:
+    rng = np.random.default_rng(splits)
+    a = small_integers(rng, (1, 200, 48 * splits), "bfloat16")
+    b = small_integers(rng, (1, 48 * splits, 264), "bfloat16")
+    got = jax.jit(lambda x, y: gemm(x, y, spec_of(kernel, splits=splits)))(a, b)
+    want = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
+    assert_exact(got, want.astype(np.float32).astype(got.dtype), f"{kernel.name} /{splits}")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(33, 35, 37), (1, 1, 1), (129, 1, 64), (600, 601, 602)])
 def test_unaligned_shapes_are_padded(dtype: str, shape: tuple[int, int, int]) -> None:
@@ -242,7 +253,12 @@ def test_unknown_kernel_in_an_exported_program_is_unimplemented() -> None:
         runtime.GEMM_TARGET,
         (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((0,), jnp.uint8)),
     )
-    config = {"kernel": "sm90_of_the_past", "raster_order": "heuristic", "swizzle": np.int64(1)}
+    config = {
+        "kernel": "sm90_of_the_past",
+        "raster_order": "heuristic",
+        "swizzle": np.int64(1),
+        "splits": np.int64(1),
+    }
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"UNIMPLEMENTED.*sm90_of_the_past"):
         jax.block_until_ready(jax.jit(lambda a: call(a, a, config=config)[0])(x))
 

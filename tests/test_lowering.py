@@ -58,16 +58,18 @@ def test_call_has_target_attributes_and_row_major_layouts(arch: str) -> None:
     text = cuda_text(bw.matmul, struct(4096, K), struct(K, 4096), arch=arch)
     (call,) = calls(text)
     config = re.search(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", call)[1]
-    kernel, raster, swizzle = re.fullmatch(
-        r'kernel = "(\w+)", raster_order = "(\w+)", swizzle = (\d+) : i64', config
+    kernel, raster, splits, swizzle = re.fullmatch(
+        r'kernel = "(\w+)", raster_order = "(\w+)", splits = (\d+) : i64, swizzle = (\d+) : i64',
+        config,
     ).groups()
     assert kernel in {k.name for k in runtime.kernels()}
     assert kernel.startswith(f"{arch}_bf16_bf16_kn_")
     explained = bw.explain(struct(4096, K), struct(K, 4096), device=arch)
-    assert (kernel, raster, int(swizzle)) == (
+    assert (kernel, raster, int(swizzle), int(splits)) == (
         explained.kernel,
         explained.raster_order,
         explained.swizzle,
+        explained.splits,
     )
     rows = "dense<[2, 1, 0]> : tensor<3xindex>"
     assert f"operand_layouts = [{rows}, {rows}]" in call
@@ -232,10 +234,12 @@ def test_config_by_name_and_by_field() -> None:
     name = "sm90_bf16_bf16_kn_64x128x64_1x1_pingpong"
     a, b = struct(4096, K), struct(K, 4096)
     assert kernel_names(cuda_text(lambda x, y: bw.matmul(x, y, config=name), a, b)) == [name]
-    config = bw.TuningConfig(tile_m=64, tile_n=128, grid_minor_dim="n", grid_tile_width=16)
+    config = bw.TuningConfig(
+        tile_m=64, tile_n=128, swap_ab=False, splits=2, grid_minor_dim="n", grid_tile_width=16
+    )
     text = cuda_text(lambda x, y: bw.matmul(x, y, config=config), a, b)
     assert kernel_names(text) == [name]
-    assert 'raster_order = "n", swizzle = 16' in text
+    assert 'raster_order = "n", splits = 2 : i64, swizzle = 16' in text
 
 
 def test_one_line_is_logged_per_problem(caplog: pytest.LogCaptureFixture) -> None:
@@ -268,7 +272,7 @@ def test_workspace_comes_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     jax.clear_caches()
     text = cuda_text(bw.matmul, struct(M, K), struct(K, N), sm_count=100)
     assert "tensor<1234xui8>" in text
-    assert asked == [(kernel_names(text)[0], M, N, K, 1, 100)]
+    assert asked == [(kernel_names(text)[0], M, N, K, 1, 1, 100)]
 
 
 def test_accelerators_without_kernels_get_the_dot() -> None:

@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from jax_bwgemm import runtime
 
 pytestmark = pytest.mark.skipif(

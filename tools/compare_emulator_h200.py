@@ -59,7 +59,7 @@ def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
     batch = a.shape[0]
     gpu = jax.devices("gpu")[0]
-    scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, gpu.core_count)
+    scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, 1, gpu.core_count)
     with jax.default_device(gpu):
         out, _ = jax.ffi.ffi_call(
             runtime.GEMM_TARGET,
@@ -70,7 +70,12 @@ def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         )(
             jnp.asarray(a),
             jnp.asarray(b),
-            config={"kernel": kernel.name, "raster_order": "heuristic", "swizzle": np.int64(1)},
+            config={
+                "kernel": kernel.name,
+                "raster_order": "heuristic",
+                "swizzle": np.int64(1),
+                "splits": np.int64(1),
+            },
         )
         return np.asarray(out)
 

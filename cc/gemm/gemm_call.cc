@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/cuda_status.h"
+#include "gemm/split_k.h"
 
 namespace bwgemm {
 namespace {
@@ -123,15 +124,17 @@ Status MakeProblem(const GemmCall& call, const KernelInfo& kernel, GemmProblem* 
     }
   }
 
-  problem->a = call.a.data;
-  problem->b = call.b.data;
-  problem->d = call.d.data;
+  // Row-major rank 3: the last extent is the pitch, a batch of one serves all.
+  auto operand = [batch](const Tensor3& t) {
+    return GemmOperand{t.data, t.dims[2], t.dims[0] == batch ? t.dims[1] * t.dims[2] : 0};
+  };
+  problem->a = operand(call.a);
+  problem->b = operand(call.b);
+  problem->d = operand(call.d);
   problem->m = static_cast<int32_t>(m);
   problem->n = static_cast<int32_t>(n);
   problem->k = static_cast<int32_t>(k);
   problem->batch = static_cast<int32_t>(batch);
-  problem->broadcast_a = call.a.dims[0] != batch;
-  problem->broadcast_b = call.b.dims[0] != batch;
 
   if (call.raster_order == "heuristic") {
     problem->raster_order = RasterOrder::kHeuristic;
@@ -149,6 +152,49 @@ Status MakeProblem(const GemmCall& call, const KernelInfo& kernel, GemmProblem* 
   }
   problem->swizzle = static_cast<int32_t>(call.swizzle);
   return Status::Ok();
+}
+
+// Why a problem cannot be split, or OK.
+Status CheckSplits(const KernelInfo& kernel, int64_t k, int64_t batch, int64_t splits) {
+  const int64_t elements = kAlignmentBytes / SizeOf(kernel.in_dtype);
+  if (splits < 1 || splits > kMaxSplits) {
+    return Status::InvalidArgument("splits " + std::to_string(splits) + " is outside [1, " +
+                                   std::to_string(kMaxSplits) + "]");
+  }
+  if (splits > 1 && batch != 1) {
+    return Status::InvalidArgument("a batch of " + std::to_string(batch) +
+                                   " cannot be combined with splits " + std::to_string(splits));
+  }
+  if (splits > 1 && k % (splits * elements) != 0) {
+    return Status::InvalidArgument("K=" + std::to_string(k) + " is not a multiple of splits " +
+                                   std::to_string(splits) + " x " + std::to_string(elements));
+  }
+  return Status::Ok();
+}
+
+// The kernel that computes the same with f32 results.
+Status PartialKernel(const KernelEntry& kernel, const KernelEntry** partial) {
+  std::string name = kernel.info.name;  // arch_in_out_...
+  const size_t out = name.find('_', name.find('_') + 1) + 1;
+  name.replace(out, name.find('_', out) - out, "f32");
+  return Lookup(name, partial);
+}
+
+size_t PartialBytes(int64_t m, int64_t n, int64_t splits) {
+  return splits > 1 ? static_cast<size_t>(m) * n * splits * sizeof(float) : 0;
+}
+
+// The problem of all chunks at once: chunks as a batch, f32 partial results.
+GemmProblem SplitProblem(const GemmProblem& whole, const KernelInfo& kernel, int64_t splits,
+                         void* partials) {
+  GemmProblem p = whole;
+  const int64_t chunk = whole.k / splits;
+  p.k = static_cast<int32_t>(chunk);
+  p.batch = static_cast<int32_t>(splits);
+  p.a.batch_pitch = kernel.lhs_major == LhsMajor::kK ? chunk : chunk * whole.a.pitch;
+  p.b.batch_pitch = kernel.rhs_major == RhsMajor::kK ? chunk : chunk * whole.b.pitch;
+  p.d = {partials, whole.n, static_cast<int64_t>(whole.m) * whole.n};
+  return p;
 }
 
 // Says which kernel and problem an error of the layers below belongs to.
@@ -183,7 +229,15 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   problem.sm_count = props.sm_count;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(call, entry->info, &problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
-  const size_t need = entry->ops.workspace_bytes(problem);
+  BWGEMM_RETURN_IF_ERROR(WithContext(
+      CheckSplits(entry->info, problem.k, problem.batch, call.splits), entry->info, problem));
+  const KernelEntry* gemm = entry;
+  if (call.splits > 1) {
+    BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
+    problem = SplitProblem(problem, entry->info, call.splits, call.workspace);
+  }
+  const size_t partial_bytes = PartialBytes(problem.m, problem.n, call.splits);
+  const size_t need = partial_bytes + gemm->ops.workspace_bytes(problem);
   if (call.workspace_bytes < need) {
     return Status::InvalidArgument("kernel '" + std::string(entry->info.name) + "' needs " +
                                    std::to_string(need) + " bytes of workspace for " +
@@ -192,12 +246,19 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   }
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
-  BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.prepare(device), entry->info, problem));
-  return WithContext(entry->ops.launch(problem, call.workspace, stream), entry->info, problem);
+  BWGEMM_RETURN_IF_ERROR(WithContext(gemm->ops.prepare(device), gemm->info, problem));
+  BWGEMM_RETURN_IF_ERROR(WithContext(
+      gemm->ops.launch(problem, static_cast<char*>(call.workspace) + partial_bytes, stream),
+      gemm->info, problem));
+  if (call.splits == 1) return Status::Ok();
+  return WithContext(AddPartials(static_cast<const float*>(call.workspace), call.d.data,
+                                 entry->info.out_dtype, static_cast<int64_t>(problem.m) * problem.n,
+                                 static_cast<int>(call.splits), stream),
+                     entry->info, problem);
 }
 
 Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch,
-                          int sm_count, size_t* bytes) {
+                          int64_t splits, int sm_count, size_t* bytes) {
   const KernelEntry* entry;
   BWGEMM_RETURN_IF_ERROR(Lookup(kernel, &entry));
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -207,14 +268,28 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
                                      std::to_string(extent));
     }
   }
+  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, k, batch, splits));
+  // Any pitches that are as aligned as the extents: the answer depends on the extents alone.
+  const bool a_k = entry->info.lhs_major == LhsMajor::kK,
+             b_n = entry->info.rhs_major == RhsMajor::kN;
   GemmProblem problem;
+  problem.a = {nullptr, a_k ? k : m, m * k};
+  problem.b = {nullptr, b_n ? n : k, k * n};
+  problem.d = {nullptr, n, m * n};
   problem.m = static_cast<int32_t>(m);
   problem.n = static_cast<int32_t>(n);
   problem.k = static_cast<int32_t>(k);
   problem.batch = static_cast<int32_t>(batch);
   problem.sm_count = sm_count;
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
-  *bytes = entry->ops.workspace_bytes(problem);
+  if (splits == 1) {
+    *bytes = entry->ops.workspace_bytes(problem);
+    return Status::Ok();
+  }
+  const KernelEntry* gemm;
+  BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
+  *bytes = PartialBytes(m, n, splits) +
+           gemm->ops.workspace_bytes(SplitProblem(problem, entry->info, splits, nullptr));
   return Status::Ok();
 }
 

@@ -25,6 +25,7 @@ struct GemmCall {
   std::string_view kernel;        // name in kernels.def
   std::string_view raster_order;  // "heuristic", "m" or "n"
   int64_t swizzle = 1;            // 1, 2, 4, 8 or 16
+  int64_t splits = 1;             // chunks of K computed side by side, then added
   Tensor3 a;                      // [Ba, M, K] or [Ba, K, M] by the kernel's lhs major
   Tensor3 b;                      // [Bb, K, N] or [Bb, N, K] by the kernel's rhs major
   Tensor3 d;                      // [B, M, N]; Ba and Bb are B or 1
@@ -40,6 +41,6 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream);
 
 // For the Python side, which allocates the workspace: bytes for that kernel and problem.
 Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch,
-                          int sm_count, size_t* bytes);
+                          int64_t splits, int sm_count, size_t* bytes);
 
 }  // namespace bwgemm

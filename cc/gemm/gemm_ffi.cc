@@ -52,6 +52,7 @@ ffi::Error ExecuteGemm(cudaStream_t stream, int device, ffi::AnyBuffer a, ffi::A
   call.kernel = attrs.kernel;
   call.raster_order = attrs.raster_order;
   call.swizzle = attrs.swizzle;
+  call.splits = attrs.splits;
   if (ffi::Error e = ToTensor("operand a", a, &call.a); e.failure()) return e;
   if (ffi::Error e = ToTensor("operand b", b, &call.b); e.failure()) return e;
   if (ffi::Error e = ToTensor("result d", *d, &call.d); e.failure()) return e;

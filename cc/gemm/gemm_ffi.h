@@ -15,6 +15,7 @@ struct GemmAttrs {
   std::string_view kernel;
   std::string_view raster_order;
   int64_t swizzle;
+  int64_t splits;
 };
 
 ffi::Error ToFfiError(const Status& status);
@@ -29,7 +30,8 @@ ffi::Error ExecuteGemm(cudaStream_t stream, int device, ffi::AnyBuffer a, ffi::A
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::bwgemm::GemmAttrs,
                                       ::xla::ffi::StructMember<std::string_view>("kernel"),
                                       ::xla::ffi::StructMember<std::string_view>("raster_order"),
-                                      ::xla::ffi::StructMember<int64_t>("swizzle"));
+                                      ::xla::ffi::StructMember<int64_t>("swizzle"),
+                                      ::xla::ffi::StructMember<int64_t>("splits"));
 
 // Target bwgemm.gemm.v1 on platform CUDA.
 XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmInitialize);

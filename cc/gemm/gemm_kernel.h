@@ -28,7 +28,7 @@ struct CutlassType<DType::kF32> {
 };
 
 template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_>
+          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_>
 struct GemmKernel {
   static constexpr DType kIn = kIn_, kOut = kOut_;
   static constexpr LhsMajor kLhs = kLhs_;
@@ -36,6 +36,7 @@ struct GemmKernel {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
+  static constexpr bool kSwapAb = kSwapAb_;
   using Traits = ScheduleTraits<kSchedule>;
 
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
@@ -43,14 +44,19 @@ struct GemmKernel {
   static_assert(kSchedule != Schedule::k2Sm || kClusterM % 2 == 0,
                 "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
 
-  // Operands. CUTLASS's B is K x N: RowMajor means N contiguous.
+  // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
+  // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
+  // M is small, gets the MMA's M side, whose smallest tile is 64, and lhs its N side: 8 and up.
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;
   using Accumulator = float;
   using Row = cutlass::layout::RowMajor;
   using Column = cutlass::layout::ColumnMajor;
-  using LayoutA = std::conditional_t<kLhs == LhsMajor::kK, Row, Column>;
-  using LayoutB = std::conditional_t<kRhs == RhsMajor::kN, Row, Column>;
+  static constexpr bool kAKMajor = kSwapAb ? kRhs == RhsMajor::kK : kLhs == LhsMajor::kK;
+  static constexpr bool kBKMajor = kSwapAb ? kLhs == LhsMajor::kK : kRhs == RhsMajor::kK;
+  using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
+  using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
+  using LayoutD = std::conditional_t<kSwapAb, Column, Row>;
   static constexpr int kAlignIn = kAlignmentBytes / sizeof(In);
   static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
 
@@ -61,8 +67,8 @@ struct GemmKernel {
   // D = acc, converted to Out; no C operand.
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, Accumulator, Accumulator, void, Row,
-      kAlignOut, Out, Row, kAlignOut, typename Traits::Epilogue>::CollectiveOp;
+      cutlass::epilogue::collective::EpilogueTileAuto, Accumulator, Accumulator, void, LayoutD,
+      kAlignOut, Out, LayoutD, kAlignOut, typename Traits::Epilogue>::CollectiveOp;
 
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,

@@ -17,40 +17,37 @@ struct Launcher {
   using Kernel = typename Gemm::Kernel;
   using Arguments = typename Kernel::Arguments;
 
-  // Packed strides: the major dimension has stride one, the batch stride is 0 for a broadcast.
+  // A CUTLASS stride has a static 1 for the contiguous dimension.
   template <class Stride>
-  static Stride MakeStride(int64_t outer_pitch, int64_t batch_pitch) {
+  static Stride MakeStride(const GemmOperand& operand) {
     Stride s{};
     if constexpr (cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<0>(Stride{}))>>) {
-      cute::get<1>(s) = outer_pitch;
+      cute::get<1>(s) = operand.pitch;
     } else {
-      cute::get<0>(s) = outer_pitch;
+      cute::get<0>(s) = operand.pitch;
     }
-    cute::get<2>(s) = batch_pitch;
+    cute::get<2>(s) = operand.batch_pitch;
     return s;
   }
 
   static Arguments MakeArguments(const GemmProblem& p) {
     using In = typename Gemm::In;
     using Out = typename Gemm::Out;
-    const int64_t m = p.m, n = p.n, k = p.k;
-    const auto stride_a = MakeStride<typename Kernel::StrideA>(Gemm::kLhs == LhsMajor::kK ? k : m,
-                                                               p.broadcast_a ? 0 : m * k);
-    const auto stride_b = MakeStride<typename Kernel::StrideB>(Gemm::kRhs == RhsMajor::kN ? n : k,
-                                                               p.broadcast_b ? 0 : k * n);
-    const auto stride_d = MakeStride<typename Kernel::StrideD>(n, m * n);
+    // With swapped operands CUTLASS sees the transposed problem.
+    const GemmOperand& a = Gemm::kSwapAb ? p.b : p.a;
+    const GemmOperand& b = Gemm::kSwapAb ? p.a : p.b;
 
     Arguments args{};
     args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
-    args.problem_shape = {p.m, p.n, p.k, p.batch};
-    args.mainloop.ptr_A = static_cast<const In*>(p.a);
-    args.mainloop.dA = stride_a;
-    args.mainloop.ptr_B = static_cast<const In*>(p.b);
-    args.mainloop.dB = stride_b;
+    args.problem_shape = {Gemm::kSwapAb ? p.n : p.m, Gemm::kSwapAb ? p.m : p.n, p.k, p.batch};
+    args.mainloop.ptr_A = static_cast<const In*>(a.data);
+    args.mainloop.dA = MakeStride<typename Kernel::StrideA>(a);
+    args.mainloop.ptr_B = static_cast<const In*>(b.data);
+    args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
     args.epilogue.thread.alpha = 1.0f;
     args.epilogue.thread.beta = 0.0f;
-    args.epilogue.ptr_D = static_cast<Out*>(p.d);
-    args.epilogue.dD = stride_d;
+    args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
+    args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
     args.hw_info.device_id = p.device;
     args.hw_info.sm_count = p.sm_count;
     args.scheduler.max_swizzle_size = p.swizzle;
@@ -114,7 +111,7 @@ KernelEntry MakeEntry(const char* name) {
   using L = Launcher<Gemm>;
   return {{name, Gemm::Traits::kArch, Gemm::kIn, Gemm::kOut, Gemm::kLhs, Gemm::kRhs, Gemm::kTileM,
            Gemm::kTileN, Gemm::kTileK, Gemm::kClusterM, Gemm::kClusterN, Gemm::kSchedule,
-           Gemm::kStages},
+           Gemm::kSwapAb, Gemm::kStages},
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

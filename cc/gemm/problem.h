@@ -24,13 +24,17 @@ enum class Schedule {
 // What TMA demands of every operand's base pointer and row pitch.
 inline constexpr int kAlignmentBytes = 16;
 
+// A matrix per batch element, in elements: `pitch` between its rows (the contiguous dimension has
+// stride one), `batch_pitch` between matrices, 0 when one serves the whole batch.
+struct GemmOperand {
+  const void* data = nullptr;
+  int64_t pitch = 0;
+  int64_t batch_pitch = 0;
+};
+
 struct GemmProblem {
-  const void* a = nullptr;
-  const void* b = nullptr;
-  void* d = nullptr;
+  GemmOperand a, b, d;
   int32_t m = 0, n = 0, k = 0, batch = 1;
-  bool broadcast_a = false;  // one A for the whole batch (batch stride 0)
-  bool broadcast_b = false;
   RasterOrder raster_order = RasterOrder::kHeuristic;
   int32_t swizzle = 1;  // tiles per raster band; 1 = none
   int32_t device = 0;

@@ -55,6 +55,7 @@ def run_gemm(
     *,
     raster_order: str = "heuristic",
     swizzle: int = 1,
+    splits: int = 1,
 ) -> np.ndarray:
     """Runs one kernel through the same FFI handler that the compiled kernels have.
 
@@ -64,6 +65,7 @@ def run_gemm(
         b: [Bb, K, N], or [Bb, N, K] if the kernel's rhs_major is "k". Ba and Bb are equal or 1.
         raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
         swizzle: 1, 2, 4, 8 or 16.
+        splits: Parts that K is split into.
 
     Returns:
         [max(Ba, Bb), M, N] of type ``kernel.out_dtype``.
@@ -75,7 +77,9 @@ def run_gemm(
     m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
     n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
     batch = max(a.shape[0], b.shape[0])
-    scratch = runtime.emulated_workspace_bytes(kernel.name, m, n, k, batch, settings().sm_count)
+    scratch = runtime.emulated_workspace_bytes(
+        kernel.name, m, n, k, batch, splits, settings().sm_count
+    )
     call = jax.ffi.ffi_call(
         runtime.EMULATED_GEMM_TARGET,
         (
@@ -83,7 +87,12 @@ def run_gemm(
             jax.ShapeDtypeStruct((scratch,), jnp.uint8),
         ),
     )
-    config = {"kernel": kernel.name, "raster_order": raster_order, "swizzle": np.int64(swizzle)}
+    config = {
+        "kernel": kernel.name,
+        "raster_order": raster_order,
+        "swizzle": np.int64(swizzle),
+        "splits": np.int64(splits),
+    }
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return np.asarray(call(a, b, config=config)[0])

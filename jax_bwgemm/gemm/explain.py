@@ -30,6 +30,7 @@ class Explanation:
         kernel: Name of the kernel; None for xla.
         raster_order: Order of the tiles; None for xla.
         swizzle: Width of the bands of tiles; None for xla.
+        splits: Parts that K is split into; None for xla.
         copied_elements: Elements that must be transposed before or after the GEMM.
         padded: Whether operands are padded to satisfy the kernel's alignment.
         rejected: (name, reason) of the implementations and kernels not chosen.
@@ -41,6 +42,7 @@ class Explanation:
     kernel: str | None = None
     raster_order: str | None = None
     swizzle: int | None = None
+    splits: int | None = None
     copied_elements: int = 0
     padded: bool = False
     rejected: tuple[tuple[str, str], ...] = ()
@@ -49,7 +51,10 @@ class Explanation:
         lines = [self.problem, f"  implementation  {self.implementation}"]
         if self.kernel is not None:
             lines.append(f"  kernel          {self.kernel}")
-            lines.append(f"  tile order      raster {self.raster_order}, swizzle {self.swizzle}")
+            lines.append(
+                f"  tile order      raster {self.raster_order}, swizzle {self.swizzle}, "
+                f"splits {self.splits}"
+            )
         lines.append(f"  why             {self.reason}")
         if self.copied_elements:
             lines.append(f"  transposes      {self.copied_elements} elements are copied")
@@ -133,6 +138,7 @@ def explain(
             selected.kernel.name,
             selected.raster_order,
             selected.swizzle,
+            selected.splits,
             plan.copied,
             call.padded != call.dims,
             (*rejected, *selected.rejected),

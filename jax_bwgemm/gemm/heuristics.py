@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
@@ -23,30 +25,50 @@ class Cost(NamedTuple):
         per_wave: Cycles of every wave that no mainloop hides; what a cooperative kernel's
             epilogue costs, since both its warpgroups work on the same tile.
         fixed: Cycles of a launch whatever the size: filling the pipeline, writing the last tile.
+        streaming: Share of the memory bandwidth it reaches when that is the limit.
     """
 
     efficiency: float
     per_wave: float
     fixed: float
+    streaming: float
 
 
-# (arch, schedule, tile_m, tile_n) -> Cost. sm90: fitted to kernel times of one H200, bf16, 17
-# shapes from 512^3 to 8192 x 28672 x 4096 (median error 3 %). sm100: never measured; it only has
-# to rank the tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile).
+# (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
+# H200, bf16, 35 shapes from M=1 to 8192 x 28672 x 4096, then adjusted by hand where the second
+# choice was the better one. sm100: never measured; it only has to rank the tiles (large problems:
+# the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped operands).
 COSTS = {
-    ("sm90", "cooperative", 128, 256): Cost(0.966, 3532, 1831),
-    ("sm90", "cooperative", 128, 192): Cost(0.947, 2921, 2239),
-    ("sm90", "pingpong", 128, 128): Cost(0.870, 200, 6000),
-    ("sm90", "pingpong", 64, 256): Cost(0.861, 575, 4256),
-    ("sm90", "pingpong", 64, 192): Cost(0.800, 450, 3900),
-    ("sm90", "pingpong", 64, 128): Cost(0.524, 0, 3143),
-    ("sm90", "pingpong", 64, 64): Cost(0.389, 0, 3200),
-    ("sm100", "2sm", 256, 256): Cost(0.95, 400, 5000),
-    ("sm100", "2sm", 256, 128): Cost(0.85, 300, 4500),
-    ("sm100", "1sm", 128, 128): Cost(0.80, 300, 4000),
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.966, 3532, 1831, 0.85),
+    ("sm90", "cooperative", 128, 192, 2, False): Cost(0.947, 2921, 2239, 0.90),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.870, 200, 6000, 0.90),
+    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 575, 4256, 0.95),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 3690, 0.97),
+    ("sm90", "pingpong", 64, 128, 2, True): Cost(0.811, 3176, 3982, 0.92),
+    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
+    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.245, 445, 4286, 0.957),
+    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
+    ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 560, 4300, 0.98),
+    ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
+    ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
+    ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
+    ("sm100", "1sm", 128, 64, 1, True): Cost(0.45, 300, 4000, 0.95),
+    ("sm100", "1sm", 128, 32, 1, True): Cost(0.24, 300, 4000, 0.95),
+    ("sm100", "1sm", 128, 16, 1, True): Cost(0.14, 300, 4000, 1.00),
 }
 # For tiles not listed: the smaller, the less reuse of what was read.
-UNKNOWN_COST = Cost(0.5, 500, 4500)
+UNKNOWN_COST = Cost(0.5, 500, 4500, 0.9)
+
+# Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
+BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
+
+# Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
+SPLITS = (2, 3, 4, 6, 7, 8, 12, 16, 32)
+REDUCTION_CYCLES = 3700
+REDUCTION_BYTES_PER_CYCLE = 3200
+MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
+MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
@@ -110,10 +132,11 @@ class Candidate:
 
     Attributes:
         kernel: The kernel.
-        tiles_m: MMA tiles along M, per batch.
-        tiles_n: MMA tiles along N, per batch.
+        tiles_m: MMA tiles along M, per batch; along N if the kernel swaps its operands.
+        tiles_n: MMA tiles along N, per batch; along M if the kernel swaps its operands.
         waves: Rounds of tiles that the GPU needs.
         cycles: Predicted duration in clock cycles.
+        splits: Parts that K is split into.
     """
 
     kernel: KernelInfo
@@ -121,6 +144,32 @@ class Candidate:
     tiles_n: int
     waves: int
     cycles: float
+    splits: int = 1
+
+
+def split_refusal(dims: GemmDims, splits: int, in_bytes: int) -> str | None:
+    """Why a problem cannot be split into that many parts along K; None when it can."""
+    if splits == 1:
+        return None
+    if dims.batch != 1:
+        return f"a batch of {dims.batch} cannot be split along K"
+    multiple = splits * 16 // in_bytes  # every part starts at a multiple of 16 bytes
+    return f"K={dims.k} is not a multiple of {multiple}" if dims.k % multiple else None
+
+
+def possible_splits(
+    spec: GemmSpec, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
+) -> list[int]:
+    """The numbers of parts worth comparing, or the one that the configuration names."""
+    if spec.config is not None and spec.config.splits is not None:
+        wanted = spec.config.splits
+        return [] if split_refusal(dims, wanted, in_bytes) else [wanted]
+    most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
+    return [1] + [
+        s
+        for s in SPLITS
+        if s <= most and dims.k // s >= MIN_SPLIT_K and not split_refusal(dims, s, in_bytes)
+    ]
 
 
 def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str) -> str | None:
@@ -134,48 +183,74 @@ def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str
     return spec.config.mismatch(kernel) if spec.config is not None else None
 
 
-def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target) -> Candidate:
+def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target, splits: int = 1) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
     pair = kernel.schedule == "2sm"
     sms_per_tile = 2 if pair else 1
-    tiles_m = ceil_div(dims.m, kernel.tile_m)
-    tiles_n = ceil_div(dims.n, kernel.tile_n)
+    rows, columns = (dims.n, dims.m) if kernel.swap_ab else (dims.m, dims.n)
+    tiles_m = ceil_div(rows, kernel.tile_m)
+    tiles_n = ceil_div(columns, kernel.tile_n)
     # A cluster is scheduled as a whole, so the grid is a whole number of clusters.
     clusters_m = max(1, kernel.cluster_m // sms_per_tile)
-    launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n) * dims.batch
+    launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n)
+    launched *= dims.batch * splits
     concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
-    cost = COSTS.get((kernel.arch, kernel.schedule, kernel.tile_m, kernel.tile_n), UNKNOWN_COST)
+    cost = COSTS.get(
+        (
+            kernel.arch,
+            kernel.schedule,
+            kernel.tile_m,
+            kernel.tile_n,
+            kernel.cluster_m,
+            kernel.swap_ab,
+        ),
+        UNKNOWN_COST,
+    )
     rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
-    depth = round_up(max(dims.k, 1), kernel.tile_k)
+    depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
     per_wave = kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave
-    if pair and dims.m <= kernel.tile_m // 2:
+    if pair and rows <= kernel.tile_m // 2:
         per_wave *= 1 + IDLE_HALF_PENALTY
-    return Candidate(kernel, tiles_m, tiles_n, waves, waves * per_wave + cost.fixed)
+    operand_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
+    streaming = operand_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
+    cycles = max(waves * per_wave, streaming) + cost.fixed
+    if splits > 1:
+        partial_bytes = 2 * 4 * dims.m * dims.n * splits  # written, then read
+        cycles += REDUCTION_CYCLES + partial_bytes / REDUCTION_BYTES_PER_CYCLE
+    return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
 
 
 def rank(
     table: Sequence[KernelInfo], spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """All usable kernels, best first, and the others with the reason each is not usable."""
+    """All usable kernels, each with its best splits, best first; the others with the reason."""
     usable: list[Candidate] = []
     rejected: list[tuple[str, str]] = []
+    in_bytes = np.dtype(in_dtype).itemsize
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
-        if reason is None:
-            usable.append(evaluate(kernel, dims, target))
-        else:
+        if reason is None and spec.config is not None and spec.config.splits is not None:
+            reason = split_refusal(dims, spec.config.splits, in_bytes)
+        if reason is not None:
             rejected.append((kernel.name, reason))
+            continue
+        whole = evaluate(kernel, dims, target)
+        tiles = whole.tiles_m * whole.tiles_n * dims.batch
+        splits = possible_splits(spec, dims, in_bytes, tiles, target.sm_count)
+        usable.append(min((evaluate(kernel, dims, target, s) for s in splits), key=_order))
     usable.sort(key=_order)
     return usable, rejected
 
 
-def _order(candidate: Candidate) -> tuple[float, int, int, str]:
+def _order(candidate: Candidate) -> tuple[float, int, int, int, str]:
     kernel = candidate.kernel
     return (
         # The shorter predicted time wins.
         candidate.cycles,
-        # At equal time, less computed outside the matrix.
+        # At equal time, no second kernel,
+        candidate.splits,
+        # and less computed outside the matrix.
         candidate.tiles_m * candidate.tiles_n * kernel.tile_m * kernel.tile_n,
         # Then fewer, larger tiles: they read less.
         candidate.tiles_m * candidate.tiles_n,

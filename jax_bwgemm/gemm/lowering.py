@@ -122,7 +122,7 @@ def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str)
             selected = call.selection
             log_once(
                 f"{what}: {name} {selected.kernel.name}, raster {selected.raster_order}, "
-                f"swizzle {selected.swizzle}; {selected.reason}"
+                f"swizzle {selected.swizzle}, splits {selected.splits}; {selected.reason}"
             )
             return emit(call, lhs, rhs, out_shape(spec, dims))
         refusals.append((name, call))
@@ -148,7 +148,13 @@ def emit(
         target_name, workspace = runtime.EMULATED_GEMM_TARGET, runtime.emulated_workspace_bytes
     selected = call.selection
     scratch = workspace(
-        selected.kernel.name, padded.m, padded.n, padded.k, padded.batch, call.target.sm_count
+        selected.kernel.name,
+        padded.m,
+        padded.n,
+        padded.k,
+        padded.batch,
+        selected.splits,
+        call.target.sm_count,
     )
     out, _ = jax.ffi.ffi_call(
         target_name,
@@ -163,6 +169,7 @@ def emit(
             "kernel": selected.kernel.name,
             "raster_order": selected.raster_order,
             "swizzle": np.int64(selected.swizzle),
+            "splits": np.int64(selected.splits),
         },
     )
     return out[:, : dims.m, : dims.n].reshape(shape)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
+from jax_bwgemm import tuning
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
-from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
+from jax_bwgemm.gemm.spec import GemmSpec
 from jax_bwgemm.gemm.tile_schedule import tile_order
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning_cache import ProblemKey
 
 # Tile orders tried for the fastest kernels. Which of them differ depends on kernel and problem.
 ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 4, 2) for raster in ("n", "m"))
-SPLITS: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
-# K elements that a split must keep, for its mainloop to be worth starting.
-MIN_SPLIT_K = 512
-# Rounds of tiles that splits may make; with more, the unsplit kernel fills the GPU too.
-MAX_SPLIT_WAVES = 2
-# Cycles of the kernel that adds the partial results: launch, and each f32 it reads.
-REDUCE_FIXED, REDUCE_PER_ELEMENT = 4000, 0.0025
 # No kernel predicted to take this many times as long as the best is tried.
 MAX_PREDICTED_RATIO = 2.5
 
@@ -51,39 +47,6 @@ def spec_of(key: ProblemKey) -> GemmSpec:
     return GemmSpec(key.majors[0], key.majors[1], key.out_dtype)
 
 
-def split_refusal(key: ProblemKey, splits: int) -> str | None:
-    """Why a problem cannot be split so; None when it can."""
-    if key.batch != 1:
-        return f"a batch of {key.batch} cannot be split along K"
-    multiple = 8 * splits  # every part starts at a multiple of 16 bytes
-    return f"K={key.k} is no multiple of {multiple}" if key.k % multiple else None
-
-
-def possible_splits(key: ProblemKey, kernel: KernelInfo, target: Target) -> tuple[int, ...]:
-    """The numbers of parts that K can usefully be split into, 1 first."""
-    order = tile_order(kernel, key.m, key.n, key.batch, target.sm_count)
-    most = MAX_SPLIT_WAVES * target.sm_count // len(order.tiles)
-    return (
-        1,
-        *(
-            s
-            for s in SPLITS
-            if s <= most and key.k // s >= MIN_SPLIT_K and split_refusal(key, s) is None
-        ),
-    )
-
-
-def split_cycles(kernel: KernelInfo, dims: GemmDims, target: Target, splits: int) -> float:
-    """Predicted cycles of a kernel that treats ``splits`` parts of K as a batch."""
-    if splits == 1:
-        return heuristics.evaluate(kernel, dims, target).cycles
-    parts = dataclasses.replace(
-        dims, k=dims.k // splits, batch=splits, lhs_batch=splits, rhs_batch=splits
-    )
-    reduction = REDUCE_FIXED + REDUCE_PER_ELEMENT * dims.m * dims.n * splits
-    return heuristics.evaluate(kernel, parts, target).cycles + reduction
-
-
 def kernels_to_try(
     key: ProblemKey, table: Sequence[KernelInfo], target: Target, limit: int
 ) -> list[Choice]:
@@ -98,27 +61,24 @@ def kernels_to_try(
     Raises:
         ValueError: No kernel can run the problem.
     """
-    from jax_bwgemm import tuning  # which looks tuned choices up, and so imports this package
-
     selected = tuning.select_by_heuristic(spec_of(key), key.in_dtype, key.dims, target, table)
     if isinstance(selected, str):
         raise ValueError(f"{key}: {selected}")
     first = Choice(selected.kernel, selected.raster_order, selected.swizzle, selected.splits)
     usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, key.dims, target)
-    predicted = sorted(
-        (
-            (split_cycles(c.kernel, key.dims, target, splits), c.kernel.name, splits, c)
-            for c in usable
-            for splits in possible_splits(key, c.kernel, target)
-        ),
-        key=lambda row: row[:3],
-    )
-    in_bytes = 2 if key.in_dtype != "float32" else 4
+    spec, in_bytes = spec_of(key), np.dtype(key.in_dtype).itemsize
+    predicted = []
+    for whole in usable:
+        tiles = whole.tiles_m * whole.tiles_n * key.batch
+        for splits in heuristics.possible_splits(spec, key.dims, in_bytes, tiles, target.sm_count):
+            predicted.append(heuristics.evaluate(whole.kernel, key.dims, target, splits))
+    predicted.sort(key=lambda c: (c.cycles, c.kernel.name, c.splits))
     choices = [first]
     seen = {(first.kernel.name, first.splits)}
-    for cycles, name, splits, candidate in predicted:
-        if len(choices) == limit or cycles > MAX_PREDICTED_RATIO * predicted[0][0]:
+    for candidate in predicted:
+        if len(choices) == limit or candidate.cycles > MAX_PREDICTED_RATIO * predicted[0].cycles:
             break
+        name, splits = candidate.kernel.name, candidate.splits
         # Several splits of one kernel are alike; neighbours of the best are tried, not all.
         if (name, splits) in seen or sum(c.kernel.name == name for c in choices) >= 3:
             continue

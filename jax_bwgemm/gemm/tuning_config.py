@@ -7,6 +7,7 @@ import dataclasses
 from jax_bwgemm.runtime import KernelInfo
 
 SWIZZLES = (1, 2, 4, 8, 16)
+MAX_SPLITS = 64  # kMaxSplits of cc/gemm/split_k.h
 RASTER_ORDERS = ("heuristic", "m", "n")
 SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
 SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
@@ -41,8 +42,11 @@ class TuningConfig:
         schedule: Kernel schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm``
             (sm100).
         scheduler: Tile scheduler: ``persistent`` (sm90) or ``clc`` (sm100).
-        splits: Parts that K is split into.
-        swap_ab: Whether to compute the transposed problem.
+        splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
+            second kernel. A run-time attribute of every kernel; needs a batch of one and a K that
+            is a multiple of 8 times the parts.
+        swap_ab: Whether to compute the transposed problem, so that few rows fill a tile: then
+            ``tile_m`` and ``cluster_m`` lie along N, ``tile_n`` and ``cluster_n`` along M.
 
     Raises:
         ValueError: A value that no kernel could have.
@@ -69,6 +73,10 @@ class TuningConfig:
             self._check_int(field, multiple_of=8)
         for field in ("max_concurrent_steps", "splits"):
             self._check_int(field)
+        if self.splits is not None and self.splits > MAX_SPLITS:
+            raise ValueError(
+                f"TuningConfig: splits must be at most {MAX_SPLITS}, got {self.splits}"
+            )
         for field in ("cluster_m", "cluster_n"):
             self._check_choice(field, (1, 2, 4, 8, 16))
         if (self.cluster_m or 1) * (self.cluster_n or 1) > 16:
@@ -125,9 +133,7 @@ class TuningConfig:
             "cluster_n": kernel.cluster_n,
             "schedule": kernel.schedule,
             "scheduler": SCHEDULERS[kernel.arch],
-            # Properties every kernel of this build shares.
-            "splits": 1,
-            "swap_ab": False,
+            "swap_ab": kernel.swap_ab,
         }
         for field, value in actual.items():
             wanted = getattr(self, field)
