@@ -156,10 +156,17 @@ std::unique_ptr<Module> LoadModule(std::string text) { return Module::load(std::
 
 std::vector<std::string> ModuleKernels(Module& module) { return module.kernels(); }
 
-nb::list KernelParams(Module& module, const std::string& name) {
+// Decodes the kernel if it was not. The lock is only ever taken without the GIL: a running launch
+// takes the GIL now and then while it holds the lock.
+const Kernel& FindKernel(Module& module, const std::string& name) {
+  nb::gil_scoped_release no_gil;
   std::lock_guard lock(Session::Get().run_mutex());
+  return module.kernel(name);
+}
+
+nb::list KernelParams(Module& module, const std::string& name) {
   nb::list params;
-  for (const KernelParam& p : module.kernel(name).params) {
+  for (const KernelParam& p : FindKernel(module, name).params) {
     params.append(nb::make_tuple(p.name, p.size));
   }
   return params;
@@ -187,27 +194,23 @@ nb::dict LaunchModule(Module& module, const std::string& kernel, const std::vect
   }
   RegisterBuffers(memory, std::move(ranges));
 
-  std::vector<uint8_t> params;
-  std::vector<const void*> pointers;
-  for (const nb::bytes& arg : args) pointers.push_back(arg.c_str());
-  {
-    std::lock_guard lock(session.run_mutex());
-    const Kernel& k = module.kernel(kernel);
-    if (args.size() != k.params.size()) {
-      throw Error(ErrorKind::kLaunch, 0,
-                  "kernel '" + kernel + "' takes " + std::to_string(k.params.size()) +
-                      " arguments, got " + std::to_string(args.size()));
-    }
-    for (size_t i = 0; i < args.size(); ++i) {
-      if (args[i].size() != k.params[i].size) {
-        throw Error(ErrorKind::kLaunch, 0,
-                    "argument " + std::to_string(i) + " ('" + k.params[i].name + "') of kernel '" +
-                        kernel + "' has " + std::to_string(args[i].size()) + " bytes, expected " +
-                        std::to_string(k.params[i].size));
-      }
-    }
-    params = pack_params(k, pointers.data());
+  const Kernel& k = FindKernel(module, kernel);
+  if (args.size() != k.params.size()) {
+    throw Error(ErrorKind::kLaunch, 0,
+                "kernel '" + kernel + "' takes " + std::to_string(k.params.size()) +
+                    " arguments, got " + std::to_string(args.size()));
   }
+  std::vector<const void*> pointers;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].size() != k.params[i].size) {
+      throw Error(ErrorKind::kLaunch, 0,
+                  "argument " + std::to_string(i) + " ('" + k.params[i].name + "') of kernel '" +
+                      kernel + "' has " + std::to_string(args[i].size()) + " bytes, expected " +
+                      std::to_string(k.params[i].size));
+    }
+    pointers.push_back(args[i].c_str());
+  }
+  const std::vector<uint8_t> params = pack_params(k, pointers.data());
 
   bool interrupted = false;
   const auto keep_going = [&] {
