@@ -6,11 +6,12 @@ import concurrent.futures
 import functools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from jax.extend import backend as jax_backend
 
 from jax_bwgemm import runtime, tuning_files
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm import heuristics, search_space
+from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.gemm.support import log_once
 from jax_bwgemm.runtime import KernelInfo
@@ -115,8 +116,9 @@ def _usable(
         reason: str | None = "is not in this build"
     else:
         reason = heuristics.kernel_mismatch(kernel, spec, key.in_dtype, target.arch)
-        if reason is None and entry.splits > 1:
-            reason = search_space.split_refusal(key, entry.splits)
+        if reason is None:
+            in_bytes = np.dtype(key.in_dtype).itemsize
+            reason = heuristics.split_refusal(key.dims, entry.splits, in_bytes)
     if kernel is None or reason is not None:
         log_once(f"{key}: kernel {entry.kernel} of {source} is ignored: {reason}")
         return None

@@ -245,16 +245,11 @@ def test_a_problem_without_kernels_is_an_error() -> None:
         search_space.kernels_to_try(key(8, 8, 8), [], SM90, 12)
 
 
-@pytest.mark.parametrize(
-    ("problem", "splits", "reason"),
-    [
-        (key(8, 8, 4096), 4, None),
-        (key(8, 8, 4096, batch=2), 2, "a batch of 2 cannot be split along K"),
-        (key(8, 8, 4104), 2, "K=4104 is no multiple of 16"),
-    ],
-)
-def test_split_refusals(problem: ProblemKey, splits: int, reason: str | None) -> None:
-    assert search_space.split_refusal(problem, splits) == reason
+def test_splits_are_tried_where_tiles_are_few() -> None:
+    deep = search_space.kernels_to_try(key(384, 384, 16384), runtime.kernels(), SM90, 12)
+    assert {c.splits for c in deep} - {1}
+    large = search_space.kernels_to_try(key(8192, 8192, 8192), runtime.kernels(), SM90, 12)
+    assert {c.splits for c in large} == {1}
 
 
 # --- the result ---
