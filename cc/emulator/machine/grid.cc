@@ -331,8 +331,6 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
 
 void Launch::warp_exited(Warp& w) {
   warps_.erase(std::find(warps_.begin(), warps_.end(), &w));
-  register_files_.push_back(std::move(w.storage_));
-  w.regs_ = nullptr;
   Cta& cta = *w.cta_;
   progress();
   --cta.live_warps_;
@@ -352,7 +350,11 @@ void Launch::warp_exited(Warp& w) {
 }
 
 void Launch::retire(Cluster& cluster) {
-  for (auto& cta : cluster.ctas_) ++cta->sm_->free_slots;
+  for (auto& cta : cluster.ctas_) {
+    ++cta->sm_->free_slots;
+    // Not earlier: asynchronous operations of a warp may use its registers after it has exited.
+    for (auto& warp : cta->warps_) register_files_.push_back(std::move(warp->storage_));
+  }
   ++finished_clusters_;
   resident_.erase(std::find_if(resident_.begin(), resident_.end(),
                                [&](const auto& c) { return c.get() == &cluster; }));

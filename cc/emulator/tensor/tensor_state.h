@@ -66,6 +66,7 @@ struct SmTensor : Extension {
 };
 
 struct CtaTensor : Extension {
+  std::vector<std::unique_ptr<Extension>> warpgroups;  // of wgmma.cc
   bool relinquished = false;  // tcgen05.relinquish_alloc_permit was executed
 };
 
@@ -86,8 +87,10 @@ struct LaunchTensor : Extension {
 struct WarpTensor : Extension {
   std::vector<Holds> uncommitted;     // per lane: tcgen05 operations since the last commit
   std::vector<GroupHolds> bulk;       // per lane: sources of bulk stores
-  GroupHolds wgmma;                   // operands of wgmma in shared memory
   bool wgmma_fenced = false;          // a wgmma.fence was executed
+  // Operands of wgmma in shared memory, by committed group. The warps of a warpgroup share each.
+  std::vector<std::shared_ptr<Holds>> wgmma_open;
+  std::deque<std::vector<std::shared_ptr<Holds>>> wgmma_committed;
   Holds loads;                        // tcgen05.ld since wait::ld
   Holds stores;                       // tcgen05.st since wait::st
   uint32_t stores_in_flight = 0;

@@ -51,6 +51,28 @@ std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand
   return start;
 }
 
+uint32_t distinct_lanes(Warp& warp, const TensorOperand& operand,
+                        std::initializer_list<Address> others, uint32_t mask) {
+  const auto same = [&](int a, int b) {
+    if (warp.address(operand.map, a) != warp.address(operand.map, b)) return false;
+    for (int i = 0; i < operand.rank; ++i) {
+      const uint32_t* values = warp.r32(operand.coordinates[i]);
+      if (values[a] != values[b]) return false;
+    }
+    for (const Address& other : others) {
+      if (warp.address(other, a) != warp.address(other, b)) return false;
+    }
+    return true;
+  };
+  uint32_t distinct = 0;
+  for_lanes(mask, [&](int lane) {
+    bool repeated = false;
+    for_lanes(distinct, [&](int lower) { repeated = repeated || same(lower, lane); });
+    if (!repeated) distinct |= 1u << lane;
+  });
+  return distinct;
+}
+
 std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
                                  const Warp::SharedRef& barrier, bool multicast, uint32_t cta_mask,
                                  int cta_group) {
@@ -70,9 +92,10 @@ std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
   if (!multicast) {
     add(*to.cta);
     if (all[0].barrier_cta != barrier.cta) {
-      warp.fault("the mbarrier is in CTA rank %u, the destination in rank %u: they must be in the same "
-                 "CTA%s",
-                 barrier.cta->rank(), to.cta->rank(), cta_group == 2 ? " pair" : "");
+      warp.fault(
+          "the mbarrier is in CTA rank %u, the destination in rank %u: they must be in the same "
+          "CTA%s",
+          barrier.cta->rank(), to.cta->rank(), cta_group == 2 ? " pair" : "");
     }
     return all;
   }

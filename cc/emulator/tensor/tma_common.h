@@ -1,6 +1,7 @@
 // What the bulk-copy instructions share: operands, destinations in a cluster, data movement.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operan
 // The tensor map that `lane` names; faults where it is none, is invalid or has another rank.
 TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane);
 std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane);
+
+// The lanes of `mask` whose operands no lower lane has. A tensor copy is issued by the warp, not by its
+// threads: lanes that name the same copy ask for it once (kernels rely on it, reductions above all).
+uint32_t distinct_lanes(Warp& warp, const TensorOperand& operand,
+                        std::initializer_list<Address> others, uint32_t mask);
 
 // One CTA's copy of the data and the barrier told about it.
 struct Delivery {

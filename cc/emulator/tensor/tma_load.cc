@@ -85,13 +85,16 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
 }
 
 Step exec_load(Warp& warp, const Instr& in, uint32_t mask) {
-  for_lanes(mask, [&](int lane) { load(warp, *static_cast<const LoadArgs*>(in.aux), lane); });
+  const auto& args = *static_cast<const LoadArgs*>(in.aux);
+  for_lanes(distinct_lanes(warp, args.source, {args.to, args.barrier}, mask),
+            [&](int lane) { load(warp, args, lane); });
   return Step::kNext;
 }
 
 }  // namespace
 
-// cp.async.bulk.tensor...global.mbarrier::complete_tx::bytes; the other direction is in tma_store.cc.
+// cp.async.bulk.tensor...global.mbarrier::complete_tx::bytes; the other direction is in
+// tma_store.cc.
 void decode_tensor_load(Decoder& d) {
   auto* args = d.make_aux<LoadArgs>();
   const std::string_view group = d.mod_one_of({"cta_group::1", "cta_group::2"});

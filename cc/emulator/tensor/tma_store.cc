@@ -71,7 +71,8 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
   op->operation = args.operation;
   if (args.reduces) {
     const char* problem = reduce_problem(args.operation, reduce_type(op->map.type));
-    if (problem != nullptr) warp.fault("tensor map of type %s: %s", type_name(op->map.type), problem);
+    if (problem != nullptr)
+      warp.fault("tensor map of type %s: %s", type_name(op->map.type), problem);
   }
   std::vector<ByteRange> ranges;
   if (box_footprint(op->map) == op->box.bytes) {
@@ -88,7 +89,9 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
 }
 
 Step exec_store(Warp& warp, const Instr& in, uint32_t mask) {
-  for_lanes(mask, [&](int lane) { store(warp, *static_cast<const StoreArgs*>(in.aux), lane); });
+  const auto& args = *static_cast<const StoreArgs*>(in.aux);
+  for_lanes(distinct_lanes(warp, args.to, {args.from}, mask),
+            [&](int lane) { store(warp, args, lane); });
   return Step::kNext;
 }
 

@@ -1,5 +1,8 @@
-// wgmma.mma_async, .fence, .commit_group and .wait_group (SM90): PTX ISA 9.7.15. Each warp of a
-// warpgroup computes its own 16 of the 64 rows; nothing but barriers ties the four together.
+// wgmma.mma_async, .fence, .commit_group and .wait_group (SM90): PTX ISA 9.7.15. The four warps of
+// a warpgroup, 16 of the 64 rows each, execute it together: it starts when all have issued it, and
+// is done for all at once, so that a warp that has waited may speak for the others.
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "emulator/tensor/instr_descriptor.h"
@@ -24,49 +27,102 @@ struct WgmmaArgs {
   bool saturate = false;
 };
 
+constexpr uint32_t kWarpsPerGroup = 4;
+
 // Registers and shared memory are read, and registers written, when it completes.
 struct WgmmaOp : AsyncOp {
+  struct Part {
+    Warp* warp = nullptr;
+    TileChunks a;  // this warp's rows
+    uint64_t group = 0;
+  };
   const WgmmaArgs* args;
-  Warp* warp;
   AccumulatorRule rule;
-  TileChunks a;  // this warp's rows
+  uint64_t a_bits = 0, b_bits = 0;  // descriptors
   TileChunks b;
-  uint64_t group = 0;
+  Part parts[kWarpsPerGroup];
+  std::shared_ptr<Holds> operands = std::make_shared<Holds>();
 
   bool step(Launch& launch) override {
     const WgmmaShape& s = args->shape;
-    const uint8_t* memory = warp->cta().shared().data(0);
-    std::vector<float> a_rows(size_t{kWgmmaRows} * s.k);
-    if (args->a.empty()) {
-      gather_tile(a, memory, args->negate_a, false, a_rows.data());
-    } else {
-      const uint32_t* registers[4];
-      for (int r = 0; r < 4; ++r) registers[r] = warp->r32(args->a[r]);
-      load_a_fragment(s, registers, args->negate_a, a_rows.data());
-    }
+    const uint8_t* memory = parts[0].warp->cta().shared().data(0);
     std::vector<float> b_columns(static_cast<size_t>(s.n) * s.k);
     gather_tile(b, memory, args->negate_b, true, b_columns.data());
+    for (const Part& part : parts) multiply(part, memory, b_columns.data());
+    for (const Part& part : parts) {
+      part.warp->wgmma_groups().read_done(part.group);
+      part.warp->wgmma_groups().done(part.group);
+      launch.wake(wait_key(part.warp, kWgmmaKey));
+    }
+    return true;
+  }
+
+  void multiply(const Part& part, const uint8_t* memory, const float* b_columns) {
+    const WgmmaShape& s = args->shape;
+    std::vector<float> a_rows(size_t{kWgmmaRows} * s.k);
+    if (args->a.empty()) {
+      gather_tile(part.a, memory, args->negate_a, false, a_rows.data());
+    } else {
+      const uint32_t* registers[4];
+      for (int r = 0; r < 4; ++r) registers[r] = part.warp->r32(args->a[r]);
+      load_a_fragment(s, registers, args->negate_a, a_rows.data());
+    }
     std::vector<uint32_t*> registers;
-    for (const Row row : args->d) registers.push_back(warp->r32(row));
+    for (const Row row : args->d) registers.push_back(part.warp->r32(row));
     std::vector<uint32_t> cells(size_t{kWgmmaRows} * s.n);
     load_accumulators(s, registers, cells.data());
     for (int row = 0; row < kWgmmaRows; ++row) {
-      update_cells(rule, &a_rows[static_cast<size_t>(row) * s.k], b_columns.data(), s.n, s.n, s.k,
+      update_cells(rule, &a_rows[static_cast<size_t>(row) * s.k], b_columns, s.n, s.n, s.k,
                    &cells[static_cast<size_t>(row) * s.n]);
     }
     store_accumulators(s, cells.data(), registers);
-    warp->wgmma_groups().read_done(group);
-    warp->wgmma_groups().done(group);
-    launch.wake(wait_key(warp, kWgmmaKey));
-    return true;
   }
 };
+
+struct Warpgroup : Extension {
+  std::deque<std::unique_ptr<WgmmaOp>> gathering;  // issued by some of the warps, oldest first
+  uint64_t started = 0;                            // operations that all four have issued
+  uint64_t issued[kWarpsPerGroup] = {0, 0, 0, 0};
+};
+
+Warpgroup& warpgroup_of(Warp& warp) {
+  auto& groups = tensor_of(warp.cta()).warpgroups;
+  const size_t index = warp.index() / kWarpsPerGroup;
+  if ((index + 1) * kWarpsPerGroup > warp.cta().warps().size()) {
+    warp.fault("wgmma needs a whole warpgroup; the CTA has %zu warps", warp.cta().warps().size());
+  }
+  if (groups.size() <= index) groups.resize(index + 1);
+  if (groups[index] == nullptr) groups[index] = std::make_unique<Warpgroup>();
+  return static_cast<Warpgroup&>(*groups[index]);
+}
 
 SmemDescriptor decode_smem(Warp& warp, uint64_t bits, const char* what) {
   SmemDescriptor descriptor;
   std::string error;
-  if (!decode_wgmma_descriptor(bits, &descriptor, &error)) warp.fault("%s: %s", what, error.c_str());
+  if (!decode_wgmma_descriptor(bits, &descriptor, &error))
+    warp.fault("%s: %s", what, error.c_str());
   return descriptor;
+}
+
+// The first of the four warps decodes the descriptors and takes hold of the operands.
+std::unique_ptr<WgmmaOp> start(Warp& warp, const WgmmaArgs& args, bool use_input) {
+  const WgmmaShape& s = args.shape;
+  auto op = std::make_unique<WgmmaOp>();
+  op->args = &args;
+  op->rule = {s.d, use_input, 1.0f, args.saturate};
+  if (args.a.empty()) {
+    op->a_bits = warp.r64(args.a_desc)[0];
+    const SmemDescriptor a = decode_smem(warp, op->a_bits, "A");
+    const TileChunks tile = tile_chunks(a, args.a_major, s.a, 64, s.k);
+    op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(tile), warp.origin());
+    for (uint32_t i = 0; i < kWarpsPerGroup; ++i) {
+      op->parts[i].a = slice_rows(tile, static_cast<int>(i) * kWgmmaRows, kWgmmaRows);
+    }
+  }
+  op->b_bits = warp.r64(args.b_desc)[0];
+  op->b = tile_chunks(decode_smem(warp, op->b_bits, "B"), args.b_major, s.b, s.n, s.k);
+  op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(op->b), warp.origin());
+  return op;
 }
 
 Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
@@ -78,28 +134,33 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   const uint32_t use_input = warp.pred(args.use_input);
   if (use_input != 0 && use_input != kFullMask) warp.fault("scale-d differs between lanes");
   Launch& launch = warp.launch();
-  auto op = std::make_unique<WgmmaOp>();
-  op->args = &args;
-  op->warp = &warp;
-  op->rule = {s.d, use_input != 0, 1.0f, args.saturate};
-  Holds& holds = state.wgmma.open();
-  if (args.a.empty()) {
-    const SmemDescriptor a = decode_smem(warp, warp.r64(args.a_desc)[0], "A");
-    op->a = slice_rows(tile_chunks(a, args.a_major, s.a, 64, s.k),
-                       static_cast<int>(warp.index() % 4) * kWgmmaRows, kWgmmaRows);
-    holds.read_shared(launch, warp.cta(), merge_chunks(op->a), warp.origin());
+  Warpgroup& group = warpgroup_of(warp);
+  const uint32_t rank = warp.index() % kWarpsPerGroup;
+  const size_t position = static_cast<size_t>(group.issued[rank]++ - group.started);
+  if (position == group.gathering.size()) {
+    group.gathering.push_back(start(warp, args, use_input != 0));
   }
-  const SmemDescriptor b = decode_smem(warp, warp.r64(args.b_desc)[0], "B");
-  op->b = tile_chunks(b, args.b_major, s.b, s.n, s.k);
-  holds.read_shared(launch, warp.cta(), merge_chunks(op->b), warp.origin());
-  op->group = warp.wgmma_groups().join();
-  const uint64_t flops = uint64_t{2} * kWgmmaRows * s.n * s.k;
-  op->trace_arg = flops;
-  // One instruction is four warps' work.
-  launch.stats().mma_instructions += warp.index() % 4 == 0;
-  launch.stats().mma_flops += flops;
+  WgmmaOp& op = *group.gathering[position];
+  if (op.args != &args) warp.fault("the warps of a warpgroup execute different instructions");
+  if (op.rule.use_input != (use_input != 0) || op.b_bits != warp.r64(args.b_desc)[0] ||
+      (args.a.empty() && op.a_bits != warp.r64(args.a_desc)[0])) {
+    warp.fault("the descriptors or scale-d of the warps of a warpgroup differ");
+  }
+  op.parts[rank].warp = &warp;
+  op.parts[rank].group = warp.wgmma_groups().join();
+  state.wgmma_open.push_back(op.operands);
   ++launch.warp_stats(warp.origin()).mma;
-  launch.submit(warp, std::move(op), reinterpret_cast<uintptr_t>(&warp) | 1);
+  for (const WgmmaOp::Part& part : op.parts) {
+    if (part.warp == nullptr) return Step::kNext;
+  }
+  // Warps issue in program order, so the complete operation is the oldest one.
+  const uint64_t flops = uint64_t{2} * 64 * s.n * s.k;
+  op.trace_arg = flops;
+  ++launch.stats().mma_instructions;
+  launch.stats().mma_flops += flops;
+  ++group.started;
+  launch.submit(warp, std::move(group.gathering.front()), reinterpret_cast<uintptr_t>(&group) | 1);
+  group.gathering.pop_front();
   return Step::kNext;
 }
 
@@ -162,7 +223,9 @@ Step exec_fence(Warp& warp, const Instr&, uint32_t) {
 
 Step exec_commit(Warp& warp, const Instr&, uint32_t) {
   warp.wgmma_groups().commit();
-  tensor_of(warp).wgmma.commit();
+  WarpTensor& state = tensor_of(warp);
+  state.wgmma_committed.push_back(std::move(state.wgmma_open));
+  state.wgmma_open.clear();
   return Step::kNext;
 }
 
@@ -183,7 +246,11 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t) {
     info.b = pending;
     return warp.block(wait_key(&warp, kWgmmaKey), info);
   }
-  tensor_of(warp).wgmma.release_all_but(allowed);
+  auto& committed = tensor_of(warp).wgmma_committed;
+  while (committed.size() > allowed) {
+    for (const auto& operands : committed.front()) operands->release();
+    committed.pop_front();
+  }
   return Step::kNext;
 }
 
