@@ -1,7 +1,8 @@
 """Every SM90 kernel in the emulator against the same kernel on a real Hopper GPU.
 
-    python tools/compare_emulator_h200.py emulate --out emulated.npz     # any machine
-    python tools/compare_emulator_h200.py gpu --emulated emulated.npz    # one with an H100 or H200
+    python tools/compare_emulator_h200.py both                           # with an H100 or H200
+    python tools/compare_emulator_h200.py emulate --out emulated.npz     # or first on any machine,
+    python tools/compare_emulator_h200.py gpu --emulated emulated.npz    # then on one with the GPU
 
 Inputs are made from fixed seeds on both sides, so only results travel. On small integers both must
 agree bit for bit. On normal values both are sums of K products in some order; a tensor core
@@ -26,22 +27,25 @@ from jax_bwgemm.emulator.gemm import operand_shapes, reference, run_gemm
 from jax_bwgemm.runtime import KernelInfo
 
 
-def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int]]:
-    """M, N, K, batch: one tile, every edge ragged with K several times around, and a batch."""
+def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int, int]]:
+    """M, N, K, batch, splits: one tile; every edge ragged, with K several times around the
+    pipeline; a batch; and K in two parts.
+    """
     tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
-    yield tm, tn, 2 * tk, 1
-    yield tm + 40, tn + 24, (kernel.stages + 2) * tk + 8, 1
-    yield 72, 136, 3 * tk, 3
+    yield tm, tn, 2 * tk, 1, 1
+    yield tm + 40, tn + 24, (kernel.stages + 2) * tk + 8, 1, 1
+    yield 72, 136, 3 * tk, 3, 1
+    yield tm, tn, 6 * tk, 1, 2
 
 
 def cases(
     kernels: tuple[KernelInfo, ...],
-) -> Iterator[tuple[str, KernelInfo, np.ndarray, np.ndarray]]:
-    """Key, kernel and operands of every comparison."""
+) -> Iterator[tuple[str, KernelInfo, np.ndarray, np.ndarray, int]]:
+    """Key, kernel, operands and splits of every comparison."""
     for kernel in kernels:
-        for m, n, k, batch in problems(kernel):
+        for m, n, k, batch, splits in problems(kernel):
             for values in ("integers", "normal"):
-                key = f"{kernel.name}/{m}x{n}x{k}x{batch}/{values}"
+                key = f"{kernel.name}/{m}x{n}x{k}x{batch}s{splits}/{values}"
                 seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
                 rng = np.random.default_rng(seed)
                 a, b = (
@@ -50,16 +54,16 @@ def cases(
                     .astype(jnp.dtype(kernel.in_dtype))
                     for s in operand_shapes(kernel, m, n, k, batch)
                 )
-                yield key, kernel, a, b
+                yield key, kernel, a, b, splits
 
 
-def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray, splits: int) -> np.ndarray:
     """The compiled kernel, called as `run_gemm` calls the emulated one."""
     m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
     n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
     batch = a.shape[0]
     gpu = jax.devices("gpu")[0]
-    scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, 1, gpu.core_count)
+    scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, splits, gpu.core_count)
     with jax.default_device(gpu):
         out, _ = jax.ffi.ffi_call(
             runtime.GEMM_TARGET,
@@ -74,7 +78,7 @@ def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
                 "kernel": kernel.name,
                 "raster_order": "heuristic",
                 "swizzle": np.int64(1),
-                "splits": np.int64(1),
+                "splits": np.int64(splits),
             },
         )
         return np.asarray(out)
@@ -90,37 +94,54 @@ def allowed(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return bound
 
 
+def emulated_kernels() -> tuple[KernelInfo, ...]:
+    """The Hopper kernels of the emulator's build."""
+    return tuple(k for k in runtime.emulated_kernels() if k.arch == "sm90")
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The same bytes as unsigned integers, which compare bit for bit and survive npz."""
+    return array.view(f"u{array.dtype.itemsize}")
+
+
 def emulate(path: str) -> int:
-    """Runs every case in the emulator and stores the results as raw bits."""
-    kernels = tuple(k for k in runtime.emulated_kernels() if k.arch == "sm90")
-    results: dict[str, np.ndarray] = {}
+    """Runs every case in the emulator and stores the results."""
+    kernels = emulated_kernels()
     started = time.perf_counter()
     with emulator.configure(sm_count=4):
-        for key, kernel, a, b in cases(kernels):
-            out = run_gemm(kernel, a, b)
-            results[key] = out.view(f"u{out.dtype.itemsize}")
+        results = {
+            key: bits(run_gemm(kernel, a, b, splits=splits))
+            for key, kernel, a, b, splits in cases(kernels)
+        }
     np.savez_compressed(path, **results)
     seconds = time.perf_counter() - started
     print(f"{len(results)} results of {len(kernels)} kernels in {seconds:.0f} s, stored in {path}")
     return 0 if kernels else 2
 
 
-def compare(path: str) -> int:
-    """Runs every case on the GPU and compares; returns 0 when all agree."""
+def compare(path: str | None) -> int:
+    """Runs every case on the GPU and compares; returns 0 when all agree.
+
+    Args:
+        path: Stored results of the emulator; None runs the emulator here.
+    """
     kernels = tuple(k for k in runtime.kernels() if k.arch == "sm90")
-    stored = np.load(path)
+    if kernels != emulated_kernels():
+        print("the emulator was built with other kernels than the GPU module")
+        return 2
+    stored = None if path is None else np.load(path)
     counts = {"integers": 0, "normal": 0}
     bad, identical, worst = 0, 0, 0.0
-    for key, kernel, a, b in cases(kernels):
-        if key not in stored:
-            print(f"MISSING {key}")
-            bad += 1
-            continue
+    for key, kernel, a, b, splits in cases(kernels):
         values = key.rsplit("/", 1)[1]
-        gpu = run_on_gpu(kernel, a, b)
-        emulated = stored[key].view(gpu.dtype)
+        gpu = run_on_gpu(kernel, a, b, splits)
+        if stored is None:
+            with emulator.configure(sm_count=4):
+                emulated = run_gemm(kernel, a, b, splits=splits)
+        else:
+            emulated = stored[key].view(gpu.dtype)
         counts[values] += 1
-        same = np.array_equal(gpu.view(stored[key].dtype), stored[key])
+        same = np.array_equal(bits(gpu), bits(emulated))
         identical += same
         if values == "integers":
             exact = reference(kernel, a, b).astype(np.float32).astype(gpu.dtype)
@@ -143,10 +164,13 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("both")
     commands.add_parser("emulate").add_argument("--out", required=True)
     commands.add_parser("gpu").add_argument("--emulated", required=True)
     args = parser.parse_args()
-    return emulate(args.out) if args.command == "emulate" else compare(args.emulated)
+    if args.command == "emulate":
+        return emulate(args.out)
+    return compare(None if args.command == "both" else args.emulated)
 
 
 if __name__ == "__main__":
