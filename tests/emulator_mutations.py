@@ -327,7 +327,9 @@ def main() -> None:
     print("| fault | caught by | on seed | report |\n|---|---|---|---|")
     for mutation, outcome in outcomes():
         report = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
-        print(f"| {mutation.name} | {outcome.caught_by} | {outcome.seeds} | {report[:150]} |")
+        # Without the text of the PTX line, which follows the last colon.
+        report = report.rpartition(": ")[0] if report.startswith("line ") else report
+        print(f"| {mutation.name} | {outcome.caught_by} | {outcome.seeds} | {report} |")
 
 
 if __name__ == "__main__":
