@@ -1,6 +1,7 @@
 """A model of how long a kernel takes, from tiles, waves and bytes.
 
-cost_fit.py fits it to H200 and says how well it holds; cost_table.py prints what it expects of B200.
+cost_fit.py fits it to H200 and says how well it holds; cost_table.py prints what it expects of
+B200.
 
 The tiles and waves come from the mirror of the kernels' tile schedulers
 (jax_bwgemm/gemm/tile_schedule.py). One multiprocessor's time for a tile is the slower of
@@ -67,12 +68,12 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.9103,
-    l2_bytes=43.84,
-    sharpness=4.167,
-    epilogue_bytes=21.42,
-    outside=1.422,
-    launch_cycles=3007,
+    efficiency=0.8977,
+    l2_bytes=44.11,
+    sharpness=4.568,
+    epilogue_bytes=21.46,
+    outside=1.447,
+    launch_cycles=3058,
 )
 
 
@@ -156,8 +157,8 @@ def operand_bytes(
 ) -> float:
     """Operand bytes from device memory: once each if L2 holds them, else as each wave needs them.
 
-    A wave reads the rows of A and columns of B that its tiles touch and that the wave before did
-    not leave in L2.
+    A wave reads the rows of A and columns of B that its tiles touch, each once, since its tiles
+    proceed along K together. What it read is there for the next wave if all of it fits into L2.
     """
     k = shape.k / splits
     row, column = order.tile_rows * k * 2, order.tile_columns * k * 2
@@ -170,7 +171,8 @@ def operand_bytes(
         rows = {(tile.batch, tile.row) for tile in inside}
         columns = {(tile.batch, tile.column) for tile in inside}
         total += len(rows - left[0]) * row + len(columns - left[1]) * column
-        left = (rows, columns)
+        fits = len(rows) * row + len(columns) * column <= l2_mb * 1e6
+        left = (rows, columns) if fits else (set(), set())
     return max(total, once)
 
 
