@@ -137,6 +137,7 @@ struct Mad24 {
 
 template <typename Op>
 ExecFn binary_any(Type t) {
+  if (t.lanes != 1) return nullptr;
   const bool s = t.is_signed();
   switch (t.bits) {
     case 16:
@@ -154,6 +155,7 @@ ExecFn binary_any(Type t) {
 }
 template <typename Op>
 ExecFn ternary_any(Type t) {
+  if (t.lanes != 1) return nullptr;
   const bool s = t.is_signed();
   switch (t.bits) {
     case 16:
@@ -223,16 +225,17 @@ void decode_div_rem(Decoder& d) {
 void decode_mul(Decoder& d) {
   if (d.mod("wide")) {
     const Type t = d.type();
+    if (!t.is_int() || (t.bits != 16 && t.bits != 32))
+      d.unsupported("type ." + std::string(t.name));
     const bool s = t.is_signed();
     decode_operands(d, 2, 2 * t.bits, t.bits);
-    if (t.bits == 16)
+    if (t.bits == 16) {
       d.out().exec = s ? exec_binary<int32_t, int16_t, int16_t, MulWide<int32_t>>
                        : exec_binary<uint32_t, uint16_t, uint16_t, MulWide<uint32_t>>;
-    else if (t.bits == 32)
+    } else {
       d.out().exec = s ? exec_binary<int64_t, int32_t, int32_t, MulWide<int64_t>>
                        : exec_binary<uint64_t, uint32_t, uint32_t, MulWide<uint64_t>>;
-    else
-      d.unsupported("type ." + std::string(t.name));
+    }
     return;
   }
   const std::string_view half = d.mod_one_of({"lo", "hi"});
