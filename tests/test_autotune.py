@@ -30,6 +30,10 @@ from jax_bwgemm.gemm.search_space import Choice
 from jax_bwgemm.tuning_bench import Bench
 from jax_bwgemm.tuning_cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
 
+without_gpu = pytest.mark.skipif(
+    runtime.local_target().target is not None, reason="this process has a GPU"
+)
+
 SM90 = make_target("sm90")
 H200 = TunedDevice("NVIDIA H200", "sm90", 132)
 BF16 = jnp.bfloat16
@@ -296,6 +300,7 @@ def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
     assert tuning_files.load(tmp_path / "mine.json") == got
 
 
+@without_gpu
 def test_no_gpu_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="autotune measures on a GPU: this process has no CUDA"):
         bw.autotune(bw.matmul, array(8, 8), array(8, 8))
@@ -582,6 +587,7 @@ def test_the_command_writes_the_cache_and_files(
     assert run_command("--shapes", "512,512,512", "--budget", "0", "--out", out, "--merge") == 1
 
 
+@without_gpu
 def test_the_command_says_what_is_wrong(
     capsys: pytest.CaptureFixture, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

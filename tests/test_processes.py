@@ -106,7 +106,7 @@ def test_symbolic_shapes_are_left_to_xla() -> None:
         lambda p, q: bw.matmul(p, q),
         lambda p, q: bw.dot_general(p, q, numbers),
     ):
-        exported = jax.export.export(jax.jit(f))(a, w)
+        exported = jax.export.export(jax.jit(f), platforms=["cpu"])(a, w)
         assert (np.asarray(exported.call(x, np.ones(w.shape, w.dtype))) == 16).all()
     with pytest.raises(NotImplementedError) as caught:
         jax.export.export(jax.jit(lambda p, q: bw.matmul(p, q, implementation="cutlass")))(a, w)
@@ -222,14 +222,14 @@ def test_two_processes(tmp_path: Path) -> None:
 IMPORT_TIME = """
 import time
 import jax
-start = time.perf_counter()
+start = time.process_time()
 import jax_bwgemm
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 
 def test_import_is_cheap() -> None:
-    """At most 100 ms over importing jax. The best of three: other programs run here too."""
+    """At most 100 ms over importing jax, of processor time: other programs run here too."""
     times = [float(finish(start(IMPORT_TIME))[0].splitlines()[-1]) for _ in range(3)]
     assert min(times) <= 0.1, times
 
