@@ -1,4 +1,4 @@
-// Loads, stores, prefetches, cache hints and fences (PTX ISA 9.7.9.8 - 9.7.9.18, 9.7.13.5).
+// Loads, stores, prefetches, cache hints and fences (PTX ISA 9.7.9.8 - 9.7.9.18, 9.7.13.4).
 #include <cstring>
 
 #include "emulator/isa/isa.h"
@@ -387,13 +387,13 @@ void register_memory(IsaTable& t) {
   t.add({"ld", decode_ld, "9.7.9.8"});
   t.add({"ldu", decode_ld, "9.7.9.10"});
   t.add({"st", decode_st, "9.7.9.11"});
-  t.add({"prefetch", decode_prefetch, "9.7.9.16"});
-  t.add({"prefetchu", decode_prefetch, "9.7.9.16"});
-  t.add({"applypriority", decode_discard, "9.7.9.17"});
-  t.add({"discard", decode_discard, "9.7.9.18"});
+  t.add({"prefetch", decode_prefetch, "9.7.9.15"});
+  t.add({"prefetchu", decode_prefetch, "9.7.9.15"});
+  t.add({"applypriority", decode_discard, "9.7.9.16"});
+  t.add({"discard", decode_discard, "9.7.9.17"});
   t.add({"createpolicy", decode_createpolicy, "9.7.9.18"});
-  t.add({"fence", decode_fence, "9.7.13.5"});
-  t.add({"membar", decode_membar, "9.7.13.5"});
+  t.add({"fence", decode_fence, "9.7.13.4"});
+  t.add({"membar", decode_membar, "9.7.13.4"});
 }
 
 }  // namespace bwgemm::emulator
