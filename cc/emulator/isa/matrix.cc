@@ -76,22 +76,6 @@ Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
-// 16x8 matrices of bytes, stored transposed: lane t holds, of matrix m, the elements (rows 4 (t %
-// 4) .., column t / 4) in one register; memory rows have 16 bytes (stmatrix.m16n8.trans.b8).
-Step exec_stmatrix_b8(Warp& w, const Instr& in, uint32_t mask) {
-  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
-  if (mask != kFullMask) w.fault("stmatrix needs all 32 lanes");
-  for (int m = 0; m < a.count; ++m) {
-    uint8_t rows[8][16];
-    const uint32_t* s = w.r32(a.rows[m]);
-    for (int lane = 0; lane < kWarpSize; ++lane)
-      std::memcpy(&rows[lane / 4][4 * (lane % 4)], &s[lane], 4);
-    for (int r = 0; r < 8; ++r) std::memcpy(row_address(w, a, 8 * m + r, true), rows[r], 16);
-  }
-  w.launch().progress();
-  return Step::kNext;
-}
-
 void decode_matrix_access(Decoder& d, bool store) {
   auto* a = d.make_aux<MatrixAccess>();
   if (!d.mod("sync") || !d.mod("aligned")) d.error("needs .sync.aligned");
@@ -104,8 +88,8 @@ void decode_matrix_access(Decoder& d, bool store) {
   if (space.cluster) d.unsupported(".shared::cluster");
   const auto type = d.next_mod();
   d.expect_operands(2, 2);
-  const bool bytes = store && shape == "m16n8" && type == "b8" && a->trans;
-  if (!bytes && (shape != "m8n8" || type != "b16"))
+  // The forms for 8-, 6- and 4-bit elements are not implemented.
+  if (shape != "m8n8" || type != "b16")
     d.unsupported("matrix shape or type ." + std::string(shape) + "." + std::string(type));
   d.mod(type);
   const ptx::Operand& registers = d.operand(store ? 1 : 0);
@@ -118,7 +102,7 @@ void decode_matrix_access(Decoder& d, bool store) {
   }
   a->addr = d.address(store ? 0 : 1, a->generic ? ptx::Space::kGeneric : ptx::Space::kShared);
   d.out().flags |= kConverge;
-  d.out().exec = bytes ? exec_stmatrix_b8 : store ? exec_stmatrix : exec_ldmatrix;
+  d.out().exec = store ? exec_stmatrix : exec_ldmatrix;
 }
 void decode_ldmatrix(Decoder& d) { decode_matrix_access(d, false); }
 void decode_stmatrix(Decoder& d) { decode_matrix_access(d, true); }
