@@ -15,6 +15,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 SECTIONS = {
     "transforms": "jax_bwgemm.cli.demo_transforms",
     "training": "jax_bwgemm.cli.demo_training",
+    "blackwell": "jax_bwgemm.cli.demo_blackwell",
 }
 
 
@@ -25,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="run the package, checked against float64 and jnp.matmul",
         description="Checks jit, vmap, grad and jvp of jax_bwgemm.matmul against float64, then "
         "trains a classifier of handwritten digits whose forward and backward products all go "
-        "through the package, beside a twin on jnp.matmul. Exits with 1 if they disagree.",
+        "through the package, beside a twin on jnp.matmul, and executes a tile of the Blackwell "
+        "kernel in the emulator. Exits with 1 if anything disagrees.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--sections", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
