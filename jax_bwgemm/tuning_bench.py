@@ -109,7 +109,8 @@ class Bench:
             try:
                 call = self._compile(choice)
                 self._timer.burst(call, 0, 2)  # once unmeasured: loading, clocks
-            except jax.errors.JaxRuntimeError as error:  # one kernel must not cost the others
+            # What a kernel refuses comes as either; one kernel must not cost the others.
+            except (jax.errors.JaxRuntimeError, ValueError) as error:
                 self.failures.append((choice, str(error).splitlines()[0]))
                 continue
             ready.append((choice, call))

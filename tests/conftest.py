@@ -84,6 +84,7 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_target_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BWGEMM_TARGET_ARCH", raising=False)
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")  # nor what this machine was tuned for
 
 
 @pytest.fixture(scope="session", autouse=True)
