@@ -88,6 +88,8 @@ def bwgemm(
             kernel=chosen.kernel,
             raster_order=chosen.raster_order,
             swizzle=chosen.swizzle,
+            splits=chosen.splits,
+            reason=chosen.reason,
         )
     except NotImplementedError as error:
         raise Unsupported(str(error)) from error

@@ -9,12 +9,13 @@ import report
 
 
 def choice(row: dict) -> str:
-    """This package's choice in short: kernel without its types, raster order and swizzle."""
+    """This package's choice in short: kernel without its types, tile order, splits if any."""
     kernel = row.get("kernel")
     if kernel is None:
         return row.get("implementation") or row.get("status", "-")
     arch, _, _, rest = kernel.split("_", 3)
-    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}"
+    splits = f" /{row['splits']}" if (row.get("splits") or 1) > 1 else ""
+    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}{splits}"
 
 
 def summary(

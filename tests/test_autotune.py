@@ -571,11 +571,11 @@ def run_command(*args: str) -> int:
 def test_the_command_writes_the_cache_and_files(
     gpu: None, clock: list[Choice], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert run_command("--shapes", "512,512,512", "64x1024x128,3", "--majors", "kn", "mn") == 0
+    assert run_command("--shapes", "512,512,512", "64,1024,128x3:kk", "--majors", "kn", "mn") == 0
     cached = tuning_files.load(tmp_path / "cache" / "nvidia_h200.json")
     assert set(cached) == {
         key(512, 512, 512), key(512, 512, 512, "mn"),
-        key(64, 1024, 128, batch=3), key(64, 1024, 128, "mn", batch=3),
+        key(64, 1024, 128, "kk", batch=3),
     }  # fmt: skip
     out = str(tmp_path / "t.json")
     assert run_command("--shapes", "512,512,512", "--out", out, "--dtype", "f16") == 0
@@ -594,11 +594,9 @@ def test_the_command_says_what_is_wrong(
     assert run_command("--shapes", "8,8,8") == 2
     assert "autotune measures on a GPU" in capsys.readouterr().err
     request.getfixturevalue("gpu")
-    for text in ("8,8", "8,8,x", "0,8,8"):
+    for text in ("8,8", "8,8,x", "0,8,8", "8,8,8:nn"):
         assert run_command("--shapes", text) == 2
-        assert f"a shape is M,N,K or M,N,K,BATCH with positive sizes, got '{text}'" in (
-            capsys.readouterr().err
-        )
+        assert f"majors out of kn kk mn mk, got '{text}'" in (capsys.readouterr().err)
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     assert run_command("--shapes", "8,8,8") == 2
     assert "BWGEMM_TUNING_CACHE=off, and no --out was given" in capsys.readouterr().err

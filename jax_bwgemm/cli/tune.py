@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jax_bwgemm.tuning_cache import ProblemKey
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_SHAPE = re.compile(r"(\d+)[,x](\d+)[,x](\d+)(?:[,x](\d+))?")
 MAJORS = ("kn", "kk", "mn", "mk")
+_SHAPE = re.compile(rf"(\d+)[,x](\d+)[,x](\d+)(?:[,x](\d+))?(?::({'|'.join(MAJORS)}))?")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -29,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "heuristic. Exit code: 0 all tuned, 1 some not, 2 could not run.",
     )
     parser.add_argument(
-        "--shapes", nargs="+", required=True, metavar="M,N,K[,BATCH]", help="products to tune"
+        "--shapes", nargs="+", required=True, metavar="M,N,K[xB][:MAJORS]", help="products to tune"
     )
     parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="operands")
     parser.add_argument("--out-dtype", choices=tuple(_DTYPES), help="default: operands'")
@@ -49,17 +49,23 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="in all")
 
 
-def parse_shape(text: str) -> tuple[int, int, int, int]:
-    """Reads ``M,N,K`` or ``M,N,K,BATCH``; ``x`` separates as well.
+def parse_shape(text: str) -> tuple[tuple[int, int, int, int], str | None]:
+    """Reads ``M,N,K``, with ``,BATCH`` or ``xBATCH`` and ``:MAJORS`` where needed.
+
+    Returns:
+        m, n, k and batch; the majors, if given.
 
     Raises:
         ValueError: The text is not of that form, or a size is 0.
     """
     match = _SHAPE.fullmatch(text)
-    if match is None or 0 in (sizes := [int(size or 1) for size in match.groups()]):
-        raise ValueError(f"a shape is M,N,K or M,N,K,BATCH with positive sizes, got {text!r}")
+    if match is None or 0 in (sizes := [int(size or 1) for size in match.groups()[:4]]):
+        raise ValueError(
+            f"a shape is M,N,K[xBATCH][:MAJORS] with positive sizes and majors out of "
+            f"{' '.join(MAJORS)}, got {text!r}"
+        )
     m, n, k, batch = sizes
-    return m, n, k, batch
+    return (m, n, k, batch), match[5]
 
 
 def problem(
@@ -90,8 +96,8 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
     in_dtype, out_dtype = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
     counts: Counter[ProblemKey] = Counter()
     skipped = []
-    for shape in map(parse_shape, args.shapes):
-        for majors in args.majors:
+    for shape, own_majors in map(parse_shape, args.shapes):
+        for majors in [own_majors] if own_majors else args.majors:
             found = problem(shape, in_dtype, out_dtype, majors, target)
             if isinstance(found, str):
                 skipped.append((f"{shape} {majors}", found))
