@@ -170,9 +170,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60, help="allowed for one text")
+    parser.add_argument(
+        "--memory", type=int, default=16, help="GiB of address space; 0: no limit, for sanitizers"
+    )
     args = parser.parse_args()
-    # An absurd size in the text must be refused, not allocated.
-    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    if args.memory:
+        # An absurd size in the text must be refused, not allocated.
+        resource.setrlimit(resource.RLIMIT_AS, (args.memory << 30, args.memory << 30))
     ends: collections.Counter[str] = collections.Counter()
     failures = 0
     with emulator.configure(step_limit=STEP_LIMIT):

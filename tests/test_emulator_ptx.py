@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -242,6 +244,16 @@ def test_step_limit() -> None:
     ):
         emulator.Module(SPIN).launch("spin", block=32)
     assert caught.value.kind == "step limit"
+
+
+def test_interrupt_stops_a_launch() -> None:
+    """Ctrl-C ends a kernel that never ends by itself, and the next launch works."""
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        emulator.Module(SPIN).launch("spin", block=32)
+    timer.join()
+    test_launch_computes_and_counts()
 
 
 # --- Tensor maps and settings that are refused

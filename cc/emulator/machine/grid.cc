@@ -358,6 +358,11 @@ void Launch::retire(Cluster& cluster) {
   ++finished_clusters_;
   resident_.erase(std::find_if(resident_.begin(), resident_.end(),
                                [&](const auto& c) { return c.get() == &cluster; }));
+  report_progress();
+}
+
+void Launch::report_progress() {
+  next_report_ = now_ + kReportTicks;
   if (config_.progress && !config_.progress(finished_clusters_, total_clusters_)) {
     throw Error(ErrorKind::kLaunch, 0, "launch stopped by its progress callback");
   }

@@ -181,6 +181,7 @@ class Launch {
   void start_cluster(uint64_t index);
   void start_warp(Cta& cta, uint32_t index);
   void retire(Cluster& cluster);
+  void report_progress();
   void run_warp(size_t slot);
   void step_async();
   void wake_expired();
@@ -204,6 +205,9 @@ class Launch {
   uint64_t now_ = 0;
   uint64_t progress_ = 0;
   uint64_t next_deadline_ = ~uint64_t{0};
+  // Long between reports, so that a kernel which never ends can be interrupted at little cost.
+  static constexpr uint64_t kReportTicks = uint64_t{1} << 20;
+  uint64_t next_report_ = 0;
   std::vector<Sm> sms_;
   uint32_t min_quantum_ = 16,
            spread_quantum_ = 240;  // warp instructions before another warp may run

@@ -145,6 +145,7 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
       step_async();
     } else {
       run_warp(random_.below(static_cast<uint32_t>(ready_.size())));
+      if (now_ >= next_report_) report_progress();
       if (stats_.instructions > config_.step_limit) {
         throw Error(ErrorKind::kStepLimit, 0,
                     format("step limit: the kernel has not finished after %llu warp instructions",

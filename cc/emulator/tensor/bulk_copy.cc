@@ -38,8 +38,8 @@ struct IntoShared : AsyncOp {
   const CopyArgs* args;
   Delivery to;
   uint32_t bytes;
-  uint64_t global = 0;      // source, if there
-  Cta* source = nullptr;    // else shared memory of this CTA
+  uint64_t global = 0;    // source, if there
+  Cta* source = nullptr;  // else shared memory of this CTA
   uint32_t source_offset = 0;
 
   bool step(Launch& launch) override {
@@ -137,7 +137,7 @@ Step exec_copy(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 ReduceType decode_reduce_type(Decoder& d) {
-  static constexpr std::string_view kNames[10] = {"u32", "s32", "u64", "s64", "f16",
+  static constexpr std::string_view kNames[10] = {"u32",  "s32", "u64", "s64", "f16",
                                                   "bf16", "f32", "f64", "b32", "b64"};
   for (int i = 0; i < 10; ++i) {
     if (d.mod(kNames[i])) return static_cast<ReduceType>(i);
@@ -224,9 +224,8 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t mask) {
   const uint32_t allowed = static_cast<uint32_t>(in.imm);
   const bool reads = in.sub != 0;
   uint32_t pending = 0;
-  for_lanes(mask, [&](int lane) {
-    pending = std::max(pending, warp.bulk_groups(lane).pending(reads));
-  });
+  for_lanes(mask,
+            [&](int lane) { pending = std::max(pending, warp.bulk_groups(lane).pending(reads)); });
   if (pending > allowed) {
     WaitInfo info;
     info.describe = describe_wait;

@@ -9,7 +9,19 @@
 namespace bwgemm::emulator {
 
 enum class ReduceOp : uint8_t { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
-enum class ReduceType : uint8_t { kU32, kS32, kU64, kS64, kF16, kBF16, kF32, kF64, kB32, kB64, kNone };
+enum class ReduceType : uint8_t {
+  kU32,
+  kS32,
+  kU64,
+  kS64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kB32,
+  kB64,
+  kNone
+};
 
 // Consumes .add, .min, ...
 ReduceOp decode_reduce_op(Decoder& decoder);

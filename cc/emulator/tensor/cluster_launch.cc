@@ -9,8 +9,8 @@
 namespace bwgemm::emulator {
 namespace {
 
-// The 16-byte response is opaque to kernels. Ours: x, y and z of the first CTA as 32-bit words, then a
-// word that says what they are worth.
+// The 16-byte response is opaque to kernels. Ours: x, y and z of the first CTA as 32-bit words,
+// then a word that says what they are worth.
 constexpr uint32_t kTaken = 0x434c4301;
 constexpr uint32_t kNoneLeft = 0x434c4300;
 
@@ -46,8 +46,7 @@ struct CancelArgs {
 Step exec_try_cancel(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const CancelArgs*>(in.aux);
   for_lanes(mask, [&](int lane) {
-    const Warp::SharedRef response =
-        warp.shared(warp.address(args.response, lane), 16, 16, false);
+    const Warp::SharedRef response = warp.shared(warp.address(args.response, lane), 16, 16, false);
     const Warp::SharedRef barrier = warp.shared(warp.address(args.barrier, lane), 8, 8, false);
     auto op = std::make_unique<CancelOp>();
     op->response = response.offset;
@@ -88,7 +87,8 @@ bool taken(Warp& warp, const Instr& in, int lane) {
 
 Step exec_is_canceled(Warp& warp, const Instr& in, uint32_t mask) {
   uint32_t result = 0;
-  for_lanes(mask, [&](int lane) { result |= static_cast<uint32_t>(taken(warp, in, lane)) << lane; });
+  for_lanes(mask,
+            [&](int lane) { result |= static_cast<uint32_t>(taken(warp, in, lane)) << lane; });
   warp.set_pred(in.op[1], mask, result);
   return Step::kNext;
 }

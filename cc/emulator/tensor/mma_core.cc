@@ -62,8 +62,8 @@ void update_cells(const AccumulatorRule& rule, const float* a, const float* b, i
       accumulate_row(a, b, b_stride, n, k, row);
       for (int i = 0; i < n; ++i) {
         const int32_t input = rule.use_input ? static_cast<int32_t>(cells[i]) : 0;
-        cells[i] = static_cast<uint32_t>(
-            add_s32(input, static_cast<int32_t>(row[i]), rule.saturate));
+        cells[i] =
+            static_cast<uint32_t>(add_s32(input, static_cast<int32_t>(row[i]), rule.saturate));
       }
       return;
     case NumberFormat::kF16:

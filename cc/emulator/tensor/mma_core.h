@@ -2,10 +2,10 @@
 //
 // Order of accumulation, fixed here for tcgen05.mma and wgmma alike: the products of one
 // instruction are added to the accumulator one by one in ascending K, each sum rounded to f32.
-// Products of the operand formats are exact in f32 (bf16: 16 significant bits, f16 and tf32: 22), so
-// whether the compiler contracts to fused multiply-add does not change results. Real tensor cores
-// align and truncate a few products at a time: sums that are exact in f32 (small integers) are
-// bitwise the same, others agree within the usual f32 summation bound.
+// Products of the operand formats are exact in f32 (bf16: 16 significant bits, f16 and tf32: 22),
+// so whether the compiler contracts to fused multiply-add does not change results. Real tensor
+// cores align and truncate a few products at a time: sums that are exact in f32 (small integers)
+// are bitwise the same, others agree within the usual f32 summation bound.
 #pragma once
 
 #include <cstdint>

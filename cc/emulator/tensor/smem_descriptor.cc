@@ -37,7 +37,8 @@ bool decode_tcgen05_descriptor(uint64_t bits, SmemDescriptor* out, std::string* 
     return false;
   }
   if (out->leading_is_address) {
-    *error = "shared-memory descriptor: absolute leading-dimension mode (bit 52) is not implemented";
+    *error =
+        "shared-memory descriptor: absolute leading-dimension mode (bit 52) is not implemented";
     return false;
   }
   const int layout = static_cast<int>(bits >> 61);

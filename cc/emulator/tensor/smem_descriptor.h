@@ -14,11 +14,11 @@ namespace bwgemm::emulator {
 enum class Major : uint8_t { kK, kMN };
 
 struct SmemDescriptor {
-  uint32_t start = 0;              // bytes
-  uint32_t leading_offset = 0;     // LBO, bytes
-  uint32_t stride_offset = 0;      // SBO, bytes
-  uint32_t base_offset = 0;        // rows of 128 bytes by which the swizzle pattern is displaced
-  bool leading_is_address = false; // LBO mode 1 of sm_103: not executed, reported
+  uint32_t start = 0;               // bytes
+  uint32_t leading_offset = 0;      // LBO, bytes
+  uint32_t stride_offset = 0;       // SBO, bytes
+  uint32_t base_offset = 0;         // rows of 128 bytes by which the swizzle pattern is displaced
+  bool leading_is_address = false;  // LBO mode 1 of sm_103: not executed, reported
   Swizzle swizzle = Swizzle::kNone;
 };
 

@@ -75,8 +75,7 @@ Step exec_cp(Warp& warp, const Instr& in, uint32_t mask) {
 void decode_cp(Decoder& d) {
   auto* args = d.make_aux<CopyArgs>();
   d.out().sub = decode_cta_group(d);
-  const std::string shape(
-      d.mod_one_of({"128x256b", "4x256b", "128x128b", "64x128b", "32x128b"}));
+  const std::string shape(d.mod_one_of({"128x256b", "4x256b", "128x128b", "64x128b", "32x128b"}));
   const std::string multicast(d.mod_one_of({"warpx2::02_13", "warpx2::01_23", "warpx4"}));
   if (!d.mod_one_of({"b8x16", "b6x16_p32", "b4x16_p64"}).empty()) {
     d.unsupported("decompressing tcgen05.cp is not implemented");

@@ -1,8 +1,8 @@
 // tcgen05.ld, tcgen05.st and tcgen05.wait: PTX ISA 9.7.16.8.
 //
 // The registers of a load are written at once: the hardware interlocks them. What a missing
-// wait::ld endangers is the tensor memory that is still being read; what a missing wait::st endangers
-// is whoever reads tensor memory. Both stay marked until the wait.
+// wait::ld endangers is the tensor memory that is still being read; what a missing wait::st
+// endangers is whoever reads tensor memory. Both stay marked until the wait.
 #include <vector>
 
 #include "emulator/tensor/register.h"
@@ -29,7 +29,8 @@ TmemAddress checked_address(Warp& warp, const LdStArgs& args, uint32_t mask) {
   const uint32_t bits = static_cast<uint32_t>(warp.address(args.address, 0));
   for_lanes(mask, [&](int lane) {
     const uint32_t other = static_cast<uint32_t>(warp.address(args.address, lane));
-    if (other != bits) warp.fault("tensor memory address differs between lanes (0x%x, 0x%x)", bits, other);
+    if (other != bits)
+      warp.fault("tensor memory address differs between lanes (0x%x, 0x%x)", bits, other);
   });
   const TmemAddress address(bits);
   const int quarter = static_cast<int>(warp.index() % 4) * 32;
@@ -38,8 +39,7 @@ TmemAddress checked_address(Warp& warp, const LdStArgs& args, uint32_t mask) {
                       address.lane % 16 == 0;
   if (!inside) {
     warp.fault("warp %u may access lanes %d-%d of tensor memory, not lanes %d-%d", warp.index(),
-               quarter, quarter + 31, address.lane,
-               address.lane + ldst_lanes(args.shape) - 1);
+               quarter, quarter + 31, address.lane, address.lane + ldst_lanes(args.shape) - 1);
   }
   return address;
 }

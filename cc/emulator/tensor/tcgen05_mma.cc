@@ -58,9 +58,10 @@ void check_layout(Warp& warp, const SmemDescriptor& d, Major major, NumberFormat
   const bool wide_atom = d.swizzle == Swizzle::k128BAtom32B;
   const bool needs_wide = major == Major::kMN && format_bits(format) == 32;
   if (wide_atom != needs_wide) {
-    warp.fault("%s: 128-byte swizzle with 32-byte atoms goes with MN-major 32-bit operands, and only "
-               "with them",
-               what);
+    warp.fault(
+        "%s: 128-byte swizzle with 32-byte atoms goes with MN-major 32-bit operands, and only "
+        "with them",
+        what);
   }
 }
 
@@ -70,8 +71,8 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   const int group = in.sub;
   o.ctas = cta_set(warp, group);
   std::string error;
-  if (!decode_instr_descriptor(warp.r32(args.idesc)[lane], args.kind, group,
-                               args.weight_stationary, &o.descriptor, &error)) {
+  if (!decode_instr_descriptor(warp.r32(args.idesc)[lane], args.kind, group, args.weight_stationary,
+                               &o.descriptor, &error)) {
     warp.fault("%s", error.c_str());
   }
   const InstrDescriptor& d = o.descriptor;
@@ -80,7 +81,8 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   check_lane(warp, o.path, o.d, "D");
   o.a_in_tmem = args.a_in_tmem;
   if (args.a_in_tmem) {
-    if (format_bits(d.a) < 8) warp.fault("A in tensor memory narrower than 8 bits is not implemented");
+    if (format_bits(d.a) < 8)
+      warp.fault("A in tensor memory narrower than 8 bits is not implemented");
     if (d.a_major != Major::kK) warp.fault("A in tensor memory must be K-major (no transpose)");
     o.a = TmemAddress(static_cast<uint32_t>(warp.address(args.a_tmem, lane)));
     check_lane(warp, o.path, o.a, "A");
@@ -168,7 +170,8 @@ void decode_mma(Decoder& d) {
   if (args->weight_stationary && d.out().sub != 1) d.error(".ws needs .cta_group::1");
   args->kind = decode_kind(d);
   if (is_block_scaled(args->kind)) {
-    d.unsupported(std::string("block-scaled kind::") + kind_name(args->kind) + " is not implemented");
+    d.unsupported(std::string("block-scaled kind::") + kind_name(args->kind) +
+                  " is not implemented");
   }
   if (d.mod("ashift")) d.unsupported(".ashift is not implemented");
   d.mod_prefix("collector::");  // reuse of operand buffers has no effect on values

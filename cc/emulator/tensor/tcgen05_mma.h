@@ -13,12 +13,12 @@ namespace bwgemm::emulator {
 // Data paths of the accumulator matrix (PTX ISA 9.7.16.10.5). Row m of one CTA's part, columns
 // [first, first+count) of N, lie in one lane from one column on.
 struct DataPath {
-  int rows = 0;        // of D (and A) in each CTA
-  int parts = 1;       // parts of N, each in its own lanes or columns
+  int rows = 0;   // of D (and A) in each CTA
+  int parts = 1;  // parts of N, each in its own lanes or columns
   int part_columns = 0;
-  int lane_step = 0;   // lanes from one part to the next (layouts B, E, G)
-  int column_step = 0; // columns from one part to the next (layout A)
-  bool spread = false; // layout F: 16 lanes of each quarter
+  int lane_step = 0;    // lanes from one part to the next (layouts B, E, G)
+  int column_step = 0;  // columns from one part to the next (layout A)
+  bool spread = false;  // layout F: 16 lanes of each quarter
 
   int lane(int row, int part) const {
     return (spread ? row / 16 * 32 + row % 16 : row) + part * lane_step;

@@ -6,8 +6,8 @@
 namespace bwgemm::emulator {
 namespace {
 
-// Completes after everything the thread has issued to the tensor core; its arrival is what lets others
-// touch the operands and results again.
+// Completes after everything the thread has issued to the tensor core; its arrival is what lets
+// others touch the operands and results again.
 struct CommitOp : AsyncOp {
   Holds holds;
   std::vector<std::pair<Cta*, uint32_t>> barriers;
@@ -54,8 +54,8 @@ void decode_commit(Decoder& d) {
   d.out().exec = exec_commit;
 }
 
-// The fences only order what the machine executes in order anyway; asynchronous accesses are checked
-// against waits, which is stricter.
+// The fences only order what the machine executes in order anyway; asynchronous accesses are
+// checked against waits, which is stricter.
 Step exec_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
 
 void decode_fence(Decoder& d) {

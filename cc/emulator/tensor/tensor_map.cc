@@ -40,13 +40,15 @@ int element_bits(TensorMapType type) {
 
 bool is_floating(TensorMapType type) {
   const int t = static_cast<int>(type);
-  return t >= static_cast<int>(TensorMapType::kF16) && t <= static_cast<int>(TensorMapType::kTF32Ftz);
+  return t >= static_cast<int>(TensorMapType::kF16) &&
+         t <= static_cast<int>(TensorMapType::kTF32Ftz);
 }
 
 const char* type_name(TensorMapType type) {
   static constexpr const char* kNames[16] = {
-      "u8",  "u16",  "u32",     "s32",  "u64",      "s64",          "f16",           "f32",
-      "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", "16u4_align8b", "16u4_align16b", "16u6_align16b"};
+      "u8",       "u16",          "u32",           "s32",          "u64",     "s64",
+      "f16",      "f32",          "f64",           "bf16",         "f32.ftz", "tf32",
+      "tf32.ftz", "16u4_align8b", "16u4_align16b", "16u6_align16b"};
   return kNames[static_cast<int>(type)];
 }
 
@@ -65,7 +67,8 @@ std::string validate(const TensorMap& map) {
   if (map.swizzle == TensorMapSwizzle::k128BAtom32BFlip8B) {
     return "swizzle 128B_ATOM_32B_FLIP_8B is not implemented";
   }
-  const bool padded = map.type == TensorMapType::k16U4Align16B || map.type == TensorMapType::k16U6Align16B;
+  const bool padded =
+      map.type == TensorMapType::k16U4Align16B || map.type == TensorMapType::k16U6Align16B;
   if (padded) {
     return std::string("element type ") + type_name(map.type) + " is not implemented";
   }
@@ -91,7 +94,8 @@ std::string validate(const TensorMap& map) {
   }
   const uint64_t inner_bits = static_cast<uint64_t>(map.box[0]) * bits;
   if (inner_bits % 128 != 0) {
-    return "boxDim[0] must cover a multiple of 16 bytes, got " + std::to_string(inner_bits) + " bits";
+    return "boxDim[0] must cover a multiple of 16 bytes, got " + std::to_string(inner_bits) +
+           " bits";
   }
   if (map.swizzle != TensorMapSwizzle::kNone && inner_bits / 8 > swizzle_span(swizzle_of(map))) {
     return "boxDim[0] covers " + std::to_string(inner_bits / 8) + " bytes, more than the " +
@@ -105,7 +109,7 @@ std::string validate(const TensorMap& map) {
 
 Swizzle swizzle_of(const TensorMap& map) {
   static constexpr Swizzle kPatterns[7] = {
-      Swizzle::kNone,         Swizzle::k32B, Swizzle::k64B, Swizzle::k128B, Swizzle::k128BAtom32B,
+      Swizzle::kNone,        Swizzle::k32B, Swizzle::k64B, Swizzle::k128B, Swizzle::k128BAtom32B,
       Swizzle::k128BAtom32B,  // flipping is refused by `validate`
       Swizzle::k128BAtom64B};
   return kPatterns[static_cast<int>(map.swizzle)];

@@ -42,8 +42,8 @@ void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool
   if (const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe)) {
     launch.fault(origin, std::string(writes ? "write to" : "read of") + " tensor memory (" +
                              region.text() + ") while " + other->text() + " " +
-                             (other->writes ? "writes" : "reads") + " it (" +
-                             other->region.text() + "): its completion has not been waited for");
+                             (other->writes ? "writes" : "reads") + " it (" + other->region.text() +
+                             "): its completion has not been waited for");
   }
   tmem_.push_back(
       {&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line, &cta})});
@@ -89,9 +89,10 @@ void use_cta_group(Warp& warp, int cta_group) {
   int& used = extension<LaunchTensor>(warp.launch().tensor).cta_group;
   if (used == 0) used = cta_group;
   if (used != cta_group) {
-    warp.fault("cta_group::%d in a kernel that has used cta_group::%d: all tcgen05 instructions "
-               "must agree",
-               cta_group, used);
+    warp.fault(
+        "cta_group::%d in a kernel that has used cta_group::%d: all tcgen05 instructions "
+        "must agree",
+        cta_group, used);
   }
 }
 

@@ -15,8 +15,8 @@
 namespace bwgemm::emulator {
 
 // Memory that asynchronous operations own. A hold lasts from the issue until the kernel has
-// *observed* completion (commit -> mbarrier, wait_group, wait::st ...), not merely until the data has
-// moved: code that relies on luck is reported whatever the seed.
+// *observed* completion (commit -> mbarrier, wait_group, wait::st ...), not merely until the data
+// has moved: code that relies on luck is reported whatever the seed.
 class Holds {
  public:
   // These fault through `origin` where the access is illegal or races with one in flight.
@@ -72,7 +72,7 @@ struct CtaTensor : Extension {
 
 // tcgen05.alloc.cta_group::2 of the two CTAs of a pair meet here.
 struct PairAllocation {
-  int columns[2] = {0, 0};   // wanted; 0: that CTA has not arrived
+  int columns[2] = {0, 0};    // wanted; 0: that CTA has not arrived
   int granted[2] = {-1, -1};  // first column, until that CTA has taken it
 };
 
@@ -85,14 +85,14 @@ struct LaunchTensor : Extension {
 };
 
 struct WarpTensor : Extension {
-  std::vector<Holds> uncommitted;     // per lane: tcgen05 operations since the last commit
-  std::vector<GroupHolds> bulk;       // per lane: sources of bulk stores
-  bool wgmma_fenced = false;          // a wgmma.fence was executed
+  std::vector<Holds> uncommitted;  // per lane: tcgen05 operations since the last commit
+  std::vector<GroupHolds> bulk;    // per lane: sources of bulk stores
+  bool wgmma_fenced = false;       // a wgmma.fence was executed
   // Operands of wgmma in shared memory, by committed group. The warps of a warpgroup share each.
   std::vector<std::shared_ptr<Holds>> wgmma_open;
   std::deque<std::vector<std::shared_ptr<Holds>>> wgmma_committed;
-  Holds loads;                        // tcgen05.ld since wait::ld
-  Holds stores;                       // tcgen05.st since wait::st
+  Holds loads;   // tcgen05.ld since wait::ld
+  Holds stores;  // tcgen05.st since wait::st
   uint32_t stores_in_flight = 0;
 };
 

@@ -1,5 +1,6 @@
 // Instructions that change or fence tensor maps: tensormap.replace (PTX ISA 9.7.9.28),
-// tensormap.cp_fenceproxy (9.7.13.16), fence.proxy.tensormap (9.7.13.4), prefetch.tensormap (9.7.9.17).
+// tensormap.cp_fenceproxy (9.7.13.16), fence.proxy.tensormap (9.7.13.4), prefetch.tensormap
+// (9.7.9.17).
 #include <algorithm>
 #include <cstring>
 
@@ -41,12 +42,12 @@ constexpr struct {
 
 // The instruction numbers types differently from the driver's CUtensorMapDataType.
 constexpr TensorMapType kReplaceTypes[16] = {
-    TensorMapType::kU8,      TensorMapType::kU16,  TensorMapType::kU32,
-    TensorMapType::kS32,     TensorMapType::kU64,  TensorMapType::kS64,
-    TensorMapType::kF16,     TensorMapType::kF32,  TensorMapType::kF32Ftz,
-    TensorMapType::kF64,     TensorMapType::kBF16, TensorMapType::kTF32,
-    TensorMapType::kTF32Ftz, TensorMapType::k16U4Align8B,
-    TensorMapType::k16U4Align16B, TensorMapType::k16U6Align16B};
+    TensorMapType::kU8,          TensorMapType::kU16,         TensorMapType::kU32,
+    TensorMapType::kS32,         TensorMapType::kU64,         TensorMapType::kS64,
+    TensorMapType::kF16,         TensorMapType::kF32,         TensorMapType::kF32Ftz,
+    TensorMapType::kF64,         TensorMapType::kBF16,        TensorMapType::kTF32,
+    TensorMapType::kTF32Ftz,     TensorMapType::k16U4Align8B, TensorMapType::k16U4Align16B,
+    TensorMapType::k16U6Align16B};
 
 struct ReplaceArgs {
   Field field = Field::kAddress;
@@ -171,7 +172,8 @@ Step exec_fence_copy(Warp& warp, const Instr& in, uint32_t mask) {
   const Warp::SharedRef from =
       warp.shared(warp.address(args.from, lane), kTensorMapBytes, kTensorMapAlignment, false);
   from.cta->shared().check_read(warp, from.offset, kTensorMapBytes);
-  uint8_t* to = warp.global(warp.address(args.to, lane), kTensorMapBytes, kTensorMapAlignment, true);
+  uint8_t* to =
+      warp.global(warp.address(args.to, lane), kTensorMapBytes, kTensorMapAlignment, true);
   std::memcpy(to, from.cta->shared().data(from.offset), kTensorMapBytes);
   warp.launch().progress();
   return Step::kNext;
@@ -179,8 +181,8 @@ Step exec_fence_copy(Warp& warp, const Instr& in, uint32_t mask) {
 
 void decode_fence_copy(Decoder& d) {
   auto* args = d.make_aux<FenceCopyArgs>();
-  d.ignore_mods({"global", "shared::cta", "tensormap::generic", "release", "acquire", "cta", "cluster",
-                 "gpu", "sys", "sync", "aligned"});
+  d.ignore_mods({"global", "shared::cta", "tensormap::generic", "release", "acquire", "cta",
+                 "cluster", "gpu", "sys", "sync", "aligned"});
   d.out().flags |= kConverge;
   d.expect_operands(3, 3);
   args->to = d.address(0, ptx::Space::kGlobal);

@@ -13,10 +13,10 @@ namespace bwgemm::emulator {
 // A run of bytes of one box row, never longer than 16 bytes where the box is swizzled.
 // `global` is meaningless for bytes outside the tensor.
 struct BoxSpan {
-  uint32_t shared = 0;   // address in shared memory
-  uint64_t global = 0;   // address in global memory
+  uint32_t shared = 0;  // address in shared memory
+  uint64_t global = 0;  // address in global memory
   uint32_t bytes = 0;
-  bool inside = false;   // false: out of bounds, filled on loads and skipped on stores
+  bool inside = false;  // false: out of bounds, filled on loads and skipped on stores
 };
 
 struct Box {

@@ -25,8 +25,9 @@ TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operan
 TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane);
 std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane);
 
-// The lanes of `mask` whose operands no lower lane has. A tensor copy is issued by the warp, not by its
-// threads: lanes that name the same copy ask for it once (kernels rely on it, reductions above all).
+// The lanes of `mask` whose operands no lower lane has. A tensor copy is issued by the warp, not by
+// its threads: lanes that name the same copy ask for it once (kernels rely on it, reductions above
+// all).
 uint32_t distinct_lanes(Warp& warp, const TensorOperand& operand,
                         std::initializer_list<Address> others, uint32_t mask);
 
@@ -38,9 +39,9 @@ struct Delivery {
   uint32_t barrier = 0;
 };
 
-// Destinations of a load: the CTA that `to` names, or with a CTA mask the same offset in each CTA of
-// the mask. The barrier is at its offset in the destination CTA; with .cta_group::2 in whichever CTA
-// of the destination's pair has the parity of the CTA that the barrier address names.
+// Destinations of a load: the CTA that `to` names, or with a CTA mask the same offset in each CTA
+// of the mask. The barrier is at its offset in the destination CTA; with .cta_group::2 in whichever
+// CTA of the destination's pair has the parity of the CTA that the barrier address names.
 std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
                                  const Warp::SharedRef& barrier, bool multicast, uint32_t cta_mask,
                                  int cta_group);

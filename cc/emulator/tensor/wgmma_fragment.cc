@@ -7,11 +7,10 @@ bool parse_format(std::string_view name, NumberFormat* format) {
   static constexpr struct {
     std::string_view name;
     NumberFormat format;
-  } kFormats[] = {{"f16", NumberFormat::kF16},   {"bf16", NumberFormat::kBF16},
-                  {"tf32", NumberFormat::kTF32}, {"f32", NumberFormat::kF32},
-                  {"e4m3", NumberFormat::kE4M3}, {"e5m2", NumberFormat::kE5M2},
-                  {"s8", NumberFormat::kS8},     {"u8", NumberFormat::kU8},
-                  {"s32", NumberFormat::kS32}};
+  } kFormats[] = {
+      {"f16", NumberFormat::kF16}, {"bf16", NumberFormat::kBF16}, {"tf32", NumberFormat::kTF32},
+      {"f32", NumberFormat::kF32}, {"e4m3", NumberFormat::kE4M3}, {"e5m2", NumberFormat::kE5M2},
+      {"s8", NumberFormat::kS8},   {"u8", NumberFormat::kU8},     {"s32", NumberFormat::kS32}};
   for (const auto& known : kFormats) {
     if (known.name == name) {
       *format = known.format;
@@ -69,7 +68,8 @@ bool parse_wgmma_shape(const std::vector<std::string_view>& parts, WgmmaShape* s
   }
   const bool n_allowed = shape->n >= 8 && shape->n <= 256 && shape->n % 8 == 0;
   if (!n_allowed || shape->k != 256 / format_bits(shape->a)) {
-    *error = "shape " + std::string(parts[at]) + " does not exist for ." + std::string(parts[at + 2]);
+    *error =
+        "shape " + std::string(parts[at]) + " does not exist for ." + std::string(parts[at + 2]);
     return false;
   }
   return true;

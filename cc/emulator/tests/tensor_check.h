@@ -59,9 +59,9 @@ inline int run_all(int argc, char** argv) {
 
 }  // namespace bwgemm::emulator::testing
 
-#define TEST(name)                                                                     \
-  static void test_##name();                                                           \
-  static ::bwgemm::emulator::testing::Register register_##name(#name, &test_##name);   \
+#define TEST(name)                                                                   \
+  static void test_##name();                                                         \
+  static ::bwgemm::emulator::testing::Register register_##name(#name, &test_##name); \
   static void test_##name()
 #define CHECK(condition) \
   if (!(condition)) ::bwgemm::emulator::testing::fail(__FILE__, __LINE__, "not true: " #condition)

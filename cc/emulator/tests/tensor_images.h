@@ -1,5 +1,5 @@
-// Images of matrix operands in shared memory, laid out by the canonical layouts of PTX ISA 9.7.15.5.1.2
-// and 9.7.16.3.3 and independently of the code under test.
+// Images of matrix operands in shared memory, laid out by the canonical layouts of PTX
+// ISA 9.7.15.5.1.2 and 9.7.16.3.3 and independently of the code under test.
 #pragma once
 
 #include <algorithm>
@@ -25,17 +25,17 @@ inline uint32_t encode(NumberFormat f, int value) {
 // Byte offset of element (mn, k) in its image, and the offsets a descriptor needs.
 struct Layout {
   bool mn_major;
-  int span, bytes, mn, k;  // extents of the image
-  int group() const { return span == 0 ? 16 : span; }          // bytes of one contiguous row
-  bool wide() const { return mn_major && bytes == 4; }          // 32-byte atoms
+  int span, bytes, mn, k;                               // extents of the image
+  int group() const { return span == 0 ? 16 : span; }   // bytes of one contiguous row
+  bool wide() const { return mn_major && bytes == 4; }  // 32-byte atoms
   int atom_rows() const { return wide() ? 4 : 8; }
   int stride() const {
-    if (mn_major && span == 0) return 128;                        // next 8 elements along MN
-    return mn_major ? group() * atom_rows() : group() * 8;        // next 8 along K / MN
+    if (mn_major && span == 0) return 128;                  // next 8 elements along MN
+    return mn_major ? group() * atom_rows() : group() * 8;  // next 8 along K / MN
   }
   int leading() const {
-    if (mn_major && span == 0) return mn * bytes / 16 * 128;      // next 8 along K
-    if (mn_major) return k * group();                             // next row of atoms along MN
+    if (mn_major && span == 0) return mn * bytes / 16 * 128;  // next 8 along K
+    if (mn_major) return k * group();                         // next row of atoms along MN
     return span == 0 ? mn * 16 : 16;
   }
   int offset(int i_mn, int i_k) const {
@@ -82,7 +82,8 @@ struct Layout {
     if (mn_major) {
       at += span == 0 ? k0 / 8 * leading() : k0 / atom_rows() * stride();
     } else {
-      at += span == 0 ? k0 * bytes / 16 * leading() : k0 * bytes % group() + k0 * bytes / group() * mn * group();
+      at += span == 0 ? k0 * bytes / 16 * leading()
+                      : k0 * bytes % group() + k0 * bytes / group() * mn * group();
     }
     return static_cast<uint64_t>(at >> 4) | (static_cast<uint64_t>(leading() >> 4) << 16) |
            (static_cast<uint64_t>(stride() >> 4) << 32);
@@ -90,7 +91,8 @@ struct Layout {
 };
 
 // Writes CTA number `cta`'s image: rows mn0... of A, or columns mn0... of B.
-inline void fill(Buffer& image, int cta, const Layout& layout, NumberFormat format, int mn0, bool is_a) {
+inline void fill(Buffer& image, int cta, const Layout& layout, NumberFormat format, int mn0,
+                 bool is_a) {
   for (int i = 0; i < layout.mn; ++i) {
     for (int k = 0; k < layout.k; ++k) {
       const int value = is_a ? value_a(mn0 + i, k) : value_b(k, mn0 + i);
@@ -104,7 +106,8 @@ inline void fill(Buffer& image, int cta, const Layout& layout, NumberFormat form
         uint8_t* chunk = to + layout.offset(i, k / 16 * 16);
         for (int j = 0; j < format_bits(format); ++j) {
           const int at = bit + j;
-          if ((encode(format, value) >> j) & 1) chunk[at / 8] |= static_cast<uint8_t>(1 << (at % 8));
+          if ((encode(format, value) >> j) & 1)
+            chunk[at / 8] |= static_cast<uint8_t>(1 << (at % 8));
         }
       }
     }

@@ -105,7 +105,8 @@ inline std::string cluster_sync() {
 // All executing threads wait until phase `parity` of barrier `index` has completed.
 inline std::string wait(int index, int parity, const std::string& label) {
   return label + ":\nmbarrier.try_wait.parity.shared::cta.b64 %p7, [%r4+" +
-         std::to_string(8 * index) + "], " + std::to_string(parity) + ";\n@!%p7 bra " + label + ";\n";
+         std::to_string(8 * index) + "], " + std::to_string(parity) + ";\n@!%p7 bra " + label +
+         ";\n";
 }
 
 }  // namespace bwgemm::emulator::testing

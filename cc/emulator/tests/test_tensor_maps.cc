@@ -57,7 +57,8 @@ TEST(validation_refuses_what_the_driver_refuses) {
   refused([](auto& m) { m.swizzle = TensorMapSwizzle::k128BAtom32BFlip8B; }, "FLIP_8B");
   refused([](auto& m) { m.l2 = static_cast<TensorMapL2>(4); }, "l2Promotion");
   refused([](auto& m) { m.fill = static_cast<TensorMapFill>(2); }, "oobFill is not");
-  refused([](auto& m) { m.type = TensorMapType::k16U4Align16B; }, "16u4_align16b is not implemented");
+  refused([](auto& m) { m.type = TensorMapType::k16U4Align16B; },
+          "16u4_align16b is not implemented");
   refused([](auto& m) { m.address = 8; }, "globalAddress must be a multiple of 16, got 8");
   refused([](auto& m) { m.dims[1] = 0; }, "globalDim[1] must be 1 to 2^32, got 0");
   refused([](auto& m) { m.dims[0] = (uint64_t{1} << 32) + 1; }, "globalDim[0]");
@@ -99,9 +100,11 @@ TEST(box_maps_each_byte) {
   for (TensorMapSwizzle swizzle : {TensorMapSwizzle::kNone, TensorMapSwizzle::k128B}) {
     TensorMap map = bf16_map();
     map.swizzle = swizzle;
-    for (const std::array<int32_t, 5> start :
-         {std::array<int32_t, 5>{0, 0, 0, 0, 0}, {64, 45, 2, 0, 0}, {-3, -2, 1, 0, 0},
-          {0, 0, 3, 0, 0}, {100, 0, 0, 0, 0}}) {
+    for (const std::array<int32_t, 5> start : {std::array<int32_t, 5>{0, 0, 0, 0, 0},
+                                               {64, 45, 2, 0, 0},
+                                               {-3, -2, 1, 0, 0},
+                                               {0, 0, 3, 0, 0},
+                                               {100, 0, 0, 0, 0}}) {
       const Box box = make_box(map, start, 4096);
       CHECK_EQ(box.bytes, 64u * 2 * 8);
       const auto bytes = bytes_of(box);

@@ -82,12 +82,15 @@ constexpr int kBOffset = 65536, kTmemA = 256;
 std::string kernel_text(const Case& c, const Layout& a, const Layout& b, int a_bytes, int b_bytes) {
   const std::string group = ".cta_group::" + std::to_string(c.group);
   const auto number = [](uint64_t v) { return std::to_string(v); };
-  std::string body =
-      "ld.param.u64 %d0, [a];\nld.param.u64 %d1, [b];\nld.param.u64 %d2, [out];\n" + init_barriers() +
-      "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra ALLOCED;\n"
-      "tcgen05.alloc" + group + ".sync.aligned.shared::cta.b32 [%r5], 512;\n"
-      "tcgen05.relinquish_alloc_permit" + group + ".sync.aligned;\nALLOCED:\n" +
-      cluster_sync() + "ld.shared.b32 %r6, [%r5];\n";
+  std::string body = "ld.param.u64 %d0, [a];\nld.param.u64 %d1, [b];\nld.param.u64 %d2, [out];\n" +
+                     init_barriers() +
+                     "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra ALLOCED;\n"
+                     "tcgen05.alloc" +
+                     group +
+                     ".sync.aligned.shared::cta.b32 [%r5], 512;\n"
+                     "tcgen05.relinquish_alloc_permit" +
+                     group + ".sync.aligned;\nALLOCED:\n" + cluster_sync() +
+                     "ld.shared.b32 %r6, [%r5];\n";
   // Each CTA copies its images.
   body += "@!%p0 bra LOADED;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], " +
           number(a_bytes + b_bytes) + ";\n" + "mul.wide.u32 %d3, %r2, " + number(a_bytes) +
@@ -98,31 +101,38 @@ std::string kernel_text(const Case& c, const Layout& a, const Layout& b, int a_b
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%d1], " +
           number(b_bytes) + ", [%r4];\n" + wait(0, 0, "LOADWAIT") + "LOADED:\n" + cluster_sync();
   // The even CTA issues.
-  body += "setp.eq.u32 %p2, %r2, 0;\nand.pred %p2, %p2, %p0;\n@!%p2 bra ISSUED;\n"
-          "mov.b32 %r8, " + number(instruction_descriptor(c)) + ";\nadd.u32 %r9, %r6, " +
-          number(kTmemA) + ";\nmov.b32 %r10, 0;\nmov.b32 %r11, 1;\n"
-          "and.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\ncvt.u64.u32 %d7, %r15;\n";
+  body +=
+      "setp.eq.u32 %p2, %r2, 0;\nand.pred %p2, %p2, %p0;\n@!%p2 bra ISSUED;\n"
+      "mov.b32 %r8, " +
+      number(instruction_descriptor(c)) + ";\nadd.u32 %r9, %r6, " + number(kTmemA) +
+      ";\nmov.b32 %r10, 0;\nmov.b32 %r11, 1;\n"
+      "and.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\ncvt.u64.u32 %d7, %r15;\n";
   if (c.a_in_tmem) {
-    // Rows of A are kept in shared memory as unswizzled K-major: 32 bytes of K for each instruction.
+    // Rows of A are kept in shared memory as unswizzled K-major: 32 bytes of K for each
+    // instruction.
     for (int i = 0; i < kK; ++i) {
-      body += "mov.b64 %d4, " + number(a.descriptor(0, i * instruction_k(c))) + ";\nadd.u64 %d4, %d4, %d7;\nadd.u32 %r12, %r9, " +
-              number(8 * i) + ";\ntcgen05.cp" + group + ".128x256b [%r12], %d4;\n";
+      body += "mov.b64 %d4, " + number(a.descriptor(0, i * instruction_k(c))) +
+              ";\nadd.u64 %d4, %d4, %d7;\nadd.u32 %r12, %r9, " + number(8 * i) + ";\ntcgen05.cp" +
+              group + ".128x256b [%r12], %d4;\n";
     }
   }
   for (int i = 0; i < kK; ++i) {
     body += "mov.b64 %d4, " + number(a.descriptor(0, i * instruction_k(c))) + ";\nmov.b64 %d5, " +
-            number(b.descriptor(kBOffset, i * instruction_k(c))) + ";\nadd.u64 %d4, %d4, %d7;\nadd.u64 %d5, %d5, %d7;\nsetp.ne.b32 %p3, " +
+            number(b.descriptor(kBOffset, i * instruction_k(c))) +
+            ";\nadd.u64 %d4, %d4, %d7;\nadd.u64 %d5, %d5, %d7;\nsetp.ne.b32 %p3, " +
             (i == 0 ? "%r10" : "%r11") + ", 0;\nadd.u32 %r12, %r9, " + number(8 * i) + ";\n" +
             "tcgen05.mma" + (c.weight_stationary ? ".ws" : "") + group + ".kind::" + c.kind +
             " [%r6], " + (c.a_in_tmem ? "[%r12]" : "%d4") + ", %d5, %r8, %p3;\n";
   }
-  body += c.group == 2 ? "mov.b16 %h0, 3;\ntcgen05.commit" + group +
-                             ".mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r4+8], %h0;\n"
-                       : "tcgen05.commit" + group + ".mbarrier::arrive::one.b64 [%r4+8];\n";
+  body += c.group == 2
+              ? "mov.b16 %h0, 3;\ntcgen05.commit" + group +
+                    ".mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r4+8], %h0;\n"
+              : "tcgen05.commit" + group + ".mbarrier::arrive::one.b64 [%r4+8];\n";
   body += "ISSUED:\n" + wait(1, 0, "MMAWAIT") + "tcgen05.fence::after_thread_sync;\n";
   // Every warp dumps its lanes: out[cta][lane][256].
-  body += "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\nmul.wide.u32 %d6, %r2, 131072;\n"
-          "add.u64 %d2, %d2, %d6;\nmul.wide.u32 %d6, %r0, 1024;\nadd.u64 %d2, %d2, %d6;\n";
+  body +=
+      "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\nmul.wide.u32 %d6, %r2, 131072;\n"
+      "add.u64 %d2, %d2, %d6;\nmul.wide.u32 %d6, %r0, 1024;\nadd.u64 %d2, %d2, %d6;\n";
   for (int column = 0; column < 256; column += 32) {
     std::string registers;
     for (int i = 0; i < 32; ++i) registers += (i ? ", %v" : "%v") + number(i);
@@ -235,24 +245,19 @@ TEST(kinds) {
   run(with([](Case& c) { c.a = c.b = NumberFormat::kF16; }));
   run(with([](Case& c) { c.a = c.b = c.d = NumberFormat::kF16; }));
   run(with([](Case& c) { c.kind = "tf32", c.a = c.b = NumberFormat::kTF32; }));
-  run(with([](Case& c) {
-    c.kind = "tf32", c.a = c.b = NumberFormat::kTF32, c.a_mn = c.b_mn = true;
-  }));
-  run(with([](Case& c) {
-    c.kind = "f8f6f4", c.a = NumberFormat::kE4M3, c.b = NumberFormat::kE5M2;
-  }));
+  run(with(
+      [](Case& c) { c.kind = "tf32", c.a = c.b = NumberFormat::kTF32, c.a_mn = c.b_mn = true; }));
+  run(with(
+      [](Case& c) { c.kind = "f8f6f4", c.a = NumberFormat::kE4M3, c.b = NumberFormat::kE5M2; }));
   run(with([](Case& c) {
     c.kind = "f8f6f4", c.a = NumberFormat::kE5M2, c.b = NumberFormat::kE4M3, c.b_mn = true;
   }));
-  run(with([](Case& c) {
-    c.kind = "f8f6f4", c.a = NumberFormat::kE2M3, c.b = NumberFormat::kE3M2;
-  }));
-  run(with([](Case& c) {
-    c.kind = "f8f6f4", c.a = NumberFormat::kE2M1, c.b = NumberFormat::kE4M3;
-  }));
-  run(with([](Case& c) {
-    c.kind = "i8", c.a = c.b = NumberFormat::kS8, c.d = NumberFormat::kS32;
-  }));
+  run(with(
+      [](Case& c) { c.kind = "f8f6f4", c.a = NumberFormat::kE2M3, c.b = NumberFormat::kE3M2; }));
+  run(with(
+      [](Case& c) { c.kind = "f8f6f4", c.a = NumberFormat::kE2M1, c.b = NumberFormat::kE4M3; }));
+  run(with(
+      [](Case& c) { c.kind = "i8", c.a = c.b = NumberFormat::kS8, c.d = NumberFormat::kS32; }));
   run(with([](Case& c) { c.negate_b = true; }));
 }
 
@@ -285,22 +290,26 @@ LaunchResult issue(const std::string& body, const char* tail = "") {
   return launcher.run(
       kernel("", init_barriers() +
                      "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra ALLOCED;\n"
-                     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5], 64;\nALLOCED:\nbar.sync 0;\n"
+                     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5], "
+                     "64;\nALLOCED:\nbar.sync 0;\n"
                      "ld.shared.b32 %r6, [%r5];\n@!%p0 bra ISSUED;\n"
                      "and.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\ncvt.u64.u32 %d7, %r15;\n"
                      // K-major, unswizzled, version 1
                      "mov.b64 %d4, 0x400800800000;\nadd.u64 %d4, %d4, %d7;\n"
                      "mov.b32 %r8, 0x8100490;\nsetp.ne.u32 %p3, %r0, %r0;\n" +
                      body +
-                     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4+8];\nISSUED:\n" +
+                     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 "
+                     "[%r4+8];\nISSUED:\n" +
                      wait(1, 0, "DONE") + tail +
-                     "bar.sync 0;\n@%p1 bra FREED;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, 64;\nFREED:\n"),
+                     "bar.sync 0;\n@%p1 bra FREED;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 "
+                     "%r6, 64;\nFREED:\n"),
       Params());
 }
 
 const std::string kMma = "tcgen05.mma.cta_group::1.kind::f16 [%r6], %d4, %d4, %r8, %p3;\n";
 
-void refused(const std::string& body, const char* why, ErrorKind kind = ErrorKind::kFault, const char* tail = "") {
+void refused(const std::string& body, const char* why, ErrorKind kind = ErrorKind::kFault,
+             const char* tail = "") {
   const LaunchResult result = issue(body, tail);
   CHECK(!result.ok);
   CHECK(result.kind == kind);
@@ -312,42 +321,53 @@ void refused(const std::string& body, const char* why, ErrorKind kind = ErrorKin
 TEST(refusals) {
   CHECK_TEXT(issue(kMma).error, "");
   refused("mov.b64 %d4, 0;\n" + kMma, "A: shared-memory descriptor: bits 46-48 must be 0b001");
-  refused("or.b64 %d4, %d4, 0x2000000000000000;\n" + kMma, "32-byte atoms goes with MN-major 32-bit operands");
+  refused("or.b64 %d4, %d4, 0x2000000000000000;\n" + kMma,
+          "32-byte atoms goes with MN-major 32-bit operands");
   refused("add.u64 %d4, %d4, 0x3000;\n" + kMma, "operand outside the shared memory");
   refused("mov.b32 %r8, 0x81004a0;\n" + kMma, "D format 2 is not one of kind::f16");
   refused("mov.b32 %r8, 0x10100490;\n" + kMma, "shape M=256 N=64 is not allowed for kind::f16");
   refused("add.u32 %r6, %r6, 65536;\n" + kMma, "D starts in lane 1");
   refused("add.u32 %r6, %r6, 32;\n" + kMma, "access to unallocated tensor memory");
-  refused("tcgen05.mma.cta_group::2.kind::f16 [%r6], %d4, %d4, %r8, %p3;\n", "cta_group::2 in a kernel");
+  refused("tcgen05.mma.cta_group::2.kind::f16 [%r6], %d4, %d4, %r8, %p3;\n",
+          "cta_group::2 in a kernel");
   const std::string rest = " [%r6], %d4, %d4, %r8, %p3;\n";
-  refused("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %d4, %d4, %r8, [%r6], [%r6], %p3;\n",
-          "block-scaled kind::mxf8f6f4 is not implemented", ErrorKind::kUnsupported);
-  refused("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r6], %d4, %d4, %r8, [%r6], [%r6], %p3;\n",
-          "block-scaled kind::mxf4nvf4 is not implemented", ErrorKind::kUnsupported);
-  refused("tcgen05.mma.sp.cta_group::1.kind::f16" + rest, "sparse tcgen05.mma", ErrorKind::kUnsupported);
+  refused(
+      "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %d4, %d4, %r8, [%r6], [%r6], "
+      "%p3;\n",
+      "block-scaled kind::mxf8f6f4 is not implemented", ErrorKind::kUnsupported);
+  refused(
+      "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r6], %d4, %d4, %r8, [%r6], "
+      "[%r6], %p3;\n",
+      "block-scaled kind::mxf4nvf4 is not implemented", ErrorKind::kUnsupported);
+  refused("tcgen05.mma.sp.cta_group::1.kind::f16" + rest, "sparse tcgen05.mma",
+          ErrorKind::kUnsupported);
   refused("tcgen05.mma.cta_group::1.kind::f16.ashift" + rest, ".ashift", ErrorKind::kUnsupported);
   refused("tcgen05.mma.cta_group::1" + rest, "needs a .kind", ErrorKind::kParse);
   refused("tcgen05.mma.cta_group::1.kind::f16 [%r6], %d4, %d4, %r8, {%r1, %r1}, %p3;\n",
           "disable-output-lane needs 4 elements", ErrorKind::kParse);
-  refused("tcgen05.mma.cta_group::1.kind::f16 [%r6], %d4, %d4, %r8, %p3, 16;\n", "scale-input-d must be 0 to 15",
-          ErrorKind::kParse);
-  refused("tcgen05.mma.cta_group::1.kind::i8 [%r6], %d4, %d4, %r8, %p3, 1;\n", "scale-input-d needs kind::f16",
-          ErrorKind::kParse);
+  refused("tcgen05.mma.cta_group::1.kind::f16 [%r6], %d4, %d4, %r8, %p3, 16;\n",
+          "scale-input-d must be 0 to 15", ErrorKind::kParse);
+  refused("tcgen05.mma.cta_group::1.kind::i8 [%r6], %d4, %d4, %r8, %p3, 1;\n",
+          "scale-input-d needs kind::f16", ErrorKind::kParse);
 }
 
 TEST(unobserved_results_and_operands_are_reported) {
-  const std::string load = "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
-                           "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r14];\ntcgen05.wait::ld.sync.aligned;\n";
-  const std::string commit = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4+8];\n";
+  const std::string load =
+      "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
+      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r14];\ntcgen05.wait::ld.sync.aligned;\n";
+  const std::string commit =
+      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4+8];\n";
   // The commit precedes the MMA, so the barrier says nothing about it.
-  refused(commit + kMma + "bra ISSUED;\n", "its completion has not been waited for", ErrorKind::kFault, load.c_str());
+  refused(commit + kMma + "bra ISSUED;\n", "its completion has not been waited for",
+          ErrorKind::kFault, load.c_str());
   CHECK_TEXT(issue(kMma, load.c_str()).error, "");
   // An operand is overwritten while it may still be read.
   refused(kMma + "st.shared.b32 [%r3], %r8;\n", "asynchronous");
 }
 
 TEST(lanes_can_be_disabled_and_inputs_scaled) {
-  // D = 0 for all lanes, then lanes of the mask keep it while the others become A*B, then D/2 + A*B.
+  // D = 0 for all lanes, then lanes of the mask keep it while the others become A*B, then D/2 +
+  // A*B.
   Buffer out(128 * 4);
   const std::string body =
       "ld.param.u64 %d0, [out];\n" + init_barriers() +
@@ -355,10 +375,12 @@ TEST(lanes_can_be_disabled_and_inputs_scaled) {
       "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5], 64;\nALLOCED:\nbar.sync 0;\n"
       "ld.shared.b32 %r6, [%r5];\n"
       // Every bf16 of buf is 1: A*B = 16.
-      "mov.b32 %r20, 0x3f803f80;\nshl.b32 %r21, %r0, 6;\nadd.u32 %r21, %r21, %r3;\nmov.b32 %r22, 0;\n"
+      "mov.b32 %r20, 0x3f803f80;\nshl.b32 %r21, %r0, 6;\nadd.u32 %r21, %r21, %r3;\nmov.b32 %r22, "
+      "0;\n"
       "FILL:\nst.shared.b32 [%r21], %r20;\nadd.u32 %r21, %r21, 4;\nadd.u32 %r22, %r22, 1;\n"
       "setp.lt.u32 %p2, %r22, 16;\n@%p2 bra FILL;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
-      "@!%p0 bra ISSUED;\nand.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\ncvt.u64.u32 %d7, %r15;\n"
+      "@!%p0 bra ISSUED;\nand.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\ncvt.u64.u32 %d7, "
+      "%r15;\n"
       "mov.b64 %d4, 0x400800800000;\nadd.u64 %d4, %d4, %d7;\n"
       "mov.b32 %r8, 0x8100490;\nsetp.ne.u32 %p3, %r0, %r0;\nnot.pred %p4, %p3;\n"
       "mov.b32 %r30, 0xfffffff0;\nmov.b32 %r31, 0;\nmov.b32 %r32, 0x1;\n"
@@ -369,7 +391,8 @@ TEST(lanes_can_be_disabled_and_inputs_scaled) {
       "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
       "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r14+63];\ntcgen05.wait::ld.sync.aligned;\n"
       "mul.wide.u32 %d1, %r0, 4;\nadd.u64 %d0, %d0, %d1;\nst.global.b32 [%d0], %v0;\n"
-      "bar.sync 0;\n@%p1 bra FREED;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, 64;\nFREED:\n";
+      "bar.sync 0;\n@%p1 bra FREED;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, "
+      "64;\nFREED:\n";
   Launcher launcher;
   launcher.add(out, true, "out");
   CHECK_TEXT(launcher.run(kernel(".param .u64 out", body), Params().u64(out.address())).error, "");

@@ -1,5 +1,5 @@
-// Tensor memory: allocation rules, loads and stores of every shape, copies, shift; and the faults of
-// code that does not wait.
+// Tensor memory: allocation rules, loads and stores of every shape, copies, shift; and the faults
+// of code that does not wait.
 #include <set>
 
 #include "emulator/tensor/tmem_shapes.h"
@@ -75,11 +75,15 @@ TEST(allocation_rules) {
 TEST(allocation_waits_for_room) {
   // Warp 1 asks for all columns while warp 0 holds some, which warp 0 frees later.
   const std::string body =
-      "setp.eq.u32 %p1, %r1, 0;\nsetp.eq.u32 %p2, %r1, 1;\n@!%p1 bra SECOND;\n" + std::string(kAlloc) +
+      "setp.eq.u32 %p1, %r1, 0;\nsetp.eq.u32 %p2, %r1, 1;\n@!%p1 bra SECOND;\n" +
+      std::string(kAlloc) +
       "64;\nSECOND:\nbar.sync 0;\n@!%p1 bra THIRD;\nld.shared.b32 %r6, [%r5];\n"
-      "nanosleep.u32 1000;\n" + kDealloc + "64;\nTHIRD:\n@!%p2 bra LAST;\n"
+      "nanosleep.u32 1000;\n" +
+      kDealloc +
+      "64;\nTHIRD:\n@!%p2 bra LAST;\n"
       "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5+8], 512;\n"
-      "ld.shared.b32 %r6, [%r5+8];\n" + kDealloc + "512;\nLAST:\n";
+      "ld.shared.b32 %r6, [%r5+8];\n" +
+      kDealloc + "512;\nLAST:\n";
   CHECK_TEXT(run_body(body).error, "");
   // Nobody frees: a deadlock that says what is missing.
   refused(allocate(64) + std::string("@%p1 bra END;\n") + kAlloc + "512;\nEND:\n",
@@ -91,8 +95,8 @@ TEST(loads_and_stores_of_every_shape) {
     const char* name;
     LdStShape shape;
     int num;
-  } kShapes[] = {{"32x32b", LdStShape::k32x32b, 4},    {"16x64b", LdStShape::k16x64b, 4},
-                 {"16x128b", LdStShape::k16x128b, 4},  {"16x256b", LdStShape::k16x256b, 2},
+  } kShapes[] = {{"32x32b", LdStShape::k32x32b, 4},     {"16x64b", LdStShape::k16x64b, 4},
+                 {"16x128b", LdStShape::k16x128b, 4},   {"16x256b", LdStShape::k16x256b, 2},
                  {"16x32bx2", LdStShape::k16x32bx2, 4}, {"32x32b", LdStShape::k32x32b, 128}};
   for (const auto& s : kShapes) {
     for (const bool packed : {false, true}) {
@@ -106,26 +110,28 @@ TEST(loads_and_stores_of_every_shape) {
       const int dump = s.num == 128 ? 128 : 64;
       std::string body = "ld.param.u64 %d0, [out];\n" + allocate(128) + number_registers(regs) +
                          "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
-                         "tcgen05.st.sync.aligned." + s.name + num + (packed ? ".unpack::16b" : "") +
-                         ".b32 [%r14]" + immediate + ", " + vector("%v", regs) +
-                         ";\ntcgen05.wait::st.sync.aligned;\n";
+                         "tcgen05.st.sync.aligned." +
+                         s.name + num + (packed ? ".unpack::16b" : "") + ".b32 [%r14]" + immediate +
+                         ", " + vector("%v", regs) + ";\ntcgen05.wait::st.sync.aligned;\n";
       // Read back in the same shape: every register returns.
-      body += "tcgen05.ld.sync.aligned." + std::string(s.name) + num + (packed ? ".pack::16b" : "") +
-              ".b32 " + vector("%v", regs) + ", [%r14]" + immediate +
-              ";\ntcgen05.wait::ld.sync.aligned;\nmul.wide.u32 %d1, %r0, 1024;\nadd.u64 %d2, %d0, %d1;\n";
+      body += "tcgen05.ld.sync.aligned." + std::string(s.name) + num +
+              (packed ? ".pack::16b" : "") + ".b32 " + vector("%v", regs) + ", [%r14]" + immediate +
+              ";\ntcgen05.wait::ld.sync.aligned;\nmul.wide.u32 %d1, %r0, 1024;\nadd.u64 %d2, %d0, "
+              "%d1;\n";
       for (int i = 0; i < regs; ++i) {
         body += "st.global.b32 [%d2+" + std::to_string(4 * i) + "], %v" + std::to_string(i) + ";\n";
       }
-      body += "tcgen05.ld.sync.aligned.32x32b.x" + std::to_string(dump) + ".b32 " + vector("%v", dump) +
-              ", [%r14];\ntcgen05.wait::ld.sync.aligned;\n";
+      body += "tcgen05.ld.sync.aligned.32x32b.x" + std::to_string(dump) + ".b32 " +
+              vector("%v", dump) + ", [%r14];\ntcgen05.wait::ld.sync.aligned;\n";
       for (int i = 0; i < dump; ++i) {
-        body += "st.global.b32 [%d2+" + std::to_string(512 + 4 * i) + "], %v" + std::to_string(i) + ";\n";
+        body += "st.global.b32 [%d2+" + std::to_string(512 + 4 * i) + "], %v" + std::to_string(i) +
+                ";\n";
       }
       Buffer out(128 * 1024);
       Launcher launcher;
       launcher.add(out, true, "out");
-      const LaunchResult result =
-          launcher.run(kernel(".param .u64 out", body + deallocate(128)), Params().u64(out.address()));
+      const LaunchResult result = launcher.run(kernel(".param .u64 out", body + deallocate(128)),
+                                               Params().u64(out.address()));
       CHECK_TEXT(result.error, "");
       if (!result.ok) return;
       int wrong = 0;
@@ -137,7 +143,8 @@ TEST(loads_and_stores_of_every_shape) {
           wrong += words[thread * 256 + r] != expected;
           const CellOffset cell = ldst_cell(s.shape, packed, half, thread % 32, r);
           const uint32_t* at = words + (thread / 32 * 32 + cell.lane) * 256 + 128 + cell.column;
-          wrong += packed ? at[0] != (expected & 0xffff) || at[1] != expected >> 16 : at[0] != expected;
+          wrong +=
+              packed ? at[0] != (expected & 0xffff) || at[1] != expected >> 16 : at[0] != expected;
           written.insert({thread / 32 * 32 + cell.lane, cell.column});
         }
       }
@@ -145,10 +152,12 @@ TEST(loads_and_stores_of_every_shape) {
       for (int lane = 0; lane < 128; ++lane) {
         for (int column = 0; column < dump; ++column) {
           const int even = packed ? column / 2 * 2 : column;
-          if (written.count({lane, even}) == 0) wrong += words[lane * 256 + 128 + column] != 0xffbadbadu;
+          if (written.count({lane, even}) == 0)
+            wrong += words[lane * 256 + 128 + column] != 0xffbadbadu;
         }
       }
-      if (wrong != 0) fail(__FILE__, __LINE__, format("%s%s: %d wrong", s.name, num.c_str(), wrong));
+      if (wrong != 0)
+        fail(__FILE__, __LINE__, format("%s%s: %d wrong", s.name, num.c_str(), wrong));
     }
   }
 }
@@ -156,20 +165,24 @@ TEST(loads_and_stores_of_every_shape) {
 TEST(loads_and_stores_refuse) {
   const std::string two = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r7];\n";
   refused(allocate(32) + "add.u32 %r7, %r6, 0;\n" + two, "may access lanes 32-63 of tensor memory");
-  refused(allocate(32) + "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\nadd.u32 %r7, %r7, 32;\n" + two,
+  refused(allocate(32) +
+              "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\nadd.u32 %r7, %r7, 32;\n" + two,
           "access to unallocated tensor memory");
   refused(allocate(32) + "add.u32 %r7, %r6, %r0;\n" + two, "address differs between lanes");
-  refused(allocate(32) + "tcgen05.ld.sync.aligned.16x256b.x1.b32 {%v0}, [%r6];\n", "needs 4 registers",
-          ErrorKind::kParse);
+  refused(allocate(32) + "tcgen05.ld.sync.aligned.16x256b.x1.b32 {%v0}, [%r6];\n",
+          "needs 4 registers", ErrorKind::kParse);
   refused("tcgen05.ld.sync.aligned.16x256b.x64.b32 {%v0}, [%r6];\n", "does not exist with .x64",
           ErrorKind::kParse);
   refused("tcgen05.ld.sync.aligned.x1.b32 {%v0}, [%r6];\n", "needs a shape", ErrorKind::kParse);
-  refused("tcgen05.ld.sync.aligned.32x32b.b32 {%v0}, [%r6];\n", "needs a repetition", ErrorKind::kParse);
+  refused("tcgen05.ld.sync.aligned.32x32b.b32 {%v0}, [%r6];\n", "needs a repetition",
+          ErrorKind::kParse);
   refused("tcgen05.ld.red.sync.aligned.32x32b.x1.b32 {%v0}, [%r6];\n", "tcgen05.ld.red",
           ErrorKind::kUnsupported);
   // A store that has not been waited for.
-  refused(allocate(32) + "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\nmov.b32 %v0, 1;\n"
-              "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%v0};\n" + two,
+  refused(allocate(32) +
+              "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\nmov.b32 %v0, 1;\n"
+              "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%v0};\n" +
+              two,
           "while tcgen05.st.sync.aligned.32x32b.x1.b32 of line");
   // A load that has not been waited for when its cells go away.
   refused(allocate(32) + "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\n" + two + deallocate(32),
@@ -184,31 +197,41 @@ std::vector<uint32_t> copied(const std::string& copies) {
   Buffer in(8192), out(128 * 64);
   for (int i = 0; i < 2048; ++i) in.as<uint32_t>()[i] = static_cast<uint32_t>(i);
   // Unswizzled: rows of 16 bytes, 8 rows a group (128 bytes), second chunk 2048 bytes further.
-  const uint64_t descriptor = (uint64_t{2048 >> 4} << 16) | (uint64_t{128 >> 4} << 32) | (uint64_t{1} << 46);
-  std::string body = "ld.param.u64 %d0, [in];\nld.param.u64 %d1, [out];\n" + init_barriers() + allocate(32) +
-                     "@!%p0 bra LOADED;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 8192;\n"
-                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%d0], 8192, [%r4];\n" +
-                     wait(0, 0, "FULL") + "and.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\n"
-                     "cvt.u64.u32 %d7, %r15;\nmov.b64 %d4, " + std::to_string(descriptor) +
-                     ";\nadd.u64 %d4, %d4, %d7;\n" + copies +
-                     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4+8];\nLOADED:\n" +
-                     wait(1, 0, "COPIED") + "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
-                     "tcgen05.ld.sync.aligned.32x32b.x16.b32 " + vector("%v", 16) + ", [%r14];\n"
-                     "tcgen05.wait::ld.sync.aligned;\nmul.wide.u32 %d2, %r0, 64;\nadd.u64 %d1, %d1, %d2;\n";
+  const uint64_t descriptor =
+      (uint64_t{2048 >> 4} << 16) | (uint64_t{128 >> 4} << 32) | (uint64_t{1} << 46);
+  std::string body =
+      "ld.param.u64 %d0, [in];\nld.param.u64 %d1, [out];\n" + init_barriers() + allocate(32) +
+      "@!%p0 bra LOADED;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 8192;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%d0], 8192, "
+      "[%r4];\n" +
+      wait(0, 0, "FULL") +
+      "and.b32 %r15, %r3, 0x3ffff;\nshr.u32 %r15, %r15, 4;\n"
+      "cvt.u64.u32 %d7, %r15;\nmov.b64 %d4, " +
+      std::to_string(descriptor) + ";\nadd.u64 %d4, %d4, %d7;\n" + copies +
+      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4+8];\nLOADED:\n" +
+      wait(1, 0, "COPIED") +
+      "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n"
+      "tcgen05.ld.sync.aligned.32x32b.x16.b32 " +
+      vector("%v", 16) +
+      ", [%r14];\n"
+      "tcgen05.wait::ld.sync.aligned;\nmul.wide.u32 %d2, %r0, 64;\nadd.u64 %d1, %d1, %d2;\n";
   for (int i = 0; i < 16; ++i) {
     body += "st.global.b32 [%d1+" + std::to_string(4 * i) + "], %v" + std::to_string(i) + ";\n";
   }
   Launcher launcher;
   launcher.add(in, false, "in");
   launcher.add(out, true, "out");
-  const LaunchResult result = launcher.run(kernel(".param .u64 in, .param .u64 out", body + deallocate(32)),
-                                           Params().u64(in.address()).u64(out.address()));
+  const LaunchResult result =
+      launcher.run(kernel(".param .u64 in, .param .u64 out", body + deallocate(32)),
+                   Params().u64(in.address()).u64(out.address()));
   CHECK_TEXT(result.error, "");
   return std::vector<uint32_t>(out.as<uint32_t>(), out.as<uint32_t>() + 128 * 16);
 }
 
 // Word `word` (0-7) of source row `row`.
-uint32_t source(int row, int word) { return static_cast<uint32_t>(word / 4 * 512 + row * 4 + word % 4); }
+uint32_t source(int row, int word) {
+  return static_cast<uint32_t>(word / 4 * 512 + row * 4 + word % 4);
+}
 
 }  // namespace
 
@@ -243,7 +266,8 @@ TEST(copies_from_shared_memory) {
 }
 
 TEST(copies_refuse) {
-  refused("tcgen05.cp.cta_group::1.32x128b [%r6], %d4;\n", "not a shape of tcgen05.cp", ErrorKind::kParse);
+  refused("tcgen05.cp.cta_group::1.32x128b [%r6], %d4;\n", "not a shape of tcgen05.cp",
+          ErrorKind::kParse);
   refused("tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r6], %d4;\n", "decompressing",
           ErrorKind::kUnsupported);
   refused(allocate(32) + "mov.b64 %d4, 0;\ntcgen05.cp.cta_group::1.128x256b [%r6], %d4;\n",
@@ -257,9 +281,11 @@ TEST(pair_allocation_gives_both_the_same_columns) {
   const std::string alloc = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r5], ";
   const std::string dealloc = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r6, ";
   Buffer out(64);
-  const std::string body = "ld.param.u64 %d0, [out];\nmov.b32 %r20, 128;\n" + alloc +
-                           "%r20;\nld.shared.b32 %r6, [%r5];\nmul.wide.u32 %d1, %r2, 4;\nadd.u64 %d0, %d0, %d1;\n"
-                           "st.global.b32 [%d0], %r6;\n" + cluster_sync() + dealloc + "128;\n";
+  const std::string body =
+      "ld.param.u64 %d0, [out];\nmov.b32 %r20, 128;\n" + alloc +
+      "%r20;\nld.shared.b32 %r6, [%r5];\nmul.wide.u32 %d1, %r2, 4;\nadd.u64 %d0, %d0, %d1;\n"
+      "st.global.b32 [%d0], %r6;\n" +
+      cluster_sync() + dealloc + "128;\n";
   Launcher launcher;
   launcher.block = Dim3{32, 1, 1};
   launcher.grid = launcher.cluster = Dim3{2, 1, 1};
@@ -269,10 +295,13 @@ TEST(pair_allocation_gives_both_the_same_columns) {
   CHECK_EQ(out.as<uint32_t>()[0], out.as<uint32_t>()[1]);
   // Different sizes.
   std::string uneven = body;
-  uneven.replace(uneven.find("mov.b32 %r20, 128;"), 18, "shl.b32 %r20, %r2, 5;\nadd.u32 %r20, %r20, 32;");
-  CHECK_TEXT(launcher.run(kernel(".param .u64 out", uneven), params).error, "allocate different sizes");
+  uneven.replace(uneven.find("mov.b32 %r20, 128;"), 18,
+                 "shl.b32 %r20, %r2, 5;\nadd.u32 %r20, %r20, 32;");
+  CHECK_TEXT(launcher.run(kernel(".param .u64 out", uneven), params).error,
+             "allocate different sizes");
   // Only one of the CTAs.
-  const std::string alone = "setp.eq.u32 %p1, %r2, 0;\n@!%p1 bra END;\n" + alloc + "128;\nEND:\n" + cluster_sync();
+  const std::string alone =
+      "setp.eq.u32 %p1, %r2, 0;\n@!%p1 bra END;\n" + alloc + "128;\nEND:\n" + cluster_sync();
   const LaunchResult result = launcher.run(kernel(".param .u64 out", alone), params);
   CHECK(result.kind == ErrorKind::kDeadlock);
   CHECK_TEXT(result.error, "the peer CTA's tcgen05.alloc has not been executed");
