@@ -22,7 +22,18 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tuning_fakes import BF16, H200, SM90, array, clock, gpu, key, own_cache, rule  # noqa: F401
+from tuning_fakes import (  # noqa: F401
+    BF16,
+    H200,
+    SM90,
+    array,
+    clock,
+    gpu,
+    key,
+    own_cache,
+    rule,
+    without_gpu,
+)
 
 import jax_bwgemm as bw
 from jax_bwgemm import autotuning, compat, kernel_timer, runtime, tuning_files
