@@ -10,14 +10,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from tuning_fakes import BF16, H200, array, clock, gpu, key, own_cache  # noqa: F401
 
 import jax_bwgemm as bw
-from jax_bwgemm import runtime, tuning_files
-from jax_bwgemm.config import Target
+from jax_bwgemm import kernel_timer, runtime, tuning_files, tuning_lookup
+from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.gemm import heuristics, search_space
 from jax_bwgemm.gemm.search_space import Choice
+from jax_bwgemm.tuning_bench import Bench
 from jax_bwgemm.tuning_cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
 
 
@@ -200,3 +204,35 @@ def test_unknown_policies_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWGEMM_TUNING_MISS", "guess")
     with pytest.raises(ValueError, match="BWGEMM_TUNING_MISS: unknown policy 'guess'"):
         bw.matmul(jnp.zeros((8, 8), BF16), jnp.zeros((8, 8), BF16))
+
+
+@pytest.mark.emulator
+def test_a_miss_is_measured_in_the_middle_of_a_partitioned_compilation(
+    cpu_devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled and run while XLA waits for the code of one device's part."""
+    if runtime.load_emulator() is None:
+        pytest.skip("the emulator was not built")
+    target, kind, tuned = make_target("sm90", 2), TunedDevice("emulated", "sm90", 2), []
+
+    def tune_one(problem: ProblemKey) -> TuningTable:
+        tuned.append(problem)
+        spec = search_space.spec_of(problem)
+        ranked, _ = heuristics.rank(
+            runtime.emulated_kernels(), spec, "bfloat16", problem.dims, target
+        )
+        choice = Choice(ranked[1].kernel, "m", 1)
+        bench = Bench(problem, target, cpu_devices[0], kernel_timer.WallTimer(), "emulator")
+        assert list(bench.measure([choice], 0.0)) == [choice]
+        return TuningTable(kind, {problem: entry_for(choice.kernel.name)})
+
+    monkeypatch.setattr(tuning_lookup, "local_kind", lambda target: kind)
+    monkeypatch.setattr(tuning_lookup, "_tune_one", tune_one)
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
+    mesh = Mesh(np.array(cpu_devices[:2]), ("x",))
+    a = jax.device_put(np.ones((128, 64), BF16), NamedSharding(mesh, P("x")))
+    b = jax.device_put(np.ones((64, 128), BF16), NamedSharding(mesh, P()))
+    with bw.config.target("sm90", 2), bw.config.tuning_miss("autotune"):
+        out = jax.jit(lambda a, b: bw.matmul(a, b, implementation="emulator"))(a, b)
+    assert tuned == [key(64, 128, 64)]  # one device's part, once
+    assert np.all(np.asarray(out, np.float32) == 64)
