@@ -3,42 +3,13 @@
 #include <stdexcept>
 
 #include "emulator/runtime/fatbin.h"
+#include "emulator/tests/fat_binary.h"
 #include "emulator/tests/tensor_check.h"
 
 namespace bwgemm::emulator {
 namespace {
 
-struct Entry {
-  uint16_t kind;
-  std::string payload;
-  uint32_t compressed = 0;
-};
-
-void Append(std::string* out, uint64_t value, int bytes) {
-  out->append(reinterpret_cast<const char*>(&value), bytes);
-}
-
-std::string Container(const std::vector<Entry>& entries) {
-  std::string payload;
-  for (const Entry& e : entries) {
-    Append(&payload, e.kind, 2);
-    Append(&payload, 0x101, 2);
-    Append(&payload, 64, 4);  // header
-    Append(&payload, e.payload.size(), 8);
-    Append(&payload, e.compressed, 4);
-    Append(&payload, 64, 4);
-    Append(&payload, 0x90000, 4);
-    Append(&payload, 100, 4);
-    payload.append(32, '\0');
-    payload += e.payload;
-  }
-  std::string container;
-  Append(&container, 0xBA55ED50, 4);
-  Append(&container, 1, 2);
-  Append(&container, 16, 2);
-  Append(&container, payload.size(), 8);
-  return container + payload;
-}
+using testing::fat_binary;
 
 const char kPtx[] = "\n.version 9.0\n.target sm_100f\n";
 
@@ -56,10 +27,10 @@ std::string Refusal(const std::string& bytes) {
 TEST(fatbin_finds_ptx_beside_machine_code) {
   std::string padded = kPtx;
   padded.append(5, '\0');
-  const std::string bytes = Container({{2,
-                                        "\x7f"
-                                        "ELF"},
-                                       {1, padded}});
+  const std::string bytes = fat_binary({{2,
+                                         "\x7f"
+                                         "ELF"},
+                                        {1, padded}});
   const auto images = ReadFatBinary(bytes.data(), bytes.size());
   CHECK_EQ(images.size(), size_t{1});
   CHECK_EQ(images[0].text, std::string(kPtx));
@@ -67,17 +38,17 @@ TEST(fatbin_finds_ptx_beside_machine_code) {
 }
 
 TEST(fatbin_without_ptx_is_empty) {
-  const std::string bytes = Container({{2, "machine code"}});
+  const std::string bytes = fat_binary({{2, "machine code"}});
   CHECK_EQ(ReadFatBinary(bytes.data(), bytes.size()).size(), size_t{0});
 }
 
 TEST(fatbin_compressed_ptx_says_what_to_do) {
-  CHECK_TEXT(Refusal(Container({{1, kPtx, 20}})), "--no-compress");
-  CHECK_TEXT(Refusal(Container({{1, "(\xb5/\xfd"}})), "--no-compress");
+  CHECK_TEXT(Refusal(fat_binary({{1, kPtx, 20}})), "--no-compress");
+  CHECK_TEXT(Refusal(fat_binary({{1, "(\xb5/\xfd"}})), "--no-compress");
 }
 
 TEST(fatbin_damaged_headers) {
-  std::string bytes = Container({{1, kPtx}});
+  std::string bytes = fat_binary({{1, kPtx}});
   CHECK_TEXT(Refusal("x" + bytes), "wrong container magic");
   std::string small = bytes;
   small[6] = 8;  // container header
@@ -94,7 +65,7 @@ TEST(fatbin_damaged_headers) {
 }
 
 TEST(fatbin_truncated_anywhere_is_refused) {
-  const std::string bytes = Container({{2, "machine code"}, {1, kPtx}});
+  const std::string bytes = fat_binary({{2, "machine code"}, {1, kPtx}});
   for (size_t size = 0; size < bytes.size(); ++size) {
     CHECK_TEXT(Refusal(bytes.substr(0, size)), "malformed fat binary");
   }
