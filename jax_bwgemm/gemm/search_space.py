@@ -18,7 +18,7 @@ from jax_bwgemm.tuning_cache import ProblemKey
 # Tile orders tried for the fastest kernels. Which of them differ depends on kernel and problem.
 ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 4, 2) for raster in ("n", "m"))
 # No kernel predicted to take this many times as long as the best is tried.
-MAX_PREDICTED_RATIO = 2.5
+MAX_PREDICTED_RATIO = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
