@@ -53,7 +53,11 @@ def test_wrong_result_exits_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = gemm.run_gemm
-    monkeypatch.setattr(gemm, "run_gemm", lambda *args: right(*args) + np.eye(64, dtype="bfloat16"))
+    monkeypatch.setattr(
+        gemm,
+        "run_gemm",
+        lambda *args, **options: right(*args, **options) + np.eye(64, dtype="bfloat16"),
+    )
     assert main(SMALL) == 1
     assert "64 of 4096 elements DIFFER" in capsys.readouterr().out
 
@@ -61,7 +65,7 @@ def test_wrong_result_exits_with_one(
 def test_emulator_report_exits_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: line 7")
 
     monkeypatch.setattr(gemm, "run_gemm", fail)

@@ -139,8 +139,10 @@ def role(warp: WarpStats) -> str:
 
 
 def last_launch() -> LaunchStats | None:
-    """Statistics of the last launch that finished in this process, failed or not; None before the
-    first.
+    """Statistics of the last launch that finished in this process, failed or not.
+
+    None before the first. A product with split K is two launches, the second of which adds the
+    partial products.
     """
     record = native().last_launch()
     return None if record is None else LaunchStats.from_record(record)
