@@ -58,14 +58,17 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
                       "13.0 or newer is needed (leave CMAKE_CUDA_COMPILER unset to use the one from PyPI).")
 endif()
 
-# Headers and the static runtime, beside the compiler: in the wheels' layout or a toolkit's.
+# Headers and the static runtime: beside the compiler, in the wheels' layout or a toolkit's, or where
+# the compiler itself looks (nvcc on PATH may be a script).
 # (find_package(CUDAToolkit) insists on libcudart.so, which the wheels do not have.)
 get_filename_component(bwgemm_nvcc_real "${CMAKE_CUDA_COMPILER}" REALPATH)
 get_filename_component(bwgemm_toolkit "${bwgemm_nvcc_real}/../.." ABSOLUTE)
 find_path(BWGEMM_CUDA_INCLUDE cuda_runtime.h NO_DEFAULT_PATH
-          PATHS "${bwgemm_toolkit}/include" "${bwgemm_toolkit}/targets/x86_64-linux/include")
+          PATHS "${bwgemm_toolkit}/include" "${bwgemm_toolkit}/targets/x86_64-linux/include"
+                ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 find_library(BWGEMM_CUDART cudart_static NO_DEFAULT_PATH
-             PATHS "${bwgemm_toolkit}/lib" "${bwgemm_toolkit}/lib64" "${bwgemm_toolkit}/targets/x86_64-linux/lib")
+             PATHS "${bwgemm_toolkit}/lib" "${bwgemm_toolkit}/lib64" "${bwgemm_toolkit}/targets/x86_64-linux/lib"
+                   ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
 if(NOT BWGEMM_CUDA_INCLUDE OR NOT BWGEMM_CUDART)
   message(FATAL_ERROR "jax_bwgemm: no cuda_runtime.h or libcudart_static.a beside ${bwgemm_nvcc_real}: "
                       "the build requirement nvidia-cuda-runtime (or a complete toolkit) is missing.")

@@ -1,0 +1,50 @@
+"""The build refuses in one clear sentence when something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cmake") is None or not (ROOT / "CMakeLists.txt").exists(),
+    reason="needs cmake and the source tree",
+)
+
+
+def configure(tmp_path: Path, *options: str) -> str:
+    """Output of a CMake run that must fail, on one line."""
+    done = subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path, f"-DPython_EXECUTABLE={sys.executable}", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("cutlass_library") is not None,
+    reason="this environment has the build requirements",
+)
+def test_missing_requirement_is_named(tmp_path: Path) -> None:
+    output = configure(tmp_path, "-Dnanobind_ROOT=", "-DPYTHONNOUSERSITE=1")
+    # Which one is missing first depends on what the interpreter has.
+    assert "(build requirement" in output
+    assert "Install with `pip install .` (which brings it)" in output
+
+
+def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
+    nanobind = pytest.importorskip("nanobind")
+    pytest.importorskip("jaxlib")
+    output = configure(
+        tmp_path, f"-Dnanobind_ROOT={nanobind.cmake_dir()}", "-DBWGEMM_CUTLASS_DIR=/nowhere"
+    )
+    assert "BWGEMM_CUTLASS_DIR=/nowhere has no include/cutlass/cutlass.h" in output
