@@ -29,10 +29,12 @@ DATA = pathlib.Path(__file__).resolve().parent / "data" / "h200_kernels.json"
 FITTED = {
     "efficiency": (0.6, 1.0),
     "l2_bytes": (20.0, 128.0),
+    "l2_port": (20.0, 256.0),
     "sharpness": (1.5, 12.0),
     "epilogue_bytes": (4.0, 128.0),
     "outside": (0.5, 4.0),
     "launch_cycles": (500.0, 12000.0),
+    "reduce_us": (0.5, 6.0),
 }
 
 
@@ -124,13 +126,23 @@ def fit(samples: Sequence[Sample]) -> cost_model.Machine:
     return dataclasses.replace(cost_model.H200, **values)
 
 
-def held_out_errors(samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
-    """Relative error of every sample, predicted without its shape's samples; worst first."""
+def held_out_errors(
+    samples: Sequence[Sample], folds: int | None = None
+) -> list[tuple[float, Sample]]:
+    """Relative error of every sample, predicted without its shape's samples; worst first.
+
+    Args:
+      samples: all of them.
+      folds: parts that the shapes are divided into, each left out in turn; None leaves out each
+        shape by itself, which takes as many fits as there are shapes.
+    """
     errors = []
-    for name in dict.fromkeys(s.shape.name for s in samples):
-        machine = fit([s for s in samples if s.shape.name != name])
+    names = list(dict.fromkeys(s.shape.name for s in samples))
+    for fold in range(folds or len(names)):
+        left_out = set(names[fold :: folds or len(names)])
+        machine = fit([s for s in samples if s.shape.name not in left_out])
         for sample in samples:
-            if sample.shape.name == name:
+            if sample.shape.name in left_out:
                 predicted = cost_model.predict(sample.amount, machine)
                 errors.append((predicted / sample.us - 1, sample))
     return sorted(errors, key=lambda row: -abs(row[0]))

@@ -35,8 +35,10 @@ class Machine:
         macs_per_cycle: Multiply-adds of a multiprocessor per cycle, 16-bit inputs.
         memory_gb_per_s: Device memory bandwidth that a copy reaches.
         l2_mb: What L2 keeps of operands between waves.
-        efficiency: Share of the multiply-add rate that long mainloops reach, power included.
-        l2_bytes: Bytes per cycle that a multiprocessor takes from L2.
+        efficiency: Share of the multiply-add rate that long mainloops reach if no load delays
+            them, power included.
+        l2_bytes: Bytes per cycle that each multiprocessor takes from L2 when all do.
+        l2_port: The most that one takes when few do.
         sharpness: How sharp the corner between those two limits is (the p of a p-norm).
         epilogue_bytes: Bytes of results per cycle that a multiprocessor stores.
         outside: How much longer the loads of a tile wholly outside of the matrix take. It follows
@@ -53,11 +55,12 @@ class Machine:
     l2_mb: float
     efficiency: float
     l2_bytes: float
+    l2_port: float
     sharpness: float
     epilogue_bytes: float
     outside: float
     launch_cycles: float
-    reduce_us: float = 2.0
+    reduce_us: float
 
 
 # Fitted by `python cost_fit.py`; 4210 GB/s is the copy measured in the same session.
@@ -68,12 +71,14 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.8977,
-    l2_bytes=44.11,
-    sharpness=4.568,
-    epilogue_bytes=21.46,
-    outside=1.447,
-    launch_cycles=3058,
+    efficiency=0.9994,
+    l2_bytes=44.42,
+    l2_port=83.69,
+    sharpness=3.0,
+    epilogue_bytes=29.59,
+    outside=1.389,
+    launch_cycles=5206,
+    reduce_us=1.707,
 )
 
 
@@ -82,6 +87,7 @@ class Work:
     """What a launch has to do, before anything is known of the machine's speed.
 
     Attributes:
+        active: Multiprocessors that have tiles.
         tiles: (tiles that touch the matrix, tiles wholly outside of it) of a multiprocessor, once
             for each such pair; the busiest decides.
         macs: Multiply-adds of one CTA's tile.
@@ -92,6 +98,7 @@ class Work:
         overlap: ``none`` (cooperative), ``half`` (ping-pong) or ``full`` (tensor memory).
     """
 
+    active: int
     tiles: tuple[tuple[int, int], ...]
     macs: float
     l2_bytes: float
@@ -129,6 +136,7 @@ def work(
     result = 4 if splits > 1 else out_bytes
     partials = shape.m * shape.n * splits * 4
     return Work(
+        active=min(workers, len(order.tiles)),
         tiles=tiles_per_worker(order, workers),
         macs=kernel.tile_m / pair * kernel.tile_n * depth,
         l2_bytes=(rows + columns) * depth * 2,
@@ -176,10 +184,15 @@ def operand_bytes(
     return max(total, once)
 
 
+def l2_rate(amount: Work, machine: Machine) -> float:
+    """Bytes per cycle that each of the multiprocessors at work takes from L2."""
+    return min(machine.l2_port, machine.l2_bytes * machine.sm_count / amount.active)
+
+
 def mainloop(amount: Work, machine: Machine, outside: bool = False) -> float:
     """Cycles of one tile's mainloop."""
     multiply = amount.macs / (machine.macs_per_cycle * machine.efficiency)
-    load = amount.l2_bytes / machine.l2_bytes * (machine.outside if outside else 1.0)
+    load = amount.l2_bytes / l2_rate(amount, machine) * (machine.outside if outside else 1.0)
     p = machine.sharpness
     return (multiply**p + load**p) ** (1 / p)
 
@@ -213,7 +226,7 @@ def limit(amount: Work, machine: Machine) -> str:
     """What a launch waits for most."""
     tiles = max(sum(pair) for pair in amount.tiles)
     compute = tiles * amount.macs / machine.macs_per_cycle / machine.efficiency
-    load = tiles * amount.l2_bytes / machine.l2_bytes
+    load = tiles * amount.l2_bytes / l2_rate(amount, machine)
     memory = amount.memory_bytes / machine.memory_gb_per_s * machine.gigahertz
     longest = max(compute, load, memory, machine.launch_cycles)
     return {compute: "tensor cores", load: "L2", memory: "device memory"}.get(longest, "launch")
