@@ -40,6 +40,7 @@ class KernelInfo:
         alignment_bytes: Required multiple of every operand's contiguous extent.
         swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
             of D and ``tile_n`` along M, and the cluster likewise.
+        stream_k: Whether CTAs may share a tile along K, so that none is idle in the last wave.
     """
 
     name: str
@@ -57,6 +58,7 @@ class KernelInfo:
     stages: int
     alignment_bytes: int
     swap_ab: bool = False
+    stream_k: bool = False
 
 
 def _installed_folder() -> Path | None:
@@ -123,9 +125,20 @@ def kernels() -> tuple[KernelInfo, ...]:
 
 
 def workspace_bytes(
-    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int
+    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int, **order: int | str
 ) -> int:
     """Device scratch memory a kernel needs for a problem, in bytes.
+
+    Args:
+        name: The kernel.
+        m: Rows of D.
+        n: Columns of D.
+        k: Contracted size.
+        batch: Number of products.
+        splits: Parts that K is split into.
+        sm_count: Multiprocessors of the GPU.
+        **order: What a stream-K kernel's need depends on as well: ``raster_order``, ``swizzle`` and
+            ``decomposition``, which the others ignore.
 
     Raises:
         RuntimeError: The kernels were not built.
@@ -134,7 +147,7 @@ def workspace_bytes(
     module = extension()
     if module is None:
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
-    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count)
+    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count, **order)
 
 
 @functools.cache
@@ -147,7 +160,7 @@ def emulated_kernels() -> tuple[KernelInfo, ...]:
 
 
 def emulated_workspace_bytes(
-    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int
+    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int, **order: int | str
 ) -> int:
     """As `workspace_bytes`, for the emulator's build of the kernel.
 
@@ -157,7 +170,7 @@ def emulated_workspace_bytes(
     module = load_emulator()
     if module is None:
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
-    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count)
+    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count, **order)
 
 
 def architecture(compute_capability: str) -> str | None:

@@ -135,31 +135,73 @@ Status MakeProblem(const GemmCall& call, const KernelInfo& kernel, GemmProblem* 
   problem->n = static_cast<int32_t>(n);
   problem->k = static_cast<int32_t>(k);
   problem->batch = static_cast<int32_t>(batch);
-
-  if (call.raster_order == "heuristic") {
-    problem->raster_order = RasterOrder::kHeuristic;
-  } else if (call.raster_order == "m") {
-    problem->raster_order = RasterOrder::kAlongM;
-  } else if (call.raster_order == "n") {
-    problem->raster_order = RasterOrder::kAlongN;
-  } else {
-    return Status::InvalidArgument("raster_order '" + std::string(call.raster_order) +
-                                   "' is none of 'heuristic', 'm', 'n'");
-  }
-  if (call.swizzle < 1 || call.swizzle > 16 || (call.swizzle & (call.swizzle - 1)) != 0) {
-    return Status::InvalidArgument("swizzle " + std::to_string(call.swizzle) +
-                                   " is none of 1, 2, 4, 8, 16");
-  }
-  problem->swizzle = static_cast<int32_t>(call.swizzle);
   return Status::Ok();
 }
 
-// Why a problem cannot be split, or OK.
-Status CheckSplits(const KernelInfo& kernel, int64_t k, int64_t batch, int64_t splits) {
-  const int64_t elements = kAlignmentBytes / SizeOf(kernel.in_dtype);
-  if (splits < 1 || splits > kMaxSplits) {
-    return Status::InvalidArgument("splits " + std::to_string(splits) + " is outside [1, " +
+Status ToDecomposition(std::string_view text, Decomposition* decomposition) {
+  if (text == "heuristic") {
+    *decomposition = Decomposition::kHeuristic;
+  } else if (text == "data_parallel") {
+    *decomposition = Decomposition::kDataParallel;
+  } else if (text == "split_k") {
+    *decomposition = Decomposition::kSplitK;
+  } else if (text == "stream_k") {
+    *decomposition = Decomposition::kStreamK;
+  } else {
+    return Status::InvalidArgument(
+        "decomposition '" + std::string(text) +
+        "' is none of 'heuristic', 'data_parallel', 'split_k', 'stream_k'");
+  }
+  return Status::Ok();
+}
+
+// Writes the options to the problem; splits only if the kernel itself adds the parts.
+Status SetOptions(const GemmOptions& options, const KernelInfo& kernel, GemmProblem* problem) {
+  if (options.raster_order == "heuristic") {
+    problem->raster_order = RasterOrder::kHeuristic;
+  } else if (options.raster_order == "m") {
+    problem->raster_order = RasterOrder::kAlongM;
+  } else if (options.raster_order == "n") {
+    problem->raster_order = RasterOrder::kAlongN;
+  } else {
+    return Status::InvalidArgument("raster_order '" + std::string(options.raster_order) +
+                                   "' is none of 'heuristic', 'm', 'n'");
+  }
+  if (options.swizzle < 1 || options.swizzle > 16 ||
+      (options.swizzle & (options.swizzle - 1)) != 0) {
+    return Status::InvalidArgument("swizzle " + std::to_string(options.swizzle) +
+                                   " is none of 1, 2, 4, 8, 16");
+  }
+  problem->swizzle = static_cast<int32_t>(options.swizzle);
+  BWGEMM_RETURN_IF_ERROR(ToDecomposition(options.decomposition, &problem->decomposition));
+  if (!kernel.stream_k && problem->decomposition != Decomposition::kHeuristic) {
+    return Status::InvalidArgument("decomposition '" + std::string(options.decomposition) +
+                                   "' needs a stream-K kernel, '" + std::string(kernel.name) +
+                                   "' is none");
+  }
+  if (options.splits < 1 || options.splits > kMaxSplits) {
+    return Status::InvalidArgument("splits " + std::to_string(options.splits) + " is outside [1, " +
                                    std::to_string(kMaxSplits) + "]");
+  }
+  if (kernel.stream_k) problem->splits = static_cast<int32_t>(options.splits);
+  return Status::Ok();
+}
+
+// Whether the parts of K are a launch of their own with f32 results, and their sum a second one.
+// A stream-K kernel adds them itself.
+bool SumsApart(const KernelInfo& kernel, int64_t splits) { return splits > 1 && !kernel.stream_k; }
+
+// Why a problem cannot be split, or OK.
+Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t splits) {
+  const int64_t elements = kAlignmentBytes / SizeOf(kernel.in_dtype);
+  const int64_t k = problem.k, batch = problem.batch;
+  if (kernel.stream_k) {
+    if (splits > 1 && (problem.decomposition == Decomposition::kDataParallel ||
+                       problem.decomposition == Decomposition::kStreamK)) {
+      return Status::InvalidArgument("splits " + std::to_string(splits) +
+                                     " needs the decomposition 'split_k' or 'heuristic'");
+    }
+    return Status::Ok();
   }
   if (splits > 1 && batch != 1) {
     return Status::InvalidArgument("a batch of " + std::to_string(batch) +
@@ -181,7 +223,7 @@ Status PartialKernel(const KernelEntry& kernel, const KernelEntry** partial) {
 }
 
 size_t PartialBytes(int64_t m, int64_t n, int64_t splits) {
-  return splits > 1 ? static_cast<size_t>(m) * n * splits * sizeof(float) : 0;
+  return static_cast<size_t>(m) * n * splits * sizeof(float);
 }
 
 // The problem of all chunks at once: chunks as a batch, f32 partial results.
@@ -228,15 +270,18 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   problem.device = device;
   problem.sm_count = props.sm_count;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(call, entry->info, &problem));
+  BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, entry->info, &problem));
+  const int64_t splits = call.options.splits;
+  BWGEMM_RETURN_IF_ERROR(
+      WithContext(CheckSplits(entry->info, problem, splits), entry->info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
-  BWGEMM_RETURN_IF_ERROR(WithContext(
-      CheckSplits(entry->info, problem.k, problem.batch, call.splits), entry->info, problem));
   const KernelEntry* gemm = entry;
-  if (call.splits > 1) {
+  size_t partial_bytes = 0;
+  if (SumsApart(entry->info, splits)) {
     BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
-    problem = SplitProblem(problem, entry->info, call.splits, call.workspace);
+    problem = SplitProblem(problem, entry->info, splits, call.workspace);
+    partial_bytes = PartialBytes(problem.m, problem.n, splits);
   }
-  const size_t partial_bytes = PartialBytes(problem.m, problem.n, call.splits);
   const size_t need = partial_bytes + gemm->ops.workspace_bytes(problem);
   if (call.workspace_bytes < need) {
     return Status::InvalidArgument("kernel '" + std::string(entry->info.name) + "' needs " +
@@ -250,15 +295,15 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(WithContext(
       gemm->ops.launch(problem, static_cast<char*>(call.workspace) + partial_bytes, stream),
       gemm->info, problem));
-  if (call.splits == 1) return Status::Ok();
-  return WithContext(AddPartials(static_cast<const float*>(call.workspace), call.d.data,
-                                 entry->info.out_dtype, static_cast<int64_t>(problem.m) * problem.n,
-                                 static_cast<int>(call.splits), stream),
-                     entry->info, problem);
+  if (partial_bytes == 0) return Status::Ok();
+  return WithContext(
+      AddPartials(static_cast<const float*>(call.workspace), call.d.data, entry->info.out_dtype,
+                  static_cast<int64_t>(problem.m) * problem.n, static_cast<int>(splits), stream),
+      entry->info, problem);
 }
 
 Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch,
-                          int64_t splits, int sm_count, size_t* bytes) {
+                          const GemmOptions& options, int sm_count, size_t* bytes) {
   const KernelEntry* entry;
   BWGEMM_RETURN_IF_ERROR(Lookup(kernel, &entry));
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -268,7 +313,6 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
                                      std::to_string(extent));
     }
   }
-  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, k, batch, splits));
   // Any pitches that are as aligned as the extents: the answer depends on the extents alone.
   const bool a_k = entry->info.lhs_major == LhsMajor::kK,
              b_n = entry->info.rhs_major == RhsMajor::kN;
@@ -281,8 +325,11 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
   problem.k = static_cast<int32_t>(k);
   problem.batch = static_cast<int32_t>(batch);
   problem.sm_count = sm_count;
+  BWGEMM_RETURN_IF_ERROR(SetOptions(options, entry->info, &problem));
+  const int64_t splits = options.splits;
+  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, problem, splits));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
-  if (splits == 1) {
+  if (!SumsApart(entry->info, splits)) {
     *bytes = entry->ops.workspace_bytes(problem);
     return Status::Ok();
   }

@@ -1,5 +1,10 @@
 #include "gemm/gemm_ffi.h"
 
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
 namespace bwgemm {
 namespace {
 
@@ -50,9 +55,7 @@ ffi::Error ExecuteGemm(cudaStream_t stream, int device, ffi::AnyBuffer a, ffi::A
                        const GemmAttrs& attrs) {
   GemmCall call;
   call.kernel = attrs.kernel;
-  call.raster_order = attrs.raster_order;
-  call.swizzle = attrs.swizzle;
-  call.splits = attrs.splits;
+  call.options = attrs.options;
   if (ffi::Error e = ToTensor("operand a", a, &call.a); e.failure()) return e;
   if (ffi::Error e = ToTensor("operand b", b, &call.b); e.failure()) return e;
   if (ffi::Error e = ToTensor("result d", *d, &call.d); e.failure()) return e;
@@ -75,6 +78,39 @@ ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::AnyBuffer a, ffi::A
 
 }  // namespace
 }  // namespace bwgemm
+
+std::optional<bwgemm::GemmAttrs> xla::ffi::AttrDecoding<bwgemm::GemmAttrs>::Decode(
+    XLA_FFI_AttrType type, void* attr, DiagnosticEngine& diagnostic) {
+  const std::optional<Dictionary> members =
+      AttrDecoding<Dictionary>::Decode(type, attr, diagnostic);
+  if (!members) return std::nullopt;
+  bwgemm::GemmAttrs attrs;
+  size_t read = 0;
+  const auto member = [&](std::string_view name, auto* value, bool required) {
+    using T = std::remove_pointer_t<decltype(value)>;
+    if (!required && !members->contains(name)) return true;
+    const ErrorOr<T> found = members->get<T>(name);
+    if (!found.has_value()) {
+      diagnostic.Emit("config: ") << name << ": " << found.error().message();
+      return false;
+    }
+    *value = *found;
+    ++read;
+    return true;
+  };
+  if (!member("kernel", &attrs.kernel, true) ||
+      !member("raster_order", &attrs.options.raster_order, true) ||
+      !member("swizzle", &attrs.options.swizzle, true) ||
+      !member("splits", &attrs.options.splits, false) ||
+      !member("decomposition", &attrs.options.decomposition, false)) {
+    return std::nullopt;
+  }
+  if (read != members->size()) {
+    diagnostic.Emit("config has members that this version of jax_bwgemm does not know");
+    return std::nullopt;
+  }
+  return attrs;
+}
 
 // Nothing is allocated, queried or synchronised in execute after initialize: XLA may capture it
 // into a CUDA graph.

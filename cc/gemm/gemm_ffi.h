@@ -13,9 +13,7 @@ namespace ffi = ::xla::ffi;
 // The call site's one attribute, `config`.
 struct GemmAttrs {
   std::string_view kernel;
-  std::string_view raster_order;
-  int64_t swizzle;
-  int64_t splits;
+  GemmOptions options;
 };
 
 ffi::Error ToFfiError(const Status& status);
@@ -27,11 +25,14 @@ ffi::Error ExecuteGemm(cudaStream_t stream, int device, ffi::AnyBuffer a, ffi::A
 
 }  // namespace bwgemm
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::bwgemm::GemmAttrs,
-                                      ::xla::ffi::StructMember<std::string_view>("kernel"),
-                                      ::xla::ffi::StructMember<std::string_view>("raster_order"),
-                                      ::xla::ffi::StructMember<int64_t>("swizzle"),
-                                      ::xla::ffi::StructMember<int64_t>("splits"));
+// By hand, because exported programs outlive versions of this library: a member that their version
+// did not have yet (`splits`, `decomposition`) gets its default.
+template <>
+struct xla::ffi::AttrDecoding<::bwgemm::GemmAttrs> {
+  using Type = ::bwgemm::GemmAttrs;
+  static std::optional<Type> Decode(XLA_FFI_AttrType type, void* attr,
+                                    DiagnosticEngine& diagnostic);
+};
 
 // Target bwgemm.gemm.v1 on platform CUDA.
 XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmInitialize);

@@ -28,7 +28,8 @@ struct CutlassType<DType::kF32> {
 };
 
 template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_>
+          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
+          bool kStreamK_>
 struct GemmKernel {
   static constexpr DType kIn = kIn_, kOut = kOut_;
   static constexpr LhsMajor kLhs = kLhs_;
@@ -37,12 +38,15 @@ struct GemmKernel {
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_;
+  static constexpr bool kStreamK = kStreamK_;
   using Traits = ScheduleTraits<kSchedule>;
 
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
   static_assert(kSchedule != Schedule::k2Sm || kClusterM % 2 == 0,
                 "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
+  static_assert(!kStreamK || !std::is_void_v<typename Traits::StreamKScheduler>,
+                "ping-pong warpgroups work on different tiles: stream-K needs another schedule");
 
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
   // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
@@ -78,8 +82,10 @@ struct GemmKernel {
       typename Traits::Mainloop>::CollectiveOp;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
+  using TileScheduler = std::conditional_t<kStreamK, typename Traits::StreamKScheduler,
+                                           cutlass::gemm::PersistentScheduler>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
-                                                      Epilogue, typename Traits::TileScheduler>;
+                                                      Epilogue, TileScheduler>;
 };
 
 }  // namespace bwgemm

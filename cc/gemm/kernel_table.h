@@ -22,8 +22,9 @@ struct KernelInfo {
   int tile_m, tile_n, tile_k;  // per CTA pair for k2Sm, per CTA otherwise
   int cluster_m, cluster_n;    // CTAs
   Schedule schedule;
-  bool swap_ab;  // the MMA computes transpose(D): tile_m is along N, tile_n along M
-  int stages;    // depth of the shared-memory pipeline
+  bool swap_ab;   // the MMA computes transpose(D): tile_m is along N, tile_n along M
+  bool stream_k;  // CTAs may share tiles along K, in a fixed order: see Decomposition
+  int stages;     // depth of the shared-memory pipeline
 };
 
 // Four plain functions over a problem; pointers in it may be null for the first two.

@@ -55,6 +55,27 @@ struct Launcher {
     args.scheduler.raster_order = p.raster_order == RasterOrder::kAlongM   ? Raster::AlongM
                                   : p.raster_order == RasterOrder::kAlongN ? Raster::AlongN
                                                                            : Raster::Heuristic;
+    if constexpr (Gemm::kStreamK) {
+      using Mode = decltype(args.scheduler.decomposition_mode);
+      using Reduction = decltype(args.scheduler.reduction_mode);
+      switch (p.decomposition) {
+        case Decomposition::kHeuristic:
+          args.scheduler.decomposition_mode = Mode::Heuristic;
+          break;
+        case Decomposition::kDataParallel:
+          args.scheduler.decomposition_mode = Mode::DataParallel;
+          break;
+        case Decomposition::kSplitK:
+          args.scheduler.decomposition_mode = Mode::SplitK;
+          break;
+        case Decomposition::kStreamK:
+          args.scheduler.decomposition_mode = Mode::StreamK;
+          break;
+      }
+      args.scheduler.splits = p.splits;
+      // The parts of a tile are added in the order of K, whichever CTA is first.
+      args.scheduler.reduction_mode = Reduction::Deterministic;
+    }
     return args;
   }
 
@@ -84,6 +105,14 @@ struct Launcher {
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
     const Arguments args = MakeArguments(p);
+    if constexpr (Gemm::kStreamK) {
+      // The counters by which CTAs wait for the parts before theirs start from zero. XLA hands out
+      // the workspace as it is, so there is no earlier launch that could leave them so. Nothing is
+      // done where no tile is shared.
+      if (Kernel::initialize_workspace(args, workspace, stream) != cutlass::Status::kSuccess) {
+        return Status::Internal("the workspace's counters could not be cleared");
+      }
+    }
     typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
 
     cudaLaunchAttribute cluster{};
@@ -111,7 +140,7 @@ KernelEntry MakeEntry(const char* name) {
   using L = Launcher<Gemm>;
   return {{name, Gemm::Traits::kArch, Gemm::kIn, Gemm::kOut, Gemm::kLhs, Gemm::kRhs, Gemm::kTileM,
            Gemm::kTileN, Gemm::kTileK, Gemm::kClusterM, Gemm::kClusterN, Gemm::kSchedule,
-           Gemm::kSwapAb, Gemm::kStages},
+           Gemm::kSwapAb, Gemm::kStreamK, Gemm::kStages},
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

@@ -14,6 +14,14 @@ enum class LhsMajor { kK, kM };  // stored [B,M,K] | [B,K,M]
 enum class RhsMajor { kN, kK };  // stored [B,K,N] | [B,N,K]
 enum class RasterOrder { kHeuristic, kAlongM, kAlongN };
 
+// How a stream-K kernel divides the work among its CTAs.
+enum class Decomposition {
+  kHeuristic,     // kSplitK if splits > 1, else kStreamK, unless the last wave is half full or more
+  kDataParallel,  // whole tiles
+  kSplitK,        // every tile's K in `splits` parts
+  kStreamK,       // the tiles of the first waves shared evenly, whole tiles for the rest
+};
+
 enum class Schedule {
   kCooperative,  // sm90: two consumer warpgroups share one tile
   kPingpong,     // sm90: two consumer warpgroups alternate tiles
@@ -36,7 +44,9 @@ struct GemmProblem {
   GemmOperand a, b, d;
   int32_t m = 0, n = 0, k = 0, batch = 1;
   RasterOrder raster_order = RasterOrder::kHeuristic;
-  int32_t swizzle = 1;  // tiles per raster band; 1 = none
+  int32_t swizzle = 1;                                      // tiles per raster band; 1 = none
+  Decomposition decomposition = Decomposition::kHeuristic;  // stream-K kernels only, and so is
+  int32_t splits = 1;                                       // the number of parts of K
   int32_t device = 0;
   int32_t sm_count = 0;
 

@@ -40,6 +40,7 @@ inline nb::list Kernels() {
     k["cluster_n"] = info.cluster_n;
     k["schedule"] = Name(info.schedule);
     k["swap_ab"] = info.swap_ab;
+    k["stream_k"] = info.stream_k;
     k["stages"] = info.stages;
     k["alignment_bytes"] = kAlignmentBytes;
     kernels.append(k);
@@ -48,9 +49,12 @@ inline nb::list Kernels() {
 }
 
 inline size_t WorkspaceBytes(const std::string& name, int64_t m, int64_t n, int64_t k,
-                             int64_t batch, int64_t splits, int sm_count) {
+                             int64_t batch, int64_t splits, int sm_count,
+                             const std::string& raster_order, int64_t swizzle,
+                             const std::string& decomposition) {
   size_t bytes = 0;
-  const Status status = GemmWorkspaceBytes(name, m, n, k, batch, splits, sm_count, &bytes);
+  const GemmOptions options{raster_order, swizzle, splits, decomposition};
+  const Status status = GemmWorkspaceBytes(name, m, n, k, batch, options, sm_count, &bytes);
   if (!status.ok()) throw std::invalid_argument(status.message);
   return bytes;
 }
@@ -59,6 +63,8 @@ inline void DefineKernelTable(nb::module_& m) {
   m.def("kernels", &Kernels, "One dict per compiled kernel, in kernels.def order.");
   m.def("workspace_bytes", &WorkspaceBytes, nb::arg("name"), nb::arg("m"), nb::arg("n"),
         nb::arg("k"), nb::arg("batch"), nb::arg("splits"), nb::arg("sm_count"),
+        nb::arg("raster_order") = "heuristic", nb::arg("swizzle") = 1,
+        nb::arg("decomposition") = "heuristic",
         "Bytes of workspace that the kernel needs for a problem. ValueError if it cannot do it.");
 }
 

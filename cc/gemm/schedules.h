@@ -4,8 +4,8 @@
 #include "cutlass/arch/arch.h"
 #include "cutlass/epilogue/dispatch_policy.hpp"
 #include "cutlass/gemm/dispatch_policy.hpp"
-#include "cutlass/gemm/kernel/tile_scheduler.hpp"
 #include "gemm/problem.h"
+#include "gemm/stream_k_sm100.h"
 
 namespace bwgemm {
 
@@ -19,7 +19,7 @@ struct ScheduleTraits<Schedule::kCooperative> {
   using ArchTag = cutlass::arch::Sm90;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
-  using TileScheduler = cutlass::gemm::PersistentScheduler;
+  using StreamKScheduler = cutlass::gemm::StreamKScheduler;
 };
 
 template <>
@@ -28,19 +28,19 @@ struct ScheduleTraits<Schedule::kPingpong> {
   using ArchTag = cutlass::arch::Sm90;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
-  using TileScheduler = cutlass::gemm::PersistentScheduler;
+  using StreamKScheduler = void;  // its warpgroups have no common tile to share
 };
 
 // SM100: TMA, MMA, scheduler and epilogue warps; accumulators double-buffered in tensor memory, so
-// that a tile's epilogue runs under the next tile's MMAs. PersistentScheduler is dynamic there:
-// each cluster takes its next tile by cluster launch control (CLC).
+// that a tile's epilogue runs under the next tile's MMAs. Tile schedulers are dynamic there: each
+// cluster takes its next tile by cluster launch control (CLC).
 template <>
 struct ScheduleTraits<Schedule::k1Sm> {
   static constexpr Arch kArch = Arch::kSm100;
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized1SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
-  using TileScheduler = cutlass::gemm::PersistentScheduler;
+  using StreamKScheduler = StreamKSm100Scheduler;
 };
 
 template <>
@@ -49,7 +49,7 @@ struct ScheduleTraits<Schedule::k2Sm> {
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
-  using TileScheduler = cutlass::gemm::PersistentScheduler;
+  using StreamKScheduler = StreamKSm100Scheduler;
 };
 
 }  // namespace bwgemm

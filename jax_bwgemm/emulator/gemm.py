@@ -56,6 +56,7 @@ def run_gemm(
     raster_order: str = "heuristic",
     swizzle: int = 1,
     splits: int = 1,
+    decomposition: str = "heuristic",
 ) -> np.ndarray:
     """Runs one kernel through the same FFI handler that the compiled kernels have.
 
@@ -66,6 +67,7 @@ def run_gemm(
         raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
         swizzle: 1, 2, 4, 8 or 16.
         splits: Parts that K is split into.
+        decomposition: How a stream-K kernel divides the work, as in `TuningConfig`.
 
     Returns:
         [max(Ba, Bb), M, N] of type ``kernel.out_dtype``.
@@ -77,8 +79,16 @@ def run_gemm(
     m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
     n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
     batch = max(a.shape[0], b.shape[0])
+    order = {"raster_order": raster_order, "swizzle": swizzle, "decomposition": decomposition}
     scratch = runtime.emulated_workspace_bytes(
-        kernel.name, m, n, k, batch, splits, settings().sm_count
+        kernel.name,
+        m,
+        n,
+        k,
+        batch,
+        splits,
+        settings().sm_count,
+        **(order if kernel.stream_k else {}),
     )
     call = jax.ffi.ffi_call(
         runtime.EMULATED_GEMM_TARGET,
@@ -92,7 +102,7 @@ def run_gemm(
         "raster_order": raster_order,
         "swizzle": np.int64(swizzle),
         "splits": np.int64(splits),
-    }
+    } | ({"decomposition": decomposition} if decomposition != "heuristic" else {})
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return np.asarray(call(a, b, config=config)[0])
