@@ -1,0 +1,152 @@
+// The shape of one SM100 grouped kernel: operand roles, tiles, shared and tensor memory.
+//
+// The MMA computes P x Q^T, P being its M side and Q its N side:
+//   rows             P = lhs rows      Q = rhs columns   two CTAs share one MMA
+//   rows, swapped    P = rhs columns   Q = lhs rows      one CTA; few rows fill a tile, because an
+//                                                        MMA may be 16 wide but is 128 high
+//   contract         P = lhs columns   Q = rhs columns   two CTAs; contracted over a group's rows
+// Each CTA of a pair holds half of P's rows and half of Q's, and the accumulators of its P rows.
+#pragma once
+
+#include <cuda.h>
+
+#include "cute/arch/mma_sm100_umma.hpp"
+#include "cute/atom/mma_traits_sm100.hpp"
+#include "cute/tensor.hpp"
+#include "cutlass/arch/barrier.h"
+#include "cutlass/bfloat16.h"
+#include "cutlass/half.h"
+#include "grouped/schedule.h"
+
+namespace bwgemm::grouped::sm100 {
+
+template <DType>
+struct DeviceType;
+template <>
+struct DeviceType<DType::kBF16> {
+  using type = cutlass::bfloat16_t;
+};
+template <>
+struct DeviceType<DType::kF16> {
+  using type = cutlass::half_t;
+};
+template <>
+struct DeviceType<DType::kF32> {
+  using type = float;
+};
+
+constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
+constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
+constexpr int kThreads = 32 * 7;
+constexpr int kRing = 4;      // tiles that the scheduler may be ahead
+constexpr int kLanes = 128;   // rows of P in one CTA: lanes of tensor memory
+constexpr int kSwizzle = 64;  // 16-bit elements of a 128-byte swizzle line
+constexpr int kLineBytes = 128;
+constexpr int kAccumulators = 2;  // one is being stored while the other is being computed
+constexpr int kStoreBuffers = 2;  // per epilogue warp
+constexpr int kStoreBytes = 32 * kLineBytes;
+constexpr int kSharedLimit = 227 * 1024;
+
+template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
+          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_>
+struct Config {
+  static constexpr Kind kKind = kKind_;
+  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr RhsMajor kRhs = kRhs_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr bool kSwapAb = kSwapAb_;
+  using In = typename DeviceType<kIn>::type;
+  using Out = typename DeviceType<kOut>::type;
+
+  static constexpr bool kContract = kKind == Kind::kContract;
+  static constexpr bool kPKMajor = !kContract && (!kSwapAb || kRhs == RhsMajor::kK);
+  static constexpr bool kQKMajor = !kContract && (kSwapAb || kRhs == RhsMajor::kK);
+  static constexpr int kCtas = kClusterM;  // that share one MMA
+  static constexpr int kQRows = kTileN / kCtas;
+
+  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
+  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
+  static_assert(!kContract || (kRhs == RhsMajor::kN && !kSwapAb), "contract has one form");
+  static_assert(kClusterN == 1 && (kCtas == 1 || (kCtas == 2 && !kSwapAb)),
+                "a cluster is the CTAs of one MMA");
+  static_assert(kTileM == kLanes * kCtas, "a CTA's accumulator has all lanes of tensor memory");
+  static_assert(kTileN % 16 == 0 && kTileN <= 256, "the N side of tcgen05.mma");
+  static_assert(kQKMajor || kQRows % kSwizzle == 0, "an MN-major box is one swizzle line wide");
+  static_assert(kTileK == kSwizzle, "a stage is one swizzle line deep");
+
+  // Shared memory of one stage. K-major: rows of 64 k. MN-major: boxes of 64 rows, each 64 k deep.
+  static constexpr int kPBytes = kLanes * kLineBytes;
+  static constexpr int kQBytes = kQRows * kLineBytes;
+  static constexpr int kStageBytes = kPBytes + kQBytes;  // of one CTA
+
+  // A warp stores its 32 lanes by pieces: unswapped, 32 rows of D and as many columns as fill 128
+  // bytes; swapped, 32 columns of D and up to 32 rows.
+  static constexpr int kStoreColumns = kSwapAb ? 32 : kLineBytes / static_cast<int>(sizeof(Out));
+  static constexpr int kStoreRows = kSwapAb && kTileN < 32 ? kTileN : 32;
+
+  static constexpr int kColumns = kAccumulators * kTileN < 32 ? 32 : kAccumulators * kTileN;
+  static_assert((kColumns & (kColumns - 1)) == 0, "tensor memory comes in powers of two");
+
+  static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
+  static constexpr int kStages =
+      (kSharedLimit - 1024 - kBarrierBytes - kEpilogueWarps * kStoreBuffers * kStoreBytes) /
+      kStageBytes;
+  static_assert(kStages >= 3);
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][kPBytes];
+    uint8_t q[kStages][kQBytes];
+    uint8_t store[kEpilogueWarps][kStoreBuffers][kStoreBytes];
+    Tile ring[kRing];
+    uint64_t ring_full[kRing], ring_empty[kRing];
+    uint64_t full[kStages];   // of the leader: both CTAs' loads have arrived
+    uint64_t empty[kStages];  // the MMAs have read the stage
+    uint64_t accumulated[kAccumulators];
+    uint64_t drained[kAccumulators];  // of the leader: both CTAs' epilogues have read
+    uint32_t tensor_memory;
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
+  static_assert(kSharedBytes <= kSharedLimit);
+
+  template <bool kKMajor>
+  static constexpr cute::UMMA::Major kMajor =
+      kKMajor ? cute::UMMA::Major::K : cute::UMMA::Major::MN;
+  using Mma1 =
+      cute::SM100_MMA_F16BF16_SS<In, In, float, kLanes, kTileN, kMajor<kPKMajor>, kMajor<kQKMajor>>;
+  using Mma2 = cute::SM100_MMA_F16BF16_2x1SM_SS<In, In, float, kCtas == 2 ? kTileM : 256, kTileN,
+                                                kMajor<kPKMajor>, kMajor<kQKMajor>>;
+  using TiledMma = decltype(cute::make_tiled_mma(std::conditional_t<kCtas == 2, Mma2, Mma1>{}));
+
+  // The stages as the MMA sees them: ((rows, 16 k), 1, 4, stages).
+  template <bool kKMajor>
+  using Atom = std::conditional_t<kKMajor, cute::UMMA::Layout_K_SW128_Atom<In>,
+                                  cute::UMMA::Layout_MN_SW128_Atom<In>>;
+  template <bool kKMajor>
+  using Order = std::conditional_t<kKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
+                                   cute::Step<cute::_2, cute::_1, cute::_3>>;
+  using LayoutP = decltype(cute::UMMA::tile_to_mma_shape(
+      Atom<kPKMajor>{},
+      cute::append(
+          cute::partition_shape_A(TiledMma{}, cute::Shape<cute::Int<kTileM>, cute::Int<kTileK>>{}),
+          cute::Int<kStages>{}),
+      Order<kPKMajor>{}));
+  using LayoutQ = decltype(cute::UMMA::tile_to_mma_shape(
+      Atom<kQKMajor>{},
+      cute::append(
+          cute::partition_shape_B(TiledMma{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>>{}),
+          cute::Int<kStages>{}),
+      Order<kQKMajor>{}));
+};
+
+struct Params {
+  CUtensorMap p, q, d;  // bounded maps, but for rhs of `rows` (tensor_maps.h)
+  ScheduleParams schedule;
+  int32_t k_blocks;           // rows: blocks of 64 along K
+  int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
+  int32_t q_batch, q_expert;  // likewise Q and D
+  int32_t d_batch, d_expert;
+  int32_t d_rows, d_columns;
+};
+
+}  // namespace bwgemm::grouped::sm100

@@ -1,0 +1,171 @@
+// The epilogue warps: tensor memory -> registers -> shared memory -> D, by TMA.
+//
+// Each warp works for itself on its 32 lanes, through two buffers of its own. D's tensor map is
+// bounded (tensor_maps.h), so a piece that ends within the group is stored like any other.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "cute/arch/copy_sm100.hpp"
+#include "cute/arch/copy_sm90_tma.hpp"
+#include "grouped/sm100/pipeline.h"
+
+namespace bwgemm::grouped::sm100 {
+
+// 16 or 32 columns of the warp's lanes: lane i gets row i.
+template <int kCount>
+__device__ void ReadTensorMemory(uint32_t address, uint32_t* values) {
+  using Op = std::conditional_t<kCount == 32, cute::SM100_TMEM_LOAD_32dp32b32x,
+                                cute::SM100_TMEM_LOAD_32dp32b16x>;
+  static_assert(kCount == 32 || kCount == 16);
+  cute::detail::explode(Op::copy, &address, cute::int_sequence<0>{}, values,
+                        cute::make_int_sequence<kCount>{});
+}
+
+template <class Out>
+__device__ Out Convert(uint32_t bits) {
+  return static_cast<Out>(__uint_as_float(bits));
+}
+
+template <class Out>
+__device__ uint32_t Pack(uint32_t low, uint32_t high) {
+  if constexpr (std::is_same_v<Out, cutlass::bfloat16_t>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(__uint_as_float(low), __uint_as_float(high));
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(__uint_as_float(low), __uint_as_float(high));
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+template <class C>
+struct Epilogue {
+  using Out = typename C::Out;
+  const Params& params;
+  typename C::Shared& shared;
+  uint32_t tensor_memory;
+  int warp, lane;
+  uint32_t cta_rank;
+  RingState<kAccumulators> accumulator{};
+  uint32_t buffer = 0;
+
+  // Whole warp. Without blocks to contract there is no accumulator, and the result is zero.
+  __device__ void Store(const Tile& tile, int k_blocks) {
+    const bool computed = k_blocks > 0;
+    if (computed) {
+      Barrier::wait(&shared.accumulated[accumulator.index], accumulator.phase);
+      FenceAfterWait();
+    }
+    const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
+    const uint32_t source =
+        tensor_memory + (static_cast<uint32_t>(warp) * 32 << 16) + accumulator.index * C::kTileN;
+    if constexpr (C::kSwapAb) {
+      Swapped(tile, computed, source, matrix);
+    } else {
+      Straight(tile, computed, source, matrix);
+    }
+    if (computed) accumulator.Advance();
+  }
+
+  // Shared memory must stay until TMA has read it.
+  __device__ void Finish() {
+    if (lane == 0) cute::tma_store_wait<0>();
+  }
+
+ private:
+  // Lane i is row i of the piece.
+  __device__ void Straight(const Tile& tile, bool computed, uint32_t source, int matrix) {
+    const int offset = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
+    const int row = (C::kContract ? tile.m_tile * C::kTileM : tile.row) + offset;
+    const int valid = Clamp(C::kContract ? params.d_rows - row : tile.rows - offset, C::kStoreRows);
+    const int column = tile.n_tile * C::kTileN;
+    constexpr int kColumns = C::kStoreColumns;
+    const int width = min(params.d_columns - column, C::kTileN);
+    const int pieces = valid > 0 ? (width + kColumns - 1) / kColumns : 0;
+    if (computed && pieces == 0) Release();
+    CUTE_NO_UNROLL
+    for (int piece = 0; piece < pieces; ++piece) {
+      uint32_t values[kColumns] = {};
+      if (computed) {
+        CUTE_UNROLL
+        for (int i = 0; i < kColumns; i += 32) {
+          ReadTensorMemory<32>(source + piece * kColumns + i, values + i);
+        }
+        cutlass::arch::fence_view_async_tmem_load();
+        if (piece == pieces - 1) Release();
+      }
+      uint8_t* line = Acquire() + lane * kLineBytes;
+      CUTE_UNROLL
+      for (int chunk = 0; chunk < kLineBytes / 16; ++chunk) {
+        // TMA's 128-byte swizzle; it also spreads the lanes over the banks.
+        auto* to = reinterpret_cast<uint4*>(line + (chunk ^ (lane % 8)) * 16);
+        if constexpr (sizeof(Out) == 4) {
+          const uint32_t* v = values + chunk * 4;
+          *to = make_uint4(v[0], v[1], v[2], v[3]);
+        } else {
+          const uint32_t* v = values + chunk * 8;
+          *to = make_uint4(Pack<Out>(v[0], v[1]), Pack<Out>(v[2], v[3]), Pack<Out>(v[4], v[5]),
+                           Pack<Out>(v[6], v[7]));
+        }
+      }
+      Send(column + piece * kColumns, row, valid, matrix);
+    }
+  }
+
+  // Lane i is column i of the piece, tensor memory's columns are rows of D.
+  __device__ void Swapped(const Tile& tile, bool computed, uint32_t source, int matrix) {
+    constexpr int kRows = C::kStoreRows;
+    const int column = tile.n_tile * C::kTileM + warp * 32;
+    const int pieces = column < params.d_columns ? (tile.rows + kRows - 1) / kRows : 0;
+    if (computed && pieces == 0) Release();
+    CUTE_NO_UNROLL
+    for (int piece = 0; piece < pieces; ++piece) {
+      uint32_t values[kRows] = {};
+      if (computed) {
+        ReadTensorMemory<kRows>(source + piece * kRows, values);
+        cutlass::arch::fence_view_async_tmem_load();
+        if (piece == pieces - 1) Release();
+      }
+      Out* to = reinterpret_cast<Out*>(Acquire()) + lane;
+      CUTE_UNROLL
+      for (int i = 0; i < kRows; ++i) to[i * 32] = Convert<Out>(values[i]);
+      Send(column, tile.row + piece * kRows, min(tile.rows - piece * kRows, kRows), matrix);
+    }
+  }
+
+  // The accumulator is in registers: the next but one tile may overwrite it.
+  __device__ void Release() {
+    FenceBeforeArrive();
+    __syncwarp();
+    if (lane == 0) {
+      if constexpr (C::kCtas == 2) {
+        Barrier::arrive(&shared.drained[accumulator.index], /*cta_id=*/0u, /*pred=*/1u);
+      } else {
+        Barrier::arrive(&shared.drained[accumulator.index]);
+      }
+    }
+  }
+
+  // The buffer of this piece, once TMA has read what was in it.
+  __device__ uint8_t* Acquire() {
+    if (lane == 0) cute::tma_store_wait<kStoreBuffers - 1>();
+    __syncwarp();
+    return shared.store[warp][buffer];
+  }
+
+  __device__ void Send(int column, int row, int valid, int matrix) {
+    cute::tma_store_fence();
+    __syncwarp();
+    if (lane == 0) {
+      cute::SM90_TMA_STORE_4D::copy(&params.d, shared.store[warp][buffer], column,
+                                    C::kStoreRows - valid, row + valid, matrix);
+      cute::tma_store_arrive();
+    }
+    buffer ^= 1;
+  }
+};
+
+}  // namespace bwgemm::grouped::sm100

@@ -1,0 +1,124 @@
+// The SM100 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
+//
+//   warps 0 to 3   epilogue
+//   warp 4         loads
+//   warp 5         tensor memory; in the leading CTA, the MMAs
+//   warp 6         decides which tile comes next
+//
+// Tiles travel from the scheduler to the others through a ring in shared memory. The accumulators
+// are double: the epilogue of a tile runs under the MMAs of the next.
+#pragma once
+
+#include "cute/arch/tmem_allocator_sm100.hpp"
+#include "grouped/sm100/epilogue.h"
+#include "grouped/sm100/load.h"
+#include "grouped/sm100/mma.h"
+
+namespace bwgemm::grouped::sm100 {
+
+template <class C>
+__device__ void InitBarriers(typename C::Shared& shared, uint32_t cta_rank) {
+  for (int i = 0; i < C::kStages; ++i) {
+    Barrier::init(&shared.full[i], 1);
+    Barrier::init(&shared.empty[i], 1);
+  }
+  for (int i = 0; i < kAccumulators; ++i) {
+    Barrier::init(&shared.accumulated[i], 1);
+    Barrier::init(&shared.drained[i], kEpilogueWarps * C::kCtas);
+  }
+  for (int i = 0; i < kRing; ++i) {
+    Barrier::init(&shared.ring_full[i], 1);
+    // Readers: the epilogue, the producer and, in the leader, the MMA warp.
+    Barrier::init(&shared.ring_empty[i], kEpilogueWarps + (cta_rank == 0 ? 2 : 1));
+  }
+  cutlass::arch::fence_barrier_init();
+}
+
+template <class C>
+__device__ void RunLoads(const Params& params, typename C::Shared& shared, uint32_t cta_rank) {
+  const Loader<C> loader{params, shared, cta_rank};
+  TileReader<C> tiles{shared};
+  RingState<C::kStages> state;
+  for (;;) {
+    const Tile tile = tiles.Next();
+    if (tile.batch < 0) return;
+    if (threadIdx.x % 32 == 0) loader.Load(tile, KBlocks<C>(tile, params), state);
+    __syncwarp();
+  }
+}
+
+template <class C>
+__device__ void RunMmas(const Params& params, typename C::Shared& shared, uint32_t tensor_memory) {
+  MmaIssuer<C> issuer{shared, tensor_memory};
+  TileReader<C> tiles{shared};
+  for (;;) {
+    const Tile tile = tiles.Next();
+    if (tile.batch < 0) return;
+    const int k_blocks = KBlocks<C>(tile, params);
+    if (k_blocks > 0) issuer.Compute(k_blocks);
+  }
+}
+
+template <class C>
+__device__ void RunEpilogue(const Params& params, typename C::Shared& shared,
+                            uint32_t tensor_memory, uint32_t cta_rank) {
+  Epilogue<C> epilogue{params,
+                       shared,
+                       tensor_memory,
+                       static_cast<int>(threadIdx.x / 32),
+                       static_cast<int>(threadIdx.x % 32),
+                       cta_rank};
+  TileReader<C> tiles{shared};
+  for (;;) {
+    const Tile tile = tiles.Next();
+    if (tile.batch < 0) break;
+    epilogue.Store(tile, KBlocks<C>(tile, params));
+  }
+  epilogue.Finish();
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupedGemmKernel(const __grid_constant__ Params params) {
+#if defined(CUTE_ARCH_TCGEN05_TMEM_ENABLED)
+  extern __shared__ uint8_t raw[];
+  auto& shared = *reinterpret_cast<typename C::Shared*>((reinterpret_cast<uintptr_t>(raw) + 1023) /
+                                                        1024 * 1024);
+  const int warp = cutlass::canonical_warp_idx_sync();
+  const uint32_t cta_rank = C::kCtas == 1 ? 0 : cute::block_rank_in_cluster();
+  std::conditional_t<C::kCtas == 2, cute::TMEM::Allocator2Sm, cute::TMEM::Allocator1Sm> allocator;
+
+  if (threadIdx.x == 0) {
+    cute::prefetch_tma_descriptor(&params.p);
+    cute::prefetch_tma_descriptor(&params.q);
+    cute::prefetch_tma_descriptor(&params.d);
+    InitBarriers<C>(shared, cta_rank);
+  }
+  if (warp == kMmaWarp) {
+    allocator.allocate(C::kColumns, &shared.tensor_memory);
+    allocator.release_allocation_lock();
+    FenceBeforeArrive();
+  }
+  __syncthreads();  // the allocation is written in this CTA ...
+  Meet<C>();        // ... and the barriers of all are there
+  FenceAfterWait();
+  const uint32_t tensor_memory = shared.tensor_memory;
+
+  if (warp < kEpilogueWarps) {
+    RunEpilogue<C>(params, shared, tensor_memory, cta_rank);
+  } else if (warp == kLoadWarp) {
+    RunLoads<C>(params, shared, cta_rank);
+  } else if (warp == kMmaWarp) {
+    if (cta_rank == 0) RunMmas<C>(params, shared, tensor_memory);
+  } else {
+    Schedule<C>(params, shared);
+  }
+  // A CTA's shared and tensor memory are the other's target until both are done.
+  Meet<C>();
+  if (warp == kMmaWarp) allocator.free(tensor_memory, C::kColumns);
+#else
+  CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
+#endif
+}
+
+}  // namespace bwgemm::grouped::sm100

@@ -1,0 +1,103 @@
+// The producer warp: keeps the stages of its CTA filled by TMA.
+//
+// In a pair both producers wait for their own CTA's stage and load their own halves of P and Q, but
+// all bytes are counted by the leader's barrier, because the leader alone issues the MMA.
+#pragma once
+
+#include "cute/arch/copy_sm100_tma.hpp"
+#include "cute/arch/copy_sm90_desc.hpp"
+#include "cute/arch/copy_sm90_tma.hpp"
+#include "grouped/sm100/pipeline.h"
+
+namespace bwgemm::grouped::sm100 {
+
+template <class C>
+struct Loader {
+  const Params& params;
+  typename C::Shared& shared;
+  uint32_t cta_rank;
+
+  // One thread.
+  __device__ void Load(const Tile& tile, int k_blocks, RingState<C::kStages>& state) const {
+    const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
+    const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
+    for (int block = 0; block < k_blocks; ++block) {
+      Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
+      uint64_t* full = &shared.full[state.index];
+      if (cta_rank == 0) {
+        TransactionBarrier::arrive_and_expect_tx(full, C::kCtas * C::kStageBytes);
+      }
+      uint8_t* p = shared.p[state.index];
+      uint8_t* q = shared.q[state.index];
+      const int k = block * C::kTileK;
+      if constexpr (C::kContract) {
+        LoadGroupRows<kLanes>(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
+        LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
+      } else if constexpr (C::kSwapAb) {
+        LoadRhs<C::kPKMajor, kLanes>(params.p, full, p, tile.n_tile * C::kTileM, k, p_matrix);
+        LoadLhs<C::kQRows>(params.q, full, q, tile, k, q_matrix);
+      } else {
+        LoadLhs<kLanes>(params.p, full, p, tile, k, p_matrix);
+        LoadRhs<C::kQKMajor, C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, k, q_matrix);
+      }
+      state.Advance();
+    }
+  }
+
+ private:
+  static constexpr uint64_t kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm100::EVICT_NORMAL);
+
+  // rows: this CTA's rows of the group, K-major. Rows past the tile's end are zero.
+  template <int kRows>
+  __device__ void LoadLhs(const CUtensorMap& map, uint64_t* full, uint8_t* to, const Tile& tile,
+                          int k, int matrix) const {
+    const int first = static_cast<int>(cta_rank) * kRows;
+    const int valid = Clamp(tile.rows - first, kRows);
+    Copy4(map, full, to, k, kRows - valid, tile.row + first + valid, matrix);
+  }
+
+  // rows: this CTA's columns of an expert's matrix.
+  template <bool kKMajor, int kRows>
+  __device__ void LoadRhs(const CUtensorMap& map, uint64_t* full, uint8_t* to, int column, int k,
+                          int matrix) const {
+    column += static_cast<int>(cta_rank) * kRows;
+    if constexpr (kKMajor) {
+      Copy3(map, full, to, k, column, matrix);
+    } else {
+      CUTE_UNROLL
+      for (int i = 0; i < kRows / kSwizzle; ++i) {
+        Copy3(map, full, to + i * kSwizzle * kLineBytes, column + i * kSwizzle, k, matrix);
+      }
+    }
+  }
+
+  // contract: 64 rows of the group; past its end they are zero in both operands, so that what lies
+  // there in the tensors, a NaN say, does not count.
+  template <int kRows>
+  __device__ void LoadGroupRows(const CUtensorMap& map, uint64_t* full, uint8_t* to, int column,
+                                const Tile& tile, int k, int matrix) const {
+    const int valid = min(tile.rows - k, C::kTileK);
+    column += static_cast<int>(cta_rank) * kRows;
+    CUTE_UNROLL
+    for (int i = 0; i < kRows / kSwizzle; ++i) {
+      Copy4(map, full, to + i * kSwizzle * kLineBytes, column + i * kSwizzle, C::kTileK - valid,
+            tile.row + k + valid, matrix);
+    }
+  }
+
+  __device__ static void Copy3(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,
+                               int z) {
+    using Copy =
+        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_3D, cute::SM90_TMA_LOAD_3D>;
+    Copy::copy(&map, full, kHint, to, x, y, z);
+  }
+
+  __device__ static void Copy4(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,
+                               int z, int w) {
+    using Copy =
+        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_4D, cute::SM90_TMA_LOAD_4D>;
+    Copy::copy(&map, full, kHint, to, x, y, z, w);
+  }
+};
+
+}  // namespace bwgemm::grouped::sm100

@@ -1,0 +1,57 @@
+// The MMA warp of the leading CTA: stages -> accumulators in tensor memory.
+#pragma once
+
+#include "grouped/sm100/pipeline.h"
+
+namespace bwgemm::grouped::sm100 {
+
+template <class C>
+struct MmaIssuer {
+  typename C::Shared& shared;
+  uint32_t tensor_memory;
+  RingState<C::kStages> stage{};
+  RingState<kAccumulators> accumulator{};
+
+  // Whole warp; the instructions elect a lane.
+  __device__ void Compute(int k_blocks) {
+    typename C::TiledMma mma;
+    const auto slice = mma.get_slice(cute::Int<0>{});
+    auto p = slice.make_fragment_A(cute::make_tensor(
+        cute::make_smem_ptr(reinterpret_cast<typename C::In*>(&shared.p)), typename C::LayoutP{}));
+    auto q = slice.make_fragment_B(cute::make_tensor(
+        cute::make_smem_ptr(reinterpret_cast<typename C::In*>(&shared.q)), typename C::LayoutQ{}));
+    auto d = slice.make_fragment_C(
+        cute::partition_shape_C(mma, cute::Shape<cute::Int<C::kTileM>, cute::Int<C::kTileN>>{}));
+    d.data() = tensor_memory + accumulator.index * C::kTileN;
+
+    Barrier::wait(&shared.drained[accumulator.index], accumulator.phase ^ 1);
+    FenceAfterWait();
+    mma.accumulate_ = cute::UMMA::ScaleOut::Zero;
+    for (int block = 0; block < k_blocks; ++block) {
+      Barrier::wait(&shared.full[stage.index], stage.phase);
+      FenceAfterWait();
+      CUTE_UNROLL
+      for (int k = 0; k < cute::size<2>(p); ++k) {
+        cute::gemm(mma, p(cute::_, cute::_, k, stage.index), q(cute::_, cute::_, k, stage.index),
+                   d);
+        mma.accumulate_ = cute::UMMA::ScaleOut::One;
+      }
+      Commit(&shared.empty[stage.index]);
+      stage.Advance();
+    }
+    Commit(&shared.accumulated[accumulator.index]);
+    accumulator.Advance();
+  }
+
+ private:
+  // Arrives, in each CTA of the MMA, when all MMAs so far are done.
+  __device__ static void Commit(uint64_t* barrier) {
+    if constexpr (C::kCtas == 2) {
+      cutlass::arch::umma_arrive_multicast_2x1SM(barrier, /*cta_mask=*/0b11);
+    } else {
+      cutlass::arch::umma_arrive(barrier);
+    }
+  }
+};
+
+}  // namespace bwgemm::grouped::sm100

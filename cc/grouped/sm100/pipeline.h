@@ -1,0 +1,93 @@
+// What the warps of a CTA share: places in rings of barriers, the ring of tiles, cluster addresses.
+#pragma once
+
+#include <cstdint>
+
+#include "cute/arch/cluster_sm90.hpp"
+#include "grouped/sm100/config.h"
+
+namespace bwgemm::grouped::sm100 {
+
+using Barrier = cutlass::arch::ClusterBarrier;
+using TransactionBarrier = cutlass::arch::ClusterTransactionBarrier;
+
+// Where a warp stands in a ring of slots guarded by full and empty barriers.
+template <int kSlots>
+struct RingState {
+  uint32_t index = 0;
+  uint32_t phase = 0;
+
+  __device__ void Advance() {
+    if (++index == kSlots) {
+      index = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The MMA's order relative to barriers (PTX ISA 9.7.16.11): tensor-memory accesses of other threads
+// are complete only between these.
+__device__ inline void FenceBeforeArrive() {
+  asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+__device__ inline void FenceAfterWait() {
+  asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+}
+
+// All threads of the cluster.
+template <class C>
+__device__ void Meet() {
+  __syncwarp();
+  if constexpr (C::kCtas > 1) {
+    cute::cluster_arrive_relaxed();
+    cute::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+}
+
+// The tiles of this cluster, as the scheduler warp put them into the ring. Whole warps call it.
+template <class C>
+struct TileReader {
+  typename C::Shared& shared;
+  RingState<kRing> state{};
+
+  __device__ Tile Next() {
+    Barrier::wait(&shared.ring_full[state.index], state.phase);
+    const Tile tile = shared.ring[state.index];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.ring_empty[state.index]);
+    state.Advance();
+    return tile;
+  }
+};
+
+// Every CTA of a cluster schedules for itself: both find the same tiles, without a word.
+template <class C>
+__device__ void Schedule(const Params& params, typename C::Shared& shared) {
+  Scheduler<C::kKind> scheduler(params.schedule);
+  RingState<kRing> state;
+  const int clusters = gridDim.x / C::kCtas;
+  for (int index = blockIdx.x / C::kCtas;; index += clusters) {
+    const Tile tile = scheduler.At(index);
+    Barrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      shared.ring[state.index] = tile;
+      Barrier::arrive(&shared.ring_full[state.index]);
+    }
+    __syncwarp();
+    state.Advance();
+    if (tile.batch < 0) return;
+  }
+}
+
+// Blocks of 64 to contract; none where the result is zero.
+template <class C>
+__device__ int KBlocks(const Tile& tile, const Params& params) {
+  if (C::kContract) return (tile.rows + C::kTileK - 1) / C::kTileK;
+  return tile.expert < 0 ? 0 : params.k_blocks;
+}
+
+__device__ inline int Clamp(int value, int limit) { return min(max(value, 0), limit); }
+
+}  // namespace bwgemm::grouped::sm100
