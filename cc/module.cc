@@ -7,6 +7,8 @@
 #include "build_config.h"
 #include "gemm/gemm_ffi.h"
 #include "gemm/python.h"
+#include "grouped/grouped_ffi.h"
+#include "grouped/python.h"
 
 namespace nb = nanobind;
 
@@ -19,6 +21,10 @@ nb::dict Registrations() {
   gemm["execute"] = python::HandlerCapsule(BwGemmExecute);
   nb::dict targets;
   targets["bwgemm.gemm.v1"] = gemm;
+  nb::dict grouped;
+  grouped["initialize"] = python::HandlerCapsule(BwGroupedInitialize);
+  grouped["execute"] = python::HandlerCapsule(BwGroupedExecute);
+  targets["bwgemm.grouped.v1"] = grouped;
   return targets;
 }
 
@@ -41,5 +47,6 @@ NB_MODULE(_ext, m) {
   m.def("registrations", &bwgemm::Registrations,
         "{target name: {stage: capsule}} for jax.ffi.register_ffi_target, platform CUDA.");
   bwgemm::python::DefineKernelTable(m);
+  bwgemm::grouped::python::DefineKernelTable(m);
   m.def("build_info", &bwgemm::BuildInfo, "What this extension was built with.");
 }

@@ -14,10 +14,12 @@
 
 #include "emulator/machine/machine.h"
 #include "emulator/runtime/gemm_emulated.h"
+#include "emulator/runtime/grouped_emulated.h"
 #include "emulator/runtime/ranges.h"
 #include "emulator/runtime/session.h"
 #include "emulator/tensor/tensor_map.h"
 #include "gemm/python.h"
+#include "grouped/python.h"
 
 namespace nb = nanobind;
 
@@ -33,6 +35,7 @@ PyObject* error_class = nullptr;  // _emulator.Error(kind, line, message)
 nb::dict Registrations() {
   nb::dict targets;
   targets["bwgemm.gemm.emulated.v1"] = bwgemm::python::HandlerCapsule(BwGemmEmulatedExecute);
+  targets["bwgemm.grouped.emulated.v1"] = bwgemm::python::HandlerCapsule(BwGroupedEmulatedExecute);
   return targets;
 }
 
@@ -281,6 +284,7 @@ NB_MODULE(_emulator, m) {
   m.def("registrations", &emu::Registrations,
         "{target name: capsule} for jax.ffi.register_ffi_target, platform cpu.");
   bwgemm::python::DefineKernelTable(m);
+  bwgemm::grouped::python::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
         nb::arg("step_limit"), nb::arg("async_hazards"), nb::arg("proxy_fences"),

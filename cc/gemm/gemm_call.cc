@@ -1,16 +1,14 @@
 #include "gemm/gemm_call.h"
 
-#include <atomic>
 #include <limits>
 #include <string>
 
 #include "common/cuda_status.h"
+#include "common/device.h"
 #include "gemm/split_k.h"
 
 namespace bwgemm {
 namespace {
-
-constexpr int kMaxDevices = 64;
 
 std::string ShapeString(const Tensor3& t) {
   return std::string(Name(t.dtype)) + "[" + std::to_string(t.dims[0]) + "," +
@@ -23,66 +21,6 @@ Status Lookup(std::string_view name, const KernelEntry** entry) {
   return Status::Unimplemented("kernel '" + std::string(name) +
                                "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info` "
                                "lists those that are)");
-}
-
-// Makes `device` current for the scope, and restores what was.
-class DeviceScope {
- public:
-  Status Enter(int device) {
-    BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetDevice(&previous_));
-    if (previous_ == device) return Status::Ok();
-    BWGEMM_RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
-    restore_ = true;
-    return Status::Ok();
-  }
-  ~DeviceScope() {
-    if (restore_) (void)cudaSetDevice(previous_);
-  }
-
- private:
-  int previous_ = 0;
-  bool restore_ = false;
-};
-
-struct DeviceProperties {
-  int sm_count;
-  int major;
-  int minor;
-};
-
-// Packed into one atomic per device, so that a call costs a load: sm_count << 16 | major << 8 |
-// minor.
-Status QueryDevice(int device, DeviceProperties* out) {
-  static std::array<std::atomic<uint32_t>, kMaxDevices> cache{};
-  if (device < 0 || device >= kMaxDevices) {
-    return Status::InvalidArgument("device ordinal " + std::to_string(device) + " is outside [0, " +
-                                   std::to_string(kMaxDevices) + ")");
-  }
-  uint32_t packed = cache[device].load(std::memory_order_relaxed);
-  if (packed == 0) {
-    int sms = 0, major = 0, minor = 0;
-    BWGEMM_RETURN_IF_CUDA_ERROR(
-        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-    BWGEMM_RETURN_IF_CUDA_ERROR(
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    BWGEMM_RETURN_IF_CUDA_ERROR(
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    packed = static_cast<uint32_t>(sms << 16 | major << 8 | minor);
-    cache[device].store(packed, std::memory_order_relaxed);
-  }
-  *out = {static_cast<int>(packed >> 16), static_cast<int>(packed >> 8 & 0xff),
-          static_cast<int>(packed & 0xff)};
-  return Status::Ok();
-}
-
-Status CheckArch(const KernelInfo& kernel, int device, const DeviceProperties& props) {
-  const bool runs =
-      kernel.arch == Arch::kSm90 ? props.major == 9 && props.minor == 0 : props.major == 10;
-  if (runs) return Status::Ok();
-  return Status::Unimplemented(
-      "kernel '" + std::string(kernel.name) + "' needs compute capability " +
-      (kernel.arch == Arch::kSm90 ? "9.0" : "10.x") + ", device " + std::to_string(device) +
-      " has " + std::to_string(props.major) + "." + std::to_string(props.minor));
 }
 
 Status CheckDims(std::string_view what, const Tensor3& t, const std::array<int64_t, 3>& expected,
@@ -254,7 +192,7 @@ Status PrepareGemm(std::string_view kernel, int device) {
   BWGEMM_RETURN_IF_ERROR(Lookup(kernel, &entry));
   DeviceProperties props;
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &props));
-  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info, device, props));
+  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info.name, entry->info.arch, device, props));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
   return entry->ops.prepare(device);
@@ -265,7 +203,7 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(Lookup(call.kernel, &entry));
   DeviceProperties props;
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &props));
-  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info, device, props));
+  BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info.name, entry->info.arch, device, props));
   GemmProblem problem;
   problem.device = device;
   problem.sm_count = props.sm_count;

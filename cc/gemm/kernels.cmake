@@ -1,27 +1,7 @@
-# kernels.def -> generated translation units -> one static library per content hash.
-#
-# Compiling is the expensive part of the build and depends on neither Python nor XLA, so the finished
-# library is kept in BWGEMM_KERNEL_CACHE under a hash of all its inputs: another Python version, or a
-# change outside cc/gemm, does not compile a kernel again.
+# kernels.def -> generated translation units -> bwgemm_kernels.
 
-set(bwgemm_sm90_gencode "arch=compute_90a,code=[sm_90a,compute_90a]")
-set(bwgemm_sm100_gencode "arch=compute_100f,code=[sm_100f,compute_100f]")
-# The one kernel without tensor cores: machine code for every architecture in BWGEMM_ARCHS, and one PTX.
-set(bwgemm_portable_gencode "--generate-code=arch=compute_90,code=[sm_90,compute_90]")
-if("sm100" IN_LIST BWGEMM_ARCHS)
-  list(APPEND bwgemm_portable_gencode "--generate-code=arch=compute_100f,code=sm_100f")
-endif()
-set(bwgemm_dtypes "bf16:bf16" "bf16:f32" "f16:f16" "f16:f32")
 set(bwgemm_stream_k_dtypes "bf16:bf16" "f16:f16")
 set(bwgemm_majors kn kk mn mk)
-# The macro's arguments as C++ enumerators.
-set(bwgemm_cxx_bf16 DType::kBF16)
-set(bwgemm_cxx_f16 DType::kF16)
-set(bwgemm_cxx_f32 DType::kF32)
-set(bwgemm_cxx_lhs_k LhsMajor::kK)
-set(bwgemm_cxx_lhs_m LhsMajor::kM)
-set(bwgemm_cxx_rhs_n RhsMajor::kN)
-set(bwgemm_cxx_rhs_k RhsMajor::kK)
 set(bwgemm_cxx_cooperative Schedule::kCooperative)
 set(bwgemm_cxx_pingpong Schedule::kPingpong)
 set(bwgemm_cxx_1sm Schedule::k1Sm)
@@ -115,62 +95,7 @@ string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
 list(JOIN version_numbers "." BWGEMM_CUTLASS_VERSION)
 set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
-# What the library is made of. --no-compress keeps the PTX readable beside the machine code: the
-# emulator executes it.
-set(flags -O3 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPIC,-fvisibility=hidden -DNDEBUG
-    -diag-suppress=177 # unused variables inside CUTLASS headers
-)
-set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${flags};${CMAKE_BUILD_TYPE}")
-foreach(unit IN LISTS units)
-  string(REGEX REPLACE "^[a-z0-9]+/" "" file "${unit}")
-  string(REGEX MATCH "^[a-z0-9]+" arch "${unit}")
-  file(SHA256 "${file}" hash)
-  string(APPEND key ";${bwgemm_${arch}_gencode};${hash}")
-endforeach()
-if(BWGEMM_CUTLASS_DIR) # a checkout may differ from the release whose version it carries
-  string(APPEND key ";${BWGEMM_CUTLASS_DIR}")
-endif()
-set(kernel_headers split_k.cu split_k.h gemm_kernel.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h ../common/status.h ../common/cuda_status.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernel_headers})
-foreach(header IN LISTS kernel_headers)
-  file(SHA256 "${CMAKE_CURRENT_SOURCE_DIR}/${header}" hash)
-  string(APPEND key ";${hash}")
-endforeach()
-string(SHA256 key "${key}")
-string(SUBSTRING ${key} 0 16 key)
-set(cached "${BWGEMM_KERNEL_CACHE}/${key}/libbwgemm_kernels.a")
-
-if(EXISTS "${cached}")
-  message(STATUS "jax_bwgemm: ${kernel_count} kernels, already compiled in ${cached}")
-  add_library(bwgemm_kernels STATIC IMPORTED GLOBAL)
-  set_target_properties(bwgemm_kernels PROPERTIES IMPORTED_LOCATION "${cached}")
-else()
-  list(LENGTH units unit_count)
-  message(STATUS "jax_bwgemm: ${kernel_count} kernels to compile in ${unit_count} translation units, about a minute each")
-  set(sources "")
-  foreach(unit IN LISTS units)
-    string(REGEX REPLACE "^[a-z0-9]+/" "" file "${unit}")
-    string(REGEX MATCH "^[a-z0-9]+" arch "${unit}")
-    list(APPEND sources "${file}")
-    set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "--generate-code=${bwgemm_${arch}_gencode}")
-  endforeach()
-  set_source_files_properties(split_k.cu PROPERTIES COMPILE_OPTIONS "${bwgemm_portable_gencode}")
-  add_library(bwgemm_kernels STATIC split_k.cu ${sources})
-  target_compile_options(bwgemm_kernels PRIVATE ${flags})
-  target_include_directories(bwgemm_kernels PRIVATE "${CMAKE_SOURCE_DIR}/cc")
-  target_include_directories(bwgemm_kernels SYSTEM PRIVATE
-    "${bwgemm_cutlass}/include" "${bwgemm_cutlass}/tools/util/include" "${BWGEMM_CUDA_INCLUDE}" "${BWGEMM_CUDA_INCLUDE}/cccl")
-  if(BWGEMM_CCACHE)
-    set_target_properties(bwgemm_kernels PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
-  endif()
-  if(BWGEMM_NVCC_JOBS GREATER 0)
-    set_property(GLOBAL APPEND PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
-    set_target_properties(bwgemm_kernels PROPERTIES JOB_POOL_COMPILE nvcc)
-  endif()
-  # Written under another name first: an interrupted copy must not look like a library.
-  add_custom_command(TARGET bwgemm_kernels POST_BUILD
-    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:bwgemm_kernels> "${cached}.part"
-    COMMAND "${CMAKE_COMMAND}" -E rename "${cached}.part" "${cached}"
-    COMMENT "Keeping the compiled kernels in ${cached}" VERBATIM)
-  file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
-endif()
+set(kernel_headers split_k.h gemm_kernel.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h ../common/status.h ../common/cuda_status.h)
+list(TRANSFORM kernel_headers PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+bwgemm_kernel_library(bwgemm_kernels COUNT ${kernel_count}
+  UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" ${units} HEADERS ${kernel_headers})

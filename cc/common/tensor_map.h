@@ -1,0 +1,57 @@
+// TMA descriptors made on the host (PTX ISA "Tensor maps"; CUDA driver API cuTensorMapEncodeTiled).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/cuda_status.h"
+#include "common/status.h"
+
+namespace bwgemm {
+
+// A dense tensor of rank 3, innermost extent first, cut into boxes of box0 x box1 x 1 elements.
+// Elements outside of it read as zero and are not written.
+struct TensorMapSpec {
+  const void* data = nullptr;
+  CUtensorMapDataType dtype = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  int element_bytes = 2;
+  int64_t extent0 = 1, extent1 = 1, extent2 = 1;
+  int box0 = 1, box1 = 1;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+};
+
+inline Status EncodeTensorMap(const TensorMapSpec& t, CUtensorMap* map) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  // Through the runtime, so that nothing links against the driver library.
+  static const Encode encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<Encode>(function)
+               : nullptr;
+  }();
+  if (!encode) return Status::Internal("the CUDA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
+  const cuuint64_t extents[3] = {static_cast<cuuint64_t>(t.extent0),
+                                 static_cast<cuuint64_t>(t.extent1),
+                                 static_cast<cuuint64_t>(t.extent2)};
+  const cuuint64_t pitches[2] = {extents[0] * t.element_bytes,
+                                 extents[0] * extents[1] * t.element_bytes};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(t.box0), static_cast<cuuint32_t>(t.box1), 1};
+  const cuuint32_t strides[3] = {1, 1, 1};
+  const CUresult result =
+      encode(map, t.dtype, 3, const_cast<void*>(t.data), extents, pitches, box, strides,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, t.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return Status::Ok();
+  return Status::Internal("cuTensorMapEncodeTiled refused the tensor [" +
+                          std::to_string(t.extent2) + ", " + std::to_string(t.extent1) + ", " +
+                          std::to_string(t.extent0) + "] of " + std::to_string(t.element_bytes) +
+                          "-byte elements: error " + std::to_string(result));
+}
+
+}  // namespace bwgemm

@@ -1,0 +1,135 @@
+// The shape of one SM90 grouped kernel: operand roles, tiles, shared memory.
+//
+// The MMA computes P x Q^T, P being its M side and Q its N side:
+//   rows             P = lhs rows      Q = rhs columns
+//   rows, swapped    P = rhs columns   Q = lhs rows: few rows fill a tile, because an MMA may be 8
+//   wide but never less
+//                                      than 64 high
+//   contract         P = lhs columns   Q = rhs columns, contracted over the rows of a group
+#pragma once
+
+#include "cute/arch/mma_sm90_gmma.hpp"
+#include "cute/atom/mma_traits_sm90_gmma.hpp"
+#include "cute/tensor.hpp"
+#include "cutlass/arch/barrier.h"
+#include "cutlass/bfloat16.h"
+#include "cutlass/half.h"
+#include "grouped/schedule.h"
+
+namespace bwgemm::grouped::sm90 {
+
+template <DType>
+struct DeviceType;
+template <>
+struct DeviceType<DType::kBF16> {
+  using type = cutlass::bfloat16_t;
+};
+template <>
+struct DeviceType<DType::kF16> {
+  using type = cutlass::half_t;
+};
+template <>
+struct DeviceType<DType::kF32> {
+  using type = float;
+};
+
+constexpr int kConsumers = 2;  // warpgroups that issue MMAs
+constexpr int kThreads = 128 * (1 + kConsumers);
+constexpr int kRing = 4;        // tiles that the scheduler may be ahead
+constexpr int kBlock = 64;      // rows of one MMA; also the elements of one 128-byte row
+constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
+constexpr int kBlockBytes = kBlock * kRowBytes;
+constexpr int kSharedLimit = 227 * 1024;
+
+template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
+          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_>
+struct Config {
+  static constexpr Kind kKind = kKind_;
+  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr RhsMajor kRhs = kRhs_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr bool kSwapAb = kSwapAb_;
+  using In = typename DeviceType<kIn>::type;
+  using Out = typename DeviceType<kOut>::type;
+
+  static constexpr bool kContract = kKind == Kind::kContract;
+  static constexpr bool kPKMajor = !kContract && (!kSwapAb || kRhs == RhsMajor::kK);
+  static constexpr bool kQKMajor = !kContract && (kSwapAb || kRhs == RhsMajor::kK);
+
+  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
+  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
+  static_assert(!kContract || (kRhs == RhsMajor::kN && !kSwapAb), "contract has one form");
+  static_assert(kTileM == 128 || kTileM == 256, "one or two blocks of 64 for each consumer");
+  static_assert(kTileN % 8 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
+  static_assert(kTileN >= 64 || kQKMajor, "an MN-major box is 64 wide");
+  static_assert(kTileK == kBlock, "a stage is one swizzle line deep");
+  static_assert(kClusterM == 1 && (kClusterN == 1 || (kClusterN == 2 && !kSwapAb)),
+                "a cluster is two neighbours along N, which share the tile of P");
+
+  static constexpr int kCluster = kClusterN;
+  static constexpr int kPBlocks = kTileM / kBlock;
+  static constexpr int kBlocksPerConsumer = kPBlocks / kConsumers;
+  static constexpr int kQBox = kTileN < kBlock ? kTileN : kBlock;
+  static constexpr int kQBoxes = kTileN / kQBox;
+  static constexpr int kQBytes = kTileN * kRowBytes;
+  static constexpr int kStageBytes = kPBlocks * kBlockBytes + kQBytes;
+
+  // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes.
+  static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
+  static constexpr int kStoreRows = kSwapAb ? kTileN : kBlock;
+  static constexpr int kStoreBytes = kStoreRows * kRowBytes < 1024 ? 1024 : kStoreRows * kRowBytes;
+  static constexpr int kStoreBuffers = kSwapAb ? kBlock / kStoreColumns + (kOut != DType::kF32) : 2;
+
+  static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
+  static constexpr int kStages =
+      (kSharedLimit - 1024 - kBarrierBytes - kConsumers * kStoreBuffers * kStoreBytes) /
+      kStageBytes;
+  static_assert(kStages >= 3 && kStages <= 24);
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][kPBlocks * kBlockBytes];
+    uint8_t q[kStages][kQBytes];
+    uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
+    Tile ring[kRing];
+    uint64_t full[kStages], empty[kStages];
+    uint64_t ring_full[kRing], ring_empty[kRing];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
+  static_assert(kSharedBytes <= kSharedLimit);
+
+  // Blocks of P lie one after the other; K-major: 64 rows x 64 k, MN-major: 64 k x 64 rows.
+  template <bool kKMajor>
+  using Atom = std::conditional_t<kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
+                                  cute::GMMA::Layout_MN_SW128_Atom<In>>;
+  using LayoutP = decltype(cute::tile_to_shape(
+      Atom<kPKMajor>{},
+      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kPBlocks * kStages>>{}));
+  using QOrder = std::conditional_t<kQKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
+                                    cute::Step<cute::_2, cute::_1, cute::_3>>;
+  using LayoutQ = decltype(cute::tile_to_shape(
+      Atom<kQKMajor>{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>, cute::Int<kStages>>{},
+      QOrder{}));
+
+  template <bool kKMajor>
+  static constexpr cute::GMMA::Major kMajor =
+      kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  using TiledMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<
+          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kTileN>, cute::Int<kTileK>>,
+          kMajor<kPKMajor>, kMajor<kQKMajor>>()));
+};
+
+struct Params {
+  CUtensorMap p, q, d;
+  ScheduleParams schedule;
+  int32_t k_blocks;  // rows: blocks of 64 along K
+  int32_t p_batch,
+      p_expert;  // the matrix of P is batch * p_batch + expert * p_expert; likewise Q and D
+  int32_t q_batch, q_expert;
+  int32_t d_batch, d_expert;
+  void* d_data;  // rows: for tiles that end inside the result
+  int32_t m, n;
+};
+
+}  // namespace bwgemm::grouped::sm90

@@ -1,0 +1,190 @@
+// The consumers' epilogue: registers -> shared memory -> D.
+//
+// A warpgroup's accumulator is 64 x kTileN in the MMA's fragment layout (PTX ISA "wgmma register
+// fragments"): thread t holds, for every 8 columns j and half h, the pair of row 16 * (t / 32) + 8
+// * h + (t % 32) / 4 and columns 8 * j + 2 * (t % 4) + {0, 1}. Results go through lines of 128
+// bytes, swizzled like TMA's 128-byte mode: the 16-byte chunk c of line r lies at c ^ (r % 8),
+// which spreads both the writes and the reads over all banks.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "cute/arch/copy_sm90.hpp"
+#include "cute/arch/copy_sm90_tma.hpp"
+#include "grouped/sm90/mma.h"
+
+namespace bwgemm::grouped::sm90 {
+
+template <class Out>
+__device__ __forceinline__ uint32_t Pack(float low, float high) {
+  if constexpr (std::is_same_v<Out, cutlass::bfloat16_t>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+template <class C>
+struct Epilogue {
+  using Out = typename C::Out;
+  using Accumulator = typename Mma<C>::Accumulator;
+  static constexpr bool kWide = C::kOut == DType::kF32;
+  static constexpr int kChunk = C::kStoreColumns;
+  const Params& params;
+  typename C::Shared& shared;
+  int consumer;
+  int thread;
+  uint32_t cta_rank;
+  int buffer = 0;
+
+  __device__ __forceinline__ void Tile(const grouped::Tile& tile, const Accumulator& accumulator) {
+    const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
+    if constexpr (C::kSwapAb) {
+      const int column = tile.n_tile * C::kTileM + consumer * kBlock;
+      Swapped(accumulator(cute::_, 0, 0), column, tile.row, tile.rows, matrix);
+    } else {
+      const int column = (tile.n_tile * C::kCluster + cta_rank) * C::kTileN;
+      const int first = C::kContract ? tile.m_tile * C::kTileM : tile.row;
+      CUTE_UNROLL
+      for (int b = 0; b < C::kBlocksPerConsumer; ++b) {
+        const int block = (b * kConsumers + consumer) * kBlock;
+        // A result matrix of `contract` is a matrix of the tensor map: TMA clips at its end.
+        const int valid = C::kContract ? kBlock : min(tile.rows - block, kBlock);
+        if (valid > 0) Straight(accumulator(cute::_, b, 0), column, first + block, valid, matrix);
+      }
+    }
+  }
+
+  // No thread may leave while TMA still reads its buffers.
+  __device__ __forceinline__ void Finish() {
+    if (thread == 0) cute::tma_store_wait<0>();
+  }
+
+ private:
+  __device__ __forceinline__ void Sync() {
+    cutlass::arch::NamedBarrier::sync(128, kStoreBarrier + consumer);
+  }
+
+  template <class Block>
+  __device__ __forceinline__ void Straight(const Block& acc, int column, int row, int valid,
+                                           int matrix) {
+    CUTE_UNROLL
+    for (int chunk = 0; chunk < C::kTileN / kChunk; ++chunk) {
+      uint8_t* lines = shared.store[consumer][buffer];
+      if (thread == 0) cute::tma_store_wait<C::kStoreBuffers - 1>();
+      Sync();
+      if constexpr (kWide) {
+        WriteWide(acc, chunk * kChunk, lines);
+      } else {
+        WritePacked(acc, chunk * kChunk, lines);
+      }
+      cute::tma_store_fence();
+      Sync();
+      Send(lines, column + chunk * kChunk, row, valid, matrix);
+      buffer ^= 1;
+    }
+  }
+
+  // 64 columns of 16 bits: four 8 x 8 matrices an instruction, lane l gives the address of line l %
+  // 8 of matrix l / 8.
+  template <class Block>
+  __device__ __forceinline__ void WritePacked(const Block& acc, int first, uint8_t* lines) {
+    const int lane = thread % 32;
+    const int line = thread / 32 * 16 + (lane / 8 % 2) * 8 + lane % 8;
+    CUTE_UNROLL
+    for (int j = 0; j < kChunk / 8; j += 2) {
+      const int a = (first / 8 + j) * 4;
+      const int chunk = (j + lane / 16) ^ (line % 8);
+      cute::SM90_U32x4_STSM_N::copy(
+          Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
+          Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
+          *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
+    }
+  }
+
+  template <class Block>
+  __device__ __forceinline__ void WriteWide(const Block& acc, int first, uint8_t* lines) {
+    const int lane = thread % 32;
+    CUTE_UNROLL
+    for (int j = 0; j < kChunk / 8; ++j) {
+      CUTE_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int a = (first / 8 + j) * 4 + half * 2;
+        const int line = thread / 32 * 16 + half * 8 + lane / 4;
+        const int chunk = (2 * j + lane % 4 / 2) ^ (line % 8);
+        *reinterpret_cast<float2*>(lines + line * kRowBytes + chunk * 16 + lane % 2 * 8) =
+            make_float2(acc(a), acc(a + 1));
+      }
+    }
+  }
+
+  // The accumulator's columns are rows of D: a line is one row, 64 (16 bits) or twice 32 (f32)
+  // columns of D.
+  template <class Block>
+  __device__ __forceinline__ void Swapped(const Block& acc, int column, int row, int valid,
+                                          int matrix) {
+    const int lane = thread % 32, warp = thread / 32;
+    if (thread == 0) cute::tma_store_wait<0>();
+    Sync();
+    if constexpr (kWide) {
+      uint8_t* lines = shared.store[consumer][warp / 2];
+      CUTE_UNROLL
+      for (int i = 0; i < C::kTileN / 8 * 4; ++i) {
+        const int line = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int d_column = warp % 2 * 16 + i / 2 % 2 * 8 + lane / 4;
+        const int chunk = (d_column / 4) ^ (line % 8);
+        *reinterpret_cast<float*>(lines + line * kRowBytes + chunk * 16 + d_column % 4 * 4) =
+            acc(i);
+      }
+    } else {
+      // Transposed 8 x 8 matrices: lane l gives the address of column l % 8 of matrix l / 8.
+      uint8_t* lines = shared.store[consumer][0];
+      CUTE_UNROLL
+      for (int j = 0; j < C::kTileN / 8; j += 2) {
+        const int line = (j + lane / 16) * 8 + lane % 8;
+        const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
+        const int a = j * 4;
+        cute::SM90_U16x8_STSM_T::copy(
+            Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
+            Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
+            *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
+      }
+    }
+    cute::tma_store_fence();
+    Sync();
+    for (int i = 0; i < kBlock / kChunk; ++i) {
+      Send(shared.store[consumer][i], column + i * kChunk, row, valid, matrix);
+    }
+  }
+
+  // Whole tiles leave by TMA, which clips at the edges of D. TMA cannot stop at the end of a group.
+  __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int valid,
+                                       int matrix) {
+    if (C::kContract || valid == C::kStoreRows) {
+      if (thread == 0) {
+        cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
+        cute::tma_store_arrive();
+      }
+      return;
+    }
+    Out* d = static_cast<Out*>(params.d_data) +
+             (static_cast<int64_t>(matrix) * params.m + row) * params.n + column;
+    constexpr int kElements = 16 / sizeof(Out);
+    for (int i = thread; i < valid * (kRowBytes / 16); i += 128) {
+      const int line = i / 8, chunk = i % 8;
+      if (column + chunk * kElements < params.n) {
+        const uint4 v =
+            *reinterpret_cast<const uint4*>(lines + line * kRowBytes + (chunk ^ (line % 8)) * 16);
+        *reinterpret_cast<uint4*>(d + static_cast<int64_t>(line) * params.n + chunk * kElements) =
+            v;
+      }
+    }
+  }
+};
+
+}  // namespace bwgemm::grouped::sm90

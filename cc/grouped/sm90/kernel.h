@@ -1,0 +1,162 @@
+// The SM90 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
+//
+//   warpgroup 0      producer: warp 0 loads (one thread), warp 1 decides which tile comes next
+//   warpgroups 1, 2  consumers: MMA, then epilogue
+//
+// Tiles travel from the scheduler to the others through a ring in shared memory.
+#pragma once
+
+#include "cute/arch/cluster_sm90.hpp"
+#include "cutlass/arch/reg_reconfig.h"
+#include "grouped/sm90/epilogue.h"
+#include "grouped/sm90/load.h"
+
+namespace bwgemm::grouped::sm90 {
+
+// All threads of the cluster.
+template <class C>
+__device__ __forceinline__ void Meet() {
+  if constexpr (C::kCluster > 1) {
+    __syncwarp();
+    cute::cluster_arrive();
+    cute::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+}
+
+// A place in the ring, for those who read it.
+template <class C>
+struct RingReader {
+  typename C::Shared& shared;
+  PipelineState<kRing> state{};
+
+  // Called by whole warps (or by the loading thread alone): one of each arrives.
+  __device__ __forceinline__ grouped::Tile Next(bool arrives) {
+    cutlass::arch::ClusterBarrier::wait(&shared.ring_full[state.index], state.phase);
+    const grouped::Tile tile = shared.ring[state.index];
+    __syncwarp(__activemask());
+    if (arrives) cutlass::arch::ClusterBarrier::arrive(&shared.ring_empty[state.index]);
+    state.Advance();
+    return tile;
+  }
+};
+
+template <class C>
+__device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& params) {
+  if (C::kContract) return (tile.rows + C::kTileK - 1) / C::kTileK;
+  return tile.expert < 0 ? 0 : params.k_blocks;
+}
+
+__device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+template <class C>
+__device__ __forceinline__ void Schedule(const Params& params, typename C::Shared& shared) {
+  Scheduler<C::kKind> scheduler(params.schedule);
+  PipelineState<kRing> state;
+  const int clusters = gridDim.x / C::kCluster;
+  for (int index = blockIdx.x / C::kCluster;; index += clusters) {
+    const grouped::Tile tile = scheduler.At(index);
+    cutlass::arch::ClusterBarrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      shared.ring[state.index] = tile;
+      cutlass::arch::ClusterBarrier::arrive(&shared.ring_full[state.index]);
+    }
+    state.Advance();
+    if (tile.batch < 0) return;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void Load(const Params& params, typename C::Shared& shared,
+                                     uint32_t cta_rank) {
+  Loader<C> loader{params, shared, cta_rank};
+  RingReader<C> ring{shared};
+  PipelineState<C::kStages> state;
+  for (;;) {
+    const grouped::Tile tile = ring.Next(true);
+    if (tile.batch < 0) return;
+    loader.Tile(tile, KBlocks<C>(tile, params), state);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
+                                        uint32_t cta_rank) {
+  const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
+  Mma<C> mma{shared, consumer, thread};
+  Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
+  RingReader<C> ring{shared};
+  PipelineState<C::kStages> state;
+  for (;;) {
+    const grouped::Tile tile = ring.Next(thread % 32 == 0);
+    if (Uniform(tile.batch) < 0) break;
+    // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a
+    // divergent branch.
+    const int k_blocks = Uniform(KBlocks<C>(tile, params));
+    const int rows = Uniform(tile.rows);
+    const int tail = C::kContract ? rows % C::kTileK : 0;
+    // Blocks of rows that this consumer has; only ragged rows on the MMA's M side leave any out.
+    const int blocks = C::kContract || C::kSwapAb
+                           ? C::kBlocksPerConsumer
+                           : (rows + (kConsumers - consumer) * kBlock - 1) / (kConsumers * kBlock);
+    typename Mma<C>::Accumulator accumulator;
+    if (k_blocks == 0) {
+      cute::clear(accumulator);
+    } else if (blocks == 0) {
+      mma.Skip(k_blocks, state);
+    } else if (blocks == C::kBlocksPerConsumer) {
+      mma.template Tile<C::kBlocksPerConsumer>(k_blocks, tail, state, accumulator);
+    } else {
+      mma.template Tile<1>(k_blocks, tail, state, accumulator);
+    }
+    epilogue.Tile(tile, accumulator);
+  }
+  epilogue.Finish();
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupedGemmKernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t raw[];
+  auto& shared = *reinterpret_cast<typename C::Shared*>((reinterpret_cast<uintptr_t>(raw) + 1023) /
+                                                        1024 * 1024);
+  const int warp = cutlass::canonical_warp_idx_sync();
+  const uint32_t cta_rank = C::kCluster == 1 ? 0 : cute::block_rank_in_cluster();
+
+  if (threadIdx.x == 0) {
+    cute::prefetch_tma_descriptor(&params.p);
+    cute::prefetch_tma_descriptor(&params.q);
+    cute::prefetch_tma_descriptor(&params.d);
+    for (int i = 0; i < C::kStages; ++i) {
+      cutlass::arch::ClusterBarrier::init(&shared.full[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.empty[i], 4 * kConsumers * C::kCluster);
+    }
+    for (int i = 0; i < kRing; ++i) {
+      cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i], 1 + 4 * kConsumers);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
+  Meet<C>();
+
+  if (warp < 4) {
+    cutlass::arch::warpgroup_reg_dealloc<40>();
+    if (warp == 0) {
+      if (threadIdx.x == 0) Load<C>(params, shared, cta_rank);
+    } else if (warp == 1) {
+      Schedule<C>(params, shared);
+    }
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<232>();
+    Consume<C>(params, shared, cta_rank);
+  }
+  // A CTA's shared memory is its neighbour's target until both are done.
+  if constexpr (C::kCluster > 1) Meet<C>();
+#else
+  CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
+#endif
+}
+
+}  // namespace bwgemm::grouped::sm90

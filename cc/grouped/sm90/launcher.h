@@ -1,0 +1,136 @@
+// KernelOps for one SM90 grouped kernel: problem -> tensor maps and schedule -> launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "common/cuda_status.h"
+#include "common/tensor_map.h"
+#include "grouped/kernel_table.h"
+#include "grouped/sm90/kernel.h"
+
+namespace bwgemm::grouped::sm90 {
+
+inline CUtensorMapDataType TensorMapType(DType dtype) {
+  return dtype == DType::kBF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+         : dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
+template <class C>
+struct Launcher {
+  // A matrix per index of the last extent; columns contiguous. The box is what one TMA instruction
+  // moves.
+  static Status Map(const void* data, DType dtype, int64_t columns, int64_t rows, int64_t matrices,
+                    int box_columns, int box_rows, CUtensorMap* map) {
+    return EncodeTensorMap(
+        {data, TensorMapType(dtype), SizeOf(dtype), columns, rows, matrices, box_columns, box_rows},
+        map);
+  }
+
+  static Status MakeParams(const GroupedProblem& p, Params* out) {
+    Params& params = *out;
+    const int64_t lhs_matrices = p.lhs_batched ? p.batch : 1;
+    const int64_t rhs_batches = p.rhs_batched ? p.batch : 1;
+    CUtensorMap* lhs_map = C::kSwapAb ? &params.q : &params.p;
+    CUtensorMap* rhs_map = C::kSwapAb ? &params.p : &params.q;
+    const int lhs_box = C::kSwapAb ? C::kQBox : kBlock;
+    BWGEMM_RETURN_IF_ERROR(Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock,
+                               C::kContract ? kBlock : lhs_box, lhs_map));
+    (C::kSwapAb ? params.q_batch : params.p_batch) = p.lhs_batched;
+    (C::kSwapAb ? params.q_expert : params.p_expert) = 0;
+    if constexpr (C::kContract) {
+      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, rhs_map));
+      params.q_batch = p.rhs_batched;
+      params.q_expert = 0;
+      BWGEMM_RETURN_IF_ERROR(Map(p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts,
+                                 C::kStoreColumns, C::kStoreRows, &params.d));
+      params.d_batch = p.experts;
+      params.d_expert = 1;
+    } else {
+      const bool n_major = C::kRhs == RhsMajor::kN;
+      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, n_major ? p.n : p.k, n_major ? p.k : p.n,
+                                 rhs_batches * p.experts, kBlock, kBlock, rhs_map));
+      (C::kSwapAb ? params.p_batch : params.q_batch) = p.rhs_batched ? p.experts : 0;
+      (C::kSwapAb ? params.p_expert : params.q_expert) = 1;
+      BWGEMM_RETURN_IF_ERROR(
+          Map(p.d, C::kOut, p.n, p.m, p.batch, C::kStoreColumns, C::kStoreRows, &params.d));
+      params.d_batch = 1;
+      params.d_expert = 0;
+    }
+    params.k_blocks = (p.k - 1) / C::kTileK + 1;
+    params.d_data = p.d;
+    params.m = p.m;
+    params.n = p.n;
+
+    ScheduleParams& s = params.schedule;
+    s.sizes = p.sizes;
+    s.offset = p.offset;
+    s.sizes_pitch = p.sizes_batched ? p.groups : 0;
+    s.offset_pitch = p.offset_batched ? 1 : 0;
+    s.m = p.m;
+    s.groups = p.groups;
+    s.experts = p.experts;
+    s.batch = p.batch;
+    s.row_tile = C::kSwapAb ? C::kTileN : C::kTileM;
+    s.row_tiles = (p.k - 1) / C::kTileM + 1;
+    const int columns = C::kSwapAb ? C::kTileM : C::kTileN * C::kCluster;
+    s.col_tiles = (p.n - 1) / columns + 1;
+    s.swizzle = p.swizzle;
+    s.vertical = p.order == Order::kVertical;
+    return Status::Ok();
+  }
+
+  static Status Prepare(int device) {
+    static std::atomic<uint64_t> prepared{0};
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
+    BWGEMM_RETURN_IF_CUDA_ERROR(
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(&GroupedGemmKernel<C>),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes));
+    prepared.fetch_or(bit, std::memory_order_release);
+    return Status::Ok();
+  }
+
+  static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {
+    Params params{};
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    const ScheduleParams& s = params.schedule;
+    // No more CTAs than there can be tiles. Every group may leave one tile part empty.
+    const int64_t tiles =
+        int64_t{s.batch} * s.col_tiles *
+        (C::kContract ? int64_t{s.experts} * s.row_tiles
+                      : (p.m - 1) / s.row_tile + 1 + std::min<int64_t>(s.groups + 1, p.m));
+    const int clusters = static_cast<int>(std::min<int64_t>(tiles, p.sm_count / C::kCluster));
+
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = C::kCluster;
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(clusters * C::kCluster);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = C::kSharedBytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    void* args[] = {&params};
+    return BWGEMM_CUDA_STATUS(
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&GroupedGemmKernel<C>), args));
+  }
+
+  static size_t WorkspaceBytes(const GroupedProblem&) { return 0; }
+};
+
+template <class C>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<C>;
+  return {{name, Arch::kSm90, C::kKind, C::kIn, C::kOut, C::kRhs, C::kTileM, C::kTileN, C::kTileK,
+           C::kClusterM, C::kClusterN, C::kSwapAb, C::kStages},
+          {&L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::grouped::sm90

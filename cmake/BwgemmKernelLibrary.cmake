@@ -1,0 +1,87 @@
+# A static library of GPU kernels, compiled once per content.
+#
+# Compiling kernels is the expensive part of the build and depends on neither Python nor XLA, so a finished library is
+# kept in BWGEMM_KERNEL_CACHE under a hash of all its inputs: another Python version, or a change outside of the kernels'
+# own files, does not compile a kernel again.
+
+set(bwgemm_sm90_gencode "--generate-code=arch=compute_90a,code=[sm_90a,compute_90a]")
+set(bwgemm_sm100_gencode "--generate-code=arch=compute_100f,code=[sm_100f,compute_100f]")
+# Kernels without tensor cores: machine code for every architecture in BWGEMM_ARCHS, and one PTX.
+set(bwgemm_portable_gencode "--generate-code=arch=compute_90,code=[sm_90,compute_90]")
+if("sm100" IN_LIST BWGEMM_ARCHS)
+  list(APPEND bwgemm_portable_gencode "--generate-code=arch=compute_100f,code=sm_100f")
+endif()
+
+# --no-compress keeps the PTX readable beside the machine code: the emulator executes it.
+set(bwgemm_nvcc_flags -O3 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPIC,-fvisibility=hidden -DNDEBUG
+    -diag-suppress=177 # unused variables inside CUTLASS headers
+)
+
+# (input:output) types that every tile is compiled for, and the names in kernel lists as C++ enumerators.
+set(bwgemm_dtypes "bf16:bf16" "bf16:f32" "f16:f16" "f16:f32")
+set(bwgemm_cxx_bf16 DType::kBF16)
+set(bwgemm_cxx_f16 DType::kF16)
+set(bwgemm_cxx_f32 DType::kF32)
+set(bwgemm_cxx_lhs_k LhsMajor::kK)
+set(bwgemm_cxx_lhs_m LhsMajor::kM)
+set(bwgemm_cxx_rhs_n RhsMajor::kN)
+set(bwgemm_cxx_rhs_k RhsMajor::kK)
+
+# bwgemm_kernel_library(target COUNT kernels UNITS arch/file.cu... HEADERS file...)
+#   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include.
+function(bwgemm_kernel_library target)
+  cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
+  set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_nvcc_flags};${CMAKE_BUILD_TYPE}")
+  set(sources "")
+  foreach(unit IN LISTS arg_UNITS)
+    string(REGEX MATCH "^[a-z0-9]+" arch "${unit}")
+    string(REGEX REPLACE "^[a-z0-9]+/" "" file "${unit}")
+    list(APPEND sources "${file}")
+    set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${bwgemm_${arch}_gencode}")
+    file(SHA256 "${file}" hash)
+    string(APPEND key ";${bwgemm_${arch}_gencode};${hash}")
+  endforeach()
+  if(BWGEMM_CUTLASS_DIR) # a checkout may differ from the release whose version it carries
+    string(APPEND key ";${BWGEMM_CUTLASS_DIR}")
+  endif()
+  foreach(header IN LISTS arg_HEADERS)
+    get_filename_component(header "${header}" ABSOLUTE) # one spelling a file: Ninja minds
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+    file(SHA256 "${header}" hash)
+    string(APPEND key ";${hash}")
+  endforeach()
+  if(NOT arg_UNITS) # all filtered out
+    add_library(${target} INTERFACE)
+    return()
+  endif()
+  string(SHA256 key "${key}")
+  string(SUBSTRING ${key} 0 16 key)
+  set(cached "${BWGEMM_KERNEL_CACHE}/${key}/lib${target}.a")
+
+  if(EXISTS "${cached}")
+    message(STATUS "jax_bwgemm: ${arg_COUNT} kernels, already compiled in ${cached}")
+    add_library(${target} STATIC IMPORTED GLOBAL)
+    set_target_properties(${target} PROPERTIES IMPORTED_LOCATION "${cached}")
+    return()
+  endif()
+  list(LENGTH sources unit_count)
+  message(STATUS "jax_bwgemm: ${arg_COUNT} kernels to compile in ${unit_count} translation units, up to a minute each")
+  add_library(${target} STATIC ${sources})
+  target_compile_options(${target} PRIVATE ${bwgemm_nvcc_flags})
+  target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/cc")
+  target_include_directories(${target} SYSTEM PRIVATE
+    "${bwgemm_cutlass}/include" "${bwgemm_cutlass}/tools/util/include" "${BWGEMM_CUDA_INCLUDE}" "${BWGEMM_CUDA_INCLUDE}/cccl")
+  if(BWGEMM_CCACHE)
+    set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
+  endif()
+  if(BWGEMM_NVCC_JOBS GREATER 0)
+    set_property(GLOBAL PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
+    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE nvcc)
+  endif()
+  # Written under another name first: an interrupted copy must not look like a library.
+  add_custom_command(TARGET ${target} POST_BUILD
+    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${target}> "${cached}.part"
+    COMMAND "${CMAKE_COMMAND}" -E rename "${cached}.part" "${cached}"
+    COMMENT "Keeping the compiled kernels in ${cached}" VERBATIM)
+  file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
+endfunction()
