@@ -41,10 +41,11 @@ __device__ void RunLoads(const Params& params, typename C::Shared& shared, uint3
   RingState<C::kStages> state;
   for (;;) {
     const Tile tile = tiles.Next();
-    if (tile.batch < 0) return;
+    if (tile.batch < 0) break;
     if (threadIdx.x % 32 == 0) loader.Load(tile, KBlocks<C>(tile, params), state);
     __syncwarp();
   }
+  if (threadIdx.x % 32 == 0) loader.Finish(state);
 }
 
 template <class C>
@@ -99,8 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     allocator.release_allocation_lock();
     FenceBeforeArrive();
   }
-  __syncthreads();  // the allocation is written in this CTA ...
-  Meet<C>();        // ... and the barriers of all are there
+  Meet<C>();  // barriers and tensor memory are there, in all CTAs
   FenceAfterWait();
   const uint32_t tensor_memory = shared.tensor_memory;
 

@@ -44,6 +44,14 @@ struct Loader {
     }
   }
 
+  // The MMAs arrive at this CTA's barriers from the leader: it must not be gone by then.
+  __device__ void Finish(RingState<C::kStages>& state) const {
+    for (int i = 0; i < C::kStages; ++i) {
+      Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
+      state.Advance();
+    }
+  }
+
  private:
   static constexpr uint64_t kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm100::EVICT_NORMAL);
 

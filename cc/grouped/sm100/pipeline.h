@@ -39,7 +39,7 @@ template <class C>
 __device__ void Meet() {
   __syncwarp();
   if constexpr (C::kCtas > 1) {
-    cute::cluster_arrive_relaxed();
+    cute::cluster_arrive();
     cute::cluster_wait();
   } else {
     __syncthreads();
