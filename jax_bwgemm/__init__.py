@@ -10,6 +10,9 @@ from jax_bwgemm.gemm.api import dot_general as dot_general
 from jax_bwgemm.gemm.api import matmul as matmul
 from jax_bwgemm.gemm.explain import explain as explain
 from jax_bwgemm.gemm.tuning_config import TuningConfig as TuningConfig
+from jax_bwgemm.grouped.api import ragged_dot as ragged_dot
+from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
+from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
 from jax_bwgemm.tuning_cache import TuningTable as TuningTable
 from jax_bwgemm.tuning_context import TuningMissError as TuningMissError
 
@@ -20,6 +23,7 @@ _runtime.extension()
 
 __all__ = [
     "DISABLE_EXPORT_CHECKS",
+    "GroupedConfig",
     "TuningConfig",
     "TuningMissError",
     "TuningTable",
@@ -28,6 +32,8 @@ __all__ = [
     "dot_general",
     "explain",
     "matmul",
+    "ragged_dot",
+    "ragged_dot_general",
 ]
 
 

@@ -90,3 +90,17 @@ def is_manual(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether a lowering happens inside of shard_map: operands are one device's."""
     context = ctx.module_context.axis_context
     return isinstance(context, SPMDAxisContext) and bool(context.manual_axes)
+
+
+def without_types_of_axes(rule: mlir.LoweringRule) -> mlir.LoweringRule:
+    """A lowering rule that sees operands of plain types: no shardings, no varying axes.
+
+    For rules made of loops, whose carried values would have to have the operands' types.
+    """
+
+    def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
+        plain = [core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in]
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            return rule(ctx.replace(avals_in=plain), *operands, **params)
+
+    return lower

@@ -17,6 +17,8 @@ from jax_bwgemm.config import Target
 # FFI targets are versioned: exported programs outlive library versions.
 GEMM_TARGET = "bwgemm.gemm.v1"
 EMULATED_GEMM_TARGET = "bwgemm.gemm.emulated.v1"
+GROUPED_TARGET = "bwgemm.grouped.v1"
+EMULATED_GROUPED_TARGET = "bwgemm.grouped.emulated.v1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,46 @@ class KernelInfo:
     alignment_bytes: int
     swap_ab: bool = False
     stream_k: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedKernelInfo:
+    """One compiled grouped kernel: described by one line of ``cc/grouped/grouped.def``.
+
+    Attributes:
+        name: Stable name derived from the other fields.
+        arch: ``"sm90"`` or ``"sm100"``.
+        kind: ``"rows"`` (every row times its group's matrix) or ``"contract"`` (one product for
+            each group, over its rows).
+        in_dtype: Type of both operands.
+        out_dtype: Type of the result.
+        rhs_major: ``"n"`` ([B, E, K, N] in memory; of kind contract [B, M, N]) or ``"k"``
+            ([B, E, N, K]).
+        tile_m: Rows of one MMA tile: per CTA pair for 2-CTA kernels, otherwise per CTA.
+        tile_n: Columns of one MMA tile.
+        tile_k: Elements of the contracted dimension per pipeline stage.
+        cluster_m: CTAs of a cluster along M.
+        cluster_n: CTAs of a cluster along N.
+        swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
+            of D and ``tile_n`` along its ragged rows.
+        stages: Depth of the mainloop pipeline.
+        alignment_bytes: Required multiple of every operand's contiguous extent.
+    """
+
+    name: str
+    arch: str
+    kind: str
+    in_dtype: str
+    out_dtype: str
+    rhs_major: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int
+    cluster_n: int
+    swap_ab: bool
+    stages: int
+    alignment_bytes: int
 
 
 def _installed_folder() -> Path | None:
@@ -171,6 +213,53 @@ def emulated_workspace_bytes(
     if module is None:
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
     return module.workspace_bytes(name, m, n, k, batch, splits, sm_count, **order)
+
+
+@functools.cache
+def grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
+    """All grouped kernels of this build, in the order of ``grouped.def``; empty when not built."""
+    return _grouped_table(extension())
+
+
+@functools.cache
+def emulated_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
+    """Grouped kernels the emulator can run; empty when it was not built."""
+    return _grouped_table(load_emulator())
+
+
+def _grouped_table(module: ModuleType | None) -> tuple[GroupedKernelInfo, ...]:
+    # Modules built before there were grouped kernels are still loaded.
+    rows = module.grouped_kernels() if hasattr(module, "grouped_kernels") else ()
+    return tuple(GroupedKernelInfo(**row) for row in rows)
+
+
+def grouped_workspace_bytes(
+    name: str, m: int, n: int, k: int, groups: int, experts: int, batch: int, sm_count: int
+) -> int:
+    """Device scratch memory a grouped kernel needs for a problem, in bytes.
+
+    Raises:
+        RuntimeError: The kernels were not built.
+        ValueError: The kernel is unknown or cannot run the problem.
+    """
+    module = extension()
+    if module is None:
+        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
+    return module.grouped_workspace_bytes(name, m, n, k, groups, experts, batch, sm_count)
+
+
+def emulated_grouped_workspace_bytes(
+    name: str, m: int, n: int, k: int, groups: int, experts: int, batch: int, sm_count: int
+) -> int:
+    """As `grouped_workspace_bytes`, for the emulator's build of the kernel.
+
+    Raises:
+        RuntimeError: The emulator was not built.
+    """
+    module = load_emulator()
+    if module is None:
+        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
+    return module.grouped_workspace_bytes(name, m, n, k, groups, experts, batch, sm_count)
 
 
 def architecture(compute_capability: str) -> str | None:

@@ -11,5 +11,10 @@ from jax_bwgemm import runtime
 # compiler cannot be serialised (JAX: "serialization of host_callbacks"); shard_map ones can.
 DISABLE_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(target)
-    for target in (runtime.GEMM_TARGET, runtime.EMULATED_GEMM_TARGET)
+    for target in (
+        runtime.GEMM_TARGET,
+        runtime.EMULATED_GEMM_TARGET,
+        runtime.GROUPED_TARGET,
+        runtime.EMULATED_GROUPED_TARGET,
+    )
 ]

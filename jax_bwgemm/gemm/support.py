@@ -144,7 +144,7 @@ def refusal(
     if not matching:
         pairs = sorted({f"{k.in_dtype} x {k.in_dtype} -> {k.out_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
-    if reason := _precision_refusal(spec.precision, lhs_dtype):
+    if reason := precision_refusal(spec.precision, lhs_dtype):
         return reason
     too_large = max(dims.m, dims.n, dims.k * (dims.batch if spec.reduce_batch else 1), dims.batch)
     if too_large > MAX_SIZE:
@@ -152,7 +152,7 @@ def refusal(
     return None
 
 
-def _precision_refusal(precision: object, dtype: str) -> str | None:
+def precision_refusal(precision: object, dtype: str) -> str | None:
     """Why the kernels' exact products with f32 accumulation do not answer a precision request."""
     if isinstance(precision, lax.DotAlgorithm):
         return f"precision={precision} asks for a particular algorithm"

@@ -1,0 +1,3 @@
+"""Grouped GEMM: canonical problem, primitives, rules, selection and lowering."""
+
+from jax_bwgemm.grouped import lowering as lowering  # registers the lowering rules

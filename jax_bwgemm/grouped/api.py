@@ -1,0 +1,376 @@
+"""The public functions: validate, canonicalise, then one canonical grouped GEMM."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_bwgemm.config import Target, explicit_target
+from jax_bwgemm.gemm.api import dot_general
+from jax_bwgemm.gemm.support import as_implementations, log_once, refusal_error
+from jax_bwgemm.gemm.validation import DimensionNumbers, as_array
+from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
+from jax_bwgemm.grouped.grouped_config import GroupedConfig, as_grouped_config
+from jax_bwgemm.grouped.groups import as_int32
+from jax_bwgemm.grouped.primitive import grouped
+from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.grouped.validation import (
+    Mode,
+    as_experts,
+    as_ragged_numbers,
+    as_representative,
+    check_meaning,
+    check_offset,
+    check_ragged,
+    check_ragged_dot,
+    check_size_values,
+    check_sizes,
+    sizes_prefix,
+)
+
+_RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """Everything static about a call, normalised and hashable."""
+
+    mode: Mode
+    numbers: DimensionNumbers
+    ragged: int
+    group: int | None
+    experts: int
+    out_dtype: str
+    precision: Any
+    implementations: tuple[str, ...]
+    config: GroupedConfig | None
+    representative: tuple[float, ...] | None
+    target: Target | None
+
+
+def ragged_dot(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    *,
+    implementation: str | Sequence[str] | None = None,
+    config: GroupedConfig | str | None = None,
+    representative_group_sizes: Sequence[int] | None = None,
+) -> jax.Array:
+    """Rows in consecutive groups, each multiplied by its group's matrix.
+
+    The semantics of `jax.lax.ragged_dot`, with a ``group_offset`` that works. Group sizes stay on
+    the device. Sizes known while tracing (numpy arrays) are checked; those on the device are taken
+    as they are: negative ones count as 0, and groups end at the last row of lhs.
+
+    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32. Gradients are
+    grouped GEMMs too; about ``preferred_element_type=float32`` see `jax_bwgemm.matmul`.
+
+    Args:
+        lhs: Rows, [M, K]: first those of group 0, then those of group 1, and so on.
+        rhs: Matrices, [E, K, N].
+        group_sizes: Rows of each group, [G], any integer type. G is E unless there is an offset.
+        precision: As in `jax.lax.ragged_dot`. The kernels satisfy every `jax.lax.Precision`.
+        preferred_element_type: Type of the result; None means the operands' promoted type.
+        group_offset: Integer scalar: ``rhs[e]`` is the matrix of group ``group_offset + e``. Rows
+            of other groups give zeros. One on the device is clamped into [0, G].
+        implementation: ``"cutlass"``, ``"emulator"``, ``"xla"``, a sequence of these tried in
+            order, or None: cutlass where device and problem are supported, otherwise xla, with
+            the reason logged once (logger ``jax_bwgemm``, INFO).
+        config: Constraints on the kernel, or a kernel's name. Not applied to gradients.
+        representative_group_sizes: G integers known while tracing, typical for the program: the
+            kernel is chosen for these. None means equal groups.
+
+    Returns:
+        [M, N]. Rows past the last group are zero.
+
+    Raises:
+        TypeError: Not arrays, wrong ranks or types, sizes that do not fit together.
+        ValueError: Group sizes or offset known to be out of range, unknown implementation, or a
+            configuration that is impossible or for another kind of problem.
+        NotImplementedError: The named implementation cannot run the problem, or no kernel of
+            this build satisfies ``config``.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
+    """
+    lhs, rhs = as_array("ragged_dot", "lhs", lhs), as_array("ragged_dot", "rhs", rhs)
+    check_ragged_dot(lhs.shape, rhs.shape)
+    return _call(
+        "ragged_dot",
+        lhs,
+        rhs,
+        group_sizes,
+        _RAGGED_DOT,
+        precision,
+        preferred_element_type,
+        group_offset,
+        None,
+        implementation,
+        config,
+        representative_group_sizes,
+    )
+
+
+def ragged_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    ragged_dot_dimension_numbers: lax.RaggedDotDimensionNumbers,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    *,
+    num_groups: int | None = None,
+    implementation: str | Sequence[str] | None = None,
+    config: GroupedConfig | str | None = None,
+    representative_group_sizes: Sequence[int] | None = None,
+) -> jax.Array:
+    """Ragged dot product with the semantics of `jax.lax.ragged_dot_general`, in its three modes.
+
+    Ragged non-contracting dimension: `ragged_dot`, with any batch and free dimensions. Contracting:
+    one product for each group, over its part of the contracted dimension (the gradient of the
+    matrices). Batch: `jax_bwgemm.dot_general`; group sizes do not matter, as in lax.
+
+    Operands are transposed only where their dimensions do not already lie in the kernels' order.
+
+    Args:
+        lhs: Array.
+        rhs: Array.
+        group_sizes: Integers, [G], or [batch..., outer..., G] where outer dimensions are those of
+            lhs before the ragged one, of the same kind (free, contracting, or batch).
+        ragged_dot_dimension_numbers: As in `jax.lax.ragged_dot_general`.
+        precision: As in `ragged_dot`.
+        preferred_element_type: As in `ragged_dot`.
+        group_offset: As in `ragged_dot`. With a contracting ragged dimension, element e of the
+            result belongs to group ``group_offset + e``.
+        num_groups: With a contracting ragged dimension: how many groups the result has. None means
+            all G. Elements that belong to no group are zero.
+        implementation: As in `ragged_dot`.
+        config: As in `ragged_dot`.
+        representative_group_sizes: As in `ragged_dot`.
+
+    Returns:
+        [batch..., lhs free..., rhs free...], preceded by the groups if the ragged dimension is a
+        contracting one.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, ExceptionGroup: As `ragged_dot`; and TypeError
+            for dimension numbers that are malformed or do not fit the shapes, ValueError for an
+            argument that has no meaning in the mode.
+    """
+    name = "ragged_dot_general"
+    return _call(
+        name,
+        as_array(name, "lhs", lhs),
+        as_array(name, "rhs", rhs),
+        group_sizes,
+        ragged_dot_dimension_numbers,
+        precision,
+        preferred_element_type,
+        group_offset,
+        num_groups,
+        implementation,
+        config,
+        representative_group_sizes,
+    )
+
+
+def _call(
+    function: str,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: ArrayLike,
+    ragged_numbers: lax.RaggedDotDimensionNumbers,
+    precision: Any,
+    preferred_element_type: DTypeLike | None,
+    group_offset: ArrayLike | None,
+    num_groups: int | None,
+    implementation: str | Sequence[str] | None,
+    config: GroupedConfig | str | None,
+    representative_group_sizes: Sequence[int] | None,
+) -> jax.Array:
+    implementations = as_implementations(implementation)
+    config = as_grouped_config(config)
+    if config is not None and implementations == ("xla",):
+        raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    numbers, ragged, group = as_ragged_numbers(ragged_numbers)
+    sizes = as_array(function, "group_sizes", group_sizes)
+    if _symbolic(function, lhs, rhs, implementations, group_offset):
+        return lax.ragged_dot_general(
+            lhs,
+            rhs,
+            sizes,
+            ragged_numbers,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+    mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
+    check_sizes(
+        function,
+        sizes.shape,
+        sizes.dtype,
+        sizes_prefix(mode, lhs.shape, numbers, ragged),
+        None if group is None else rhs.shape[group],
+        has_offset=group_offset is not None,
+    )
+    if isinstance(group_sizes, np.ndarray):
+        check_size_values(function, group_sizes, lhs.shape[ragged])
+    given = {"num_groups": num_groups, "group_offset": group_offset, "config": config}
+    check_meaning(function, mode, given)
+    if mode is Mode.BATCH:
+        return dot_general(
+            lhs,
+            rhs,
+            numbers,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+            implementation=implementation,
+        )
+    groups = sizes.shape[-1]
+    if group_offset is None:
+        group_offset = np.zeros((), np.int32)
+    check_offset(function, group_offset, groups)
+    if preferred_element_type is None:
+        preferred_element_type = jnp.result_type(lhs, rhs)
+    representative = as_representative(
+        function, representative_group_sizes, groups, lhs.shape[ragged]
+    )
+    call = _Call(
+        mode,
+        numbers,
+        ragged,
+        group,
+        as_experts(function, num_groups, groups) if group is None else rhs.shape[group],
+        jax.dtypes.canonicalize_dtype(preferred_element_type).name,
+        precision,
+        implementations,
+        config,
+        representative,
+        explicit_target(),
+    )
+    return _run(lhs, rhs, sizes, jnp.asarray(group_offset), call)
+
+
+def _symbolic(
+    function: str,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    implementations: tuple[str, ...],
+    group_offset: ArrayLike | None,
+) -> bool:
+    """Whether a size is symbolic (jax.export), which leaves nothing to select a kernel by.
+
+    Raises:
+        NotImplementedError: It is, and only kernels were allowed (several: an ExceptionGroup), or
+            there is an offset, which lax does not implement.
+    """
+    if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
+        return False
+    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
+    if "xla" not in implementations:
+        reason = "a kernel is selected by sizes"
+        raise refusal_error(what, [(name, reason) for name in implementations])
+    if group_offset is not None:
+        raise NotImplementedError(f"{what} cannot have a group_offset")
+    log_once(f"{what}: using jax.lax.{function}, because a kernel is selected by sizes")
+    return True
+
+
+# Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
+
+
+@functools.partial(jax.jit, static_argnums=(4,), inline=True)
+def _run(
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array, call: _Call
+) -> jax.Array:
+    plan = plan_ragged(
+        call.mode, lhs.shape, rhs.shape, call.numbers, call.ragged, call.group, call.experts
+    )
+    spec = GroupedSpec(
+        kind="rows" if call.mode is Mode.ROWS else "contract",
+        rhs_major=plan.rhs_major,
+        out_dtype=call.out_dtype,
+        experts=0 if call.mode is Mode.ROWS else call.experts,
+        implementations=call.implementations,
+        config=call.config,
+        precision=call.precision,
+        target=call.target,
+        representative=call.representative,
+    )
+    sizes = as_int32(sizes)
+    if plan.inner != 1:  # every ragged row stands for that many rows
+        sizes = jnp.clip(sizes, 0, plan.ragged) * plan.inner
+    offset = as_int32(offset)[None]
+    canonical = _rows if call.mode is Mode.ROWS else _contract
+    out = canonical(_apply(plan.lhs, lhs), _apply(plan.rhs, rhs), sizes, offset, plan, spec)
+    return _apply(plan.out, out)
+
+
+def _rows(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    plan: RaggedPlan,
+    spec: GroupedSpec,
+) -> jax.Array:
+    """[b, x, rows, k] and matrices that depend on b only: b or x is the batch, or x is mapped."""
+    if 1 in (plan.batch, plan.outer):
+        batch = plan.batch * plan.outer
+        return grouped(_merge(lhs), rhs, _sizes(sizes, batch), offset, spec)
+    split = _sizes(sizes, plan.batch, plan.outer)
+    mapped = jax.vmap(
+        lambda a, s: grouped(a, rhs, s, offset, spec),
+        in_axes=(1, 1 if split.ndim == 3 else None),
+        out_axes=1,
+    )
+    return mapped(lhs, split)
+
+
+def _contract(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    plan: RaggedPlan,
+    spec: GroupedSpec,
+) -> jax.Array:
+    """[b, x, rows, m] and [b, x, rows, n]: b is the batch, x one that is summed; or b is mapped."""
+    if plan.outer != 1:
+        spec = dataclasses.replace(spec, reduce_batch=True)
+    if 1 in (plan.batch, plan.outer):
+        batch = plan.batch * plan.outer
+        return grouped(_merge(lhs), _merge(rhs), _sizes(sizes, batch), offset, spec)
+    split = _sizes(sizes, plan.batch, plan.outer)
+    mapped = jax.vmap(
+        lambda a, b, s: grouped(a, b, s, offset, spec),
+        in_axes=(0, 0, 0 if split.ndim == 3 else None),
+    )
+    return mapped(lhs, rhs, split)
+
+
+def _merge(x: jax.Array) -> jax.Array:
+    """Merges b and x, one of which is 1."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def _sizes(sizes: jax.Array, *batch: int) -> jax.Array:
+    """Group sizes with their batch dimensions merged; with a batch of 1 if they are shared."""
+    return sizes[None] if sizes.ndim == 1 else sizes.reshape(*batch, sizes.shape[-1])
+
+
+def _apply(arrangement: Arrangement, x: jax.Array) -> jax.Array:
+    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
+    if arrangement.perm is not None:
+        x = x.reshape(arrangement.squeezed).transpose(arrangement.perm)
+    return x if x.shape == arrangement.shape else x.reshape(arrangement.shape)

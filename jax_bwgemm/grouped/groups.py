@@ -1,0 +1,86 @@
+"""Arithmetic on group sizes, which are on the device. int32 throughout, and never overflowing."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_LARGEST = np.iinfo(np.int32).max
+
+
+def as_int32(sizes: jax.Array) -> jax.Array:
+    """Sizes of any integer type as int32, those that do not fit at its largest value."""
+    if sizes.dtype == jnp.int32:
+        return sizes
+    info = jnp.iinfo(sizes.dtype)
+    if info.max > _LARGEST:
+        sizes = jnp.clip(sizes, max(info.min, -_LARGEST), _LARGEST)
+    return sizes.astype(jnp.int32)
+
+
+def group_bounds(sizes: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """First and last-but-one row of every group, as the kernels define them.
+
+    Args:
+        sizes: [..., G], int32, any values. Negative ones count as 0.
+        rows: Rows there are, at most ``2**31 - 1``; the running sum stops there.
+
+    Returns:
+        Starts and ends, both [..., G], non-decreasing, from 0 to ``rows``.
+    """
+    sizes = jnp.clip(sizes, 0, rows)
+    # min(a + b, rows) without computing a + b; associative.
+    ends = lax.associative_scan(lambda a, b: a + jnp.minimum(b, rows - a), sizes, axis=-1)
+    starts = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
+    return starts, ends
+
+
+def expert_bounds(
+    starts: jax.Array, ends: jax.Array, offset: jax.Array, experts: int
+) -> tuple[jax.Array, jax.Array]:
+    """Bounds of groups offset .. offset + experts: empty ones where there is no such group.
+
+    Args:
+        starts: First row of every group, [G].
+        ends: End of every group, [G].
+        offset: int32 scalar, any value; it is clamped into [0, G].
+        experts: How many groups.
+
+    Returns:
+        Starts and ends, both [E].
+    """
+    groups = starts.shape[-1]
+    index = clamp_offset(offset, groups) + jnp.arange(experts, dtype=jnp.int32)
+    inside = jnp.minimum(index, groups - 1)
+    starts = starts[inside]
+    return starts, jnp.where(index < groups, ends[inside], starts)
+
+
+def clamp_offset(offset: jax.Array, groups: int) -> jax.Array:
+    """The offset as the kernels take it: from 0 to the number of groups."""
+    return jnp.clip(offset, 0, groups)
+
+
+def local_sizes(sizes: jax.Array, rows: int, first: jax.Array, local_rows: int) -> jax.Array:
+    """Sizes of the groups within a window of the rows.
+
+    Args:
+        sizes: [..., G], int32.
+        rows: Rows there are in total.
+        first: First row of the window, an int32 scalar.
+        local_rows: Rows of the window.
+    """
+    starts, ends = group_bounds(sizes, rows)
+    inside = [jnp.clip(bound, first, first + local_rows) for bound in (starts, ends)]
+    return inside[1] - inside[0]
+
+
+def group_of_rows(sizes: jax.Array, rows: int) -> jax.Array:
+    """The group of every row, [..., M]; G for rows past the last group."""
+    _, ends = group_bounds(sizes, rows)
+    flat = ends.reshape(-1, ends.shape[-1])
+    positions = jnp.arange(rows, dtype=jnp.int32)
+    found = jax.vmap(lambda e: jnp.searchsorted(e, positions, side="right"))(flat)
+    return found.astype(jnp.int32).reshape(*ends.shape[:-1], rows)

@@ -1,0 +1,266 @@
+"""Which kernel for which grouped GEMM: filter the table, then compare predicted times. Pure.
+
+Every constant that a measurement may change is at the top of this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.gemm.heuristics import BYTES_PER_CYCLE, MACS_PER_CYCLE, PAD_MIN_SIZE, ceil_div
+from jax_bwgemm.gemm.heuristics import round_up as round_up
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
+from jax_bwgemm.runtime import GroupedKernelInfo
+
+
+class GroupedCost(NamedTuple):
+    """What a tile costs.
+
+    Attributes:
+        efficiency: Share of the tensor cores' peak that a long mainloop reaches.
+        per_tile: Cycles of every tile that no mainloop hides.
+        streaming: Share of the memory bandwidth reached when that is the limit.
+    """
+
+    efficiency: float
+    per_tile: float
+    streaming: float
+
+
+# (arch, tile_m, tile_n, swap_ab) -> cost.
+COSTS = {
+    ("sm90", 256, 128, False): GroupedCost(0.92, 1500, 0.85),
+    ("sm90", 128, 128, True): GroupedCost(0.75, 1000, 0.90),
+    ("sm90", 128, 64, True): GroupedCost(0.55, 800, 0.92),
+    ("sm90", 128, 32, True): GroupedCost(0.30, 700, 0.94),
+    ("sm90", 128, 16, True): GroupedCost(0.16, 700, 0.95),
+    ("sm100", 256, 256, False): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 128, 128, True): GroupedCost(0.70, 500, 0.90),
+    ("sm100", 128, 64, True): GroupedCost(0.45, 500, 0.92),
+    ("sm100", 128, 32, True): GroupedCost(0.24, 500, 0.94),
+    ("sm100", 128, 16, True): GroupedCost(0.14, 500, 0.95),
+}
+# For tiles not listed: the smaller, the less reuse of what was read.
+UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
+# Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
+LAUNCH_CYCLES = 6000
+# Bands of tiles keep one operand in L2. Only where the operands are larger than that anyway.
+SWIZZLE = 8
+SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
+
+
+def aligned_dims(dims: GroupedDims, in_bytes: int, out_bytes: int) -> GroupedDims:
+    """Sizes padded so that every contiguous extent, K and N, is a multiple of 16 bytes."""
+    multiple = max(16 // in_bytes, 16 // out_bytes)
+    return dataclasses.replace(dims, n=round_up(dims.n, multiple), k=round_up(dims.k, multiple))
+
+
+def padding_refusal(dims: GroupedDims, padded: GroupedDims) -> str | None:
+    """Why an unaligned problem is left to XLA when the choice is free; None when padding pays.
+
+    As for the dense GEMM: pad when M, N and K are all at least `PAD_MIN_SIZE`.
+    """
+    if padded == dims or min(dims.m, dims.n, dims.k) >= PAD_MIN_SIZE:
+        return None
+    return (
+        f"row pitches are not multiples of 16 bytes, and padding {dims} to N={padded.n} "
+        f"K={padded.k} does not pay when M, N or K is below {PAD_MIN_SIZE}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedSelection:
+    """A kernel with its run-time attributes, and the reasons.
+
+    Attributes:
+        kernel: The chosen kernel.
+        order: ``"heuristic"`` (the kernel decides), ``"horizontal"`` or ``"vertical"``.
+        swizzle: Width of the bands of tiles.
+        reason: Why this kernel.
+        rejected: Every other kernel of the build, with the reason against it.
+    """
+
+    kernel: GroupedKernelInfo
+    order: str
+    swizzle: int
+    reason: str
+    rejected: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A kernel with the predicted cost of a problem.
+
+    Attributes:
+        kernel: The kernel.
+        tiles: Expected number of tiles.
+        waves: Rounds of tiles that the GPU needs.
+        cycles: Predicted duration in clock cycles.
+        limit: What decides the duration: ``"compute"`` or ``"memory"``.
+    """
+
+    kernel: GroupedKernelInfo
+    tiles: float
+    waves: int
+    cycles: float
+    limit: str
+
+
+def expected_sizes(spec: GroupedSpec, dims: GroupedDims) -> tuple[float, ...]:
+    """Rows of each matrix's group: as the user expects them, else all rows in equal parts."""
+    if spec.representative is not None:
+        return tuple(share * dims.m for share in spec.representative)
+    return (dims.m / dims.groups,) * min(dims.experts, dims.groups)
+
+
+def kernel_mismatch(
+    kernel: GroupedKernelInfo, spec: GroupedSpec, in_dtype: str, arch: str
+) -> str | None:
+    """Why a kernel cannot run a (padded) problem; None when it can."""
+    if kernel.arch != arch:
+        return f"for {kernel.arch}"
+    if kernel.kind != spec.kind:
+        return f"of kind {kernel.kind}"
+    if kernel.in_dtype != in_dtype or kernel.out_dtype != spec.out_dtype:
+        return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
+    if kernel.rhs_major != spec.rhs_major:
+        return f"rhs major {kernel.rhs_major}"
+    return spec.config.mismatch(kernel) if spec.config is not None else None
+
+
+def evaluate(
+    kernel: GroupedKernelInfo, spec: GroupedSpec, dims: GroupedDims, target: Target
+) -> Candidate:
+    """Predicts how long a kernel takes for a problem that it can run."""
+    cost = COSTS.get((kernel.arch, kernel.tile_m, kernel.tile_n, kernel.swap_ab), UNKNOWN_COST)
+    pair = kernel.arch == "sm100" and kernel.tile_m == 256
+    sms = 2 if pair else 1
+    sizes = expected_sizes(spec, dims)
+    rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
+    if kernel.kind == "rows":
+        along_rows, along_n = kernel.tile_m, kernel.tile_n
+        if kernel.swap_ab:
+            along_rows, along_n = along_n, along_rows
+        row_tiles = sum(_row_tiles(s, along_rows, known=spec.representative) for s in sizes)
+        tiles = row_tiles * ceil_div(dims.n, along_n) * dims.batch
+        macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
+        longest = macs
+    else:
+        tiles = ceil_div(dims.k, kernel.tile_m) * ceil_div(dims.n, kernel.tile_n) * dims.batch
+        tiles *= dims.experts
+        steps = [max(kernel.tile_k, round(s)) for s in sizes] or [kernel.tile_k]
+        macs = kernel.tile_m * kernel.tile_n * sum(steps) / len(steps)
+        longest = kernel.tile_m * kernel.tile_n * max(steps)
+    concurrent = max(1, target.sm_count // sms)
+    waves = max(1, ceil_div(max(1, round(tiles)), concurrent))
+    compute = max(waves * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
+    traffic = _bytes(spec, dims, sizes)
+    memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
+    limit = "compute" if compute >= memory else "memory"
+    return Candidate(kernel, tiles, waves, max(compute, memory) + LAUNCH_CYCLES, limit)
+
+
+def _row_tiles(size: float, tile: int, *, known: object) -> float:
+    """Tiles of a group; when sizes are not known, half a tile more than the mean needs."""
+    if size <= 0:
+        return 0.0
+    if known is not None or size <= tile / 2:
+        return float(ceil_div(max(1, round(size)), tile))
+    return max(1.0, size / tile + 0.5)
+
+
+def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> float:
+    """Bytes that must be read and written at least once, with 16-bit operands."""
+    rows = sum(sizes)
+    used = sum(1 for size in sizes if size > 0)
+    out_bytes = np.dtype(spec.out_dtype).itemsize
+    if spec.kind == "rows":
+        read = 2 * (dims.lhs_batch * rows * dims.k + dims.rhs_batch * used * dims.k * dims.n)
+        return read + out_bytes * dims.batch * dims.m * dims.n
+    read = 2 * rows * (dims.lhs_batch * dims.k + dims.rhs_batch * dims.n)
+    return read + out_bytes * dims.batch * dims.experts * dims.k * dims.n
+
+
+def rank(
+    table: Sequence[GroupedKernelInfo],
+    spec: GroupedSpec,
+    in_dtype: str,
+    dims: GroupedDims,
+    target: Target,
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """All usable kernels, best first; the others with the reason."""
+    usable: list[Candidate] = []
+    rejected: list[tuple[str, str]] = []
+    for kernel in table:
+        reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
+        if reason is not None:
+            rejected.append((kernel.name, reason))
+        else:
+            usable.append(evaluate(kernel, spec, dims, target))
+    usable.sort(key=_order)
+    return usable, rejected
+
+
+def _order(candidate: Candidate) -> tuple[float, float, str]:
+    return (
+        # The shorter predicted time wins.
+        candidate.cycles,
+        # At equal time (bound by memory), fewer and larger tiles: they read less.
+        candidate.tiles,
+        # Then the name, so that the order of the table does not matter.
+        candidate.kernel.name,
+    )
+
+
+def select(
+    spec: GroupedSpec,
+    in_dtype: str,
+    dims: GroupedDims,
+    target: Target,
+    table: Sequence[GroupedKernelInfo],
+) -> GroupedSelection | str:
+    """Selects the kernel for a problem whose sizes satisfy the alignment rules.
+
+    Args:
+        spec: The problem.
+        in_dtype: Type of both operands.
+        dims: Sizes, padded where needed.
+        target: The GPU.
+        table: The kernels to choose from.
+
+    Returns:
+        The selection, or the reason why no kernel can run the problem.
+    """
+    usable, rejected = rank(table, spec, in_dtype, dims, target)
+    if not usable:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
+        return f"no kernel for {target.arch} fits ({reasons})"
+    best, *others = usable
+    order, swizzle = "heuristic", _swizzle(dims)
+    chosen_by = "the heuristic"
+    if spec.config is not None:
+        order = spec.config.order or order
+        swizzle = spec.config.swizzle or swizzle
+        chosen_by = f"{spec.config}" if not others else f"the heuristic within {spec.config}"
+    sizes = expected_sizes(spec, dims)
+    mean = sum(sizes) / max(len(sizes), 1)
+    expected = "expected" if spec.representative is not None else "assumed"
+    reason = (
+        f"chosen by {chosen_by}: {mean:.0f} rows per group {expected}, about {best.tiles:.0f} "
+        f"tiles in {best.waves} waves on {target.sm_count} multiprocessors, bound by {best.limit}, "
+        f"predicted {best.cycles:.0f} cycles"
+    )
+    slower = [
+        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
+    ]
+    return GroupedSelection(best.kernel, order, swizzle, reason, (*slower, *rejected))
+
+
+def _swizzle(dims: GroupedDims) -> int:
+    operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
+    return SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1

@@ -1,0 +1,183 @@
+"""The XLA implementation of the canonical grouped GEMM: CPU lowering, fallback and test oracle.
+
+One loop over (block of rows, group) pairs, each an ordinary product of which the rows of the group
+are kept. It reads nothing but the blocks that a group touches and never repeats an operand;
+`jax.lax.ragged_dot` multiplies every row with every group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
+
+# Rows of a block: as many as a group has on average, within these limits.
+MIN_BLOCK, MAX_BLOCK = 8, 512
+
+
+def grouped_reference(
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array, spec: GroupedSpec
+) -> jax.Array:
+    """Computes the canonical grouped GEMM with `jax.lax.dot_general` in a loop.
+
+    Args:
+        lhs: A, [B or 1, M, K]; any dtype.
+        rhs: B of ``spec.kind`` and ``spec.rhs_major``, batch B or 1; any dtype.
+        sizes: [B or 1, G], int32, any values.
+        offset: [B or 1], int32, any value.
+        spec: What to compute; its implementations and configuration are ignored.
+
+    Returns:
+        D of ``spec.out_dtype``, with a batch of 1 when ``spec.reduce_batch``.
+    """
+    operands = (lhs, rhs, sizes, offset)
+    dims = grouped_dims(spec, *(x.shape for x in operands))
+    shape = out_shape(spec, dims)
+    if dims.empty:
+        return jnp.zeros(shape, spec.out_dtype)
+    # XLA's result type may not be narrower than its operands (f32 x bf16 -> bf16 in gradients).
+    wide = jnp.promote_types(jnp.promote_types(lhs.dtype, rhs.dtype), spec.out_dtype)
+    one = _rows if spec.kind == "rows" else _contract
+    if dims.batch == 1:
+        return one(*(x[0] for x in operands), spec, dims, wide)[None]
+    batched = [x if x.shape[0] != 1 else None for x in operands]
+
+    def element(slices: list[jax.Array | None], spec: GroupedSpec) -> jax.Array:
+        full = (x[0] if s is None else s for x, s in zip(operands, slices, strict=True))
+        return one(*full, spec, dims, wide)
+
+    if not spec.reduce_batch:
+        return lax.map(lambda slices: element(slices, spec), batched)
+    unrounded = dataclasses.replace(spec, out_dtype=_accumulator(wide).name)
+    total, _ = lax.scan(
+        lambda total, slices: (total + element(slices, unrounded), None),
+        jnp.zeros(shape[1:], unrounded.out_dtype),
+        batched,
+    )
+    return total[None].astype(spec.out_dtype)
+
+
+def _accumulator(wide: jnp.dtype) -> jnp.dtype:
+    """The type in which more than one product is summed."""
+    floating = jnp.issubdtype(wide, jnp.floating)
+    return jnp.promote_types(wide, jnp.float32) if floating else jnp.dtype(wide)
+
+
+class _Item(NamedTuple):
+    """One iteration: a group and a block of rows that it touches.
+
+    Attributes:
+        expert: The matrix's index.
+        first: First row of the block.
+        mask: Which rows of the block are the group's, [block, 1].
+        opens: Whether this is the group's first block.
+    """
+
+    expert: jax.Array
+    first: jax.Array
+    mask: jax.Array
+    opens: jax.Array
+
+
+class _Schedule:
+    """All items of one batch element, group after group."""
+
+    def __init__(self, sizes: jax.Array, offset: jax.Array, dims: GroupedDims) -> None:
+        self.rows = dims.m
+        mean = max(1, dims.m // min(dims.groups, dims.m))
+        self.block = min(dims.m, max(MIN_BLOCK, min(MAX_BLOCK, 1 << (mean - 1).bit_length())))
+        bounds = group_bounds(sizes, dims.m)
+        self.starts, self.ends = expert_bounds(*bounds, offset, dims.experts)
+        last = (self.ends + self.block - 1) // self.block
+        blocks = jnp.where(self.ends > self.starts, last - self.starts // self.block, 0)
+        self.item_ends = jnp.cumsum(blocks)
+        self.item_starts = self.item_ends - blocks
+        # Every group but the first may share one block with the group before. Known while
+        # tracing, so that no device waits for the host to decide whether to go on.
+        whole = -(-dims.m // self.block)
+        self.count = whole + min(dims.experts, dims.m) - 1
+
+    def item(self, i: jax.Array) -> _Item:
+        exists = i < self.item_ends[-1]
+        # Items past the last one repeat it with no rows, so that they change nothing.
+        i = jnp.minimum(i, self.item_ends[-1] - 1)
+        expert = jnp.searchsorted(self.item_ends, i, side="right").astype(jnp.int32)
+        start, end = self.starts[expert], self.ends[expert]
+        nth = i - self.item_starts[expert]
+        begin = (start // self.block + nth) * self.block
+        first = jnp.minimum(begin, self.rows - self.block)  # the last block overlaps its neighbour
+        row = first + jnp.arange(self.block, dtype=jnp.int32)
+        mask = (row >= jnp.maximum(begin, start)) & (row < end) & exists
+        return _Item(expert, first, mask[:, None], exists & (nth == 0))
+
+
+def _rows(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    spec: GroupedSpec,
+    dims: GroupedDims,
+    wide: jnp.dtype,
+) -> jax.Array:
+    schedule = _Schedule(sizes, offset, dims)
+    contracted = 0 if spec.rhs_major == "n" else 1
+
+    def step(i: jax.Array, out: jax.Array) -> jax.Array:
+        item = schedule.item(i)
+        a = lax.dynamic_slice_in_dim(lhs, item.first, schedule.block)
+        b = lax.dynamic_index_in_dim(rhs, item.expert, keepdims=False)
+        product = lax.dot_general(
+            a,
+            b,
+            (((1,), (contracted,)), ((), ())),
+            precision=spec.precision,
+            preferred_element_type=wide,
+        ).astype(spec.out_dtype)
+        before = lax.dynamic_slice_in_dim(out, item.first, schedule.block)
+        merged = jnp.where(item.mask, product, before)
+        return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
+
+    zeros = jnp.zeros((dims.m, dims.n), spec.out_dtype)
+    return lax.fori_loop(0, schedule.count, step, zeros)
+
+
+def _contract(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    spec: GroupedSpec,
+    dims: GroupedDims,
+    wide: jnp.dtype,
+) -> jax.Array:
+    schedule = _Schedule(sizes, offset, dims)
+    exact = _accumulator(wide)
+
+    def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, total = carry
+        item = schedule.item(i)
+        a = lax.dynamic_slice_in_dim(lhs, item.first, schedule.block)
+        b = lax.dynamic_slice_in_dim(rhs, item.first, schedule.block)
+        # Both masked: a row of another group may hold anything, infinities included.
+        product = lax.dot_general(
+            jnp.where(item.mask, a, 0),
+            jnp.where(item.mask, b, 0),
+            (((0,), (0,)), ((), ())),
+            precision=spec.precision,
+            preferred_element_type=exact,
+        )
+        total = jnp.where(item.opens, product, total + product)
+        return lax.dynamic_update_index_in_dim(
+            out, total.astype(spec.out_dtype), item.expert, 0
+        ), total
+
+    out = jnp.zeros((dims.experts, dims.k, dims.n), spec.out_dtype)
+    total = jnp.zeros((dims.k, dims.n), exact)
+    return lax.fori_loop(0, schedule.count, step, (out, total))[0]
