@@ -69,6 +69,7 @@ class AutotuneResult(TuningTable):
                 f"  {key}: {entry.us:.1f} us ({entry.method}), {gain:.3f}x the heuristic; "
                 f"{entry.kernel} raster {entry.raster_order} swizzle {entry.swizzle} "
                 f"splits {entry.splits}"
+                + (f" {entry.decomposition}" if entry.decomposition != "heuristic" else "")
             )
         return "\n".join(lines + [f"  not {what}: {reason}" for what, reason in self.skipped])
 
@@ -224,6 +225,7 @@ def _entry(first: Choice, times: Mapping[Choice, float], method: str) -> TunedEn
         round(times[best], 3),
         round(heuristic_us, 3),
         method,
+        best.decomposition,
     )
 
 

@@ -26,6 +26,7 @@ class Selection:
         reason: Why this kernel.
         rejected: Every other kernel of the build, with the reason against it.
         splits: Parts that K is split into.
+        decomposition: How a stream-K kernel divides the work, as in `TuningConfig`.
     """
 
     kernel: KernelInfo
@@ -34,6 +35,7 @@ class Selection:
     reason: str
     rejected: tuple[tuple[str, str], ...]
     splits: int = 1
+    decomposition: str = "heuristic"
 
 
 def select(
@@ -69,7 +71,15 @@ def _tuned(
         f"{entry.heuristic_us:g} us"
     )
     others = tuple((k.name, "another kernel was measured to be best") for k in table if k != kernel)
-    return Selection(kernel, entry.raster_order, entry.swizzle, reason, others, entry.splits)
+    return Selection(
+        kernel,
+        entry.raster_order,
+        entry.swizzle,
+        reason,
+        others,
+        entry.splits,
+        entry.decomposition,
+    )
 
 
 def select_by_heuristic(
@@ -98,4 +108,14 @@ def select_by_heuristic(
     slower = [
         (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
     ]
-    return Selection(best.kernel, raster_order, swizzle, reason, (*slower, *rejected), best.splits)
+    if best.kernel.stream_k:
+        reason += f", stream-K: {best.decomposition}"
+    return Selection(
+        best.kernel,
+        raster_order,
+        swizzle,
+        reason,
+        (*slower, *rejected),
+        best.splits,
+        best.decomposition,
+    )

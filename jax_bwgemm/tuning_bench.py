@@ -77,6 +77,7 @@ class Bench:
             "autotuning",
             (),
             choice.splits,
+            choice.decomposition,
         )
         call = KernelCall(
             self._implementation,

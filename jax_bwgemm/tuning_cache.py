@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
-from jax_bwgemm.gemm.tuning_config import MAX_SPLITS, RASTER_ORDERS, SWIZZLES
+from jax_bwgemm.gemm.tuning_config import DECOMPOSITIONS, MAX_SPLITS, RASTER_ORDERS, SWIZZLES
 
 FORMAT = "jax_bwgemm tuning"
 # Also part of the default folder's name, so that versions of this package do not fight over files.
@@ -93,6 +93,7 @@ class TunedEntry:
         us: Median time in microseconds.
         heuristic_us: Median time of the heuristic's choice in the same measurement.
         method: ``"cupti"`` (kernel time) or ``"wall"``.
+        decomposition: How a stream-K kernel divided the work. Files may lack it.
     """
 
     kernel: str
@@ -102,6 +103,7 @@ class TunedEntry:
     us: float
     heuristic_us: float
     method: str
+    decomposition: str = "heuristic"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +281,9 @@ _ENTRY_CHECKS = {
     "us": _is_time,
     "heuristic_us": _is_time,
     "method": lambda v: v in METHODS,
+    "decomposition": lambda v: v in DECOMPOSITIONS,
 }
+_OPTIONAL = ("decomposition",)
 
 
 def _read(kind: Any, row: Any, where: str, checks: Mapping[str, Any]) -> Any:
@@ -288,8 +292,10 @@ def _read(kind: Any, row: Any, where: str, checks: Mapping[str, Any]) -> Any:
         raise TuningFileError(f"{where}: not an object")
     for field, check in checks.items():
         if field not in row:
+            if field in _OPTIONAL:
+                continue
             raise TuningFileError(f"{where}: no field {field!r}")
         # Containers are never valid, and some checks would have to hash them.
         if isinstance(row[field], list | dict) or not check(row[field]):
             raise TuningFileError(f"{where}: {field} has the impossible value {row[field]!r:.80}")
-    return kind(**{field: row[field] for field in checks})
+    return kind(**{field: row[field] for field in checks if field in row})

@@ -118,7 +118,9 @@ def _usable(
         reason = heuristics.kernel_mismatch(kernel, spec, key.in_dtype, target.arch)
         if reason is None:
             in_bytes = np.dtype(key.in_dtype).itemsize
-            reason = heuristics.split_refusal(key.dims, entry.splits, in_bytes)
+            reason = heuristics.run_refusal(
+                kernel, key.dims, entry.splits, entry.decomposition, in_bytes
+            )
     if kernel is None or reason is not None:
         log_once(f"{key}: kernel {entry.kernel} of {source} is ignored: {reason}")
         return None

@@ -10,30 +10,31 @@ from jax_bwgemm.runtime import KernelInfo
 
 KERNELS_DEF = Path(__file__).parent.parent / "cc" / "gemm" / "kernels.def"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_TILE = r"^BWGEMM_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)\)"
+_TILE = r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)\)"
 
 
 @functools.cache
 def described_kernels() -> tuple[KernelInfo, ...]:
-    """The table as the build makes it: 16 kernels for each tile."""
+    """The table as the build makes it: 16 kernels for each tile, 8 with stream-K."""
     return tuple(
         KernelInfo(
             f"{arch}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}_{schedule}"
-            + ("_swap" if swap else ""),
+            + {"_SWAP_AB": "_swap", "_STREAM_K": "_streamk"}.get(variant, ""),
             arch,
             _DTYPES[in_name],
             _DTYPES[out_name],
             *majors,
             *map(int, (tm, tn, tk, cm, cn)),
             schedule,
-            swap_ab=bool(swap),
+            swap_ab=variant == "_SWAP_AB",
+            stream_k=variant == "_STREAM_K",
             stages=4,
             alignment_bytes=16,
         )
-        for swap, arch, tm, tn, tk, cm, cn, schedule in re.findall(
+        for variant, arch, tm, tn, tk, cm, cn, schedule in re.findall(
             _TILE, KERNELS_DEF.read_text(), re.MULTILINE
         )
         for in_name in ("bf16", "f16")
-        for out_name in (in_name, "f32")
+        for out_name in ((in_name,) if variant == "_STREAM_K" else (in_name, "f32"))
         for majors in ("kn", "kk", "mn", "mk")
     )

@@ -281,7 +281,18 @@ CONFIG_CASES = [
         {"schedule": "3sm"},
         "schedule must be one of 'cooperative', 'pingpong', '1sm', '2sm', got '3sm'",
     ),
-    ({"scheduler": "static"}, "scheduler must be one of 'persistent', 'clc', got 'static'"),
+    (
+        {"scheduler": "static"},
+        "scheduler must be one of 'persistent', 'clc', 'stream_k', got 'static'",
+    ),
+    (
+        {"decomposition": "k"},
+        "decomposition must be one of 'heuristic', 'data_parallel', 'split_k', 'stream_k', got 'k'",
+    ),
+    (
+        {"decomposition": "stream_k", "splits": 2},
+        "splits=2 contradicts decomposition='stream_k'",
+    ),
     (
         {"collective": True, "schedule": "1sm"},
         "collective=True contradicts schedule='1sm': exactly '2sm' kernels are collective",

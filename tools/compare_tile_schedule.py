@@ -17,10 +17,13 @@ import sys
 import tempfile
 
 from jax_bwgemm.gemm.tile_schedule import Tile, TileOrder, tile_order
+from jax_bwgemm.gemm.work_schedule import Part, WorkOrder, work_order
 from jax_bwgemm.runtime import KernelInfo
 
 SOURCE = pathlib.Path(__file__).with_name("tile_schedule.cc")
 RASTERS = ("heuristic", "m", "n")
+# 0: a kernel that is no stream-K kernel.
+DECOMPOSITIONS = (None, "heuristic", "data_parallel", "split_k", "stream_k")
 Case = tuple[int, ...]
 
 
@@ -36,7 +39,7 @@ def build(folder: str, cutlass: str, cuda: str) -> str:
 
 
 def random_case(rng: random.Random) -> Case:
-    """arch, m, n, batch, tile_m, tile_n, cluster_m, cluster_n, sm_count, raster, swizzle."""
+    """arch, m, n, batch, tile, cluster, sm_count, raster, swizzle, k, splits, decomposition."""
     arch = rng.choice((90, 100))
     clusters = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2)]
     tile = rng.choice([(64, 128), (128, 256), (128, 128), (64, 16)])
@@ -45,35 +48,50 @@ def random_case(rng: random.Random) -> Case:
         clusters = [c for c in clusters if tile[0] != 256 or c[0] % 2 == 0]
     sizes = rng.randint(1, 3000), rng.randint(1, 3000), rng.choice((1, 1, 3))
     run = rng.choice((132, 148, 114, 4, 20)), rng.randrange(3), rng.choice((1, 2, 4, 8, 16))
-    return (arch, *sizes, *tile, *rng.choice(clusters), *run)
+    decomposition = rng.choice((0, 1, 1, 2, 3, 4, 4))
+    splits = rng.randint(1, 12) if decomposition in (1, 3) and rng.random() < 0.3 else 1
+    k = rng.choice((rng.randint(1, 1500), 64 * rng.randint(8, 300)))
+    return (arch, *sizes, *tile, *rng.choice(clusters), *run, k, splits, decomposition)
 
 
-def of_cutlass(case: Case, lines: list[str]) -> tuple[tuple[int, ...], list[list[Tile]]]:
+def parse(text: str) -> Tile | Part:
+    """A tile, or part of one, as the program prints it."""
+    row, column, batch, *steps = map(int, text.split(","))
+    return Part(Tile(row, column, batch), *steps) if steps else Tile(row, column, batch)
+
+
+def of_cutlass(case: Case, lines: list[str]) -> tuple[tuple[int, ...], list[list[Tile | Part]]]:
     """The grid, and the tiles of each CTA in the mirror's order of CTAs."""
     grid = tuple(map(int, lines[0].split()))
     cm, cn = case[6], case[7]
-    by_cta: dict[tuple[int, ...], list[Tile]] = {}
+    by_cta: dict[tuple[int, ...], list[Tile | Part]] = {}
     for line in lines[1:]:
         x, y, z, *tiles = line.split()
-        by_cta[int(z), int(y), int(x)] = [Tile(*map(int, t.split(","))) for t in tiles]
+        by_cta[int(z), int(y), int(x)] = [parse(t) for t in tiles]
+    found = mirror(case)
+    along_m = (found.order if isinstance(found, WorkOrder) else found).raster_order == "m"
     if case[0] == 90:
         # Tiles are dealt out along x first, or along y first when the order runs along M.
-        along_m = mirror(case).raster_order == "m"
         order = sorted(by_cta, key=lambda c: (c[2], c[1]) if along_m else (c[1], c[2]))
+    elif isinstance(found, WorkOrder) and found.plan.kind == "stream_k" and along_m:
+        order = sorted(by_cta, key=lambda c: (c[0], c[2], c[1]))  # y is within a cluster
     else:
         # Clusters start along x, then y, then z; within one the mirror lists rows first.
         order = sorted(by_cta, key=lambda c: (c[0], c[1] // cn, c[2] // cm, c[1] % cn, c[2] % cm))
     return grid, [by_cta[cta] for cta in order]
 
 
-def mirror(case: Case) -> TileOrder:
-    """The tile order of a case, by this package."""
-    arch, m, n, batch, tile_m, tile_n, cm, cn, sms, raster, swizzle = case
+def mirror(case: Case) -> TileOrder | WorkOrder:
+    """The tile order of a case, or a stream-K kernel's units, by this package."""
+    arch, m, n, batch, tile_m, tile_n, cm, cn, sms, raster, swizzle, k, splits, mode = case
     schedule = "pingpong" if arch == 90 else "2sm" if tile_m == 256 else "1sm"
     kernel = KernelInfo(
         "k", f"sm{arch}", "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cm, cn, schedule,
         4, 16,
     )  # fmt: skip
+    if mode:
+        run = sms, RASTERS[raster], swizzle, splits, DECOMPOSITIONS[mode]
+        return work_order(kernel, m, n, k, batch, *run)
     return tile_order(kernel, m, n, batch, sms, RASTERS[raster], swizzle)
 
 
@@ -81,7 +99,13 @@ def equal(case: Case, lines: list[str]) -> bool:
     """Whether the mirror gives every CTA the tiles that CUTLASS does."""
     order = mirror(case)
     grid, tiles = of_cutlass(case, lines)
-    mine = [[t] for t in order.tiles] if order.dynamic else [list(t) for t in order.assignment()]
+    if isinstance(order, TileOrder) and order.dynamic:
+        mine: list[list[Tile | Part]] = [[tile] for tile in order.tiles]
+    elif isinstance(order, WorkOrder) and order.order.dynamic:
+        mine = [list(parts) for parts in order.units]
+        mine += [[]] * (len(tiles) - len(mine))  # the last row of the grid may be too long
+    else:
+        mine = [list(own) for own in order.assignment()]
     return order.grid == grid and mine == tiles
 
 

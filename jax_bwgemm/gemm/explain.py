@@ -31,6 +31,7 @@ class Explanation:
         raster_order: Order of the tiles; None for xla.
         swizzle: Width of the bands of tiles; None for xla.
         splits: Parts that K is split into; None for xla.
+        decomposition: How a stream-K kernel divides the work; None for other kernels.
         copied_elements: Elements that must be transposed before or after the GEMM.
         padded: Whether operands are padded to satisfy the kernel's alignment.
         rejected: (name, reason) of the implementations and kernels not chosen.
@@ -43,6 +44,7 @@ class Explanation:
     raster_order: str | None = None
     swizzle: int | None = None
     splits: int | None = None
+    decomposition: str | None = None
     copied_elements: int = 0
     padded: bool = False
     rejected: tuple[tuple[str, str], ...] = ()
@@ -55,6 +57,8 @@ class Explanation:
                 f"  tile order      raster {self.raster_order}, swizzle {self.swizzle}, "
                 f"splits {self.splits}"
             )
+        if self.decomposition is not None:
+            lines.append(f"  stream-K        {self.decomposition}")
         lines.append(f"  why             {self.reason}")
         if self.copied_elements:
             lines.append(f"  transposes      {self.copied_elements} elements are copied")
@@ -139,6 +143,7 @@ def explain(
             selected.raster_order,
             selected.swizzle,
             selected.splits,
+            selected.decomposition if selected.kernel.stream_k else None,
             plan.copied,
             call.padded != call.dims,
             (*rejected, *selected.rejected),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
+from jax_bwgemm.gemm import stream_k
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
 
@@ -41,6 +42,7 @@ class Cost(NamedTuple):
 COSTS = {
     ("sm90", "cooperative", 128, 256, 2, False): Cost(0.966, 3532, 1831, 0.85),
     ("sm90", "cooperative", 128, 192, 2, False): Cost(0.947, 2921, 2239, 0.90),
+    ("sm90", "cooperative", 128, 128, 2, False): Cost(0.850, 2000, 2200, 0.90),  # not measured
     ("sm90", "pingpong", 128, 128, 2, False): Cost(0.870, 200, 6000, 0.90),
     ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 575, 4256, 0.95),
     ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
@@ -67,6 +69,12 @@ BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 SPLITS = (2, 3, 4, 6, 7, 8, 12, 16, 32)
 REDUCTION_CYCLES = 3700
 REDUCTION_BYTES_PER_CYCLE = 3200
+# Stream-K: counters are cleared before the launch, and each further part of a tile is written to L2
+# and read by the next one's CTA while that waits (bytes per cycle of one multiprocessor). Assumed,
+# not measured, and so the whole prediction must be better than the others' by a margin.
+STREAM_K_CYCLES = 2500
+STREAM_K_BYTES_PER_CYCLE = 40
+STREAM_K_MARGIN = 1.1
 MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
 MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
 
@@ -139,6 +147,7 @@ class Candidate:
         waves: Rounds of tiles that the GPU needs.
         cycles: Predicted duration in clock cycles.
         splits: Parts that K is split into.
+        decomposition: How a stream-K kernel divides the work.
     """
 
     kernel: KernelInfo
@@ -147,6 +156,7 @@ class Candidate:
     waves: int
     cycles: float
     splits: int = 1
+    decomposition: str = "heuristic"
 
 
 def split_refusal(dims: GemmDims, splits: int, in_bytes: int) -> str | None:
@@ -159,13 +169,28 @@ def split_refusal(dims: GemmDims, splits: int, in_bytes: int) -> str | None:
     return f"K={dims.k} is not a multiple of {multiple}" if dims.k % multiple else None
 
 
+def run_refusal(
+    kernel: KernelInfo, dims: GemmDims, splits: int, decomposition: str, in_bytes: int
+) -> str | None:
+    """Why a kernel cannot divide a problem in that way; None when it can."""
+    if not kernel.stream_k:
+        if decomposition != "heuristic":
+            return f"decomposition={decomposition!r} is for stream-K kernels"
+        return split_refusal(dims, splits, in_bytes)
+    if splits > 1 and decomposition in ("data_parallel", "stream_k"):
+        return f"splits={splits} contradicts decomposition={decomposition!r}"
+    return None
+
+
 def possible_splits(
-    spec: GemmSpec, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
+    spec: GemmSpec, kernel: KernelInfo, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
 ) -> list[int]:
     """The numbers of parts worth comparing, or the one that the configuration names."""
     if spec.config is not None and spec.config.splits is not None:
         wanted = spec.config.splits
-        return [] if split_refusal(dims, wanted, in_bytes) else [wanted]
+        return [] if run_refusal(kernel, dims, wanted, "heuristic", in_bytes) else [wanted]
+    if kernel.stream_k:  # it splits where that helps
+        return [1]
     most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
     return [1] + [
         s
@@ -185,7 +210,13 @@ def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str
     return spec.config.mismatch(kernel) if spec.config is not None else None
 
 
-def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target, splits: int = 1) -> Candidate:
+def evaluate(
+    kernel: KernelInfo,
+    dims: GemmDims,
+    target: Target,
+    splits: int = 1,
+    decomposition: str = "heuristic",
+) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
     pair = kernel.schedule == "2sm"
     sms_per_tile = 2 if pair else 1
@@ -195,7 +226,9 @@ def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target, splits: int = 1
     # A cluster is scheduled as a whole, so the grid is a whole number of clusters.
     clusters_m = max(1, kernel.cluster_m // sms_per_tile)
     launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n)
-    launched *= dims.batch * splits
+    launched *= dims.batch
+    if not kernel.stream_k:
+        launched *= splits
     concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
     cost = COSTS.get(
@@ -210,17 +243,59 @@ def evaluate(kernel: KernelInfo, dims: GemmDims, target: Target, splits: int = 1
         UNKNOWN_COST,
     )
     rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
-    depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
-    per_wave = kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave
+    if kernel.stream_k:
+        step = kernel.tile_m * kernel.tile_n * kernel.tile_k / rate
+        steps = ceil_div(max(dims.k, 1), kernel.tile_k)
+        plan = stream_k_plan(kernel, launched, steps, target, splits, decomposition)
+        busy = _stream_k_cycles(kernel, plan, concurrent * sms_per_tile, step, cost.per_wave)
+    else:
+        depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
+        busy = waves * (kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave)
     if pair and rows <= kernel.tile_m // 2:
-        per_wave *= 1 + IDLE_HALF_PENALTY
+        busy *= 1 + IDLE_HALF_PENALTY
     operand_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
     streaming = operand_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
-    cycles = max(waves * per_wave, streaming) + cost.fixed
+    cycles = max(busy, streaming) + cost.fixed
+    if kernel.stream_k:
+        return Candidate(
+            kernel, tiles_m, tiles_n, waves, cycles * STREAM_K_MARGIN, splits, decomposition
+        )
     if splits > 1:
         partial_bytes = 2 * 4 * dims.m * dims.n * splits  # written, then read
         cycles += REDUCTION_CYCLES + partial_bytes / REDUCTION_BYTES_PER_CYCLE
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def stream_k_plan(
+    kernel: KernelInfo, tiles: int, steps: int, target: Target, splits: int, decomposition: str
+) -> stream_k.Plan:
+    """How a stream-K kernel divides a launch of so many MMA tiles, whatever their order."""
+    cluster = kernel.cluster_m * kernel.cluster_n
+    pair = 2 if kernel.schedule == "2sm" else 1
+    ctas = max(1, target.sm_count // cluster) * cluster
+    return stream_k.plan(
+        tiles * pair, ctas, cluster, steps, 1, target.sm_count, splits, decomposition
+    )
+
+
+def _stream_k_cycles(
+    kernel: KernelInfo, plan: stream_k.Plan, ctas: int, step: float, per_tile: float
+) -> float:
+    """The busiest CTA's cycles for what it multiplies and hands on."""
+    if plan.kind == "data_parallel":
+        return ceil_div(plan.tiles, ctas) * (plan.steps * step + per_tile)
+    if plan.kind == "split_k":
+        waves, parts = ceil_div(plan.units, ctas), plan.splits
+        busy = waves * (ceil_div(plan.steps, parts) * step + per_tile)
+    else:
+        waves = ceil_div(plan.tiles - plan.shared_tiles, ctas)
+        shared = ceil_div(plan.shared_tiles * plan.steps, plan.shared_units)
+        begun = ceil_div(plan.shared_tiles, plan.shared_units) + 1
+        parts = ceil_div(plan.shared_units, plan.shared_tiles) + 1
+        busy = (waves * plan.steps + shared) * step + (waves + begun) * per_tile
+    pair = 2 if kernel.schedule == "2sm" else 1
+    part_bytes = 2 * 4 * kernel.tile_m // pair * kernel.tile_n  # written, then read
+    return busy + (parts - 1) * part_bytes / STREAM_K_BYTES_PER_CYCLE + STREAM_K_CYCLES
 
 
 def rank(
@@ -232,15 +307,19 @@ def rank(
     in_bytes = np.dtype(in_dtype).itemsize
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
-        if reason is None and spec.config is not None and spec.config.splits is not None:
-            reason = split_refusal(dims, spec.config.splits, in_bytes)
+        decomposition = "heuristic"
+        if reason is None and spec.config is not None:
+            decomposition = spec.config.decomposition or decomposition
+            wanted = spec.config.splits or 1
+            reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
         if reason is not None:
             rejected.append((kernel.name, reason))
             continue
         whole = evaluate(kernel, dims, target)
         tiles = whole.tiles_m * whole.tiles_n * dims.batch
-        splits = possible_splits(spec, dims, in_bytes, tiles, target.sm_count)
-        usable.append(min((evaluate(kernel, dims, target, s) for s in splits), key=_order))
+        splits = possible_splits(spec, kernel, dims, in_bytes, tiles, target.sm_count)
+        candidates = (evaluate(kernel, dims, target, s, decomposition) for s in splits)
+        usable.append(min(candidates, key=_order))
     usable.sort(key=_order)
     return usable, rejected
 

@@ -147,6 +147,13 @@ def emit(
     else:
         target_name, workspace = runtime.EMULATED_GEMM_TARGET, runtime.emulated_workspace_bytes
     selected = call.selection
+    order: dict[str, int | str] = {}
+    if selected.kernel.stream_k:  # the other kernels' workspace has nothing to do with the order
+        order = {
+            "raster_order": selected.raster_order,
+            "swizzle": selected.swizzle,
+            "decomposition": selected.decomposition,
+        }
     scratch = workspace(
         selected.kernel.name,
         padded.m,
@@ -155,7 +162,17 @@ def emit(
         padded.batch,
         selected.splits,
         call.target.sm_count,
+        **order,
     )
+    config = {
+        "kernel": selected.kernel.name,
+        "raster_order": selected.raster_order,
+        "swizzle": np.int64(selected.swizzle),
+        "splits": np.int64(selected.splits),
+    }
+    # Left out where it says nothing: what has no stream-K kernel runs in versions before these.
+    if selected.decomposition != "heuristic":
+        config["decomposition"] = selected.decomposition
     out, _ = jax.ffi.ffi_call(
         target_name,
         (
@@ -165,12 +182,7 @@ def emit(
     )(
         lhs,
         rhs,
-        config={
-            "kernel": selected.kernel.name,
-            "raster_order": selected.raster_order,
-            "swizzle": np.int64(selected.swizzle),
-            "splits": np.int64(selected.splits),
-        },
+        config=config,
     )
     return out[:, : dims.m, : dims.n].reshape(shape)
 

@@ -12,6 +12,7 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmSpec
 from jax_bwgemm.gemm.tile_schedule import tile_order
+from jax_bwgemm.gemm.work_schedule import work_order
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning_cache import ProblemKey
 
@@ -30,15 +31,19 @@ class Choice:
         raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
         swizzle: 1, 2, 4, 8 or 16.
         splits: Parts that K is split into.
+        decomposition: How a stream-K kernel divides the work.
     """
 
     kernel: KernelInfo
     raster_order: str
     swizzle: int
     splits: int = 1
+    decomposition: str = "heuristic"
 
     def __str__(self) -> str:
         splits = f", {self.splits} splits" if self.splits != 1 else ""
+        if self.decomposition != "heuristic":
+            splits += f", {self.decomposition}"
         return f"{self.kernel.name}, raster {self.raster_order}, swizzle {self.swizzle}{splits}"
 
 
@@ -64,28 +69,54 @@ def kernels_to_try(
     selected = tuning.select_by_heuristic(spec_of(key), key.in_dtype, key.dims, target, table)
     if isinstance(selected, str):
         raise ValueError(f"{key}: {selected}")
-    first = Choice(selected.kernel, selected.raster_order, selected.swizzle, selected.splits)
+    first = Choice(
+        selected.kernel,
+        selected.raster_order,
+        selected.swizzle,
+        selected.splits,
+        selected.decomposition,
+    )
     usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, key.dims, target)
     spec, in_bytes = spec_of(key), np.dtype(key.in_dtype).itemsize
     predicted = []
     for whole in usable:
+        if whole.kernel.stream_k:
+            predicted += _decompositions(whole.kernel, key, target)
+            continue
         tiles = whole.tiles_m * whole.tiles_n * key.batch
-        for splits in heuristics.possible_splits(spec, key.dims, in_bytes, tiles, target.sm_count):
+        for splits in heuristics.possible_splits(
+            spec, whole.kernel, key.dims, in_bytes, tiles, target.sm_count
+        ):
             predicted.append(heuristics.evaluate(whole.kernel, key.dims, target, splits))
     predicted.sort(key=lambda c: (c.cycles, c.kernel.name, c.splits))
     choices = [first]
-    seen = {(first.kernel.name, first.splits)}
+    seen = {(first.kernel.name, first.splits, first.decomposition)}
     for candidate in predicted:
         if len(choices) == limit or candidate.cycles > MAX_PREDICTED_RATIO * predicted[0].cycles:
             break
-        name, splits = candidate.kernel.name, candidate.splits
+        name, splits, mode = candidate.kernel.name, candidate.splits, candidate.decomposition
         # Several splits of one kernel are alike; neighbours of the best are tried, not all.
-        if (name, splits) in seen or sum(c.kernel.name == name for c in choices) >= 3:
+        if (name, splits, mode) in seen or sum(c.kernel.name == name for c in choices) >= 3:
             continue
-        seen.add((name, splits))
+        seen.add((name, splits, mode))
         raster, swizzle = heuristics.tile_order(candidate, key.dims, in_bytes)
-        choices.append(Choice(candidate.kernel, raster, swizzle, splits))
+        choices.append(Choice(candidate.kernel, raster, swizzle, splits, mode))
     return choices
+
+
+def _decompositions(
+    kernel: KernelInfo, key: ProblemKey, target: Target
+) -> list[heuristics.Candidate]:
+    """The ways of dividing a problem that differ; whole tiles are other kernels' business."""
+    run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
+    found: list[heuristics.Candidate] = []
+    seen: list[object] = []
+    for mode in ("heuristic", "stream_k"):
+        plan = work_order(*run, decomposition=mode).plan
+        if plan.kind != "data_parallel" and plan not in seen:
+            seen.append(plan)
+            found.append(heuristics.evaluate(kernel, key.dims, target, 1, mode))
+    return found
 
 
 def orders_to_try(
@@ -94,11 +125,15 @@ def orders_to_try(
     """Other tile orders of a kernel, without those that give the CTAs the same tiles."""
 
     def order(c: Choice) -> object:
-        return tile_order(
-            c.kernel, key.m, key.n, key.batch, target.sm_count, c.raster_order, c.swizzle, c.splits
-        ).tiles
+        run = target.sm_count, c.raster_order, c.swizzle, c.splits
+        if c.kernel.stream_k:
+            return work_order(c.kernel, key.m, key.n, key.k, key.batch, *run, c.decomposition).units
+        return tile_order(c.kernel, key.m, key.n, key.batch, *run).tiles
 
-    same = [c for c in known if (c.kernel, c.splits) == (choice.kernel, choice.splits)]
+    def how(c: Choice) -> object:
+        return c.kernel, c.splits, c.decomposition
+
+    same = [c for c in known if how(c) == how(choice)]
     seen = [order(c) for c in same]
     found = []
     for raster, swizzle in ORDERS:

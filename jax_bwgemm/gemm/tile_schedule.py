@@ -3,7 +3,8 @@
 SM90 kernels are *static persistent*: as many CTAs as the GPU holds at once, each taking every
 (number of CTAs)-th tile of one order. SM100 kernels are *dynamic*: the grid has a cluster for every
 cluster-sized block of tiles, and a running cluster takes over the next waiting one (cluster launch
-control); the order is known, who computes what is decided at run time.
+control); the order is known, who computes what is decided at run time. Stream-K kernels take units
+of work instead of tiles, in the same two ways: see work_schedule.
 
 Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
 says where the tile lies in D.
@@ -69,6 +70,11 @@ class TileOrder:
     dynamic: bool
 
     @property
+    def blocks(self) -> tuple[int, int]:
+        """CTA tiles along M and N of D, those outside of the matrix included."""
+        return 1 + max(t.row for t in self.tiles), 1 + max(t.column for t in self.tiles)
+
+    @property
     def ctas(self) -> int:
         """CTAs launched."""
         return self.grid[0] * self.grid[1] * self.grid[2]
@@ -116,6 +122,39 @@ def tile_order(
         swizzle: 1, 2, 4, 8 or 16.
         splits: Parts of K, which are scheduled as a batch.
     """
+    dynamic = kernel.arch != "sm90"
+    layers = batch * splits
+    return _order(kernel, m, n, layers, sm_count, raster_order, swizzle, not dynamic, dynamic)
+
+
+def band_order(
+    kernel: KernelInfo,
+    m: int,
+    n: int,
+    batch: int,
+    sm_count: int,
+    raster_order: str = "heuristic",
+    swizzle: int = 1,
+) -> TileOrder:
+    """The order in which SM90 kernels take tiles, and stream-K kernels of any architecture.
+
+    Args: as those of `tile_order`.
+    """
+    return _order(kernel, m, n, batch, sm_count, raster_order, swizzle, True, False)
+
+
+def _order(
+    kernel: KernelInfo,
+    m: int,
+    n: int,
+    layers: int,
+    sm_count: int,
+    raster_order: str,
+    swizzle: int,
+    bands: bool,
+    dynamic: bool,
+) -> TileOrder:
+    """A tile order whose tiles run in bands (SM90) or as the clusters of a grid do (SM100)."""
     swap = kernel.swap_ab
     mma_m, mma_n = (n, m) if swap else (m, n)
     pair = 2 if kernel.schedule == "2sm" else 1
@@ -125,8 +164,7 @@ def tile_order(
     touching_m, touching_n = ceil_div(mma_m, tile_m), ceil_div(mma_n, tile_n)
     blocks_m = round_up(ceil_div(mma_m, kernel.tile_m) * pair, cm)
     blocks_n = round_up(touching_n, cn)
-    layers = batch * splits
-    if kernel.arch == "sm90":
+    if bands:
         raster, width, grid, coordinates = _static(
             blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
         )
@@ -142,7 +180,7 @@ def tile_order(
         raster,
         width,
         tuple(Tile(y, x, z) if swap else Tile(x, y, z) for x, y, z in coordinates),
-        kernel.arch != "sm90",
+        dynamic,
     )
 
 
@@ -249,12 +287,14 @@ class Span:
         start: When it starts.
         end: When it ends.
         tile: The tile.
+        steps: First step along K and one past the last; None for all.
     """
 
     worker: int
     start: float
     end: float
     tile: Tile
+    steps: tuple[int, int] | None = None
 
 
 def simulate(

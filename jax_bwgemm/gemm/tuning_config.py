@@ -11,6 +11,8 @@ MAX_SPLITS = 64  # kMaxSplits of cc/gemm/split_k.h
 RASTER_ORDERS = ("heuristic", "m", "n")
 SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
 SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
+STREAM_K = "stream_k"
+DECOMPOSITIONS = ("heuristic", "data_parallel", "split_k", STREAM_K)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,17 @@ class TuningConfig:
         cluster_n: CTAs of a cluster along N.
         schedule: Kernel schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm``
             (sm100).
-        scheduler: Tile scheduler: ``persistent`` (sm90) or ``clc`` (sm100).
+        scheduler: Tile scheduler: ``persistent`` (sm90), ``clc`` (sm100) or ``stream_k``, whose
+            CTAs may share a tile along K.
         splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
             second kernel. A run-time attribute of every kernel; needs a batch of one and a K that
-            is a multiple of 8 times the parts.
+            is a multiple of 8 times the parts. A stream-K kernel adds the parts itself, one after
+            the other, and needs neither.
+        decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
+            ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
+            ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the
+            rest), or ``heuristic``: ``split_k`` if ``splits`` is more than 1; else whole tiles if
+            the last wave of them is at least half full, ``stream_k`` if not.
         swap_ab: Whether to compute the transposed problem, so that few rows fill a tile: then
             ``tile_m`` and ``cluster_m`` lie along N, ``tile_n`` and ``cluster_n`` along M.
 
@@ -66,6 +75,7 @@ class TuningConfig:
     schedule: str | None = None
     scheduler: str | None = None
     splits: int | None = None
+    decomposition: str | None = None
     swap_ab: bool | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +97,13 @@ class TuningConfig:
         self._check_choice("grid_tile_width", SWIZZLES)
         self._check_choice("grid_minor_dim", ("m", "n"))
         self._check_choice("schedule", SCHEDULES)
-        self._check_choice("scheduler", tuple(SCHEDULERS.values()))
+        self._check_choice("scheduler", (*SCHEDULERS.values(), STREAM_K))
+        self._check_choice("decomposition", DECOMPOSITIONS)
+        if (self.splits or 1) > 1 and self.decomposition in ("data_parallel", STREAM_K):
+            raise ValueError(
+                f"TuningConfig: splits={self.splits} contradicts "
+                f"decomposition={self.decomposition!r}"
+            )
         pair = None if self.schedule is None else self.schedule == "2sm"
         if None not in (self.collective, pair) and self.collective != pair:
             raise ValueError(
@@ -132,13 +148,15 @@ class TuningConfig:
             "cluster_m": kernel.cluster_m,
             "cluster_n": kernel.cluster_n,
             "schedule": kernel.schedule,
-            "scheduler": SCHEDULERS[kernel.arch],
+            "scheduler": STREAM_K if kernel.stream_k else SCHEDULERS[kernel.arch],
             "swap_ab": kernel.swap_ab,
         }
         for field, value in actual.items():
             wanted = getattr(self, field)
             if wanted is not None and wanted != value:
                 return f"{field} is {value!r}, not {wanted!r}"
+        if self.decomposition is not None and not kernel.stream_k:
+            return f"decomposition={self.decomposition!r} is for stream-K kernels"
         if self.epilogue_tile_n is not None:
             return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
         return None
