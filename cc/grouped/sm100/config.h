@@ -64,6 +64,8 @@ struct Config {
   static constexpr bool kQKMajor = !kContract && (kSwapAb || kRhs == RhsMajor::kK);
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
+  // Tiles that the scheduler may be ahead. Those of contract are better left to who is free first.
+  static constexpr int kRing = kContract ? 2 : 4;
 
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
@@ -104,6 +106,9 @@ struct Config {
     uint64_t empty[kStages];  // the MMAs have read the stage
     uint64_t accumulated[kAccumulators];
     uint64_t drained[kAccumulators];  // of the leader: both CTAs' epilogues have read
+    uint4 answer;                     // of cluster launch control
+    uint64_t answered;
+    uint64_t answer_read;  // of the leader
     uint32_t tensor_memory;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned

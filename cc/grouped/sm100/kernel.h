@@ -1,4 +1,4 @@
-// The SM100 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
+// The SM100 grouped kernel: persistent, warp-specialised, one CTA on a multiprocessor.
 //
 //   warps 0 to 3   epilogue
 //   warp 4         loads
@@ -13,6 +13,7 @@
 #include "grouped/sm100/epilogue.h"
 #include "grouped/sm100/load.h"
 #include "grouped/sm100/mma.h"
+#include "grouped/sm100/tiles.h"
 
 namespace bwgemm::grouped::sm100 {
 
@@ -26,11 +27,13 @@ __device__ void InitBarriers(typename C::Shared& shared, uint32_t cta_rank) {
     Barrier::init(&shared.accumulated[i], 1);
     Barrier::init(&shared.drained[i], kEpilogueWarps * C::kCtas);
   }
-  for (int i = 0; i < kRing; ++i) {
+  for (int i = 0; i < C::kRing; ++i) {
     Barrier::init(&shared.ring_full[i], 1);
     // Readers: the epilogue, the producer and, in the leader, the MMA warp.
     Barrier::init(&shared.ring_empty[i], kEpilogueWarps + (cta_rank == 0 ? 2 : 1));
   }
+  Barrier::init(&shared.answered, 1);
+  Barrier::init(&shared.answer_read, C::kCtas);
   cutlass::arch::fence_barrier_init();
 }
 
@@ -111,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (warp == kMmaWarp) {
     if (cta_rank == 0) RunMmas<C>(params, shared, tensor_memory);
   } else {
-    Schedule<C>(params, shared);
+    Schedule<C>(params, shared, cta_rank);
   }
   // A CTA's shared and tensor memory are the other's target until both are done.
   Meet<C>();

@@ -91,14 +91,15 @@ struct Launcher {
     Params params{};
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
     const ScheduleParams& s = params.schedule;
-    // No more CTAs than there can be tiles. Every group, and the rows of none, may leave one tile
-    // part empty.
-    const int64_t tiles =
-        int64_t{s.batch} * s.col_tiles *
-        (C::kContract ? int64_t{s.experts} * s.row_tiles
-                      : (p.m - 1) / s.row_tile + 1 + std::min<int64_t>(s.groups + 1, p.m));
-    const int64_t room = std::max(p.sm_count / C::kCtas, 1);
-    const auto ctas = static_cast<unsigned>(std::min(tiles, room) * C::kCtas);
+    int64_t clusters = int64_t{s.batch} * s.col_tiles;
+    if (C::kContract) {
+      clusters *= int64_t{s.experts} * s.row_tiles;  // one for each tile: LaunchControl
+    } else {
+      // No more than there can be tiles. Every group, and the rows of none, may leave one part
+      // empty.
+      clusters *= (p.m - 1) / s.row_tile + 1 + std::min<int64_t>(s.groups + 1, p.m);
+      clusters = std::min<int64_t>(clusters, std::max(p.sm_count / C::kCtas, 1));
+    }
 
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -106,7 +107,7 @@ struct Launcher {
     cluster.val.clusterDim.y = 1;
     cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(ctas);
+    config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCtas));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = C::kSharedBytes;
     config.stream = stream;

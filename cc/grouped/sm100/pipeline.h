@@ -1,4 +1,4 @@
-// What the warps of a CTA share: places in rings of barriers, the ring of tiles, cluster addresses.
+// What all warps use: places in rings of barriers, fences, barriers of the cluster.
 #pragma once
 
 #include <cstdint>
@@ -43,41 +43,6 @@ __device__ void Meet() {
     cute::cluster_wait();
   } else {
     __syncthreads();
-  }
-}
-
-// The tiles of this cluster, as the scheduler warp put them into the ring. Whole warps call it.
-template <class C>
-struct TileReader {
-  typename C::Shared& shared;
-  RingState<kRing> state{};
-
-  __device__ Tile Next() {
-    Barrier::wait(&shared.ring_full[state.index], state.phase);
-    const Tile tile = shared.ring[state.index];
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.ring_empty[state.index]);
-    state.Advance();
-    return tile;
-  }
-};
-
-// Every CTA of a cluster schedules for itself: both find the same tiles, without a word.
-template <class C>
-__device__ void Schedule(const Params& params, typename C::Shared& shared) {
-  Scheduler<C::kKind> scheduler(params.schedule);
-  RingState<kRing> state;
-  const int clusters = gridDim.x / C::kCtas;
-  for (int index = blockIdx.x / C::kCtas;; index += clusters) {
-    const Tile tile = scheduler.At(index);
-    Barrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
-    if (threadIdx.x % 32 == 0) {
-      shared.ring[state.index] = tile;
-      Barrier::arrive(&shared.ring_full[state.index]);
-    }
-    __syncwarp();
-    state.Advance();
-    if (tile.batch < 0) return;
   }
 }
 
