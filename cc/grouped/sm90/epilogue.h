@@ -165,13 +165,12 @@ struct Epilogue {
   // Whole tiles leave by TMA, which clips at the edges of D. TMA cannot stop at the end of a group.
   __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int valid,
                                        int matrix) {
-    if (C::kContract || valid == C::kStoreRows) {
-      if (thread == 0) {
-        cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
-        cute::tma_store_arrive();
-      }
-      return;
+    const bool whole = C::kContract || valid == C::kStoreRows;
+    if (thread == 0) {
+      if (whole) cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
+      cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
     }
+    if (whole) return;
     Out* d = static_cast<Out*>(params.d_data) +
              (static_cast<int64_t>(matrix) * params.m + row) * params.n + column;
     constexpr int kElements = 16 / sizeof(Out);
