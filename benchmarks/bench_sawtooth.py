@@ -4,8 +4,9 @@
     python plot.py sawtooth sawtooth.jsonl --out sawtooth.svg
 
 Where the last wave of tiles is nearly empty, utilisation drops: a sawtooth. A fixed tile shows it
-in full; splitting K trades it for a sum; the default selection, which chooses tile and splits for
-every N, should hardly show it. Prints each column's largest drop below the best of all smaller N.
+in full; splitting K trades it for a sum; stream-K shares the tiles of the last waves (hybrid: only
+where the last one is not half full); the default selection, which chooses tile and splits for every
+N, should hardly show it. Prints each column's largest drop below the best of all smaller N.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ def columns(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
             "splits": splits,
             "swap_ab": False,
         }
+    tile = {"tile_m": args.tile_m, "tile_n": args.tile_n, "scheduler": "stream_k"}
+    found[f"stream-K, {args.tile}"] = tile | {"decomposition": "stream_k"}
+    found[f"hybrid stream-K, {args.tile}"] = tile | {"decomposition": "heuristic"}
     return found
 
 
@@ -70,6 +74,8 @@ def builders(
     import candidates
 
     import jax_bwgemm
+    from jax_bwgemm import runtime
+    from jax_bwgemm.gemm.tuning_config import SCHEDULERS
 
     implementation = options.implementation_of(args)
     found: dict[str, Callable[[], timing.Candidate]] = {}
@@ -77,6 +83,9 @@ def builders(
         # A rehearsal without kernels has no tiles to fix.
         if fields is not None and implementation == "xla":
             continue
+        if fields is not None and "scheduler" not in fields:
+            target = runtime.local_target().target
+            fields |= {"scheduler": SCHEDULERS[target.arch]} if target else {}
         config = None if fields is None else jax_bwgemm.TuningConfig(**fields)
         found[name] = functools.partial(
             candidates.bwgemm, shape, operands, args.dtype, implementation, config

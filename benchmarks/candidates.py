@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ def bwgemm(
             raster_order=chosen.raster_order,
             swizzle=chosen.swizzle,
             splits=chosen.splits,
+            decomposition=chosen.decomposition,
             reason=chosen.reason,
         )
     except NotImplementedError as error:
@@ -100,7 +102,8 @@ def all_kernels(
 ) -> dict[str, Callable[[], Candidate]]:
     """Builders for every kernel of this build that could run the problem here, by label.
 
-    Each kernel appears once per raster order and swizzle: those are run-time attributes.
+    Each kernel appears once per raster order and swizzle, and stream-K kernels once per way of
+    dividing the work: those are run-time attributes.
     """
     import jax_bwgemm
     from jax_bwgemm import runtime
@@ -113,14 +116,16 @@ def all_kernels(
         have = (kernel.arch, kernel.in_dtype, kernel.out_dtype, kernel.lhs_major, kernel.rhs_major)
         if have != wanted:
             continue
-        for raster in ("m", "n"):
-            for swizzle in swizzles:
-                config = jax_bwgemm.TuningConfig(
-                    kernel=kernel.name, grid_minor_dim=raster, grid_tile_width=swizzle
-                )
-                made[f"{kernel.name} {raster}{swizzle}"] = functools.partial(
-                    bwgemm, shape, operands, out_dtype, "cutlass", config
-                )
+        ways = ("heuristic", "stream_k") if kernel.stream_k else (None,)
+        for raster, swizzle, way in itertools.product(("m", "n"), swizzles, ways):
+            config = jax_bwgemm.TuningConfig(
+                kernel=kernel.name,
+                grid_minor_dim=raster,
+                grid_tile_width=swizzle,
+                decomposition=way,
+            )
+            label = f"{kernel.name} {raster}{swizzle}" + (f" {way}" if way else "")
+            made[label] = functools.partial(bwgemm, shape, operands, out_dtype, "cutlass", config)
     return made
 
 

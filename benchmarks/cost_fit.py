@@ -58,6 +58,8 @@ class Sample:
 def kernel_from_label(label: str) -> KernelInfo:
     """The kernel of a label such as ``128x256x64_2x1_cooperative`` (``_swap`` for swapped)."""
     tile, cluster, schedule, *swap = label.split("_")
+    if swap == ["streamk"]:
+        raise ValueError(f"the model has no stream-K: {label}")
     sizes = (*map(int, tile.split("x")), *map(int, cluster.split("x")))
     return KernelInfo(
         label, "sm90", "bfloat16", "bfloat16", "k", "n", *sizes, schedule, 4, 16, bool(swap)
@@ -76,6 +78,8 @@ def load(path: pathlib.Path) -> list[Sample]:
             if r["record"] == "gemm" and r["status"] == "ok" and r.get("kernel"):
                 shape = shape_lists.Shape(r["m"], r["n"], r["k"], r["batch"], r["majors"])
                 label = r["kernel"].split("_", 4)[4]
+                if label.endswith("_streamk"):  # the model has none
+                    continue
                 order = (r["raster_order"], r["swizzle"], r.get("splits") or 1)
                 rows.append((shape, label, *order, r["median_us"]))
     else:

@@ -15,7 +15,8 @@ def choice(row: dict) -> str:
         return row.get("implementation") or row.get("status", "-")
     arch, _, _, rest = kernel.split("_", 3)
     splits = f" /{row['splits']}" if (row.get("splits") or 1) > 1 else ""
-    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}{splits}"
+    way = f" {row['decomposition']}" if row.get("decomposition") else ""
+    return f"{arch} {rest} {row['raster_order']}{row['swizzle']}{splits}{way}"
 
 
 def summary(

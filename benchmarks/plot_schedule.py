@@ -2,23 +2,27 @@
 
     python plot_schedule.py --m 2048 --n 4096 --tile 128x256 --cluster 2x1 --out schedule.svg
     python plot_schedule.py --arch sm100 --m 2048 --n 4096 --tile 256x256 --cluster 2x1 --swizzle 4
+    python plot_schedule.py --m 1024 --n 3264 --tile 128x256 --stream-k heuristic
 
-Left: D, each tile coloured by when it is computed, with its place in the order. Right: the
-multiprocessors over time. From the mirror of the schedulers (jax_bwgemm/gemm/tile_schedule.py).
+Left: D, each tile coloured by when it is begun, with its place in the order (with stream-K: in how
+many parts it is computed). Right: the multiprocessors over time. From the mirror of the schedulers
+(jax_bwgemm/gemm/tile_schedule.py and work_schedule.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import options
 import plot
 
-from jax_bwgemm.gemm.tile_schedule import Span, TileOrder, simulate, tile_order
-from jax_bwgemm.gemm.tuning_config import SWIZZLES
+from jax_bwgemm.gemm import work_schedule
+from jax_bwgemm.gemm.tile_schedule import Span, Tile, TileOrder, simulate, tile_order
+from jax_bwgemm.gemm.tuning_config import DECOMPOSITIONS, SWIZZLES
 from jax_bwgemm.runtime import KernelInfo
 
 # More tiles than this get no numbers: they would not be legible.
@@ -39,6 +43,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--raster", choices=("heuristic", "m", "n"), default="heuristic")
     parser.add_argument("--swizzle", type=int, choices=SWIZZLES, default=1)
     parser.add_argument("--splits", type=options.positive, default=1)
+    parser.add_argument(
+        "--stream-k", choices=DECOMPOSITIONS, help="a stream-K kernel: how it divides"
+    )
+    parser.add_argument("--k", type=options.positive, default=4096, help="with --stream-k")
     parser.add_argument("--out", default="schedule.svg", help="picture: .svg, .png or .pdf")
     args = parser.parse_args(argv)
     try:
@@ -51,8 +59,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def order_of(args: argparse.Namespace) -> TileOrder:
-    """The tile order that the options describe."""
+def schedule_of(args: argparse.Namespace) -> tuple[TileOrder, list[Span], str]:
+    """The tile order that the options describe, a run of it, and what kind it is."""
     tile_m, tile_n, cluster_m, cluster_n = args.sizes
     schedule = "cooperative"
     if args.arch == "sm100":
@@ -61,11 +69,17 @@ def order_of(args: argparse.Namespace) -> TileOrder:
         "drawn", args.arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cluster_m,
         cluster_n, schedule, 4, 16,
     )  # fmt: skip
-    return tile_order(kernel, args.m, args.n, 1, args.sms, args.raster, args.swizzle, args.splits)
+    run = args.sms, args.raster, args.swizzle, args.splits
+    if args.stream_k:
+        work = work_schedule.work_order(kernel, args.m, args.n, args.k, 1, *run, args.stream_k)
+        spans = work_schedule.simulate(work, args.sms)
+        return work.order, spans, work.plan.kind.replace("_", "-")
+    order = tile_order(kernel, args.m, args.n, 1, *run)
+    return order, simulate(order, args.sms), "dynamic" if order.dynamic else "static"
 
 
-def draw(order: TileOrder, spans: Sequence[Span], title: str) -> Any:
-    """The picture of an order and of a run of it."""
+def draw(order: TileOrder, spans: Sequence[Span], title: str, sms: int) -> Any:
+    """The picture of an order and of a run of it on so many multiprocessors."""
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
@@ -74,7 +88,12 @@ def draw(order: TileOrder, spans: Sequence[Span], title: str) -> Any:
     matrix, time = drawing.subplots(1, 2, width_ratios=(1.1, 1))
     end = max(span.end for span in spans)
     colours = colormaps["viridis"]
-    starts = {span.tile: span.start for span in spans}
+    starts: dict[Tile, float] = {}
+    parts: Counter[Tile] = Counter()
+    for span in spans:
+        starts[span.tile] = min(span.start, starts.get(span.tile, span.start))
+        parts[span.tile] += 1
+    shared = max(parts.values()) > 1
     layer = [(i, t) for i, t in enumerate(order.tiles) if t.batch == 0 and order.inside(t)]
     for index, tile in layer:
         shade = starts[tile] / end
@@ -90,7 +109,8 @@ def draw(order: TileOrder, spans: Sequence[Span], title: str) -> Any:
         )
         if len(layer) <= MAX_NUMBERED:
             matrix.text(
-                tile.column + 0.5, tile.row + 0.5, str(index), ha="center", va="center",
+                tile.column + 0.5, tile.row + 0.5, str(parts[tile] if shared else index),
+                ha="center", va="center",
                 fontsize=6, color="black" if shade > 0.5 else "white",
             )  # fmt: skip
     matrix.set_xlim(0, order.columns)
@@ -101,9 +121,16 @@ def draw(order: TileOrder, spans: Sequence[Span], title: str) -> Any:
     for span in spans:
         colour = colours(span.start / end) if order.inside(span.tile) else "#c9c9c9"
         time.add_patch(
-            Rectangle((span.start, span.worker), span.end - span.start, 1, facecolor=colour)
+            Rectangle(
+                (span.start, span.worker),
+                span.end - span.start,
+                1,
+                facecolor=colour,
+                edgecolor="white" if shared else "none",
+                linewidth=0.2,
+            )
         )
-    workers = 1 + max(span.worker for span in spans)
+    workers = max(sms, 1 + max(span.worker for span in spans))
     time.set_xlim(0, end)
     time.set_ylim(workers, 0)
     time.set_xlabel("time (tiles)")
@@ -116,12 +143,11 @@ def draw(order: TileOrder, spans: Sequence[Span], title: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    order = order_of(args)
-    kind = "dynamic" if order.dynamic else "static"
+    order, spans, kind = schedule_of(args)
     title = f"{args.tile}, raster {order.raster_order}, swizzle {order.swizzle}, {kind}"
-    if args.splits > 1:
+    if args.splits > 1 and not args.stream_k:
         title += f", part 1 of {args.splits}"
-    plot.save(draw(order, simulate(order, args.sms), title), args.out)
+    plot.save(draw(order, spans, title, args.sms), args.out)
     print(args.out)
     return 0
 

@@ -132,6 +132,21 @@ def test_schedules_are_drawn(tmp_path: pathlib.Path, svg_text: None, arch: str) 
     assert "of the time inside of D" in text
 
 
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_shared_tiles_are_drawn(tmp_path: pathlib.Path, svg_text: None, arch: str) -> None:
+    import plot_schedule
+
+    out = tmp_path / "s.svg"
+    args = ["--arch", arch, "--m", "1024", "--n", "3264", "--sms", "132", "--out", str(out)]
+    assert plot_schedule.main([*args, "--stream-k", "stream_k"]) == 0
+    text = out.read_text()
+    assert "128x256, raster m, swizzle 1, stream-k" in text
+    # 104 tiles for 132 multiprocessors; shares differ where cuts moved to a tile's edge.
+    assert "90% of the time inside of D" in text
+    assert plot_schedule.main([*args, "--stream-k", "data_parallel"]) == 0
+    assert "79% of the time inside of D" in out.read_text()
+
+
 def test_schedules_with_outside_tiles_say_so(tmp_path: pathlib.Path, svg_text: None) -> None:
     import plot_schedule
 
@@ -186,7 +201,7 @@ def test_what_would_run_is_printed(capsys: pytest.CaptureFixture) -> None:
 
     assert bench_sawtooth.main(["--dry-run", "--tile", "64x128", "--splits", "1", "3"]) == 0
     text = capsys.readouterr().out
-    assert "columns: default, data-parallel, 64x128, split-K 3, 64x128, xla" in text
+    assert "columns: default, data-parallel, 64x128, split-K 3, 64x128, stream-K, 64x128, " in text
     assert "M=1024 K=4096 N=256..12800 in steps of 256" in text
 
 
