@@ -17,12 +17,13 @@ from collections.abc import Iterator  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from grouped_table import described_grouped_kernels  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from jax.extend import backend as jax_backend  # noqa: E402
 from kernel_table import described_kernels  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
-from jax_bwgemm.runtime import KernelInfo  # noqa: E402
+from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo  # noqa: E402
 
 # The same cases everywhere, every time: a failure is reproduced by running the test again.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
@@ -95,8 +96,20 @@ def kernel_table() -> Iterator[tuple[KernelInfo, ...]]:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "kernels", described_kernels)
-        patch.setattr(runtime, "workspace_bytes", lambda *_: 4096)
+        patch.setattr(runtime, "workspace_bytes", lambda *_, **__: 4096)
         yield described_kernels()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def grouped_table() -> Iterator[tuple[GroupedKernelInfo, ...]]:
+    """The grouped kernels of this build, or those that grouped.def describes without a build."""
+    if runtime.grouped_kernels():
+        yield runtime.grouped_kernels()
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "grouped_kernels", described_grouped_kernels)
+        patch.setattr(runtime, "grouped_workspace_bytes", lambda *_, **__: 4096)
+        yield described_grouped_kernels()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig, as_grouped_config
 from jax_bwgemm.grouped.groups import as_int32
 from jax_bwgemm.grouped.primitive import grouped
-from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.grouped.spec import GroupedSpec, dot_dtype
 from jax_bwgemm.grouped.validation import (
     Mode,
     as_experts,
@@ -238,10 +238,10 @@ def _call(
         )
     groups = sizes.shape[-1]
     if group_offset is None:
-        group_offset = np.zeros((), np.int32)
+        group_offset = np.int32(0)
     check_offset(function, group_offset, groups)
-    if preferred_element_type is None:
-        preferred_element_type = jnp.result_type(lhs, rhs)
+    if preferred_element_type is not None:
+        preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
     representative = as_representative(
         function, representative_group_sizes, groups, lhs.shape[ragged]
     )
@@ -251,7 +251,7 @@ def _call(
         ragged,
         group,
         as_experts(function, num_groups, groups) if group is None else rhs.shape[group],
-        jax.dtypes.canonicalize_dtype(preferred_element_type).name,
+        dot_dtype(lhs.dtype, rhs.dtype, preferred_element_type, precision).name,
         precision,
         implementations,
         config,

@@ -82,5 +82,7 @@ def group_of_rows(sizes: jax.Array, rows: int) -> jax.Array:
     _, ends = group_bounds(sizes, rows)
     flat = ends.reshape(-1, ends.shape[-1])
     positions = jnp.arange(rows, dtype=jnp.int32)
-    found = jax.vmap(lambda e: jnp.searchsorted(e, positions, side="right"))(flat)
+    found = jax.vmap(lambda e: jnp.searchsorted(e, positions, side="right", method="compare_all"))(
+        flat
+    )
     return found.astype(jnp.int32).reshape(*ends.shape[:-1], rows)

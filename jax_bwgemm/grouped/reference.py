@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
-from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, dot_dtype, grouped_dims, out_shape
 
 # Rows of a block: as many as a group has on average, within these limits.
 MIN_BLOCK, MAX_BLOCK = 8, 512
@@ -41,8 +41,7 @@ def grouped_reference(
     shape = out_shape(spec, dims)
     if dims.empty:
         return jnp.zeros(shape, spec.out_dtype)
-    # XLA's result type may not be narrower than its operands (f32 x bf16 -> bf16 in gradients).
-    wide = jnp.promote_types(jnp.promote_types(lhs.dtype, rhs.dtype), spec.out_dtype)
+    wide = _product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
     one = _rows if spec.kind == "rows" else _contract
     if dims.batch == 1:
         return one(*(x[0] for x in operands), spec, dims, wide)[None]
@@ -63,10 +62,19 @@ def grouped_reference(
     return total[None].astype(spec.out_dtype)
 
 
-def _accumulator(wide: jnp.dtype) -> jnp.dtype:
+def _product_dtype(lhs: jnp.dtype, rhs: jnp.dtype, out: jnp.dtype) -> jnp.dtype:
+    """The type of a product before it is rounded to ``out``.
+
+    XLA's result type may not be narrower than its operands' (f32 x bf16 -> bf16 in gradients).
+    """
+    own = dot_dtype(lhs, rhs)
+    return own if own.itemsize > out.itemsize else out
+
+
+def _accumulator(product: jnp.dtype) -> jnp.dtype:
     """The type in which more than one product is summed."""
-    floating = jnp.issubdtype(wide, jnp.floating)
-    return jnp.promote_types(wide, jnp.float32) if floating else jnp.dtype(wide)
+    narrow = jnp.issubdtype(product, jnp.floating) and product.itemsize < 4
+    return jnp.dtype(jnp.float32) if narrow else product
 
 
 class _Item(NamedTuple):
@@ -107,7 +115,9 @@ class _Schedule:
         exists = i < self.item_ends[-1]
         # Items past the last one repeat it with no rows, so that they change nothing.
         i = jnp.minimum(i, self.item_ends[-1] - 1)
-        expert = jnp.searchsorted(self.item_ends, i, side="right").astype(jnp.int32)
+        expert = jnp.searchsorted(self.item_ends, i, side="right", method="compare_all").astype(
+            jnp.int32
+        )
         start, end = self.starts[expert], self.ends[expert]
         nth = i - self.item_starts[expert]
         begin = (start // self.block + nth) * self.block

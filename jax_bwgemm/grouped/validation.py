@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm.gemm.validation import DimensionNumbers, check_dot_general
+from jax_bwgemm.gemm.validation import DimensionNumbers, as_array, check_dot_general
 
 
 class Mode(enum.Enum):
@@ -181,7 +182,7 @@ def check_sizes(
             number of matrices.
     """
     shape = tuple(shape)
-    if not np.issubdtype(dtype, np.integer):
+    if not jnp.issubdtype(dtype, jnp.integer):
         raise TypeError(f"{function} requires group_sizes of an integer type, got {dtype}")
     if len(shape) != 1 and (not shape or shape[:-1] != prefix):
         wanted = "(G,)" if not prefix else f"(G,) or ({', '.join(map(str, prefix))}, G)"
@@ -214,15 +215,20 @@ def check_size_values(function: str, sizes: np.ndarray, rows: int) -> None:
 def check_offset(function: str, offset: Any, groups: int) -> None:
     """Checks a group_offset.
 
+    Args:
+        function: Name for messages.
+        offset: As given: an array, or a number that is known while tracing.
+        groups: Number of groups.
+
     Raises:
         TypeError: Not an integer scalar.
-        ValueError: Known while tracing and not between 0 and the number of groups.
+        ValueError: Known and not between 0 and the number of groups.
     """
-    dtype, shape = np.result_type(offset), np.shape(offset)
-    if not np.issubdtype(dtype, np.integer) or shape != ():
+    array = as_array(function, "group_offset", offset)
+    if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != ():
         raise TypeError(
-            f"{function} requires group_offset to be an integer scalar, got {dtype} of shape "
-            f"{shape}"
+            f"{function} requires group_offset to be an integer scalar, got {array.dtype} of "
+            f"shape {array.shape}"
         )
     if not isinstance(offset, jax.Array) and not 0 <= int(offset) <= groups:
         raise ValueError(
