@@ -1,0 +1,189 @@
+"""Runs every tile of this GPU's kernels under compute-sanitizer: memcheck, racecheck and more.
+
+    python tools/sanitize_gpu.py                              # memcheck, then racecheck
+    python tools/sanitize_gpu.py --tool memcheck --filter streamk
+    python tools/sanitize_gpu.py --dry-run                    # what would run; needs no GPU
+
+One storage order and type of each tile and schedule, on a problem with ragged edges whose K goes
+around the pipeline more than once; with K split where the sum is a kernel of its own; stream-K
+kernels in every decomposition. Results are compared with exact products. Exit code: 0 clean,
+1 a tool found something or a result was wrong, 2 could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# What the sanitizer's own exit code is not confused with.
+FOUND = 77
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One launch.
+
+    Attributes:
+        kernel: Name of the kernel.
+        m, n, k, batch: Sizes.
+        options: Fields of its TuningConfig.
+    """
+
+    kernel: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    options: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        options = "".join(f" {name}={value}" for name, value in self.options)
+        return f"{self.kernel} {self.m}x{self.n}x{self.k} b{self.batch}{options}"
+
+
+def cases(arch: str, pattern: str) -> list[Case]:
+    """One kernel of each tile and schedule whose name the pattern is in."""
+    from jax_bwgemm import runtime
+
+    found = []
+    for k in runtime.kernels():
+        if k.arch != arch or "_bf16_bf16_kn_" not in k.name or not re.search(pattern, k.name):
+            continue
+        rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
+        # A tile and an edge each way, and a pipeline's depth and a half.
+        m, n, steps = rows + 8, columns + 24, k.stages + k.stages // 2 + 1
+        whole = m, n, steps * k.tile_k + 8, 1
+        found.append(Case(k.name, *whole, ()))
+        if not k.stream_k:
+            found.append(Case(k.name, m, n, 2 * steps * k.tile_k, 1, (("splits", 2),)))
+            continue
+        deep = m, n, 20 * k.tile_k + 8, 2
+        found += [Case(k.name, *deep, (("decomposition", d),)) for d in ("heuristic", "stream_k")]
+        found.append(Case(k.name, *deep, (("decomposition", "split_k"), ("splits", 3))))
+    return found
+
+
+def run_cases(selected: Sequence[Case], implementation: str = "cutlass") -> int:
+    """Runs launches in this process; returns how many results were wrong."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jax_bwgemm.gemm.primitive import gemm
+    from jax_bwgemm.gemm.spec import GemmSpec
+    from jax_bwgemm.gemm.tuning_config import TuningConfig
+
+    wrong = 0
+    for case in selected:
+        config = TuningConfig(kernel=case.kernel, **dict(case.options))
+        spec = GemmSpec("k", "n", "bfloat16", implementations=(implementation,), config=config)
+        rng = np.random.default_rng(0)
+        a = rng.integers(-2, 3, (case.batch, case.m, case.k)).astype(np.float32)
+        b = rng.integers(-2, 3, (case.batch, case.k, case.n)).astype(np.float32)
+        operands = (x.astype(jnp.bfloat16) for x in (a, b))
+        got = np.asarray(jax.jit(lambda x, y, s=spec: gemm(x, y, s))(*operands))
+        ok = np.array_equal(got, (a @ b).astype(jnp.bfloat16))
+        wrong += not ok
+        print("exact" if ok else "WRONG", case, flush=True)
+    return wrong
+
+
+def sanitizer(path: str | None) -> str | None:
+    """The program: given, on PATH, or of a CUDA toolkit."""
+    candidates = [path, shutil.which("compute-sanitizer")]
+    for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+        candidates.append(str(Path(root) / "bin" / "compute-sanitizer") if root else None)
+    return next((c for c in candidates if c and Path(c).exists()), None)
+
+
+def command(program: str, tool: str, arguments: Sequence[str]) -> list[str]:
+    """The sanitizer's command line around this script."""
+    own = [sys.executable, str(Path(__file__).resolve()), "--inside", *arguments]
+    tools = ["--tool", tool, "--error-exitcode", str(FOUND)]
+    return [program, *tools, "--target-processes", "application-only", *own]
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tool", nargs="+", choices=TOOLS, default=["memcheck", "racecheck"])
+    parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
+    parser.add_argument("--arch", choices=("sm90", "sm100"), help="default: this GPU's")
+    parser.add_argument("--sanitizer", help="compute-sanitizer, where it is not found")
+    parser.add_argument("--limit", type=float, default=280, help="seconds for each tool")
+    parser.add_argument("--dry-run", action="store_true", help="print what would run")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def check(program: str, tool: str, args: argparse.Namespace) -> bool:
+    """Runs one tool; returns whether it found nothing."""
+    arguments = ["--arch", args.arch, "--filter", args.filter]
+    environment = os.environ | {
+        # Every buffer an allocation of its own, so that a byte beyond it is an error.
+        "XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_gpu_enable_command_buffer=",
+    }
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command(program, tool, arguments),
+            env=environment, capture_output=True, text=True, timeout=args.limit,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        print(f"{tool}: not finished after {args.limit:g} s; use --filter")
+        print((late.stdout or b"").decode()[-2000:])
+        return False
+    seconds = time.monotonic() - begin
+    exact = done.stdout.count("exact ")
+    summary = [x for x in done.stdout.splitlines() if "SUMMARY" in x]
+    print(f"{tool}: {exact} launches exact, exit code {done.returncode}, {seconds:.0f} s")
+    print("\n".join(summary))
+    if done.returncode or not summary:
+        print(done.stdout[-6000:], done.stderr[-2000:], sep="\n")
+        return False
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    from jax_bwgemm import runtime
+
+    if args.arch is None:
+        target = runtime.local_target().target
+        if target is None and not args.dry_run:
+            print("error: no GPU that this build has kernels for", file=sys.stderr)
+            return 2
+        args.arch = target.arch if target else "sm90"
+    selected = cases(args.arch, args.filter)
+    if not selected:
+        print(f"error: no {args.arch} kernel has {args.filter!r} in its name", file=sys.stderr)
+        return 2
+    if args.inside:
+        return 1 if run_cases(selected) else 0
+    program = sanitizer(args.sanitizer)
+    if args.dry_run:
+        for tool in args.tool:
+            print(*command(program or "compute-sanitizer", tool, ["--arch", args.arch]))
+        print(*selected, sep="\n")
+        return 0
+    if program is None:
+        print("error: compute-sanitizer is not found; it comes with CUDA toolkits", file=sys.stderr)
+        return 2
+    clean = [check(program, tool, args) for tool in args.tool]
+    return 0 if all(clean) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
