@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(
 
 # Part of the mangled name of every GEMM kernel; the one that adds the parts of a split K has none.
 GEMM = "GemmUniversal"
+# Part of the mangled name of every grouped kernel.
+GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
 
@@ -113,3 +115,26 @@ def test_sm100_two_cta_kernels_use_two_cta_instructions(machine_code):
         loads = {o for o in code.opcodes if o.startswith("UTMALDG")}
         assert loads, name
         assert all(o.endswith(".2CTA") for o in loads), (name, loads)
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "mma"), [("sm90", "sm_90", "HGMMA"), ("sm100", "sm_100", "UTCHMMA")]
+)
+def test_grouped_kernels_use_the_tensor_cores_of_their_architecture(machine_code, arch, code, mma):
+    kernels = [c for n, c in machine_code.items() if GROUPED in n and c.arch.startswith(code)]
+    assert len(kernels) == sum(k.arch == arch for k in runtime.grouped_kernels()) > 0
+    for kernel in kernels:
+        assert any(o.startswith(mma) for o in kernel.opcodes)
+        assert any(o.startswith("UTMALDG") for o in kernel.opcodes)
+        assert any(o.startswith("UTMASTG") for o in kernel.opcodes)
+
+
+def test_grouped_two_cta_kernels_use_two_cta_instructions_only(machine_code):
+    pairs = [c for n, c in machine_code.items() if GROUPED in n and "UTCHMMA.2CTA" in c.opcodes]
+    table = runtime.grouped_kernels()
+    assert len(pairs) == sum(k.arch == "sm100" and k.cluster_m == 2 for k in table) > 0
+    for kernel in pairs:
+        assert "UTCHMMA" not in kernel.opcodes
+        loads = {o for o in kernel.opcodes if o.startswith("UTMALDG")}
+        assert loads
+        assert all(o.endswith(".2CTA") for o in loads), loads
