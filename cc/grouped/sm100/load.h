@@ -21,6 +21,7 @@ struct Loader {
   __device__ void Load(const Tile& tile, int k_blocks, RingState<C::kStages>& state) const {
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
     const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
+    CUTE_NO_UNROLL
     for (int block = 0; block < k_blocks; ++block) {
       Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
@@ -46,6 +47,7 @@ struct Loader {
 
   // The MMAs arrive at this CTA's barriers from the leader: it must not be gone by then.
   __device__ void Finish(RingState<C::kStages>& state) const {
+    CUTE_NO_UNROLL
     for (int i = 0; i < C::kStages; ++i) {
       Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
       state.Advance();

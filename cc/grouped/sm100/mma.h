@@ -27,6 +27,7 @@ struct MmaIssuer {
     Barrier::wait(&shared.drained[accumulator.index], accumulator.phase ^ 1);
     FenceAfterWait();
     mma.accumulate_ = cute::UMMA::ScaleOut::Zero;
+    CUTE_NO_UNROLL
     for (int block = 0; block < k_blocks; ++block) {
       Barrier::wait(&shared.full[stage.index], stage.phase);
       FenceAfterWait();
