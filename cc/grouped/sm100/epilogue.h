@@ -72,7 +72,7 @@ struct Epilogue {
 
   // Shared memory must stay until TMA has read it.
   __device__ void Finish() {
-    if (lane == 0) cute::tma_store_wait<0>();
+    if (cute::elect_one_sync()) cute::tma_store_wait<0>();
   }
 
  private:
@@ -140,7 +140,7 @@ struct Epilogue {
   __device__ void Release() {
     FenceBeforeArrive();
     __syncwarp();
-    if (lane == 0) {
+    if (cute::elect_one_sync()) {
       if constexpr (C::kCtas == 2) {
         Barrier::arrive(&shared.drained[accumulator.index], /*cta_id=*/0u, /*pred=*/1u);
       } else {
@@ -151,7 +151,7 @@ struct Epilogue {
 
   // The buffer of this piece, once TMA has read what was in it.
   __device__ uint8_t* Acquire() {
-    if (lane == 0) cute::tma_store_wait<kStoreBuffers - 1>();
+    if (cute::elect_one_sync()) cute::tma_store_wait<kStoreBuffers - 1>();
     __syncwarp();
     return shared.store[warp][buffer];
   }
@@ -159,7 +159,7 @@ struct Epilogue {
   __device__ void Send(int column, int row, int valid, int matrix) {
     cute::tma_store_fence();
     __syncwarp();
-    if (lane == 0) {
+    if (cute::elect_one_sync()) {
       cute::SM90_TMA_STORE_4D::copy(&params.d, shared.store[warp][buffer], column,
                                     C::kStoreRows - valid, row + valid, matrix);
       cute::tma_store_arrive();

@@ -45,10 +45,10 @@ __device__ void RunLoads(const Params& params, typename C::Shared& shared, uint3
   for (;;) {
     const Tile tile = tiles.Next();
     if (tile.batch < 0) break;
-    if (threadIdx.x % 32 == 0) loader.Load(tile, KBlocks<C>(tile, params), state);
+    if (cute::elect_one_sync()) loader.Load(tile, KBlocks<C>(tile, params), state);
     __syncwarp();
   }
-  if (threadIdx.x % 32 == 0) loader.Finish(state);
+  if (cute::elect_one_sync()) loader.Finish(state);
 }
 
 template <class C>
