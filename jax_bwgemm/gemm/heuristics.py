@@ -75,6 +75,7 @@ REDUCTION_BYTES_PER_CYCLE = 3200
 STREAM_K_CYCLES = 2500
 STREAM_K_BYTES_PER_CYCLE = 40
 STREAM_K_MARGIN = 1.1
+STREAM_K_MOST_SPLITS = 4  # added one after the other; more are faster in a kernel of their own
 MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
 MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
 
@@ -186,16 +187,19 @@ def possible_splits(
     spec: GemmSpec, kernel: KernelInfo, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
 ) -> list[int]:
     """The numbers of parts worth comparing, or the one that the configuration names."""
+    way = (spec.config and spec.config.decomposition) or "heuristic"
     if spec.config is not None and spec.config.splits is not None:
         wanted = spec.config.splits
-        return [] if run_refusal(kernel, dims, wanted, "heuristic", in_bytes) else [wanted]
-    if kernel.stream_k:  # it splits where that helps
-        return [1]
+        return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
     most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
+    if kernel.stream_k:
+        most = min(most, STREAM_K_MOST_SPLITS)
     return [1] + [
         s
         for s in SPLITS
-        if s <= most and dims.k // s >= MIN_SPLIT_K and not split_refusal(dims, s, in_bytes)
+        if s <= most
+        and dims.k // s >= MIN_SPLIT_K
+        and not run_refusal(kernel, dims, s, way, in_bytes)
     ]
 
 

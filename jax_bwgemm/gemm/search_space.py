@@ -81,13 +81,13 @@ def kernels_to_try(
     predicted = []
     for whole in usable:
         if whole.kernel.stream_k:
-            predicted += _decompositions(whole.kernel, key, target)
-            continue
+            predicted += _decompositions(whole.kernel, key, table, target)
         tiles = whole.tiles_m * whole.tiles_n * key.batch
         for splits in heuristics.possible_splits(
             spec, whole.kernel, key.dims, in_bytes, tiles, target.sm_count
         ):
-            predicted.append(heuristics.evaluate(whole.kernel, key.dims, target, splits))
+            if splits > 1 or not whole.kernel.stream_k:
+                predicted.append(heuristics.evaluate(whole.kernel, key.dims, target, splits))
     predicted.sort(key=lambda c: (c.cycles, c.kernel.name, c.splits))
     choices = [first]
     seen = {(first.kernel.name, first.splits, first.decomposition)}
@@ -105,15 +105,17 @@ def kernels_to_try(
 
 
 def _decompositions(
-    kernel: KernelInfo, key: ProblemKey, target: Target
+    kernel: KernelInfo, key: ProblemKey, table: Sequence[KernelInfo], target: Target
 ) -> list[heuristics.Candidate]:
-    """The ways of dividing a problem that differ; whole tiles are other kernels' business."""
+    """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
     run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
+    others = {k.name for k in table}
+    has_sibling = kernel.name.removesuffix("_streamk") in others
     found: list[heuristics.Candidate] = []
     seen: list[object] = []
     for mode in ("heuristic", "stream_k"):
         plan = work_order(*run, decomposition=mode).plan
-        if plan.kind != "data_parallel" and plan not in seen:
+        if not (has_sibling and plan.kind == "data_parallel") and plan not in seen:
             seen.append(plan)
             found.append(heuristics.evaluate(kernel, key.dims, target, 1, mode))
     return found
