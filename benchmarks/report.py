@@ -27,6 +27,7 @@ REQUIRED = {
     "gemm": {"shape", "m", "n", "k", "batch", "majors", "dtype", "out_dtype", "impl", "status"},
     "copy": {"bytes", "median_us", "gb_per_s"},
     "overhead": {"impl", "calls", "size", "median_us"},
+    "grouped": {"shape", "mode", "m", "n", "k", "groups", "dtype", "impl", "status"},
     "sharded": {"mode", "devices", "shape", "median_us", "efficiency", "collectives", "status"},
     "block": {"impl", "median_us", "what"},
 }
