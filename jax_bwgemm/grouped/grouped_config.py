@@ -7,7 +7,7 @@ import dataclasses
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 ORDERS = ("heuristic", "horizontal", "vertical")
-SWIZZLES = (1, 2, 4, 8, 16)
+MAX_SWIZZLE = 64  # kMaxSwizzle of cc/grouped/grouped_call.cc
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class GroupedConfig:
         order: Order of the tiles: ``"horizontal"`` (group after group), ``"vertical"`` (columns of
             tiles through all groups) or ``"heuristic"`` (the kernel decides). A run-time attribute
             of every kernel.
-        swizzle: Width of the bands of tiles: 1, 2, 4, 8 or 16. A run-time attribute too.
+        swizzle: Tiles along the rows of a group in a band, which is computed together: 1 to 64. A
+            run-time attribute too.
 
     Raises:
         ValueError: A value that no kernel could have.
@@ -58,7 +59,11 @@ class GroupedConfig:
             self._check_choice(field, (1, 2, 4, 8, 16))
         self._check_choice("swap_ab", (False, True))
         self._check_choice("order", ORDERS)
-        self._check_choice("swizzle", SWIZZLES)
+        self._check_int("swizzle")
+        if self.swizzle is not None and self.swizzle > MAX_SWIZZLE:
+            raise ValueError(
+                f"GroupedConfig: swizzle must be at most {MAX_SWIZZLE}, got {self.swizzle}"
+            )
 
     def _check_int(self, field: str, multiple_of: int = 1) -> None:
         value = getattr(self, field)

@@ -12,8 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm.heuristics import BYTES_PER_CYCLE, MACS_PER_CYCLE, PAD_MIN_SIZE, ceil_div
-from jax_bwgemm.gemm.heuristics import round_up as round_up
+from jax_bwgemm.gemm.heuristics import (
+    BYTES_PER_CYCLE,
+    MACS_PER_CYCLE,
+    PAD_MIN_SIZE,
+    ceil_div,
+    round_up,
+)
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.runtime import GroupedKernelInfo
 
@@ -34,21 +39,26 @@ class GroupedCost(NamedTuple):
 
 # (arch, tile_m, tile_n, swap_ab) -> cost.
 COSTS = {
-    ("sm90", 256, 128, False): GroupedCost(0.92, 1500, 0.85),
+    ("sm90", 128, 256, True): GroupedCost(0.90, 1500, 0.85),
+    ("sm90", 128, 256, False): GroupedCost(0.90, 1500, 0.85),
     ("sm90", 128, 128, True): GroupedCost(0.75, 1000, 0.90),
     ("sm90", 128, 64, True): GroupedCost(0.55, 800, 0.92),
     ("sm90", 128, 32, True): GroupedCost(0.30, 700, 0.94),
     ("sm90", 128, 16, True): GroupedCost(0.16, 700, 0.95),
     ("sm100", 256, 256, False): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 256, 128, False): GroupedCost(0.85, 700, 0.88),
     ("sm100", 128, 128, True): GroupedCost(0.70, 500, 0.90),
     ("sm100", 128, 64, True): GroupedCost(0.45, 500, 0.92),
     ("sm100", 128, 32, True): GroupedCost(0.24, 500, 0.94),
     ("sm100", 128, 16, True): GroupedCost(0.14, 500, 0.95),
 }
+# None of these is measured: they only have to rank the tiles of one architecture.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
 # Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
 LAUNCH_CYCLES = 6000
+# Tiles are counted in 32 bits on the device, with room to spare.
+MAX_TILES = 2**30
 # Bands of tiles keep one operand in L2. Only where the operands are larger than that anyway.
 SWIZZLE = 8
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
@@ -112,10 +122,16 @@ class Candidate:
 
 
 def expected_sizes(spec: GroupedSpec, dims: GroupedDims) -> tuple[float, ...]:
-    """Rows of each matrix's group: as the user expects them, else all rows in equal parts."""
-    if spec.representative is not None:
-        return tuple(share * dims.m for share in spec.representative)
-    return (dims.m / dims.groups,) * min(dims.experts, dims.groups)
+    """Rows of each matrix's group: as the user expects them, else all rows in equal parts.
+
+    With fewer matrices than groups (expert parallel), which groups is not known: every so many, in
+    order of size.
+    """
+    count = min(dims.experts, dims.groups)
+    if spec.representative is None:
+        return (dims.m / dims.groups,) * count
+    ordered = sorted(share * dims.m for share in spec.representative)
+    return tuple(ordered[(2 * i + 1) * dims.groups // (2 * count)] for i in range(count))
 
 
 def kernel_mismatch(
@@ -138,24 +154,20 @@ def evaluate(
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
     cost = COSTS.get((kernel.arch, kernel.tile_m, kernel.tile_n, kernel.swap_ab), UNKNOWN_COST)
-    pair = kernel.arch == "sm100" and kernel.tile_m == 256
-    sms = 2 if pair else 1
+    sms = 2 if kernel.arch == "sm100" and kernel.cluster_m == 2 else 1  # a CTA pair
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
     if kernel.kind == "rows":
-        along_rows, along_n = kernel.tile_m, kernel.tile_n
-        if kernel.swap_ab:
-            along_rows, along_n = along_n, along_rows
+        along_rows, along_n = _tile_extents(kernel)
         row_tiles = sum(_row_tiles(s, along_rows, known=spec.representative) for s in sizes)
         tiles = row_tiles * ceil_div(dims.n, along_n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
         longest = macs
     else:
-        tiles = ceil_div(dims.k, kernel.tile_m) * ceil_div(dims.n, kernel.tile_n) * dims.batch
-        tiles *= dims.experts
-        steps = [max(kernel.tile_k, round(s)) for s in sizes] or [kernel.tile_k]
-        macs = kernel.tile_m * kernel.tile_n * sum(steps) / len(steps)
-        longest = kernel.tile_m * kernel.tile_n * max(steps)
+        tiles = most_tiles(kernel, dims)
+        depths = [max(kernel.tile_k, round(s)) for s in sizes]
+        macs = kernel.tile_m * kernel.tile_n * sum(depths) / len(depths)
+        longest = kernel.tile_m * kernel.tile_n * max(depths)
     concurrent = max(1, target.sm_count // sms)
     waves = max(1, ceil_div(max(1, round(tiles)), concurrent))
     compute = max(waves * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
@@ -163,6 +175,23 @@ def evaluate(
     memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     limit = "compute" if compute >= memory else "memory"
     return Candidate(kernel, tiles, waves, max(compute, memory) + LAUNCH_CYCLES, limit)
+
+
+def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
+    """Extent of a tile along the rows of D and along its columns."""
+    if kernel.swap_ab:
+        return kernel.tile_n, kernel.tile_m
+    return kernel.tile_m, kernel.tile_n
+
+
+def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
+    """Tiles of the result, whatever the sizes: at worst one part-filled for every group."""
+    along_rows, along_n = _tile_extents(kernel)
+    if kernel.kind == "rows":
+        rows = ceil_div(dims.m, along_rows) + 1 + dims.groups
+    else:
+        rows = ceil_div(dims.k, along_rows) * dims.experts
+    return rows * ceil_div(dims.n, along_n) * dims.batch
 
 
 def _row_tiles(size: float, tile: int, *, known: object) -> float:
@@ -198,6 +227,8 @@ def rank(
     rejected: list[tuple[str, str]] = []
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
+        if reason is None and (tiles := most_tiles(kernel, dims)) > MAX_TILES:
+            reason = f"{tiles} tiles are more than {MAX_TILES}"
         if reason is not None:
             rejected.append((kernel.name, reason))
         else:

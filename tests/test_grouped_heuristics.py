@@ -1,0 +1,148 @@
+"""Selection of grouped kernels: pure, over the table of this build."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+from jax_bwgemm.config import make_target
+from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
+
+ARCHS = ["sm90", "sm100"]
+
+
+def choose(dims: GroupedDims, arch: str, spec: GroupedSpec | None = None) -> Any:
+    spec = spec or GroupedSpec()
+    table = runtime.grouped_kernels()
+    return heuristics.select(spec, "bfloat16", dims, make_target(arch), table)
+
+
+def row_extent(kernel: Any) -> int:
+    return kernel.tile_n if kernel.swap_ab else kernel.tile_m
+
+
+# M, N, K, G and the rows of a tile that fit: large tiles for large groups, else the smallest tile
+# that holds a group.
+SHAPES = [
+    (8192, 14336, 4096, 8, {256}),
+    (8192, 4096, 14336, 8, {256}),
+    (32768, 4096, 7168, 4, {256}),
+    (65536, 1536, 2048, 128, {128, 256}),
+    (4096, 2048, 7168, 64, {64, 128}),
+    (512, 2048, 7168, 64, {16}),
+    (64, 2048, 7168, 64, {16}),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tile_of_rows_follows_the_size_of_the_groups(arch: str, shape: Any) -> None:
+    m, n, k, groups, extents = shape
+    selected = choose(GroupedDims(m, n, k, groups, groups), arch)
+    assert row_extent(selected.kernel) in extents, selected.reason
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_representative_sizes_override_the_mean(arch: str) -> None:
+    """63 empty groups and one with all rows are one large matrix, not 64 small ones."""
+    dims = GroupedDims(4096, 4096, 4096, 64, 64)
+    one_hot = GroupedSpec(representative=(1.0, *[0.0] * 63))
+    assert row_extent(choose(dims, arch, one_hot).kernel) == 256
+    assert row_extent(choose(dims, arch).kernel) < 256
+    assert "64 rows per group expected" in choose(dims, arch, one_hot).reason
+    assert "64 rows per group assumed" in choose(dims, arch).reason
+
+
+def test_experts_of_one_device_are_a_part_of_the_groups() -> None:
+    """Expert parallel: a device with two of eight matrices works on about a quarter of the rows."""
+    part = GroupedDims(8000, 4096, 4096, 2, 8)
+    assert heuristics.expected_sizes(GroupedSpec(), part) == (1000, 1000)
+    spec = GroupedSpec(representative=(0.5, 0, 0, 0.25, 0.125, 0.125, 0, 0))
+    assert heuristics.expected_sizes(spec, part) == (0, 2000)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_kind_major_and_type_has_a_kernel(arch: str) -> None:
+    dims = GroupedDims(4096, 1024, 1024, 8, 8)
+    for kind, major in (("rows", "n"), ("rows", "k"), ("contract", "n")):
+        for in_dtype in ("bfloat16", "float16"):
+            for out_dtype in (in_dtype, "float32"):
+                spec = GroupedSpec(kind, major, out_dtype, 8 if kind == "contract" else 0)
+                target = make_target(arch)
+                got = heuristics.select(spec, in_dtype, dims, target, runtime.grouped_kernels())
+                kernel = got.kernel
+                assert (kernel.kind, kernel.rhs_major, kernel.arch) == (kind, major, arch)
+                assert (kernel.in_dtype, kernel.out_dtype) == (in_dtype, out_dtype)
+                assert len(got.rejected) == len(runtime.grouped_kernels()) - 1
+
+
+def test_the_order_of_the_table_does_not_matter() -> None:
+    dims, table = GroupedDims(4096, 2048, 7168, 64, 64), list(runtime.grouped_kernels())
+    first = choose(dims, "sm90").kernel
+    for seed in range(5):
+        random.Random(seed).shuffle(table)
+        target = make_target("sm90")
+        assert heuristics.select(GroupedSpec(), "bfloat16", dims, target, table).kernel == first
+
+
+def test_configuration_decides_within_the_table() -> None:
+    dims = GroupedDims(8192, 4096, 4096, 8, 8)
+    spec = GroupedSpec(config=bw.GroupedConfig(tile_n=16, order="vertical", swizzle=5))
+    selected = choose(dims, "sm100", spec)
+    assert (selected.kernel.tile_n, selected.order, selected.swizzle) == (16, "vertical", 5)
+    assert selected.reason.startswith("chosen by GroupedConfig(tile_n=16, ")
+    some = GroupedSpec(config=bw.GroupedConfig(swap_ab=True))
+    assert choose(dims, "sm100", some).reason.startswith("chosen by the heuristic within Grouped")
+
+
+def test_reasons_when_nothing_fits() -> None:
+    dims = GroupedDims(64, 64, 64, 8, 8)
+    assert heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm90"), ()) == (
+        "no kernel for sm90 fits (no kernels)"
+    )
+    one = runtime.grouped_kernels()[:1]
+    got = heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm100"), one)
+    assert got == f"no kernel for sm100 fits ({one[0].name}: for sm90)"
+    huge = GroupedDims(2**31 - 8, 2**31 - 8, 64, 8, 8)
+    spec = GroupedSpec(config=bw.GroupedConfig(tile_n=16))
+    assert "tiles are more than 1073741824" in choose(huge, "sm90", spec)
+
+
+def test_small_operands_need_no_bands() -> None:
+    assert choose(GroupedDims(512, 512, 512, 4, 4), "sm90").swizzle == 1
+    assert choose(GroupedDims(8192, 4096, 4096, 8, 8), "sm90").swizzle == heuristics.SWIZZLE
+
+
+def test_padding() -> None:
+    dims = GroupedDims(100, 33, 50, 4, 4)
+    padded = heuristics.aligned_dims(dims, 2, 2)
+    assert (padded.m, padded.n, padded.k) == (100, 40, 56)
+    assert heuristics.padding_refusal(dims, dims) is None
+    assert heuristics.padding_refusal(dims, padded).endswith("when M, N or K is below 512")
+    large = GroupedDims(1000, 1001, 1002, 4, 4)
+    assert heuristics.padding_refusal(large, heuristics.aligned_dims(large, 2, 4)) is None
+
+
+@pytest.mark.parametrize("m", [1, 100, 4096])
+def test_predictions_are_positive_and_grow_with_the_work(m: int) -> None:
+    spec, target = GroupedSpec(), make_target("sm90")
+    for kernel in runtime.grouped_kernels():
+        if kernel.arch != "sm90":
+            continue
+        here = dataclasses.replace(spec, kind=kernel.kind)
+        small, large = (
+            heuristics.evaluate(kernel, here, GroupedDims(rows, 512, 512, 8, 8), target).cycles
+            for rows in (m, 16 * m)
+        )
+        assert 0 < small <= large
+
+
+def test_every_tile_of_the_build_has_a_cost_and_no_other() -> None:
+    tiles = {(k.arch, k.tile_m, k.tile_n, k.swap_ab) for k in runtime.grouped_kernels()}
+    assert tiles == set(heuristics.COSTS)
