@@ -1,11 +1,13 @@
 // The shape of one SM90 grouped kernel: operand roles, tiles, shared memory.
 //
-// The MMA computes P x Q^T, P being its M side and Q its N side:
-//   rows             P = lhs rows      Q = rhs columns
-//   rows, swapped    P = rhs columns   Q = lhs rows: few rows fill a tile, because an MMA may be 8
-//   wide but never less
-//                                      than 64 high
-//   contract         P = lhs columns   Q = rhs columns, contracted over the rows of a group
+// The MMA computes P x transpose(Q), P being its M side and Q its N side:
+//   rows      P = rhs columns, 128 of a tile, Q = lhs rows. The ragged rows lie along N because an
+//   MMA may be 8, 16, 24..
+//             columns wide but never less than 64 rows high: few rows fill a narrow tile, and a
+//             group's last tile costs what its rows need. The result is transposed on its way to D.
+//   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
+// CTAs of a cluster have neighbouring P and share Q, the wider one: each loads half of it into
+// both.
 #pragma once
 
 #include "cute/arch/mma_sm90_gmma.hpp"
@@ -36,6 +38,7 @@ struct DeviceType<DType::kF32> {
 constexpr int kConsumers = 2;  // warpgroups that issue MMAs
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kRing = 4;        // tiles that the scheduler may be ahead
+constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
 constexpr int kBlock = 64;      // rows of one MMA; also the elements of one 128-byte row
 constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
 constexpr int kBlockBytes = kBlock * kRowBytes;
@@ -54,32 +57,30 @@ struct Config {
   using Out = typename DeviceType<kOut>::type;
 
   static constexpr bool kContract = kKind == Kind::kContract;
-  static constexpr bool kPKMajor = !kContract && (!kSwapAb || kRhs == RhsMajor::kK);
-  static constexpr bool kQKMajor = !kContract && (kSwapAb || kRhs == RhsMajor::kK);
+  static constexpr bool kPKMajor = !kContract && kRhs == RhsMajor::kK;
+  static constexpr bool kQKMajor = !kContract;
 
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
-  static_assert(!kContract || (kRhs == RhsMajor::kN && !kSwapAb), "contract has one form");
-  static_assert(kTileM == 128 || kTileM == 256, "one or two blocks of 64 for each consumer");
-  static_assert(kTileN % 8 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
-  static_assert(kTileN >= 64 || kQKMajor, "an MN-major box is 64 wide");
+  static_assert(kSwapAb == !kContract && (!kContract || kRhs == RhsMajor::kN));
+  static_assert(kTileM == kConsumers * kBlock, "one block of P for each consumer");
+  static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
+  static_assert(!kContract || kTileN % 64 == 0, "an MN-major box is 64 wide");
   static_assert(kTileK == kBlock, "a stage is one swizzle line deep");
-  static_assert(kClusterM == 1 && (kClusterN == 1 || (kClusterN == 2 && !kSwapAb)),
-                "a cluster is two neighbours along N, which share the tile of P");
+  static_assert(kClusterN == 1 && (kClusterM == 1 || (kClusterM == 2 && kTileN >= 128)));
 
-  static constexpr int kCluster = kClusterN;
-  static constexpr int kPBlocks = kTileM / kBlock;
-  static constexpr int kBlocksPerConsumer = kPBlocks / kConsumers;
+  static constexpr int kCluster = kClusterM;
   static constexpr int kQBox = kTileN < kBlock ? kTileN : kBlock;
   static constexpr int kQBoxes = kTileN / kQBox;
+  static constexpr int kPBytes = kTileM * kRowBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
-  static constexpr int kStageBytes = kPBlocks * kBlockBytes + kQBytes;
+  static constexpr int kStageBytes = kPBytes + kQBytes;
 
-  // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes.
+  // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = kSwapAb ? kTileN : kBlock;
-  static constexpr int kStoreBytes = kStoreRows * kRowBytes < 1024 ? 1024 : kStoreRows * kRowBytes;
-  static constexpr int kStoreBuffers = kSwapAb ? kBlock / kStoreColumns + (kOut != DType::kF32) : 2;
+  static constexpr int kStoreRows = kContract ? kBlock : kQBox;
+  static constexpr int kStoreBytes = kStoreRows * kRowBytes;
+  static constexpr int kStoreBuffers = 2;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =
@@ -88,12 +89,16 @@ struct Config {
   static_assert(kStages >= 3 && kStages <= 24);
 
   struct alignas(1024) Shared {
-    uint8_t p[kStages][kPBlocks * kBlockBytes];
+    uint8_t p[kStages][kPBytes];
     uint8_t q[kStages][kQBytes];
     uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     Tile ring[kRing];
     uint64_t full[kStages], empty[kStages];
     uint64_t ring_full[kRing], ring_empty[kRing];
+    uint64_t mail_full[kMail], mail_empty[kMail];
+    struct alignas(16) {
+      int32_t value;
+    } mail[kMail];
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
@@ -104,7 +109,7 @@ struct Config {
                                   cute::GMMA::Layout_MN_SW128_Atom<In>>;
   using LayoutP = decltype(cute::tile_to_shape(
       Atom<kPKMajor>{},
-      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kPBlocks * kStages>>{}));
+      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kConsumers * kStages>>{}));
   using QOrder = std::conditional_t<kQKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
                                     cute::Step<cute::_2, cute::_1, cute::_3>>;
   using LayoutQ = decltype(cute::tile_to_shape(
@@ -114,9 +119,11 @@ struct Config {
   template <bool kKMajor>
   static constexpr cute::GMMA::Major kMajor =
       kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  // One warpgroup's MMA, 64 x kColumns.
+  template <int kColumns>
   using TiledMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<
-          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kTileN>, cute::Int<kTileK>>,
+          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kColumns>, cute::Int<kTileK>>,
           kMajor<kPKMajor>, kMajor<kQKMajor>>()));
 };
 
@@ -128,7 +135,8 @@ struct Params {
       p_expert;  // the matrix of P is batch * p_batch + expert * p_expert; likewise Q and D
   int32_t q_batch, q_expert;
   int32_t d_batch, d_expert;
-  void* d_data;  // rows: for tiles that end inside the result
+  int32_t* counter;  // tiles given out beyond each cluster's first; null: in turn
+  void* d_data;      // rows: for tiles that end inside the result
   int32_t m, n;
 };
 

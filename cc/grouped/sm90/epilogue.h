@@ -40,23 +40,17 @@ struct Epilogue {
   int consumer;
   int thread;
   uint32_t cta_rank;
-  int buffer = 0;
+  int buffer = 0;  // 16-bit and straight results: the one to fill next
 
   __device__ __forceinline__ void Tile(const grouped::Tile& tile, const Accumulator& accumulator) {
     const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
-    if constexpr (C::kSwapAb) {
-      const int column = tile.n_tile * C::kTileM + consumer * kBlock;
-      Swapped(accumulator(cute::_, 0, 0), column, tile.row, tile.rows, matrix);
+    if constexpr (C::kContract) {
+      Straight(accumulator, tile.n_tile * C::kTileN,
+               (tile.m_tile * C::kCluster + cta_rank) * C::kTileM + consumer * kBlock, matrix);
     } else {
-      const int column = (tile.n_tile * C::kCluster + cta_rank) * C::kTileN;
-      const int first = C::kContract ? tile.m_tile * C::kTileM : tile.row;
-      CUTE_UNROLL
-      for (int b = 0; b < C::kBlocksPerConsumer; ++b) {
-        const int block = (b * kConsumers + consumer) * kBlock;
-        // A result matrix of `contract` is a matrix of the tensor map: TMA clips at its end.
-        const int valid = C::kContract ? kBlock : min(tile.rows - block, kBlock);
-        if (valid > 0) Straight(accumulator(cute::_, b, 0), column, first + block, valid, matrix);
-      }
+      Transposed(accumulator,
+                 (tile.n_tile * C::kCluster + cta_rank) * C::kTileM + consumer * kBlock, tile.row,
+                 tile.rows, matrix);
     }
   }
 
@@ -70,13 +64,15 @@ struct Epilogue {
     cutlass::arch::NamedBarrier::sync(128, kStoreBarrier + consumer);
   }
 
-  template <class Block>
-  __device__ __forceinline__ void Straight(const Block& acc, int column, int row, int valid,
+  // The accumulator's rows are rows of D, and a matrix of D is one of its tensor map: TMA clips at
+  // its end.
+  __device__ __forceinline__ void Straight(const Accumulator& acc, int column, int row,
                                            int matrix) {
     CUTE_UNROLL
     for (int chunk = 0; chunk < C::kTileN / kChunk; ++chunk) {
       uint8_t* lines = shared.store[consumer][buffer];
-      if (thread == 0) cute::tma_store_wait<C::kStoreBuffers - 1>();
+      buffer ^= 1;
+      if (thread == 0) cute::tma_store_wait<1>();
       Sync();
       if constexpr (kWide) {
         WriteWide(acc, chunk * kChunk, lines);
@@ -85,15 +81,13 @@ struct Epilogue {
       }
       cute::tma_store_fence();
       Sync();
-      Send(lines, column + chunk * kChunk, row, valid, matrix);
-      buffer ^= 1;
+      Send(lines, column + chunk * kChunk, row, C::kStoreRows, matrix);
     }
   }
 
   // 64 columns of 16 bits: four 8 x 8 matrices an instruction, lane l gives the address of line l %
   // 8 of matrix l / 8.
-  template <class Block>
-  __device__ __forceinline__ void WritePacked(const Block& acc, int first, uint8_t* lines) {
+  __device__ __forceinline__ void WritePacked(const Accumulator& acc, int first, uint8_t* lines) {
     const int lane = thread % 32;
     const int line = thread / 32 * 16 + (lane / 8 % 2) * 8 + lane % 8;
     CUTE_UNROLL
@@ -107,8 +101,7 @@ struct Epilogue {
     }
   }
 
-  template <class Block>
-  __device__ __forceinline__ void WriteWide(const Block& acc, int first, uint8_t* lines) {
+  __device__ __forceinline__ void WriteWide(const Accumulator& acc, int first, uint8_t* lines) {
     const int lane = thread % 32;
     CUTE_UNROLL
     for (int j = 0; j < kChunk / 8; ++j) {
@@ -123,42 +116,61 @@ struct Epilogue {
     }
   }
 
-  // The accumulator's columns are rows of D: a line is one row, 64 (16 bits) or twice 32 (f32)
-  // columns of D.
-  template <class Block>
-  __device__ __forceinline__ void Swapped(const Block& acc, int column, int row, int valid,
-                                          int matrix) {
-    const int lane = thread % 32, warp = thread / 32;
-    if (thread == 0) cute::tma_store_wait<0>();
-    Sync();
-    if constexpr (kWide) {
-      uint8_t* lines = shared.store[consumer][warp / 2];
-      CUTE_UNROLL
-      for (int i = 0; i < C::kTileN / 8 * 4; ++i) {
-        const int line = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        const int d_column = warp % 2 * 16 + i / 2 % 2 * 8 + lane / 4;
-        const int chunk = (d_column / 4) ^ (line % 8);
-        *reinterpret_cast<float*>(lines + line * kRowBytes + chunk * 16 + d_column % 4 * 4) =
-            acc(i);
+  // The accumulator's columns are rows of D: a line is 64 (16 bits) or half of the 64 (f32) columns
+  // of one row.
+  __device__ __forceinline__ void Transposed(const Accumulator& acc, int column, int row, int rows,
+                                             int matrix) {
+    CUTE_UNROLL
+    for (int chunk = 0; chunk < C::kQBoxes; ++chunk) {
+      const int valid = min(rows - chunk * C::kStoreRows, C::kStoreRows);
+      if (valid <= 0) break;
+      if (thread == 0) cute::tma_store_wait<kWide ? 0 : 1>();
+      Sync();
+      if constexpr (kWide) {
+        WriteTransposedWide(acc, chunk * C::kStoreRows);
+      } else {
+        WriteTransposed(acc, chunk * C::kStoreRows, shared.store[consumer][buffer]);
       }
-    } else {
-      // Transposed 8 x 8 matrices: lane l gives the address of column l % 8 of matrix l / 8.
-      uint8_t* lines = shared.store[consumer][0];
-      CUTE_UNROLL
-      for (int j = 0; j < C::kTileN / 8; j += 2) {
-        const int line = (j + lane / 16) * 8 + lane % 8;
-        const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
-        const int a = j * 4;
-        cute::SM90_U16x8_STSM_T::copy(
-            Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
-            Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
-            *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
+      cute::tma_store_fence();
+      Sync();
+      CUTE_NO_UNROLL
+      for (int i = 0; i < kBlock / kChunk; ++i) {
+        Send(shared.store[consumer][kWide ? i : buffer], column + i * kChunk,
+             row + chunk * C::kStoreRows, valid, matrix);
       }
+      buffer ^= !kWide;
     }
-    cute::tma_store_fence();
-    Sync();
-    for (int i = 0; i < kBlock / kChunk; ++i) {
-      Send(shared.store[consumer][i], column + i * kChunk, row, valid, matrix);
+  }
+
+  // Transposed 8 x 8 matrices: lane l gives the address of column l % 8 of matrix l / 8.
+  __device__ __forceinline__ void WriteTransposed(const Accumulator& acc, int first,
+                                                  uint8_t* lines) {
+    const int lane = thread % 32, warp = thread / 32;
+    CUTE_UNROLL
+    for (int j = 0; j < C::kStoreRows / 8; j += 2) {
+      const int line = (j + lane / 16) * 8 + lane % 8;
+      const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
+      const int a = (first / 8 + j) * 4;
+      cute::SM90_U16x8_STSM_T::copy(
+          Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
+          Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
+          *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
+    }
+  }
+
+  // Warps 0 and 1 hold the first 32 columns of D, 2 and 3 the others: a buffer each.
+  __device__ __forceinline__ void WriteTransposedWide(const Accumulator& acc, int first) {
+    const int lane = thread % 32, warp = thread / 32;
+    uint8_t* lines = shared.store[consumer][warp / 2];
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {  // the same place in every 8 x 8 matrix
+      const int line = lane % 4 * 2 + i % 2;
+      const int d_column = warp % 2 * 16 + i / 2 * 8 + lane / 4;
+      uint8_t* to = lines + line * kRowBytes + ((d_column / 4) ^ line) * 16 + d_column % 4 * 4;
+      CUTE_UNROLL
+      for (int j = 0; j < C::kStoreRows / 8; ++j) {
+        *reinterpret_cast<float*>(to + j * 8 * kRowBytes) = acc((first / 8 + j) * 4 + i);
+      }
     }
   }
 

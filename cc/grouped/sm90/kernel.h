@@ -8,6 +8,7 @@
 
 #include "cute/arch/cluster_sm90.hpp"
 #include "cutlass/arch/reg_reconfig.h"
+#include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"
 #include "grouped/sm90/load.h"
 
@@ -51,11 +52,12 @@ __device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& 
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 template <class C>
-__device__ __forceinline__ void Schedule(const Params& params, typename C::Shared& shared) {
+__device__ __forceinline__ void Schedule(const Params& params, typename C::Shared& shared,
+                                         uint32_t cta_rank) {
   Scheduler<C::kKind> scheduler(params.schedule);
+  TileClaims<C> claims{params, shared, cta_rank};
   PipelineState<kRing> state;
-  const int clusters = gridDim.x / C::kCluster;
-  for (int index = blockIdx.x / C::kCluster;; index += clusters) {
+  for (int index = claims.First();; index = claims.Next(index)) {
     const grouped::Tile tile = scheduler.At(index);
     cutlass::arch::ClusterBarrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
@@ -80,6 +82,12 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   }
 }
 
+// A width that is never wider than the tile, so that no kernel has more variants than it can use.
+template <class C>
+constexpr int Narrow(int columns) {
+  return !C::kContract && columns < C::kTileN ? columns : C::kTileN;
+}
+
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t cta_rank) {
@@ -96,19 +104,17 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
     const int rows = Uniform(tile.rows);
     const int tail = C::kContract ? rows % C::kTileK : 0;
-    // Blocks of rows that this consumer has; only ragged rows on the MMA's M side leave any out.
-    const int blocks = C::kContract || C::kSwapAb
-                           ? C::kBlocksPerConsumer
-                           : (rows + (kConsumers - consumer) * kBlock - 1) / (kConsumers * kBlock);
     typename Mma<C>::Accumulator accumulator;
     if (k_blocks == 0) {
       cute::clear(accumulator);
-    } else if (blocks == 0) {
-      mma.Skip(k_blocks, state);
-    } else if (blocks == C::kBlocksPerConsumer) {
-      mma.template Tile<C::kBlocksPerConsumer>(k_blocks, tail, state, accumulator);
+    } else if (C::kContract || C::kTileN <= 64 || rows > C::kTileN - 64) {
+      mma.template Tile<C::kTileN>(k_blocks, tail, state, accumulator);
+    } else if (rows <= 64) {  // the last tile of a group: no wider than its rows need
+      mma.template Tile<Narrow<C>(64)>(k_blocks, tail, state, accumulator);
+    } else if (rows <= 128) {
+      mma.template Tile<Narrow<C>(128)>(k_blocks, tail, state, accumulator);
     } else {
-      mma.template Tile<1>(k_blocks, tail, state, accumulator);
+      mma.template Tile<Narrow<C>(192)>(k_blocks, tail, state, accumulator);
     }
     epilogue.Tile(tile, accumulator);
   }
@@ -137,6 +143,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i], 1 + 4 * kConsumers);
     }
+    for (int i = 0; i < kMail; ++i) {
+      cutlass::arch::ClusterBarrier::init(&shared.mail_full[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.mail_empty[i], 1);
+    }
     cutlass::arch::fence_barrier_init();
   }
   Meet<C>();
@@ -146,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 0) {
       if (threadIdx.x == 0) Load<C>(params, shared, cta_rank);
     } else if (warp == 1) {
-      Schedule<C>(params, shared);
+      Schedule<C>(params, shared, cta_rank);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<232>();

@@ -34,31 +34,27 @@ struct Launcher {
     Params& params = *out;
     const int64_t lhs_matrices = p.lhs_batched ? p.batch : 1;
     const int64_t rhs_batches = p.rhs_batched ? p.batch : 1;
-    CUtensorMap* lhs_map = C::kSwapAb ? &params.q : &params.p;
-    CUtensorMap* rhs_map = C::kSwapAb ? &params.p : &params.q;
-    const int lhs_box = C::kSwapAb ? C::kQBox : kBlock;
-    BWGEMM_RETURN_IF_ERROR(Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock,
-                               C::kContract ? kBlock : lhs_box, lhs_map));
-    (C::kSwapAb ? params.q_batch : params.p_batch) = p.lhs_batched;
-    (C::kSwapAb ? params.q_expert : params.p_expert) = 0;
     if constexpr (C::kContract) {
-      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, rhs_map));
-      params.q_batch = p.rhs_batched;
-      params.q_expert = 0;
+      BWGEMM_RETURN_IF_ERROR(Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock, kBlock, &params.p));
+      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, &params.q));
       BWGEMM_RETURN_IF_ERROR(Map(p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts,
                                  C::kStoreColumns, C::kStoreRows, &params.d));
+      params.p_batch = p.lhs_batched;
+      params.q_batch = p.rhs_batched;
       params.d_batch = p.experts;
       params.d_expert = 1;
     } else {
       const bool n_major = C::kRhs == RhsMajor::kN;
       BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, n_major ? p.n : p.k, n_major ? p.k : p.n,
-                                 rhs_batches * p.experts, kBlock, kBlock, rhs_map));
-      (C::kSwapAb ? params.p_batch : params.q_batch) = p.rhs_batched ? p.experts : 0;
-      (C::kSwapAb ? params.p_expert : params.q_expert) = 1;
+                                 rhs_batches * p.experts, kBlock, kBlock, &params.p));
+      BWGEMM_RETURN_IF_ERROR(
+          Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock, C::kQBox, &params.q));
       BWGEMM_RETURN_IF_ERROR(
           Map(p.d, C::kOut, p.n, p.m, p.batch, C::kStoreColumns, C::kStoreRows, &params.d));
+      params.p_batch = p.rhs_batched ? p.experts : 0;
+      params.p_expert = 1;
+      params.q_batch = p.lhs_batched;
       params.d_batch = 1;
-      params.d_expert = 0;
     }
     params.k_blocks = (p.k - 1) / C::kTileK + 1;
     params.d_data = p.d;
@@ -74,10 +70,9 @@ struct Launcher {
     s.groups = p.groups;
     s.experts = p.experts;
     s.batch = p.batch;
-    s.row_tile = C::kSwapAb ? C::kTileN : C::kTileM;
-    s.row_tiles = (p.k - 1) / C::kTileM + 1;
-    const int columns = C::kSwapAb ? C::kTileM : C::kTileN * C::kCluster;
-    s.col_tiles = (p.n - 1) / columns + 1;
+    s.row_tile = C::kTileN;
+    s.row_tiles = (p.k - 1) / (C::kTileM * C::kCluster) + 1;
+    s.col_tiles = (p.n - 1) / (C::kContract ? C::kTileN : C::kTileM * C::kCluster) + 1;
     s.swizzle = p.swizzle;
     s.vertical = p.order == Order::kVertical;
     return Status::Ok();
@@ -94,7 +89,7 @@ struct Launcher {
     return Status::Ok();
   }
 
-  static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {
+  static Status Launch(const GroupedProblem& p, void* workspace, cudaStream_t stream) {
     Params params{};
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
     const ScheduleParams& s = params.schedule;
@@ -104,6 +99,10 @@ struct Launcher {
         (C::kContract ? int64_t{s.experts} * s.row_tiles
                       : (p.m - 1) / s.row_tile + 1 + std::min<int64_t>(s.groups + 1, p.m));
     const int clusters = static_cast<int>(std::min<int64_t>(tiles, p.sm_count / C::kCluster));
+    if (tiles > clusters) {
+      params.counter = static_cast<int32_t*>(workspace);
+      BWGEMM_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(params.counter, 0, sizeof(int32_t), stream));
+    }
 
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -122,7 +121,7 @@ struct Launcher {
         cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&GroupedGemmKernel<C>), args));
   }
 
-  static size_t WorkspaceBytes(const GroupedProblem&) { return 0; }
+  static size_t WorkspaceBytes(const GroupedProblem&) { return sizeof(int32_t); }
 };
 
 template <class C>

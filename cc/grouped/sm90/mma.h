@@ -13,41 +13,39 @@ template <class C>
 struct Mma {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Empty = cutlass::arch::ClusterBarrier;
-  // (64 x kTileN of one warpgroup's MMA, block, 1)
-  using Accumulator = decltype(cute::partition_fragment_C(
-      typename C::TiledMma{},
-      cute::Shape<cute::Int<kBlock * C::kBlocksPerConsumer>, cute::Int<C::kTileN>>{}));
+  // A warpgroup's 64 x kTileN. That of a narrower MMA is a prefix of it.
+  using Accumulator =
+      decltype(cute::partition_fragment_C(typename C::template TiledMma<C::kTileN>{},
+                                          cute::Shape<cute::Int<kBlock>, cute::Int<C::kTileN>>{}));
   typename C::Shared& shared;
   int consumer;  // 0 or 1
   int thread;    // of the warpgroup
 
-  // Consumer c computes blocks c, c + 2 of P, so that the first rows of a tile are spread over
-  // both. `kBlocks` of them are there; the others of a tile that a group fills in part cost
-  // nothing.
-  template <int kBlocks>
+  // kColumns: how many of the tile's columns to compute.
+  template <int kColumns>
   __device__ __forceinline__ void Tile(int k_blocks, int tail, PipelineState<C::kStages>& state,
-                                       Accumulator& accumulator) {
+                                       Accumulator& whole) {
     using namespace cute;
-    typename C::TiledMma mma;
+    typename C::template TiledMma<kColumns> mma;
     auto slice = mma.get_slice(thread);
+    Tensor accumulator = make_tensor(
+        whole.data(), partition_fragment_C(mma, Shape<Int<kBlock>, Int<kColumns>>{}).layout());
     Tensor p = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.p)),
                            typename C::LayoutP{});
     Tensor q = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.q)),
                            typename C::LayoutQ{});
-    Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));  // (MMA, 1, K, block)
-    Tensor q_fragments = slice.make_fragment_B(slice.partition_B(q));  // (MMA, 1, K, stage)
+    // Descriptors. Q's are the widest MMA's: a narrower one reads the first rows of the same tile.
+    auto widest = typename C::template TiledMma<C::kTileN>{}.get_slice(thread);
+    Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));    // (1, 1, K, block)
+    Tensor q_fragments = widest.make_fragment_B(widest.partition_B(q));  // (1, 1, K, stage)
 
     auto issue = [&](uint32_t stage) {
       warpgroup_fence_operand(accumulator);
       warpgroup_arrive();
       CUTE_UNROLL
       for (int k = 0; k < size<2>(q_fragments); ++k) {
-        CUTE_UNROLL
-        for (int b = 0; b < kBlocks; ++b) {
-          const int p_block = stage * C::kPBlocks + b * kConsumers + consumer;
-          gemm(mma, p_fragments(_, 0, k, p_block), q_fragments(_, 0, k, stage),
-               accumulator(_, b, 0));
-        }
+        gemm(mma, p_fragments(_, 0, k, stage * kConsumers + consumer), q_fragments(_, 0, k, stage),
+             accumulator(_, 0, 0));
         mma.accumulate_ = GMMA::ScaleOut::One;
       }
       warpgroup_commit_batch();
@@ -71,15 +69,6 @@ struct Mma {
     warpgroup_wait<0>();
     warpgroup_fence_operand(accumulator);
     Release(previous);
-  }
-
-  // A tile whose rows all belong to the other consumer: its stages only pass by.
-  __device__ __forceinline__ void Skip(int k_blocks, PipelineState<C::kStages>& state) {
-    for (; k_blocks > 0; --k_blocks) {
-      Wait(state, false, 0);
-      Release(state.index);
-      state.Advance();
-    }
   }
 
   __device__ __forceinline__ void Wait(const PipelineState<C::kStages>& state, bool zero_tail,
@@ -111,7 +100,7 @@ struct Mma {
         if (line % kBlock >= valid) reinterpret_cast<uint4*>(base)[i] = make_uint4(0, 0, 0, 0);
       }
     };
-    zero(shared.p[stage], C::kPBlocks);
+    zero(shared.p[stage], kConsumers);
     zero(shared.q[stage], C::kQBoxes);
     cutlass::arch::fence_view_async_shared();  // the MMA reads through the async proxy
     cutlass::arch::NamedBarrier::sync(kConsumers * 128, kTailBarrier);
