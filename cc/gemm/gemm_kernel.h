@@ -65,6 +65,8 @@ struct GemmKernel {
   static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
 
   using Tile = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
+  using CtaTile = cute::Shape<cute::Int<kSchedule == Schedule::k2Sm ? kTileM / 2 : kTileM>,
+                              cute::Int<kTileN>, cute::Int<kTileK>>;
   using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
 
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.

@@ -9,6 +9,7 @@
 #include "common/cuda_status.h"
 #include "cutlass/device_kernel.h"
 #include "gemm/kernel_table.h"
+#include "gemm/split_k.h"
 
 namespace bwgemm {
 
@@ -105,15 +106,8 @@ struct Launcher {
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
     const Arguments args = MakeArguments(p);
-    if constexpr (Gemm::kStreamK) {
-      // The counters by which CTAs wait for the parts before theirs start from zero. XLA hands out
-      // the workspace as it is, so there is no earlier launch that could leave them so. Nothing is
-      // done where no tile is shared.
-      if (Kernel::initialize_workspace(args, workspace, stream) != cutlass::Status::kSuccess) {
-        return Status::Internal("the workspace's counters could not be cleared");
-      }
-    }
     typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
+    if constexpr (Gemm::kStreamK) BWGEMM_RETURN_IF_ERROR(ClearPartCounters(params, stream));
 
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -130,6 +124,26 @@ struct Launcher {
     void* kernel_args[] = {&params};
     return BWGEMM_CUDA_STATUS(
         cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(Function()), kernel_args));
+  }
+
+  // The counters by which CTAs wait for the parts of a tile before theirs start from zero. XLA
+  // hands out the workspace as it is, so no earlier launch can leave them so. They follow the
+  // parts' results, where the device code looks for them; there are none where no tile is shared.
+  static Status ClearPartCounters(const typename Kernel::Params& params, cudaStream_t stream) {
+    using Units = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamKParams;
+    const Units& units = Gemm::Traits::StreamKUnits(params.scheduler);
+    const uint64_t tiles =
+        units.divmod_splits_.divisor > 1 ? units.units_per_problem_ : units.sk_tiles_;
+    if (tiles == 0) return Status::Ok();
+    using CtaTile = typename Gemm::CtaTile;
+    const cutlass::gemm::GemmCoord tile(cute::size<0>(CtaTile{}), cute::size<1>(CtaTile{}),
+                                        cute::size<2>(CtaTile{}));
+    constexpr uint32_t kBits = 32;
+    char* counters = static_cast<char*>(units.reduction_workspace_) +
+                     Units::get_reduction_workspace_size(tiles, tile, kBits);
+    return ClearCounters(
+        counters, Units::get_barrier_workspace_size(tiles, Gemm::Traits::kPartCounters, kBits),
+        stream);
   }
 
   static constexpr auto Function() { return &cutlass::device_kernel<Kernel>; }

@@ -20,6 +20,11 @@ struct ScheduleTraits<Schedule::kCooperative> {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
   using StreamKScheduler = cutlass::gemm::StreamKScheduler;
+  static constexpr int kPartCounters = 2;  // of a shared tile: one for each consumer warpgroup
+  template <class Params>
+  static const auto& StreamKUnits(const Params& params) {
+    return params;
+  }
 };
 
 template <>
@@ -41,6 +46,11 @@ struct ScheduleTraits<Schedule::k1Sm> {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized1SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
   using StreamKScheduler = StreamKSm100Scheduler;
+  static constexpr int kPartCounters = 1;
+  template <class Params>
+  static const auto& StreamKUnits(const Params& params) {
+    return params.sk_params_;
+  }
 };
 
 template <>
@@ -50,6 +60,11 @@ struct ScheduleTraits<Schedule::k2Sm> {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
   using StreamKScheduler = StreamKSm100Scheduler;
+  static constexpr int kPartCounters = 1;
+  template <class Params>
+  static const auto& StreamKUnits(const Params& params) {
+    return params.sk_params_;
+  }
 };
 
 }  // namespace bwgemm

@@ -52,7 +52,20 @@ Status Launch(const float* partials, void* d, int64_t elements, int splits, cuda
   return BWGEMM_CUDA_STATUS(cudaGetLastError());
 }
 
+__global__ void __launch_bounds__(kThreads) ClearKernel(float4* words, int64_t vectors) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < vectors) words[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+}
+
 }  // namespace
+
+Status ClearCounters(void* counters, size_t bytes, cudaStream_t stream) {
+  const int64_t vectors = static_cast<int64_t>(bytes / sizeof(float4));
+  const int64_t blocks = (vectors + kThreads - 1) / kThreads;
+  ClearKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      static_cast<float4*>(counters), vectors);
+  return BWGEMM_CUDA_STATUS(cudaGetLastError());
+}
 
 Status AddPartials(const float* partials, void* d, DType d_dtype, int64_t elements, int splits,
                    cudaStream_t stream) {

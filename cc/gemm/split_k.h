@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/status.h"
@@ -18,5 +19,9 @@ inline constexpr int kMaxSplits = 64;
 // of 4.
 Status AddPartials(const float* partials, void* d, DType d_dtype, int64_t elements, int splits,
                    cudaStream_t stream);
+
+// Writes zeros; bytes is a multiple of 16. A kernel, not cudaMemsetAsync, so that what is measured
+// as kernel time has it.
+Status ClearCounters(void* counters, size_t bytes, cudaStream_t stream);
 
 }  // namespace bwgemm
