@@ -4,6 +4,7 @@
     python bench_grouped.py --held-out --peers pallas torch
     python bench_grouped.py --shapes 8192,4096,4096,8 --distribution zipf --modes forward
     python bench_grouped.py --all-kernels --modes dw      # what the heuristic should pick
+    python bench_grouped.py --layer --modes               # only the whole layer's training step
     python bench_grouped.py --small                       # a rehearsal on a CPU
 
 All columns of a problem are measured in turns on the same operands, after each was compared with
@@ -47,6 +48,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="what to run",
     )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="columns")
+    parser.add_argument(
+        "--layer", action="store_true", help="the whole layer's training step too, on lax and ours"
+    )
     parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
     parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
@@ -69,6 +73,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         args.rotate_mb, args.rounds = min(args.rotate_mb, 1.0), min(args.rounds, 2)
     try:
         args.problems = _problems(args)
+        if args.layer and args.shapes:
+            grouped_problems.check_layers(args.problems)
     except ValueError as error:
         parser.error(str(error))
     return args
@@ -118,6 +124,14 @@ class Bench:
         self.gb_per_s = copied["gb_per_s"]
         self.out.add("copy", method=self.timer.method, **copied)
         self.out.progress(f"device copy {self.gb_per_s:.0f} GB/s")
+
+    def run_layers(self, platform: str) -> None:
+        """Measures the whole layer, for --shapes or for its own list."""
+        import grouped_layer
+
+        listed = grouped_problems.SMALL_LAYERS if self.args.small else grouped_problems.LAYERS
+        for problem in self.args.problems if self.args.shapes else listed:
+            grouped_layer.run(problem, self.args, platform, self.out)
 
     def _row(self, problem: Problem, mode: str, impl: str, status: str, **fields: Any) -> dict:
         return self.out.add(
@@ -254,16 +268,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mode in args.modes:  # a fault in one mode's peer then does not cost the other modes
             for problem in args.problems:
                 bench.run(problem, mode)
+        if args.layer:
+            bench.run_layers(platform)
     finally:
         bench.close()
         out.close()
     rows = out.rows("grouped")
-    print(grouped_tables.summary(rows, PEERS))
+    if rows:
+        print(grouped_tables.summary(rows, PEERS))
     if args.all_kernels:
         print(f"\n{grouped_tables.fastest_kernels(rows, PEERS)}")
-    for line in grouped_tables.failures(rows, PEERS):
+    layers = out.rows("layer")
+    if layers:
+        import grouped_layer
+
+        print(grouped_layer.summary(layers))
+    every = rows + [{"mode": "layer", **row} for row in layers]
+    for line in grouped_tables.failures(every, PEERS):
         print(line, file=sys.stderr)
-    return 1 if any(r["status"] != "ok" and r["impl"] not in PEERS for r in rows) else 0
+    return 1 if any(r["status"] != "ok" and r["impl"] not in PEERS for r in every) else 0
 
 
 if __name__ == "__main__":

@@ -158,6 +158,31 @@ def parse(text: str, distribution: str = "random") -> Problem:
     return Problem(m, n, k, groups, named or distribution)
 
 
+# Whole layers: rows are tokens times experts per token, n is gate and up together, twice the hidden
+# width. How many rows each expert gets is the router's doing.
+LAYERS = (
+    Problem(8192, 28672, 4096, 8),  # Mixtral 8x7B, 4096 tokens
+    Problem(65536, 1536, 2048, 128),  # Qwen3 30B-A3B, 8192 tokens
+    Problem(4096, 4096, 7168, 64),  # a quarter of DeepSeek-V3's experts, 512 tokens
+)
+SMALL_LAYERS = (Problem(64, 32, 16, 8),)
+
+
+def top_k(problem: Problem) -> int:
+    """Experts of each token: as many as the models that the problems are taken from have."""
+    return 2 if problem.groups <= 8 else 8
+
+
+def check_layers(problems: Sequence[Problem]) -> None:
+    """Raises ValueError for a problem that is no layer: rows without whole tokens, or an odd n."""
+    for problem in problems:
+        if problem.m % top_k(problem) or problem.n % 2 or problem.groups < top_k(problem):
+            raise ValueError(
+                f"{problem.name} is not a layer: its rows must be a multiple of the "
+                f"{top_k(problem)} experts of a token, n of 2, and there must be as many groups"
+            )
+
+
 Operands = tuple[jax.Array, jax.Array, jax.Array]
 
 

@@ -28,6 +28,7 @@ REQUIRED = {
     "copy": {"bytes", "median_us", "gb_per_s"},
     "overhead": {"impl", "calls", "size", "median_us"},
     "grouped": {"shape", "mode", "m", "n", "k", "groups", "dtype", "impl", "status"},
+    "layer": {"shape", "top_k", "dtype", "impl", "status"},
     "sharded": {"mode", "devices", "shape", "median_us", "efficiency", "collectives", "status"},
     "block": {"impl", "median_us", "what"},
 }
