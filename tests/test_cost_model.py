@@ -169,11 +169,14 @@ def test_json_lines_of_the_benchmark_are_read(tmp_path: pathlib.Path) -> None:
            "status": "ok", "kernel": "sm90_bf16_bf16_kn_64x16x128_1x1_pingpong_swap",
            "raster_order": "m", "swizzle": 2, "splits": 4, "median_us": 3.5}  # fmt: skip
     path = tmp_path / "t.jsonl"
-    lines = [run, row, row | {"status": "error: x"}, row | {"kernel": None}]
+    shared = row | {"kernel": "sm90_bf16_bf16_kn_128x128x64_2x1_cooperative_streamk"}
+    lines = [run, row, row | {"status": "error: x"}, row | {"kernel": None}, shared]
     path.write_text("\n".join(map(json.dumps, lines)))
     (sample,) = cost_fit.load(path)
     assert (sample.us, sample.label) == (3.5, "64x16x128_1x1_pingpong_swap m2 /4")
     assert sample.amount.reduce_bytes > 0
+    with pytest.raises(ValueError, match="the model has no stream-K: 128x128x64_2x1_cooperative_s"):
+        cost_fit.kernel_from_label("128x128x64_2x1_cooperative_streamk")
     path.write_text(json.dumps(run))
     with pytest.raises(ValueError, match="no measured kernels"):
         cost_fit.load(path)
