@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -120,6 +121,16 @@ def test_kernels_are_grouped_by_tile(monkeypatch):
         "bfloat16->bfloat16, bfloat16->float32, majors kn mk"
     )
     assert info.kernel_lines(every=True) == [k.name for k in table]
+
+
+def test_kernels_of_one_tile_that_differ_otherwise_have_their_own_lines(monkeypatch):
+    plain = _kernel("kn", "bf16", (128, 256, 64))
+    swapped = dataclasses.replace(plain, swap_ab=True)
+    shared = dataclasses.replace(plain, stream_k=True)
+    monkeypatch.setattr(runtime, "kernels", lambda: (plain, swapped, shared))
+    kinds = [line.split(", ")[0] for line in info.kernel_lines(every=False)]
+    start = "sm90 128x256x64 cluster 2x1 cooperative"
+    assert kinds == [start, f"{start} swapped", f"{start} stream-K"]
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="about machines without a GPU")

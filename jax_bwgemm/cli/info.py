@@ -130,7 +130,8 @@ def kernel_lines(every: bool) -> list[str]:
     tiles: dict[tuple, list[runtime.KernelInfo]] = {}
     for k in runtime.kernels():
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}"
-        key = (k.arch, tile, f"{k.cluster_m}x{k.cluster_n}", k.schedule)
+        schedule = k.schedule + " swapped" * k.swap_ab + " stream-K" * k.stream_k
+        key = (k.arch, tile, f"{k.cluster_m}x{k.cluster_n}", schedule)
         tiles.setdefault(key, []).append(k)
     lines = []
     for (arch, tile, cluster, schedule), found in tiles.items():
