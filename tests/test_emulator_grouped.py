@@ -174,12 +174,17 @@ def test_seeds_give_identical_results(kernel: GroupedKernelInfo) -> None:
 
 @pytest.mark.parametrize("kernel", [k for k in one_per_line() if k.arch == "sm100"], ids=_id)
 def test_no_row_of_another_group_is_loaded(kernel: GroupedKernelInfo) -> None:
-    """Groups much smaller than the tile: SM100 kernels read their rows and nothing around them."""
+    """Groups much smaller than the tile: SM100 kernels read their rows and nothing around them.
+
+    With swapped operands they do not compute the rest of the tile either.
+    """
     m, n, k = 60, 64, 64
     p = problem(kernel, m, n, k, [3, 4, 5])
     stats = check(kernel, p, "small groups")
     matrices = n * (12 if kernel.kind == "contract" else 3 * k)
     assert stats.tma_load_bytes == 2 * (12 * k + matrices)
+    if kernel.swap_ab:
+        assert stats.mma_flops == 3 * 2 * kernel.tile_m * 16 * kernel.cluster_m * k
 
 
 @pytest.mark.parametrize("arch", sorted({k.arch for k in emulated()}))

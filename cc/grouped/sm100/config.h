@@ -1,11 +1,12 @@
 // The shape of one SM100 grouped kernel: operand roles, tiles, shared and tensor memory.
 //
 // The MMA computes P x Q^T, P being its M side and Q its N side:
-//   rows             P = lhs rows      Q = rhs columns   two CTAs share one MMA
-//   rows, swapped    P = rhs columns   Q = lhs rows      one CTA; few rows fill a tile, because an
-//                                                        MMA may be 16 wide but is 128 high
-//   contract         P = lhs columns   Q = rhs columns   two CTAs; contracted over a group's rows
-// Each CTA of a pair holds half of P's rows and half of Q's, and the accumulators of its P rows.
+//   rows             P = lhs rows      Q = rhs columns
+//   rows, swapped    P = rhs columns   Q = lhs rows: an MMA is 128 or 256 high, but as wide as the
+//                                      tile has rows, so that the last tile of a group costs less
+//   contract         P = lhs columns   Q = rhs columns, contracted over a group's rows
+// One CTA computes an MMA, or a pair of CTAs: then each of the two holds half of P's rows and half
+// of Q's, and the accumulators of its P rows.
 #pragma once
 
 #include <cuda.h>
@@ -70,10 +71,11 @@ struct Config {
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
   static_assert(!kContract || (kRhs == RhsMajor::kN && !kSwapAb), "contract has one form");
-  static_assert(kClusterN == 1 && (kCtas == 1 || (kCtas == 2 && !kSwapAb)),
-                "a cluster is the CTAs of one MMA");
+  static_assert(kClusterN == 1 && (kCtas == 1 || kCtas == 2), "a cluster is the CTAs of one MMA");
   static_assert(kTileM == kLanes * kCtas, "a CTA's accumulator has all lanes of tensor memory");
-  static_assert(kTileN % 16 == 0 && kTileN <= 256, "the N side of tcgen05.mma");
+  // The width of an MMA is a multiple of this.
+  static constexpr int kWidthStep = 16 * kCtas;
+  static_assert(kTileN % kWidthStep == 0 && kTileN <= 256, "the N side of tcgen05.mma");
   static_assert(kQKMajor || kQRows % kSwizzle == 0, "an MN-major box is one swizzle line wide");
   static_assert(kTileK == kSwizzle, "a stage is one swizzle line deep");
 

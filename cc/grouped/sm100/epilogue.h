@@ -118,7 +118,8 @@ struct Epilogue {
   // Lane i is column i of the piece, tensor memory's columns are rows of D.
   __device__ void Swapped(const Tile& tile, bool computed, uint32_t source, int matrix) {
     constexpr int kRows = C::kStoreRows;
-    const int column = tile.n_tile * C::kTileM + warp * 32;
+    const int lanes = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
+    const int column = tile.n_tile * C::kTileM + lanes;
     const int pieces = column < params.d_columns ? (tile.rows + kRows - 1) / kRows : 0;
     if (computed && pieces == 0) Release();
     CUTE_NO_UNROLL

@@ -59,7 +59,7 @@ __device__ void RunMmas(const Params& params, typename C::Shared& shared, uint32
     const Tile tile = tiles.Next();
     if (tile.batch < 0) return;
     const int k_blocks = KBlocks<C>(tile, params);
-    if (k_blocks > 0) issuer.Compute(k_blocks);
+    if (k_blocks > 0) issuer.Compute(k_blocks, Width<C>(tile));
   }
 }
 

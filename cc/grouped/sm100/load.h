@@ -36,9 +36,9 @@ struct Loader {
         LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
       } else if constexpr (C::kSwapAb) {
         LoadRhs<C::kPKMajor, kLanes>(params.p, full, p, tile.n_tile * C::kTileM, k, p_matrix);
-        LoadLhs<C::kQRows>(params.q, full, q, tile, k, q_matrix);
+        LoadLhs<C::kQRows>(params.q, full, q, tile, Width<C>(tile) / C::kCtas, k, q_matrix);
       } else {
-        LoadLhs<kLanes>(params.p, full, p, tile, k, p_matrix);
+        LoadLhs<kLanes>(params.p, full, p, tile, kLanes, k, p_matrix);
         LoadRhs<C::kQKMajor, C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, k, q_matrix);
       }
       state.Advance();
@@ -57,13 +57,14 @@ struct Loader {
  private:
   static constexpr uint64_t kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm100::EVICT_NORMAL);
 
-  // rows: this CTA's rows of the group, K-major. Rows past the tile's end are zero.
-  template <int kRows>
+  // rows: this CTA's share of the tile's rows, K-major. The rest of the box, kBoxRows high, is
+  // zero.
+  template <int kBoxRows>
   __device__ void LoadLhs(const CUtensorMap& map, uint64_t* full, uint8_t* to, const Tile& tile,
-                          int k, int matrix) const {
-    const int first = static_cast<int>(cta_rank) * kRows;
-    const int valid = Clamp(tile.rows - first, kRows);
-    Copy4(map, full, to, k, kRows - valid, tile.row + first + valid, matrix);
+                          int share, int k, int matrix) const {
+    const int first = static_cast<int>(cta_rank) * share;
+    const int valid = Clamp(tile.rows - first, share);
+    Copy4(map, full, to, k, kBoxRows - valid, tile.row + first + valid, matrix);
   }
 
   // rows: this CTA's columns of an expert's matrix.

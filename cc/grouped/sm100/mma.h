@@ -13,8 +13,10 @@ struct MmaIssuer {
   RingState<kAccumulators> accumulator{};
 
   // Whole warp; the instructions elect a lane.
-  __device__ void Compute(int k_blocks) {
+  __device__ void Compute(int k_blocks, int width) {
     typename C::TiledMma mma;
+    // A narrower MMA reads the first rows of the same Q, and writes the first of the columns.
+    if constexpr (C::kSwapAb) mma.idesc_.n_dim_ = width / 8;
     const auto slice = mma.get_slice(cute::Int<0>{});
     auto p = slice.make_fragment_A(cute::make_tensor(
         cute::make_smem_ptr(reinterpret_cast<typename C::In*>(&shared.p)), typename C::LayoutP{}));

@@ -53,6 +53,12 @@ __device__ int KBlocks(const Tile& tile, const Params& params) {
   return tile.expert < 0 ? 0 : params.k_blocks;
 }
 
+// Swapped operands: how wide the tile's MMAs are.
+template <class C>
+__device__ int Width(const Tile& tile) {
+  return (tile.rows + C::kWidthStep - 1) / C::kWidthStep * C::kWidthStep;
+}
+
 __device__ inline int Clamp(int value, int limit) { return min(max(value, 0), limit); }
 
 }  // namespace bwgemm::grouped::sm100
