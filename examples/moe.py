@@ -109,14 +109,19 @@ def report(what: str, got: tuple, want: tuple, dtype: Any) -> bool:
 # --- The training program ---
 
 
+HELD_OUT_DIGITS = 300
+TRAIN_DIGITS = 1797 - HELD_OUT_DIGITS
+
+
 def digits(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """scikit-learn's handwritten digits: 1497 to train on, 300 held out; x, y of each."""
+    """scikit-learn's handwritten digits: x, y to train on and x, y held out."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(x))
     x, y = (x[order] / 8 - 1).astype(np.float32), y[order].astype(np.int32)
-    return x[300:], y[300:], x[:300], y[:300]
+    held_out = HELD_OUT_DIGITS
+    return x[held_out:], y[held_out:], x[:held_out], y[:held_out]
 
 
 def init_model(key: jax.Array, args: argparse.Namespace) -> dict[str, Any]:
@@ -176,16 +181,25 @@ def train(args: argparse.Namespace, mesh: Mesh | None) -> float:
     return float(accuracy)
 
 
+def positive(text: str) -> int:
+    """argparse type of a count."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="compare the layer, do not train")
-    parser.add_argument("--devices", type=int, default=1, help="spread the experts over so many")
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--batch", type=int, default=512, help="tokens")
-    parser.add_argument("--experts", type=int, default=8)
-    parser.add_argument("--top-k", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument(
+        "--devices", type=positive, default=1, help="spread the experts over so many"
+    )
+    parser.add_argument("--steps", type=positive, default=150)
+    parser.add_argument("--batch", type=positive, default=512, help="tokens")
+    parser.add_argument("--experts", type=positive, default=8)
+    parser.add_argument("--top-k", type=positive, default=2)
+    parser.add_argument("--width", type=positive, default=64)
+    parser.add_argument("--hidden", type=positive, default=128)
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--dtype", choices=sorted(BOUNDS), default="bfloat16")
     parser.add_argument("--seed", type=int, default=0)
@@ -200,6 +214,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--devices {args.devices}: this machine has {len(jax.devices())}")
     if args.experts % args.devices:
         parser.error(f"--experts {args.experts} do not divide among {args.devices} devices")
+    if args.top_k > args.experts:
+        parser.error(f"--top-k {args.top_k} of --experts {args.experts}")
+    if not args.check and args.batch > TRAIN_DIGITS:
+        parser.error(f"--batch {args.batch}: there are {TRAIN_DIGITS} digits to train on")
     if args.implementation == "lax" and args.devices > 1:
         parser.error("--implementation lax: jax.lax.ragged_dot has no group_offset")
     name = None if args.implementation == "auto" else args.implementation
