@@ -15,6 +15,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".s
 import dataclasses  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
+import grouped_oracle  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from grouped_table import described_grouped_kernels  # noqa: E402
@@ -23,6 +24,7 @@ from jax.extend import backend as jax_backend  # noqa: E402
 from kernel_table import described_kernels  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
+from jax_bwgemm.grouped import lowering as grouped_lowering  # noqa: E402
 from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo  # noqa: E402
 
 # The same cases everywhere, every time: a failure is reproduced by running the test again.
@@ -110,6 +112,19 @@ def grouped_table() -> Iterator[tuple[GroupedKernelInfo, ...]]:
         patch.setattr(runtime, "grouped_kernels", described_grouped_kernels)
         patch.setattr(runtime, "grouped_workspace_bytes", lambda *_, **__: 4096)
         yield described_grouped_kernels()
+
+
+@pytest.fixture(scope="module")
+def dense_grouped() -> Iterator[None]:
+    """On the CPU, grouped GEMMs become one einsum instead of a loop: several times less to compile.
+
+    For tests of what happens to a grouped GEMM before it is lowered.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped_lowering, "grouped_reference", grouped_oracle.dense)
+        jax.clear_caches()
+        yield
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -75,3 +77,31 @@ def some_sizes(rng: np.random.Generator, rows: int, groups: int, kind: str) -> n
 
 
 KINDS = ("full", "short", "one", "ones", "none", "equal")
+
+
+def dense(lhs: Any, rhs: Any, sizes: Any, offset: Any, spec: Any) -> jax.Array:
+    """The canonical grouped GEMM in one einsum over all groups: quick to compile, for rules."""
+    rows, groups = lhs.shape[1], sizes.shape[1]
+    experts = rhs.shape[1] if spec.kind == "rows" else spec.experts
+    ends = jnp.cumsum(jnp.clip(sizes, 0, rows), axis=1)
+    group = jnp.clip(offset, 0, groups)[:, None] + jnp.arange(experts)
+    row = jnp.arange(rows)[:, None]
+    inside = (row < ends[:, None]) & (row >= (ends - jnp.clip(sizes, 0, rows))[:, None])
+    # [B, M, G] and [B, E, G] to [B, M, E]: which row belongs to which matrix.
+    mask = jnp.einsum(
+        "bmg,beg->bme", *_batched(inside * 1.0, group[:, :, None] == jnp.arange(groups))
+    )
+    subscripts = {
+        ("rows", "n"): "bmk,bekn,bme->bmn",
+        ("rows", "k"): "bmk,benk,bme->bmn",
+        ("contract", "n"): "bmk,bmn,bme->bekn",
+    }[spec.kind, spec.rhs_major]
+    out = jnp.einsum(subscripts, *_batched(lhs, rhs, mask), preferred_element_type=jnp.float32)
+    out = out.sum(0, keepdims=True) if spec.reduce_batch else out
+    return out.astype(spec.out_dtype)
+
+
+def _batched(*operands: jax.Array) -> list[jax.Array]:
+    """All with the batch of the largest, in f32."""
+    batch = next((x.shape[0] for x in operands if x.shape[0] != 1), 1)
+    return [jnp.broadcast_to(x, (batch, *x.shape[1:])).astype(jnp.float32) for x in operands]

@@ -19,6 +19,8 @@ import jax_bwgemm as bw
 from jax_bwgemm.grouped.canonical import plan_ragged
 from jax_bwgemm.grouped.validation import Mode, as_ragged_numbers
 
+pytestmark = pytest.mark.usefixtures("dense_grouped")
+
 ROWS, E = 6, 3
 seeds = st.integers(0, 2**16)
 extents = st.sampled_from((1, 2, 3))
@@ -71,15 +73,20 @@ def operands(problem: Any, seed: int) -> tuple[Any, Any, Any]:
 def test_non_contracting_equals_lax(problem: Any, seed: int) -> None:
     lhs, rhs, sizes = operands(problem, seed)
     numbers = problem[2]
-    want = lax.ragged_dot_general(lhs, rhs, sizes, numbers)
-    assert_exact(bw.ragged_dot_general(lhs, rhs, sizes, numbers), want, f"{problem}")
-    # Matrices 1 and 2 alone: those of groups 1 and 2. Other rows are zero.
     (group,) = numbers.rhs_group_dimensions
-    some = np.take(rhs, [1, 2], group)
-    got = bw.ragged_dot_general(lhs, some, sizes, numbers, group_offset=1)
-    without = rhs * np.expand_dims(np.arange(E) > 0, [d for d in range(rhs.ndim) if d != group])
-    want = lax.ragged_dot_general(lhs, without.astype(rhs.dtype), sizes, numbers)
-    assert_exact(got, want, f"{problem}")
+    known = np.expand_dims(np.arange(E) > 0, [d for d in range(rhs.ndim) if d != group])
+
+    @jax.jit  # one compilation for all four
+    def both(a: Any, b: Any, s: Any) -> Any:
+        # Matrices 1 and 2 alone: those of groups 1 and 2. Other rows are zero.
+        some = jnp.take(b, jnp.array([1, 2]), group)
+        ours = bw.ragged_dot_general(a, b, s, numbers)
+        ours = ours, bw.ragged_dot_general(a, some, s, numbers, group_offset=1)
+        laxs = (lax.ragged_dot_general(a, x, s, numbers) for x in (b, jnp.where(known, b, 0)))
+        return ours, tuple(laxs)
+
+    for got, want in zip(*both(lhs, rhs, jnp.asarray(sizes)), strict=True):
+        assert_exact(got, want, f"{problem}")
 
 
 @settings(max_examples=16)
@@ -87,11 +94,17 @@ def test_non_contracting_equals_lax(problem: Any, seed: int) -> None:
 def test_contracting_equals_lax(problem: Any, seed: int) -> None:
     lhs, rhs, sizes = operands(problem, seed)
     numbers = problem[2]
-    want = lax.ragged_dot_general(lhs, rhs, sizes, numbers)
-    assert_exact(bw.ragged_dot_general(lhs, rhs, sizes, numbers), want, f"{problem}")
-    got = bw.ragged_dot_general(lhs, rhs, sizes, numbers, group_offset=2, num_groups=2)
-    want = np.concatenate([want[2:], np.zeros_like(want[:1])])  # there is no group 3
+
+    @jax.jit
+    def all_and_part(a: Any, b: Any, s: Any) -> Any:
+        ours = bw.ragged_dot_general(a, b, s, numbers)
+        part = bw.ragged_dot_general(a, b, s, numbers, group_offset=2, num_groups=2)
+        return ours, part, lax.ragged_dot_general(a, b, s, numbers)
+
+    got, part, want = all_and_part(lhs, rhs, jnp.asarray(sizes))
     assert_exact(got, want, f"{problem}")
+    want = np.concatenate([want[2:], np.zeros_like(want[:1])])  # there is no group 3
+    assert_exact(part, want, f"{problem}")
 
 
 @settings(max_examples=6)

@@ -21,6 +21,8 @@ from jax_bwgemm.grouped.primitive import grouped
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import GroupedSpec
 
+pytestmark = pytest.mark.usefixtures("dense_grouped")
+
 B, M, N, K, E, G, V = 3, 6, 4, 5, 2, 4, 2
 FORMS = [("rows", "n"), ("rows", "k"), ("contract", "n")]
 # Batches of lhs, rhs, sizes, offset, and whether the result is summed over the batch.
@@ -64,6 +66,14 @@ def equations(jaxpr: Any, name: str) -> Iterator[Any]:
 
 def count(jaxpr: Any, *names: str) -> int:
     return sum(len(list(equations(jaxpr, name))) for name in names)
+
+
+@pytest.mark.parametrize("form", FORMS, ids="-".join)
+@pytest.mark.parametrize("batches", BATCHES, ids=str)
+def test_the_reference_equals_a_loop(form: Any, batches: Any) -> None:
+    spec, operands = problem(form, batches, "bfloat16")
+    want = oracle.canonical(spec, *operands).astype(jnp.bfloat16)
+    assert_exact(jax.jit(grouped_reference, static_argnums=4)(*operands, spec), want)
 
 
 @pytest.mark.parametrize("form", FORMS, ids="-".join)
@@ -122,13 +132,13 @@ def mapped_oracle(spec: Any, operands: Any, axes: Any) -> np.ndarray:
 SUBSETS = [s for s in itertools.product([False, True], repeat=4) if any(s)]
 
 
-@pytest.mark.parametrize("form", FORMS, ids="-".join)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[2]], ids="-".join)
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 def test_batching_rule_for_every_subset_and_axis(form: Any, batches: Any) -> None:
     """The rule itself, over an oracle in numpy: nothing is compiled."""
     spec, operands = problem(form, batches, "float32")
     rng = np.random.default_rng(2)
-    for subset in SUBSETS + SUBSETS[-8:]:
+    for subset in SUBSETS:
         positions = [
             int(rng.integers(x.ndim + 1)) if mapped else None
             for x, mapped in zip(operands, subset, strict=True)
