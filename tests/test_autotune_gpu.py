@@ -50,6 +50,7 @@ def test_every_measured_choice_is_right_and_the_fastest_is_kept(
             grid_minor_dim=None if choice.raster_order == "heuristic" else choice.raster_order,
             grid_tile_width=choice.swizzle,
             splits=choice.splits,
+            decomposition=choice.decomposition if choice.kernel.stream_k else None,
         )
         assert_exact(bw.matmul(a, b, implementation="cutlass", config=config), exact, str(choice))
     with found:

@@ -148,6 +148,27 @@ def test_split_k(kernel: KernelInfo, splits: int) -> None:
     assert_exact(got, want.astype(np.float32).astype(got.dtype), f"{kernel.name} /{splits}")
 
 
+# (M, N, K, batch): a tile for all multiprocessors, a few, a wave and a bit, and a batch.
+SHARED = [(136, 264, 8200, 1), (1160, 1544, 4104, 1), (2056, 2312, 1032, 1), (264, 520, 2056, 3)]
+
+
+@pytest.mark.parametrize("kernel", gpu_kernels(lambda k: k.stream_k and "_kn_" in k.name))
+@pytest.mark.parametrize("shape", SHARED, ids=str)
+def test_stream_k(kernel: KernelInfo, shape: tuple[int, int, int, int]) -> None:
+    m, n, k, batch = shape
+    rng = np.random.default_rng(0)
+    a = small_integers(rng, (batch, m, k), kernel.in_dtype)
+    b = small_integers(rng, (batch, k, n), kernel.in_dtype)
+    want = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))  # exact: integers
+    ways: list[dict[str, Any]] = [{"decomposition": d} for d in ("heuristic", "stream_k")]
+    ways += [{"splits": 5}, {"decomposition": "stream_k", "grid_tile_width": 4}]
+    specs = [spec_of(kernel, **way) for way in ways]
+    for way, got in zip(
+        ways, jax.jit(lambda x, y: [gemm(x, y, s) for s in specs])(a, b), strict=True
+    ):
+        assert_exact(got, want.astype(got.dtype), f"{kernel.name} {way}")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(33, 35, 37), (1, 1, 1), (129, 1, 64), (600, 601, 602)])
 def test_unaligned_shapes_are_padded(dtype: str, shape: tuple[int, int, int]) -> None:
