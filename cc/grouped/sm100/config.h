@@ -39,7 +39,6 @@ struct DeviceType<DType::kF32> {
 constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
 constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
 constexpr int kThreads = 32 * 7;
-constexpr int kRing = 4;      // tiles that the scheduler may be ahead
 constexpr int kLanes = 128;   // rows of P in one CTA: lanes of tensor memory
 constexpr int kSwizzle = 64;  // 16-bit elements of a 128-byte swizzle line
 constexpr int kLineBytes = 128;
