@@ -143,6 +143,17 @@ def test_predictions_are_positive_and_grow_with_the_work(m: int) -> None:
         assert 0 < small <= large
 
 
-def test_every_tile_of_the_build_has_a_cost_and_no_other() -> None:
-    tiles = {(k.arch, k.tile_m, k.tile_n, k.swap_ab) for k in runtime.grouped_kernels()}
-    assert tiles == set(heuristics.COSTS)
+def test_clusters_are_launched_whole() -> None:
+    """Two CTAs side by side along N: three tiles of columns take four."""
+    spec, dims = GroupedSpec(representative=(1.0,)), GroupedDims(256, 3 * 128, 512, 1, 1)
+    for kernel in runtime.grouped_kernels():
+        if kernel.arch != "sm90" or kernel.kind != "rows" or not kernel.swap_ab:
+            continue
+        tiles = heuristics.evaluate(kernel, spec, dims, make_target("sm90")).tiles
+        assert tiles == 256 / kernel.tile_n * (4 if kernel.cluster_m == 2 else 3)
+
+
+def test_a_tile_without_a_cost_is_ranked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line added to the list needs nothing else."""
+    monkeypatch.setattr(heuristics, "COSTS", {})
+    assert choose(GroupedDims(8192, 4096, 4096, 8, 8), "sm100").kernel.arch == "sm100"

@@ -235,6 +235,7 @@ def test_config_by_name_and_by_field() -> None:
         config = bw.GroupedConfig(
             tile_m=kernel.tile_m,
             tile_n=kernel.tile_n,
+            cluster_m=kernel.cluster_m,
             swap_ab=kernel.swap_ab,
             order="vertical",
             swizzle=3,

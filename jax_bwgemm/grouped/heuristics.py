@@ -37,20 +37,22 @@ class GroupedCost(NamedTuple):
     streaming: float
 
 
-# (arch, tile_m, tile_n, swap_ab) -> cost.
+# (arch, tile_m, tile_n, cluster_m, swap_ab) -> cost.
 COSTS = {
-    ("sm90", 128, 256, True): GroupedCost(0.90, 1500, 0.85),
-    ("sm90", 128, 256, False): GroupedCost(0.90, 1500, 0.85),
-    ("sm90", 128, 128, True): GroupedCost(0.75, 1000, 0.90),
-    ("sm90", 128, 64, True): GroupedCost(0.55, 800, 0.92),
-    ("sm90", 128, 32, True): GroupedCost(0.30, 700, 0.94),
-    ("sm90", 128, 16, True): GroupedCost(0.16, 700, 0.95),
-    ("sm100", 256, 256, False): GroupedCost(0.92, 800, 0.88),
-    ("sm100", 256, 128, False): GroupedCost(0.85, 700, 0.88),
-    ("sm100", 128, 128, True): GroupedCost(0.70, 500, 0.90),
-    ("sm100", 128, 64, True): GroupedCost(0.45, 500, 0.92),
-    ("sm100", 128, 32, True): GroupedCost(0.24, 500, 0.94),
-    ("sm100", 128, 16, True): GroupedCost(0.14, 500, 0.95),
+    ("sm90", 128, 256, 2, True): GroupedCost(0.90, 1500, 0.85),
+    ("sm90", 128, 128, 2, True): GroupedCost(0.78, 1000, 0.88),
+    ("sm90", 128, 128, 1, True): GroupedCost(0.75, 1000, 0.90),
+    ("sm90", 128, 64, 1, True): GroupedCost(0.55, 800, 0.92),
+    ("sm90", 128, 32, 1, True): GroupedCost(0.30, 700, 0.94),
+    ("sm90", 128, 16, 1, True): GroupedCost(0.16, 700, 0.95),
+    ("sm90", 128, 256, 2, False): GroupedCost(0.90, 1500, 0.85),
+    ("sm100", 256, 256, 2, False): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 256, 256, 2, True): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 256, 128, 2, False): GroupedCost(0.85, 700, 0.88),
+    ("sm100", 128, 128, 1, True): GroupedCost(0.70, 500, 0.90),
+    ("sm100", 128, 64, 1, True): GroupedCost(0.45, 500, 0.92),
+    ("sm100", 128, 32, 1, True): GroupedCost(0.24, 500, 0.94),
+    ("sm100", 128, 16, 1, True): GroupedCost(0.14, 500, 0.95),
 }
 # None of these is measured: they only have to rank the tiles of one architecture.
 # For tiles not listed: the smaller, the less reuse of what was read.
@@ -153,14 +155,15 @@ def evaluate(
     kernel: GroupedKernelInfo, spec: GroupedSpec, dims: GroupedDims, target: Target
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
-    cost = COSTS.get((kernel.arch, kernel.tile_m, kernel.tile_n, kernel.swap_ab), UNKNOWN_COST)
-    sms = 2 if kernel.arch == "sm100" and kernel.cluster_m == 2 else 1  # a CTA pair
+    key = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m, kernel.swap_ab)
+    cost = COSTS.get(key, UNKNOWN_COST)
+    sms = 2 if _paired(kernel) else 1
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
     if kernel.kind == "rows":
-        along_rows, along_n = _tile_extents(kernel)
-        row_tiles = sum(_row_tiles(s, along_rows, known=spec.representative) for s in sizes)
-        tiles = row_tiles * ceil_div(dims.n, along_n) * dims.batch
+        rows, _ = _tile_extents(kernel)
+        row_tiles = sum(_row_tiles(s, rows, known=spec.representative) for s in sizes)
+        tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
         longest = macs
     else:
@@ -177,6 +180,20 @@ def evaluate(
     return Candidate(kernel, tiles, waves, max(compute, memory) + LAUNCH_CYCLES, limit)
 
 
+def _paired(kernel: GroupedKernelInfo) -> bool:
+    """Whether a tile is computed by two CTAs together."""
+    return kernel.arch == "sm100" and kernel.cluster_m == 2
+
+
+def _column_tiles(kernel: GroupedKernelInfo, n: int) -> int:
+    """Tiles along the columns of D, in whole clusters."""
+    _, columns = _tile_extents(kernel)
+    cluster = kernel.cluster_n
+    if kernel.swap_ab:
+        cluster = 1 if _paired(kernel) else kernel.cluster_m
+    return round_up(ceil_div(n, columns), cluster)
+
+
 def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
     """Extent of a tile along the rows of D and along its columns."""
     if kernel.swap_ab:
@@ -186,12 +203,13 @@ def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
 
 def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
     """Tiles of the result, whatever the sizes: at worst one part-filled for every group."""
-    along_rows, along_n = _tile_extents(kernel)
+    along_rows, _ = _tile_extents(kernel)
     if kernel.kind == "rows":
         rows = ceil_div(dims.m, along_rows) + 1 + dims.groups
     else:
-        rows = ceil_div(dims.k, along_rows) * dims.experts
-    return rows * ceil_div(dims.n, along_n) * dims.batch
+        rows = round_up(ceil_div(dims.k, along_rows), 1 if _paired(kernel) else kernel.cluster_m)
+        rows *= dims.experts
+    return rows * _column_tiles(kernel, dims.n) * dims.batch
 
 
 def _row_tiles(size: float, tile: int, *, known: object) -> float:
