@@ -108,6 +108,30 @@ def test_twenty_seeds_give_identical_results(kernel: KernelInfo) -> None:
     assert len(orders) > 10, "the seeds did not change the schedule"
 
 
+def one_per_schedule() -> tuple[KernelInfo, ...]:
+    """A kernel of each schedule; stream-K kernels have tests of their own."""
+    first: dict[tuple, KernelInfo] = {}
+    for k in one_per_tile("sm100") + one_per_tile("sm90"):
+        if not k.stream_k:
+            first.setdefault((k.schedule, k.swap_ab), k)
+    return tuple(first.values())
+
+
+@pytest.mark.parametrize("kernel", one_per_schedule(), ids=_id)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_bits_do_not_depend_on_the_seed(kernel: KernelInfo, splits: int) -> None:
+    """Every schedule over several tiles a CTA, and the sum of split K."""
+    rng = np.random.default_rng(4)
+    sizes = 2 * kernel.tile_m + 8, 2 * kernel.tile_n + 8, 6 * kernel.tile_k, 1
+    a, b = (normal(rng, s, kernel.in_dtype) for s in operand_shapes(kernel, *sizes))
+    results = []
+    for seed in range(4):
+        with emulator.configure(seed=seed, sm_count=4):
+            results.append(run_gemm(kernel, a, b, splits=splits))
+    for seed, out in enumerate(results[1:], 1):
+        assert_exact(out, results[0], f"seed {seed} against seed 0")
+
+
 def test_a_run_is_reproducible_from_its_seed() -> None:
     kernel = two_cta_kernel()
     a, b = operands(kernel, Problem(512, 256, 320))
