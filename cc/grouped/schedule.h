@@ -25,6 +25,9 @@ struct ScheduleParams {
   int32_t col_tiles;  // tiles along N, in units of a cluster
   int32_t swizzle;    // row tiles per band
   bool vertical;
+  // rows: groups from this one on have their last, partly filled row tile computed after all other
+  // tiles. Short work at the end evens out what the multiprocessors finish with.
+  int32_t defer_from = 0x7fffffff;
 };
 
 struct Tile {
@@ -56,6 +59,7 @@ class Scheduler {
       : p_(params), lane_(threadIdx.x % 32) {
     steps_per_batch_ = p_.groups / 32 + 1;  // segments 0..G: the last one is the rows of no group
     steps_ = steps_per_batch_ * p_.batch;
+    passes_ = kKind == Kind::kRows && p_.defer_from <= p_.groups ? 2 : 1;
     if (kKind == Kind::kRows && p_.vertical) BuildIndex();
     Rewind();
   }
@@ -75,7 +79,7 @@ class Scheduler {
   // 32 consecutive segments, one a lane. `before` = ahead of the step, in units of rows or row
   // tiles.
   struct Step {
-    int32_t index;         // batch * steps_per_batch + segment / 32
+    int32_t index;         // pass * steps + batch * steps_per_batch + segment / 32
     int32_t rows_before;   // of this batch element
     int32_t tiles_before;  // of all
     int32_t start, end;    // this lane's segment
@@ -99,15 +103,16 @@ class Scheduler {
     const int32_t start = __shfl_sync(kAll, step_.start, owner);
     const int32_t end = __shfl_sync(kAll, step_.end, owner);
     const int32_t tiles_end = __shfl_sync(kAll, step_.tiles_end, owner);
-    const int32_t segment_tiles = TilesOf(start, end);
+    const int32_t batch = step_.index % steps_ / steps_per_batch_;
+    const int32_t segment = (step_.index % steps_per_batch_) * 32 + owner;
+    const int32_t segment_tiles = TilesOf(start, end, segment, step_.index >= steps_);
     const int32_t before = tiles_end - segment_tiles;
     int32_t row_tile = row_index - before;
     if (!p_.vertical) {
       BandOrder(index - before * p_.col_tiles, segment_tiles, p_.col_tiles, p_.swizzle, &row_tile,
                 &col);
     }
-    const int32_t batch = step_.index / steps_per_batch_;
-    const int32_t segment = (step_.index % steps_per_batch_) * 32 + owner;
+    if (step_.index >= steps_) row_tile = (end - start) / p_.row_tile;
     const int32_t expert = segment - Offset(batch);
     Tile tile;
     tile.batch = batch;
@@ -147,15 +152,18 @@ class Scheduler {
     return min(max(p_.offset[batch * p_.offset_pitch], 0), p_.groups);
   }
 
-  __device__ int32_t TilesOf(int32_t start, int32_t end) const {
-    return (end - start + p_.row_tile - 1) / p_.row_tile;
+  __device__ int32_t TilesOf(int32_t start, int32_t end, int32_t segment, bool deferred) const {
+    const int32_t full = (end - start) / p_.row_tile;
+    const int32_t partial = (end - start) % p_.row_tile != 0;
+    const bool defers = segment >= p_.defer_from;
+    return deferred ? partial * defers : full + partial * !defers;
   }
 
   __device__ void Rewind() { Load(0, 0, 0); }
 
   // Moves to the next 32 segments; false after the last.
   __device__ bool Advance() {
-    if (step_.index + 1 >= steps_) return false;
+    if (step_.index + 1 >= steps_ * passes_) return false;
     const int32_t rows = __shfl_sync(kAll, step_.end, 31);
     const int32_t tiles = __shfl_sync(kAll, step_.tiles_end, 31);
     const bool new_batch = (step_.index + 1) % steps_per_batch_ == 0;
@@ -164,7 +172,7 @@ class Scheduler {
   }
 
   __device__ void Load(int32_t index, int32_t rows_before, int32_t tiles_before) {
-    const int32_t batch = index / steps_per_batch_;
+    const int32_t batch = index % steps_ / steps_per_batch_;
     const int32_t segment = (index % steps_per_batch_) * 32 + lane_;
     int64_t size = 0;
     if (segment < p_.groups) {
@@ -179,7 +187,8 @@ class Scheduler {
     step_.end =
         segment < p_.groups ? static_cast<int32_t>(min(end, static_cast<int64_t>(p_.m))) : p_.m;
     if (segment > p_.groups) step_.start = p_.m;
-    const int32_t tiles = kKind == Kind::kRows ? TilesOf(step_.start, step_.end) : 0;
+    const int32_t tiles =
+        kKind == Kind::kRows ? TilesOf(step_.start, step_.end, segment, index >= steps_) : 0;
     step_.tiles_end = tiles_before + static_cast<int32_t>(InclusiveSum(tiles));
   }
 
@@ -193,7 +202,7 @@ class Scheduler {
 
   // One pass over all sizes: lane i keeps the sums ahead of step i * stride_.
   __device__ void BuildIndex() {
-    stride_ = (steps_ + 31) / 32;
+    stride_ = (steps_ * passes_ + 31) / 32;
     Rewind();
     do {
       if (step_.index == lane_ * stride_) {
@@ -207,7 +216,7 @@ class Scheduler {
   // To a step at or before the one with that row tile.
   __device__ void Jump(int32_t row_index) {
     if (!p_.vertical) return Rewind();
-    const bool candidate = lane_ * stride_ < steps_ && index_tiles_ <= row_index;
+    const bool candidate = lane_ * stride_ < steps_ * passes_ && index_tiles_ <= row_index;
     const int lane = 31 - __clz(__ballot_sync(kAll, candidate));  // lane 0 always is one
     Load(lane * stride_, __shfl_sync(kAll, index_rows_, lane),
          __shfl_sync(kAll, index_tiles_, lane));
@@ -215,7 +224,7 @@ class Scheduler {
 
   ScheduleParams p_;
   int32_t lane_;
-  int32_t steps_per_batch_, steps_;
+  int32_t steps_per_batch_, steps_, passes_;
   int32_t stride_ = 1, total_tiles_ = 0;
   int32_t index_rows_ = 0, index_tiles_ = 0;
   Step step_;

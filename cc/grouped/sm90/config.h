@@ -138,6 +138,7 @@ struct Params {
   int32_t* counter;  // tiles given out beyond each cluster's first; null: in turn
   void* d_data;      // rows: for tiles that end inside the result
   int32_t m, n;
+  uint64_t p_cache_hint;  // L2 eviction priority of P
 };
 
 }  // namespace bwgemm::grouped::sm90

@@ -107,14 +107,12 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
     typename Mma<C>::Accumulator accumulator;
     if (k_blocks == 0) {
       cute::clear(accumulator);
-    } else if (C::kContract || C::kTileN <= 64 || rows > C::kTileN - 64) {
+    } else if (C::kContract || C::kTileN <= 64 || rows > 128) {
       mma.template Tile<C::kTileN>(k_blocks, tail, state, accumulator);
     } else if (rows <= 64) {  // the last tile of a group: no wider than its rows need
       mma.template Tile<Narrow<C>(64)>(k_blocks, tail, state, accumulator);
-    } else if (rows <= 128) {
-      mma.template Tile<Narrow<C>(128)>(k_blocks, tail, state, accumulator);
     } else {
-      mma.template Tile<Narrow<C>(192)>(k_blocks, tail, state, accumulator);
+      mma.template Tile<Narrow<C>(128)>(k_blocks, tail, state, accumulator);
     }
     epilogue.Tile(tile, accumulator);
   }
