@@ -145,6 +145,26 @@ def kernel_lines(every: bool) -> list[str]:
     return lines
 
 
+def grouped_kernel_lines(every: bool) -> list[str]:
+    """The table of grouped kernels: one line per tile, or per kernel."""
+    from jax_bwgemm import runtime
+
+    if every:
+        return [kernel.name for kernel in runtime.grouped_kernels()]
+    tiles: dict[tuple, list[runtime.GroupedKernelInfo]] = {}
+    for k in runtime.grouped_kernels():
+        tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k} cluster {k.cluster_m}x{k.cluster_n}"
+        tiles.setdefault((k.arch, tile, k.kind + " swapped" * k.swap_ab), []).append(k)
+    lines = []
+    for (arch, tile, kind), found in tiles.items():
+        types = sorted({f"{k.in_dtype}->{k.out_dtype}" for k in found})
+        majors = " ".join(sorted({k.rhs_major for k in found}))
+        lines.append(
+            f"{arch} {tile} {kind}: {len(found)} kernels, {', '.join(types)}, rhs majors {majors}"
+        )
+    return lines
+
+
 def run(args: argparse.Namespace) -> int:
     """Prints the report; always 0."""
     from jax_bwgemm import runtime
@@ -157,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
             "devices": devices(),
             "build": build(),
             "kernels": [dataclasses.asdict(kernel) for kernel in runtime.kernels()],
+            "grouped_kernels": [dataclasses.asdict(k) for k in runtime.grouped_kernels()],
             "examples": examples,
         }
         print(json.dumps(report, indent=1))
@@ -178,6 +199,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"  emulator           {'not built' if emulated is None else f'{emulated} kernels'}")
     print(f"Kernels ({len(runtime.kernels())})")
     for line in kernel_lines(args.kernels):
+        print(f"  {line}")
+    print(f"Grouped kernels ({len(runtime.grouped_kernels())})")
+    for line in grouped_kernel_lines(args.kernels):
         print(f"  {line}")
     print("What would run")
     # Where there is no GPU, what one would run is the more interesting answer.
