@@ -19,12 +19,19 @@ import report
 Key = tuple[str, str, str]
 
 
+def problem(row: dict) -> Key:
+    """What identifies a row's problem: the shape (after its mode, if it has one) and the types."""
+    if row["record"] == "grouped":
+        return f"{row['mode']} {row['shape']}", row["dtype"], row["dtype"]
+    return row["shape"], row["dtype"], row["out_dtype"]
+
+
 def medians(rows: Sequence[dict], impl: str, min_m: int = 1, tag: str | None = None) -> dict:
-    """Median time of every measured shape of one column, by (shape, dtype, out_dtype)."""
+    """Median time of every measured problem of one column, by `problem`."""
     return {
-        (r["shape"], r["dtype"], r["out_dtype"]): r["median_us"]
+        problem(r): r["median_us"]
         for r in rows
-        if r["record"] == "gemm"
+        if r["record"] in ("gemm", "grouped")
         and r["impl"] == impl
         and r["status"] == "ok"
         and r["m"] >= min_m
@@ -49,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n", 1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("base", help="JSON lines of bench_gemm.py")
+    parser.add_argument("base", help="JSON lines of bench_gemm.py or bench_grouped.py")
     parser.add_argument("new", nargs="?", help="a second file to hold against the first")
     parser.add_argument("--impl", default="bwgemm", help="the column looked at")
     parser.add_argument("--against", metavar="IMPL", help="with one file: the peer column")
