@@ -86,8 +86,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     GroupedGemmKernel(const __grid_constant__ Params params) {
 #if defined(CUTE_ARCH_TCGEN05_TMEM_ENABLED)
   extern __shared__ uint8_t raw[];
-  auto& shared = *reinterpret_cast<typename C::Shared*>((reinterpret_cast<uintptr_t>(raw) + 1023) /
-                                                        1024 * 1024);
+  // By pointer arithmetic: the compiler must still see that it is shared memory.
+  auto& shared = *reinterpret_cast<typename C::Shared*>(
+      raw + (1024 - cute::cast_smem_ptr_to_uint(raw) % 1024) % 1024);
   const int warp = cutlass::canonical_warp_idx_sync();
   const uint32_t cta_rank = C::kCtas == 1 ? 0 : cute::block_rank_in_cluster();
   std::conditional_t<C::kCtas == 2, cute::TMEM::Allocator2Sm, cute::TMEM::Allocator1Sm> allocator;
