@@ -35,7 +35,8 @@ def tuned_for(problem: ProblemKey, device: TunedDevice = H200, **changes: Any) -
     target = Target(device.arch, device.sm_count)
     spec = search_space.spec_of(problem)
     ranked, _ = heuristics.rank(runtime.kernels(), spec, problem.in_dtype, problem.dims, target)
-    return TuningTable(device, {problem: entry_for(ranked[-1].kernel.name, **changes)})
+    last = [c.kernel.name for c in ranked if not c.kernel.stream_k][-1]
+    return TuningTable(device, {problem: entry_for(last, **changes)})
 
 
 def explained(m: int, n: int, k: int) -> bw.gemm.explain.Explanation:
