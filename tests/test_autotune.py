@@ -176,7 +176,7 @@ def test_the_heuristics_choice_comes_first_and_nothing_twice(sizes: Any, arch: s
     assert choices[0].kernel.name == want.kernel
     assert (choices[0].raster_order, choices[0].swizzle) == (want.raster_order, want.swizzle)
     assert 1 < len(choices) <= 12
-    assert len({(c.kernel, c.splits) for c in choices}) == len(choices)
+    assert len({(c.kernel, c.splits, c.decomposition) for c in choices}) == len(choices)
     fits = heuristics.rank(runtime.kernels(), search_space.spec_of(problem), "bfloat16",
                            problem.dims, target)[0]  # fmt: skip
     assert {c.kernel for c in choices} <= {c.kernel for c in fits}
