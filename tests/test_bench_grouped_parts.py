@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulator_cases import requires_emulator
 
 import jax_bwgemm
 
@@ -231,17 +232,17 @@ def test_the_choice_is_read_from_the_program():
     assert grouped_candidates.chosen("dot(a, b)") == {"kernel": None}
 
 
-def test_the_choice_of_the_emulated_kernels(problem):
-    from jax_bwgemm import runtime
-
-    if not runtime.emulated_grouped_kernels():
-        pytest.skip("the emulator was not built with grouped kernels")
+@pytest.mark.parametrize(
+    "arch",
+    [pytest.param("sm90", marks=requires_emulator), pytest.param("sm100", marks=requires_emulator)],
+)
+def test_the_choice_of_the_emulated_kernels(arch, problem):
     import grouped_candidates
 
     operands = _operands(problem, "forward")
-    with jax_bwgemm.config.target("sm100"):
+    with jax_bwgemm.config.target(arch):
         candidate = grouped_candidates.bwgemm(problem, "forward", operands, "emulator")
-    assert candidate.info["kernel"].startswith("sm100_grouped_rows_bf16_bf16_kn_")
+    assert candidate.info["kernel"].startswith(f"{arch}_grouped_rows_bf16_bf16_kn_")
     assert _off(problem, "forward", candidate, operands) <= 1
 
 

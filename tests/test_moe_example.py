@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numerics
 import numpy as np
 import pytest
+from emulator_cases import requires_emulator
 from jax.sharding import Mesh
 from jax.test_util import check_grads
 
@@ -257,13 +258,11 @@ def test_runs_as_a_script_from_elsewhere(tmp_path):
     assert "--implementation" in done.stdout
 
 
-def test_the_emulated_kernels_run_the_layer(capsys):
-    from jax_bwgemm import runtime
-
-    if not runtime.emulated_grouped_kernels():
-        pytest.skip("the emulator was not built with grouped kernels")
+@pytest.mark.parametrize("arch", [pytest.param("sm100", marks=requires_emulator)])
+def test_the_emulated_kernels_run_the_layer(arch, capsys):
     import moe
 
     argv = ["--check", "--implementation", "emulator", "--batch", "8", "--width", "16"]
-    assert moe.main([*argv, "--hidden", "16", "--experts", "4"]) == 0
+    with jax_bwgemm.config.target(arch):
+        assert moe.main([*argv, "--hidden", "16", "--experts", "4"]) == 0
     assert ": ok" in capsys.readouterr().out
