@@ -27,25 +27,36 @@ def row_extent(kernel: Any) -> int:
     return kernel.tile_n if kernel.swap_ab else kernel.tile_m
 
 
-# M, N, K, G and the rows of a tile that fit: large tiles for large groups, else the smallest tile
-# that holds a group.
-SHAPES = [
-    (8192, 14336, 4096, 8, {256}),
-    (8192, 4096, 14336, 8, {256}),
-    (32768, 4096, 7168, 4, {256}),
-    (65536, 1536, 2048, 128, {128, 256}),
-    (4096, 2048, 7168, 64, {64, 128}),
-    (512, 2048, 7168, 64, {16}),
-    (64, 2048, 7168, 64, {16}),
-]
+def extents(arch: str) -> list[int]:
+    """Rows that the tiles of an architecture have, in order."""
+    table = runtime.grouped_kernels()
+    return sorted({row_extent(k) for k in table if (k.arch, k.kind) == (arch, "rows")})
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tile_of_rows_follows_the_size_of_the_groups(arch: str, shape: Any) -> None:
-    m, n, k, groups, extents = shape
+@pytest.mark.parametrize(
+    "shape",
+    [(8192, 14336, 4096, 8), (8192, 4096, 14336, 8), (32768, 4096, 7168, 4)],
+    ids=str,
+)
+def test_large_groups_have_the_largest_tile(arch: str, shape: Any) -> None:
+    m, n, k, groups = shape
     selected = choose(GroupedDims(m, n, k, groups, groups), arch)
-    assert row_extent(selected.kernel) in extents, selected.reason
+    assert row_extent(selected.kernel) == extents(arch)[-1], selected.reason
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("m", [64, 512])
+def test_groups_of_a_few_rows_have_the_smallest_tile(arch: str, m: int) -> None:
+    selected = choose(GroupedDims(m, 2048, 7168, 64, 64), arch)
+    assert row_extent(selected.kernel) == extents(arch)[0], selected.reason
+    assert selected.kernel.swap_ab
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_groups_in_between_have_a_tile_in_between(arch: str) -> None:
+    selected = choose(GroupedDims(4096, 2048, 7168, 64, 64), arch)
+    assert extents(arch)[0] < row_extent(selected.kernel) < extents(arch)[-1], selected.reason
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -53,8 +64,8 @@ def test_representative_sizes_override_the_mean(arch: str) -> None:
     """63 empty groups and one with all rows are one large matrix, not 64 small ones."""
     dims = GroupedDims(4096, 4096, 4096, 64, 64)
     one_hot = GroupedSpec(representative=(1.0, *[0.0] * 63))
-    assert row_extent(choose(dims, arch, one_hot).kernel) == 256
-    assert row_extent(choose(dims, arch).kernel) < 256
+    assert row_extent(choose(dims, arch, one_hot).kernel) == extents(arch)[-1]
+    assert row_extent(choose(dims, arch).kernel) < extents(arch)[-1]
     assert "64 rows per group expected" in choose(dims, arch, one_hot).reason
     assert "64 rows per group assumed" in choose(dims, arch).reason
 
@@ -93,10 +104,11 @@ def test_the_order_of_the_table_does_not_matter() -> None:
 
 def test_configuration_decides_within_the_table() -> None:
     dims = GroupedDims(8192, 4096, 4096, 8, 8)
-    spec = GroupedSpec(config=bw.GroupedConfig(tile_n=16, order="vertical", swizzle=5))
+    name = next(k.name for k in runtime.grouped_kernels() if "sm100_grouped_rows_bf16" in k.name)
+    spec = GroupedSpec(config=bw.GroupedConfig(kernel=name, order="vertical", swizzle=5))
     selected = choose(dims, "sm100", spec)
-    assert (selected.kernel.tile_n, selected.order, selected.swizzle) == (16, "vertical", 5)
-    assert selected.reason.startswith("chosen by GroupedConfig(tile_n=16, ")
+    assert (selected.kernel.name, selected.order, selected.swizzle) == (name, "vertical", 5)
+    assert selected.reason.startswith(f"chosen by GroupedConfig(kernel='{name}', ")
     some = GroupedSpec(config=bw.GroupedConfig(swap_ab=True))
     assert choose(dims, "sm100", some).reason.startswith("chosen by the heuristic within Grouped")
 
@@ -110,7 +122,7 @@ def test_reasons_when_nothing_fits() -> None:
     got = heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm100"), one)
     assert got == f"no kernel for sm100 fits ({one[0].name}: for sm90)"
     huge = GroupedDims(2**31 - 8, 2**31 - 8, 64, 8, 8)
-    spec = GroupedSpec(config=bw.GroupedConfig(tile_n=16))
+    spec = GroupedSpec(config=bw.GroupedConfig(swap_ab=True))
     assert "tiles are more than 1073741824" in choose(huge, "sm90", spec)
 
 
