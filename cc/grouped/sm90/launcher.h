@@ -109,7 +109,8 @@ struct Launcher {
     const int clusters = static_cast<int>(std::min<int64_t>(tiles, p.sm_count / C::kCluster));
     if (tiles > clusters) {
       params.counter = static_cast<int32_t*>(workspace);
-      BWGEMM_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(params.counter, 0, sizeof(int32_t), stream));
+      ClearCounterKernel<<<1, 1, 0, stream>>>(params.counter);
+      BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetLastError());
     }
 
     cudaLaunchAttribute cluster{};
