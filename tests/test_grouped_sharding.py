@@ -276,6 +276,36 @@ def test_explicit_mesh_axes(cpu_devices: list[jax.Device], name: str) -> None:
     assert forward.sharding.spec == P(entry, columns)
 
 
+@pytest.mark.parametrize(
+    ("out_spec", "expected"), [((), {"all-reduce": 1}), (("x",), {"reduce-scatter": 1})]
+)
+def test_out_sharding(cpu_devices: list[jax.Device], out_spec: Any, expected: Any) -> None:
+    """The contracted dimension sharded in both operands: only the user knows what they want."""
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        args = place(mesh, LHS, (None, "x")), place(mesh, RHS, (None, "x")), place(mesh, SIZES, ())
+        f = functools.partial(bw.ragged_dot, out_sharding=P(*out_spec))
+        out, found = compile_and_run(lambda *a: f(*a), *args)
+        assert jax.typeof(out).sharding.spec == P(*out_spec, *[None] * (2 - len(out_spec)))
+        pullback = jax.jit(lambda a, b, s: jax.vjp(lambda x, y: f(x, y, s), a, b)[1](f(a, b, s)))
+        back = pullback(*args)
+    assert_exact(out, expected_out())
+    assert found == expected
+    for gradient, operand in zip(back, args, strict=False):
+        assert jax.typeof(gradient).sharding.spec == jax.typeof(operand).sharding.spec
+
+
+def test_out_sharding_of_a_batch_that_would_merge(cpu_devices: list[jax.Device]) -> None:
+    """Heads and rows of the result merge in the kernel: replicated there, sharded afterwards."""
+    numbers = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((), ())), (0,), (0,))
+    lhs = values((M, 2, K))
+    with jax.set_mesh(mesh_of(cpu_devices, AxisType.Explicit)):
+        f = functools.partial(bw.ragged_dot_general, ragged_dot_dimension_numbers=numbers)
+        out = jax.jit(functools.partial(f, out_sharding=P("x", "y")))(lhs, RHS, SIZES)
+        assert jax.typeof(out).sharding.spec == P("x", "y", None)
+    assert_exact(out, np.stack([expected_out(lhs[:, i]) for i in range(2)], 1))
+
+
 def test_the_loop_of_xla_is_partitioned_too(mesh: Any) -> None:
     """Types without kernels: the same rules, so the loop never sees a sharded array."""
     lhs, rhs = LHS.astype(np.float32), RHS.astype(np.float32)

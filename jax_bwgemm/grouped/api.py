@@ -1,9 +1,7 @@
-"""The public functions: validate, canonicalise, then one canonical grouped GEMM."""
+"""The public functions: validate and normalise the arguments."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,15 +11,13 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm.config import Target, explicit_target
+from jax_bwgemm.config import explicit_target
 from jax_bwgemm.gemm.api import dot_general
 from jax_bwgemm.gemm.support import as_implementations, log_once, refusal_error
-from jax_bwgemm.gemm.validation import DimensionNumbers, as_array
-from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
+from jax_bwgemm.gemm.validation import as_array
+from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig, as_grouped_config
-from jax_bwgemm.grouped.groups import as_int32
-from jax_bwgemm.grouped.primitive import grouped
-from jax_bwgemm.grouped.spec import GroupedSpec, dot_dtype
+from jax_bwgemm.grouped.spec import dot_dtype
 from jax_bwgemm.grouped.validation import (
     Mode,
     as_experts,
@@ -39,23 +35,6 @@ from jax_bwgemm.grouped.validation import (
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """Everything static about a call, normalised and hashable."""
-
-    mode: Mode
-    numbers: DimensionNumbers
-    ragged: int
-    group: int | None
-    experts: int
-    out_dtype: str
-    precision: Any
-    implementations: tuple[str, ...]
-    config: GroupedConfig | None
-    representative: tuple[float, ...] | None
-    target: Target | None
-
-
 def ragged_dot(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -64,6 +43,7 @@ def ragged_dot(
     preferred_element_type: DTypeLike | None = None,
     group_offset: ArrayLike | None = None,
     *,
+    out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: GroupedConfig | str | None = None,
     representative_group_sizes: Sequence[int] | None = None,
@@ -85,6 +65,8 @@ def ragged_dot(
         preferred_element_type: Type of the result; None means the operands' promoted type.
         group_offset: Integer scalar: ``rhs[e]`` is the matrix of group ``group_offset + e``. Rows
             of other groups give zeros. One on the device is clamped into [0, G].
+        out_sharding: As in `jax.lax.ragged_dot`, for meshes with explicit axes. Only needed where
+            the contracted dimension is sharded in both operands.
         implementation: ``"cutlass"``, ``"emulator"``, ``"xla"``, a sequence of these tried in
             order, or None: cutlass where device and problem are supported, otherwise xla, with
             the reason logged once (logger ``jax_bwgemm``, INFO).
@@ -105,7 +87,7 @@ def ragged_dot(
     """
     lhs, rhs = as_array("ragged_dot", "lhs", lhs), as_array("ragged_dot", "rhs", rhs)
     check_ragged_dot(lhs.shape, rhs.shape)
-    return _call(
+    return _ragged(
         "ragged_dot",
         lhs,
         rhs,
@@ -115,6 +97,7 @@ def ragged_dot(
         preferred_element_type,
         group_offset,
         None,
+        out_sharding,
         implementation,
         config,
         representative_group_sizes,
@@ -131,6 +114,7 @@ def ragged_dot_general(
     group_offset: ArrayLike | None = None,
     *,
     num_groups: int | None = None,
+    out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: GroupedConfig | str | None = None,
     representative_group_sizes: Sequence[int] | None = None,
@@ -155,6 +139,7 @@ def ragged_dot_general(
             result belongs to group ``group_offset + e``.
         num_groups: With a contracting ragged dimension: how many groups the result has. None means
             all G. Elements that belong to no group are zero.
+        out_sharding: As in `ragged_dot`.
         implementation: As in `ragged_dot`.
         config: As in `ragged_dot`.
         representative_group_sizes: As in `ragged_dot`.
@@ -169,7 +154,7 @@ def ragged_dot_general(
             argument that has no meaning in the mode.
     """
     name = "ragged_dot_general"
-    return _call(
+    return _ragged(
         name,
         as_array(name, "lhs", lhs),
         as_array(name, "rhs", rhs),
@@ -179,13 +164,14 @@ def ragged_dot_general(
         preferred_element_type,
         group_offset,
         num_groups,
+        out_sharding,
         implementation,
         config,
         representative_group_sizes,
     )
 
 
-def _call(
+def _ragged(
     function: str,
     lhs: jax.Array,
     rhs: jax.Array,
@@ -195,6 +181,7 @@ def _call(
     preferred_element_type: DTypeLike | None,
     group_offset: ArrayLike | None,
     num_groups: int | None,
+    out_sharding: Any,
     implementation: str | Sequence[str] | None,
     config: GroupedConfig | str | None,
     representative_group_sizes: Sequence[int] | None,
@@ -213,6 +200,7 @@ def _call(
             ragged_numbers,
             precision=precision,
             preferred_element_type=preferred_element_type,
+            out_sharding=out_sharding,
         )
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
     check_sizes(
@@ -234,6 +222,7 @@ def _call(
             numbers,
             precision=precision,
             preferred_element_type=preferred_element_type,
+            out_sharding=out_sharding,
             implementation=implementation,
         )
     groups = sizes.shape[-1]
@@ -245,7 +234,7 @@ def _call(
     representative = as_representative(
         function, representative_group_sizes, groups, lhs.shape[ragged]
     )
-    call = _Call(
+    call = RaggedCall(
         mode,
         numbers,
         ragged,
@@ -253,12 +242,13 @@ def _call(
         as_experts(function, num_groups, groups) if group is None else rhs.shape[group],
         dot_dtype(lhs.dtype, rhs.dtype, preferred_element_type, precision).name,
         precision,
+        out_sharding,
         implementations,
         config,
         representative,
         explicit_target(),
     )
-    return _run(lhs, rhs, sizes, jnp.asarray(group_offset), call)
+    return run(lhs, rhs, sizes, jnp.asarray(group_offset), call)
 
 
 def _symbolic(
@@ -284,93 +274,3 @@ def _symbolic(
         raise NotImplementedError(f"{what} cannot have a group_offset")
     log_once(f"{what}: using jax.lax.{function}, because a kernel is selected by sizes")
     return True
-
-
-# Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
-
-
-@functools.partial(jax.jit, static_argnums=(4,), inline=True)
-def _run(
-    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array, call: _Call
-) -> jax.Array:
-    plan = plan_ragged(
-        call.mode, lhs.shape, rhs.shape, call.numbers, call.ragged, call.group, call.experts
-    )
-    spec = GroupedSpec(
-        kind="rows" if call.mode is Mode.ROWS else "contract",
-        rhs_major=plan.rhs_major,
-        out_dtype=call.out_dtype,
-        experts=0 if call.mode is Mode.ROWS else call.experts,
-        implementations=call.implementations,
-        config=call.config,
-        precision=call.precision,
-        target=call.target,
-        representative=call.representative,
-    )
-    sizes = as_int32(sizes)
-    if plan.inner != 1:  # every ragged row stands for that many rows
-        sizes = jnp.clip(sizes, 0, plan.ragged) * plan.inner
-    offset = as_int32(offset)[None]
-    canonical = _rows if call.mode is Mode.ROWS else _contract
-    out = canonical(_apply(plan.lhs, lhs), _apply(plan.rhs, rhs), sizes, offset, plan, spec)
-    return _apply(plan.out, out)
-
-
-def _rows(
-    lhs: jax.Array,
-    rhs: jax.Array,
-    sizes: jax.Array,
-    offset: jax.Array,
-    plan: RaggedPlan,
-    spec: GroupedSpec,
-) -> jax.Array:
-    """[b, x, rows, k] and matrices that depend on b only: b or x is the batch, or x is mapped."""
-    if 1 in (plan.batch, plan.outer):
-        batch = plan.batch * plan.outer
-        return grouped(_merge(lhs), rhs, _sizes(sizes, batch), offset, spec)
-    split = _sizes(sizes, plan.batch, plan.outer)
-    mapped = jax.vmap(
-        lambda a, s: grouped(a, rhs, s, offset, spec),
-        in_axes=(1, 1 if split.ndim == 3 else None),
-        out_axes=1,
-    )
-    return mapped(lhs, split)
-
-
-def _contract(
-    lhs: jax.Array,
-    rhs: jax.Array,
-    sizes: jax.Array,
-    offset: jax.Array,
-    plan: RaggedPlan,
-    spec: GroupedSpec,
-) -> jax.Array:
-    """[b, x, rows, m] and [b, x, rows, n]: b is the batch, x one that is summed; or b is mapped."""
-    if plan.outer != 1:
-        spec = dataclasses.replace(spec, reduce_batch=True)
-    if 1 in (plan.batch, plan.outer):
-        batch = plan.batch * plan.outer
-        return grouped(_merge(lhs), _merge(rhs), _sizes(sizes, batch), offset, spec)
-    split = _sizes(sizes, plan.batch, plan.outer)
-    mapped = jax.vmap(
-        lambda a, b, s: grouped(a, b, s, offset, spec),
-        in_axes=(0, 0, 0 if split.ndim == 3 else None),
-    )
-    return mapped(lhs, rhs, split)
-
-
-def _merge(x: jax.Array) -> jax.Array:
-    """Merges b and x, one of which is 1."""
-    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
-
-
-def _sizes(sizes: jax.Array, *batch: int) -> jax.Array:
-    """Group sizes with their batch dimensions merged; with a batch of 1 if they are shared."""
-    return sizes[None] if sizes.ndim == 1 else sizes.reshape(*batch, sizes.shape[-1])
-
-
-def _apply(arrangement: Arrangement, x: jax.Array) -> jax.Array:
-    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
-    if arrangement.perm is not None:
-        x = x.reshape(arrangement.squeezed).transpose(arrangement.perm)
-    return x if x.shape == arrangement.shape else x.reshape(arrangement.shape)

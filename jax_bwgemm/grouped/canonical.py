@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -48,6 +49,8 @@ class RaggedPlan:
         rhs: To [b, e, k, n] or [b, e, n, k]; in mode contract [b, x, rows, n].
         rhs_major: ``"n"`` or ``"k"``: which of these.
         out: From [b, x, rows, n]; in mode contract from [b, e, m, n].
+        out_groups: The result's dimensions that b and x, rows and n stand for; in mode contract
+            b, e, m and n.
         batch: Product of b.
         outer: Product of x.
         inner: Product of y.
@@ -58,6 +61,7 @@ class RaggedPlan:
     rhs: Arrangement
     rhs_major: str
     out: Arrangement
+    out_groups: tuple[Shape, ...]
     batch: int
     outer: int
     inner: int
@@ -121,6 +125,12 @@ def _pair_orders(
     return [(tuple(a for a, _ in order), tuple(b for _, b in order)) for order in orders]
 
 
+def _consecutive(*counts: int) -> tuple[Shape, ...]:
+    """Dimensions 0, 1, ... in groups of that many."""
+    ends = list(itertools.accumulate(counts))
+    return tuple(tuple(range(end - n, end)) for n, end in zip(counts, ends, strict=True))
+
+
 def _sizes(shape: Shape, dims: Iterable[int]) -> Shape:
     return tuple(shape[d] for d in dims)
 
@@ -135,6 +145,7 @@ def _rows_plans(
     # The result has the dimensions b, m, n of lax, and m is x, r, y: nothing moves.
     shape = (*_sizes(lhs, lhs_batch), *_sizes(lhs, free), *_sizes(rhs, n))
     out = Arrangement(shape, None, shape)
+    groups = _consecutive(len(lhs_batch) + len(x), 1 + len(y), len(n))
     plans = []
     for lhs_k, rhs_k in _pair_orders(lhs_contract, rhs_contract):
         for major, inner in (("n", (rhs_k, n)), ("k", (n, rhs_k))):
@@ -144,6 +155,7 @@ def _rows_plans(
                     arrange(rhs, (rhs_batch, (group,), *inner)),
                     major,
                     out,
+                    groups,
                     math.prod(_sizes(lhs, lhs_batch)),
                     math.prod(_sizes(lhs, x)),
                     math.prod(_sizes(lhs, y)),
@@ -168,6 +180,8 @@ def _contract_plans(
     rank = len(batch)
     order = (rank, *range(rank), *range(rank + 1, len(canonical)))
     moved = arrange(canonical, [(d,) for d in order])
+    e, b, *outer = _consecutive(1, rank, len(m), len(n))
+    groups = (b, e, *outer)
     plans = []
     for lhs_y, rhs_y in _pair_orders(lhs_contract[at + 1 :], rhs_contract[at + 1 :]):
         plans.append(
@@ -176,6 +190,7 @@ def _contract_plans(
                 arrange(rhs, (rhs_batch, x[1], (rows[1], *rhs_y), n)),
                 "n",
                 moved,
+                groups,
                 math.prod(batch),
                 math.prod(_sizes(lhs, x[0])),
                 math.prod(_sizes(lhs, lhs_y)),
