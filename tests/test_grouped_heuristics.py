@@ -102,6 +102,15 @@ def test_the_order_of_the_table_does_not_matter() -> None:
         assert heuristics.select(GroupedSpec(), "bfloat16", dims, target, table).kernel == first
 
 
+def test_at_equal_cost_operands_are_swapped() -> None:
+    same = [k for k in runtime.grouped_kernels() if "sm100_grouped_rows_bf16_bf16_kn_" in k.name]
+    pair = [k for k in same if (k.tile_m, k.tile_n) == (256, 256)]
+    assert {k.swap_ab for k in pair} == {False, True}
+    for table in (pair, pair[::-1]):
+        dims, target = GroupedDims(8192, 4096, 4096, 8, 8), make_target("sm100")
+        assert heuristics.select(GroupedSpec(), "bfloat16", dims, target, table).kernel.swap_ab
+
+
 def test_configuration_decides_within_the_table() -> None:
     dims = GroupedDims(8192, 4096, 4096, 8, 8)
     name = next(k.name for k in runtime.grouped_kernels() if "sm100_grouped_rows_bf16" in k.name)

@@ -255,12 +255,14 @@ def rank(
     return usable, rejected
 
 
-def _order(candidate: Candidate) -> tuple[float, float, str]:
+def _order(candidate: Candidate) -> tuple[float, float, bool, str]:
     return (
         # The shorter predicted time wins.
         candidate.cycles,
         # At equal time (bound by memory), fewer and larger tiles: they read less.
         candidate.tiles,
+        # Then swapped operands: their MMAs are only as wide as a tile has rows.
+        not candidate.kernel.swap_ab,
         # Then the name, so that the order of the table does not matter.
         candidate.kernel.name,
     )
