@@ -70,8 +70,9 @@ SPLITS = (2, 3, 4, 6, 7, 8, 12, 16, 32)
 REDUCTION_CYCLES = 3700
 REDUCTION_BYTES_PER_CYCLE = 3200
 # Stream-K: counters are cleared before the launch, and each further part of a tile is written to L2
-# and read by the next one's CTA while that waits (bytes per cycle of one multiprocessor). Fitted to 102
-# launches on an H200 (mean error 2.4 %); the margin keeps ties with the kernels that need no second.
+# and read by the next one's CTA while that waits (bytes per cycle of one multiprocessor). Fitted to
+# 102 launches on an H200 (mean error 2.4 %); the margin leaves ties to the kernels without a second
+# launch.
 STREAM_K_CYCLES = 6000
 STREAM_K_BYTES_PER_CYCLE = 60
 STREAM_K_MARGIN = 1.02

@@ -40,11 +40,8 @@ class GroupedCost(NamedTuple):
 # (arch, tile_m, tile_n, cluster_m, swap_ab) -> cost.
 COSTS = {
     ("sm90", 128, 256, 2, True): GroupedCost(0.90, 1500, 0.85),
-    ("sm90", 128, 128, 2, True): GroupedCost(0.78, 1000, 0.88),
     ("sm90", 128, 128, 1, True): GroupedCost(0.75, 1000, 0.90),
-    ("sm90", 128, 64, 1, True): GroupedCost(0.55, 800, 0.92),
     ("sm90", 128, 32, 1, True): GroupedCost(0.30, 700, 0.94),
-    ("sm90", 128, 16, 1, True): GroupedCost(0.16, 700, 0.95),
     ("sm90", 128, 256, 2, False): GroupedCost(0.90, 1500, 0.85),
     ("sm100", 256, 256, 2, False): GroupedCost(0.92, 800, 0.88),
     ("sm100", 256, 256, 2, True): GroupedCost(0.92, 800, 0.88),
@@ -54,7 +51,8 @@ COSTS = {
     ("sm100", 128, 32, 1, True): GroupedCost(0.24, 500, 0.94),
     ("sm100", 128, 16, 1, True): GroupedCost(0.14, 500, 0.95),
 }
-# None of these is measured: they only have to rank the tiles of one architecture.
+# They only have to rank the tiles of one architecture. SM90: the ranking agrees with an H200 on the six
+# problems of benchmarks/grouped_problems.py; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
 # Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
