@@ -51,8 +51,8 @@ COSTS = {
     ("sm100", 128, 32, 1, True): GroupedCost(0.24, 500, 0.94),
     ("sm100", 128, 16, 1, True): GroupedCost(0.14, 500, 0.95),
 }
-# They only have to rank the tiles of one architecture. SM90: the ranking agrees with an H200 on the six
-# problems of benchmarks/grouped_problems.py; SM100: assumed.
+# They only have to rank the tiles of one architecture. SM90: the ranking agrees with an H200 on the
+# six problems of benchmarks/grouped_problems.py; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
 # Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
