@@ -45,11 +45,8 @@ COSTS = {
     ("sm90", 128, 256, 2, False): GroupedCost(0.90, 1500, 0.85),
     ("sm100", 256, 256, 2, False): GroupedCost(0.92, 800, 0.88),
     ("sm100", 256, 256, 2, True): GroupedCost(0.92, 800, 0.88),
-    ("sm100", 256, 128, 2, False): GroupedCost(0.85, 700, 0.88),
     ("sm100", 128, 128, 1, True): GroupedCost(0.70, 500, 0.90),
-    ("sm100", 128, 64, 1, True): GroupedCost(0.45, 500, 0.92),
     ("sm100", 128, 32, 1, True): GroupedCost(0.24, 500, 0.94),
-    ("sm100", 128, 16, 1, True): GroupedCost(0.14, 500, 0.95),
 }
 # They only have to rank the tiles of one architecture. SM90: the ranking agrees with an H200 on the
 # six problems of benchmarks/grouped_problems.py; SM100: assumed.
