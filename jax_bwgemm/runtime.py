@@ -83,6 +83,7 @@ class GroupedKernelInfo:
         cluster_n: CTAs of a cluster along N.
         swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
             of D and ``tile_n`` along its ragged rows.
+        schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm`` (sm100).
         stages: Depth of the mainloop pipeline.
         alignment_bytes: Required multiple of every operand's contiguous extent.
     """
@@ -99,6 +100,7 @@ class GroupedKernelInfo:
     cluster_m: int
     cluster_n: int
     swap_ab: bool
+    schedule: str
     stages: int
     alignment_bytes: int
 

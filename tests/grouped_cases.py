@@ -25,8 +25,8 @@ def one_per_line() -> tuple[GroupedKernelInfo, ...]:
     """One kernel of each line of grouped.def; types and majors differ from line to line."""
     lines: dict[tuple[object, ...], list[GroupedKernelInfo]] = {}
     for k in emulated():
-        key = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n, k.swap_ab)
-        lines.setdefault(key, []).append(k)
+        tile = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n)
+        lines.setdefault((*tile, k.swap_ab, k.schedule), []).append(k)
     return tuple(kernels[i % len(kernels)] for i, kernels in enumerate(lines.values()))
 
 

@@ -10,7 +10,16 @@ from jax_bwgemm.runtime import GroupedKernelInfo
 
 GROUPED_DEF = Path(__file__).parent.parent / "cc" / "grouped" / "grouped.def"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_LINE = r"^GROUPED_(ROWS|CONTRACT)(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
+_LINE = (
+    r"^GROUPED_(ROWS|CONTRACT)(_SWAP_AB)?(_PINGPONG)?"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
+)
+
+
+def _schedule(arch: str, cluster_m: int, pingpong: bool) -> str:
+    if arch == "sm100":
+        return "2sm" if cluster_m == 2 else "1sm"
+    return "pingpong" if pingpong else "cooperative"
 
 
 @functools.cache
@@ -19,7 +28,8 @@ def described_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
     return tuple(
         GroupedKernelInfo(
             f"{arch}_grouped_{kind.lower()}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}"
-            + ("_swap" if swap else ""),
+            + ("_swap" if swap else "")
+            + ("_pingpong" if pingpong else ""),
             arch,
             kind.lower(),
             _DTYPES[in_name],
@@ -27,10 +37,11 @@ def described_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
             majors[1],
             *map(int, (tm, tn, tk, cm, cn)),
             swap_ab=bool(swap),
+            schedule=_schedule(arch, int(cm), bool(pingpong)),
             stages=4,
             alignment_bytes=16,
         )
-        for kind, swap, arch, tm, tn, tk, cm, cn in re.findall(
+        for kind, swap, pingpong, arch, tm, tn, tk, cm, cn in re.findall(
             _LINE, GROUPED_DEF.read_text(), re.MULTILINE
         )
         for in_name in ("bf16", "f16")

@@ -20,7 +20,9 @@ def test_one_line_per_tile(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys)
     table = runtime.grouped_kernels()
     assert f"Grouped kernels ({len(table)})\n" in text
-    tiles = {(k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab) for k in table}
+    tiles = {
+        (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab, k.schedule) for k in table
+    }
     lines = info.grouped_kernel_lines(False)
     assert all(f"  {line}\n" in text for line in lines)
     assert len(lines) == len(tiles)

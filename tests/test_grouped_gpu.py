@@ -31,7 +31,7 @@ def gpu_kernels(each_line: bool = False) -> list[Any]:
     if each_line:
         lines: dict[tuple, list[GroupedKernelInfo]] = {}
         for k in found:
-            key = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab)
+            key = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab, k.schedule)
             lines.setdefault(key, []).append(k)
         found = [kernels[i % len(kernels)] for i, kernels in enumerate(lines.values())]
     if not found:  # collected, so that the skip (or failure) is reported

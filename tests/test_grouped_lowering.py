@@ -237,6 +237,7 @@ def test_config_by_name_and_by_field() -> None:
             tile_n=kernel.tile_n,
             cluster_m=kernel.cluster_m,
             swap_ab=kernel.swap_ab,
+            schedule=kernel.schedule,
             order="vertical",
             swizzle=3,
         )

@@ -163,6 +163,10 @@ CONFIG_CASES = [
     ({"stages": True}, "stages must be an int or None, got True"),
     ({"cluster_n": 3}, "cluster_n must be one of 1, 2, 4, 8, 16, got 3"),
     ({"swap_ab": "yes"}, "swap_ab must be one of False, True, got 'yes'"),
+    (
+        {"schedule": "2cta"},
+        "schedule must be one of 'cooperative', 'pingpong', '1sm', '2sm', got '2cta'",
+    ),
     ({"swizzle": 0}, "swizzle must be positive, got 0"),
     ({"swizzle": 65}, "swizzle must be at most 64, got 65"),
     (

@@ -21,7 +21,8 @@ struct KernelInfo {
   int tile_m, tile_n, tile_k;  // per CTA pair for a 2-CTA MMA, per CTA otherwise
   int cluster_m, cluster_n;    // CTAs
   bool swap_ab;  // the MMA computes transpose(D): tile_m is along N, tile_n along the ragged rows
-  int stages;    // depth of the shared-memory pipeline
+  Schedule schedule;
+  int stages;  // depth of the shared-memory pipeline
 };
 
 struct KernelOps {

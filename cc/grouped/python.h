@@ -30,6 +30,7 @@ inline nb::list Kernels() {
     k["cluster_m"] = info.cluster_m;
     k["cluster_n"] = info.cluster_n;
     k["swap_ab"] = info.swap_ab;
+    k["schedule"] = Name(info.schedule);
     k["stages"] = info.stages;
     k["alignment_bytes"] = kAlignmentBytes;
     kernels.append(k);

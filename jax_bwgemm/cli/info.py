@@ -154,7 +154,8 @@ def grouped_kernel_lines(every: bool) -> list[str]:
     tiles: dict[tuple, list[runtime.GroupedKernelInfo]] = {}
     for k in runtime.grouped_kernels():
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k} cluster {k.cluster_m}x{k.cluster_n}"
-        tiles.setdefault((k.arch, tile, k.kind + " swapped" * k.swap_ab), []).append(k)
+        form = k.kind + " swapped" * k.swap_ab + " pingpong" * (k.schedule == "pingpong")
+        tiles.setdefault((k.arch, tile, form), []).append(k)
     lines = []
     for (arch, tile, kind), found in tiles.items():
         types = sorted({f"{k.in_dtype}->{k.out_dtype}" for k in found})

@@ -7,6 +7,7 @@ import dataclasses
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 ORDERS = ("heuristic", "horizontal", "vertical")
+SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
 MAX_SWIZZLE = 64  # kMaxSwizzle of cc/grouped/grouped_call.cc
 
 
@@ -30,6 +31,7 @@ class GroupedConfig:
         cluster_n: CTAs of a cluster along N.
         stages: Pipeline stages of the mainloop, per CTA.
         swap_ab: Whether to compute the transposed problem, so that small groups fill a tile.
+        schedule: ``"cooperative"`` or ``"pingpong"`` on sm90, ``"1sm"`` or ``"2sm"`` on sm100.
         order: Order of the tiles: ``"horizontal"`` (group after group), ``"vertical"`` (columns of
             tiles through all groups) or ``"heuristic"`` (the kernel decides). A run-time attribute
             of every kernel.
@@ -48,6 +50,7 @@ class GroupedConfig:
     cluster_n: int | None = None
     stages: int | None = None
     swap_ab: bool | None = None
+    schedule: str | None = None
     order: str | None = None
     swizzle: int | None = None
 
@@ -58,6 +61,7 @@ class GroupedConfig:
         for field in ("cluster_m", "cluster_n"):
             self._check_choice(field, (1, 2, 4, 8, 16))
         self._check_choice("swap_ab", (False, True))
+        self._check_choice("schedule", SCHEDULES)
         self._check_choice("order", ORDERS)
         self._check_int("swizzle")
         if self.swizzle is not None and self.swizzle > MAX_SWIZZLE:
@@ -96,6 +100,7 @@ class GroupedConfig:
             "cluster_n": kernel.cluster_n,
             "stages": kernel.stages,
             "swap_ab": kernel.swap_ab,
+            "schedule": kernel.schedule,
         }
         for field, value in actual.items():
             wanted = getattr(self, field)

@@ -37,16 +37,22 @@ class GroupedCost(NamedTuple):
     streaming: float
 
 
-# (arch, tile_m, tile_n, cluster_m, swap_ab) -> cost.
+# Not measured yet: loses against everything else, so that only a configuration selects the tile.
+NOT_MEASURED = GroupedCost(0.05, 20000, 0.1)
+# (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost.
 COSTS = {
-    ("sm90", 128, 256, 2, True): GroupedCost(0.90, 1500, 0.85),
-    ("sm90", 128, 128, 1, True): GroupedCost(0.75, 1000, 0.90),
-    ("sm90", 128, 32, 1, True): GroupedCost(0.30, 700, 0.94),
-    ("sm90", 128, 256, 2, False): GroupedCost(0.90, 1500, 0.85),
-    ("sm100", 256, 256, 2, False): GroupedCost(0.92, 800, 0.88),
-    ("sm100", 256, 256, 2, True): GroupedCost(0.92, 800, 0.88),
-    ("sm100", 128, 128, 1, True): GroupedCost(0.70, 500, 0.90),
-    ("sm100", 128, 32, 1, True): GroupedCost(0.24, 500, 0.94),
+    ("sm90", 128, 256, 2, True, "cooperative"): GroupedCost(0.90, 1500, 0.85),
+    ("sm90", 128, 128, 1, True, "cooperative"): GroupedCost(0.75, 1000, 0.90),
+    ("sm90", 128, 32, 1, True, "cooperative"): GroupedCost(0.30, 700, 0.94),
+    ("sm90", 128, 128, 2, True, "pingpong"): NOT_MEASURED,
+    ("sm90", 128, 192, 2, True, "pingpong"): NOT_MEASURED,
+    ("sm90", 128, 256, 2, False, "cooperative"): GroupedCost(0.90, 1500, 0.85),
+    ("sm90", 128, 128, 2, False, "pingpong"): NOT_MEASURED,
+    ("sm90", 128, 192, 2, False, "pingpong"): NOT_MEASURED,
+    ("sm100", 256, 256, 2, False, "2sm"): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 256, 256, 2, True, "2sm"): GroupedCost(0.92, 800, 0.88),
+    ("sm100", 128, 128, 1, True, "1sm"): GroupedCost(0.70, 500, 0.90),
+    ("sm100", 128, 32, 1, True, "1sm"): GroupedCost(0.24, 500, 0.94),
 }
 # They only have to rank the tiles of one architecture. SM90: the ranking agrees with an H200 on the
 # six problems of benchmarks/grouped_problems.py; SM100: assumed.
@@ -150,8 +156,8 @@ def evaluate(
     kernel: GroupedKernelInfo, spec: GroupedSpec, dims: GroupedDims, target: Target
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
-    key = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m, kernel.swap_ab)
-    cost = COSTS.get(key, UNKNOWN_COST)
+    tile = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m)
+    cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
     sms = 2 if _paired(kernel) else 1
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency

@@ -125,7 +125,8 @@ template <class C>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
   return {{name, Arch::kSm100, C::kKind, C::kIn, C::kOut, C::kRhs, C::kTileM, C::kTileN, C::kTileK,
-           C::kClusterM, C::kClusterN, C::kSwapAb, C::kStages},
+           C::kClusterM, C::kClusterN, C::kSwapAb,
+           C::kClusterM == 2 ? Schedule::k2Sm : Schedule::k1Sm, C::kStages},
           {&L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

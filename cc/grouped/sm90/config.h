@@ -8,6 +8,11 @@
 //   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
 // CTAs of a cluster have neighbouring P and share Q, the wider one: each loads half of it into
 // both.
+//
+// The two consumer warpgroups either share a tile, 64 rows of P each (cooperative), or own every
+// second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
+// other's MMAs, which pays where K is short, but a thread has the results of all of P to keep, so
+// tiles are narrower.
 #pragma once
 
 #include "cute/arch/mma_sm90_gmma.hpp"
@@ -45,14 +50,14 @@ constexpr int kBlockBytes = kBlock * kRowBytes;
 constexpr int kSharedLimit = 227 * 1024;
 
 template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_>
+          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_, bool kPingpong_ = false>
 struct Config {
   static constexpr Kind kKind = kKind_;
   static constexpr DType kIn = kIn_, kOut = kOut_;
   static constexpr RhsMajor kRhs = kRhs_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
-  static constexpr bool kSwapAb = kSwapAb_;
+  static constexpr bool kSwapAb = kSwapAb_, kPingpong = kPingpong_;
   using In = typename DeviceType<kIn>::type;
   using Out = typename DeviceType<kOut>::type;
 
@@ -63,11 +68,17 @@ struct Config {
   static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
   static_assert(kSwapAb == !kContract && (!kContract || kRhs == RhsMajor::kN));
-  static_assert(kTileM == kConsumers * kBlock, "one block of P for each consumer");
+  static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
   static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
   static_assert(!kContract || kTileN % 64 == 0, "an MN-major box is 64 wide");
   static_assert(kTileK == kBlock, "a stage is one swizzle line deep");
   static_assert(kClusterN == 1 && (kClusterM == 1 || (kClusterM == 2 && kTileN >= 128)));
+
+  static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
+  static constexpr int kPBlocks = kTileM / kBlock;
+  static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
+  static constexpr int FirstBlock(int consumer) { return kPingpong ? 0 : consumer * kOwnBlocks; }
+  static_assert(kOwnBlocks * kTileN <= 2 * 192, "a thread's registers hold half of these results");
 
   static constexpr int kCluster = kClusterM;
   static constexpr int kQBox = kTileN < kBlock ? kTileN : kBlock;
@@ -75,6 +86,10 @@ struct Config {
   static constexpr int kPBytes = kTileM * kRowBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
   static constexpr int kStageBytes = kPBytes + kQBytes;
+
+  // What part-filled tiles may be computed as, beside kTileN.
+  static constexpr int kNarrow = kContract || kTileN <= 64 ? kTileN : 64;
+  static constexpr int kMiddle = kContract || kTileN <= 128 ? kNarrow : 128;
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
@@ -94,6 +109,7 @@ struct Config {
     uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     Tile ring[kRing];
     uint64_t full[kStages], empty[kStages];
+    uint64_t turn[kConsumers];
     uint64_t ring_full[kRing], ring_empty[kRing];
     uint64_t mail_full[kMail], mail_empty[kMail];
     struct alignas(16) {
@@ -109,7 +125,7 @@ struct Config {
                                   cute::GMMA::Layout_MN_SW128_Atom<In>>;
   using LayoutP = decltype(cute::tile_to_shape(
       Atom<kPKMajor>{},
-      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kConsumers * kStages>>{}));
+      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kPBlocks * kStages>>{}));
   using QOrder = std::conditional_t<kQKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
                                     cute::Step<cute::_2, cute::_1, cute::_3>>;
   using LayoutQ = decltype(cute::tile_to_shape(
@@ -119,12 +135,16 @@ struct Config {
   template <bool kKMajor>
   static constexpr cute::GMMA::Major kMajor =
       kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  // One warpgroup's MMA, 64 x kColumns.
+  // One MMA of a warpgroup, 64 x kColumns.
   template <int kColumns>
   using TiledMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<
           In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kColumns>, cute::Int<kTileK>>,
           kMajor<kPKMajor>, kMajor<kQKMajor>>()));
+  // A warpgroup's results: for each of its blocks of P, 64 x kColumns.
+  template <int kColumns>
+  using Accumulator = decltype(cute::partition_fragment_C(
+      TiledMma<kColumns>{}, cute::Shape<cute::Int<kOwnBlocks * kBlock>, cute::Int<kColumns>>{}));
 };
 
 struct Params {

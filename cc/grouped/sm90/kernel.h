@@ -1,7 +1,8 @@
 // The SM90 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
 //
 //   warpgroup 0      producer: warp 0 loads (one thread), warp 1 decides which tile comes next
-//   warpgroups 1, 2  consumers: MMA, then epilogue
+//   warpgroups 1, 2  consumers: MMA, then epilogue. Ping-pong: of every second tile each, and one's
+//                    MMAs are issued when all of the other's are
 //
 // Tiles travel from the scheduler to the others through a ring in shared memory.
 #pragma once
@@ -82,12 +83,6 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   }
 }
 
-// A width that is never wider than the tile, so that no kernel has more variants than it can use.
-template <class C>
-constexpr int Narrow(int columns) {
-  return !C::kContract && columns < C::kTileN ? columns : C::kTileN;
-}
-
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t cta_rank) {
@@ -96,25 +91,32 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
   RingReader<C> ring{shared};
   PipelineState<C::kStages> state;
-  for (;;) {
+  Turn<C> turn{shared, consumer};
+  for (int next = 0;; next ^= 1) {
     const grouped::Tile tile = ring.Next(thread % 32 == 0);
     if (Uniform(tile.batch) < 0) break;
     // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a
     // divergent branch.
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
+    if (C::kPingpong && next != consumer) {
+      state.Skip(k_blocks);
+      continue;
+    }
     const int rows = Uniform(tile.rows);
     const int tail = C::kContract ? rows % C::kTileK : 0;
-    typename Mma<C>::Accumulator accumulator;
-    if (k_blocks == 0) {
-      cute::clear(accumulator);
-    } else if (C::kContract || C::kTileN <= 64 || rows > 128) {
-      mma.template Tile<C::kTileN>(k_blocks, tail, state, accumulator);
-    } else if (rows <= 64) {  // the last tile of a group: no wider than its rows need
-      mma.template Tile<Narrow<C>(64)>(k_blocks, tail, state, accumulator);
+    auto compute = [&](auto columns) {
+      typename C::template Accumulator<columns> accumulator;
+      mma.template Tile<columns>(k_blocks, tail, state, turn, accumulator);
+      epilogue.template Tile<columns>(tile, accumulator);
+    };
+    // A group's last tile is computed no wider than its rows need.
+    if (C::kNarrow < C::kTileN && rows <= C::kNarrow) {
+      compute(cute::Int<C::kNarrow>{});
+    } else if (C::kNarrow < C::kMiddle && rows <= C::kMiddle) {
+      compute(cute::Int<C::kMiddle>{});
     } else {
-      mma.template Tile<Narrow<C>(128)>(k_blocks, tail, state, accumulator);
+      compute(cute::Int<C::kTileN>{});
     }
-    epilogue.Tile(tile, accumulator);
   }
   epilogue.Finish();
 }
@@ -135,8 +137,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     cute::prefetch_tma_descriptor(&params.d);
     for (int i = 0; i < C::kStages; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.empty[i], 4 * kConsumers * C::kCluster);
+      cutlass::arch::ClusterBarrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);
     }
+    for (int i = 0; i < kConsumers; ++i) cutlass::arch::ClusterBarrier::init(&shared.turn[i], 4);
     for (int i = 0; i < kRing; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i], 1 + 4 * kConsumers);

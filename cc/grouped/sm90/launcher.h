@@ -137,7 +137,8 @@ template <class C>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
   return {{name, Arch::kSm90, C::kKind, C::kIn, C::kOut, C::kRhs, C::kTileM, C::kTileN, C::kTileK,
-           C::kClusterM, C::kClusterN, C::kSwapAb, C::kStages},
+           C::kClusterM, C::kClusterN, C::kSwapAb,
+           C::kPingpong ? Schedule::kPingpong : Schedule::kCooperative, C::kStages},
           {&L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

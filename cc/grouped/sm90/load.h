@@ -34,7 +34,7 @@ struct Loader {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, bytes);
-      for (int i = 0; i < kConsumers; ++i) {
+      for (int i = 0; i < C::kPBlocks; ++i) {
         Box<C::kPKMajor, false>(params.p, params.p_cache_hint, full,
                                 shared.p[state.index] + i * kBlockBytes, k0, p0 + i * kBlock,
                                 p_matrix);

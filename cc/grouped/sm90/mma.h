@@ -7,29 +7,52 @@
 namespace bwgemm::grouped::sm90 {
 
 // Named barriers beyond the ones that CUTLASS keeps for itself.
-enum Barrier : uint32_t { kStoreBarrier = 0 /* + consumer */, kTailBarrier = kConsumers };
+enum Barrier : uint32_t {
+  kStoreBarrier = 0,         // + consumer
+  kTailBarrier = kConsumers  // ping-pong: + consumer
+};
+
+// Ping-pong: which consumer issues MMAs. The order is more than a matter of speed: only when the
+// other has seen all blocks before ours arrive does the phase of a stage's barrier tell whether
+// our block is there.
+template <class C>
+struct Turn {
+  using Barrier = cutlass::arch::ClusterBarrier;
+  typename C::Shared& shared;
+  int consumer;
+  uint32_t phase = consumer == 0;  // the first turn is consumer 0's
+
+  __device__ __forceinline__ void Wait() {
+    if constexpr (C::kPingpong) {
+      Barrier::wait(&shared.turn[consumer], phase);
+      phase ^= 1;
+    }
+  }
+
+  // Each warp does.
+  __device__ __forceinline__ void Pass() {
+    if constexpr (C::kPingpong) {
+      if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.turn[consumer ^ 1]);
+    }
+  }
+};
 
 template <class C>
 struct Mma {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Empty = cutlass::arch::ClusterBarrier;
-  // A warpgroup's 64 x kTileN. That of a narrower MMA is a prefix of it.
-  using Accumulator =
-      decltype(cute::partition_fragment_C(typename C::template TiledMma<C::kTileN>{},
-                                          cute::Shape<cute::Int<kBlock>, cute::Int<C::kTileN>>{}));
   typename C::Shared& shared;
   int consumer;  // 0 or 1
   int thread;    // of the warpgroup
 
-  // kColumns: how many of the tile's columns to compute.
+  // kColumns: how many of the tile's columns to compute. One turn.
   template <int kColumns>
   __device__ __forceinline__ void Tile(int k_blocks, int tail, PipelineState<C::kStages>& state,
-                                       Accumulator& whole) {
+                                       Turn<C>& turn,
+                                       typename C::template Accumulator<kColumns>& accumulator) {
     using namespace cute;
     typename C::template TiledMma<kColumns> mma;
     auto slice = mma.get_slice(thread);
-    Tensor accumulator = make_tensor(
-        whole.data(), partition_fragment_C(mma, Shape<Int<kBlock>, Int<kColumns>>{}).layout());
     Tensor p = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.p)),
                            typename C::LayoutP{});
     Tensor q = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.q)),
@@ -44,13 +67,22 @@ struct Mma {
       warpgroup_arrive();
       CUTE_UNROLL
       for (int k = 0; k < size<2>(q_fragments); ++k) {
-        gemm(mma, p_fragments(_, 0, k, stage * kConsumers + consumer), q_fragments(_, 0, k, stage),
-             accumulator(_, 0, 0));
+        CUTE_UNROLL
+        for (int block = 0; block < C::kOwnBlocks; ++block) {
+          gemm(mma, p_fragments(_, 0, k, stage * C::kPBlocks + C::FirstBlock(consumer) + block),
+               q_fragments(_, 0, k, stage), accumulator(_, block, 0));
+        }
         mma.accumulate_ = GMMA::ScaleOut::One;
       }
       warpgroup_commit_batch();
     };
 
+    turn.Wait();
+    if (k_blocks == 0) {
+      turn.Pass();
+      clear(accumulator);
+      return;
+    }
     mma.accumulate_ = GMMA::ScaleOut::Zero;
     Wait(state, tail != 0 && k_blocks == 1, tail);
     issue(state.index);
@@ -66,6 +98,7 @@ struct Mma {
       previous = state.index;
       state.Advance();
     }
+    turn.Pass();  // now, so that the other's first MMAs follow our last ones without a gap
     warpgroup_wait<0>();
     warpgroup_fence_operand(accumulator);
     Release(previous);
@@ -79,7 +112,7 @@ struct Mma {
     }
   }
 
-  // Each warp tells the producers that write into this stage: with a shared P, both CTAs'.
+  // Each warp tells the producers that write into this stage: with a shared Q, both CTAs'.
   __device__ __forceinline__ void Release(uint32_t stage) {
     const uint32_t lane = thread % 32;
     if constexpr (C::kCluster == 1) {
@@ -93,17 +126,18 @@ struct Mma {
   // operands (in one would not do: 0 x inf is NaN). Operands are MN-major here, a row is one line
   // of 128 bytes in each box.
   __device__ __forceinline__ void ZeroTail(uint32_t stage, int valid) {
-    const int id = consumer * 128 + thread;
+    constexpr int kOwners = C::kTileConsumers * 128;  // threads
+    const int id = C::kPingpong ? thread : consumer * 128 + thread;
     auto zero = [&](uint8_t* base, int boxes) {
-      for (int i = id; i < boxes * kBlock * (kRowBytes / 16); i += kConsumers * 128) {
+      for (int i = id; i < boxes * kBlock * (kRowBytes / 16); i += kOwners) {
         const int line = i / (kRowBytes / 16);
         if (line % kBlock >= valid) reinterpret_cast<uint4*>(base)[i] = make_uint4(0, 0, 0, 0);
       }
     };
-    zero(shared.p[stage], kConsumers);
+    zero(shared.p[stage], C::kPBlocks);
     zero(shared.q[stage], C::kQBoxes);
     cutlass::arch::fence_view_async_shared();  // the MMA reads through the async proxy
-    cutlass::arch::NamedBarrier::sync(kConsumers * 128, kTailBarrier);
+    cutlass::arch::NamedBarrier::sync(kOwners, kTailBarrier + (C::kPingpong ? consumer : 0));
   }
 };
 

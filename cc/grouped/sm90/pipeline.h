@@ -16,6 +16,13 @@ struct PipelineState {
       phase ^= 1;
     }
   }
+
+  // Past stages that somebody else uses.
+  __device__ __forceinline__ void Skip(uint32_t count) {
+    index += count;
+    phase ^= index / kStages & 1;
+    index %= kStages;
+  }
 };
 
 }  // namespace bwgemm::grouped::sm90
