@@ -47,7 +47,7 @@ def case() -> Problem:
     return problem(kernel(), 1500, 264, 264, [901, 0, 470, 37, 3, 64])
 
 
-def _wait_before(anchor: str, nth: int) -> Callable[[str], str]:
+def wait_before(anchor: str, nth: int) -> Callable[[str], str]:
     """Goes on without the nth last barrier wait before `anchor`, complete or not."""
 
     def edit(text: str) -> str:
@@ -92,13 +92,13 @@ def _last(start: str) -> Callable[[str], str]:
 
 
 MUTATIONS = (
-    Mutation("MMA does not wait for its operands", _wait_before(MMA, 1)),
-    Mutation("MMA does not wait for the epilogue of the last tile but one", _wait_before(MMA, 2)),
-    Mutation("MMA warp reads the ring before the scheduler has written", _wait_before(MMA, 3)),
+    Mutation("MMA does not wait for its operands", wait_before(MMA, 1)),
+    Mutation("MMA does not wait for the epilogue of the last tile but one", wait_before(MMA, 2)),
+    Mutation("MMA warp reads the ring before the scheduler has written", wait_before(MMA, 3)),
     Mutation(
-        "producer does not wait for a free stage", _wait_before("mbarrier.arrive.expect_tx", 1)
+        "producer does not wait for a free stage", wait_before("mbarrier.arrive.expect_tx", 1)
     ),
-    Mutation("epilogue does not wait for the accumulator", _wait_before(READ_TMEM, 1)),
+    Mutation("epilogue does not wait for the accumulator", wait_before(READ_TMEM, 1)),
     Mutation("epilogue does not wait for its registers", statement("tcgen05.wait::ld")),
     Mutation(
         "epilogue never gives the accumulator back",
@@ -124,8 +124,8 @@ MUTATIONS = (
     Mutation("a group's last box is not cut off", _coordinate(LOAD, 1, "0")),
     Mutation("a matrix's last rows are not cut off", _coordinate(STORE, 1, "0")),
     Mutation("one of four boxes left out", statement(LOAD)),
-    Mutation("tiles overwritten before they are read", _wait_before(ASK, 2)),
-    Mutation("the next tile asked for before the last answer is read", _wait_before(ASK, 1)),
+    Mutation("tiles overwritten before they are read", wait_before(ASK, 2)),
+    Mutation("the next tile asked for before the last answer is read", wait_before(ASK, 1)),
     Mutation("the answer read before it is there", after(ASK, BLOCKING, "")),
     Mutation("no tile asked for", statement(ASK)),
     Mutation("the answer is expected to be longer", before(ASK, ", 16;", ", 32;")),
@@ -150,15 +150,19 @@ def original_ptx() -> str:
 
 def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
     """Runs the wrong kernel with up to `SEEDS` seeds until something notices."""
+    return try_on(kernel(), case(), ptx, mutation)
+
+
+def try_on(k: GroupedKernelInfo, p: Problem, ptx: str, mutation: Mutation) -> Outcome:
+    """The same for any kernel and problem."""
     wrong = mutation.edit(ptx)
     assert wrong != ptx
-    p = case()
-    right = expected(kernel(), p)
+    right = expected(k, p)
     with emulator.substituted_ptx(wrong):
         for seed in range(SEEDS):
             with emulator.configure(seed=seed, sm_count=SMS, step_limit=1 << 24):
                 try:
-                    out = run(kernel(), p)
+                    out = run(k, p)
                 except jax.errors.JaxRuntimeError as error:
                     last = emulator.last_launch()
                     assert last is not None
@@ -168,13 +172,17 @@ def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
     return Outcome(None, SEEDS, "")
 
 
+def report(name: str, outcome: Outcome) -> None:
+    """Prints what caught a fault."""
+    text = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
+    print(f"{name}: {outcome.caught_by}, seed {outcome.seeds}: {text}")
+
+
 def main() -> None:
     """Prints what caught each fault."""
     ptx = original_ptx()
     for mutation in MUTATIONS:
-        outcome = try_mutation(ptx, mutation)
-        report = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
-        print(f"{mutation.name}: {outcome.caught_by}, seed {outcome.seeds}: {report}")
+        report(mutation.name, try_mutation(ptx, mutation))
 
 
 if __name__ == "__main__":
