@@ -20,6 +20,7 @@ import dataclasses
 
 import shapes as shape_lists
 
+from jax_bwgemm.gemm import cluster_k
 from jax_bwgemm.gemm.tile_schedule import TileOrder, concurrent_ctas, tile_order
 from jax_bwgemm.runtime import KernelInfo
 
@@ -108,7 +109,13 @@ class Work:
     overlap: str
 
 
-OVERLAP = {"cooperative": "none", "pingpong": "half", "1sm": "full", "2sm": "full"}
+OVERLAP = {
+    "cooperative": "none",
+    "pingpong": "half",
+    "clusterk": "none",
+    "1sm": "full",
+    "2sm": "full",
+}
 
 
 def work(
@@ -128,13 +135,17 @@ def work(
     pair = 2 if kernel.schedule == "2sm" else 1
     cluster = kernel.cluster_m * kernel.cluster_n
     workers = order.ctas if not order.dynamic else concurrent_ctas(sm_count, cluster)
+    apart = splits
+    if kernel.cluster_k:  # CTAs that share a multiprocessor count as one after the other
+        workers = min(workers, sm_count)
+        apart = cluster_k.parts(splits)[1]
     depth = -(-shape.k // splits // kernel.tile_k) * kernel.tile_k
     # A cluster's CTAs share what they have in common: A along its N, B along its M. The two CTAs
     # of a pair hold half of B each, which the 2-CTA MMA reads from both.
     rows = kernel.tile_m / pair / kernel.cluster_n
     columns = kernel.tile_n / kernel.cluster_m
-    result = 4 if splits > 1 else out_bytes
-    partials = shape.m * shape.n * splits * 4
+    result = 4 if apart > 1 else out_bytes
+    partials = shape.m * shape.n * apart * 4
     return Work(
         active=min(workers, len(order.tiles)),
         tiles=tiles_per_worker(order, workers),
@@ -143,14 +154,14 @@ def work(
         out_bytes=kernel.tile_m / pair * kernel.tile_n * result,
         memory_bytes=operand_bytes(order, shape, workers, l2_mb, splits)
         + shape.batch * shape.m * shape.n * out_bytes,
-        reduce_bytes=partials + shape.m * shape.n * out_bytes if splits > 1 else 0,
+        reduce_bytes=partials + shape.m * shape.n * out_bytes if apart > 1 else 0,
         overlap=OVERLAP[kernel.schedule],
     )
 
 
 def tiles_per_worker(order: TileOrder, workers: int) -> tuple[tuple[int, int], ...]:
     """How many tiles inside and outside of the matrix multiprocessors get, distinct pairs."""
-    if order.dynamic:
+    if order.dynamic or workers < order.ctas:
         return ((-(-len(order.tiles) // workers), 0),)
     inside = [order.inside(tile) for tile in order.tiles]
     pairs = set()

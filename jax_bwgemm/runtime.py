@@ -37,7 +37,7 @@ class KernelInfo:
         tile_k: Elements of K per pipeline stage.
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
-        schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm`` (sm100).
+        schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90), ``1sm`` or ``2sm`` (sm100).
         stages: Depth of the mainloop pipeline.
         alignment_bytes: Required multiple of every operand's contiguous extent.
         swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
@@ -61,6 +61,11 @@ class KernelInfo:
     alignment_bytes: int
     swap_ab: bool = False
     stream_k: bool = False
+
+    @property
+    def cluster_k(self) -> bool:
+        """Whether the CTAs of a cluster share one tile along K, as many as the call's splits."""
+        return self.schedule == "clusterk"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -279,7 +279,7 @@ CONFIG_CASES = [
     ({"grid_minor_dim": "k"}, "grid_minor_dim must be one of 'm', 'n', got 'k'"),
     (
         {"schedule": "3sm"},
-        "schedule must be one of 'cooperative', 'pingpong', '1sm', '2sm', got '3sm'",
+        "schedule must be one of 'cooperative', 'pingpong', 'clusterk', '1sm', '2sm', got '3sm'",
     ),
     (
         {"scheduler": "static"},

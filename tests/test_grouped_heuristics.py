@@ -39,10 +39,12 @@ def extents(arch: str) -> list[int]:
     [(8192, 14336, 4096, 8), (8192, 4096, 14336, 8), (32768, 4096, 7168, 4)],
     ids=str,
 )
-def test_large_groups_have_the_largest_tile(arch: str, shape: Any) -> None:
+def test_large_groups_have_a_large_tile(arch: str, shape: Any) -> None:
+    """On sm90 the largest, or with a shorter K the one next to it, whose epilogue is hidden."""
     m, n, k, groups = shape
     selected = choose(GroupedDims(m, n, k, groups, groups), arch)
-    assert row_extent(selected.kernel) == extents(arch)[-1], selected.reason
+    large = extents(arch)[-2:] if arch == "sm90" and k < 8192 else extents(arch)[-1:]
+    assert row_extent(selected.kernel) in large, selected.reason
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -12,14 +12,15 @@
 
 namespace bwgemm {
 
-// A dense tensor of rank 3, innermost extent first, cut into boxes of box0 x box1 x 1 elements.
-// Elements outside of it read as zero and are not written.
+// A tensor of rank 3, innermost extent first, cut into boxes of box0 x box1 x 1 elements. Elements
+// outside of it read as zero and are not written. Pitches are counted in elements.
 struct TensorMapSpec {
   const void* data = nullptr;
   CUtensorMapDataType dtype = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   int element_bytes = 2;
   int64_t extent0 = 1, extent1 = 1, extent2 = 1;
   int box0 = 1, box1 = 1;
+  int64_t pitch1 = 0, pitch2 = 0;  // from row to row, matrix to matrix; 0: they lie close together
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
@@ -39,8 +40,9 @@ inline Status EncodeTensorMap(const TensorMapSpec& t, CUtensorMap* map) {
   const cuuint64_t extents[3] = {static_cast<cuuint64_t>(t.extent0),
                                  static_cast<cuuint64_t>(t.extent1),
                                  static_cast<cuuint64_t>(t.extent2)};
-  const cuuint64_t pitches[2] = {extents[0] * t.element_bytes,
-                                 extents[0] * extents[1] * t.element_bytes};
+  const cuuint64_t row = t.pitch1 ? static_cast<cuuint64_t>(t.pitch1) : extents[0];
+  const cuuint64_t matrix = t.pitch2 ? static_cast<cuuint64_t>(t.pitch2) : row * extents[1];
+  const cuuint64_t pitches[2] = {row * t.element_bytes, matrix * t.element_bytes};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(t.box0), static_cast<cuuint32_t>(t.box1), 1};
   const cuuint32_t strides[3] = {1, 1, 1};
   const CUresult result =

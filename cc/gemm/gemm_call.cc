@@ -93,7 +93,17 @@ Status ToDecomposition(std::string_view text, Decomposition* decomposition) {
   return Status::Ok();
 }
 
-// Writes the options to the problem; splits only if the kernel itself adds the parts.
+// Into how many parts along K a launch is divided whose f32 results a second launch adds. A
+// stream-K kernel adds all of them itself, a cluster-K kernel as many as a cluster has CTAs.
+int64_t PartsApart(const KernelInfo& kernel, int64_t splits) {
+  if (kernel.stream_k) return 1;
+  if (kernel.schedule != Schedule::kClusterK) return splits;
+  int64_t inside = kMaxClusterParts;
+  while (splits % inside != 0) --inside;
+  return splits / inside;
+}
+
+// Writes the options to the problem; the splits as far as the kernel itself adds the parts.
 Status SetOptions(const GemmOptions& options, const KernelInfo& kernel, GemmProblem* problem) {
   if (options.raster_order == "heuristic") {
     problem->raster_order = RasterOrder::kHeuristic;
@@ -121,26 +131,23 @@ Status SetOptions(const GemmOptions& options, const KernelInfo& kernel, GemmProb
     return Status::InvalidArgument("splits " + std::to_string(options.splits) + " is outside [1, " +
                                    std::to_string(kMaxSplits) + "]");
   }
-  if (kernel.stream_k) problem->splits = static_cast<int32_t>(options.splits);
+  problem->splits = static_cast<int32_t>(options.splits / PartsApart(kernel, options.splits));
   return Status::Ok();
 }
 
-// Whether the parts of K are a launch of their own with f32 results, and their sum a second one.
-// A stream-K kernel adds them itself.
-bool SumsApart(const KernelInfo& kernel, int64_t splits) { return splits > 1 && !kernel.stream_k; }
-
 // Why a problem cannot be split, or OK.
-Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t splits) {
+Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t all_splits) {
   const int64_t elements = kAlignmentBytes / SizeOf(kernel.in_dtype);
   const int64_t k = problem.k, batch = problem.batch;
   if (kernel.stream_k) {
-    if (splits > 1 && (problem.decomposition == Decomposition::kDataParallel ||
-                       problem.decomposition == Decomposition::kStreamK)) {
-      return Status::InvalidArgument("splits " + std::to_string(splits) +
+    if (all_splits > 1 && (problem.decomposition == Decomposition::kDataParallel ||
+                           problem.decomposition == Decomposition::kStreamK)) {
+      return Status::InvalidArgument("splits " + std::to_string(all_splits) +
                                      " needs the decomposition 'split_k' or 'heuristic'");
     }
     return Status::Ok();
   }
+  const int64_t splits = PartsApart(kernel, all_splits);
   if (splits > 1 && batch != 1) {
     return Status::InvalidArgument("a batch of " + std::to_string(batch) +
                                    " cannot be combined with splits " + std::to_string(splits));
@@ -209,13 +216,13 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   problem.sm_count = props.sm_count;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(call, entry->info, &problem));
   BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, entry->info, &problem));
-  const int64_t splits = call.options.splits;
   BWGEMM_RETURN_IF_ERROR(
-      WithContext(CheckSplits(entry->info, problem, splits), entry->info, problem));
+      WithContext(CheckSplits(entry->info, problem, call.options.splits), entry->info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
   const KernelEntry* gemm = entry;
   size_t partial_bytes = 0;
-  if (SumsApart(entry->info, splits)) {
+  const int64_t splits = PartsApart(entry->info, call.options.splits);
+  if (splits > 1) {
     BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
     problem = SplitProblem(problem, entry->info, splits, call.workspace);
     partial_bytes = PartialBytes(problem.m, problem.n, splits);
@@ -264,10 +271,10 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
   problem.batch = static_cast<int32_t>(batch);
   problem.sm_count = sm_count;
   BWGEMM_RETURN_IF_ERROR(SetOptions(options, entry->info, &problem));
-  const int64_t splits = options.splits;
-  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, problem, splits));
+  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, problem, options.splits));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
-  if (!SumsApart(entry->info, splits)) {
+  const int64_t splits = PartsApart(entry->info, options.splits);
+  if (splits == 1) {
     *bytes = entry->ops.workspace_bytes(problem);
     return Status::Ok();
   }

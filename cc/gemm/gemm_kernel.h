@@ -2,30 +2,14 @@
 #pragma once
 
 #include "cute/tensor.hpp"
-#include "cutlass/bfloat16.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
-#include "cutlass/half.h"
+#include "gemm/cutlass_type.h"
 #include "gemm/problem.h"
 #include "gemm/schedules.h"
 
 namespace bwgemm {
-
-template <DType>
-struct CutlassType;
-template <>
-struct CutlassType<DType::kBF16> {
-  using type = cutlass::bfloat16_t;
-};
-template <>
-struct CutlassType<DType::kF16> {
-  using type = cutlass::half_t;
-};
-template <>
-struct CutlassType<DType::kF32> {
-  using type = float;
-};
 
 template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
           int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
@@ -69,12 +53,22 @@ struct GemmKernel {
                               cute::Int<kTileN>, cute::Int<kTileK>>;
   using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
 
+  // What the epilogue writes at once. CUTLASS's own choice is 32 columns; on SM90 64 columns of 16
+  // bits make whole 128-byte lines (8192 x 8192 x 512 in 128 x 192 tiles: 112 -> 100 us on an
+  // H200).
+  static constexpr bool kWholeLines =
+      Traits::kArch == Arch::kSm90 && !kSwapAb && sizeof(Out) == 2 && kTileN % 64 == 0;
+  using EpilogueTile = std::conditional_t<
+      kWholeLines,
+      cute::Shape<cute::Int<kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
+      cutlass::epilogue::collective::EpilogueTileAuto>;
+
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
   // D = acc, converted to Out; no C operand.
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, Accumulator, Accumulator, void, LayoutD,
-      kAlignOut, Out, LayoutD, kAlignOut, typename Traits::Epilogue>::CollectiveOp;
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster, EpilogueTile,
+      Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
+      typename Traits::Epilogue>::CollectiveOp;
 
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,

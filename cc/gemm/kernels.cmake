@@ -4,6 +4,7 @@ set(bwgemm_stream_k_dtypes "bf16:bf16" "f16:f16")
 set(bwgemm_majors kn kk mn mk)
 set(bwgemm_cxx_cooperative Schedule::kCooperative)
 set(bwgemm_cxx_pingpong Schedule::kPingpong)
+set(bwgemm_cxx_clusterk Schedule::kClusterK)
 set(bwgemm_cxx_1sm Schedule::k1Sm)
 set(bwgemm_cxx_2sm Schedule::k2Sm)
 
@@ -59,6 +60,13 @@ foreach(line IN LISTS lines)
     continue()
   endif()
   set(stem "${arch}_${suffix}")
+  if(schedule STREQUAL "clusterk")
+    set(entry "cluster_k::MakeEntry<cluster_k::Config")
+    set(includes "#include \"gemm/cluster_k/launcher.h\"\n")
+  else()
+    set(entry "MakeEntry<GemmKernel")
+    set(includes "#include \"gemm/gemm_kernel.h\"\n#include \"gemm/launcher.h\"\n")
+  endif()
   set(instances "")
   set(in_unit 0)
   set(unit_index 0)
@@ -74,7 +82,7 @@ foreach(line IN LISTS lines)
       string(SUBSTRING ${majors} 0 1 lhs)
       string(SUBSTRING ${majors} 1 1 rhs)
       string(APPEND instances
-             "  table.push_back(MakeEntry<GemmKernel<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_lhs_${lhs}}, "
+             "  table.push_back(${entry}<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_lhs_${lhs}}, "
              "${bwgemm_cxx_rhs_${rhs}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}>>(\n      \"${name}\"));\n")
       math(EXPR in_unit "${in_unit} + 1")
       math(EXPR kernel_count "${kernel_count} + 1")
@@ -95,7 +103,9 @@ string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
 list(JOIN version_numbers "." BWGEMM_CUTLASS_VERSION)
 set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
-set(kernel_headers split_k.h gemm_kernel.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h ../common/status.h ../common/cuda_status.h)
+set(kernel_headers split_k.h gemm_kernel.h cutlass_type.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h
+    cluster_k/config.h cluster_k/kernel.h cluster_k/launcher.h cluster_k/mainloop.h cluster_k/reduce.h
+    ../common/status.h ../common/cuda_status.h ../common/tensor_map.h)
 list(TRANSFORM kernel_headers PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
 bwgemm_kernel_library(bwgemm_kernels COUNT ${kernel_count}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" ${units} HEADERS ${kernel_headers})

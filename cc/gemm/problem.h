@@ -25,9 +25,13 @@ enum class Decomposition {
 enum class Schedule {
   kCooperative,  // sm90: two consumer warpgroups share one tile
   kPingpong,     // sm90: two consumer warpgroups alternate tiles
+  kClusterK,     // sm90: the CTAs of a cluster share one tile along K
   k1Sm,          // sm100: one CTA issues the MMA
   k2Sm,          // sm100: a pair of CTAs issues one MMA
 };
+
+// CTAs of a cluster that every GPU can place.
+inline constexpr int kMaxClusterParts = 8;
 
 // What TMA demands of every operand's base pointer and row pitch.
 inline constexpr int kAlignmentBytes = 16;
@@ -45,8 +49,8 @@ struct GemmProblem {
   int32_t m = 0, n = 0, k = 0, batch = 1;
   RasterOrder raster_order = RasterOrder::kHeuristic;
   int32_t swizzle = 1;                                      // tiles per raster band; 1 = none
-  Decomposition decomposition = Decomposition::kHeuristic;  // stream-K kernels only, and so is
-  int32_t splits = 1;                                       // the number of parts of K
+  Decomposition decomposition = Decomposition::kHeuristic;  // stream-K kernels only
+  int32_t splits = 1;  // parts of K that the kernel itself adds: stream-K, cluster-K
   int32_t device = 0;
   int32_t sm_count = 0;
 
@@ -68,6 +72,8 @@ inline const char* Name(Schedule v) {
       return "cooperative";
     case Schedule::kPingpong:
       return "pingpong";
+    case Schedule::kClusterK:
+      return "clusterk";
     case Schedule::k1Sm:
       return "1sm";
     case Schedule::k2Sm:

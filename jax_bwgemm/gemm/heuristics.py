@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm import stream_k
+from jax_bwgemm.gemm import cluster_k, stream_k
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
 
@@ -40,14 +40,14 @@ class Cost(NamedTuple):
 # choice was the better one. sm100: never measured; it only has to rank the tiles (large problems:
 # the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped operands).
 COSTS = {
-    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.966, 3532, 1831, 0.85),
-    ("sm90", "cooperative", 128, 192, 2, False): Cost(0.947, 2921, 2239, 0.90),
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.960, 4900, 1831, 0.85),
+    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.900, 600, 4500, 0.90),
     ("sm90", "cooperative", 128, 128, 2, False): Cost(0.850, 2000, 2200, 0.90),  # not measured
-    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.870, 200, 6000, 0.90),
-    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 575, 4256, 0.95),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.865, 700, 5000, 0.90),
+    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.855, 575, 4256, 0.95),
     ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
     ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 3690, 0.97),
-    ("sm90", "pingpong", 64, 128, 2, True): Cost(0.811, 3176, 3982, 0.92),
+    ("sm90", "pingpong", 128, 64, 1, True): Cost(0.680, 500, 3800, 0.92),
     ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
     ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
     ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 560, 4300, 0.98),
@@ -95,8 +95,9 @@ PAD_MIN_SIZE = 512
 # walking along M loses 2 % of that). CUTLASS rounds the grid up to whole bands, so a swizzle is
 # only taken when that adds hardly any tile (M=512 on H200: 8 more than doubles the time), and
 # only when the operands are larger than what L2 holds anyway.
-SWIZZLES = (8, 4)
-SWIZZLE_MAX_EXTRA_TILES = 0.02
+SWIZZLES = (8, 4, 2)
+SWIZZLE_MAX_EXTRA_TILES = 0.025
+SWIZZLE_2_MIN_WAVES = 8  # a band of two only pays in long launches
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
 
 
@@ -177,7 +178,8 @@ def run_refusal(
     if not kernel.stream_k:
         if decomposition != "heuristic":
             return f"decomposition={decomposition!r} is for stream-K kernels"
-        return split_refusal(dims, splits, in_bytes)
+        apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
+        return split_refusal(dims, apart, in_bytes)
     if splits > 1 and decomposition in ("data_parallel", "stream_k"):
         return f"splits={splits} contradicts decomposition={decomposition!r}"
     return None
@@ -191,6 +193,8 @@ def possible_splits(
     if spec.config is not None and spec.config.splits is not None:
         wanted = spec.config.splits
         return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
+    if kernel.cluster_k:
+        return cluster_k.worthwhile_splits(dims.k, tiles, sm_count)
     most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
     if kernel.stream_k:
         most = min(most, STREAM_K_MOST_SPLITS)
@@ -222,6 +226,15 @@ def evaluate(
     decomposition: str = "heuristic",
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
+    operand_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
+    if kernel.cluster_k:
+        tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
+        count = tiles[0] * tiles[1] * dims.batch
+        cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count)
+        cycles = max(cycles.busy, operand_bytes / BYTES_PER_CYCLE[kernel.arch]) + cycles.fixed
+        apart = cluster_k.parts(splits)[1]
+        waves = ceil_div(count * splits, target.sm_count)
+        return Candidate(kernel, *tiles, waves, cycles + _sum_cycles(dims, apart), splits)
     pair = kernel.schedule == "2sm"
     sms_per_tile = 2 if pair else 1
     rows, columns = (dims.n, dims.m) if kernel.swap_ab else (dims.m, dims.n)
@@ -257,17 +270,22 @@ def evaluate(
         busy = waves * (kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave)
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
-    operand_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
     streaming = operand_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     cycles = max(busy, streaming) + cost.fixed
     if kernel.stream_k:
         return Candidate(
             kernel, tiles_m, tiles_n, waves, cycles * STREAM_K_MARGIN, splits, decomposition
         )
-    if splits > 1:
-        partial_bytes = 2 * 4 * dims.m * dims.n * splits  # written, then read
-        cycles += REDUCTION_CYCLES + partial_bytes / REDUCTION_BYTES_PER_CYCLE
+    cycles += _sum_cycles(dims, splits)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _sum_cycles(dims: GemmDims, parts: int) -> float:
+    """What it costs to add parts of K in a kernel of its own."""
+    if parts == 1:
+        return 0.0
+    partial_bytes = 2 * 4 * dims.m * dims.n * parts  # written, then read
+    return REDUCTION_CYCLES + partial_bytes / REDUCTION_BYTES_PER_CYCLE
 
 
 def stream_k_plan(
@@ -354,6 +372,8 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
     for swizzle in SWIZZLES:
+        if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:
+            continue
         launched = round_up(tiles_m, swizzle * clusters_m)
         launched *= round_up(tiles_n, swizzle * kernel.cluster_n)
         if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:

@@ -4,7 +4,8 @@ SM90 kernels are *static persistent*: as many CTAs as the GPU holds at once, eac
 (number of CTAs)-th tile of one order. SM100 kernels are *dynamic*: the grid has a cluster for every
 cluster-sized block of tiles, and a running cluster takes over the next waiting one (cluster launch
 control); the order is known, who computes what is decided at run time. Stream-K kernels take units
-of work instead of tiles, in the same two ways: see work_schedule.
+of work instead of tiles, in the same two ways: see work_schedule. Cluster-K kernels (SM90) have a
+CTA for every tile and part of K.
 
 Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
 says where the tile lies in D.
@@ -16,6 +17,7 @@ import dataclasses
 import heapq
 from collections.abc import Iterator, Sequence
 
+from jax_bwgemm.gemm import cluster_k
 from jax_bwgemm.gemm.heuristics import ceil_div, round_up
 from jax_bwgemm.runtime import KernelInfo
 
@@ -122,6 +124,8 @@ def tile_order(
         swizzle: 1, 2, 4, 8 or 16.
         splits: Parts of K, which are scheduled as a batch.
     """
+    if kernel.cluster_k:
+        return _cluster_k(kernel, m, n, batch, splits)
     dynamic = kernel.arch != "sm90"
     layers = batch * splits
     return _order(kernel, m, n, layers, sm_count, raster_order, swizzle, not dynamic, dynamic)
@@ -276,6 +280,23 @@ def _dynamic(
                     (m * cm + i, n * cn + j, layer) for j in range(cn) for i in range(cm)
                 ]
     return raster, swizzle, (fast * cm, slow * cn, layers), coordinates
+
+
+def _cluster_k(kernel: KernelInfo, m: int, n: int, batch: int, splits: int) -> TileOrder:
+    """Cluster-K: the parts of a tile side by side, then the tiles along M, along N, the batch."""
+    inside, apart = cluster_k.parts(splits)
+    rows, columns = ceil_div(m, kernel.tile_n), ceil_div(n, kernel.tile_m)
+    tiles = tuple(
+        Tile(row, column, layer * inside + part)
+        for layer in range(batch * apart)
+        for column in range(columns)
+        for row in range(rows)
+        for part in range(inside)
+    )
+    size = kernel.tile_n, kernel.tile_m
+    return TileOrder(
+        (len(tiles), 1, 1), (inside, 1), rows, columns, *size, "n", 1, tiles, dynamic=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jax_bwgemm.runtime import KernelInfo
 SWIZZLES = (1, 2, 4, 8, 16)
 MAX_SPLITS = 64  # kMaxSplits of cc/gemm/split_k.h
 RASTER_ORDERS = ("heuristic", "m", "n")
-SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
+SCHEDULES = ("cooperative", "pingpong", "clusterk", "1sm", "2sm")
 SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
 STREAM_K = "stream_k"
 DECOMPOSITIONS = ("heuristic", "data_parallel", "split_k", STREAM_K)
@@ -41,14 +41,15 @@ class TuningConfig:
             reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too.
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
-        schedule: Kernel schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm``
-            (sm100).
+        schedule: Kernel schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90; the last
+            one's cluster lies along K and has `splits` CTAs), ``1sm`` or ``2sm`` (sm100).
         scheduler: Tile scheduler: ``persistent`` (sm90), ``clc`` (sm100) or ``stream_k``, whose
             CTAs may share a tile along K.
         splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
             second kernel. A run-time attribute of every kernel; needs a batch of one and a K that
             is a multiple of 8 times the parts. A stream-K kernel adds the parts itself, one after
-            the other, and needs neither.
+            the other, and needs neither; so does a ``clusterk`` kernel with up to 8 parts (with
+            more, the largest divisor up to 8 of them; the rest is as for other kernels).
         decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
             ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
             ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the

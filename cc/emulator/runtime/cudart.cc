@@ -209,6 +209,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     }
     case cudaFuncAttributeNonPortableClusterSizeAllowed:
       return cudaSuccess;  // every cluster size that fits is allowed
+    case cudaFuncAttributePreferredSharedMemoryCarveout:
+      return cudaSuccess;  // how many CTAs a multiprocessor holds does not change results
     default:
       return Fail(cudaErrorNotSupported, "emulator: function attribute " +
                                              std::to_string(attribute) + " is not implemented");

@@ -1,0 +1,129 @@
+// KernelOps for one cluster-K kernel: problem -> tensor maps -> launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "common/cuda_status.h"
+#include "common/tensor_map.h"
+#include "gemm/cluster_k/kernel.h"
+#include "gemm/kernel_table.h"
+
+namespace bwgemm::cluster_k {
+
+template <class C>
+struct Launcher {
+  static int64_t Tiles(const GemmProblem& p) {
+    return int64_t{p.batch} * ((p.n - 1) / C::kTileM + 1) * ((p.m - 1) / C::kTileN + 1);
+  }
+
+  static Status Supports(const GemmProblem& p) {
+    const int kIn = kAlignmentBytes / SizeOf(C::kIn), kOut = kAlignmentBytes / SizeOf(C::kOut);
+    const bool aligned = p.a.pitch % kIn == 0 && p.a.batch_pitch % kIn == 0 &&
+                         p.b.pitch % kIn == 0 && p.b.batch_pitch % kIn == 0 &&
+                         p.d.pitch % kOut == 0 && p.d.batch_pitch % kOut == 0 && p.n % kOut == 0;
+    if (!aligned) {
+      return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
+                                     " must be multiples of " + std::to_string(kAlignmentBytes) +
+                                     " bytes");
+    }
+    if (Tiles(p) * p.splits > INT32_MAX) {
+      return Status::InvalidArgument(p.ToString() +
+                                     " has more than 2^31 - 1 tiles times parts of K");
+    }
+    return Status::Ok();
+  }
+
+  // As deep as the CTAs that share a multiprocessor allow.
+  static int Stages(const GemmProblem& p) {
+    const int64_t ctas = Tiles(p) * p.splits;
+    const int together = static_cast<int>(
+        std::clamp<int64_t>((ctas - 1) / std::max(p.sm_count, 1) + 1, 1, C::kCtasPerSm));
+    const int budget = std::min(kSharedLimit, kSharedOfSm / together - kSharedReserved);
+    return std::min(C::kMaxStages, (budget - kFixedBytes) / C::kStageBytes);
+  }
+
+  static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
+
+  static Status Map(const GemmOperand& x, bool k_major, int mn, const GemmProblem& p, int box,
+                    CUtensorMap* map) {
+    TensorMapSpec t;
+    t.data = x.data;
+    t.dtype =
+        C::kIn == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    t.extent0 = k_major ? p.k : mn;
+    t.extent1 = k_major ? mn : p.k;
+    t.extent2 = x.batch_pitch ? p.batch : 1;
+    t.box0 = k_major ? C::kTileK : box;
+    t.box1 = k_major ? box : C::kTileK;
+    t.pitch1 = x.pitch;
+    t.pitch2 = x.batch_pitch;
+    t.swizzle = t.box0 == 16   ? CU_TENSOR_MAP_SWIZZLE_32B
+                : t.box0 == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                               : CU_TENSOR_MAP_SWIZZLE_128B;
+    return EncodeTensorMap(t, map);
+  }
+
+  static Status Prepare(int device) {
+    static std::atomic<uint64_t> prepared{0};
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
+    const void* kernel = reinterpret_cast<const void*>(&ClusterKKernel<C>);
+    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SharedBytes(C::kMaxStages)));
+    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    prepared.fetch_or(bit, std::memory_order_release);
+    return Status::Ok();
+  }
+
+  static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
+    Params params{};
+    BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kPKMajor, p.n, p, C::kPBox, &params.p));
+    BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kQKMajor, p.m, p, C::kQBox, &params.q));
+    params.d = const_cast<void*>(p.d.data);
+    params.d_pitch = p.d.pitch;
+    params.d_batch_pitch = p.d.batch_pitch;
+    params.rows = p.m;
+    params.columns = p.n;
+    params.stages = Stages(p);
+    params.k_blocks = (p.k - 1) / C::kTileK + 1;
+    params.p_tiles = (p.n - 1) / C::kTileM + 1;
+    params.q_tiles = (p.m - 1) / C::kTileN + 1;
+    params.p_batched = p.b.batch_pitch != 0;
+    params.q_batched = p.a.batch_pitch != 0;
+    // Weights that are used once should not push the rows out of L2.
+    params.p_cache_hint =
+        static_cast<uint64_t>(params.q_tiles == 1 ? cute::TMA::CacheHintSm90::EVICT_FIRST
+                                                  : cute::TMA::CacheHintSm90::EVICT_NORMAL);
+
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = p.splits;
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(Tiles(p) * p.splits));
+    config.blockDim = dim3(C::kThreads);
+    config.dynamicSmemBytes = C::SharedBytes(params.stages);
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    void* args[] = {&params};
+    return BWGEMM_CUDA_STATUS(
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&ClusterKKernel<C>), args));
+  }
+};
+
+template <class C>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<C>;
+  return {{name, Arch::kSm90, C::kIn, C::kOut, C::kLhs, C::kRhs, C::kTileM, C::kTileN, C::kTileK, 1,
+           1, Schedule::kClusterK, /*swap_ab=*/true, /*stream_k=*/false, C::kMaxStages},
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::cluster_k

@@ -1,0 +1,67 @@
+"""Cluster-K kernels: how they divide K (a mirror of cc/gemm) and what that costs. Pure.
+
+The CTAs of a cluster share one tile of D along K and add their parts through each other's shared
+memory. A launch has one CTA for each tile and part, all of which should run at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax_bwgemm.runtime import KernelInfo
+
+MAX_PARTS = 8  # kMaxClusterParts of cc/gemm/problem.h
+BLOCK = 64  # elements of K in a pipeline stage
+
+# Fitted to 30 launches of the 64 x 64 tile on one H200. The operands' tiles come from L2 without
+# multicast, which is what limits a multiprocessor: bytes per cycle.
+L2_BYTES_PER_CYCLE = 48
+FIXED_CYCLES = 5600
+# CTAs that share a multiprocessor have half of the pipeline each; larger clusters and more CTAs
+# find no place (up to 1.5 times as slow).
+SHARED_CYCLES = 2000
+MAX_CTAS_PER_SM = 1.5
+MAX_WORTHWHILE = 3
+MIN_BLOCKS = 8  # a shorter part does not fill its pipeline
+
+
+def parts(splits: int) -> tuple[int, int]:
+    """(CTAs of a cluster, launches' worth of partial results that a second kernel adds)."""
+    inside = next(p for p in range(MAX_PARTS, 0, -1) if splits % p == 0)
+    return inside, splits // inside
+
+
+def blocks(k: int, inside: int) -> tuple[tuple[int, int], ...]:
+    """First K block of every part and one past its last."""
+    count = -(-k // BLOCK)
+    return tuple((count * r // inside, count * (r + 1) // inside) for r in range(inside))
+
+
+class Cycles(NamedTuple):
+    """Clock cycles of a launch.
+
+    Attributes:
+        busy: Bringing the operands from L2.
+        fixed: The launch, filling the pipeline, adding the parts.
+    """
+
+    busy: float
+    fixed: float
+
+
+def cycles(kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int) -> Cycles:
+    """Predicts a launch of so many tiles, all batches together."""
+    in_turn = -(-tiles * splits // sm_count)
+    steps = -(-k // (BLOCK * splits))
+    stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
+    shared = SHARED_CYCLES if in_turn > 1 else 0
+    return Cycles(in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE, FIXED_CYCLES + shared)
+
+
+def worthwhile_splits(k: int, tiles: int, sm_count: int) -> list[int]:
+    """The numbers of parts worth comparing: as long as all CTAs run at once."""
+    return [1] + [
+        s
+        for s in range(2, MAX_WORTHWHILE + 1)
+        if tiles * s <= MAX_CTAS_PER_SM * sm_count and k // s >= MIN_BLOCKS * BLOCK
+    ]

@@ -1,0 +1,149 @@
+"""Cluster-K kernels: how K is divided, what selection expects of them, and their results."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import emulated
+from hypothesis import given
+from hypothesis import strategies as st
+from numerics import assert_exact, normal, small_integers
+
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.config import Target
+from jax_bwgemm.emulator.gemm import operand_shapes, reference, run_gemm
+from jax_bwgemm.gemm import cluster_k, heuristics
+from jax_bwgemm.gemm.spec import GemmDims
+from jax_bwgemm.gemm.tile_schedule import tile_order
+from jax_bwgemm.runtime import KernelInfo
+
+KERNELS = tuple(k for k in emulated("sm90") if k.cluster_k)
+
+
+def kernel() -> KernelInfo:
+    return KernelInfo(
+        "k", "sm90", "bfloat16", "bfloat16", "k", "n", 64, 64, 64, 1, 1, "clusterk", 13, 16, True
+    )
+
+
+def dims(m: int, n: int, k: int, batch: int = 1) -> GemmDims:
+    return GemmDims(m=m, n=n, k=k, batch=batch, lhs_batch=batch, rhs_batch=batch)
+
+
+# --- how K is divided ---
+
+
+@pytest.mark.parametrize(
+    ("splits", "parts"),
+    [(1, (1, 1)), (3, (3, 1)), (8, (8, 1)), (9, (3, 3)), (11, (1, 11)), (16, (8, 2))],
+)
+def test_a_cluster_takes_the_largest_divisor_of_the_splits(
+    splits: int, parts: tuple[int, int]
+) -> None:
+    assert cluster_k.parts(splits) == parts
+
+
+@given(k=st.integers(1, 5000), inside=st.integers(1, 8))
+def test_the_parts_cover_k_once_and_evenly(k: int, inside: int) -> None:
+    blocks = cluster_k.blocks(k, inside)
+    assert blocks[0][0] == 0
+    assert blocks[-1][1] == -(-k // 64)
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(blocks))
+    sizes = [end - begin for begin, end in blocks]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_parts_of_a_tile_are_neighbours_and_rows_come_first() -> None:
+    order = tile_order(kernel(), 100, 150, 1, 132, splits=3)
+    assert order.grid == (18, 1, 1)
+    assert (order.rows, order.columns) == (2, 3)
+    assert [(t.row, t.column, t.batch) for t in order.tiles[:7]] == [
+        (0, 0, 0), (0, 0, 1), (0, 0, 2), (1, 0, 0), (1, 0, 1), (1, 0, 2), (0, 1, 0),
+    ]  # fmt: skip
+    assert all(len(tiles) == 1 for tiles in order.assignment())
+
+
+# --- selection ---
+
+
+def test_parts_are_worth_comparing_while_all_ctas_run_at_once() -> None:
+    assert cluster_k.worthwhile_splits(4096, 64, 132) == [1, 2, 3]
+    assert cluster_k.worthwhile_splits(4096, 96, 132) == [1, 2]
+    assert cluster_k.worthwhile_splits(4096, 448, 132) == [1]
+    assert cluster_k.worthwhile_splits(512, 8, 132) == [1]
+
+
+def test_the_inner_parts_need_neither_divisibility_nor_a_single_batch() -> None:
+    assert heuristics.run_refusal(kernel(), dims(64, 64, 100, 3), 7, "heuristic", 2) is None
+    assert heuristics.run_refusal(kernel(), dims(64, 64, 100, 3), 9, "heuristic", 2) == (
+        "a batch of 3 cannot be split along K"
+    )
+    assert heuristics.run_refusal(kernel(), dims(64, 64, 100), 16, "heuristic", 2) == (
+        "K=100 is not a multiple of 16"
+    )
+
+
+def test_two_parts_are_predicted_to_pay_where_tiles_are_few() -> None:
+    target = Target("sm90", 132)
+    one, two = (heuristics.evaluate(kernel(), dims(64, 4096, 4096), target, s) for s in (1, 2))
+    assert two.cycles < one.cycles
+    # All multiprocessors have a tile as it is.
+    one, two = (heuristics.evaluate(kernel(), dims(64, 8192, 4096), target, s) for s in (1, 2))
+    assert one.cycles < two.cycles
+    # Sixteen parts need a second kernel.
+    long = dims(64, 512, 8192)
+    eight, sixteen = (heuristics.evaluate(kernel(), long, target, s) for s in (8, 16))
+    assert eight.cycles < sixteen.cycles
+
+
+# --- results ---
+
+
+@pytest.mark.emulator
+@pytest.mark.skipif(not KERNELS, reason="no cluster-K kernel to emulate")
+class TestEmulated:
+    @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 8, 9, 16])
+    @pytest.mark.parametrize("k", KERNELS, ids=lambda k: k.name)
+    def test_any_number_of_parts(self, k: KernelInfo, splits: int) -> None:
+        """Some parts have no K block at all; the tile has edges both ways."""
+        rng = np.random.default_rng(splits)
+        depth = 144 * 3 if splits in (9, 16) else 4 * 64 + 8
+        a, b = (
+            small_integers(rng, shape, k.in_dtype)
+            for shape in operand_shapes(k, k.tile_n + 16, k.tile_m + 24, depth, 1)
+        )
+        with emulator.configure(sm_count=8, seed=splits):
+            got = run_gemm(k, a, b, splits=splits)
+        assert_exact(got, reference(k, a, b))
+
+    @pytest.mark.parametrize("k", KERNELS[:4], ids=lambda k: k.name)
+    def test_a_batch_shares_an_operand(self, k: KernelInfo) -> None:
+        rng = np.random.default_rng(0)
+        lhs, rhs = operand_shapes(k, 24, 136, 200, 3)
+        a = small_integers(rng, lhs, k.in_dtype)
+        b = small_integers(rng, (1, *rhs[1:]), k.in_dtype)
+        with emulator.configure(sm_count=8):
+            got = run_gemm(k, a, b, splits=3)
+        assert_exact(got, reference(k, a, b))
+
+    def test_the_same_bits_in_every_order_of_execution(self) -> None:
+        k = KERNELS[0]
+        rng = np.random.default_rng(0)
+        a, b = (normal(rng, shape, k.in_dtype) for shape in operand_shapes(k, 64, 128, 1024, 1))
+        results = []
+        for seed in range(4):
+            with emulator.configure(sm_count=8, seed=seed):
+                results.append(run_gemm(k, a, b, splits=6))
+        for other in results[1:]:
+            np.testing.assert_array_equal(
+                np.asarray(jnp.asarray(other, jnp.float32)),
+                np.asarray(jnp.asarray(results[0], jnp.float32)),
+            )
+
+    def test_more_tiles_than_a_grid_can_have(self) -> None:
+        most = 2**31 - 8
+        with pytest.raises(ValueError, match=r"has more than 2\^31 - 1 tiles times parts of K"):
+            runtime.emulated_workspace_bytes(KERNELS[0].name, most, most, 64, 1, 2, 132)
