@@ -7,14 +7,14 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emulator_cases import emulated
+from emulator_cases import emulated, expected
 from hypothesis import given
 from hypothesis import strategies as st
 from numerics import assert_exact, normal, small_integers
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.emulator.gemm import operand_shapes, reference, run_gemm
+from jax_bwgemm.emulator.gemm import operand_shapes, run_gemm
 from jax_bwgemm.gemm import cluster_k, heuristics
 from jax_bwgemm.gemm.spec import GemmDims
 from jax_bwgemm.gemm.tile_schedule import tile_order
@@ -117,7 +117,7 @@ class TestEmulated:
         )
         with emulator.configure(sm_count=8, seed=splits):
             got = run_gemm(k, a, b, splits=splits)
-        assert_exact(got, reference(k, a, b))
+        assert_exact(got, expected(k, a, b))
 
     @pytest.mark.parametrize("k", KERNELS[:4], ids=lambda k: k.name)
     def test_a_batch_shares_an_operand(self, k: KernelInfo) -> None:
@@ -127,7 +127,7 @@ class TestEmulated:
         b = small_integers(rng, (1, *rhs[1:]), k.in_dtype)
         with emulator.configure(sm_count=8):
             got = run_gemm(k, a, b, splits=3)
-        assert_exact(got, reference(k, a, b))
+        assert_exact(got, expected(k, a, b))
 
     def test_the_same_bits_in_every_order_of_execution(self) -> None:
         k = KERNELS[0]
