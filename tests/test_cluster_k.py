@@ -143,7 +143,8 @@ class TestEmulated:
                 np.asarray(jnp.asarray(results[0], jnp.float32)),
             )
 
-    def test_more_tiles_than_a_grid_can_have(self) -> None:
+    @pytest.mark.parametrize("batch", [1, 2**31 - 1])
+    def test_more_tiles_than_a_grid_can_have(self, batch: int) -> None:
         most = 2**31 - 8
         with pytest.raises(ValueError, match=r"has more than 2\^31 - 1 tiles times parts of K"):
-            runtime.emulated_workspace_bytes(KERNELS[0].name, most, most, 64, 1, 2, 132)
+            runtime.emulated_workspace_bytes(KERNELS[0].name, most, most, 64, batch, 2, 132)

@@ -177,8 +177,10 @@ TEST(function_attributes) {
   Call call;
   CHECK_EQ(launch(kernel, call.words, 32, 100000), cudaSuccess);
   CHECK_TEXT(text(cudaFuncSetAttribute(kernel, shared, 300000)), "300000 bytes");
-  CHECK_TEXT(text(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 1)),
-             "function attribute 9 is not implemented");
+  CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100),
+           cudaSuccess);
+  CHECK_TEXT(text(cudaFuncSetAttribute(kernel, cudaFuncAttributeRequiredClusterWidth, 1)),
+             "function attribute 11 is not implemented");
   CHECK_TEXT(text(cudaFuncSetAttribute(&call, shared, 1)), "the function is no kernel");
 }
 

@@ -16,9 +16,12 @@ namespace bwgemm::cluster_k {
 
 template <class C>
 struct Launcher {
-  static int64_t Tiles(const GemmProblem& p) {
-    return int64_t{p.batch} * ((p.n - 1) / C::kTileM + 1) * ((p.m - 1) / C::kTileN + 1);
+  static int64_t TilesOfBatch(const GemmProblem& p) {
+    return int64_t{(p.n - 1) / C::kTileM + 1} * ((p.m - 1) / C::kTileN + 1);
   }
+
+  // Fits in 32 bits where Supports says so.
+  static int64_t Ctas(const GemmProblem& p) { return TilesOfBatch(p) * p.batch * p.splits; }
 
   static Status Supports(const GemmProblem& p) {
     const int kIn = kAlignmentBytes / SizeOf(C::kIn), kOut = kAlignmentBytes / SizeOf(C::kOut);
@@ -30,7 +33,7 @@ struct Launcher {
                                      " must be multiples of " + std::to_string(kAlignmentBytes) +
                                      " bytes");
     }
-    if (Tiles(p) * p.splits > INT32_MAX) {
+    if (TilesOfBatch(p) > INT32_MAX / (int64_t{p.batch} * p.splits)) {
       return Status::InvalidArgument(p.ToString() +
                                      " has more than 2^31 - 1 tiles times parts of K");
     }
@@ -39,9 +42,8 @@ struct Launcher {
 
   // As deep as the CTAs that share a multiprocessor allow.
   static int Stages(const GemmProblem& p) {
-    const int64_t ctas = Tiles(p) * p.splits;
     const int together = static_cast<int>(
-        std::clamp<int64_t>((ctas - 1) / std::max(p.sm_count, 1) + 1, 1, C::kCtasPerSm));
+        std::clamp<int64_t>((Ctas(p) - 1) / std::max(p.sm_count, 1) + 1, 1, C::kCtasPerSm));
     const int budget = std::min(kSharedLimit, kSharedOfSm / together - kSharedReserved);
     return std::min(C::kMaxStages, (budget - kFixedBytes) / C::kStageBytes);
   }
@@ -106,7 +108,7 @@ struct Launcher {
     cluster.val.clusterDim.y = 1;
     cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(Tiles(p) * p.splits));
+    config.gridDim = dim3(static_cast<unsigned>(Ctas(p)));
     config.blockDim = dim3(C::kThreads);
     config.dynamicSmemBytes = C::SharedBytes(params.stages);
     config.stream = stream;
