@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 # Part of the mangled name of every GEMM kernel; the one that adds the parts of a split K has none.
-GEMM = "GemmUniversal"
+GEMMS = ("GemmUniversal", "14ClusterKKernel")
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
@@ -73,7 +73,11 @@ def machine_code() -> dict[str, Disassembly]:
 
 
 def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Disassembly]:
-    return {n: d for n, d in machine_code.items() if d.arch.startswith(arch) and GEMM in n}
+    return {
+        n: d
+        for n, d in machine_code.items()
+        if d.arch.startswith(arch) and any(g in n for g in GEMMS)
+    }
 
 
 @pytest.mark.parametrize(("arch", "code"), [("sm90", "sm_90"), ("sm100", "sm_100")])
