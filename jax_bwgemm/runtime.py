@@ -43,6 +43,8 @@ class KernelInfo:
         swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
             of D and ``tile_n`` along M, and the cluster likewise.
         stream_k: Whether CTAs may share a tile along K, so that none is idle in the last wave.
+        has_f32: Whether the same kernel with f32 output is in the build. That one computes the
+            parts of a K that is split into several.
     """
 
     name: str
@@ -61,6 +63,7 @@ class KernelInfo:
     alignment_bytes: int
     swap_ab: bool = False
     stream_k: bool = False
+    has_f32: bool = True
 
     @property
     def cluster_k(self) -> bool:
@@ -170,7 +173,17 @@ def kernels() -> tuple[KernelInfo, ...]:
     module = extension()
     if module is None:
         return ()
-    return tuple(KernelInfo(**row) for row in module.kernels())
+    rows = module.kernels()
+    with_f32 = {_without_output(row["name"]) for row in rows if row["out_dtype"] == "float32"}
+    return tuple(
+        KernelInfo(**row, has_f32=_without_output(row["name"]) in with_f32) for row in rows
+    )
+
+
+def _without_output(name: str) -> tuple[str, ...]:
+    """What a kernel has in common with the one of another output type."""
+    arch, in_dtype, _, *rest = name.split("_")
+    return arch, in_dtype, *rest
 
 
 def workspace_bytes(
@@ -205,7 +218,17 @@ def emulated_kernels() -> tuple[KernelInfo, ...]:
     module = load_emulator()
     if module is None:
         return ()
-    return tuple(KernelInfo(**row) for row in module.kernels())
+    rows = module.kernels()
+    with_f32 = {_without_output(row["name"]) for row in rows if row["out_dtype"] == "float32"}
+    return tuple(
+        KernelInfo(**row, has_f32=_without_output(row["name"]) in with_f32) for row in rows
+    )
+
+
+def _without_output(name: str) -> tuple[str, ...]:
+    """What a kernel has in common with the one of another output type."""
+    arch, in_dtype, _, *rest = name.split("_")
+    return arch, in_dtype, *rest
 
 
 def emulated_workspace_bytes(

@@ -8,7 +8,7 @@ emulator_mutations.py, and a ring of tiles, bounded tensor maps and cluster laun
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -172,18 +172,15 @@ def try_on(k: GroupedKernelInfo, p: Problem, ptx: str, mutation: Mutation) -> Ou
     return Outcome(None, SEEDS, "")
 
 
-def report(name: str, outcome: Outcome) -> None:
-    """Prints what caught a fault."""
-    text = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
-    print(f"{name}: {outcome.caught_by}, seed {outcome.seeds}: {text}")
-
-
-def main() -> None:
+def report(
+    ptx: str, mutations: Sequence[Mutation], attempt: Callable[[str, Mutation], Outcome]
+) -> None:
     """Prints what caught each fault."""
-    ptx = original_ptx()
-    for mutation in MUTATIONS:
-        report(mutation.name, try_mutation(ptx, mutation))
+    for mutation in mutations:
+        outcome = attempt(ptx, mutation)
+        text = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
+        print(f"{mutation.name}: {outcome.caught_by}, seed {outcome.seeds}: {text}")
 
 
 if __name__ == "__main__":
-    main()
+    report(original_ptx(), MUTATIONS, try_mutation)

@@ -80,12 +80,5 @@ def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
     return try_on(kernel(), case(), ptx, mutation)
 
 
-def main() -> None:
-    """Prints what caught each fault."""
-    ptx = original_ptx()
-    for mutation in MUTATIONS:
-        report(mutation.name, try_mutation(ptx, mutation))
-
-
 if __name__ == "__main__":
-    main()
+    report(original_ptx(), MUTATIONS, try_mutation)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import emulated, expected
-from hypothesis import given
-from hypothesis import strategies as st
 from numerics import assert_exact, normal, small_integers
 
 from jax_bwgemm import emulator, runtime
@@ -44,16 +40,6 @@ def test_a_cluster_takes_the_largest_divisor_of_the_splits(
     splits: int, parts: tuple[int, int]
 ) -> None:
     assert cluster_k.parts(splits) == parts
-
-
-@given(k=st.integers(1, 5000), inside=st.integers(1, 8))
-def test_the_parts_cover_k_once_and_evenly(k: int, inside: int) -> None:
-    blocks = cluster_k.blocks(k, inside)
-    assert blocks[0][0] == 0
-    assert blocks[-1][1] == -(-k // 64)
-    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(blocks))
-    sizes = [end - begin for begin, end in blocks]
-    assert max(sizes) - min(sizes) <= 1
 
 
 def test_parts_of_a_tile_are_neighbours_and_rows_come_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -124,6 +126,15 @@ def test_splits_that_a_problem_cannot_have_are_refused() -> None:
     assert "K=4096 is not a multiple of 40" in got
     got = tuning.select(spec, "bfloat16", GemmDims(384, 384, 4000, 3), SM90, TABLE)
     assert "a batch of 3 cannot be split along K" in got
+
+
+def test_a_tile_without_f32_output_is_not_split() -> None:
+    whole = dataclasses.replace(TABLE[0], has_f32=False)
+    refused = heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 2, "heuristic", 2)
+    assert refused == "no kernel of this tile has the f32 output that parts of K are computed in"
+    assert heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 1, "heuristic", 2) is None
+    few = GemmSpec(), whole, GemmDims(384, 384, 16384), 2, 6, 132
+    assert heuristics.possible_splits(*few) == [1]
 
 
 def test_predicted_time_grows_with_the_problem() -> None:

@@ -6,61 +6,53 @@
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 #include "gemm/cutlass_type.h"
-#include "gemm/problem.h"
+#include "gemm/kernel_spec.h"
 #include "gemm/schedules.h"
 
 namespace bwgemm {
 
-template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
-          bool kStreamK_>
-struct GemmKernel {
-  static constexpr DType kIn = kIn_, kOut = kOut_;
-  static constexpr LhsMajor kLhs = kLhs_;
-  static constexpr RhsMajor kRhs = kRhs_;
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
-  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
-  static constexpr Schedule kSchedule = kSchedule_;
-  static constexpr bool kSwapAb = kSwapAb_;
-  static constexpr bool kStreamK = kStreamK_;
-  using Traits = ScheduleTraits<kSchedule>;
+template <class Spec>
+struct GemmKernel : Spec {
+  using Traits = ScheduleTraits<Spec::kSchedule>;
 
-  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
-  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
-  static_assert(kSchedule != Schedule::k2Sm || kClusterM % 2 == 0,
+  static_assert(Spec::kSchedule != Schedule::k2Sm || Spec::kClusterM % 2 == 0,
                 "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
-  static_assert(!kStreamK || !std::is_void_v<typename Traits::StreamKScheduler>,
+  static_assert(!Spec::kStreamK || !std::is_void_v<typename Traits::StreamKScheduler>,
                 "ping-pong warpgroups work on different tiles: stream-K needs another schedule");
 
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
   // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
   // M is small, gets the MMA's M side, whose smallest tile is 64, and lhs its N side: 8 and up.
-  using In = typename CutlassType<kIn>::type;
-  using Out = typename CutlassType<kOut>::type;
+  using In = typename CutlassType<Spec::kIn>::type;
+  using Out = typename CutlassType<Spec::kOut>::type;
   using Accumulator = float;
   using Row = cutlass::layout::RowMajor;
   using Column = cutlass::layout::ColumnMajor;
-  static constexpr bool kAKMajor = kSwapAb ? kRhs == RhsMajor::kK : kLhs == LhsMajor::kK;
-  static constexpr bool kBKMajor = kSwapAb ? kLhs == LhsMajor::kK : kRhs == RhsMajor::kK;
+  static constexpr bool kAKMajor =
+      Spec::kSwapAb ? Spec::kRhs == RhsMajor::kK : Spec::kLhs == LhsMajor::kK;
+  static constexpr bool kBKMajor =
+      Spec::kSwapAb ? Spec::kLhs == LhsMajor::kK : Spec::kRhs == RhsMajor::kK;
   using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
   using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
-  using LayoutD = std::conditional_t<kSwapAb, Column, Row>;
+  using LayoutD = std::conditional_t<Spec::kSwapAb, Column, Row>;
   static constexpr int kAlignIn = kAlignmentBytes / sizeof(In);
   static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
 
-  using Tile = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
-  using CtaTile = cute::Shape<cute::Int<kSchedule == Schedule::k2Sm ? kTileM / 2 : kTileM>,
-                              cute::Int<kTileN>, cute::Int<kTileK>>;
-  using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
+  using Tile =
+      cute::Shape<cute::Int<Spec::kTileM>, cute::Int<Spec::kTileN>, cute::Int<Spec::kTileK>>;
+  using CtaTile =
+      cute::Shape<cute::Int<Spec::kSchedule == Schedule::k2Sm ? Spec::kTileM / 2 : Spec::kTileM>,
+                  cute::Int<Spec::kTileN>, cute::Int<Spec::kTileK>>;
+  using Cluster = cute::Shape<cute::Int<Spec::kClusterM>, cute::Int<Spec::kClusterN>, cute::_1>;
 
   // What the epilogue writes at once. CUTLASS's own choice is 32 columns; on SM90 64 columns of 16
   // bits make whole 128-byte lines (8192 x 8192 x 512 in 128 x 192 tiles: 112 -> 100 us on an
   // H200).
   static constexpr bool kWholeLines =
-      Traits::kArch == Arch::kSm90 && !kSwapAb && sizeof(Out) == 2 && kTileN % 64 == 0;
+      Traits::kArch == Arch::kSm90 && !Spec::kSwapAb && sizeof(Out) == 2 && Spec::kTileN % 64 == 0;
   using EpilogueTile = std::conditional_t<
       kWholeLines,
-      cute::Shape<cute::Int<kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
+      cute::Shape<cute::Int<Spec::kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
       cutlass::epilogue::collective::EpilogueTileAuto>;
 
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
@@ -78,7 +70,7 @@ struct GemmKernel {
       typename Traits::Mainloop>::CollectiveOp;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
-  using TileScheduler = std::conditional_t<kStreamK, typename Traits::StreamKScheduler,
+  using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,
                                            cutlass::gemm::PersistentScheduler>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
                                                       Epilogue, TileScheduler>;

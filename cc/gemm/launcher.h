@@ -1,12 +1,9 @@
 // KernelOps for one GemmKernel: problem -> CUTLASS arguments -> kernel parameters -> launch.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <atomic>
 #include <string>
 
-#include "common/cuda_status.h"
+#include "common/launch.h"
 #include "cutlass/device_kernel.h"
 #include "gemm/kernel_table.h"
 #include "gemm/split_k.h"
@@ -91,17 +88,10 @@ struct Launcher {
     return Kernel::get_workspace_size(MakeArguments(p));
   }
 
-  // Raises the kernel's shared-memory limit. XLA runs this on every execution, so after the first
-  // time it is one atomic load.
   static Status Prepare(int device) {
-    static std::atomic<uint64_t> prepared{0};
-    const uint64_t bit = uint64_t{1} << (device & 63);
-    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
-    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(Function()),
-                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                     Kernel::SharedStorageSize));
-    prepared.fetch_or(bit, std::memory_order_release);
-    return Status::Ok();
+    static OncePerDevice once;
+    return once.Run(device,
+                    [] { return SetSharedMemoryLimit(Function(), Kernel::SharedStorageSize); });
   }
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
@@ -109,21 +99,9 @@ struct Launcher {
     typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
     if constexpr (Gemm::kStreamK) BWGEMM_RETURN_IF_ERROR(ClearPartCounters(params, stream));
 
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = Gemm::kClusterM;
-    cluster.val.clusterDim.y = Gemm::kClusterN;
-    cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = Kernel::get_grid_shape(params);
-    config.blockDim = Kernel::get_block_shape();
-    config.dynamicSmemBytes = Kernel::SharedStorageSize;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    void* kernel_args[] = {&params};
-    return BWGEMM_CUDA_STATUS(
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(Function()), kernel_args));
+    const LaunchShape shape{Kernel::get_grid_shape(params), dim3(Gemm::kClusterM, Gemm::kClusterN),
+                            Kernel::get_block_shape(), Kernel::SharedStorageSize};
+    return LaunchClusters(Function(), params, shape, stream);
   }
 
   // The counters by which CTAs wait for the parts of a tile before theirs start from zero. XLA
@@ -146,15 +124,15 @@ struct Launcher {
         stream);
   }
 
-  static constexpr auto Function() { return &cutlass::device_kernel<Kernel>; }
+  static const void* Function() {
+    return reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
+  }
 };
 
 template <class Gemm>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<Gemm>;
-  return {{name, Gemm::Traits::kArch, Gemm::kIn, Gemm::kOut, Gemm::kLhs, Gemm::kRhs, Gemm::kTileM,
-           Gemm::kTileN, Gemm::kTileK, Gemm::kClusterM, Gemm::kClusterN, Gemm::kSchedule,
-           Gemm::kSwapAb, Gemm::kStreamK, Gemm::kStages},
+  return {Gemm::Info(name, Gemm::Traits::kArch, Gemm::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

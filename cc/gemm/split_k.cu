@@ -10,7 +10,8 @@ namespace bwgemm {
 namespace {
 
 constexpr int kThreads = 128;  // small blocks: a small D should still reach every multiprocessor
-constexpr int kVector = 4;     // elements per thread, one 16-byte load per chunk
+constexpr int kVector = 4;     // elements per thread, one 16-byte load per part
+constexpr int kBatch = 8;      // parts on their way from memory at once
 
 __device__ void Store(float* d, float4 v) { *reinterpret_cast<float4*>(d) = v; }
 __device__ void Store(__nv_bfloat16* d, float4 v) {
@@ -27,14 +28,21 @@ __global__ void __launch_bounds__(kThreads)
     AddPartialsKernel(const float4* partials, Out* d, int64_t vectors, int splits) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= vectors) return;
-  float4 sum = partials[i];
-#pragma unroll 4
-  for (int s = 1; s < splits; ++s) {
-    const float4 p = partials[s * vectors + i];
-    sum.x += p.x;
-    sum.y += p.y;
-    sum.z += p.z;
-    sum.w += p.w;
+  constexpr float4 kNothing{-0.0f, -0.0f, -0.0f, -0.0f};  // the zero that changes no sum
+  float4 sum = kNothing;
+  for (int first = 0; first < splits; first += kBatch) {
+    float4 part[kBatch];
+#pragma unroll
+    for (int s = 0; s < kBatch; ++s) {
+      part[s] = first + s < splits ? partials[(first + s) * vectors + i] : kNothing;
+    }
+#pragma unroll
+    for (int s = 0; s < kBatch; ++s) {
+      sum.x += part[s].x;
+      sum.y += part[s].y;
+      sum.z += part[s].z;
+      sum.w += part[s].w;
+    }
   }
   Store(d + i * kVector, sum);
 }

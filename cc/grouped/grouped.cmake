@@ -63,4 +63,4 @@ file(CONFIGURE OUTPUT "${unit_dir}/kernel_groups.inc" CONTENT "${groups}")
 
 file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../common/*.h)
 bwgemm_kernel_library(bwgemm_grouped_kernels COUNT ${kernel_count} UNITS ${units}
-  HEADERS ${headers} "${CMAKE_SOURCE_DIR}/cc/gemm/problem.h")
+  HEADERS ${headers} "${CMAKE_SOURCE_DIR}/cc/gemm/problem.h" "${CMAKE_SOURCE_DIR}/cc/gemm/cutlass_type.h")

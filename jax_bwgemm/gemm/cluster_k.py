@@ -31,12 +31,6 @@ def parts(splits: int) -> tuple[int, int]:
     return inside, splits // inside
 
 
-def blocks(k: int, inside: int) -> tuple[tuple[int, int], ...]:
-    """First K block of every part and one past its last."""
-    count = -(-k // BLOCK)
-    return tuple((count * r // inside, count * (r + 1) // inside) for r in range(inside))
-
-
 class Cycles(NamedTuple):
     """Clock cycles of a launch.
 

@@ -15,6 +15,7 @@
 #include "cute/atom/mma_traits_sm90_gmma.hpp"
 #include "cute/tensor.hpp"
 #include "gemm/cutlass_type.h"
+#include "gemm/kernel_spec.h"
 
 namespace bwgemm::cluster_k {
 
@@ -29,22 +30,16 @@ constexpr int kSharedLimit = 227 * 1024;  // of a CTA
 constexpr int kSharedOfSm = 228 * 1024;   // of a multiprocessor,
 constexpr int kSharedReserved = 1024;     // of which the system takes this for each CTA
 
-template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
-          bool kStreamK_>
-struct Config {
-  static constexpr DType kIn = kIn_, kOut = kOut_;
-  static constexpr LhsMajor kLhs = kLhs_;
-  static constexpr RhsMajor kRhs = kRhs_;
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+template <class Spec>
+struct Config : Spec {
+  using Spec::kIn, Spec::kOut, Spec::kLhs, Spec::kRhs, Spec::kTileM, Spec::kTileN, Spec::kTileK;
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;
 
-  static_assert(kSchedule_ == Schedule::kClusterK && !kStreamK_);
-  static_assert(kSwapAb_, "rhs columns are the MMA's M side");
-  static_assert(kClusterM_ == 1 && kClusterN_ == 1, "the cluster lies along K: see splits");
-  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
-  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
+  static_assert(Spec::kSchedule == Schedule::kClusterK && !Spec::kStreamK);
+  static_assert(Spec::kSwapAb, "rhs columns are the MMA's M side");
+  static_assert(Spec::kClusterM == 1 && Spec::kClusterN == 1,
+                "the cluster lies along K: see splits");
   static_assert(kTileM == kBlock || kTileM == 2 * kBlock, "one or two consumers, 64 rows each");
   static_assert(kTileN == 16 || kTileN == 32 || (kTileN % 64 == 0 && kTileN <= 256));
   static_assert(kTileK == kBlock, "a stage is one 128-byte line deep");

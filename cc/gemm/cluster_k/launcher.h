@@ -1,13 +1,10 @@
 // KernelOps for one cluster-K kernel: problem -> tensor maps -> launch.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <atomic>
 #include <string>
 
-#include "common/cuda_status.h"
+#include "common/launch.h"
 #include "common/tensor_map.h"
 #include "gemm/cluster_k/kernel.h"
 #include "gemm/kernel_table.h"
@@ -70,16 +67,13 @@ struct Launcher {
   }
 
   static Status Prepare(int device) {
-    static std::atomic<uint64_t> prepared{0};
-    const uint64_t bit = uint64_t{1} << (device & 63);
-    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
-    const void* kernel = reinterpret_cast<const void*>(&ClusterKKernel<C>);
-    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SharedBytes(C::kMaxStages)));
-    BWGEMM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-    prepared.fetch_or(bit, std::memory_order_release);
-    return Status::Ok();
+    static OncePerDevice once;
+    return once.Run(device, [] {
+      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), C::SharedBytes(C::kMaxStages)));
+      return BWGEMM_CUDA_STATUS(cudaFuncSetAttribute(Function(),
+                                                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                     cudaSharedmemCarveoutMaxShared));
+    });
   }
 
   static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
@@ -102,29 +96,18 @@ struct Launcher {
         static_cast<uint64_t>(params.q_tiles == 1 ? cute::TMA::CacheHintSm90::EVICT_FIRST
                                                   : cute::TMA::CacheHintSm90::EVICT_NORMAL);
 
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = p.splits;
-    cluster.val.clusterDim.y = 1;
-    cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(Ctas(p)));
-    config.blockDim = dim3(C::kThreads);
-    config.dynamicSmemBytes = C::SharedBytes(params.stages);
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    void* args[] = {&params};
-    return BWGEMM_CUDA_STATUS(
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&ClusterKKernel<C>), args));
+    const LaunchShape shape{dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(C::kThreads),
+                            static_cast<size_t>(C::SharedBytes(params.stages))};
+    return LaunchClusters(Function(), params, shape, stream);
   }
+
+  static const void* Function() { return reinterpret_cast<const void*>(&ClusterKKernel<C>); }
 };
 
 template <class C>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
-  return {{name, Arch::kSm90, C::kIn, C::kOut, C::kLhs, C::kRhs, C::kTileM, C::kTileN, C::kTileK, 1,
-           1, Schedule::kClusterK, /*swap_ab=*/true, /*stream_k=*/false, C::kMaxStages},
+  return {C::Info(name, Arch::kSm90, C::kMaxStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

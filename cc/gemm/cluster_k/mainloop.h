@@ -1,26 +1,13 @@
 // Loading and multiplying one CTA's part of K: a producer thread, and consumers that issue wgmma.
 #pragma once
 
+#include "common/ring.h"
 #include "cute/arch/copy_sm90_desc.hpp"
 #include "cute/arch/copy_sm90_tma.hpp"
 #include "cutlass/arch/barrier.h"
 #include "gemm/cluster_k/config.h"
 
 namespace bwgemm::cluster_k {
-
-// Where a thread stands in the ring of stages.
-struct Stage {
-  uint32_t stages;
-  uint32_t index = 0;
-  uint32_t phase = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++index == stages) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
-};
 
 using Full = cutlass::arch::ClusterTransactionBarrier;
 using Empty = cutlass::arch::ClusterBarrier;
@@ -37,7 +24,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
     cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to, k_major ? k : mn, k_major ? mn : k, matrix);
   };
   uint8_t* const q = shared.stages + params.stages * C::kPBytes;
-  Stage stage{static_cast<uint32_t>(params.stages)};
+  RingPosition stage;
   for (int block = 0; block < work.blocks; ++block) {
     const int k = (work.first_block + block) * C::kTileK;
     Empty::wait(&shared.empty[stage.index], stage.phase ^ 1);
@@ -53,7 +40,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
       box(C::kQKMajor, params.q, kEvictNormal, full, q + stage.index * C::kQBytes + i * kRowBytes,
           k, work.row + i, q_matrix);
     }
-    stage.Advance();
+    stage.Advance(params.stages);
   }
 }
 
@@ -73,7 +60,7 @@ __device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages,
   Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));  // (1, 1, K, block)
   Tensor q_fragments = slice.make_fragment_B(slice.partition_B(q));  // (1, 1, K, stage)
 
-  auto issue = [&](const Stage& stage) {
+  auto issue = [&](const RingPosition& stage) {
     Full::wait(&shared.full[stage.index], stage.phase);
     warpgroup_fence_operand(accumulator);
     warpgroup_arrive();
@@ -87,10 +74,10 @@ __device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages,
   };
 
   mma.accumulate_ = GMMA::ScaleOut::Zero;
-  Stage stage{static_cast<uint32_t>(stages)};
+  RingPosition stage;
   issue(stage);
   uint32_t previous = stage.index;
-  stage.Advance();
+  stage.Advance(stages);
   CUTE_NO_UNROLL
   for (int left = blocks - 1; left > 0; --left) {
     issue(stage);
@@ -98,7 +85,7 @@ __device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages,
     warpgroup_fence_operand(accumulator);
     if (thread % 32 == 0) Empty::arrive(&shared.empty[previous]);
     previous = stage.index;
-    stage.Advance();
+    stage.Advance(stages);
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(accumulator);

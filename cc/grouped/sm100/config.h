@@ -15,26 +15,10 @@
 #include "cute/atom/mma_traits_sm100.hpp"
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
-#include "cutlass/bfloat16.h"
-#include "cutlass/half.h"
+#include "gemm/cutlass_type.h"
 #include "grouped/schedule.h"
 
 namespace bwgemm::grouped::sm100 {
-
-template <DType>
-struct DeviceType;
-template <>
-struct DeviceType<DType::kBF16> {
-  using type = cutlass::bfloat16_t;
-};
-template <>
-struct DeviceType<DType::kF16> {
-  using type = cutlass::half_t;
-};
-template <>
-struct DeviceType<DType::kF32> {
-  using type = float;
-};
 
 constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
 constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
@@ -56,8 +40,8 @@ struct Config {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr bool kSwapAb = kSwapAb_;
-  using In = typename DeviceType<kIn>::type;
-  using Out = typename DeviceType<kOut>::type;
+  using In = typename CutlassType<kIn>::type;
+  using Out = typename CutlassType<kOut>::type;
 
   static constexpr bool kContract = kKind == Kind::kContract;
   static constexpr bool kPKMajor = !kContract && (!kSwapAb || kRhs == RhsMajor::kK);

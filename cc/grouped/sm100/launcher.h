@@ -1,12 +1,9 @@
 // KernelOps for one SM100 grouped kernel: problem -> tensor maps and schedule -> launch.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <atomic>
 
-#include "common/cuda_status.h"
+#include "common/launch.h"
 #include "grouped/kernel_table.h"
 #include "grouped/sm100/kernel.h"
 #include "grouped/sm100/tensor_maps.h"
@@ -77,14 +74,8 @@ struct Launcher {
   }
 
   static Status Prepare(int device) {
-    static std::atomic<uint64_t> prepared{0};
-    const uint64_t bit = uint64_t{1} << (device & 63);
-    if (prepared.load(std::memory_order_acquire) & bit) return Status::Ok();
-    BWGEMM_RETURN_IF_CUDA_ERROR(
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(&GroupedGemmKernel<C>),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes));
-    prepared.fetch_or(bit, std::memory_order_release);
-    return Status::Ok();
+    static OncePerDevice once;
+    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
   }
 
   static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {
@@ -101,22 +92,12 @@ struct Launcher {
       clusters = std::min<int64_t>(clusters, std::max(p.sm_count / C::kCtas, 1));
     }
 
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = C::kCtas;
-    cluster.val.clusterDim.y = 1;
-    cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCtas));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = C::kSharedBytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    void* args[] = {&params};
-    return BWGEMM_CUDA_STATUS(
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&GroupedGemmKernel<C>), args));
+    const LaunchShape shape{dim3(static_cast<unsigned>(clusters * C::kCtas)), dim3(C::kCtas),
+                            dim3(kThreads), C::kSharedBytes};
+    return LaunchClusters(Function(), params, shape, stream);
   }
+
+  static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }
 
   static size_t WorkspaceBytes(const GroupedProblem&) { return 0; }
 };

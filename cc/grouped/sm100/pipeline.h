@@ -1,8 +1,7 @@
-// What all warps use: places in rings of barriers, fences, barriers of the cluster.
+// What all warps use: fences, barriers of the cluster, sizes of a tile.
 #pragma once
 
-#include <cstdint>
-
+#include "common/ring.h"
 #include "cute/arch/cluster_sm90.hpp"
 #include "grouped/sm100/config.h"
 
@@ -10,20 +9,6 @@ namespace bwgemm::grouped::sm100 {
 
 using Barrier = cutlass::arch::ClusterBarrier;
 using TransactionBarrier = cutlass::arch::ClusterTransactionBarrier;
-
-// Where a warp stands in a ring of slots guarded by full and empty barriers.
-template <int kSlots>
-struct RingState {
-  uint32_t index = 0;
-  uint32_t phase = 0;
-
-  __device__ void Advance() {
-    if (++index == kSlots) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
-};
 
 // The MMA's order relative to barriers (PTX ISA 9.7.16.11): tensor-memory accesses of other threads
 // are complete only between these.

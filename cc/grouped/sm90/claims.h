@@ -6,7 +6,6 @@
 #pragma once
 
 #include "grouped/sm90/config.h"
-#include "grouped/sm90/pipeline.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -22,7 +21,7 @@ struct TileClaims {
   const Params& params;
   typename C::Shared& shared;
   uint32_t cta_rank;
-  PipelineState<kMail> state{};
+  RingState<kMail> state{};
 
   __device__ __forceinline__ int Clusters() const { return gridDim.x / C::kCluster; }
   __device__ __forceinline__ int First() const { return blockIdx.x / C::kCluster; }

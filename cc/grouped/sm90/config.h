@@ -15,30 +15,15 @@
 // tiles are narrower.
 #pragma once
 
+#include "common/ring.h"
 #include "cute/arch/mma_sm90_gmma.hpp"
 #include "cute/atom/mma_traits_sm90_gmma.hpp"
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
-#include "cutlass/bfloat16.h"
-#include "cutlass/half.h"
+#include "gemm/cutlass_type.h"
 #include "grouped/schedule.h"
 
 namespace bwgemm::grouped::sm90 {
-
-template <DType>
-struct DeviceType;
-template <>
-struct DeviceType<DType::kBF16> {
-  using type = cutlass::bfloat16_t;
-};
-template <>
-struct DeviceType<DType::kF16> {
-  using type = cutlass::half_t;
-};
-template <>
-struct DeviceType<DType::kF32> {
-  using type = float;
-};
 
 constexpr int kConsumers = 2;  // warpgroups that issue MMAs
 constexpr int kThreads = 128 * (1 + kConsumers);
@@ -58,8 +43,8 @@ struct Config {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr bool kSwapAb = kSwapAb_, kPingpong = kPingpong_;
-  using In = typename DeviceType<kIn>::type;
-  using Out = typename DeviceType<kOut>::type;
+  using In = typename CutlassType<kIn>::type;
+  using Out = typename CutlassType<kOut>::type;
 
   static constexpr bool kContract = kKind == Kind::kContract;
   static constexpr bool kPKMajor = !kContract && kRhs == RhsMajor::kK;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void Meet() {
 template <class C>
 struct RingReader {
   typename C::Shared& shared;
-  PipelineState<kRing> state{};
+  RingState<kRing> state{};
 
   // Called by whole warps (or by the loading thread alone): one of each arrives.
   __device__ __forceinline__ grouped::Tile Next(bool arrives) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void Schedule(const Params& params, typename C::Share
                                          uint32_t cta_rank) {
   Scheduler<C::kKind> scheduler(params.schedule);
   TileClaims<C> claims{params, shared, cta_rank};
-  PipelineState<kRing> state;
+  RingState<kRing> state;
   for (int index = claims.First();; index = claims.Next(index)) {
     const grouped::Tile tile = scheduler.At(index);
     cutlass::arch::ClusterBarrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
                                      uint32_t cta_rank) {
   Loader<C> loader{params, shared, cta_rank};
   RingReader<C> ring{shared};
-  PipelineState<C::kStages> state;
+  RingState<C::kStages> state;
   for (;;) {
     const grouped::Tile tile = ring.Next(true);
     if (tile.batch < 0) return;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
   RingReader<C> ring{shared};
-  PipelineState<C::kStages> state;
+  RingState<C::kStages> state;
   Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
     const grouped::Tile tile = ring.Next(thread % 32 == 0);

@@ -4,7 +4,6 @@
 #include "cute/arch/copy_sm90_desc.hpp"
 #include "cute/arch/copy_sm90_tma.hpp"
 #include "grouped/sm90/config.h"
-#include "grouped/sm90/pipeline.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -17,7 +16,7 @@ struct Loader {
   uint32_t cta_rank;
 
   __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
-                                       PipelineState<C::kStages>& state) {
+                                       RingState<C::kStages>& state) {
     // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
     // them that are not stored, `contract` zeroes them (mma.h). Boxes without any row of the group
     // stay out.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "grouped/sm90/config.h"
-#include "grouped/sm90/pipeline.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -47,7 +46,7 @@ struct Mma {
 
   // kColumns: how many of the tile's columns to compute. One turn.
   template <int kColumns>
-  __device__ __forceinline__ void Tile(int k_blocks, int tail, PipelineState<C::kStages>& state,
+  __device__ __forceinline__ void Tile(int k_blocks, int tail, RingState<C::kStages>& state,
                                        Turn<C>& turn,
                                        typename C::template Accumulator<kColumns>& accumulator) {
     using namespace cute;
@@ -104,7 +103,7 @@ struct Mma {
     Release(previous);
   }
 
-  __device__ __forceinline__ void Wait(const PipelineState<C::kStages>& state, bool zero_tail,
+  __device__ __forceinline__ void Wait(const RingState<C::kStages>& state, bool zero_tail,
                                        int tail) {
     Full::wait(&shared.full[state.index], state.phase);
     if constexpr (C::kContract) {
