@@ -70,6 +70,11 @@ class KernelInfo:
         """Whether the CTAs of a cluster share one tile along K, as many as the call's splits."""
         return self.schedule == "clusterk"
 
+    @property
+    def splits_k(self) -> bool:
+        """Whether K can be divided into parts: the kernel adds them, or has a twin for them."""
+        return self.stream_k or self.has_f32
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupedKernelInfo:
@@ -170,20 +175,18 @@ def load_emulator() -> ModuleType | None:
 @functools.cache
 def kernels() -> tuple[KernelInfo, ...]:
     """All kernels of this build, in the order of ``kernels.def``; empty when not built."""
-    module = extension()
-    if module is None:
-        return ()
-    rows = module.kernels()
-    with_f32 = {_without_output(row["name"]) for row in rows if row["out_dtype"] == "float32"}
-    return tuple(
-        KernelInfo(**row, has_f32=_without_output(row["name"]) in with_f32) for row in rows
-    )
+    return _table(extension())
 
 
-def _without_output(name: str) -> tuple[str, ...]:
-    """What a kernel has in common with the one of another output type."""
-    arch, in_dtype, _, *rest = name.split("_")
-    return arch, in_dtype, *rest
+def _table(module: ModuleType | None) -> tuple[KernelInfo, ...]:
+    rows = module.kernels() if module is not None else ()
+
+    def twins(row: dict) -> tuple[str, ...]:  # the name without its output type
+        arch, in_dtype, _, *rest = row["name"].split("_")
+        return arch, in_dtype, *rest
+
+    with_f32 = {twins(row) for row in rows if row["out_dtype"] == "float32"}
+    return tuple(KernelInfo(**row, has_f32=twins(row) in with_f32) for row in rows)
 
 
 def workspace_bytes(
@@ -215,20 +218,7 @@ def workspace_bytes(
 @functools.cache
 def emulated_kernels() -> tuple[KernelInfo, ...]:
     """Kernels the emulator can run: those built into it; empty when it was not built."""
-    module = load_emulator()
-    if module is None:
-        return ()
-    rows = module.kernels()
-    with_f32 = {_without_output(row["name"]) for row in rows if row["out_dtype"] == "float32"}
-    return tuple(
-        KernelInfo(**row, has_f32=_without_output(row["name"]) in with_f32) for row in rows
-    )
-
-
-def _without_output(name: str) -> tuple[str, ...]:
-    """What a kernel has in common with the one of another output type."""
-    arch, in_dtype, _, *rest = name.split("_")
-    return arch, in_dtype, *rest
+    return _table(load_emulator())
 
 
 def emulated_workspace_bytes(

@@ -46,7 +46,7 @@ def schedulers() -> list[Any]:
             kinds.setdefault((k.arch, k.schedule, k.swap_ab, k.stream_k, size), k)
     found = []
     for k in kinds.values():
-        options: list[dict[str, Any]] = [{"splits": 1}, {"splits": 9}]
+        options: list[dict[str, Any]] = [{"splits": 1}] + [{"splits": 9}] * k.splits_k
         if k.stream_k:
             ways = ("heuristic", "stream_k", "data_parallel")
             options = [{"decomposition": d} for d in ways]

@@ -62,7 +62,7 @@ def test_a_dry_run_prints_commands_and_launches(capsys: pytest.CaptureFixture) -
     text = capsys.readouterr().out
     assert "--tool memcheck --error-exitcode 77" in text
     assert "--tool racecheck" in text
-    assert "128x128x64_2x1_cooperative_streamk 136x152x" in text
+    assert "128x256x64_2x1_cooperative_streamk 136x280x" in text
     assert "pingpong" not in text
 
 

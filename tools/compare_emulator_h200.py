@@ -29,13 +29,14 @@ from jax_bwgemm.runtime import KernelInfo
 
 def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int, int]]:
     """M, N, K, batch, splits: one tile; every edge ragged, with K several times around the
-    pipeline; a batch; and K in two parts.
+    pipeline; a batch; and, where possible, K in two parts.
     """
     tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
     yield tm, tn, 2 * tk, 1, 1
     yield tm + 40, tn + 24, (kernel.stages + 2) * tk + 8, 1, 1
     yield 72, 136, 3 * tk, 3, 1
-    yield tm, tn, 6 * tk, 1, 2
+    if kernel.splits_k:
+        yield tm, tn, 6 * tk, 1, 2
 
 
 def cases(

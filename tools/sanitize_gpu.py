@@ -65,7 +65,8 @@ def cases(arch: str, pattern: str) -> list[Case]:
         whole = m, n, steps * k.tile_k + 8, 1
         found.append(Case(k.name, *whole, ()))
         if not k.stream_k:
-            found.append(Case(k.name, m, n, 2 * steps * k.tile_k, 1, (("splits", 2),)))
+            if k.splits_k:
+                found.append(Case(k.name, m, n, 2 * steps * k.tile_k, 1, (("splits", 2),)))
             continue
         deep = m, n, 20 * k.tile_k + 8, 2
         found += [Case(k.name, *deep, (("decomposition", d),)) for d in ("heuristic", "stream_k")]
