@@ -44,6 +44,36 @@ def test_every_tile_and_schedule_is_run_in_every_way(arch: str) -> None:
     assert ways == {None, "heuristic", "stream_k", "split_k"}
 
 
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_grouped_line_is_run_with_sizes_nobody_checked(arch: str) -> None:
+    import sanitize_grouped
+
+    found = sanitize_grouped.cases(arch, "")
+    names = [k.name for k in runtime.grouped_kernels() if k.arch == arch]
+
+    def lines(kernels: list[str]) -> set[tuple[str, str]]:  # kind and tile
+        return {(x.split("_")[2], x.split("_", 6)[6]) for x in kernels}
+
+    assert lines([case.kernel for case in found]) == lines(names)
+    for case in found:
+        assert min(case.sizes) < 0
+        assert sum(case.sizes) > case.m
+        assert case.experts < len(case.sizes)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("pattern", ["rows", "contract"])
+def test_grouped_cases_are_exact(pattern: str) -> None:
+    import sanitize_gpu
+    import sanitize_grouped
+
+    if not any(k.arch == "sm100" for k in runtime.emulated_grouped_kernels()):
+        pytest.skip("the emulator was not built")
+    found = sanitize_grouped.cases("sm100", pattern)[:1]
+    assert found
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+
+
 @pytest.mark.emulator
 def test_cases_are_exact() -> None:
     import sanitize_gpu

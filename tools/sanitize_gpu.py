@@ -6,8 +6,9 @@
 
 One storage order and type of each tile and schedule, on a problem with ragged edges whose K goes
 around the pipeline more than once; with K split where the sum is a kernel of its own; stream-K
-kernels in every decomposition. Results are compared with exact products. Exit code: 0 clean,
-1 a tool found something or a result was wrong, 2 could not run.
+kernels in every decomposition; grouped kernels with sizes that nobody checked. Results are compared
+with exact products. Exit code: 0 clean, 1 a tool found something or a result was wrong, 2 could not
+run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import sanitize_grouped
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What the sanitizer's own exit code is not confused with.
@@ -50,6 +53,28 @@ class Case:
         options = "".join(f" {name}={value}" for name, value in self.options)
         return f"{self.kernel} {self.m}x{self.n}x{self.k} b{self.batch}{options}"
 
+    def is_exact(self, implementation: str) -> bool:
+        """Launches it in this process and compares."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from jax_bwgemm.gemm.primitive import gemm
+        from jax_bwgemm.gemm.spec import GemmSpec
+        from jax_bwgemm.gemm.tuning_config import TuningConfig
+
+        config = TuningConfig(kernel=self.kernel, **dict(self.options))
+        spec = GemmSpec("k", "n", "bfloat16", implementations=(implementation,), config=config)
+        rng = np.random.default_rng(0)
+        a = rng.integers(-2, 3, (self.batch, self.m, self.k)).astype(np.float32)
+        b = rng.integers(-2, 3, (self.batch, self.k, self.n)).astype(np.float32)
+        operands = (x.astype(jnp.bfloat16) for x in (a, b))
+        got = np.asarray(jax.jit(lambda x, y: gemm(x, y, spec))(*operands))
+        return np.array_equal(got, (a @ b).astype(jnp.bfloat16))
+
+
+AnyCase = Case | sanitize_grouped.GroupedCase
+
 
 def cases(arch: str, pattern: str) -> list[Case]:
     """One kernel of each tile and schedule whose name the pattern is in."""
@@ -74,26 +99,11 @@ def cases(arch: str, pattern: str) -> list[Case]:
     return found
 
 
-def run_cases(selected: Sequence[Case], implementation: str = "cutlass") -> int:
+def run_cases(selected: Sequence[AnyCase], implementation: str = "cutlass") -> int:
     """Runs launches in this process; returns how many results were wrong."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from jax_bwgemm.gemm.primitive import gemm
-    from jax_bwgemm.gemm.spec import GemmSpec
-    from jax_bwgemm.gemm.tuning_config import TuningConfig
-
     wrong = 0
     for case in selected:
-        config = TuningConfig(kernel=case.kernel, **dict(case.options))
-        spec = GemmSpec("k", "n", "bfloat16", implementations=(implementation,), config=config)
-        rng = np.random.default_rng(0)
-        a = rng.integers(-2, 3, (case.batch, case.m, case.k)).astype(np.float32)
-        b = rng.integers(-2, 3, (case.batch, case.k, case.n)).astype(np.float32)
-        operands = (x.astype(jnp.bfloat16) for x in (a, b))
-        got = np.asarray(jax.jit(lambda x, y, s=spec: gemm(x, y, s))(*operands))
-        ok = np.array_equal(got, (a @ b).astype(jnp.bfloat16))
+        ok = case.is_exact(implementation)
         wrong += not ok
         print("exact" if ok else "WRONG", case, flush=True)
     return wrong
@@ -167,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("error: no GPU that this build has kernels for", file=sys.stderr)
             return 2
         args.arch = target.arch if target else "sm90"
-    selected = cases(args.arch, args.filter)
+    selected = [*cases(args.arch, args.filter), *sanitize_grouped.cases(args.arch, args.filter)]
     if not selected:
         print(f"error: no {args.arch} kernel has {args.filter!r} in its name", file=sys.stderr)
         return 2
