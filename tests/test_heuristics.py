@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
+from kernel_table import described_kernels
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime, tuning
@@ -17,56 +16,82 @@ from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.runtime import KernelInfo
 
 SM90, SM100 = make_target("sm90"), make_target("sm100")
+TABLE = described_kernels()
+PLAIN = tuple(k for k in TABLE if "_bf16_bf16_kn_" in k.name)  # one of each tile
 
 
-def kernel(
-    arch: str, tile_m: int, tile_n: int, schedule: str, cluster_m: int = 1, *, swap: bool = False
-) -> KernelInfo:
-    name = f"{arch}_bf16_bf16_kn_{tile_m}x{tile_n}x64_{cluster_m}x1_{schedule}{'_swap' * swap}"
-    name += "_swap" if swap else ""
-    return KernelInfo(
-        name, arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cluster_m, 1, schedule,
-        swap_ab=swap, stages=4, alignment_bytes=16,
-    )  # fmt: skip
+def kernel(tile: str) -> KernelInfo:
+    """The kernel of a tile by the end of its name."""
+    (found,) = (k for k in PLAIN if k.name.endswith(f"_kn_{tile}"))
+    return found
 
 
-TABLE = (
-    kernel("sm90", 128, 256, "cooperative", 2),
-    kernel("sm90", 128, 128, "pingpong", 2),
-    kernel("sm90", 64, 128, "pingpong"),
-    kernel("sm100", 256, 256, "2sm", 2),
-    kernel("sm100", 256, 128, "2sm", 2),
-    kernel("sm100", 128, 128, "1sm"),
-    kernel("sm90", 64, 32, "pingpong", swap=True),
-    kernel("sm90", 64, 16, "pingpong", swap=True),
-    kernel("sm100", 128, 32, "1sm", swap=True),
-    kernel("sm100", 128, 16, "1sm", swap=True),
-)
-
-
-def chosen(m: int, n: int, k: int, target: object = SM90, batch: int = 1) -> tuning.Selection:
+def chosen(
+    m: int,
+    n: int,
+    k: int,
+    target: Target = SM90,
+    batch: int = 1,
+    config: TuningConfig | None = None,
+) -> tuning.Selection:
     dims = GemmDims(m, n, k, batch, batch, batch)
-    selection = tuning.select(GemmSpec(), "bfloat16", dims, target, TABLE)
+    selection = tuning.select(GemmSpec(config=config), "bfloat16", dims, target, TABLE)
     assert isinstance(selection, tuning.Selection)
     return selection
 
 
-@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 8192, 4096), (8192, 28672, 4096)])
-def test_large_problems_on_sm90_get_the_cooperative_tile_with_swizzle(shape: tuple) -> None:
-    got = chosen(*shape)
-    assert (got.kernel.tile_m, got.kernel.tile_n) == (128, 256)
-    assert got.swizzle >= 8
+# -- what is chosen: only where the second choice is clearly slower
 
 
-def test_512_rows_on_sm90_get_ping_pong_without_swizzle() -> None:
-    got = chosen(512, 28672, 4096)
-    assert (got.kernel.schedule, got.kernel.tile_n) == ("pingpong", 128)
-    assert got.swizzle == 1
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2048, 2048, 2048), (8192, 1024, 8192)])
+def test_whole_waves_on_sm90_get_the_largest_tile(shape: tuple) -> None:
+    got = chosen(*shape).kernel
+    assert (got.tile_m, got.tile_n, got.schedule) == (128, 256, "cooperative")
 
 
-@pytest.mark.parametrize("shape", [(16, 1024, 4096), (64, 4096, 4096)])
-def test_small_problems_on_sm90_get_the_small_tile(shape: tuple) -> None:
-    assert chosen(*shape).kernel.tile_m == 64
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((8192, 28672, 4096), "128x192x64_2x1_pingpong"),  # the power limit
+        ((1152, 1536, 8192), "64x256x64_2x1_pingpong"),  # 9 rows of 128 are not whole clusters
+        ((1152, 4096, 4096), "64x192x64_2x1_pingpong"),  # three waves, the last one full
+    ],
+)
+def test_other_large_problems_on_sm90(shape: tuple, tile: str) -> None:
+    assert chosen(*shape).kernel == kernel(tile)
+
+
+def test_few_rows_and_few_tiles_on_sm90_share_them_along_k() -> None:
+    got = chosen(64, 4096, 4096)
+    assert (got.kernel, got.splits) == (kernel("64x64x64_1x1_clusterk_swap"), 2)
+
+
+def test_few_short_rows_on_sm90_get_a_small_tile() -> None:
+    assert chosen(16, 1024, 4096).kernel.tile_m == 64
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "order"),
+    [
+        ((8192, 8192, 8192), "128x256x64_2x1_cooperative", ("n", 8)),
+        ((8192, 1024, 8192), "128x256x64_2x1_cooperative", ("n", 4)),
+        ((10240, 4608, 8192), "128x256x64_2x1_cooperative", ("n", 2)),  # 80 x 18 tiles, 11 waves
+        ((512, 28672, 4096), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # 7 waves
+        ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # all of it is in L2
+    ],
+)
+def test_tile_orders(shape: tuple, tile: str, order: tuple[str, int]) -> None:
+    got = chosen(*shape, config=TuningConfig(kernel=kernel(tile).name))
+    assert (got.raster_order, got.swizzle) == order
+
+
+def test_ctas_without_a_tile_cost_once_the_gpu_is_full() -> None:
+    def cycles(m: int, n: int) -> float:
+        clusters_of_two = kernel("128x128x64_2x1_pingpong")
+        return heuristics.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90).cycles
+
+    assert cycles(9 * 128, 12 * 128) > 1.04 * cycles(10 * 128, 12 * 128)
+    assert cycles(5 * 128, 10 * 128) == cycles(6 * 128, 10 * 128)
 
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 28672, 4096), (2048, 8192, 8192)])
@@ -100,12 +125,13 @@ def test_batches_count_as_tiles() -> None:
     assert one.tile_m * one.tile_n < many.tile_m * many.tile_n
 
 
-@pytest.mark.parametrize("target", [SM90, SM100])
-@pytest.mark.parametrize("rows", [1, 16, 32])
-def test_few_rows_get_swapped_operands(rows: int, target: Target) -> None:
-    kernel = chosen(rows, 6144, 4096, target=target).kernel
-    assert kernel.swap_ab
-    assert kernel.tile_n in (16, 32)
+@pytest.mark.parametrize(
+    ("target", "rows", "columns"),
+    [(SM90, 1, 16), (SM90, 16, 16), (SM90, 32, 64), (SM100, 1, 16), (SM100, 16, 16)],
+)
+def test_few_rows_get_swapped_operands(target: Target, rows: int, columns: int) -> None:
+    got = chosen(rows, 6144, 4096, target).kernel
+    assert (got.swap_ab, got.tile_n) == (True, columns)
 
 
 def test_long_k_with_few_tiles_is_split() -> None:
@@ -113,14 +139,17 @@ def test_long_k_with_few_tiles_is_split() -> None:
     assert chosen(8192, 8192, 8192).splits == 1
 
 
-@pytest.mark.parametrize(("k", "batch"), [(16384 + 8, 1), (16384, 2)])
+@pytest.mark.parametrize(("k", "batch"), [(16384 + 8, 1), (16384, 2), (16384, 1)])
 def test_what_cannot_be_split_is_not(k: int, batch: int) -> None:
     got = chosen(384, 384, k, batch=batch)
-    assert heuristics.split_refusal(GemmDims(384, 384, k, batch), got.splits, 2) is None
+    dims = GemmDims(384, 384, k, batch)
+    refused = heuristics.run_refusal(got.kernel, dims, got.splits, got.decomposition, 2)
+    assert refused is None
 
 
 def test_splits_that_a_problem_cannot_have_are_refused() -> None:
-    spec = GemmSpec(config=TuningConfig(splits=5))
+    # The other schedules' kernels add the parts themselves, and have no such rules.
+    spec = GemmSpec(config=TuningConfig(splits=5, schedule="pingpong"))
     got = tuning.select(spec, "bfloat16", GemmDims(384, 384, 4096), SM90, TABLE)
     assert isinstance(got, str)
     assert "K=4096 is not a multiple of 40" in got
@@ -129,7 +158,7 @@ def test_splits_that_a_problem_cannot_have_are_refused() -> None:
 
 
 def test_a_tile_without_f32_output_is_not_split() -> None:
-    whole = dataclasses.replace(TABLE[0], has_f32=False)
+    whole = kernel("128x192x64_2x1_pingpong")
     refused = heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 2, "heuristic", 2)
     assert refused == "no kernel of this tile has the f32 output that parts of K are computed in"
     assert heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 1, "heuristic", 2) is None
@@ -137,26 +166,26 @@ def test_a_tile_without_f32_output_is_not_split() -> None:
     assert heuristics.possible_splits(*few) == [1]
 
 
-def test_predicted_time_grows_with_the_problem() -> None:
-    for candidate in TABLE[:3]:
-        times = [
-            heuristics.evaluate(candidate, GemmDims(m, 4096, 4096), SM90).cycles
-            for m in (64, 512, 4096, 32768)
-        ]
-        assert times == sorted(times)
+@pytest.mark.parametrize("candidate", PLAIN, ids=lambda k: k.name)
+def test_predicted_time_grows_with_the_problem(candidate: KernelInfo) -> None:
+    target = make_target(candidate.arch)
+    times = [
+        heuristics.evaluate(candidate, GemmDims(m, 4096, 4096), target).cycles
+        for m in (256, 1024, 4096, 32768)
+    ]
+    assert times == sorted(times)
 
 
 def test_no_usable_kernel_is_a_reason() -> None:
-    got = tuning.select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, TABLE)
+    got = tuning.select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, PLAIN)
     assert isinstance(got, str)
     assert got.startswith("no kernel for sm90 fits (")
-    assert f"{TABLE[0].name}: majors kn" in got
+    assert f"{PLAIN[0].name}: majors kn" in got
 
 
 def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
     config = bw.TuningConfig(schedule="pingpong", grid_tile_width=2, grid_minor_dim="m")
-    dims = GemmDims(8192, 8192, 8192)
-    got = tuning.select(GemmSpec(config=config), "bfloat16", dims, SM90, TABLE)
+    got = chosen(8192, 8192, 8192, config=config)
     assert got.kernel.schedule == "pingpong"
     assert (got.raster_order, got.swizzle) == ("m", 2)
     assert str(config) in got.reason
@@ -178,7 +207,8 @@ def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
     ],
 )
 def test_config_matches_kernel_fields(field: str, value: object, fits: bool) -> None:
-    assert (bw.TuningConfig(**{field: value}).mismatch(TABLE[3]) is None) == fits
+    pair = kernel("256x256x64_2x1_2sm")
+    assert (bw.TuningConfig(**{field: value}).mismatch(pair) is None) == fits
 
 
 # -- alignment
