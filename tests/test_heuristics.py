@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -292,3 +294,33 @@ def test_explain_counts_copies() -> None:
 def test_explain_uses_the_explicit_target() -> None:
     with bw.config.target("sm100"):
         assert bw.explain(struct(4096, 4096), struct(4096, 4096)).kernel.startswith("sm100_")
+
+
+# -- empty problems
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64, 1), (64, 0, 64, 1), (64, 64, 0, 1), (64, 64, 64, 0)])
+@pytest.mark.parametrize("candidate", PLAIN, ids=lambda k: k.name)
+def test_every_kernel_can_be_asked_about_an_empty_problem(
+    candidate: KernelInfo, sizes: tuple[int, int, int, int]
+) -> None:
+    m, n, k, batch = sizes
+    dims, target = GemmDims(m, n, k, batch, batch, batch), make_target(candidate.arch)
+    for splits in (1, 2):
+        found = heuristics.evaluate(candidate, dims, target, splits)
+        assert 0 < found.cycles < math.inf
+    got = chosen(m, n, k, target, batch, TuningConfig(kernel=candidate.name))
+    assert got.kernel == candidate
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64, 1), (64, 0, 64, 1), (64, 64, 0, 1), (64, 64, 64, 0)])
+@pytest.mark.parametrize("implementation", [None, "cutlass"])
+def test_explain_says_that_an_empty_problem_runs_no_kernel(
+    implementation: str | None, sizes: tuple[int, int, int, int]
+) -> None:
+    m, n, k, batch = sizes
+    a, b = struct(batch, m, k), struct(batch, k, n)
+    got = bw.explain(a, b, implementation=implementation, device="sm90")
+    assert (got.implementation, got.kernel, got.splits) == ("cutlass", None, None)
+    assert got.reason == "an empty problem runs no kernel: the result is empty or all zeros"
+    assert "tile order" not in str(got)

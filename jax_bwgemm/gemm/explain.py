@@ -27,10 +27,10 @@ class Explanation:
         problem: The canonical GEMM in words.
         implementation: ``"cutlass"``, ``"emulator"`` or ``"xla"``.
         reason: Why this implementation and kernel.
-        kernel: Name of the kernel; None for xla.
-        raster_order: Order of the tiles; None for xla.
-        swizzle: Width of the bands of tiles; None for xla.
-        splits: Parts that K is split into; None for xla.
+        kernel: Name of the kernel; None for xla, and for an empty problem, which runs none.
+        raster_order: Order of the tiles; None without a kernel.
+        swizzle: Width of the bands of tiles; None without a kernel.
+        splits: Parts that K is split into; None without a kernel.
         decomposition: How a stream-K kernel divides the work; None for other kernels.
         copied_elements: Elements that must be transposed before or after the GEMM.
         padded: Whether operands are padded to satisfy the kernel's alignment.
@@ -120,6 +120,9 @@ def explain(
         if name == "xla":
             reason = rejected[-1][1] if rejected else "asked for"
             return Explanation(what, "xla", reason, rejected=tuple(rejected))
+        if lowering.runs_nothing(name, platform, dims):
+            reason = "an empty problem runs no kernel: the result is empty or all zeros"
+            return Explanation(what, name, reason, rejected=tuple(rejected))
         call: lowering.KernelCall | str | None = reason_against_gpu
         if call is None:
             call = lowering.choose(

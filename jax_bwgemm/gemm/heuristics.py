@@ -252,7 +252,7 @@ def evaluate(
     # A cluster is scheduled as a whole, so the grid is a whole number of clusters.
     clusters_m = max(1, kernel.cluster_m // sms_per_tile)
     launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n)
-    padding = launched / (tiles_m * tiles_n) - 1
+    padding = launched / max(tiles_m * tiles_n, 1) - 1  # an empty problem has no tiles
     launched *= dims.batch
     if not kernel.stream_k:
         launched *= splits

@@ -93,6 +93,11 @@ def choose(
     return KernelCall(name, selection, target, folded, dims, padded)
 
 
+def runs_nothing(name: str, platform: str, dims: GemmDims) -> bool:
+    """Whether an implementation answers with zeros: an empty problem has no kernel to run."""
+    return dims.empty and platform == _PLATFORMS[name]
+
+
 def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str) -> jax.Array:
     """Emits one device's GEMM by the first of ``spec.implementations`` that can run it there.
 
@@ -107,7 +112,7 @@ def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str)
             for refused, reason in refusals:
                 log_once(f"{what}: not {refused} ({reason}), using xla")
             return gemm_reference(lhs, rhs, spec)
-        if dims.empty and platform == _PLATFORMS[name]:
+        if runs_nothing(name, platform, dims):
             return jnp.zeros(out_shape(spec, dims), spec.out_dtype)
         call = choose(
             name,
