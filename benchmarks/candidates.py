@@ -103,7 +103,7 @@ def all_kernels(
     """Builders for every kernel of this build that could run the problem here, by label.
 
     Each kernel appears once per raster order and swizzle, and stream-K kernels once per way of
-    dividing the work: those are run-time attributes.
+    dividing the work: those are run-time attributes. Cluster-K kernels have one order.
     """
     import jax_bwgemm
     from jax_bwgemm import runtime
@@ -117,14 +117,16 @@ def all_kernels(
         if have != wanted:
             continue
         ways = ("heuristic", "stream_k") if kernel.stream_k else (None,)
-        for raster, swizzle, way in itertools.product(("m", "n"), swizzles, ways):
+        orders = [(None, 1)] if kernel.cluster_k else itertools.product(("m", "n"), swizzles)
+        for (raster, swizzle), way in itertools.product(orders, ways):
             config = jax_bwgemm.TuningConfig(
                 kernel=kernel.name,
                 grid_minor_dim=raster,
                 grid_tile_width=swizzle,
                 decomposition=way,
             )
-            label = f"{kernel.name} {raster}{swizzle}" + (f" {way}" if way else "")
+            order = f" {raster}{swizzle}" if raster else ""
+            label = f"{kernel.name}{order}" + (f" {way}" if way else "")
             made[label] = functools.partial(bwgemm, shape, operands, out_dtype, "cutlass", config)
     return made
 

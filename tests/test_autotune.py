@@ -193,6 +193,12 @@ def test_orders_differ_from_each_other_and_from_what_is_known() -> None:
     assert len(narrow) < 8
 
 
+def test_a_cluster_k_kernel_has_no_other_order() -> None:
+    shared = Choice(next(k for k in table_for(SM90) if k.cluster_k), "heuristic", 1)
+    for known in ([shared], []):
+        assert search_space.orders_to_try(shared, key(64, 4096, 4096), SM90, known) == []
+
+
 def test_a_problem_without_kernels_is_an_error() -> None:
     with pytest.raises(ValueError, match="no kernel for sm90 fits"):
         search_space.kernels_to_try(key(8, 8, 8), [], SM90, 12)

@@ -9,6 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernel_table import described_kernels
+
+from jax_bwgemm import runtime
+from jax_bwgemm.config import make_target
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
 pytestmark = pytest.mark.skipif(
@@ -316,6 +320,33 @@ def test_collectives_of_hlo_text():
     text = hlo.describe(found)
     assert text.startswith("all-gather x1 (0.000256 MB), all-reduce x2 (")
     assert hlo.describe({}) == "none"
+
+
+# --- every kernel of the build ---
+
+
+def test_all_kernels_have_the_tile_orders_that_they_take(monkeypatch):
+    import candidates
+    import shapes
+
+    table = tuple(k for k in described_kernels() if k.arch == "sm90")
+    monkeypatch.setattr(runtime, "kernels", lambda: table)
+    local = runtime.DeviceTarget(make_target("sm90"), "an H200")
+    monkeypatch.setattr(runtime, "local_target", lambda: local)
+    operands = [(jnp.zeros((64, 64), jnp.bfloat16),) * 2]
+    made = candidates.all_kernels(shapes.Shape(64, 64, 64), operands, jnp.bfloat16, (1, 8))
+    by_kernel = {k.name: [] for k in table if "_bf16_bf16_kn_" in k.name}
+    for label, builder in made.items():
+        (*_, config) = builder.args
+        by_kernel[config.kernel].append(label.removeprefix(config.kernel))
+        assert config.mismatch(next(k for k in table if k.name == config.kernel)) is None
+    plain, shared = [" m1", " m8", " n1", " n8"], ["heuristic", "stream_k"]
+    for kernel in table:
+        if kernel.name in by_kernel:
+            orders = [""] if kernel.cluster_k else plain
+            if kernel.stream_k:
+                orders = [f"{order} {way}" for order in plain for way in shared]
+            assert sorted(by_kernel[kernel.name]) == orders
 
 
 # --- the Pallas grid ---

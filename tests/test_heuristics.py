@@ -80,6 +80,7 @@ def test_few_short_rows_on_sm90_get_a_small_tile() -> None:
         ((10240, 4608, 8192), "128x256x64_2x1_cooperative", ("n", 2)),  # 80 x 18 tiles, 11 waves
         ((512, 28672, 4096), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # 7 waves
         ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # all of it is in L2
+        ((64, 32768, 8192), "64x64x64_1x1_clusterk_swap", ("heuristic", 1)),  # has one order
     ],
 )
 def test_tile_orders(shape: tuple, tile: str, order: tuple[str, int]) -> None:
@@ -211,6 +212,16 @@ def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
 def test_config_matches_kernel_fields(field: str, value: object, fits: bool) -> None:
     pair = kernel("256x256x64_2x1_2sm")
     assert (bw.TuningConfig(**{field: value}).mismatch(pair) is None) == fits
+
+
+def test_a_cluster_k_kernel_takes_no_tile_order() -> None:
+    shared, other = kernel("64x64x64_1x1_clusterk_swap"), kernel("64x64x128_1x1_pingpong_swap")
+    for order in ({"grid_minor_dim": "m"}, {"grid_tile_width": 2}):
+        config = TuningConfig(**order)
+        assert config.mismatch(shared) == "a cluster-K kernel has one order of its tiles"
+        assert config.mismatch(other) is None
+        assert not chosen(64, 4096, 4096, config=config).kernel.cluster_k
+    assert TuningConfig(grid_tile_width=1).mismatch(shared) is None
 
 
 # -- alignment

@@ -382,6 +382,8 @@ def _order(candidate: Candidate) -> tuple[float, int, int, int, str]:
 def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str, int]:
     """Raster order and swizzle for a kernel on a problem, both run-time attributes."""
     kernel, tiles_m, tiles_n = candidate.kernel, candidate.tiles_m, candidate.tiles_n
+    if kernel.cluster_k:  # one order of its tiles
+        return "heuristic", 1
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))

@@ -125,6 +125,8 @@ def orders_to_try(
     choice: Choice, key: ProblemKey, target: Target, known: Sequence[Choice]
 ) -> list[Choice]:
     """Other tile orders of a kernel, without those that give the CTAs the same tiles."""
+    if choice.kernel.cluster_k:  # one order of its tiles
+        return []
 
     def order(c: Choice) -> object:
         run = target.sm_count, c.raster_order, c.swizzle, c.splits

@@ -27,8 +27,8 @@ class TuningConfig:
     cluster shape is always counted in CTAs.
 
     Attributes:
-        kernel: Full name of a kernel, as listed by ``python -m jax_bwgemm info``. A plain string
-            passed as ``config=`` means this.
+        kernel: Full name of a kernel, as listed by ``python -m jax_bwgemm info --kernels``. A plain
+            string passed as ``config=`` means this.
         tile_m: Rows of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
         tile_n: Columns of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
         tile_k: Elements of K per pipeline stage; the same for the pair and each of its CTAs.
@@ -36,9 +36,11 @@ class TuningConfig:
         collective: Whether two CTAs cooperate in one MMA (Blackwell ``2sm`` kernels).
         epilogue_tile_n: Columns of D written at once by the epilogue, per CTA.
         grid_minor_dim: Dimension along which consecutive tiles run, ``"m"`` or ``"n"`` (raster
-            order). ``None`` lets the heuristic decide. A run-time attribute of every kernel.
+            order). ``None`` lets the heuristic decide. A run-time attribute of every kernel but
+            ``clusterk`` ones, which have one order of their tiles.
         grid_tile_width: Width, in clusters, of the bands that the tile order snakes through to
-            reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too.
+            reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too, of the same
+            kernels: ``clusterk`` ones take 1 only.
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
         schedule: Kernel schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90; the last
@@ -46,10 +48,11 @@ class TuningConfig:
         scheduler: Tile scheduler: ``persistent`` (sm90), ``clc`` (sm100) or ``stream_k``, whose
             CTAs may share a tile along K.
         splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
-            second kernel. A run-time attribute of every kernel; needs a batch of one and a K that
-            is a multiple of 8 times the parts. A stream-K kernel adds the parts itself, one after
-            the other, and needs neither; so does a ``clusterk`` kernel with up to 8 parts (with
-            more, the largest divisor up to 8 of them; the rest is as for other kernels).
+            second kernel. A run-time attribute of every kernel whose tile is also built with f32
+            output; needs a batch of one and a K that is a multiple of 8 times the parts. A stream-K
+            kernel adds the parts itself, one after the other, and needs none of this; nor does a
+            ``clusterk`` kernel with up to 8 parts (with more, the largest divisor up to 8 of them;
+            the rest is as for other kernels).
         decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
             ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
             ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the
@@ -158,6 +161,8 @@ class TuningConfig:
                 return f"{field} is {value!r}, not {wanted!r}"
         if self.decomposition is not None and not kernel.stream_k:
             return f"decomposition={self.decomposition!r} is for stream-K kernels"
+        if kernel.cluster_k and (self.grid_minor_dim or (self.grid_tile_width or 1) > 1):
+            return "a cluster-K kernel has one order of its tiles"
         if self.epilogue_tile_n is not None:
             return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
         return None
