@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emulator_cases import emulated, expected
+from emulator_cases import Problem, emulated, expected, operands
+from kernel_table import described_kernels
 from numerics import assert_exact, normal, small_integers
 
 from jax_bwgemm import emulator, runtime
@@ -20,9 +21,7 @@ KERNELS = tuple(k for k in emulated("sm90") if k.cluster_k)
 
 
 def kernel() -> KernelInfo:
-    return KernelInfo(
-        "k", "sm90", "bfloat16", "bfloat16", "k", "n", 64, 64, 64, 1, 1, "clusterk", 13, 16, True
-    )
+    return next(k for k in described_kernels() if k.cluster_k)
 
 
 def dims(m: int, n: int, k: int, batch: int = 1) -> GemmDims:
@@ -56,10 +55,10 @@ def test_parts_of_a_tile_are_neighbours_and_rows_come_first() -> None:
 
 
 def test_parts_are_worth_comparing_while_all_ctas_run_at_once() -> None:
-    assert cluster_k.worthwhile_splits(4096, 64, 132) == [1, 2, 3]
-    assert cluster_k.worthwhile_splits(4096, 96, 132) == [1, 2]
-    assert cluster_k.worthwhile_splits(4096, 448, 132) == [1]
-    assert cluster_k.worthwhile_splits(512, 8, 132) == [1]
+    assert cluster_k.worthwhile_splits(kernel(), 4096, 64, 132) == [1, 2, 3]
+    assert cluster_k.worthwhile_splits(kernel(), 4096, 96, 132) == [1, 2]
+    assert cluster_k.worthwhile_splits(kernel(), 4096, 448, 132) == [1]
+    assert cluster_k.worthwhile_splits(kernel(), 512, 8, 132) == [1]
 
 
 def test_the_inner_parts_need_neither_divisibility_nor_a_single_batch() -> None:
@@ -128,6 +127,25 @@ class TestEmulated:
                 np.asarray(jnp.asarray(other, jnp.float32)),
                 np.asarray(jnp.asarray(results[0], jnp.float32)),
             )
+
+    @pytest.mark.parametrize("k", KERNELS, ids=lambda k: k.name)
+    def test_workspace_holds_what_clusters_leave_apart(self, k: KernelInfo) -> None:
+        """One tile: its f32 result for every launch's worth of parts, none if there is one."""
+        for splits in range(1, 65):
+            apart = cluster_k.parts(splits)[1]
+            got = runtime.emulated_workspace_bytes(k.name, 64, 64, 512 * splits, 1, splits, 132)
+            assert got == (64 * 64 * 4 * apart if apart > 1 else 0), splits
+
+    @pytest.mark.parametrize(
+        ("problem", "splits"), [(Problem(24, 200, 640, 2), 3), (Problem(104, 152, 432), 7)], ids=str
+    )
+    def test_the_launch_is_the_mirrors(self, problem: Problem, splits: int) -> None:
+        k, sizes = KERNELS[0], (problem.m, problem.n, problem.batch)
+        with emulator.configure(sm_count=8):  # more than 8 parts: the last launch adds them
+            run_gemm(k, *operands(k, problem), splits=splits)
+        stats = emulator.last_launch()
+        assert stats is not None
+        assert stats.grid == tile_order(k, *sizes, 8, splits=splits).grid
 
     @pytest.mark.parametrize("batch", [1, 2**31 - 1])
     def test_more_tiles_than_a_grid_can_have(self, batch: int) -> None:

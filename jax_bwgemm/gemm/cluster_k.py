@@ -11,7 +11,6 @@ from typing import NamedTuple
 from jax_bwgemm.runtime import KernelInfo
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/gemm/problem.h
-BLOCK = 64  # elements of K in a pipeline stage
 
 # Fitted to 30 launches of the 64 x 64 tile on one H200. The operands' tiles come from L2 without
 # multicast, which is what limits a multiprocessor: bytes per cycle.
@@ -22,7 +21,7 @@ FIXED_CYCLES = 5600
 SHARED_CYCLES = 2000
 MAX_CTAS_PER_SM = 1.5
 MAX_WORTHWHILE = 3
-MIN_BLOCKS = 8  # a shorter part does not fill its pipeline
+MIN_BLOCKS = 8  # a part of fewer pipeline stages does not fill its pipeline
 
 
 def parts(splits: int) -> tuple[int, int]:
@@ -46,16 +45,16 @@ class Cycles(NamedTuple):
 def cycles(kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int) -> Cycles:
     """Predicts a launch of so many tiles, all batches together."""
     in_turn = -(-tiles * splits // sm_count)
-    steps = -(-k // (BLOCK * splits))
+    steps = -(-k // (kernel.tile_k * splits))
     stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
     shared = SHARED_CYCLES if in_turn > 1 else 0
     return Cycles(in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE, FIXED_CYCLES + shared)
 
 
-def worthwhile_splits(k: int, tiles: int, sm_count: int) -> list[int]:
+def worthwhile_splits(kernel: KernelInfo, k: int, tiles: int, sm_count: int) -> list[int]:
     """The numbers of parts worth comparing: as long as all CTAs run at once."""
     return [1] + [
         s
         for s in range(2, MAX_WORTHWHILE + 1)
-        if tiles * s <= MAX_CTAS_PER_SM * sm_count and k // s >= MIN_BLOCKS * BLOCK
+        if tiles * s <= MAX_CTAS_PER_SM * sm_count and k // s >= MIN_BLOCKS * kernel.tile_k
     ]

@@ -43,9 +43,9 @@ COSTS = {
     ("sm90", "cooperative", 128, 256, 2, False): Cost(0.960, 4900, 1831, 0.85),
     ("sm90", "pingpong", 128, 192, 2, False): Cost(0.910, 600, 4500, 0.90),
     ("sm90", "pingpong", 128, 128, 2, False): Cost(0.865, 700, 4200, 0.93),
-    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 575, 4256, 0.90),
+    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 700, 4256, 0.90),
     ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
-    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 3690, 0.97),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 3900, 0.97),
     ("sm90", "pingpong", 128, 64, 1, True): Cost(0.680, 500, 3800, 0.88),
     ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
     ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
@@ -203,7 +203,7 @@ def possible_splits(
         wanted = spec.config.splits
         return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
     if kernel.cluster_k:
-        return cluster_k.worthwhile_splits(dims.k, tiles, sm_count)
+        return cluster_k.worthwhile_splits(kernel, dims.k, tiles, sm_count)
     most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
     if kernel.stream_k:
         most = min(most, STREAM_K_MOST_SPLITS)
@@ -235,12 +235,13 @@ def evaluate(
     decomposition: str = "heuristic",
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
-    operand_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
+    moved_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
+    moved_bytes += (4 if kernel.out_dtype == "float32" else 2) * dims.m * dims.n * dims.batch
     if kernel.cluster_k:
         tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
         count = tiles[0] * tiles[1] * dims.batch
         cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count)
-        cycles = max(cycles.busy, operand_bytes / BYTES_PER_CYCLE[kernel.arch]) + cycles.fixed
+        cycles = max(cycles.busy, moved_bytes / BYTES_PER_CYCLE[kernel.arch]) + cycles.fixed
         apart = cluster_k.parts(splits)[1]
         waves = ceil_div(count * splits, target.sm_count)
         return Candidate(kernel, *tiles, waves, cycles + _sum_cycles(dims, apart), splits)
@@ -282,7 +283,7 @@ def evaluate(
         busy *= 1 + PADDED_TILE_PENALTY * padding
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
-    streaming = operand_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
+    streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     cycles = max(busy, streaming) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY
