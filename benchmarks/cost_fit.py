@@ -58,12 +58,17 @@ class Sample:
 def kernel_from_label(label: str) -> KernelInfo:
     """The kernel of a label such as ``128x256x64_2x1_cooperative`` (``_swap`` for swapped)."""
     tile, cluster, schedule, *swap = label.split("_")
-    if swap == ["streamk"]:
-        raise ValueError(f"the model has no stream-K: {label}")
+    if not is_modelled(label):
+        raise ValueError(f"the model has no stream-K and no cluster-K kernels: {label}")
     sizes = (*map(int, tile.split("x")), *map(int, cluster.split("x")))
     return KernelInfo(
         label, "sm90", "bfloat16", "bfloat16", "k", "n", *sizes, schedule, 4, 16, bool(swap)
     )
+
+
+def is_modelled(label: str) -> bool:
+    """Whether the kernel of a label is part of the model."""
+    return cost_model.models(label.split("_")[2], label.endswith("_streamk"))
 
 
 def load(path: pathlib.Path) -> list[Sample]:
@@ -78,7 +83,7 @@ def load(path: pathlib.Path) -> list[Sample]:
             if r["record"] == "gemm" and r["status"] == "ok" and r.get("kernel"):
                 shape = shape_lists.Shape(r["m"], r["n"], r["k"], r["batch"], r["majors"])
                 label = r["kernel"].split("_", 4)[4]
-                if label.endswith("_streamk"):  # the model has none
+                if not is_modelled(label):
                     continue
                 order = (r["raster_order"], r["swizzle"], r.get("splits") or 1)
                 rows.append((shape, label, *order, r["median_us"]))

@@ -3,6 +3,8 @@
 cost_fit.py fits it to H200 and says how well it holds; cost_table.py prints what it expects of
 B200.
 
+Stream-K and cluster-K kernels, whose CTAs share tiles along K, are not part of it.
+
 The tiles and waves come from the mirror of the kernels' tile schedulers
 (jax_bwgemm/gemm/tile_schedule.py). One multiprocessor's time for a tile is the slower of
 
@@ -20,7 +22,6 @@ import dataclasses
 
 import shapes as shape_lists
 
-from jax_bwgemm.gemm import cluster_k
 from jax_bwgemm.gemm.tile_schedule import TileOrder, concurrent_ctas, tile_order
 from jax_bwgemm.runtime import KernelInfo
 
@@ -109,13 +110,12 @@ class Work:
     overlap: str
 
 
-OVERLAP = {
-    "cooperative": "none",
-    "pingpong": "half",
-    "clusterk": "none",
-    "1sm": "full",
-    "2sm": "full",
-}
+OVERLAP = {"cooperative": "none", "pingpong": "half", "1sm": "full", "2sm": "full"}
+
+
+def models(schedule: str, stream_k: bool) -> bool:
+    """Whether kernels of a kind are part of the model."""
+    return schedule in OVERLAP and not stream_k
 
 
 def work(
@@ -135,17 +135,13 @@ def work(
     pair = 2 if kernel.schedule == "2sm" else 1
     cluster = kernel.cluster_m * kernel.cluster_n
     workers = order.ctas if not order.dynamic else concurrent_ctas(sm_count, cluster)
-    apart = splits
-    if kernel.cluster_k:  # CTAs that share a multiprocessor count as one after the other
-        workers = min(workers, sm_count)
-        apart = cluster_k.parts(splits)[1]
     depth = -(-shape.k // splits // kernel.tile_k) * kernel.tile_k
     # A cluster's CTAs share what they have in common: A along its N, B along its M. The two CTAs
     # of a pair hold half of B each, which the 2-CTA MMA reads from both.
     rows = kernel.tile_m / pair / kernel.cluster_n
     columns = kernel.tile_n / kernel.cluster_m
-    result = 4 if apart > 1 else out_bytes
-    partials = shape.m * shape.n * apart * 4
+    result = 4 if splits > 1 else out_bytes
+    partials = shape.m * shape.n * splits * 4
     return Work(
         active=min(workers, len(order.tiles)),
         tiles=tiles_per_worker(order, workers),
@@ -154,14 +150,14 @@ def work(
         out_bytes=kernel.tile_m / pair * kernel.tile_n * result,
         memory_bytes=operand_bytes(order, shape, workers, l2_mb, splits)
         + shape.batch * shape.m * shape.n * out_bytes,
-        reduce_bytes=partials + shape.m * shape.n * out_bytes if apart > 1 else 0,
+        reduce_bytes=partials + shape.m * shape.n * out_bytes if splits > 1 else 0,
         overlap=OVERLAP[kernel.schedule],
     )
 
 
 def tiles_per_worker(order: TileOrder, workers: int) -> tuple[tuple[int, int], ...]:
     """How many tiles inside and outside of the matrix multiprocessors get, distinct pairs."""
-    if order.dynamic or workers < order.ctas:
+    if order.dynamic:
         return ((-(-len(order.tiles) // workers), 0),)
     inside = [order.inside(tile) for tile in order.tiles]
     pairs = set()

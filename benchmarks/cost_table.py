@@ -14,7 +14,7 @@ from typing import Any
 
 import report
 import shapes as shape_lists
-from cost_model import H200, Machine, Work, limit, predict, work
+from cost_model import H200, Machine, Work, limit, models, predict, work
 
 from jax_bwgemm.runtime import KernelInfo
 
@@ -150,7 +150,7 @@ def kernels_of(arch: str) -> list[KernelInfo]:
         for k in runtime.kernels()
         if (k.arch, k.in_dtype, k.out_dtype, k.lhs_major + k.rhs_major)
         == (arch, "bfloat16", "bfloat16", "kn")
-        and not k.stream_k  # the model has none
+        and models(k.schedule, k.stream_k)
     ]
     if not found:
         raise SystemExit(f"error: this installation has no compiled {arch} kernels")

@@ -9,7 +9,9 @@ import statistics
 from typing import Any
 
 import pytest
+from kernel_table import described_kernels
 
+from jax_bwgemm import runtime
 from jax_bwgemm.runtime import KernelInfo
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
@@ -170,17 +172,32 @@ def test_json_lines_of_the_benchmark_are_read(tmp_path: pathlib.Path) -> None:
            "raster_order": "m", "swizzle": 2, "splits": 4, "median_us": 3.5}  # fmt: skip
     path = tmp_path / "t.jsonl"
     shared = row | {"kernel": "sm90_bf16_bf16_kn_128x128x64_2x1_cooperative_streamk"}
-    lines = [run, row, row | {"status": "error: x"}, row | {"kernel": None}, shared]
+    cluster = row | {"kernel": "sm90_bf16_bf16_kn_64x64x64_1x1_clusterk_swap"}
+    lines = [run, row, row | {"status": "error: x"}, row | {"kernel": None}, shared, cluster]
     path.write_text("\n".join(map(json.dumps, lines)))
     (sample,) = cost_fit.load(path)
     assert (sample.us, sample.label) == (3.5, "64x16x128_1x1_pingpong_swap m2 /4")
     assert sample.amount.reduce_bytes > 0
-    with pytest.raises(ValueError, match="the model has no stream-K: 128x128x64_2x1_cooperative_s"):
-        cost_fit.kernel_from_label("128x128x64_2x1_cooperative_streamk")
+    for label in ("128x128x64_2x1_cooperative_streamk", "64x64x64_1x1_clusterk_swap"):
+        with pytest.raises(ValueError, match=f"no stream-K and no cluster-K kernels: {label}"):
+            cost_fit.kernel_from_label(label)
     path.write_text(json.dumps(run))
     with pytest.raises(ValueError, match="no measured kernels"):
         cost_fit.load(path)
     assert cost_fit.main(["--data", str(tmp_path / "absent.json")]) == 2
+
+
+def test_kernels_that_share_tiles_along_k_are_not_in_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import cost_table
+
+    table = described_kernels()
+    monkeypatch.setattr(runtime, "kernels", lambda: table)
+    for arch in ("sm90", "sm100"):
+        mine = [k for k in table if k.name.startswith(f"{arch}_bf16_bf16_kn_")]
+        want = [k for k in mine if not (k.stream_k or k.cluster_k)]
+        assert cost_table.kernels_of(arch) == want != mine
 
 
 def test_the_b200_table_says_that_it_is_predicted(capsys: pytest.CaptureFixture) -> None:
