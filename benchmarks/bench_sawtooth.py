@@ -4,9 +4,10 @@
     python plot.py sawtooth sawtooth.jsonl --out sawtooth.svg
 
 Where the last wave of tiles is nearly empty, utilisation drops: a sawtooth. A fixed tile shows it
-in full; splitting K trades it for a sum; stream-K shares the tiles of the last waves (hybrid: only
-where the last one is not half full); the default selection, which chooses tile and splits for every
-N, should hardly show it. Prints each column's largest drop below the best of all smaller N.
+in full; splitting K trades it for a sum; stream-K shares one or two waves of tiles, the first ones
+in the order, so that the rest are whole waves (hybrid: only where the last wave would not be half
+full); the default selection, which chooses tile and splits for every N, should hardly show it.
+Prints each column's largest drop below the best of all smaller N.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ EMULATED_GROUPED_TARGET = "bwgemm.grouped.emulated.v1"
 
 @dataclasses.dataclass(frozen=True)
 class KernelInfo:
-    """One compiled kernel: one line of ``cc/gemm/kernels.def``.
+    """One compiled kernel: one of the up to 16 of a line of ``cc/gemm/kernels.def``.
 
     Attributes:
         name: Stable name derived from the other fields.

@@ -6,9 +6,7 @@ contract: groups have any number of blocks, so the consumers skip each other's o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from emulator_mutations import Mutation, NotApplicable, Outcome, before, every_statement, statement
+from emulator_mutations import Mutation, Outcome, all_of, before, every_statement, statement
 from grouped_cases import Problem, check, emulated, problem
 from grouped_mutations import SMS, report, try_on, wait_before
 
@@ -31,17 +29,6 @@ def case() -> Problem:
     return problem(kernel(), 1500, 264, 264, [901, 0, 470, 37, 3, 64])
 
 
-def _every(old: str, new: str) -> Callable[[str], str]:
-    """Replaces all occurrences."""
-
-    def edit(text: str) -> str:
-        if old not in text:
-            raise NotApplicable(old)
-        return text.replace(old, new)
-
-    return edit
-
-
 MUTATIONS = (
     Mutation("MMA does not wait for its operands", wait_before(MMA, 1)),
     Mutation("MMA does not wait for its turn", wait_before(MMA, 2)),
@@ -52,8 +39,8 @@ MUTATIONS = (
         before("cp.async.bulk.wait_group.read", ARRIVE, "// arrive"),
     ),
     Mutation("one stage of a tile never given back", before(LAST_WAIT, RELEASE, "")),
-    Mutation("stages given back while MMAs read", _every("wgmma.wait_group.sync.aligned 1;", "")),
-    Mutation("epilogue reads unfinished results", _every(LAST_WAIT, "")),
+    Mutation("stages given back while MMAs read", all_of("wgmma.wait_group.sync.aligned 1;", "")),
+    Mutation("epilogue reads unfinished results", all_of(LAST_WAIT, "")),
     Mutation("MMAs without a fence before them", every_statement("wgmma.fence")),
     Mutation("no fence before asynchronous reads", every_statement("fence.proxy.async")),
     Mutation("MMA before the tail is zero", statement("bar.sync")),

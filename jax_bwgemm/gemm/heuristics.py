@@ -1,6 +1,7 @@
 """Which kernel for which problem: filter the table, then compare predicted times. Pure.
 
-Every constant that a measurement may change is at the top of this file.
+Every constant that a measurement may change is at the top of this file; those of cluster-K kernels
+are in cluster_k.py.
 """
 
 from __future__ import annotations
