@@ -17,9 +17,10 @@ MAX_PARTS = 8  # kMaxClusterParts of cc/gemm/problem.h
 L2_BYTES_PER_CYCLE = 48
 FIXED_CYCLES = 5600
 # CTAs that share a multiprocessor have half of the pipeline each; larger clusters and more CTAs
-# find no place (up to 1.5 times as slow).
+# find no place (1.4 to 1.5 times as slow).
 SHARED_CYCLES = 2000
 MAX_CTAS_PER_SM = 1.5
+CROWDED_PENALTY = 1.4
 MAX_WORTHWHILE = 3
 MIN_BLOCKS = 8  # a part of fewer pipeline stages does not fill its pipeline
 
@@ -48,7 +49,10 @@ def cycles(kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int) -
     steps = -(-k // (kernel.tile_k * splits))
     stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
     shared = SHARED_CYCLES if in_turn > 1 else 0
-    return Cycles(in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE, FIXED_CYCLES + shared)
+    busy = in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE
+    if tiles * splits > MAX_CTAS_PER_SM * sm_count:
+        busy *= CROWDED_PENALTY
+    return Cycles(busy, FIXED_CYCLES + shared)
 
 
 def worthwhile_splits(kernel: KernelInfo, k: int, tiles: int, sm_count: int) -> list[int]:
