@@ -10,6 +10,9 @@
 namespace bwgemm {
 namespace {
 
+// Their bytes are a positive int64.
+constexpr int64_t kMaxPartialElements = std::numeric_limits<int64_t>::max() / sizeof(float);
+
 std::string ShapeString(const Tensor3& t) {
   return std::string(Name(t.dtype)) + "[" + std::to_string(t.dims[0]) + "," +
          std::to_string(t.dims[1]) + "," + std::to_string(t.dims[2]) + "]";
@@ -18,9 +21,10 @@ std::string ShapeString(const Tensor3& t) {
 Status Lookup(std::string_view name, const KernelEntry** entry) {
   *entry = FindKernel(name);
   if (*entry) return Status::Ok();
-  return Status::Unimplemented("kernel '" + std::string(name) +
-                               "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info` "
-                               "lists those that are)");
+  return Status::Unimplemented(
+      "kernel '" + std::string(name) +
+      "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info --kernels` "
+      "lists those that are)");
 }
 
 Status CheckDims(std::string_view what, const Tensor3& t, const std::array<int64_t, 3>& expected,
@@ -148,13 +152,22 @@ Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t
     return Status::Ok();
   }
   const int64_t splits = PartsApart(kernel, all_splits);
+  std::string asked = "splits " + std::to_string(all_splits);
+  if (splits != all_splits) {
+    asked += " (clusters of " + std::to_string(all_splits / splits) + " leave " +
+             std::to_string(splits) + ")";
+  }
   if (splits > 1 && batch != 1) {
     return Status::InvalidArgument("a batch of " + std::to_string(batch) +
-                                   " cannot be combined with splits " + std::to_string(splits));
+                                   " cannot be combined with " + asked);
+  }
+  if (splits > 1 && int64_t{problem.m} * problem.n > kMaxPartialElements / splits) {
+    return Status::InvalidArgument("the parts of M=" + std::to_string(problem.m) + ", N=" +
+                                   std::to_string(problem.n) + " do not fit in memory: " + asked);
   }
   if (splits > 1 && k % (splits * elements) != 0) {
-    return Status::InvalidArgument("K=" + std::to_string(k) + " is not a multiple of splits " +
-                                   std::to_string(splits) + " x " + std::to_string(elements));
+    return Status::InvalidArgument("K=" + std::to_string(k) + " is not a multiple of " +
+                                   std::to_string(splits * elements) + ": " + asked);
   }
   return Status::Ok();
 }
@@ -164,7 +177,11 @@ Status PartialKernel(const KernelEntry& kernel, const KernelEntry** partial) {
   std::string name = kernel.info.name;  // arch_in_out_...
   const size_t out = name.find('_', name.find('_') + 1) + 1;
   name.replace(out, name.find('_', out) - out, "f32");
-  return Lookup(name, partial);
+  *partial = FindKernel(name);
+  if (*partial) return Status::Ok();
+  return Status::Unimplemented("kernel '" + std::string(kernel.info.name) +
+                               "' cannot split K: this build has no '" + name +
+                               "', which computes the parts in f32");
 }
 
 size_t PartialBytes(int64_t m, int64_t n, int64_t splits) {
@@ -225,6 +242,7 @@ Status RunGemm(const GemmCall& call, int device, cudaStream_t stream) {
   if (splits > 1) {
     BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
     problem = SplitProblem(problem, entry->info, splits, call.workspace);
+    BWGEMM_RETURN_IF_ERROR(WithContext(gemm->ops.supports(problem), gemm->info, problem));
     partial_bytes = PartialBytes(problem.m, problem.n, splits);
   }
   const size_t need = partial_bytes + gemm->ops.workspace_bytes(problem);
@@ -271,7 +289,8 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
   problem.batch = static_cast<int32_t>(batch);
   problem.sm_count = sm_count;
   BWGEMM_RETURN_IF_ERROR(SetOptions(options, entry->info, &problem));
-  BWGEMM_RETURN_IF_ERROR(CheckSplits(entry->info, problem, options.splits));
+  BWGEMM_RETURN_IF_ERROR(
+      WithContext(CheckSplits(entry->info, problem, options.splits), entry->info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(entry->ops.supports(problem), entry->info, problem));
   const int64_t splits = PartsApart(entry->info, options.splits);
   if (splits == 1) {
@@ -280,8 +299,9 @@ Status GemmWorkspaceBytes(std::string_view kernel, int64_t m, int64_t n, int64_t
   }
   const KernelEntry* gemm;
   BWGEMM_RETURN_IF_ERROR(PartialKernel(*entry, &gemm));
-  *bytes = PartialBytes(m, n, splits) +
-           gemm->ops.workspace_bytes(SplitProblem(problem, entry->info, splits, nullptr));
+  const GemmProblem parts = SplitProblem(problem, entry->info, splits, nullptr);
+  BWGEMM_RETURN_IF_ERROR(WithContext(gemm->ops.supports(parts), gemm->info, parts));
+  *bytes = PartialBytes(m, n, splits) + gemm->ops.workspace_bytes(parts);
   return Status::Ok();
 }
 

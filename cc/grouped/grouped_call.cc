@@ -20,9 +20,10 @@ std::string ShapeString(const std::string& dtype, const std::vector<int64_t>& di
 Status Lookup(std::string_view name, const KernelEntry** entry) {
   *entry = FindKernel(name);
   if (*entry) return Status::Ok();
-  return Status::Unimplemented("grouped kernel '" + std::string(name) +
-                               "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info` "
-                               "lists those that are)");
+  return Status::Unimplemented(
+      "grouped kernel '" + std::string(name) +
+      "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info --kernels` "
+      "lists those that are)");
 }
 
 // `expected` after its batch extent, which is B or 1. *batched tells whether the operand has one

@@ -1,0 +1,67 @@
+"""What a kernel says of splits that it, or the problem, cannot have: the C++ layer's own checks.
+
+Selection refuses most of them earlier; exported programs and tuning tables reach these.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jax_bwgemm import runtime
+from jax_bwgemm.runtime import KernelInfo
+
+pytestmark = pytest.mark.emulator
+
+MOST = 2**31 - 8
+
+
+def kernel(**fields: object) -> KernelInfo:
+    """The first kernel of the build with these fields."""
+    for k in runtime.emulated_kernels():
+        if k.arch == "sm90" and all(getattr(k, name) == value for name, value in fields.items()):
+            return k
+    pytest.skip("the emulator was not built with such a kernel")
+
+
+def refusal(k: KernelInfo, m: int, n: int, kk: int, batch: int, splits: int) -> str:
+    with pytest.raises(ValueError) as caught:
+        runtime.emulated_workspace_bytes(k.name, m, n, kk, batch, splits, 132)
+    return str(caught.value)
+
+
+def test_a_tile_without_f32_output() -> None:
+    k = kernel(has_f32=False, stream_k=False)
+    twin = re.sub("_(bf16|f16)_(bf16|f16)_", r"_\1_f32_", k.name)
+    assert refusal(k, 64, 64, 512, 1, 2) == (
+        f"kernel '{k.name}' cannot split K: this build has no '{twin}', which computes the parts "
+        "in f32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "splits", "asked"),
+    [
+        ("cooperative", 3, "splits 3"),
+        ("clusterk", 9, "splits 9 (clusters of 3 leave 3)"),
+        ("clusterk", 11, "splits 11"),
+    ],
+)
+def test_a_batch_and_a_k_that_does_not_divide(schedule: str, splits: int, asked: str) -> None:
+    k = kernel(schedule=schedule, has_f32=True)
+    apart = 3 if splits == 9 else splits
+    assert f"a batch of 2 cannot be combined with {asked}" in refusal(k, 64, 64, 792, 2, splits)
+    text = refusal(k, 64, 64, 80, 1, splits)
+    assert f"K=80 is not a multiple of {8 * apart}: {asked}" in text
+    assert "[B=1, M=64, N=64, K=80]" in text
+
+
+def test_parts_that_no_memory_holds() -> None:
+    text = refusal(kernel(schedule="cooperative", has_f32=True), MOST, MOST, 512, 1, 2)
+    assert f"the parts of M={MOST}, N={MOST} do not fit in memory: splits 2" in text
+
+
+def test_parts_whose_launch_would_have_too_many_tiles() -> None:
+    text = refusal(kernel(schedule="clusterk"), 8, MOST, 512, 1, 64)
+    assert "has more than 2^31 - 1 tiles times parts of K" in text
