@@ -51,8 +51,7 @@ struct Launcher {
                     CUtensorMap* map) {
     TensorMapSpec t;
     t.data = x.data;
-    t.dtype =
-        C::kIn == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    t.dtype = C::kIn;
     t.extent0 = k_major ? p.k : mn;
     t.extent1 = k_major ? mn : p.k;
     t.extent2 = x.batch_pitch ? p.batch : 1;

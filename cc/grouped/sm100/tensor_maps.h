@@ -15,14 +15,10 @@
 // valid are not negative. So one map serves every group, and group sizes stay on the device.
 #pragma once
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
 
-#include "common/status.h"
-#include "gemm/problem.h"
+#include "common/tensor_map.h"
 
 namespace bwgemm::grouped::sm100 {
 
@@ -38,21 +34,8 @@ struct Box {
 };
 
 inline Status Encode(const Matrices& t, const Box& box, bool bounded, CUtensorMap* map) {
-  using Function = decltype(&cuTensorMapEncodeTiled);
-  // Through the runtime, so that nothing links against the driver library.
-  static const Function encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                               12000, cudaEnableDefault, &found);
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<Function>(function)
-               : nullptr;
-  }();
-  if (!encode) return Status::Internal("the CUDA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
-  const CUtensorMapDataType type = t.dtype == DType::kBF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                   : t.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  TensorMapEncoder encode;
+  BWGEMM_RETURN_IF_ERROR(FindTensorMapEncoder(&encode));
   const cuuint64_t columns = t.columns, rows = t.rows, count = t.count;
   const cuuint64_t pitch = columns * SizeOf(t.dtype);
   const auto box_columns = static_cast<cuuint32_t>(box.columns);
@@ -66,10 +49,11 @@ inline Status Encode(const Matrices& t, const Box& box, bool bounded, CUtensorMa
   const cuuint32_t box4[4] = {box_columns, box_rows, 1, 1};
   const uintptr_t base =
       reinterpret_cast<uintptr_t>(t.data) - (bounded ? pitch * box_rows : cuuint64_t{0});
-  const CUresult result = encode(
-      map, type, bounded ? 4 : 3, reinterpret_cast<void*>(base), bounded ? extents4 : extents3,
-      bounded ? pitches4 : pitches3, bounded ? box4 : box3, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      box.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(map, TensorMapType(t.dtype), bounded ? 4 : 3, reinterpret_cast<void*>(base),
+             bounded ? extents4 : extents3, bounded ? pitches4 : pitches3, bounded ? box4 : box3,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status::Ok();
   return Status::Internal("cuTensorMapEncodeTiled refused " + std::to_string(t.count) +
                           " matrices of [" + std::to_string(t.rows) + ", " +

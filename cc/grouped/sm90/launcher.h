@@ -10,21 +10,13 @@
 
 namespace bwgemm::grouped::sm90 {
 
-inline CUtensorMapDataType TensorMapType(DType dtype) {
-  return dtype == DType::kBF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-         : dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-}
-
 template <class C>
 struct Launcher {
   // A matrix per index of the last extent; columns contiguous. The box is what one TMA instruction
   // moves.
   static Status Map(const void* data, DType dtype, int64_t columns, int64_t rows, int64_t matrices,
                     int box_columns, int box_rows, CUtensorMap* map) {
-    return EncodeTensorMap(
-        {data, TensorMapType(dtype), SizeOf(dtype), columns, rows, matrices, box_columns, box_rows},
-        map);
+    return EncodeTensorMap({data, dtype, columns, rows, matrices, box_columns, box_rows}, map);
   }
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {
