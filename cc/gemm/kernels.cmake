@@ -110,7 +110,8 @@ set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
 set(kernel_headers split_k.h gemm_kernel.h kernel_spec.h cutlass_type.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h
     cluster_k/config.h cluster_k/kernel.h cluster_k/launcher.h cluster_k/mainloop.h cluster_k/reduce.h
-    ../common/status.h ../common/cuda_status.h ../common/launch.h ../common/ring.h ../common/tensor_map.h)
+    ../common/status.h ../common/cuda_status.h ../common/cluster.h ../common/launch.h ../common/ring.h ../common/shared_memory.h
+    ../common/tensor_map.h)
 list(TRANSFORM kernel_headers PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
 bwgemm_kernel_library(bwgemm_kernels COUNT ${kernel_count}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" ${units} HEADERS ${kernel_headers})

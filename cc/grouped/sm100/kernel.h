@@ -9,6 +9,8 @@
 // are double: the epilogue of a tile runs under the MMAs of the next.
 #pragma once
 
+#include "common/cluster.h"
+#include "common/shared_memory.h"
 #include "cute/arch/tmem_allocator_sm100.hpp"
 #include "grouped/sm100/epilogue.h"
 #include "grouped/sm100/load.h"
@@ -86,9 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     GroupedGemmKernel(const __grid_constant__ Params params) {
 #if defined(CUTE_ARCH_TCGEN05_TMEM_ENABLED)
   extern __shared__ uint8_t raw[];
-  // By pointer arithmetic: the compiler must still see that it is shared memory.
-  auto& shared = *reinterpret_cast<typename C::Shared*>(
-      raw + (1024 - cute::cast_smem_ptr_to_uint(raw) % 1024) % 1024);
+  auto& shared = AlignedShared<typename C::Shared>(raw);
   const int warp = cutlass::canonical_warp_idx_sync();
   const uint32_t cta_rank = C::kCtas == 1 ? 0 : cute::block_rank_in_cluster();
   std::conditional_t<C::kCtas == 2, cute::TMEM::Allocator2Sm, cute::TMEM::Allocator1Sm> allocator;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     allocator.release_allocation_lock();
     FenceBeforeArrive();
   }
-  Meet<C>();  // barriers and tensor memory are there, in all CTAs
+  SyncCluster<C::kCtas>();  // barriers and tensor memory are there, in all CTAs
   FenceAfterWait();
   const uint32_t tensor_memory = shared.tensor_memory;
 
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     Schedule<C>(params, shared, cta_rank);
   }
   // A CTA's shared and tensor memory are the other's target until both are done.
-  Meet<C>();
+  SyncCluster<C::kCtas>();
   if (warp == kMmaWarp) allocator.free(tensor_memory, C::kColumns);
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");

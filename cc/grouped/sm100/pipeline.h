@@ -1,4 +1,4 @@
-// What all warps use: fences, barriers of the cluster, sizes of a tile.
+// What all warps use: fences, sizes of a tile.
 #pragma once
 
 #include "common/ring.h"
@@ -17,18 +17,6 @@ __device__ inline void FenceBeforeArrive() {
 }
 __device__ inline void FenceAfterWait() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
-}
-
-// All threads of the cluster.
-template <class C>
-__device__ void Meet() {
-  __syncwarp();
-  if constexpr (C::kCtas > 1) {
-    cute::cluster_arrive();
-    cute::cluster_wait();
-  } else {
-    __syncthreads();
-  }
 }
 
 // Blocks of 64 to contract; none where the result is zero.

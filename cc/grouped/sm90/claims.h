@@ -5,6 +5,7 @@
 // Rank 0 asks and tells its neighbour.
 #pragma once
 
+#include "cute/arch/cluster_sm90.hpp"
 #include "grouped/sm90/config.h"
 
 namespace bwgemm::grouped::sm90 {
@@ -54,20 +55,16 @@ struct TileClaims {
  private:
   // st.async (PTX ISA): the value and its arrival at the barrier travel together.
   __device__ __forceinline__ void Send(int value) {
-    const uint32_t to = Remote(&shared.mail[state.index].value);
-    const uint32_t barrier = Remote(&shared.mail_full[state.index]);
+    const uint32_t to = Neighbours(&shared.mail[state.index].value);
+    const uint32_t barrier = Neighbours(&shared.mail_full[state.index]);
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
         "r"(value), "r"(barrier)
         : "memory");
   }
 
-  __device__ __forceinline__ static uint32_t Remote(const void* own) {
-    uint32_t address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, 1;"
-                 : "=r"(address)
-                 : "r"(cute::cast_smem_ptr_to_uint(own)));
-    return address;
+  __device__ __forceinline__ static uint32_t Neighbours(const void* own) {
+    return cute::set_block_rank(cute::cast_smem_ptr_to_uint(own), 1);
   }
 };
 

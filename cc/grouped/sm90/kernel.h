@@ -7,25 +7,14 @@
 // Tiles travel from the scheduler to the others through a ring in shared memory.
 #pragma once
 
-#include "cute/arch/cluster_sm90.hpp"
+#include "common/cluster.h"
+#include "common/shared_memory.h"
 #include "cutlass/arch/reg_reconfig.h"
 #include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"
 #include "grouped/sm90/load.h"
 
 namespace bwgemm::grouped::sm90 {
-
-// All threads of the cluster.
-template <class C>
-__device__ __forceinline__ void Meet() {
-  if constexpr (C::kCluster > 1) {
-    __syncwarp();
-    cute::cluster_arrive();
-    cute::cluster_wait();
-  } else {
-    __syncthreads();
-  }
-}
 
 // A place in the ring, for those who read it.
 template <class C>
@@ -126,8 +115,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     GroupedGemmKernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
-  auto& shared = *reinterpret_cast<typename C::Shared*>((reinterpret_cast<uintptr_t>(raw) + 1023) /
-                                                        1024 * 1024);
+  auto& shared = AlignedShared<typename C::Shared>(raw);
   const int warp = cutlass::canonical_warp_idx_sync();
   const uint32_t cta_rank = C::kCluster == 1 ? 0 : cute::block_rank_in_cluster();
 
@@ -150,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     cutlass::arch::fence_barrier_init();
   }
-  Meet<C>();
+  SyncCluster<C::kCluster>();
 
   if (warp < 4) {
     cutlass::arch::warpgroup_reg_dealloc<40>();
@@ -164,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     Consume<C>(params, shared, cta_rank);
   }
   // A CTA's shared memory is its neighbour's target until both are done.
-  if constexpr (C::kCluster > 1) Meet<C>();
+  if constexpr (C::kCluster > 1) SyncCluster();
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
