@@ -6,10 +6,8 @@
 // memory and every multiprocessor should pull its share, and long K.
 //
 // The MMA computes P x transpose(Q): P = rhs columns (weights) on its M side, Q = lhs rows on its N
-// side, whose width may be as small as the rows are few. D = transpose of that.
+// side. D = transpose of that.
 #pragma once
-
-#include <algorithm>
 
 #include "cute/arch/mma_sm90_gmma.hpp"
 #include "cute/atom/mma_traits_sm90_gmma.hpp"
@@ -20,98 +18,81 @@
 namespace bwgemm::cluster_k {
 
 constexpr int kMaxParts = kMaxClusterParts;
-constexpr int kBlock = 64;      // rows of one MMA; also the elements of a 128-byte line
-constexpr int kRowBytes = 128;  // of a stage's part of K
-constexpr int kMostStages = 24;
-constexpr int kAlignment = 1024;  // of swizzled tiles
+// Rows of P, rows of Q and depth of a stage: one MMA, one warpgroup, a 128-byte swizzle line of
+// either operand in either memory order, one TMA box.
+constexpr int kBlock = 64;
+constexpr int kRowBytes = 128;
+constexpr int kBoxBytes = kBlock * kRowBytes;
+constexpr int kStageBytes = 2 * kBoxBytes;  // P's box and Q's
+
+constexpr int kConsumerThreads = 128;
+constexpr int kThreads = kConsumerThreads + 32;
+
+// The tile in f32, transposed: a line for each row of D. Padded so that the threads of a warp,
+// which hold 8 columns of 4 rows two apart, write to all banks.
+constexpr int kPartialPitch = kBlock + 4;
+constexpr int kPartialBytes = kBlock * kPartialPitch * static_cast<int>(sizeof(float));
+
+// CTAs may share a multiprocessor. A launch has as many stages as their number leaves room for:
+// what is on its way from memory hides its latency.
+constexpr int kCtasPerSm = 3;
+constexpr int kSharedOfSm = 228 * 1024;  // of a multiprocessor,
+constexpr int kSharedReserved = 1024;    // of which the system takes this for each CTA
+constexpr int kAlignment = 1024;         // of swizzled tiles
 // The base of dynamic shared memory is only 16-byte aligned; then come the barriers.
 constexpr int kFixedBytes = 2 * kAlignment;
-constexpr int kSharedLimit = 227 * 1024;  // of a CTA
-constexpr int kSharedOfSm = 228 * 1024;   // of a multiprocessor,
-constexpr int kSharedReserved = 1024;     // of which the system takes this for each CTA
+
+constexpr int SharedBytes(int stages) { return kFixedBytes + stages * kStageBytes; }
+constexpr int StagesOf(int ctas_of_sm) {
+  return (kSharedOfSm / ctas_of_sm - kSharedReserved - kFixedBytes) / kStageBytes;
+}
+constexpr int kMinStages = StagesOf(kCtasPerSm), kMaxStages = StagesOf(1);
+static_assert(kMinStages >= 2, "a stage is given back when the MMAs of the next are issued");
+static_assert(kPartialBytes <= kMinStages * kStageBytes, "it takes the place of the stages");
+
+struct Shared {
+  alignas(kAlignment) uint64_t full[kMaxStages];
+  uint64_t empty[kMaxStages];
+  alignas(kAlignment) union {
+    uint8_t stages[kMaxStages * kStageBytes];  // P of all stages, then Q: a launch may have fewer
+    float partial[kBlock][kPartialPitch];
+  };
+};
+static_assert(sizeof(Shared) == kAlignment + kMaxStages * kStageBytes);
 
 template <class Spec>
 struct Config : Spec {
-  using Spec::kIn, Spec::kOut, Spec::kLhs, Spec::kRhs, Spec::kTileM, Spec::kTileN, Spec::kTileK;
-  using In = typename CutlassType<kIn>::type;
-  using Out = typename CutlassType<kOut>::type;
+  using In = typename CutlassType<Spec::kIn>::type;
+  using Out = typename CutlassType<Spec::kOut>::type;
 
   static_assert(Spec::kSchedule == Schedule::kClusterK && !Spec::kStreamK);
   static_assert(Spec::kSwapAb, "rhs columns are the MMA's M side");
   static_assert(Spec::kClusterM == 1 && Spec::kClusterN == 1,
                 "the cluster lies along K: see splits");
-  static_assert(kTileM == kBlock || kTileM == 2 * kBlock, "one or two consumers, 64 rows each");
-  static_assert(kTileN == 16 || kTileN == 32 || (kTileN % 64 == 0 && kTileN <= 256));
-  static_assert(kTileK == kBlock, "a stage is one 128-byte line deep");
+  static_assert(Spec::kTileM == kBlock && Spec::kTileN == kBlock && Spec::kTileK == kBlock,
+                "cluster-K kernels have one tile, 64x64x64");
 
-  static constexpr bool kPKMajor = kRhs == RhsMajor::kK;
-  static constexpr bool kQKMajor = kLhs == LhsMajor::kK;
-  static constexpr int kConsumers = kTileM / kBlock;  // warpgroups
-  static constexpr int kThreads = kConsumers * 128 + 32;
+  static constexpr bool kPKMajor = Spec::kRhs == RhsMajor::kK;
+  static constexpr bool kQKMajor = Spec::kLhs == LhsMajor::kK;
 
-  // One TMA instruction's share of a stage: all rows if K-major, else 64 of them or fewer.
-  static constexpr int kPBox = kPKMajor ? kTileM : kBlock;
-  static constexpr int kQBox = kQKMajor || kTileN < kBlock ? kTileN : kBlock;
-  static constexpr int kPBytes = kTileM * kRowBytes;
-  static constexpr int kQBytes = kTileN * kRowBytes;
-  static constexpr int kStageBytes = kPBytes + kQBytes;
-
-  // The tile in f32, transposed: a line for each row of D. Padded so that the threads of a warp,
-  // which hold 8 columns of 4 rows two apart, write to all banks.
-  static constexpr int kPartialPitch = kTileM + 4;
-  static constexpr int kPartialBytes = kTileN * kPartialPitch * static_cast<int>(sizeof(float));
-
-  // Small tiles may share a multiprocessor. A launch has as many stages as its number of CTAs
-  // leaves room for: what is on its way from memory hides its latency.
-  static constexpr int kCtasPerSm = kTileM * kTileN <= 64 * 64     ? 3
-                                    : kTileM * kTileN <= 128 * 128 ? 2
-                                                                   : 1;
-  static constexpr int kMaxStages =
-      std::min(kMostStages, (kSharedLimit - kFixedBytes) / kStageBytes);
-  static_assert(kMaxStages >= 3);
-  static_assert(kPartialBytes <= kMaxStages * kStageBytes);
-
-  struct Shared {
-    alignas(kAlignment) uint64_t full[kMostStages];
-    uint64_t empty[kMostStages];
-    alignas(kAlignment) union {
-      uint8_t stages[kMaxStages * kStageBytes];  // P of all stages, then Q: a launch may have fewer
-      float partial[kTileN][kPartialPitch];
-    };
-  };
-  static_assert(sizeof(Shared) == kAlignment + kMaxStages * kStageBytes);
-
-  static constexpr int SharedBytes(int stages) {
-    return kFixedBytes + std::max(stages * kStageBytes, kPartialBytes);
-  }
-
-  // Shared-memory layouts. K-major: lines of 64 k; MN-major: boxes of 64 k lines, as wide as the
-  // box.
-  template <bool kKMajor, int kWidth>
-  using Atom = std::conditional_t<
-      kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
-      std::conditional_t<kWidth == 16, cute::GMMA::Layout_MN_SW32_Atom<In>,
-                         std::conditional_t<kWidth == 32, cute::GMMA::Layout_MN_SW64_Atom<In>,
-                                            cute::GMMA::Layout_MN_SW128_Atom<In>>>>;
-  using LayoutP = decltype(cute::tile_to_shape(
-      Atom<kPKMajor, kBlock>{},
-      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kConsumers * kMaxStages>>{}));
-  using QOrder = std::conditional_t<kQKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
-                                    cute::Step<cute::_2, cute::_1, cute::_3>>;
-  using LayoutQ = decltype(cute::tile_to_shape(
-      Atom<kQKMajor, kQBox>{},
-      cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>, cute::Int<kMaxStages>>{}, QOrder{}));
+  // The stages of one operand as the MMA sees them. K-major: lines of 64 k; MN-major: 64 k lines.
+  template <bool kKMajor>
+  using Layout = decltype(cute::tile_to_shape(
+      std::conditional_t<kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
+                         cute::GMMA::Layout_MN_SW128_Atom<In>>{},
+      cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>, cute::Int<kMaxStages>>{}));
+  using LayoutP = Layout<kPKMajor>;
+  using LayoutQ = Layout<kQKMajor>;
 
   template <bool kKMajor>
   static constexpr cute::GMMA::Major kMajor =
       kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  // One warpgroup's MMA.
   using TiledMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<
-          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kTileN>, cute::Int<kTileK>>,
+          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>, cute::Int<kBlock>>,
           kMajor<kPKMajor>, kMajor<kQKMajor>>()));
   using Accumulator = decltype(cute::partition_fragment_C(
-      TiledMma{}, cute::Shape<cute::Int<kBlock>, cute::Int<kTileN>>{}));
+      TiledMma{}, cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>>{}));
 };
 
 struct Params {

@@ -14,7 +14,7 @@ namespace bwgemm::cluster_k {
 template <class C>
 struct Launcher {
   static int64_t TilesOfBatch(const GemmProblem& p) {
-    return int64_t{(p.n - 1) / C::kTileM + 1} * ((p.m - 1) / C::kTileN + 1);
+    return int64_t{(p.n - 1) / kBlock + 1} * ((p.m - 1) / kBlock + 1);
   }
 
   // Fits in 32 bits where Supports says so.
@@ -40,14 +40,13 @@ struct Launcher {
   // As deep as the CTAs that share a multiprocessor allow.
   static int Stages(const GemmProblem& p) {
     const int together = static_cast<int>(
-        std::clamp<int64_t>((Ctas(p) - 1) / std::max(p.sm_count, 1) + 1, 1, C::kCtasPerSm));
-    const int budget = std::min(kSharedLimit, kSharedOfSm / together - kSharedReserved);
-    return std::min(C::kMaxStages, (budget - kFixedBytes) / C::kStageBytes);
+        std::clamp<int64_t>((Ctas(p) - 1) / std::max(p.sm_count, 1) + 1, 1, kCtasPerSm));
+    return StagesOf(together);
   }
 
   static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
 
-  static Status Map(const GemmOperand& x, bool k_major, int mn, const GemmProblem& p, int box,
+  static Status Map(const GemmOperand& x, bool k_major, int mn, const GemmProblem& p,
                     CUtensorMap* map) {
     TensorMapSpec t;
     t.data = x.data;
@@ -55,20 +54,16 @@ struct Launcher {
     t.extent0 = k_major ? p.k : mn;
     t.extent1 = k_major ? mn : p.k;
     t.extent2 = x.batch_pitch ? p.batch : 1;
-    t.box0 = k_major ? C::kTileK : box;
-    t.box1 = k_major ? box : C::kTileK;
+    t.box0 = t.box1 = kBlock;
     t.pitch1 = x.pitch;
     t.pitch2 = x.batch_pitch;
-    t.swizzle = t.box0 == 16   ? CU_TENSOR_MAP_SWIZZLE_32B
-                : t.box0 == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                               : CU_TENSOR_MAP_SWIZZLE_128B;
     return EncodeTensorMap(t, map);
   }
 
   static Status Prepare(int device) {
     static OncePerDevice once;
     return once.Run(device, [] {
-      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), C::SharedBytes(C::kMaxStages)));
+      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), SharedBytes(kMaxStages)));
       return BWGEMM_CUDA_STATUS(cudaFuncSetAttribute(Function(),
                                                      cudaFuncAttributePreferredSharedMemoryCarveout,
                                                      cudaSharedmemCarveoutMaxShared));
@@ -77,26 +72,27 @@ struct Launcher {
 
   static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
     Params params{};
-    BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kPKMajor, p.n, p, C::kPBox, &params.p));
-    BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kQKMajor, p.m, p, C::kQBox, &params.q));
+    BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kPKMajor, p.n, p, &params.p));
+    BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kQKMajor, p.m, p, &params.q));
     params.d = const_cast<void*>(p.d.data);
     params.d_pitch = p.d.pitch;
     params.d_batch_pitch = p.d.batch_pitch;
     params.rows = p.m;
     params.columns = p.n;
     params.stages = Stages(p);
-    params.k_blocks = (p.k - 1) / C::kTileK + 1;
-    params.p_tiles = (p.n - 1) / C::kTileM + 1;
-    params.q_tiles = (p.m - 1) / C::kTileN + 1;
+    params.k_blocks = (p.k - 1) / kBlock + 1;
+    params.p_tiles = (p.n - 1) / kBlock + 1;
+    params.q_tiles = (p.m - 1) / kBlock + 1;
     params.p_batched = p.b.batch_pitch != 0;
     params.q_batched = p.a.batch_pitch != 0;
-    // Weights that are used once should not push the rows out of L2.
-    params.p_cache_hint =
-        static_cast<uint64_t>(params.q_tiles == 1 ? cute::TMA::CacheHintSm90::EVICT_FIRST
-                                                  : cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    // Weights that one tile uses, once, should not push the rows out of L2; those that a batch or
+    // several blocks of rows share are to stay.
+    const bool streams = params.q_tiles == 1 && (p.batch == 1 || params.p_batched);
+    params.p_cache_hint = static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
+                                                        : cute::TMA::CacheHintSm90::EVICT_NORMAL);
 
-    const LaunchShape shape{dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(C::kThreads),
-                            static_cast<size_t>(C::SharedBytes(params.stages))};
+    const LaunchShape shape{dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(kThreads),
+                            static_cast<size_t>(SharedBytes(params.stages))};
     return LaunchClusters(Function(), params, shape, stream);
   }
 
@@ -106,7 +102,7 @@ struct Launcher {
 template <class C>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
-  return {C::Info(name, Arch::kSm90, C::kMaxStages),
+  return {C::Info(name, Arch::kSm90, kMaxStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

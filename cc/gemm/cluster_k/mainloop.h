@@ -1,4 +1,5 @@
-// Loading and multiplying one CTA's part of K: a producer thread, and consumers that issue wgmma.
+// Loading and multiplying one CTA's part of K: a producer thread, and a warpgroup that issues
+// wgmma.
 #pragma once
 
 #include "common/ring.h"
@@ -14,8 +15,7 @@ using Empty = cutlass::arch::ClusterBarrier;
 
 // Called by one thread.
 template <class C>
-__device__ __forceinline__ void Load(const Params& params, typename C::Shared& shared,
-                                     const Work& work) {
+__device__ __forceinline__ void Load(const Params& params, Shared& shared, const Work& work) {
   constexpr uint64_t kEvictNormal = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   const int p_matrix = params.p_batched ? work.batch : 0;
   const int q_matrix = params.q_batched ? work.batch : 0;
@@ -23,41 +23,34 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
                  int k, int mn, int matrix) {
     cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to, k_major ? k : mn, k_major ? mn : k, matrix);
   };
-  uint8_t* const q = shared.stages + params.stages * C::kPBytes;
+  uint8_t* const q = shared.stages + params.stages * kBoxBytes;
   RingPosition stage;
   for (int block = 0; block < work.blocks; ++block) {
-    const int k = (work.first_block + block) * C::kTileK;
+    const int k = (work.first_block + block) * kBlock;
     Empty::wait(&shared.empty[stage.index], stage.phase ^ 1);
     uint64_t* full = &shared.full[stage.index];
-    Full::arrive_and_expect_tx(full, C::kStageBytes);
-    CUTE_UNROLL
-    for (int i = 0; i < C::kTileM; i += C::kPBox) {
-      box(C::kPKMajor, params.p, params.p_cache_hint, full,
-          shared.stages + stage.index * C::kPBytes + i * kRowBytes, k, work.column + i, p_matrix);
-    }
-    CUTE_UNROLL
-    for (int i = 0; i < C::kTileN; i += C::kQBox) {
-      box(C::kQKMajor, params.q, kEvictNormal, full, q + stage.index * C::kQBytes + i * kRowBytes,
-          k, work.row + i, q_matrix);
-    }
+    Full::arrive_and_expect_tx(full, kStageBytes);
+    box(C::kPKMajor, params.p, params.p_cache_hint, full, shared.stages + stage.index * kBoxBytes,
+        k, work.column, p_matrix);
+    box(C::kQKMajor, params.q, kEvictNormal, full, q + stage.index * kBoxBytes, k, work.row,
+        q_matrix);
     stage.Advance(params.stages);
   }
 }
 
-// Called by a consumer warpgroup.
+// Called by the consumer warpgroup.
 template <class C>
-__device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages, int blocks,
-                                         int consumer, int thread,
+__device__ __forceinline__ void Multiply(Shared& shared, int stages, int blocks,
                                          typename C::Accumulator& accumulator) {
   using namespace cute;
   typename C::TiledMma mma;
-  auto slice = mma.get_slice(thread);
+  auto slice = mma.get_slice(threadIdx.x);
   Tensor p = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.stages)),
                          typename C::LayoutP{});
   Tensor q = make_tensor(
-      make_smem_ptr(reinterpret_cast<typename C::In*>(shared.stages + stages * C::kPBytes)),
+      make_smem_ptr(reinterpret_cast<typename C::In*>(shared.stages + stages * kBoxBytes)),
       typename C::LayoutQ{});
-  Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));  // (1, 1, K, block)
+  Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));  // (1, 1, K, stage)
   Tensor q_fragments = slice.make_fragment_B(slice.partition_B(q));  // (1, 1, K, stage)
 
   auto issue = [&](const RingPosition& stage) {
@@ -66,8 +59,8 @@ __device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages,
     warpgroup_arrive();
     CUTE_UNROLL
     for (int k = 0; k < size<2>(q_fragments); ++k) {
-      gemm(mma, p_fragments(_, 0, k, stage.index * C::kConsumers + consumer),
-           q_fragments(_, 0, k, stage.index), accumulator(_, 0, 0));
+      gemm(mma, p_fragments(_, 0, k, stage.index), q_fragments(_, 0, k, stage.index),
+           accumulator(_, 0, 0));
       mma.accumulate_ = GMMA::ScaleOut::One;
     }
     warpgroup_commit_batch();
@@ -83,7 +76,7 @@ __device__ __forceinline__ void Multiply(typename C::Shared& shared, int stages,
     issue(stage);
     warpgroup_wait<1>();  // the block before this one is done
     warpgroup_fence_operand(accumulator);
-    if (thread % 32 == 0) Empty::arrive(&shared.empty[previous]);
+    if (threadIdx.x % 32 == 0) Empty::arrive(&shared.empty[previous]);
     previous = stage.index;
     stage.Advance(stages);
   }
