@@ -4,11 +4,11 @@
 // sizes before it. Sizes live on the device: a negative one counts as 0 and the running sum stops
 // at M.
 //
-//   rows:      D[b, r, :] = lhs[b, r, :] x rhs[b, g - offset]   for r in group g; zero where g -
-//   offset is not in [0, E)
-//                                                               and for the rows of no group
-//   contract:  D[b, e]    = lhs[b, group]^T x rhs[b, group]     with group = e + offset; zero if it
-//   is empty or does not exist
+//   rows      D[b, r, :] = lhs[b, r, :] x rhs[b, g - offset]
+//             for each row r of group g; zero where g - offset is not in [0, E), and for the rows
+//             of no group
+//   contract  D[b, e] = transpose(lhs[b, rows of g]) x rhs[b, rows of g]
+//             with g = e + offset; zero where that group is empty or does not exist
 #pragma once
 
 #include <cstdint>

@@ -2,10 +2,12 @@
 //
 // Nothing is prepared beforehand: one warp reads the group sizes 32 at a time and finds a tile with
 // warp-wide prefix sums. Two orders share that search:
+//
 //   horizontal  group after group. A CTA's tiles come in increasing order, so the search only ever
-//   moves forward. vertical    a column of tiles over all groups, then the next column. The search
-//   jumps, so each lane first notes the
-//               running sums at one point of the list; a ballot over these finds where to look.
+//               moves forward.
+//   vertical    a column of tiles over all groups, then the next column. The search jumps, so each
+//               lane first notes the running sums at one point of the list; a ballot over these
+//               finds where to look.
 #pragma once
 
 #include <cstdint>

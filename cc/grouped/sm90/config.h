@@ -1,13 +1,15 @@
 // The shape of one SM90 grouped kernel: operand roles, tiles, shared memory.
 //
 // The MMA computes P x transpose(Q), P being its M side and Q its N side:
+//
 //   rows      P = rhs columns, 128 of a tile, Q = lhs rows. The ragged rows lie along N because an
-//   MMA may be 8, 16, 24..
-//             columns wide but never less than 64 rows high: few rows fill a narrow tile, and a
-//             group's last tile costs what its rows need. The result is transposed on its way to D.
+//             MMA may be 8, 16, 24.. columns wide but never less than 64 rows high: few rows fill a
+//             narrow tile, and a group's last tile costs what its rows need. The result is
+//             transposed on its way to D.
 //   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
-// CTAs of a cluster have neighbouring P and share Q, the wider one: each loads half of it into
-// both.
+//
+// CTAs of a cluster have neighbouring P and the same Q, of whose 64-wide boxes each loads every
+// second, into both.
 //
 // The two consumer warpgroups either share a tile, 64 rows of P each (cooperative), or own every
 // second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
@@ -135,10 +137,9 @@ struct Config {
 struct Params {
   CUtensorMap p, q, d;
   ScheduleParams schedule;
-  int32_t k_blocks;  // rows: blocks of 64 along K
-  int32_t p_batch,
-      p_expert;  // the matrix of P is batch * p_batch + expert * p_expert; likewise Q and D
-  int32_t q_batch, q_expert;
+  int32_t k_blocks;           // rows: blocks of 64 along K
+  int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
+  int32_t q_batch, q_expert;  // likewise Q and D
   int32_t d_batch, d_expert;
   int32_t* counter;  // tiles given out beyond each cluster's first; null: in turn
   void* d_data;      // rows: for tiles that end inside the result
