@@ -48,3 +48,29 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
         tmp_path, f"-Dnanobind_ROOT={nanobind.cmake_dir()}", "-DBWGEMM_CUTLASS_DIR=/nowhere"
     )
     assert "BWGEMM_CUTLASS_DIR=/nowhere has no include/cutlass/cutlass.h" in output
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("GROUPED_ROWS_PINGPONG(sm100, 128, 128, 64, 1, 1)", "ping-pong is for sm90"),
+        ("GROUPED_ROWS(sm90, 128, 128, 64)", "cannot read"),
+    ],
+)
+def test_wrong_line_in_the_list_of_grouped_kernels_is_named(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    """The list is read ahead of everything that needs the rest of the build."""
+    (tmp_path / "grouped.def").write_text(f"{line}\n")
+    shutil.copy(ROOT / "cc" / "grouped" / "grouped.cmake", tmp_path)
+    done = subprocess.run(
+        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", "-P", "grouped.cmake"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    output = " ".join(done.stderr.split())
+    assert f"jax_bwgemm: grouped.def: {complaint}" in output
+    assert line in output
