@@ -20,8 +20,9 @@ pytestmark = pytest.mark.skipif(
     runtime.extension() is None, reason="jax_bwgemm was installed without its compiled kernels"
 )
 
+CLUSTER_K = "14ClusterKKernel"
 # Part of the mangled name of every GEMM kernel; the one that adds the parts of a split K has none.
-GEMMS = ("GemmUniversal", "14ClusterKKernel")
+GEMMS = ("GemmUniversal", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
@@ -119,6 +120,26 @@ def test_sm100_two_cta_kernels_use_two_cta_instructions(machine_code):
         loads = {o for o in code.opcodes if o.startswith("UTMALDG")}
         assert loads, name
         assert all(o.endswith(".2CTA") for o in loads), (name, loads)
+
+
+def test_cluster_k_kernels_store_vectors(machine_code):
+    """Four results an instruction, of 16 or of 32 bits."""
+    kernels = [code for name, code in machine_code.items() if CLUSTER_K in name]
+    table = [k for k in runtime.kernels() if k.cluster_k]
+    assert len(kernels) == len(table) > 0
+    stores = [{o for o in code.opcodes if o.startswith("STG")} for code in kernels]
+    wide = sum(k.out_dtype == "float32" for k in table)
+    assert stores.count({"STG.E.128"}) == wide
+    assert stores.count({"STG.E.64"}) == len(table) - wide
+
+
+def test_handwritten_kernels_know_shared_memory_for_what_it_is(machine_code):
+    """A store whose address might be anywhere is slower, and ST instead of STS."""
+    kernels = {n: c for n, c in machine_code.items() if CLUSTER_K in n or GROUPED in n}
+    assert kernels
+    for name, code in kernels.items():
+        assert any(o.startswith("STS") for o in code.opcodes), name
+        assert not any(o == "ST" or o.startswith("ST.") for o in code.opcodes), name
 
 
 @pytest.mark.parametrize(
