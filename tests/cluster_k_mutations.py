@@ -33,7 +33,7 @@ from jax_bwgemm.emulator.gemm import run_gemm
 from jax_bwgemm.runtime import KernelInfo
 
 # Edges both ways; every CTA's part of K goes several times around the pipeline, which is at its
-# shallowest where so many CTAs share a multiprocessor, and ends in a stage that the results overwrite.
+# shallowest where so many CTAs share a multiprocessor, and ends in a stage that results overwrite.
 PROBLEM = Problem(88, 136, 64 * 26 + 8)
 PARTS = 3
 SMS = 4
