@@ -73,14 +73,14 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.9994,
-    l2_bytes=44.42,
-    l2_port=83.69,
-    sharpness=3.0,
-    epilogue_bytes=29.59,
-    outside=1.389,
-    launch_cycles=5206,
-    reduce_us=1.707,
+    efficiency=0.9948,
+    l2_bytes=44.52,
+    l2_port=83.7,
+    sharpness=3.048,
+    epilogue_bytes=29.99,
+    outside=1.397,
+    launch_cycles=5236,
+    reduce_us=1.744,
 )
 
 
