@@ -6,8 +6,6 @@ memory. A launch has one CTA for each tile and part, all of which should run at 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from jax_bwgemm.runtime import KernelInfo
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/gemm/problem.h
@@ -31,28 +29,32 @@ def parts(splits: int) -> tuple[int, int]:
     return inside, splits // inside
 
 
-class Cycles(NamedTuple):
-    """Clock cycles of a launch.
+def cycles(
+    kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int, memory_cycles: float
+) -> float:
+    """Predicts a launch, in clock cycles, without adding what clusters leave apart.
 
-    Attributes:
-        busy: Bringing the operands from L2.
-        fixed: The launch, filling the pipeline, adding the parts.
+    Args:
+        kernel: The kernel.
+        tiles: Tiles of D, all batches together.
+        k: Contracted size.
+        splits: Parts that K is split into.
+        sm_count: Multiprocessors of the GPU.
+        memory_cycles: What moving the operands and the result takes at the full bandwidth.
     """
-
-    busy: float
-    fixed: float
-
-
-def cycles(kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int) -> Cycles:
-    """Predicts a launch of so many tiles, all batches together."""
-    in_turn = -(-tiles * splits // sm_count)
+    ctas = tiles * splits
+    in_turn = -(-ctas // sm_count)
     steps = -(-k // (kernel.tile_k * splits))
     stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
-    shared = SHARED_CYCLES if in_turn > 1 else 0
     busy = in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE
-    if tiles * splits > MAX_CTAS_PER_SM * sm_count:
+    if ctas > MAX_CTAS_PER_SM * sm_count:
         busy *= CROWDED_PENALTY
-    return Cycles(busy, FIXED_CYCLES + shared)
+    fixed = FIXED_CYCLES
+    if in_turn > 1:
+        fixed += SHARED_CYCLES
+        # Multiprocessors with a CTA more than others have that much more to read at the end.
+        memory_cycles *= in_turn * sm_count / ctas
+    return max(busy, memory_cycles) + fixed
 
 
 def worthwhile_splits(kernel: KernelInfo, k: int, tiles: int, sm_count: int) -> list[int]:

@@ -50,7 +50,7 @@ COSTS = {
     ("sm90", "pingpong", 128, 64, 1, True): Cost(0.680, 500, 3800, 0.88),
     ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
     ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
-    ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 560, 4300, 0.98),
+    ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 1000, 4300, 0.98),
     ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
     ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
     ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
@@ -241,8 +241,8 @@ def evaluate(
     if kernel.cluster_k:
         tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
         count = tiles[0] * tiles[1] * dims.batch
-        cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count)
-        cycles = max(cycles.busy, moved_bytes / BYTES_PER_CYCLE[kernel.arch]) + cycles.fixed
+        memory = moved_bytes / BYTES_PER_CYCLE[kernel.arch]
+        cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count, memory)
         apart = cluster_k.parts(splits)[1]
         waves = ceil_div(count * splits, target.sm_count)
         return Candidate(kernel, *tiles, waves, cycles + _sum_cycles(dims, apart), splits)
