@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import jax
 import numpy as np
 from emulator_cases import Problem, emulated, expected, operands
 from emulator_mutations import (
@@ -23,12 +22,14 @@ from emulator_mutations import (
     before,
     every_statement,
     first,
+    ptx_of,
+    report,
     statement,
     substitute_before,
+    try_on,
 )
-from grouped_mutations import SEEDS, report, wait_before
+from grouped_mutations import wait_before
 
-from jax_bwgemm import emulator
 from jax_bwgemm.emulator.gemm import run_gemm
 from jax_bwgemm.runtime import KernelInfo
 
@@ -100,37 +101,19 @@ MUTATIONS = (
 )
 
 
-def _run() -> tuple[np.ndarray, np.ndarray]:
-    """The kernel's result, and what it should be."""
+def _launch() -> tuple[np.ndarray, np.ndarray]:
     a, b = operands(kernel(), PROBLEM)
     return run_gemm(kernel(), a, b, splits=PARTS), expected(kernel(), a, b)
 
 
 def original_ptx() -> str:
     """PTX of the unchanged kernel, which must pass."""
-    with emulator.configure(sm_count=SMS):
-        np.testing.assert_array_equal(*_run())
-    ptx = emulator.last_ptx()
-    assert ptx is not None
-    return ptx
+    return ptx_of(_launch, SMS)
 
 
 def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
-    """Runs the wrong kernel with up to `SEEDS` seeds until something notices."""
-    wrong = mutation.edit(ptx)
-    assert wrong != ptx
-    with emulator.substituted_ptx(wrong):
-        for seed in range(SEEDS):
-            with emulator.configure(seed=seed, sm_count=SMS, step_limit=1 << 24):
-                try:
-                    out, right = _run()
-                except jax.errors.JaxRuntimeError as error:
-                    last = emulator.last_launch()
-                    assert last is not None
-                    return Outcome(last.kind, seed + 1, str(error))
-            if np.any(out != right):
-                return Outcome("wrong result", seed + 1, "")
-    return Outcome(None, SEEDS, "")
+    """Runs the wrong kernel until something notices."""
+    return try_on(_launch, SMS, ptx, mutation)
 
 
 if __name__ == "__main__":

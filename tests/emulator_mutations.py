@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -27,6 +27,9 @@ LOAD = "cp.async.bulk.tensor.3d.cta_group::2"
 STORE = "cp.async.bulk.tensor.3d.global"
 READ_TMEM = "tcgen05.ld.sync"
 BLOCKING = "bra LAB_WAIT;"
+
+# Runs a kernel; its result and what it should be.
+Launch = Callable[[], tuple[np.ndarray, np.ndarray]]
 
 
 class NotApplicable(Exception):
@@ -282,30 +285,24 @@ class Outcome:
     detail: str
 
 
-def original_ptx() -> str:
-    """PTX of the unchanged kernel, which must pass."""
-    kernel = two_cta_kernel()
-    a, b = operands(kernel, PROBLEM)
-    with emulator.configure(sm_count=SMS):
-        out = run_gemm(kernel, a, b)
-    np.testing.assert_array_equal(out, expected(kernel, a, b))
+def ptx_of(launch: Launch, sms: int) -> str:
+    """PTX of an unchanged kernel, which must pass."""
+    with emulator.configure(sm_count=sms):
+        np.testing.assert_array_equal(*launch())
     ptx = emulator.last_ptx()
     assert ptx is not None
     return ptx
 
 
-def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
-    """Runs the wrong kernel with up to `SEEDS` seeds until something notices."""
+def try_on(launch: Launch, sms: int, ptx: str, mutation: Mutation) -> Outcome:
+    """Runs a wrong kernel with up to `SEEDS` seeds until something notices."""
     wrong = mutation.edit(ptx)
     assert wrong != ptx
-    kernel = two_cta_kernel()
-    a, b = operands(kernel, PROBLEM)
-    right = expected(kernel, a, b)
     with emulator.substituted_ptx(wrong):
         for seed in range(SEEDS):
-            with emulator.configure(seed=seed, sm_count=SMS, step_limit=1 << 24):
+            with emulator.configure(seed=seed, sm_count=sms, step_limit=1 << 24):
                 try:
-                    out = run_gemm(kernel, a, b)
+                    out, right = launch()
                 except jax.errors.JaxRuntimeError as error:
                     last = emulator.last_launch()
                     assert last is not None
@@ -315,22 +312,34 @@ def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
     return Outcome(None, SEEDS, "")
 
 
-def outcomes() -> Iterator[tuple[Mutation, Outcome]]:
-    """All mutations, tried."""
-    ptx = original_ptx()
-    for mutation in MUTATIONS:
-        yield mutation, try_mutation(ptx, mutation)
-
-
-def main() -> None:
-    """Prints the table."""
+def report(
+    ptx: str, mutations: Sequence[Mutation], attempt: Callable[[str, Mutation], Outcome]
+) -> None:
+    """Prints a table of what caught each fault."""
     print("| fault | caught by | on seed | report |\n|---|---|---|---|")
-    for mutation, outcome in outcomes():
-        report = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
+    for mutation in mutations:
+        outcome = attempt(ptx, mutation)
+        text = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
         # Without the text of the PTX line, which follows the last colon.
-        report = report.rpartition(": ")[0] if report.startswith("line ") else report
-        print(f"| {mutation.name} | {outcome.caught_by} | {outcome.seeds} | {report} |")
+        text = text.rpartition(": ")[0] if text.startswith("line ") else text
+        print(f"| {mutation.name} | {outcome.caught_by} | {outcome.seeds} | {text} |")
+
+
+def _launch() -> tuple[np.ndarray, np.ndarray]:
+    kernel = two_cta_kernel()
+    a, b = operands(kernel, PROBLEM)
+    return run_gemm(kernel, a, b), expected(kernel, a, b)
+
+
+def original_ptx() -> str:
+    """PTX of the unchanged kernel, which must pass."""
+    return ptx_of(_launch, SMS)
+
+
+def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
+    """Runs the wrong kernel until something notices."""
+    return try_on(_launch, SMS, ptx, mutation)
 
 
 if __name__ == "__main__":
-    main()
+    report(original_ptx(), MUTATIONS, try_mutation)

@@ -8,24 +8,26 @@ emulator_mutations.py, and a ring of tiles, bounded tensor maps and cluster laun
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import jax
-import numpy as np
 from emulator_mutations import (
     BLOCKING,
     MMA,
     READ_TMEM,
+    Launch,
     Mutation,
     NotApplicable,
     Outcome,
     after,
     before,
     every_statement,
+    ptx_of,
+    report,
     statement,
     substitute_before,
+    try_on,
 )
-from grouped_cases import Problem, check, emulated, expected, problem, run
+from grouped_cases import Problem, emulated, expected, problem, run
 
 from jax_bwgemm import emulator
 from jax_bwgemm.runtime import GroupedKernelInfo
@@ -34,7 +36,6 @@ LOAD = "cp.async.bulk.tensor.4d.cta_group::2"
 STORE = "cp.async.bulk.tensor.4d.global"
 ASK = "clusterlaunchcontrol.try_cancel"
 SMS = 2
-SEEDS = 10
 
 
 def kernel() -> GroupedKernelInfo:
@@ -138,48 +139,24 @@ MUTATIONS = (
 )
 
 
+def launch_of(k: GroupedKernelInfo, p: Problem) -> Launch:
+    """Runs a kernel on a problem."""
+    right = expected(k, p)
+    return lambda: (run(k, p), right)
+
+
 def original_ptx() -> str:
     """PTX of the unchanged kernel, which must pass."""
-    with emulator.configure(sm_count=SMS):
-        stats = check(kernel(), case(), "unchanged")
+    ptx = ptx_of(launch_of(kernel(), case()), SMS)
+    stats = emulator.last_launch()
+    assert stats is not None
     assert stats.clusters_cancelled >= 8, "too few tiles to use everything twice"
-    ptx = emulator.last_ptx()
-    assert ptx is not None
     return ptx
 
 
 def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
-    """Runs the wrong kernel with up to `SEEDS` seeds until something notices."""
-    return try_on(kernel(), case(), ptx, mutation)
-
-
-def try_on(k: GroupedKernelInfo, p: Problem, ptx: str, mutation: Mutation) -> Outcome:
-    """The same for any kernel and problem."""
-    wrong = mutation.edit(ptx)
-    assert wrong != ptx
-    right = expected(k, p)
-    with emulator.substituted_ptx(wrong):
-        for seed in range(SEEDS):
-            with emulator.configure(seed=seed, sm_count=SMS, step_limit=1 << 24):
-                try:
-                    out = run(k, p)
-                except jax.errors.JaxRuntimeError as error:
-                    last = emulator.last_launch()
-                    assert last is not None
-                    return Outcome(last.kind, seed + 1, str(error))
-            if np.any(out != right):
-                return Outcome("wrong result", seed + 1, "")
-    return Outcome(None, SEEDS, "")
-
-
-def report(
-    ptx: str, mutations: Sequence[Mutation], attempt: Callable[[str, Mutation], Outcome]
-) -> None:
-    """Prints what caught each fault."""
-    for mutation in mutations:
-        outcome = attempt(ptx, mutation)
-        text = outcome.detail.split("emulator: ")[-1].splitlines()[0] if outcome.detail else ""
-        print(f"{mutation.name}: {outcome.caught_by}, seed {outcome.seeds}: {text}")
+    """Runs the wrong kernel until something notices."""
+    return try_on(launch_of(kernel(), case()), SMS, ptx, mutation)
 
 
 if __name__ == "__main__":

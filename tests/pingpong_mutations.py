@@ -6,11 +6,20 @@ contract: groups have any number of blocks, so the consumers skip each other's o
 
 from __future__ import annotations
 
-from emulator_mutations import Mutation, Outcome, all_of, before, every_statement, statement
-from grouped_cases import Problem, check, emulated, problem
-from grouped_mutations import SMS, report, try_on, wait_before
+from emulator_mutations import (
+    Mutation,
+    Outcome,
+    all_of,
+    before,
+    every_statement,
+    ptx_of,
+    report,
+    statement,
+    try_on,
+)
+from grouped_cases import Problem, emulated, problem
+from grouped_mutations import SMS, launch_of, wait_before
 
-from jax_bwgemm import emulator
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 MMA = "wgmma.mma_async"
@@ -55,16 +64,12 @@ MUTATIONS = (
 
 def original_ptx() -> str:
     """PTX of the unchanged kernel, which must pass."""
-    with emulator.configure(sm_count=SMS):
-        check(kernel(), case(), "unchanged")
-    ptx = emulator.last_ptx()
-    assert ptx is not None
-    return ptx
+    return ptx_of(launch_of(kernel(), case()), SMS)
 
 
 def try_mutation(ptx: str, mutation: Mutation) -> Outcome:
     """Runs the wrong kernel until something notices."""
-    return try_on(kernel(), case(), ptx, mutation)
+    return try_on(launch_of(kernel(), case()), SMS, ptx, mutation)
 
 
 if __name__ == "__main__":

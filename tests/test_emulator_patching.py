@@ -1,11 +1,11 @@
-"""Injected faults must be noticed: a report or a wrong result, on one of ten seeds at most."""
+"""Substituting a kernel's PTX, which test_fault_injection.py injects faults with."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
-from emulator_mutations import MUTATIONS, Mutation, original_ptx, try_mutation
+from emulator_mutations import original_ptx
 
 from jax_bwgemm import emulator
 
@@ -15,21 +15,6 @@ pytestmark = requires_emulator
 @pytest.fixture(scope="module")
 def ptx() -> str:
     return original_ptx()
-
-
-def test_there_are_enough_distinct_mutations(ptx: str) -> None:
-    assert len({m.edit(ptx) for m in MUTATIONS}) == len(MUTATIONS) >= 15
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name.replace(" ", "_"))
-def test_fault_is_noticed(ptx: str, mutation: Mutation) -> None:
-    assert try_mutation(ptx, mutation).caught_by is not None
-
-
-def test_the_text_itself_is_not_the_difference(ptx: str) -> None:
-    """The unchanged text, substituted, still passes."""
-    unchanged = Mutation("none", lambda text: text + "\n// end\n")
-    assert try_mutation(ptx, unchanged).caught_by is None
 
 
 def test_substitution_ends_with_its_block(ptx: str) -> None:
