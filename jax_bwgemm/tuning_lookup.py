@@ -13,7 +13,7 @@ from jax_bwgemm import runtime, tuning_files
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
-from jax_bwgemm.gemm.support import log_once
+from jax_bwgemm.implementations import log_once
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning_cache import (
     ProblemKey,

@@ -16,7 +16,7 @@ import pytest
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
-from jax_bwgemm.gemm.support import log_once
+from jax_bwgemm.implementations import log_once
 
 BF16 = jnp.bfloat16
 M, N, K, G = 4096, 1024, 768, 8

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm.gemm.support import log_once
+from jax_bwgemm.implementations import log_once
 
 M, N, K, E = 16, 16, 8, 8
 SIZES = np.array([3, 0, 5, 1, 0, 0, 2, 4], np.int32)  # one row is of no group

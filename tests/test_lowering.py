@@ -20,7 +20,7 @@ from jax import lax
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
-from jax_bwgemm.gemm.support import log_once
+from jax_bwgemm.implementations import log_once
 
 BF16 = jnp.bfloat16
 M, N, K = 512, 1024, 768

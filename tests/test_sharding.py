@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm.gemm.support import log_once
+from jax_bwgemm.implementations import log_once
 
 M, N, K = 16, 32, 16
 _COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"

@@ -18,19 +18,15 @@ from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.gemm.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.gemm.primitive import gemm
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
-from jax_bwgemm.gemm.support import (
-    as_implementations,
-    log_once,
-    refusal_error,
-    viable_implementations,
-)
-from jax_bwgemm.gemm.tuning_config import TuningConfig, as_config
+from jax_bwgemm.gemm.support import viable_implementations
+from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.gemm.validation import (
     as_array,
     as_dimension_numbers,
     check_dot_general,
     check_matmul,
 )
+from jax_bwgemm.implementations import as_implementations, log_once, refusal_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +56,7 @@ def make_options(
         ValueError: An unknown implementation, or a configuration for ``"xla"``.
     """
     implementations = as_implementations(implementation)
-    config = as_config(config)
+    config = TuningConfig.of(config)
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
     if preferred_element_type is not None:

@@ -14,9 +14,10 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import DEFAULT_SM_COUNT, make_target
 from jax_bwgemm.gemm import api, lowering
 from jax_bwgemm.gemm.canonical import dot_labels, matmul_labels
-from jax_bwgemm.gemm.support import describe, refusal_error, viable_implementations
+from jax_bwgemm.gemm.support import describe, viable_implementations
 from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.gemm.validation import as_dimension_numbers, check_dot_general, check_matmul
+from jax_bwgemm.implementations import refusal_error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,8 @@ from jax_bwgemm.gemm.partition import partitioned_gemm
 from jax_bwgemm.gemm.primitive import bw_gemm_p
 from jax_bwgemm.gemm.reference import gemm_reference
 from jax_bwgemm.gemm.spec import Folded, GemmDims, GemmSpec, fold, gemm_dims, out_shape
-from jax_bwgemm.gemm.support import describe, kernel_table, log_once, refusal_error
+from jax_bwgemm.gemm.support import describe, kernel_table
+from jax_bwgemm.implementations import log_once, refusal_error
 
 # Platform each kernel implementation runs on.
 _PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from jax_bwgemm.kernel_config import KernelConfig
 from jax_bwgemm.runtime import KernelInfo
 
 SWIZZLES = (1, 2, 4, 8, 16)
@@ -16,7 +17,7 @@ DECOMPOSITIONS = ("heuristic", "data_parallel", "split_k", STREAM_K)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TuningConfig:
+class TuningConfig(KernelConfig):
     """Constraints on the kernel for one GEMM. ``None`` means "any"; the heuristic decides.
 
     A configuration applies to the call it is given to. The GEMMs of its gradients are other
@@ -65,7 +66,6 @@ class TuningConfig:
         ValueError: A value that no kernel could have.
     """
 
-    kernel: str | None = None
     tile_m: int | None = None
     tile_n: int | None = None
     tile_k: int | None = None
@@ -120,26 +120,6 @@ class TuningConfig:
                 f"M), got cluster_m={self.cluster_m}"
             )
 
-    def _check_int(self, field: str, multiple_of: int = 1) -> None:
-        value = getattr(self, field)
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"TuningConfig: {field} must be an int or None, got {value!r}")
-        if value < 1 or value % multiple_of:
-            what = "positive" if multiple_of == 1 else f"a positive multiple of {multiple_of}"
-            raise ValueError(f"TuningConfig: {field} must be {what}, got {value}")
-
-    def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
-        value = getattr(self, field)
-        if value is not None and value not in choices:
-            listed = ", ".join(repr(choice) for choice in choices)
-            raise ValueError(f"TuningConfig: {field} must be one of {listed}, got {value!r}")
-
-    def __str__(self) -> str:
-        given = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return f"TuningConfig({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
-
     def mismatch(self, kernel: KernelInfo) -> str | None:
         """Why a kernel does not satisfy this configuration; None when it does."""
         actual = {
@@ -155,10 +135,8 @@ class TuningConfig:
             "scheduler": STREAM_K if kernel.stream_k else SCHEDULERS[kernel.arch],
             "swap_ab": kernel.swap_ab,
         }
-        for field, value in actual.items():
-            wanted = getattr(self, field)
-            if wanted is not None and wanted != value:
-                return f"{field} is {value!r}, not {wanted!r}"
+        if reason := self._differs(actual):
+            return reason
         if self.decomposition is not None and not kernel.stream_k:
             return f"decomposition={self.decomposition!r} is for stream-K kernels"
         if kernel.cluster_k and (self.grid_minor_dim or (self.grid_tile_width or 1) > 1):
@@ -166,16 +144,3 @@ class TuningConfig:
         if self.epilogue_tile_n is not None:
             return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
         return None
-
-
-def as_config(config: TuningConfig | str | None) -> TuningConfig | None:
-    """Normalises the ``config=`` argument; a string is a kernel name.
-
-    Raises:
-        TypeError: Neither a `TuningConfig`, a string nor None.
-    """
-    if config is None or isinstance(config, TuningConfig):
-        return config
-    if isinstance(config, str):
-        return TuningConfig(kernel=config)
-    raise TypeError(f"config must be a TuningConfig, a kernel name or None, got {config!r}")

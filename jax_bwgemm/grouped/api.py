@@ -13,10 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.gemm.api import dot_general
-from jax_bwgemm.gemm.support import as_implementations, log_once, refusal_error
 from jax_bwgemm.gemm.validation import as_array
 from jax_bwgemm.grouped.call import RaggedCall, run
-from jax_bwgemm.grouped.grouped_config import GroupedConfig, as_grouped_config
+from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.spec import dot_dtype
 from jax_bwgemm.grouped.validation import (
     Mode,
@@ -31,6 +30,7 @@ from jax_bwgemm.grouped.validation import (
     check_sizes,
     sizes_prefix,
 )
+from jax_bwgemm.implementations import as_implementations, log_once, refusal_error
 
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
@@ -187,7 +187,7 @@ def _ragged(
     representative_group_sizes: Sequence[int] | None,
 ) -> jax.Array:
     implementations = as_implementations(implementation)
-    config = as_grouped_config(config)
+    config = GroupedConfig.of(config)
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)

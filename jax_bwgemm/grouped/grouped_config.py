@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from jax_bwgemm.kernel_config import KernelConfig
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 ORDERS = ("heuristic", "horizontal", "vertical")
@@ -12,7 +13,7 @@ MAX_SWIZZLE = 64  # kMaxSwizzle of cc/grouped/grouped_call.cc
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupedConfig:
+class GroupedConfig(KernelConfig):
     """Constraints on the kernel for one grouped GEMM. ``None`` means "any"; the heuristic decides.
 
     A configuration applies to the call it is given to. The grouped GEMMs of its gradients are
@@ -42,7 +43,6 @@ class GroupedConfig:
         ValueError: A value that no kernel could have.
     """
 
-    kernel: str | None = None
     tile_m: int | None = None
     tile_n: int | None = None
     tile_k: int | None = None
@@ -69,54 +69,18 @@ class GroupedConfig:
                 f"GroupedConfig: swizzle must be at most {MAX_SWIZZLE}, got {self.swizzle}"
             )
 
-    def _check_int(self, field: str, multiple_of: int = 1) -> None:
-        value = getattr(self, field)
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"GroupedConfig: {field} must be an int or None, got {value!r}")
-        if value < 1 or value % multiple_of:
-            what = "positive" if multiple_of == 1 else f"a positive multiple of {multiple_of}"
-            raise ValueError(f"GroupedConfig: {field} must be {what}, got {value}")
-
-    def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
-        value = getattr(self, field)
-        if value is not None and value not in choices:
-            listed = ", ".join(repr(choice) for choice in choices)
-            raise ValueError(f"GroupedConfig: {field} must be one of {listed}, got {value!r}")
-
-    def __str__(self) -> str:
-        given = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return f"GroupedConfig({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
-
     def mismatch(self, kernel: GroupedKernelInfo) -> str | None:
         """Why a kernel does not satisfy this configuration; None when it does."""
-        actual = {
-            "kernel": kernel.name,
-            "tile_m": kernel.tile_m,
-            "tile_n": kernel.tile_n,
-            "tile_k": kernel.tile_k,
-            "cluster_m": kernel.cluster_m,
-            "cluster_n": kernel.cluster_n,
-            "stages": kernel.stages,
-            "swap_ab": kernel.swap_ab,
-            "schedule": kernel.schedule,
-        }
-        for field, value in actual.items():
-            wanted = getattr(self, field)
-            if wanted is not None and wanted != value:
-                return f"{field} is {value!r}, not {wanted!r}"
-        return None
-
-
-def as_grouped_config(config: GroupedConfig | str | None) -> GroupedConfig | None:
-    """Normalises the ``config=`` argument; a string is a kernel name.
-
-    Raises:
-        TypeError: Neither a `GroupedConfig`, a string nor None.
-    """
-    if config is None or isinstance(config, GroupedConfig):
-        return config
-    if isinstance(config, str):
-        return GroupedConfig(kernel=config)
-    raise TypeError(f"config must be a GroupedConfig, a kernel name or None, got {config!r}")
+        return self._differs(
+            {
+                "kernel": kernel.name,
+                "tile_m": kernel.tile_m,
+                "tile_n": kernel.tile_n,
+                "tile_k": kernel.tile_k,
+                "cluster_m": kernel.cluster_m,
+                "cluster_n": kernel.cluster_n,
+                "stages": kernel.stages,
+                "swap_ab": kernel.swap_ab,
+                "schedule": kernel.schedule,
+            }
+        )

@@ -13,7 +13,6 @@ from jax.interpreters import mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import Target, make_target
-from jax_bwgemm.gemm.support import log_once, refusal_error
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.batching import reduce_batch
 from jax_bwgemm.grouped.local import bw_grouped_local_p, local_grouped
@@ -22,6 +21,7 @@ from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.grouped.support import describe, kernel_table
+from jax_bwgemm.implementations import log_once, refusal_error
 
 # Platform each kernel implementation runs on.
 _PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jax_bwgemm import runtime
-from jax_bwgemm.gemm.support import MAX_SIZE, log_once, precision_refusal, refusal_error
+from jax_bwgemm import implementations, runtime
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.runtime import GroupedKernelInfo
 
@@ -38,24 +35,12 @@ def viable_implementations(
         ExceptionGroup: Of NotImplementedError: several were asked for and none can.
         ValueError: ``spec.config`` names a kernel for another kind of problem.
     """
-    what = describe(spec, lhs_dtype, rhs_dtype, dims)
-    viable: list[str] = []
-    refusals: list[tuple[str, str]] = []
-    for name in spec.implementations:
-        if name == "xla":
-            viable.append(name)
-            break
-        reason = refusal(name, spec, lhs_dtype, rhs_dtype, dims)
-        if reason is None:
-            viable.append(name)
-        else:
-            refusals.append((name, reason))
-    if not viable:
-        raise refusal_error(what, refusals)
-    if viable[0] != spec.implementations[0]:
-        for name, reason in refusals:
-            log_once(f"{what}: not {name} ({reason}), using {viable[0]}")
-    return tuple(viable)
+    return implementations.viable(
+        spec.implementations,
+        describe(spec, lhs_dtype, rhs_dtype, dims),
+        lambda name: refusal(name, spec, lhs_dtype, rhs_dtype, dims),
+        [],
+    )
 
 
 def refusal(
@@ -70,53 +55,24 @@ def refusal(
     """
     table = kernel_table(name)
     if not table:
-        what = "compiled kernels" if name == "cutlass" else "emulator"
-        reason = f"jax_bwgemm was installed without its {what} for grouped GEMMs"
-        if spec.config is not None:
-            raise NotImplementedError(f"{spec.config} cannot be satisfied: {reason}")
-        return reason
+        return implementations.missing_kernels(name, spec.config, " for grouped GEMMs")
     types = (lhs_dtype, rhs_dtype, spec.out_dtype)
-    matching = [k for k in table if (k.in_dtype, k.in_dtype, k.out_dtype) == types]
     if spec.config is not None:
-        _check_config(spec, types, table, matching)
-    if "float32" in (lhs_dtype, rhs_dtype) and lhs_dtype != rhs_dtype:
-        return (
-            "kernels multiply operands of one 16-bit type (in a gradient, the float32 cotangent "
-            "comes from preferred_element_type=float32: leave it None, or allow 'xla')"
+        matching = implementations.of_types(table, types)
+        implementations.check_config(
+            spec.config,
+            table,
+            [k for k in matching if (k.kind, k.rhs_major) == (spec.kind, spec.rhs_major)],
+            lambda k: (
+                f"({k.kind}) multiplies {k.in_dtype} into {k.out_dtype} with rhs major "
+                f"{k.rhs_major}, but the problem ({spec.kind}) is {types[0]} x {types[1]} -> "
+                f"{types[2]} with rhs major {spec.rhs_major}"
+            ),
         )
-    if not matching:
-        pairs = sorted({f"{k.in_dtype} x {k.in_dtype} -> {k.out_dtype}" for k in table})
-        return f"kernels exist for {', '.join(pairs)}"
-    if reason := precision_refusal(spec.precision, lhs_dtype):
+    if reason := implementations.types_refusal(table, types, spec.precision):
         return reason
     rows = dims.m * (dims.batch if spec.reduce_batch else 1)
     too_large = max(rows, dims.n, dims.k, dims.experts, dims.groups, dims.batch)
-    if too_large > MAX_SIZE:
-        return f"size {too_large} exceeds {MAX_SIZE}"
+    if too_large > implementations.MAX_SIZE:
+        return f"size {too_large} exceeds {implementations.MAX_SIZE}"
     return None
-
-
-def _check_config(
-    spec: GroupedSpec,
-    types: tuple[str, str, str],
-    table: Sequence[GroupedKernelInfo],
-    matching: Sequence[GroupedKernelInfo],
-) -> None:
-    config = spec.config
-    fitting = [k for k in matching if (k.kind, k.rhs_major) == (spec.kind, spec.rhs_major)]
-    if config.kernel is not None:
-        named = next((k for k in table if k.name == config.kernel), None)
-        if named is None:
-            listed = ", ".join(k.name for k in fitting) or "none"
-            raise NotImplementedError(
-                f"kernel {config.kernel!r} is not in this build; for this problem it has: {listed}"
-            )
-        if named not in fitting:
-            raise ValueError(
-                f"kernel {config.kernel!r} ({named.kind}) multiplies {named.in_dtype} into "
-                f"{named.out_dtype} with rhs major {named.rhs_major}, but the problem ({spec.kind})"
-                f" is {types[0]} x {types[1]} -> {types[2]} with rhs major {spec.rhs_major}"
-            )
-    if fitting and all(config.mismatch(k) for k in fitting):
-        reasons = "; ".join(f"{k.name}: {config.mismatch(k)}" for k in fitting)
-        raise NotImplementedError(f"no kernel of this build satisfies {config}: {reasons}")
