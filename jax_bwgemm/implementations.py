@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 
 from jax import lax
 
+from jax_bwgemm import runtime
+from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.kernel_config import KernelConfig
 from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo
 
 AnyKernel = TypeVar("AnyKernel", KernelInfo, GroupedKernelInfo)
 
 IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
+# The JAX platform that each kernel implementation is lowered for.
+PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
 MAX_SIZE = 2**31 - 1
 
@@ -100,6 +104,24 @@ def viable(
         for name, reason in refusals:
             log_once(f"{what}: not {name} ({reason}), using {found[0]}")
     return tuple(found)
+
+
+def target_here(name: str, platform: str, target: Target | None) -> Target | str:
+    """The GPU to choose a kernel for, or why an implementation cannot run on a platform.
+
+    Args:
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        target: The GPU asked for; None is this process's, which the emulator takes for an SM100.
+    """
+    if platform != PLATFORMS[name]:
+        return f"it runs on {PLATFORMS[name]}, this program is lowered for {platform}"
+    if target is None and name == "emulator":
+        return make_target("sm100")
+    if target is None:
+        local = runtime.local_target()
+        return local.reason if local.target is None else local.target
+    return target
 
 
 def missing_kernels(name: str, config: KernelConfig | None, tail: str = "") -> str:

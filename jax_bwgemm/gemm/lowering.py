@@ -12,7 +12,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_bwgemm import compat, runtime, tuning
-from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import heuristics
 from jax_bwgemm.gemm.local import bw_gemm_local_p, local_gemm
 from jax_bwgemm.gemm.partition import partitioned_gemm
@@ -20,10 +20,9 @@ from jax_bwgemm.gemm.primitive import bw_gemm_p
 from jax_bwgemm.gemm.reference import gemm_reference
 from jax_bwgemm.gemm.spec import Folded, GemmDims, GemmSpec, fold, gemm_dims, out_shape
 from jax_bwgemm.gemm.support import describe, kernel_table
-from jax_bwgemm.implementations import log_once, refusal_error
+from jax_bwgemm.implementations import PLATFORMS, log_once, refusal_error, target_here
 
 # Platform each kernel implementation runs on.
-_PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +71,9 @@ def choose(
     Returns:
         The call, or the reason why this implementation cannot run here.
     """
-    if platform != _PLATFORMS[name]:
-        return f"it runs on {_PLATFORMS[name]}, this program is lowered for {platform}"
-    target, reason = spec.target, ""
-    if target is None and name == "emulator":
-        target = make_target("sm100")
-    if target is None:
-        local = runtime.local_target()
-        target, reason = local.target, local.reason
-    if target is None:
-        return reason
+    target = target_here(name, platform, spec.target)
+    if isinstance(target, str):
+        return target
     folded = fold(spec, lhs_shape, rhs_shape)
     dims = gemm_dims(folded.spec, folded.lhs_shape, folded.rhs_shape)
     in_bytes, out_bytes = np.dtype(dtype).itemsize, np.dtype(spec.out_dtype).itemsize
@@ -96,7 +88,7 @@ def choose(
 
 def runs_nothing(name: str, platform: str, dims: GemmDims) -> bool:
     """Whether an implementation answers with zeros: an empty problem has no kernel to run."""
-    return dims.empty and platform == _PLATFORMS[name]
+    return dims.empty and platform == PLATFORMS[name]
 
 
 def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str) -> jax.Array:

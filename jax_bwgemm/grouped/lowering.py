@@ -12,7 +12,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_bwgemm import compat, runtime
-from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.config import Target
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.batching import reduce_batch
 from jax_bwgemm.grouped.local import bw_grouped_local_p, local_grouped
@@ -21,10 +21,9 @@ from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.grouped.support import describe, kernel_table
-from jax_bwgemm.implementations import log_once, refusal_error
+from jax_bwgemm.implementations import PLATFORMS, log_once, refusal_error, target_here
 
 # Platform each kernel implementation runs on.
-_PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +68,9 @@ def choose(
     Returns:
         The call, or the reason why this implementation cannot run here.
     """
-    if platform != _PLATFORMS[name]:
-        return f"it runs on {_PLATFORMS[name]}, this program is lowered for {platform}"
-    target, reason = spec.target, ""
-    if target is None and name == "emulator":
-        target = make_target("sm100")
-    if target is None:
-        local = runtime.local_target()
-        target, reason = local.target, local.reason
-    if target is None:
-        return reason
+    target = target_here(name, platform, spec.target)
+    if isinstance(target, str):
+        return target
     in_bytes, out_bytes = np.dtype(dtype).itemsize, np.dtype(spec.out_dtype).itemsize
     padded = heuristics.aligned_dims(dims, in_bytes, out_bytes)
     if not padding_is_free and (refused := heuristics.padding_refusal(dims, padded)):
@@ -113,7 +105,7 @@ def run_on_device(
             for refused, reason in refusals:
                 log_once(f"{what}: not {refused} ({reason}), using xla")
             return grouped_reference(*operands, spec)
-        here = platform == _PLATFORMS[name]
+        here = platform == PLATFORMS[name]
         if here and dims.empty:
             return jnp.zeros(out_shape(spec, dims), spec.out_dtype)
         if here and spec.reduce_batch:
