@@ -12,7 +12,7 @@ from numerics import assert_exact, normal, small_integers
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.emulator.gemm import operand_shapes, run_gemm
-from jax_bwgemm.gemm import cluster_k, heuristics
+from jax_bwgemm.gemm import cluster_k, costs, heuristics
 from jax_bwgemm.gemm.spec import GemmDims
 from jax_bwgemm.gemm.tile_schedule import tile_order
 from jax_bwgemm.runtime import KernelInfo
@@ -73,14 +73,14 @@ def test_the_inner_parts_need_neither_divisibility_nor_a_single_batch() -> None:
 
 def test_two_parts_are_predicted_to_pay_where_tiles_are_few() -> None:
     target = Target("sm90", 132)
-    one, two = (heuristics.evaluate(kernel(), dims(64, 4096, 4096), target, s) for s in (1, 2))
+    one, two = (costs.evaluate(kernel(), dims(64, 4096, 4096), target, s) for s in (1, 2))
     assert two.cycles < one.cycles
     # All multiprocessors have a tile as it is.
-    one, two = (heuristics.evaluate(kernel(), dims(64, 8192, 4096), target, s) for s in (1, 2))
+    one, two = (costs.evaluate(kernel(), dims(64, 8192, 4096), target, s) for s in (1, 2))
     assert one.cycles < two.cycles
     # Sixteen parts need a second kernel.
     long = dims(64, 512, 8192)
-    eight, sixteen = (heuristics.evaluate(kernel(), long, target, s) for s in (8, 16))
+    eight, sixteen = (costs.evaluate(kernel(), long, target, s) for s in (8, 16))
     assert eight.cycles < sixteen.cycles
 
 

@@ -12,7 +12,7 @@ from kernel_table import described_kernels
 import jax_bwgemm as bw
 from jax_bwgemm import runtime, tuning
 from jax_bwgemm.config import Target, make_target
-from jax_bwgemm.gemm import heuristics
+from jax_bwgemm.gemm import costs, heuristics
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.runtime import KernelInfo
@@ -91,7 +91,7 @@ def test_tile_orders(shape: tuple, tile: str, order: tuple[str, int]) -> None:
 def test_ctas_without_a_tile_cost_once_the_gpu_is_full() -> None:
     def cycles(m: int, n: int) -> float:
         clusters_of_two = kernel("128x128x64_2x1_pingpong")
-        return heuristics.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90).cycles
+        return costs.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90).cycles
 
     assert cycles(9 * 128, 12 * 128) > 1.04 * cycles(10 * 128, 12 * 128)
     assert cycles(5 * 128, 10 * 128) == cycles(6 * 128, 10 * 128)
@@ -173,7 +173,7 @@ def test_a_tile_without_f32_output_is_not_split() -> None:
 def test_predicted_time_grows_with_the_problem(candidate: KernelInfo) -> None:
     target = make_target(candidate.arch)
     times = [
-        heuristics.evaluate(candidate, GemmDims(m, 4096, 4096), target).cycles
+        costs.evaluate(candidate, GemmDims(m, 4096, 4096), target).cycles
         for m in (256, 1024, 4096, 32768)
     ]
     assert times == sorted(times)
@@ -318,7 +318,7 @@ def test_every_kernel_can_be_asked_about_an_empty_problem(
     m, n, k, batch = sizes
     dims, target = GemmDims(m, n, k, batch, batch, batch), make_target(candidate.arch)
     for splits in (1, 2):
-        found = heuristics.evaluate(candidate, dims, target, splits)
+        found = costs.evaluate(candidate, dims, target, splits)
         assert 0 < found.cycles < math.inf
     got = chosen(m, n, k, target, batch, TuningConfig(kernel=candidate.name))
     assert got.kernel == candidate

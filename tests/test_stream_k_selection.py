@@ -12,7 +12,7 @@ from kernel_table import described_kernels
 import jax_bwgemm as bw
 from jax_bwgemm import runtime, tuning
 from jax_bwgemm.config import make_target
-from jax_bwgemm.gemm import heuristics, search_space
+from jax_bwgemm.gemm import costs, heuristics, search_space
 from jax_bwgemm.gemm.search_space import Choice
 from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
@@ -86,11 +86,11 @@ def test_splits_inside_of_a_stream_k_kernel_have_no_conditions() -> None:
 
 def cycles(kernel: KernelInfo, n: int, decomposition: str = "heuristic") -> float:
     dims = GemmDims(1024, n, 4096)
-    return heuristics.evaluate(kernel, dims, H200, 1, decomposition).cycles
+    return costs.evaluate(kernel, dims, H200, 1, decomposition).cycles
 
 
 def test_prediction_follows_the_waves() -> None:
-    margin = heuristics.STREAM_K_MARGIN
+    margin = costs.STREAM_K_MARGIN
     # Whole waves: the same kernel. 8 x 33 tiles are two waves of 132.
     assert cycles(SHARED, 33 * 256) == pytest.approx(margin * cycles(WHOLE, 33 * 256))
     # One tile more a row: a third wave of 8, which stream-K shares.
@@ -99,10 +99,10 @@ def test_prediction_follows_the_waves() -> None:
     for n in range(256, 52 * 256, 256):
         work = cycles(WHOLE, 33 * 256) * n / (33 * 256)
         assert cycles(SHARED, n, "stream_k") > 0.9 * work
-    few = heuristics.evaluate(SHARED, GemmDims(128, 256, 8192), H200)
-    one = heuristics.evaluate(SHARED, GemmDims(128, 256, 8192), H200, 1, "data_parallel")
+    few = costs.evaluate(SHARED, GemmDims(128, 256, 8192), H200)
+    one = costs.evaluate(SHARED, GemmDims(128, 256, 8192), H200, 1, "data_parallel")
     assert few.cycles < one.cycles
-    split = heuristics.evaluate(SHARED, GemmDims(128, 256, 8192), H200, 8, "split_k")
+    split = costs.evaluate(SHARED, GemmDims(128, 256, 8192), H200, 8, "split_k")
     # 16 parts are added one after the other: half as many, twice as long, are better.
     assert split.cycles < few.cycles
 
@@ -110,10 +110,10 @@ def test_prediction_follows_the_waves() -> None:
 def test_pairs_of_ctas_are_counted() -> None:
     b200 = make_target("sm100", 148)
     pair = next(k for k in TABLE if k.stream_k and k.arch == "sm100")
-    plan = heuristics.stream_k_plan(pair, 80, 64, b200, 1, "stream_k")
+    plan = costs.stream_k_plan(pair, 80, 64, b200, 1, "stream_k")
     assert (plan.tiles, plan.shared_tiles, plan.shared_units) == (160, 160, 148)
-    shared = heuristics.evaluate(pair, GemmDims(256 * 8, 1280, 4096), b200, 1, "stream_k")
-    whole = heuristics.evaluate(pair, GemmDims(256 * 8, 1280, 4096), b200, 1, "data_parallel")
+    shared = costs.evaluate(pair, GemmDims(256 * 8, 1280, 4096), b200, 1, "stream_k")
+    whole = costs.evaluate(pair, GemmDims(256 * 8, 1280, 4096), b200, 1, "data_parallel")
     assert shared.cycles < whole.cycles
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_bwgemm import tuning
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm import heuristics
+from jax_bwgemm.gemm import costs, heuristics
 from jax_bwgemm.gemm.spec import GemmSpec
 from jax_bwgemm.gemm.tile_schedule import tile_order
 from jax_bwgemm.gemm.work_schedule import work_order
@@ -87,7 +87,7 @@ def kernels_to_try(
             spec, whole.kernel, key.dims, in_bytes, tiles, target.sm_count
         ):
             if splits > 1 or not whole.kernel.stream_k:
-                predicted.append(heuristics.evaluate(whole.kernel, key.dims, target, splits))
+                predicted.append(costs.evaluate(whole.kernel, key.dims, target, splits))
     predicted.sort(key=lambda c: (c.cycles, c.kernel.name, c.splits))
     choices = [first]
     seen = {(first.kernel.name, first.splits, first.decomposition)}
@@ -106,18 +106,18 @@ def kernels_to_try(
 
 def _decompositions(
     kernel: KernelInfo, key: ProblemKey, table: Sequence[KernelInfo], target: Target
-) -> list[heuristics.Candidate]:
+) -> list[costs.Candidate]:
     """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
     run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
     others = {k.name for k in table}
     has_sibling = kernel.name.removesuffix("_streamk") in others
-    found: list[heuristics.Candidate] = []
+    found: list[costs.Candidate] = []
     seen: list[object] = []
     for mode in ("heuristic", "stream_k"):
         plan = work_order(*run, decomposition=mode).plan
         if not (has_sibling and plan.kind == "data_parallel") and plan not in seen:
             seen.append(plan)
-            found.append(heuristics.evaluate(kernel, key.dims, target, 1, mode))
+            found.append(costs.evaluate(kernel, key.dims, target, 1, mode))
     return found
 
 

@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from jax_bwgemm.gemm import cluster_k
-from jax_bwgemm.gemm.heuristics import ceil_div, round_up
+from jax_bwgemm.gemm.costs import ceil_div, round_up
 from jax_bwgemm.runtime import KernelInfo
 
 # Multiprocessors that share a cluster's hardware (a GPC) on SM90; some parts have fewer in some.

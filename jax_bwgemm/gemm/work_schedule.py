@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 
 from jax_bwgemm.gemm import stream_k
-from jax_bwgemm.gemm.heuristics import ceil_div
+from jax_bwgemm.gemm.costs import ceil_div
 from jax_bwgemm.gemm.tile_schedule import (
     Span,
     Tile,

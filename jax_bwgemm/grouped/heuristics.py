@@ -12,13 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm.heuristics import (
-    BYTES_PER_CYCLE,
-    MACS_PER_CYCLE,
-    PAD_MIN_SIZE,
-    ceil_div,
-    round_up,
-)
+from jax_bwgemm.gemm.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, ceil_div, round_up
+from jax_bwgemm.gemm.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.runtime import GroupedKernelInfo
 

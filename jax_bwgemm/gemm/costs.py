@@ -1,0 +1,227 @@
+"""How long a kernel takes for a problem: predicted, in clock cycles. Pure.
+
+Every constant that a measurement may change is at the top of this file, cluster-K's in
+cluster_k.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.gemm import cluster_k, stream_k
+from jax_bwgemm.gemm.spec import GemmDims
+from jax_bwgemm.runtime import KernelInfo
+
+
+class Cost(NamedTuple):
+    """What a tile costs, in clock cycles.
+
+    Attributes:
+        efficiency: Share of the tensor cores' peak that a long mainloop reaches.
+        per_wave: Cycles of every wave that no mainloop hides; what a cooperative kernel's
+            epilogue costs, since both its warpgroups work on the same tile.
+        fixed: Cycles of a launch whatever the size: filling the pipeline, writing the last tile.
+        streaming: Share of the memory bandwidth it reaches when that is the limit.
+    """
+
+    efficiency: float
+    per_wave: float
+    fixed: float
+    streaming: float
+
+
+# (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
+# H200, bf16, 35 shapes from M=1 to 8192 x 28672 x 4096, then adjusted by hand where the second
+# choice was the better one. sm100: never measured; it only has to rank the tiles (large problems:
+# the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped operands).
+COSTS = {
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.960, 4900, 1831, 0.85),
+    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.910, 600, 4500, 0.90),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.865, 700, 4200, 0.93),
+    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 700, 4256, 0.90),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 5000, 0.97),
+    ("sm90", "pingpong", 128, 64, 1, True): Cost(0.680, 500, 3800, 0.88),
+    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
+    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
+    ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 700, 4300, 0.98),
+    ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
+    ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
+    ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
+    ("sm100", "1sm", 128, 64, 1, True): Cost(0.45, 300, 4000, 0.95),
+    ("sm100", "1sm", 128, 32, 1, True): Cost(0.24, 300, 4000, 0.95),
+    ("sm100", "1sm", 128, 16, 1, True): Cost(0.14, 300, 4000, 1.00),
+}
+# For tiles not listed: the smaller, the less reuse of what was read.
+UNKNOWN_COST = Cost(0.5, 500, 4500, 0.9)
+
+# Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
+BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
+
+# Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
+REDUCTION_CYCLES = 3700
+REDUCTION_BYTES_PER_CYCLE = 3200
+# Stream-K: counters are cleared before the launch, and each further part of a tile is written to L2
+# and read by the next one's CTA while that waits (bytes per cycle of one multiprocessor). Fitted to
+# 102 launches on an H200 (mean error 2.4 %); the margin leaves ties to the kernels without a second
+# launch.
+STREAM_K_CYCLES = 6000
+STREAM_K_BYTES_PER_CYCLE = 60
+STREAM_K_MARGIN = 1.02
+
+# Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
+MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
+# Launches of milliseconds run at the power limit, where cooperative kernels lost 3 to 5 % to
+# ping-pong ones on an H200 (8192 x 28672 x 4096 and its gradients).
+LONG_CYCLES = 3.4e6
+LONG_COOPERATIVE_PENALTY = 1.04
+# CTAs of a cluster that have no tile of their own still take part in its multicasts, which shows
+# once the GPU is full: 1152 x 1536 x 8192 in 9 (10 launched) rows of 128 x 128 tiles took 20 %
+# longer on an H200 than a wave of 9.
+PADDED_TILE_PENALTY = 0.5
+# A CTA pair whose second CTA has no rows of the matrix multiplies zeros in half of its tile, at the
+# same price in operands and power. Not measured; it makes one CTA per tile win up to its tile_m.
+IDLE_HALF_PENALTY = 0.5
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: int, multiple: int) -> int:
+    """``a`` rounded up to a multiple."""
+    return ceil_div(a, multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A kernel with the predicted cost of a problem.
+
+    Attributes:
+        kernel: The kernel.
+        tiles_m: MMA tiles along M, per batch; along N if the kernel swaps its operands.
+        tiles_n: MMA tiles along N, per batch; along M if the kernel swaps its operands.
+        waves: Rounds of tiles that the GPU needs.
+        cycles: Predicted duration in clock cycles.
+        splits: Parts that K is split into.
+        decomposition: How a stream-K kernel divides the work.
+    """
+
+    kernel: KernelInfo
+    tiles_m: int
+    tiles_n: int
+    waves: int
+    cycles: float
+    splits: int = 1
+    decomposition: str = "heuristic"
+
+
+def evaluate(
+    kernel: KernelInfo,
+    dims: GemmDims,
+    target: Target,
+    splits: int = 1,
+    decomposition: str = "heuristic",
+) -> Candidate:
+    """Predicts how long a kernel takes for a problem that it can run."""
+    moved_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
+    moved_bytes += (4 if kernel.out_dtype == "float32" else 2) * dims.m * dims.n * dims.batch
+    if kernel.cluster_k:
+        tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
+        count = tiles[0] * tiles[1] * dims.batch
+        memory = moved_bytes / BYTES_PER_CYCLE[kernel.arch]
+        cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count, memory)
+        apart = cluster_k.parts(splits)[1]
+        waves = ceil_div(count * splits, target.sm_count)
+        return Candidate(kernel, *tiles, waves, cycles + _sum_cycles(dims, apart), splits)
+    pair = kernel.schedule == "2sm"
+    sms_per_tile = 2 if pair else 1
+    rows, columns = (dims.n, dims.m) if kernel.swap_ab else (dims.m, dims.n)
+    tiles_m = ceil_div(rows, kernel.tile_m)
+    tiles_n = ceil_div(columns, kernel.tile_n)
+    # A cluster is scheduled as a whole, so the grid is a whole number of clusters.
+    clusters_m = max(1, kernel.cluster_m // sms_per_tile)
+    launched = round_up(tiles_m, clusters_m) * round_up(tiles_n, kernel.cluster_n)
+    padding = launched / max(tiles_m * tiles_n, 1) - 1  # an empty problem has no tiles
+    launched *= dims.batch
+    if not kernel.stream_k:
+        launched *= splits
+    concurrent = max(1, target.sm_count // sms_per_tile)
+    waves = max(1, ceil_div(launched, concurrent))
+    cost = COSTS.get(
+        (
+            kernel.arch,
+            kernel.schedule,
+            kernel.tile_m,
+            kernel.tile_n,
+            kernel.cluster_m,
+            kernel.swap_ab,
+        ),
+        UNKNOWN_COST,
+    )
+    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
+    if kernel.stream_k:
+        step = kernel.tile_m * kernel.tile_n * kernel.tile_k / rate
+        steps = ceil_div(max(dims.k, 1), kernel.tile_k)
+        plan = stream_k_plan(kernel, launched, steps, target, splits, decomposition)
+        busy = _stream_k_cycles(kernel, plan, concurrent * sms_per_tile, step, cost.per_wave)
+    else:
+        depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
+        busy = waves * (kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave)
+    if launched > concurrent // 2:
+        busy *= 1 + PADDED_TILE_PENALTY * padding
+    if pair and rows <= kernel.tile_m // 2:
+        busy *= 1 + IDLE_HALF_PENALTY
+    streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
+    cycles = max(busy, streaming) + cost.fixed
+    if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
+        cycles *= LONG_COOPERATIVE_PENALTY
+    if kernel.stream_k:
+        return Candidate(
+            kernel, tiles_m, tiles_n, waves, cycles * STREAM_K_MARGIN, splits, decomposition
+        )
+    cycles += _sum_cycles(dims, splits)
+    return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _sum_cycles(dims: GemmDims, parts: int) -> float:
+    """What it costs to add parts of K in a kernel of its own."""
+    if parts == 1:
+        return 0.0
+    partial_bytes = 2 * 4 * dims.m * dims.n * parts  # written, then read
+    return REDUCTION_CYCLES + partial_bytes / REDUCTION_BYTES_PER_CYCLE
+
+
+def stream_k_plan(
+    kernel: KernelInfo, tiles: int, steps: int, target: Target, splits: int, decomposition: str
+) -> stream_k.Plan:
+    """How a stream-K kernel divides a launch of so many MMA tiles, whatever their order."""
+    cluster = kernel.cluster_m * kernel.cluster_n
+    pair = 2 if kernel.schedule == "2sm" else 1
+    ctas = max(1, target.sm_count // cluster) * cluster
+    return stream_k.plan(
+        tiles * pair, ctas, cluster, steps, 1, target.sm_count, splits, decomposition
+    )
+
+
+def _stream_k_cycles(
+    kernel: KernelInfo, plan: stream_k.Plan, ctas: int, step: float, per_tile: float
+) -> float:
+    """The busiest CTA's cycles for what it multiplies and hands on."""
+    if plan.kind == "data_parallel":
+        return ceil_div(plan.tiles, ctas) * (plan.steps * step + per_tile)
+    if plan.kind == "split_k":
+        waves, parts = ceil_div(plan.units, ctas), plan.splits
+        busy = waves * (ceil_div(plan.steps, parts) * step + per_tile)
+    else:
+        waves = ceil_div(plan.tiles - plan.shared_tiles, ctas)
+        shared = ceil_div(plan.shared_tiles * plan.steps, plan.shared_units)
+        begun = ceil_div(plan.shared_tiles, plan.shared_units) + 1
+        parts = ceil_div(plan.shared_units, plan.shared_tiles) + 1
+        busy = (waves * plan.steps + shared) * step + (waves + begun) * per_tile
+    pair = 2 if kernel.schedule == "2sm" else 1
+    part_bytes = 2 * 4 * kernel.tile_m // pair * kernel.tile_n  # written, then read
+    return busy + (parts - 1) * part_bytes / STREAM_K_BYTES_PER_CYCLE + STREAM_K_CYCLES
