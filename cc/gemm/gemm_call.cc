@@ -152,22 +152,24 @@ Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t
     return Status::Ok();
   }
   const int64_t splits = PartsApart(kernel, all_splits);
-  std::string asked = "splits " + std::to_string(all_splits);
-  if (splits != all_splits) {
-    asked += " (clusters of " + std::to_string(all_splits / splits) + " leave " +
-             std::to_string(splits) + ")";
-  }
-  if (splits > 1 && batch != 1) {
+  if (splits == 1) return Status::Ok();
+  auto asked = [&] {
+    const std::string text = "splits " + std::to_string(all_splits);
+    if (splits == all_splits) return text;
+    return text + " (clusters of " + std::to_string(all_splits / splits) + " leave " +
+           std::to_string(splits) + ")";
+  };
+  if (batch != 1) {
     return Status::InvalidArgument("a batch of " + std::to_string(batch) +
-                                   " cannot be combined with " + asked);
+                                   " cannot be combined with " + asked());
   }
-  if (splits > 1 && int64_t{problem.m} * problem.n > kMaxPartialElements / splits) {
+  if (int64_t{problem.m} * problem.n > kMaxPartialElements / splits) {
     return Status::InvalidArgument("the parts of M=" + std::to_string(problem.m) + ", N=" +
-                                   std::to_string(problem.n) + " do not fit in memory: " + asked);
+                                   std::to_string(problem.n) + " do not fit in memory: " + asked());
   }
-  if (splits > 1 && k % (splits * elements) != 0) {
+  if (k % (splits * elements) != 0) {
     return Status::InvalidArgument("K=" + std::to_string(k) + " is not a multiple of " +
-                                   std::to_string(splits * elements) + ": " + asked);
+                                   std::to_string(splits * elements) + ": " + asked());
   }
   return Status::Ok();
 }
