@@ -51,20 +51,29 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("folder", "name", "line", "complaint"),
     [
-        ("GROUPED_ROWS_PINGPONG(sm100, 128, 128, 64, 1, 1)", "ping-pong is for sm90"),
-        ("GROUPED_ROWS(sm90, 128, 128, 64)", "cannot read"),
+        ("gemm", "kernels", "BWGEMM_TILE(sm90, 128, 128, 64)", "cannot read"),
+        ("gemm", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, odd)", "unknown schedule 'odd'"),
+        ("gemm", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong, no_kn)", "'no_kn' in"),
+        ("gemm", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong no_mk)", "' no_mk' in"),
+        (
+            "grouped",
+            "grouped",
+            "GROUPED_ROWS_PINGPONG(sm100, 128, 128, 64, 1, 1)",
+            "ping-pong is for sm90",
+        ),
+        ("grouped", "grouped", "GROUPED_ROWS(sm90, 128, 128, 64)", "cannot read"),
     ],
 )
-def test_wrong_line_in_the_list_of_grouped_kernels_is_named(
-    tmp_path: Path, line: str, complaint: str
+def test_wrong_line_in_a_list_of_kernels_is_named(
+    tmp_path: Path, folder: str, name: str, line: str, complaint: str
 ) -> None:
-    """The list is read ahead of everything that needs the rest of the build."""
-    (tmp_path / "grouped.def").write_text(f"{line}\n")
-    shutil.copy(ROOT / "cc" / "grouped" / "grouped.cmake", tmp_path)
+    """The lists are read ahead of everything that needs the rest of the build."""
+    (tmp_path / f"{name}.def").write_text(f"{line}\n")
+    shutil.copy(ROOT / "cc" / folder / f"{name}.cmake", tmp_path)
     done = subprocess.run(
-        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", "-P", "grouped.cmake"],
+        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", "-P", f"{name}.cmake"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -72,5 +81,5 @@ def test_wrong_line_in_the_list_of_grouped_kernels_is_named(
     )
     assert done.returncode != 0
     output = " ".join(done.stderr.split())
-    assert f"jax_bwgemm: grouped.def: {complaint}" in output
+    assert f"jax_bwgemm: {name}.def: {' '.join(complaint.split())}" in output
     assert line in output
