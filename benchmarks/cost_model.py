@@ -156,14 +156,13 @@ def work(
 
 
 def tiles_per_worker(order: TileOrder, workers: int) -> tuple[tuple[int, int], ...]:
-    """How many tiles inside and outside of the matrix multiprocessors get, distinct pairs."""
+    """How many tiles inside and outside of the matrix multiprocessors compute, distinct pairs."""
     if order.dynamic:
         return ((-(-len(order.tiles) // workers), 0),)
-    inside = [order.inside(tile) for tile in order.tiles]
     pairs = set()
-    for cta in range(order.ctas):
-        mine = inside[cta :: order.ctas]
-        pairs.add((sum(mine), len(mine) - sum(mine)))
+    for mine in order.assignment():
+        inside = sum(order.inside(tile) for tile in mine)
+        pairs.add((inside, len(mine) - inside))
     return tuple(sorted(pairs))
 
 

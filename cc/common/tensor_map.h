@@ -48,6 +48,9 @@ struct TensorMapSpec {
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
+// L2 fetches no more than the lines asked for: with promotion to 256 bytes, half of what is fetched
+// is the neighbouring CTA's, and where tiles are to leave L2 first it has left before that reads it
+// (16 x 28672 x 4096 on an H200: 60.1 -> 56.0 us).
 inline Status EncodeTensorMap(const TensorMapSpec& t, CUtensorMap* map) {
   TensorMapEncoder encode;
   BWGEMM_RETURN_IF_ERROR(FindTensorMapEncoder(&encode));
@@ -62,7 +65,7 @@ inline Status EncodeTensorMap(const TensorMapSpec& t, CUtensorMap* map) {
   const cuuint32_t strides[3] = {1, 1, 1};
   const CUresult result =
       encode(map, TensorMapType(t.dtype), 3, const_cast<void*>(t.data), extents, pitches, box,
-             strides, CU_TENSOR_MAP_INTERLEAVE_NONE, t.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             strides, CU_TENSOR_MAP_INTERLEAVE_NONE, t.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status::Ok();
   return Status::Internal("cuTensorMapEncodeTiled refused the tensor [" +

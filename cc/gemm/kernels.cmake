@@ -68,6 +68,9 @@ foreach(line IN LISTS lines)
   if(schedule STREQUAL "clusterk")
     set(kernel "cluster_k::MakeEntry<cluster_k::Config")
     set(includes "#include \"gemm/cluster_k/launcher.h\"\n")
+  elseif(arch STREQUAL "sm90" AND NOT stream_k)
+    set(kernel "sm90::MakeEntry<sm90::Config")
+    set(includes "#include \"gemm/sm90/launcher.h\"\n")
   else()
     set(kernel "MakeEntry<GemmKernel")
     set(includes "#include \"gemm/gemm_kernel.h\"\n#include \"gemm/launcher.h\"\n")
@@ -110,6 +113,7 @@ set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
 set(kernel_headers split_k.h gemm_kernel.h kernel_spec.h cutlass_type.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h
     cluster_k/config.h cluster_k/kernel.h cluster_k/launcher.h cluster_k/mainloop.h cluster_k/reduce.h
+    sm90/config.h sm90/epilogue.h sm90/kernel.h sm90/launcher.h sm90/load.h sm90/tiles.h ../sm90/lines.h ../sm90/mma.h ../sm90/turn.h
     ../common/status.h ../common/cuda_status.h ../common/cluster.h ../common/launch.h ../common/ring.h ../common/shared_memory.h
     ../common/tensor_map.h)
 list(TRANSFORM kernel_headers PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kThreads = 128;  // small blocks: a small D should still reach every multiprocessor
 constexpr int kVector = 4;     // elements per thread, one 16-byte load per part
-constexpr int kBatch = 8;      // parts on their way from memory at once
 
 __device__ void Store(float* d, float4 v) { *reinterpret_cast<float4*>(d) = v; }
 __device__ void Store(__nv_bfloat16* d, float4 v) {
@@ -23,7 +22,8 @@ __device__ void Store(__half* d, float4 v) {
   *reinterpret_cast<uint2*>(d) = *reinterpret_cast<uint2*>(pair);
 }
 
-template <class Out>
+// kBatch: parts on their way from memory at once.
+template <class Out, int kBatch>
 __global__ void __launch_bounds__(kThreads)
     AddPartialsKernel(const float4* partials, Out* d, int64_t vectors, int splits) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -55,7 +55,10 @@ Status Launch(const float* partials, void* d, int64_t elements, int splits, cuda
     return Status::InvalidArgument("split-K result of " + std::to_string(elements) +
                                    " elements is too large");
   }
-  AddPartialsKernel<Out><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+  const auto kernel = splits <= 4   ? AddPartialsKernel<Out, 4>
+                      : splits <= 8 ? AddPartialsKernel<Out, 8>
+                                    : AddPartialsKernel<Out, 16>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       reinterpret_cast<const float4*>(partials), static_cast<Out*>(d), vectors, splits);
   return BWGEMM_CUDA_STATUS(cudaGetLastError());
 }

@@ -55,8 +55,8 @@ class TileOrder:
         tile_columns: Columns of D in a CTA tile.
         raster_order: ``"m"`` or ``"n"``, of the MMA's dimensions: the one that runs faster.
         swizzle: Width of the bands that is in effect.
-        tiles: Tiles in order, those outside of the matrix included, which cost time but store
-            nothing. CTA ``i`` of a static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
+        tiles: Tiles in order, those outside of the matrix included, which store nothing. CTA ``i``
+            of a static launch has tiles i, i + CTAs, i + 2 CTAs, ...
         dynamic: Whether clusters take their tiles at run time.
     """
 
@@ -85,15 +85,31 @@ class TileOrder:
         """Whether a tile touches the matrix."""
         return tile.row < self.rows and tile.column < self.columns
 
+    def computed(self) -> list[bool]:
+        """For each of `tiles`, whether anyone computes it.
+
+        Static launches skip clusters wholly outside of the matrix. A tile outside whose neighbours
+        in the cluster are inside is computed: it takes part in their multicasts.
+        """
+        if self.dynamic:
+            return [True] * len(self.tiles)
+        size = self.cluster[0] * self.cluster[1]
+        inside = [self.inside(tile) for tile in self.tiles]
+        return [any(inside[i - i % size : i - i % size + size]) for i in range(len(inside))]
+
     def assignment(self) -> tuple[tuple[Tile, ...], ...]:
-        """The tiles of every CTA, in its order.
+        """The tiles that every CTA computes, in its order.
 
         Raises:
             ValueError: The order is dynamic.
         """
         if self.dynamic:
             raise ValueError("a dynamic scheduler assigns tiles at run time; see simulate")
-        return tuple(self.tiles[cta :: self.ctas] for cta in range(self.ctas))
+        work = list(zip(self.tiles, self.computed(), strict=True))
+        return tuple(
+            tuple(tile for tile, computed in work[cta :: self.ctas] if computed)
+            for cta in range(self.ctas)
+        )
 
     def waves(self, concurrent: int) -> Iterator[tuple[Tile, ...]]:
         """Tiles in groups that run at the same time when all take equally long."""
@@ -331,9 +347,12 @@ def simulate(
     cost = duration or [1.0] * len(order.tiles)
     if not order.dynamic:
         spans = []
+        computed = order.computed()
         for cta in range(order.ctas):
             now = 0.0
             for index in range(cta, len(order.tiles), order.ctas):
+                if not computed[index]:
+                    continue
                 spans.append(Span(cta, now, now + cost[index], order.tiles[index]))
                 now += cost[index]
         return spans

@@ -1,33 +1,11 @@
 // The consumers' epilogue: registers -> shared memory -> D.
-//
-// A warpgroup has 64 x kColumns results of each of its blocks, in the MMA's fragment layout (PTX
-// ISA "wgmma register fragments"): thread t holds, for every 8 columns j and half h, the pair of
-// row 16 * (t / 32) + 8 * h + (t % 32) / 4 and columns 8 * j + 2 * (t % 4) + {0, 1}. Results go
-// through lines of 128 bytes, swizzled like TMA's 128-byte mode: the 16-byte chunk c of line r lies
-// at c ^ (r % 8), which spreads both the writes and the reads over all banks.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <type_traits>
-
-#include "cute/arch/copy_sm90.hpp"
 #include "cute/arch/copy_sm90_tma.hpp"
-#include "grouped/sm90/mma.h"
+#include "grouped/sm90/tail.h"
+#include "sm90/lines.h"
 
 namespace bwgemm::grouped::sm90 {
-
-template <class Out>
-__device__ __forceinline__ uint32_t Pack(float low, float high) {
-  if constexpr (std::is_same_v<Out, cutlass::bfloat16_t>) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-  } else {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-}
 
 template <class C>
 struct Epilogue {
@@ -88,46 +66,13 @@ struct Epilogue {
       if (thread == 0) cute::tma_store_wait<1>();
       Sync();
       if constexpr (kWide) {
-        WriteWide(acc, first, lines);
+        bwgemm::sm90::WriteRowsF32(acc, first, lines, thread);
       } else {
-        WritePacked(acc, first, lines);
+        bwgemm::sm90::WriteRows<Out>(acc, first, lines, thread);
       }
       cute::tma_store_fence();
       Sync();
       Send(lines, column + chunk * kChunk, row + block * kBlock, C::kStoreRows, matrix);
-    }
-  }
-
-  // 64 columns of 16 bits, whose registers begin with `first`: four 8 x 8 matrices an instruction,
-  // lane l gives the address of line l % 8 of matrix l / 8.
-  template <class Registers>
-  __device__ __forceinline__ void WritePacked(const Registers& acc, int first, uint8_t* lines) {
-    const int lane = thread % 32;
-    const int line = thread / 32 * 16 + (lane / 8 % 2) * 8 + lane % 8;
-    CUTE_UNROLL
-    for (int j = 0; j < kChunk / 8; j += 2) {
-      const int a = first + j * 4;
-      const int chunk = (j + lane / 16) ^ (line % 8);
-      cute::SM90_U32x4_STSM_N::copy(
-          Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
-          Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
-          *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
-    }
-  }
-
-  template <class Registers>
-  __device__ __forceinline__ void WriteWide(const Registers& acc, int first, uint8_t* lines) {
-    const int lane = thread % 32;
-    CUTE_UNROLL
-    for (int j = 0; j < kChunk / 8; ++j) {
-      CUTE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int a = first + j * 4 + half * 2;
-        const int line = thread / 32 * 16 + half * 8 + lane / 4;
-        const int chunk = (2 * j + lane % 4 / 2) ^ (line % 8);
-        *reinterpret_cast<float2*>(lines + line * kRowBytes + chunk * 16 + lane % 2 * 8) =
-            make_float2(acc(a), acc(a + 1));
-      }
     }
   }
 
@@ -146,9 +91,11 @@ struct Epilogue {
         if (thread == 0) cute::tma_store_wait<kWide ? 0 : 1>();
         Sync();
         if constexpr (kWide) {
-          WriteTransposedWide(acc, first);
+          bwgemm::sm90::WriteColumnsF32<C::kStoreRows>(acc, first, shared.store[consumer][0],
+                                                       shared.store[consumer][1], thread);
         } else {
-          WriteTransposed(acc, first, shared.store[consumer][buffer]);
+          bwgemm::sm90::WriteColumns<Out, C::kStoreRows>(acc, first, shared.store[consumer][buffer],
+                                                         thread);
         }
         cute::tma_store_fence();
         Sync();
@@ -158,39 +105,6 @@ struct Epilogue {
                row + chunk * C::kStoreRows, valid, matrix);
         }
         buffer ^= !kWide;
-      }
-    }
-  }
-
-  // Transposed 8 x 8 matrices: lane l gives the address of column l % 8 of matrix l / 8.
-  template <class Registers>
-  __device__ __forceinline__ void WriteTransposed(const Registers& acc, int first, uint8_t* lines) {
-    const int lane = thread % 32, warp = thread / 32;
-    CUTE_UNROLL
-    for (int j = 0; j < C::kStoreRows / 8; j += 2) {
-      const int line = (j + lane / 16) * 8 + lane % 8;
-      const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
-      const int a = first + j * 4;
-      cute::SM90_U16x8_STSM_T::copy(
-          Pack<Out>(acc(a), acc(a + 1)), Pack<Out>(acc(a + 2), acc(a + 3)),
-          Pack<Out>(acc(a + 4), acc(a + 5)), Pack<Out>(acc(a + 6), acc(a + 7)),
-          *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16));
-    }
-  }
-
-  // Warps 0 and 1 hold the first 32 columns of D, 2 and 3 the others: a buffer each.
-  template <class Registers>
-  __device__ __forceinline__ void WriteTransposedWide(const Registers& acc, int first) {
-    const int lane = thread % 32, warp = thread / 32;
-    uint8_t* lines = shared.store[consumer][warp / 2];
-    CUTE_UNROLL
-    for (int i = 0; i < 4; ++i) {  // the same place in every 8 x 8 matrix
-      const int line = lane % 4 * 2 + i % 2;
-      const int d_column = warp % 2 * 16 + i / 2 * 8 + lane / 4;
-      uint8_t* to = lines + line * kRowBytes + ((d_column / 4) ^ line) * 16 + d_column % 4 * 4;
-      CUTE_UNROLL
-      for (int j = 0; j < C::kStoreRows / 8; ++j) {
-        *reinterpret_cast<float*>(to + j * 8 * kRowBytes) = acc(first + j * 4 + i);
       }
     }
   }

@@ -13,6 +13,8 @@
 #include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"
 #include "grouped/sm90/load.h"
+#include "grouped/sm90/tail.h"
+#include "sm90/mma.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -76,11 +78,11 @@ template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t cta_rank) {
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
-  Mma<C> mma{shared, consumer, thread};
+  bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
-  Turn<C> turn{shared, consumer};
+  bwgemm::sm90::Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
     const grouped::Tile tile = ring.Next(thread % 32 == 0);
     if (Uniform(tile.batch) < 0) break;
@@ -93,9 +95,14 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
     }
     const int rows = Uniform(tile.rows);
     const int tail = C::kContract ? rows % C::kTileK : 0;
+    auto zero_tail = [&](uint32_t stage, int left) {
+      if constexpr (C::kContract) {
+        if (tail != 0 && left == 1) ZeroTail<C>(shared, stage, tail, consumer, thread);
+      }
+    };
     auto compute = [&](auto columns) {
       typename C::template Accumulator<columns> accumulator;
-      mma.template Tile<columns>(k_blocks, tail, state, turn, accumulator);
+      mma.template Tile<columns>(k_blocks, state, turn, accumulator, zero_tail);
       epilogue.template Tile<columns>(tile, accumulator);
     };
     // A group's last tile is computed no wider than its rows need.

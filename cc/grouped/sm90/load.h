@@ -18,7 +18,7 @@ struct Loader {
   __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
                                        RingState<C::kStages>& state) {
     // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
-    // them that are not stored, `contract` zeroes them (mma.h). Boxes without any row of the group
+    // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.
     const int column = (tile.n_tile * C::kCluster + cta_rank) * C::kTileM;
     const int p0 = C::kContract ? (tile.m_tile * C::kCluster + cta_rank) * C::kTileM : column;

@@ -1,0 +1,147 @@
+// The shape of one SM90 kernel: operand roles, tiles, shared memory.
+//
+// The MMA computes P x transpose(Q), P being its M side and Q its N side: lhs rows and rhs columns,
+// or with swapped operands rhs columns and lhs rows; then the result is transposed on its way to D.
+// CTAs of a cluster are neighbours along P and share Q, or neighbours along Q and share P.
+//
+// The two consumer warpgroups either share a tile, half of P's rows each (cooperative), or own every
+// second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
+// other's MMAs.
+#pragma once
+
+#include "common/ring.h"
+#include "cute/arch/mma_sm90_gmma.hpp"
+#include "cute/atom/mma_traits_sm90_gmma.hpp"
+#include "cute/tensor.hpp"
+#include "cutlass/fast_math.h"
+#include "gemm/cutlass_type.h"
+#include "gemm/kernel_spec.h"
+
+namespace bwgemm::sm90 {
+
+constexpr int kConsumers = 2;  // warpgroups that issue MMAs
+constexpr int kThreads = 128 * (1 + kConsumers);
+constexpr int kBlock = 64;       // rows of one MMA; 16-bit elements of one swizzle line
+constexpr int kLineElements = kBlock;
+constexpr int kSharedLimit = 227 * 1024;
+
+// How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
+// K-major: 64 rows x 64 k, a line of 128 bytes for each row; MN-major: 64 rows x all k, a line for
+// each k. Tiles of fewer rows have one narrower box.
+template <class In, bool kKMajor_, int kRows, int kTileK>
+struct Stage {
+  static constexpr bool kKMajor = kKMajor_;
+  static constexpr int kBoxRows = kRows < kBlock ? kRows : kBlock;
+  static constexpr int kRowBoxes = kRows / kBoxRows;
+  static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
+  static constexpr int kBoxes = kRowBoxes * (kTileK / kBoxK);
+  static constexpr int kBoxBytes = kBoxRows * kBoxK * static_cast<int>(sizeof(In));
+  static constexpr int kBytes = kBoxes * kBoxBytes;
+  static constexpr int kLineBytes =
+      (kKMajor ? kLineElements : kBoxRows) * static_cast<int>(sizeof(In));
+  static_assert(kRows % kBoxRows == 0 && kTileK % kLineElements == 0);
+  static_assert(kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);
+
+  // Of boxes that lie one after the other: along the rows first, then along K.
+  using Atom = std::conditional_t<
+      kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
+      std::conditional_t<kLineBytes == 128, cute::GMMA::Layout_MN_SW128_Atom<In>,
+                         std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_MN_SW64_Atom<In>,
+                                            cute::GMMA::Layout_MN_SW32_Atom<In>>>>;
+  using Order = std::conditional_t<kKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
+                                   cute::Step<cute::_2, cute::_1, cute::_3>>;
+  template <int kLayoutRows, int kCount>
+  using Layout = decltype(cute::tile_to_shape(
+      Atom{}, cute::Shape<cute::Int<kLayoutRows>, cute::Int<kTileK>, cute::Int<kCount>>{},
+      Order{}));
+};
+
+template <class Spec>
+struct Config : Spec {
+  using In = typename CutlassType<Spec::kIn>::type;
+  using Out = typename CutlassType<Spec::kOut>::type;
+
+  static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
+  static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
+  static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
+  static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
+  static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
+  static_assert(!Spec::kStreamK && !(kSharesP && kSharesQ) && kCluster <= 8);
+  static_assert(kTileM % kBlock == 0 && kTileN % 16 == 0 && kTileN <= 256);
+
+  static constexpr bool kLhsKMajor = Spec::kLhs == LhsMajor::kK;
+  static constexpr bool kRhsKMajor = Spec::kRhs == RhsMajor::kK;
+  using P = Stage<In, Spec::kSwapAb ? kRhsKMajor : kLhsKMajor, kTileM, kTileK>;
+  using Q = Stage<In, Spec::kSwapAb ? kLhsKMajor : kRhsKMajor, kTileN, kTileK>;
+
+  static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
+  static constexpr int kPBlocks = kTileM / kBlock;
+  static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
+  static constexpr int FirstBlock(int consumer) { return kPingpong ? 0 : consumer * kOwnBlocks; }
+  static_assert(kPBlocks % kTileConsumers == 0);
+  static_assert(kPBlocks == 1 || kTileK == kLineElements, "a block of P is one box");
+  // 32-bit results that a thread keeps. Where they are few, no registers need to change hands.
+  static constexpr int kResults = kOwnBlocks * kTileN / 2;
+  static constexpr bool kMovesRegisters = kResults > 96;
+  static_assert(kResults <= 192);
+
+  // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
+  static constexpr int kStoreColumns = 128 / static_cast<int>(sizeof(Out));
+  static constexpr int kStoreRows = Spec::kSwapAb ? Q::kBoxRows : kBlock;
+  static constexpr int kStoreBytes = kStoreRows * 128;
+  static constexpr int kStoreBuffers = 2;
+
+  static constexpr int kStageBytes = P::kBytes + Q::kBytes;
+  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kStages =
+      (kSharedLimit - 1024 - kBarrierBytes - kConsumers * kStoreBuffers * kStoreBytes) /
+      kStageBytes;
+  static_assert(kStages >= 3 && kStages <= 48);
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][P::kBytes];
+    uint8_t q[kStages][Q::kBytes];
+    alignas(1024) uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
+    uint64_t full[kStages], empty[kStages];
+    uint64_t turn[kConsumers];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
+  static_assert(kSharedBytes <= kSharedLimit);
+
+  using LayoutP = typename P::template Layout<kBlock, kPBlocks * kStages>;
+  using LayoutQ = typename Q::template Layout<kTileN, kStages>;
+
+  template <bool kKMajor>
+  static constexpr cute::GMMA::Major kMajor =
+      kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  // One MMA of a warpgroup, 64 x kColumns.
+  template <int kColumns>
+  using TiledMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<
+          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kColumns>, cute::Int<kTileK>>,
+          kMajor<P::kKMajor>, kMajor<Q::kKMajor>>()));
+  // A warpgroup's results: for each of its blocks of P, 64 x kColumns.
+  template <int kColumns>
+  using Accumulator = decltype(cute::partition_fragment_C(
+      TiledMma<kColumns>{}, cute::Shape<cute::Int<kOwnBlocks * kBlock>, cute::Int<kColumns>>{}));
+};
+
+// The order of clusters of tiles: that of CUTLASS's persistent scheduler, in 32 bits.
+struct TileOrder {
+  cutlass::FastDivmod per_batch;  // clusters of one matrix
+  cutlass::FastDivmod major;      // of these, along the dimension that runs faster
+  int32_t clusters;               // all
+  int32_t log_swizzle;
+  int32_t p_tiles, q_tiles;  // that lie in the matrix
+  bool along_q;              // which dimension runs faster
+};
+
+struct Params {
+  CUtensorMap p, q, d;
+  TileOrder order;
+  int32_t k_blocks;
+  bool p_batched, q_batched;
+  uint64_t p_cache_hint, q_cache_hint;  // L2 eviction priority
+};
+
+}  // namespace bwgemm::sm90

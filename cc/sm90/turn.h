@@ -1,0 +1,35 @@
+// Ping-pong: which of two consumer warpgroups issues MMAs.
+#pragma once
+
+#include <cstdint>
+
+#include "cutlass/arch/barrier.h"
+
+namespace bwgemm::sm90 {
+
+// The order is more than a matter of speed: only when the other has seen all blocks before ours
+// arrive does the phase of a stage's barrier tell whether our block is there. C::Shared has a
+// barrier `turn` for each consumer, which 4 warps arrive at.
+template <class C>
+struct Turn {
+  using Barrier = cutlass::arch::ClusterBarrier;
+  typename C::Shared& shared;
+  int consumer;
+  uint32_t phase = consumer == 0;  // the first turn is consumer 0's
+
+  __device__ __forceinline__ void Wait() {
+    if constexpr (C::kPingpong) {
+      Barrier::wait(&shared.turn[consumer], phase);
+      phase ^= 1;
+    }
+  }
+
+  // Each warp does.
+  __device__ __forceinline__ void Pass() {
+    if constexpr (C::kPingpong) {
+      if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.turn[consumer ^ 1]);
+    }
+  }
+};
+
+}  // namespace bwgemm::sm90
