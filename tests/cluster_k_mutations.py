@@ -19,7 +19,6 @@ from emulator_mutations import (
     NotApplicable,
     Outcome,
     all_of,
-    before,
     every_statement,
     first,
     ptx_of,
@@ -29,6 +28,7 @@ from emulator_mutations import (
     try_on,
 )
 from grouped_mutations import wait_before
+from sm90_mutations import expecting
 
 from jax_bwgemm.emulator.gemm import run_gemm
 from jax_bwgemm.runtime import KernelInfo
@@ -89,7 +89,7 @@ MUTATIONS = (
         "consumer's barrier phase never flips",
         substitute_before(LAST_WAIT, r"xor\.b32\s+(%r\d+), %r\d+, %r\d+;", r"mov.b32 \1, \1;"),
     ),
-    Mutation("expect_tx 16 bytes short", before(EXPECT, " 16384;", " 16368;")),
+    Mutation("expect_tx 16 bytes short", expecting(16368)),
     Mutation("one of two boxes left out", statement("cp.async.bulk.tensor.3d")),
     Mutation("barriers used before their initialisation", first("bar.sync", "// bar.sync")),
     Mutation("results laid out before they are complete", all_of(LAST_WAIT, "")),

@@ -78,8 +78,8 @@ def test_splits_add_a_reduction_and_f32_results() -> None:
 
 
 def test_tiles_outside_of_the_matrix_are_counted_apart() -> None:
-    got = work(kernel(128, 128, "pingpong", 2), 512, 6144, 4096, raster_order="n", swizzle=8)
-    assert sum(inside + outside for inside, outside in [max(got.tiles, key=sum)]) == 3
+    got = work(kernel(128, 128, "pingpong", 2), 384, 6144, 4096, raster_order="n", swizzle=8)
+    assert sum(inside + outside for inside, outside in [max(got.tiles, key=sum)]) == 2
     assert any(outside for _, outside in got.tiles)
 
 
@@ -123,13 +123,13 @@ def test_what_limits_a_launch() -> None:
 def test_the_held_out_error_is_within_the_bar() -> None:
     import cost_fit
 
-    # Every fourth launch and six fits: the same verdict as of cost_fit.py in much less time.
-    samples = cost_fit.load(cost_fit.DATA)[::4]
+    # Every second launch and six fits: the same verdict as of cost_fit.py in much less time.
+    samples = cost_fit.load(cost_fit.DATA)[::2]
     errors = cost_fit.held_out_errors(samples, folds=6)
     assert len(errors) == len(samples) > 500
     assert statistics.median(abs(e) for e, _ in errors) <= 0.08
     best = cost_fit.best_kernel_errors(errors)
-    assert len(best) == 41
+    assert len(best) == 94
     assert statistics.median(map(abs, best.values())) <= 0.10
     assert max(map(abs, best.values())) <= 0.30
 

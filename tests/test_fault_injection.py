@@ -10,6 +10,7 @@ import emulator_mutations
 import grouped_mutations
 import pingpong_mutations
 import pytest
+import sm90_mutations
 from emulator_cases import requires_emulator
 from emulator_mutations import Mutation
 
@@ -21,6 +22,7 @@ KERNELS = {
     grouped_mutations: 25,
     pingpong_mutations: 13,
     cluster_k_mutations: 15,
+    sm90_mutations: 15,
 }
 
 

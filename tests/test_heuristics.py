@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
@@ -55,7 +56,7 @@ def test_whole_waves_on_sm90_get_the_largest_tile(shape: tuple) -> None:
     ("shape", "tile"),
     [
         ((8192, 28672, 4096), "128x192x64_2x1_pingpong"),  # the power limit
-        ((1152, 1536, 8192), "64x256x64_2x1_pingpong"),  # 9 rows of 128 are not whole clusters
+        ((1152, 1536, 8192), "128x128x64_1x2_pingpong"),  # 9 rows of 128 are not whole clusters
         ((1152, 4096, 4096), "64x192x64_2x1_pingpong"),  # three waves, the last one full
     ],
 )
@@ -76,9 +77,11 @@ def test_few_short_rows_on_sm90_get_a_small_tile() -> None:
     ("shape", "tile", "order"),
     [
         ((8192, 8192, 8192), "128x256x64_2x1_cooperative", ("n", 8)),
-        ((8192, 1024, 8192), "128x256x64_2x1_cooperative", ("n", 4)),
-        ((10240, 4608, 8192), "128x256x64_2x1_cooperative", ("n", 2)),  # 80 x 18 tiles, 11 waves
-        ((512, 28672, 4096), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # 7 waves
+        ((512, 28672, 4096), "128x128x64_2x1_pingpong", ("n", 8)),  # in effect 2
+        ((8192, 4096, 4096), "128x128x64_1x2_pingpong", ("m", 8)),
+        ((8192, 1024, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 4)),
+        ((10240, 4608, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 2)),  # 80 x 18, 11 waves
+        ((512, 28672, 4096), "128x256x64_2x1_cooperative_streamk", ("heuristic", 1)),
         ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # all of it is in L2
         ((64, 32768, 8192), "64x64x64_1x1_clusterk_swap", ("heuristic", 1)),  # has one order
     ],
@@ -90,11 +93,12 @@ def test_tile_orders(shape: tuple, tile: str, order: tuple[str, int]) -> None:
 
 def test_ctas_without_a_tile_cost_once_the_gpu_is_full() -> None:
     def cycles(m: int, n: int) -> float:
-        clusters_of_two = kernel("128x128x64_2x1_pingpong")
-        return costs.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90).cycles
+        clusters_of_two = kernel("128x256x64_2x1_cooperative_streamk")
+        data_parallel = 1, "data_parallel"
+        return costs.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90, *data_parallel).cycles
 
-    assert cycles(9 * 128, 12 * 128) > 1.04 * cycles(10 * 128, 12 * 128)
-    assert cycles(5 * 128, 10 * 128) == cycles(6 * 128, 10 * 128)
+    assert cycles(9 * 128, 24 * 128) > 1.04 * cycles(10 * 128, 24 * 128)
+    assert cycles(5 * 128, 20 * 128) == cycles(6 * 128, 20 * 128)
 
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 28672, 4096), (2048, 8192, 8192)])
@@ -130,7 +134,7 @@ def test_batches_count_as_tiles() -> None:
 
 @pytest.mark.parametrize(
     ("target", "rows", "columns"),
-    [(SM90, 1, 16), (SM90, 16, 16), (SM90, 32, 64), (SM100, 1, 16), (SM100, 16, 16)],
+    [(SM90, 1, 16), (SM90, 16, 16), (SM90, 32, 32), (SM100, 1, 16), (SM100, 16, 16)],
 )
 def test_few_rows_get_swapped_operands(target: Target, rows: int, columns: int) -> None:
     got = chosen(rows, 6144, 4096, target).kernel
@@ -161,7 +165,7 @@ def test_splits_that_a_problem_cannot_have_are_refused() -> None:
 
 
 def test_a_tile_without_f32_output_is_not_split() -> None:
-    whole = kernel("128x192x64_2x1_pingpong")
+    whole = dataclasses.replace(kernel("128x192x64_2x1_pingpong"), has_f32=False)
     refused = heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 2, "heuristic", 2)
     assert refused == "no kernel of this tile has the f32 output that parts of K are computed in"
     assert heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 1, "heuristic", 2) is None

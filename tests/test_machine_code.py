@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 CLUSTER_K = "14ClusterKKernel"
 # Part of the mangled name of every GEMM kernel; the one that adds the parts of a split K has none.
-GEMMS = ("GemmUniversal", CLUSTER_K)
+GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.

@@ -65,3 +65,8 @@ def test_parts_that_no_memory_holds() -> None:
 def test_parts_whose_launch_would_have_too_many_tiles() -> None:
     text = refusal(kernel(schedule="clusterk"), 8, MOST, 512, 1, 64)
     assert "has more than 2^31 - 1 tiles times parts of K" in text
+
+
+def test_a_result_of_too_many_tiles() -> None:
+    text = refusal(kernel(schedule="cooperative", stream_k=False), MOST, MOST, 8, 1, 1)
+    assert "has more than 2^31 - 1 tiles (kernel" in text

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from jax_bwgemm.gemm.tile_schedule import Tile, TileOrder, tile_order
+from jax_bwgemm.gemm.tile_schedule import Tile, TileOrder, band_order, tile_order
 from jax_bwgemm.gemm.work_schedule import Part, WorkOrder, work_order
 from jax_bwgemm.runtime import KernelInfo
 
@@ -92,7 +92,8 @@ def mirror(case: Case) -> TileOrder | WorkOrder:
     if mode:
         run = sms, RASTERS[raster], swizzle, splits, DECOMPOSITIONS[mode]
         return work_order(kernel, m, n, k, batch, *run)
-    return tile_order(kernel, m, n, batch, sms, RASTERS[raster], swizzle)
+    order = band_order if arch == 90 else tile_order  # SM90's kernels but stream-K are our own
+    return order(kernel, m, n, batch, sms, RASTERS[raster], swizzle)
 
 
 def equal(case: Case, lines: list[str]) -> bool:

@@ -111,7 +111,7 @@ string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
 list(JOIN version_numbers "." BWGEMM_CUTLASS_VERSION)
 set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
-set(kernel_headers split_k.h gemm_kernel.h kernel_spec.h cutlass_type.h launcher.h schedules.h stream_k_sm100.h problem.h kernel_table.h
+set(kernel_headers split_k.h gemm_kernel.h kernel_spec.h cutlass_type.h launcher.h limits.h schedules.h stream_k_sm100.h problem.h kernel_table.h
     cluster_k/config.h cluster_k/kernel.h cluster_k/launcher.h cluster_k/mainloop.h cluster_k/reduce.h
     sm90/config.h sm90/epilogue.h sm90/kernel.h sm90/launcher.h sm90/load.h sm90/tiles.h ../sm90/lines.h ../sm90/mma.h ../sm90/turn.h
     ../common/status.h ../common/cuda_status.h ../common/cluster.h ../common/launch.h ../common/ring.h ../common/shared_memory.h

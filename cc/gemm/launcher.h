@@ -1,11 +1,10 @@
 // KernelOps for one GemmKernel: problem -> CUTLASS arguments -> kernel parameters -> launch.
 #pragma once
 
-#include <string>
-
 #include "common/launch.h"
 #include "cutlass/device_kernel.h"
 #include "gemm/kernel_table.h"
+#include "gemm/limits.h"
 #include "gemm/split_k.h"
 
 namespace bwgemm {
@@ -79,9 +78,7 @@ struct Launcher {
 
   static Status Supports(const GemmProblem& p) {
     if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
-    return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
-                                   " must be multiples of " + std::to_string(kAlignmentBytes) +
-                                   " bytes");
+    return NotAligned(p);
   }
 
   static size_t WorkspaceBytes(const GemmProblem& p) {

@@ -1,10 +1,10 @@
 // Results from registers to lines of 128 bytes in shared memory, from where TMA takes them.
 //
 // A warpgroup has 64 x columns results in the MMA's fragment layout (PTX ISA "wgmma register
-// fragments"): thread t holds, for every 8 columns j and half h, the pair of row 16 * (t / 32) + 8 *
-// h + (t % 32) / 4 and columns 8 * j + 2 * (t % 4) + {0, 1}. Lines are swizzled like TMA's 128-byte
-// mode: the 16-byte chunk c of line r lies at c ^ (r % 8), which spreads both the writes and the
-// reads over all banks.
+// fragments"): thread t holds, for every 8 columns j and half h, the pair of row 16 * (t / 32) + 8
+// * h + (t % 32) / 4 and columns 8 * j + 2 * (t % 4) + {0, 1}. Lines are swizzled like TMA's
+// 128-byte mode: the 16-byte chunk c of line r lies at c ^ (r % 8), which spreads both the writes
+// and the reads over all banks.
 //
 // `first` is the register of `registers` that the lines begin with, `thread` that of the warpgroup.
 #pragma once
@@ -44,12 +44,11 @@ __device__ __forceinline__ void WriteRows(const Registers& registers, int first,
   for (int j = 0; j < 8; j += 2) {
     const int a = first + j * 4;
     const int chunk = (j + lane / 16) ^ (line % 8);
-    cute::SM90_U32x4_STSM_N::copy(Pack<Out>(registers(a), registers(a + 1)),
-                                  Pack<Out>(registers(a + 2), registers(a + 3)),
-                                  Pack<Out>(registers(a + 4), registers(a + 5)),
-                                  Pack<Out>(registers(a + 6), registers(a + 7)),
-                                  *reinterpret_cast<cute::uint128_t*>(
-                                      lines + line * kLineBytes + chunk * 16));
+    cute::SM90_U32x4_STSM_N::copy(
+        Pack<Out>(registers(a), registers(a + 1)), Pack<Out>(registers(a + 2), registers(a + 3)),
+        Pack<Out>(registers(a + 4), registers(a + 5)),
+        Pack<Out>(registers(a + 6), registers(a + 7)),
+        *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16));
   }
 }
 
@@ -82,20 +81,19 @@ __device__ __forceinline__ void WriteColumns(const Registers& registers, int fir
     const int line = (j + lane / 16) * 8 + lane % 8;
     const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
     const int a = first + j * 4;
-    cute::SM90_U16x8_STSM_T::copy(Pack<Out>(registers(a), registers(a + 1)),
-                                  Pack<Out>(registers(a + 2), registers(a + 3)),
-                                  Pack<Out>(registers(a + 4), registers(a + 5)),
-                                  Pack<Out>(registers(a + 6), registers(a + 7)),
-                                  *reinterpret_cast<cute::uint128_t*>(
-                                      lines + line * kLineBytes + chunk * 16));
+    cute::SM90_U16x8_STSM_T::copy(
+        Pack<Out>(registers(a), registers(a + 1)), Pack<Out>(registers(a + 2), registers(a + 3)),
+        Pack<Out>(registers(a + 4), registers(a + 5)),
+        Pack<Out>(registers(a + 6), registers(a + 7)),
+        *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16));
   }
 }
 
 // A line for each of kColumns columns, of 32 rows of f32: rows of warps 0 and 1 go to `low`, those
 // of 2 and 3 to `high`.
 template <int kColumns, class Registers>
-__device__ __forceinline__ void WriteColumnsF32(const Registers& registers, int first,
-                                                uint8_t* low, uint8_t* high, int thread) {
+__device__ __forceinline__ void WriteColumnsF32(const Registers& registers, int first, uint8_t* low,
+                                                uint8_t* high, int thread) {
   const int lane = thread % 32, warp = thread / 32;
   uint8_t* lines = warp < 2 ? low : high;
   CUTE_UNROLL

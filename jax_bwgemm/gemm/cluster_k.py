@@ -13,7 +13,8 @@ MAX_PARTS = 8  # kMaxClusterParts of cc/gemm/problem.h
 # Fitted to 30 launches of the 64 x 64 tile on one H200. The operands' tiles come from L2 without
 # multicast, which is what limits a multiprocessor: bytes per cycle.
 L2_BYTES_PER_CYCLE = 48
-FIXED_CYCLES = 5600
+FIXED_CYCLES = 6000
+MEMORY_SHARE = 1.08  # of the bandwidth that the caller counts with
 # CTAs that share a multiprocessor have half of the pipeline each; larger clusters and more CTAs
 # find no place (1.4 to 1.5 times as slow).
 SHARED_CYCLES = 2000
@@ -50,6 +51,7 @@ def cycles(
     if ctas > MAX_CTAS_PER_SM * sm_count:
         busy *= CROWDED_PENALTY
     fixed = FIXED_CYCLES
+    memory_cycles /= MEMORY_SHARE
     if in_turn > 1:
         fixed += SHARED_CYCLES
         # Multiprocessors with a CTA more than others have that much more to read at the end.

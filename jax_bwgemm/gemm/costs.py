@@ -33,20 +33,24 @@ class Cost(NamedTuple):
 
 
 # (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
-# H200, bf16, 35 shapes from M=1 to 8192 x 28672 x 4096, then adjusted by hand where the second
-# choice was the better one. sm100: never measured; it only has to rank the tiles (large problems:
-# the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped operands).
+# H200, bf16, 90 shapes from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the best,
+# then adjusted by hand where the second choice was the better one. sm100: never measured; it only
+# has to rank the tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile; few
+# rows: swapped operands).
 COSTS = {
-    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.960, 4900, 1831, 0.85),
-    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.910, 600, 4500, 0.90),
-    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.865, 700, 4200, 0.93),
-    ("sm90", "pingpong", 64, 256, 2, False): Cost(0.861, 700, 4256, 0.90),
-    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.879, 578, 5679, 0.90),
-    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.500, 430, 5000, 0.97),
-    ("sm90", "pingpong", 128, 64, 1, True): Cost(0.680, 500, 3800, 0.88),
-    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.460, 499, 4648, 0.95),
-    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.141, 516, 4278, 1.00),
-    ("sm90", "pingpong", 64, 16, 4, True): Cost(0.150, 700, 4300, 0.98),
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.928, 3400, 1500, 0.78),
+    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.907, 850, 5000, 0.79),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.876, 910, 3420, 0.79),
+    ("sm90", "pingpong", 128, 128, 1, False): Cost(0.865, 400, 5000, 1.00),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.801, 790, 3170, 0.97),
+    ("sm90", "pingpong", 64, 128, 2, False): Cost(0.712, 500, 2820, 0.97),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.784, 2090, 4980, 1.03),
+    ("sm90", "pingpong", 64, 64, 2, False): Cost(0.552, 1280, 2580, 1.06),
+    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.527, 300, 3500, 0.96),
+    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.402, 2500, 4800, 1.05),
+    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.152, 200, 4130, 1.06),
+    ("sm90", "pingpong", 64, 16, 2, True): Cost(0.185, 3420, 3970, 1.06),
+    ("sm90", "pingpong", 256, 16, 1, True): Cost(0.103, 200, 4650, 1.10),
     ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
     ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
     ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
@@ -60,27 +64,33 @@ UNKNOWN_COST = Cost(0.5, 500, 4500, 0.9)
 # Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
+# What all multiprocessors together take from L2, bytes per cycle; a multicast counts once. H200:
+# fitted; B200: assumed to grow with the multiprocessors and to be twice as wide.
+L2_BYTES_PER_CYCLE = {"sm90": 5670, "sm100": 12700}
+
 # Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
-REDUCTION_CYCLES = 3700
-REDUCTION_BYTES_PER_CYCLE = 3200
+REDUCTION_CYCLES = 2500
+REDUCTION_BYTES_PER_CYCLE = 3430
 # Stream-K: counters are cleared before the launch, and each further part of a tile is written to L2
 # and read by the next one's CTA while that waits (bytes per cycle of one multiprocessor). Fitted to
 # 102 launches on an H200 (mean error 2.4 %); the margin leaves ties to the kernels without a second
 # launch.
 STREAM_K_CYCLES = 6000
 STREAM_K_BYTES_PER_CYCLE = 60
-STREAM_K_MARGIN = 1.02
+STREAM_K_MARGIN = 1.06
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
 # Launches of milliseconds run at the power limit, where cooperative kernels lost 3 to 5 % to
 # ping-pong ones on an H200 (8192 x 28672 x 4096 and its gradients).
 LONG_CYCLES = 3.4e6
-LONG_COOPERATIVE_PENALTY = 1.04
+LONG_COOPERATIVE_PENALTY = 1.03
 # CTAs of a cluster that have no tile of their own still take part in its multicasts, which shows
-# once the GPU is full: 1152 x 1536 x 8192 in 9 (10 launched) rows of 128 x 128 tiles took 20 %
-# longer on an H200 than a wave of 9.
-PADDED_TILE_PENALTY = 0.5
+# once the GPU is full: 1152 x 1536 x 8192 in 9 (10 launched) rows of 128 x 128 tiles took 3 %
+# longer on an H200 than a wave of 9; 20 % by CUTLASS's kernels (all but the plain SM90 ones), which
+# load what lies outside of the matrix.
+PADDED_TILE_PENALTY = 0.3
+PADDED_TILE_PENALTY_CUTLASS = 0.5
 # A CTA pair whose second CTA has no rows of the matrix multiplies zeros in half of its tile, at the
 # same price in operands and power. Not measured; it makes one CTA per tile win up to its tile_m.
 IDLE_HALF_PENALTY = 0.5
@@ -172,11 +182,14 @@ def evaluate(
         depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
         busy = waves * (kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave)
     if launched > concurrent // 2:
-        busy *= 1 + PADDED_TILE_PENALTY * padding
+        plain = kernel.arch == "sm90" and not kernel.stream_k
+        busy *= 1 + (PADDED_TILE_PENALTY if plain else PADDED_TILE_PENALTY_CUTLASS) * padding
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
-    cycles = max(busy, streaming) + cost.fixed
+    shared = kernel.tile_m / kernel.cluster_n + kernel.tile_n / clusters_m
+    loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
+    cycles = max(busy, streaming, loads / L2_BYTES_PER_CYCLE[kernel.arch]) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY
     if kernel.stream_k:

@@ -31,9 +31,9 @@ MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the 
 PAD_MIN_SIZE = 512
 
 # Swizzle: bands of this many clusters, walked along N, keep operands in L2 (8192^3 on H200: 4 %;
-# walking along M loses 2 % of that). CUTLASS rounds the grid up to whole bands, so a swizzle is
-# only taken when that adds hardly any tile (M=512 on H200: 8 more than doubles the time), and
-# only when the operands are larger than what L2 holds anyway.
+# walking along M loses 2 % of that). It is taken when the operands are larger than what L2 holds
+# anyway. CUTLASS (all but the plain SM90 kernels) rounds the grid up to whole bands, so there it is
+# only taken when that adds hardly any tile.
 SWIZZLES = (8, 4, 2)
 SWIZZLE_MAX_EXTRA_TILES = 0.025
 SWIZZLE_2_MIN_WAVES = 8  # a band of two only pays in long launches
@@ -178,6 +178,11 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         return "heuristic", 1
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
+    if candidate.waves == 1 and kernel.arch == "sm90":  # all tiles at once: 2 % of M=512
+        return "heuristic", 1
+    if kernel.arch == "sm90" and not kernel.stream_k:  # the last band may be lower
+        # Along the dimension in which the CTAs of a cluster share their operand.
+        return "m" if kernel.cluster_n > 1 else "n", SWIZZLES[0]
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
     for swizzle in SWIZZLES:
         if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:

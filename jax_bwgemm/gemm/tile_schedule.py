@@ -1,11 +1,11 @@
 """Which CTA computes which tile, in pure Python: a mirror of the kernels' tile schedulers.
 
 SM90 kernels are *static persistent*: as many CTAs as the GPU holds at once, each taking every
-(number of CTAs)-th tile of one order. SM100 kernels are *dynamic*: the grid has a cluster for every
-cluster-sized block of tiles, and a running cluster takes over the next waiting one (cluster launch
-control); the order is known, who computes what is decided at run time. Stream-K kernels take units
-of work instead of tiles, in the same two ways: see work_schedule. Cluster-K kernels (SM90) have a
-CTA for every tile and part of K.
+(number of CTAs)-th tile of one order, which runs in bands. SM100 kernels are *dynamic*: the grid
+has a cluster for every cluster-sized block of tiles, and a running cluster takes over the next
+waiting one (cluster launch control); the order is known, who computes what is decided at run time.
+Stream-K kernels take units of work instead of tiles, in the same two ways: see work_schedule.
+Cluster-K kernels (SM90) have a CTA for every tile and part of K.
 
 Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
 says where the tile lies in D.
@@ -55,8 +55,9 @@ class TileOrder:
         tile_columns: Columns of D in a CTA tile.
         raster_order: ``"m"`` or ``"n"``, of the MMA's dimensions: the one that runs faster.
         swizzle: Width of the bands that is in effect.
-        tiles: Tiles in order, those outside of the matrix included, which store nothing. CTA ``i``
-            of a static launch has tiles i, i + CTAs, i + 2 CTAs, ...
+        tiles: Tiles in order, those outside of the matrix included, which fill up clusters (and
+            the whole bands of stream-K kernels): they cost time but store nothing. CTA ``i`` of a
+            static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
         dynamic: Whether clusters take their tiles at run time.
     """
 
@@ -85,31 +86,15 @@ class TileOrder:
         """Whether a tile touches the matrix."""
         return tile.row < self.rows and tile.column < self.columns
 
-    def computed(self) -> list[bool]:
-        """For each of `tiles`, whether anyone computes it.
-
-        Static launches skip clusters wholly outside of the matrix. A tile outside whose neighbours
-        in the cluster are inside is computed: it takes part in their multicasts.
-        """
-        if self.dynamic:
-            return [True] * len(self.tiles)
-        size = self.cluster[0] * self.cluster[1]
-        inside = [self.inside(tile) for tile in self.tiles]
-        return [any(inside[i - i % size : i - i % size + size]) for i in range(len(inside))]
-
     def assignment(self) -> tuple[tuple[Tile, ...], ...]:
-        """The tiles that every CTA computes, in its order.
+        """The tiles of every CTA, in its order.
 
         Raises:
             ValueError: The order is dynamic.
         """
         if self.dynamic:
             raise ValueError("a dynamic scheduler assigns tiles at run time; see simulate")
-        work = list(zip(self.tiles, self.computed(), strict=True))
-        return tuple(
-            tuple(tile for tile, computed in work[cta :: self.ctas] if computed)
-            for cta in range(self.ctas)
-        )
+        return tuple(self.tiles[cta :: self.ctas] for cta in range(self.ctas))
 
     def waves(self, concurrent: int) -> Iterator[tuple[Tile, ...]]:
         """Tiles in groups that run at the same time when all take equally long."""
@@ -142,9 +127,8 @@ def tile_order(
     """
     if kernel.cluster_k:
         return _cluster_k(kernel, m, n, batch, splits)
-    dynamic = kernel.arch != "sm90"
-    layers = batch * splits
-    return _order(kernel, m, n, layers, sm_count, raster_order, swizzle, not dynamic, dynamic)
+    form = "bands" if kernel.arch == "sm90" else "grid"
+    return _order(kernel, m, n, batch * splits, sm_count, raster_order, swizzle, form)
 
 
 def band_order(
@@ -156,11 +140,11 @@ def band_order(
     raster_order: str = "heuristic",
     swizzle: int = 1,
 ) -> TileOrder:
-    """The order in which SM90 kernels take tiles, and stream-K kernels of any architecture.
+    """The order in which stream-K kernels number tiles: CUTLASS's, in whole bands only.
 
     Args: as those of `tile_order`.
     """
-    return _order(kernel, m, n, batch, sm_count, raster_order, swizzle, True, False)
+    return _order(kernel, m, n, batch, sm_count, raster_order, swizzle, "whole bands")
 
 
 def _order(
@@ -171,10 +155,9 @@ def _order(
     sm_count: int,
     raster_order: str,
     swizzle: int,
-    bands: bool,
-    dynamic: bool,
+    form: str,
 ) -> TileOrder:
-    """A tile order whose tiles run in bands (SM90) or as the clusters of a grid do (SM100)."""
+    """A tile order in ``"bands"``, ``"whole bands"``, or as the clusters of a ``"grid"`` start."""
     swap = kernel.swap_ab
     mma_m, mma_n = (n, m) if swap else (m, n)
     pair = 2 if kernel.schedule == "2sm" else 1
@@ -184,8 +167,12 @@ def _order(
     touching_m, touching_n = ceil_div(mma_m, tile_m), ceil_div(mma_n, tile_n)
     blocks_m = round_up(ceil_div(mma_m, kernel.tile_m) * pair, cm)
     blocks_n = round_up(touching_n, cn)
-    if bands:
-        raster, width, grid, coordinates = _static(
+    if form == "bands":
+        raster, width, grid, coordinates = _bands(
+            blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
+        )
+    elif form == "whole bands":
+        raster, width, grid, coordinates = _whole_bands(
             blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
         )
     else:
@@ -200,7 +187,7 @@ def _order(
         raster,
         width,
         tuple(Tile(y, x, z) if swap else Tile(x, y, z) for x, y, z in coordinates),
-        dynamic,
+        form == "grid",
     )
 
 
@@ -212,7 +199,7 @@ def _raster(along_m: int, along_n: int, wanted: str) -> str:
 
 
 def static_swizzle(blocks_m: int, blocks_n: int, wanted: int) -> int:
-    """The swizzle of SM90 kernels: at most 8, less where the grid is narrow."""
+    """The swizzle of whole bands: at most 8, less where the grid is narrow."""
     smallest = min(blocks_m, blocks_n)
     for width, needed in ((8, 6), (4, 3), (2, 2)):
         if wanted >= width and smallest >= needed:
@@ -230,7 +217,7 @@ def concurrent_ctas(sm_count: int, cluster: int) -> int:
     return min(sm_count, count)
 
 
-def _static(
+def _bands(
     blocks_m: int,
     blocks_n: int,
     layers: int,
@@ -240,7 +227,42 @@ def _static(
     raster_order: str,
     swizzle: int,
 ) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
-    """SM90: bands of `swizzle` clusters, the grid rounded up to whole bands both ways."""
+    """Bands of `swizzle` clusters; the last one is as high as what is left."""
+    raster = _raster(blocks_m, blocks_n, raster_order)
+    clusters = (blocks_m // cm, blocks_n // cn)
+    height, length = clusters if raster == "n" else clusters[::-1]
+    width = 1
+    while 2 * width <= min(swizzle, height):
+        width *= 2
+    cluster_order = [
+        (first + across, along) if raster == "n" else (along, first + across)
+        for first in range(0, height, width)
+        for along in range(length)
+        for across in range(min(width, height - first))
+    ]
+    coordinates = [
+        (x * cm + i, y * cn + j, layer)
+        for layer in range(layers)
+        for x, y in cluster_order
+        for j in range(cn)
+        for i in range(cm)
+    ]
+    ctas = min(concurrent_ctas(sm_count, cm * cn), len(coordinates))
+    grid = (cm, ctas // cm, 1) if raster == "n" else (ctas // cn, cn, 1)
+    return raster, width, grid, coordinates
+
+
+def _whole_bands(
+    blocks_m: int,
+    blocks_n: int,
+    layers: int,
+    cm: int,
+    cn: int,
+    sm_count: int,
+    raster_order: str,
+    swizzle: int,
+) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
+    """Bands of `swizzle` clusters, the grid rounded up to whole bands both ways."""
     width = static_swizzle(blocks_m, blocks_n, swizzle)
     blocks_m, blocks_n = round_up(blocks_m, width * cm), round_up(blocks_n, width * cn)
     raster = _raster(blocks_m, blocks_n, raster_order)
@@ -347,12 +369,9 @@ def simulate(
     cost = duration or [1.0] * len(order.tiles)
     if not order.dynamic:
         spans = []
-        computed = order.computed()
         for cta in range(order.ctas):
             now = 0.0
             for index in range(cta, len(order.tiles), order.ctas):
-                if not computed[index]:
-                    continue
                 spans.append(Span(cta, now, now + cost[index], order.tiles[index]))
                 now += cost[index]
         return spans

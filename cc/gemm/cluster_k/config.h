@@ -105,6 +105,7 @@ struct Params {
   bool p_batched, q_batched;
   uint64_t p_cache_hint;  // L2 eviction priority
   int32_t stages;
+  uint32_t stage_bytes;
 };
 
 // The tile and the part of K of one CTA.

@@ -12,15 +12,20 @@
 
 namespace bwgemm::cluster_k {
 
+// No tile runs over the end, since TMA takes longer to fill in zeros than to load: the last ones
+// begin earlier and compute some results a second time, bit for bit the same.
+__device__ __forceinline__ int FirstOf(uint32_t tile, int extent) {
+  return min(static_cast<int>(tile * kBlock), max(extent - kBlock, 0));
+}
+
 // CTAs of a cluster are neighbours along x and share a tile. The tiles of one block of weights
 // follow one another, so that it comes from memory once.
 __device__ __forceinline__ Work WorkOf(const Params& params, uint32_t rank, uint32_t parts) {
   const uint32_t tile = blockIdx.x / parts;
   const uint32_t of_batch = tile / params.q_tiles;
   const int first = params.k_blocks * rank / parts, end = params.k_blocks * (rank + 1) / parts;
-  return {static_cast<int>(of_batch / params.p_tiles),
-          static_cast<int>(tile % params.q_tiles) * kBlock,
-          static_cast<int>(of_batch % params.p_tiles) * kBlock, first, end - first};
+  return {static_cast<int>(of_batch / params.p_tiles), FirstOf(tile % params.q_tiles, params.rows),
+          FirstOf(of_batch % params.p_tiles, params.columns), first, end - first};
 }
 
 template <class C>

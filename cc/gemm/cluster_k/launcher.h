@@ -2,12 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
 
 #include "common/launch.h"
 #include "common/tensor_map.h"
 #include "gemm/cluster_k/kernel.h"
 #include "gemm/kernel_table.h"
+#include "gemm/limits.h"
 
 namespace bwgemm::cluster_k {
 
@@ -21,20 +21,9 @@ struct Launcher {
   static int64_t Ctas(const GemmProblem& p) { return TilesOfBatch(p) * p.batch * p.splits; }
 
   static Status Supports(const GemmProblem& p) {
-    const int kIn = kAlignmentBytes / SizeOf(C::kIn), kOut = kAlignmentBytes / SizeOf(C::kOut);
-    const bool aligned = p.a.pitch % kIn == 0 && p.a.batch_pitch % kIn == 0 &&
-                         p.b.pitch % kIn == 0 && p.b.batch_pitch % kIn == 0 &&
-                         p.d.pitch % kOut == 0 && p.d.batch_pitch % kOut == 0 && p.n % kOut == 0;
-    if (!aligned) {
-      return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
-                                     " must be multiples of " + std::to_string(kAlignmentBytes) +
-                                     " bytes");
-    }
-    if (TilesOfBatch(p) > INT32_MAX / (int64_t{p.batch} * p.splits)) {
-      return Status::InvalidArgument(p.ToString() +
-                                     " has more than 2^31 - 1 tiles times parts of K");
-    }
-    return Status::Ok();
+    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kOut));
+    if (p.n % (kAlignmentBytes / SizeOf(C::kOut)) != 0) return NotAligned(p);
+    return CheckTiles(p, TilesOfBatch(p), 1, int64_t{p.batch} * p.splits, "tiles times parts of K");
   }
 
   // As deep as the CTAs that share a multiprocessor allow.
@@ -46,6 +35,9 @@ struct Launcher {
 
   static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
 
+  // A K-major operand of fewer rows than a tile has boxes of that many.
+  static int BoxRows(int rows) { return std::min(rows, kBlock); }
+
   static Status Map(const GemmOperand& x, bool k_major, int mn, const GemmProblem& p,
                     CUtensorMap* map) {
     TensorMapSpec t;
@@ -54,7 +46,8 @@ struct Launcher {
     t.extent0 = k_major ? p.k : mn;
     t.extent1 = k_major ? mn : p.k;
     t.extent2 = x.batch_pitch ? p.batch : 1;
-    t.box0 = t.box1 = kBlock;
+    t.box0 = kBlock;
+    t.box1 = k_major ? BoxRows(mn) : kBlock;
     t.pitch1 = x.pitch;
     t.pitch2 = x.batch_pitch;
     return EncodeTensorMap(t, map);
@@ -83,6 +76,8 @@ struct Launcher {
     params.k_blocks = (p.k - 1) / kBlock + 1;
     params.p_tiles = (p.n - 1) / kBlock + 1;
     params.q_tiles = (p.m - 1) / kBlock + 1;
+    params.stage_bytes =
+        kRowBytes * ((C::kPKMajor ? BoxRows(p.n) : kBlock) + (C::kQKMajor ? BoxRows(p.m) : kBlock));
     params.p_batched = p.b.batch_pitch != 0;
     params.q_batched = p.a.batch_pitch != 0;
     // Weights that one tile uses, once, should not push the rows out of L2; those that a batch or

@@ -29,7 +29,7 @@ __device__ __forceinline__ void Load(const Params& params, Shared& shared, const
     const int k = (work.first_block + block) * kBlock;
     Empty::wait(&shared.empty[stage.index], stage.phase ^ 1);
     uint64_t* full = &shared.full[stage.index];
-    Full::arrive_and_expect_tx(full, kStageBytes);
+    Full::arrive_and_expect_tx(full, params.stage_bytes);
     box(C::kPKMajor, params.p, params.p_cache_hint, full, shared.stages + stage.index * kBoxBytes,
         k, work.column, p_matrix);
     box(C::kQKMajor, params.q, kEvictNormal, full, q + stage.index * kBoxBytes, k, work.row,

@@ -25,12 +25,11 @@ struct Epilogue {
     // the loop over tiles, in registers that the widest ping-pong tile's main loop does not have.
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread %= 128;
-    const int p = tile.p * C::kTileM + C::FirstBlock(consumer) * kBlock;
-    const int q = tile.q * C::kTileN;
+    const uint32_t p = PRow<C>(tile) + C::FirstBlock(consumer) * kBlock, q = QRow<C>(tile);
     if constexpr (C::kSwapAb) {
       Transposed(accumulator, p, q, tile.batch);
     } else {
-      Straight(accumulator, q, p, tile.batch);
+      Straight(accumulator, p, q, tile.batch);
     }
   }
 
@@ -40,9 +39,7 @@ struct Epilogue {
   }
 
  private:
-  __device__ __forceinline__ void Sync() {
-    cutlass::arch::NamedBarrier::sync(128, consumer);
-  }
+  __device__ __forceinline__ void Sync() { cutlass::arch::NamedBarrier::sync(128, consumer); }
 
   // Waits until TMA has read all but the last kPending buffers that were sent.
   template <int kPending>
@@ -56,23 +53,40 @@ struct Epilogue {
     Sync();
   }
 
-  // TMA clips at the edges of D.
-  __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int matrix) {
+  // Where in D the results of a box of P and one of Q go; of boxes beside D: nowhere.
+  struct Place {
+    int column, row;
+    bool inside;
+  };
+  __device__ __forceinline__ Place PlaceOf(uint32_t p, uint32_t q) {
+    const int in_p = C::P::BoxRow(p, params.p_rows), in_q = C::Q::BoxRow(q, params.q_rows);
+    const bool inside =
+        p < static_cast<uint32_t>(params.p_rows) && q < static_cast<uint32_t>(params.q_rows);
+    return {C::kSwapAb ? in_p : in_q, C::kSwapAb ? in_q : in_p, inside};
+  }
+
+  // TMA clips what a box has beyond the edge of D.
+  __device__ __forceinline__ void Send(const uint8_t* lines, const Place& place, int offset,
+                                       int matrix) {
     if (thread == 0) {
-      cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
-      cute::tma_store_arrive();
+      if (place.inside) {
+        cute::SM90_TMA_STORE_3D::copy(&params.d, lines, place.column + offset, place.row, matrix);
+      }
+      cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
     }
   }
 
   // The accumulator's rows are rows of D.
-  __device__ __forceinline__ void Straight(const Accumulator& acc, int column, int row,
+  __device__ __forceinline__ void Straight(const Accumulator& acc, uint32_t p, uint32_t q,
                                            int matrix) {
-    constexpr int kChunks = C::kTileN / kColumns;
-    static_assert(C::kTileN % kColumns == 0);
+    constexpr int kChunks = C::kTileN / kColumns, kChunksOfBox = C::Q::kBoxRows / kColumns;
+    static_assert(C::kTileN % kColumns == 0 && C::Q::kBoxRows % kColumns == 0);
     CUTE_UNROLL
     for (int i = 0; i < C::kOwnBlocks * kChunks; ++i) {
       const int block = i / kChunks, chunk = i % kChunks;
       const int first = (block * C::kTileN + chunk * kColumns) / 2;
+      // Known before the wait: what comes after it delays the store.
+      const Place place = PlaceOf(p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows);
       uint8_t* lines = shared.store[consumer][buffer];
       buffer ^= 1;
       AwaitBuffer<1>();
@@ -82,33 +96,31 @@ struct Epilogue {
         WriteRows<Out>(acc, first, lines, thread);
       }
       Filled();
-      Send(lines, column + chunk * kColumns, row + block * kBlock, matrix);
+      Send(lines, place, chunk % kChunksOfBox * kColumns, matrix);
     }
   }
 
   // The accumulator's columns are rows of D. f32 fills both buffers at once.
-  __device__ __forceinline__ void Transposed(const Accumulator& acc, int column, int row,
+  __device__ __forceinline__ void Transposed(const Accumulator& acc, uint32_t p, uint32_t q,
                                              int matrix) {
     CUTE_UNROLL
-    for (int chunk = 0; chunk < C::kTileN / C::kStoreRows; ++chunk) {
-      CUTE_UNROLL
-      for (int block = 0; block < C::kOwnBlocks; ++block) {
-        const int first = (block * C::kTileN + chunk * C::kStoreRows) / 2;
-        const int d_column = column + block * kBlock, d_row = row + chunk * C::kStoreRows;
-        AwaitBuffer<kF32 ? 0 : 1>();
-        uint8_t* lines = shared.store[consumer][buffer];
-        if constexpr (kF32) {
-          uint8_t* others = shared.store[consumer][1];
-          WriteColumnsF32<C::kStoreRows>(acc, first, lines, others, thread);
-          Filled();
-          Send(lines, d_column, d_row, matrix);
-          Send(others, d_column + kColumns, d_row, matrix);
-        } else {
-          WriteColumns<Out, C::kStoreRows>(acc, first, lines, thread);
-          Filled();
-          Send(lines, d_column, d_row, matrix);
-          buffer ^= 1;
-        }
+    for (int i = 0; i < C::kTileN / C::kStoreRows * C::kOwnBlocks; ++i) {
+      const int chunk = i / C::kOwnBlocks, block = i % C::kOwnBlocks;
+      const int first = (block * C::kTileN + chunk * C::kStoreRows) / 2;
+      const Place place = PlaceOf(p + block * kBlock, q + chunk * C::kStoreRows);
+      AwaitBuffer<kF32 ? 0 : 1>();
+      uint8_t* lines = shared.store[consumer][buffer];
+      if constexpr (kF32) {
+        uint8_t* others = shared.store[consumer][1];
+        WriteColumnsF32<C::kStoreRows>(acc, first, lines, others, thread);
+        Filled();
+        Send(lines, place, 0, matrix);
+        Send(others, place, kColumns, matrix);
+      } else {
+        WriteColumns<Out, C::kStoreRows>(acc, first, lines, thread);
+        Filled();
+        Send(lines, place, 0, matrix);
+        buffer ^= 1;
       }
     }
   }

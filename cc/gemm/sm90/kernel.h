@@ -21,8 +21,8 @@ namespace bwgemm::sm90 {
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t rank) {
-  // Through a shuffle, which tells the compiler that a warp agrees: wgmma must not be in a divergent
-  // branch.
+  // Through a shuffle, which tells the compiler that a warp agrees: wgmma must not be in a
+  // divergent branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread};
@@ -35,8 +35,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       continue;
     }
     typename C::template Accumulator<C::kTileN> accumulator;
-    mma.template Tile<C::kTileN>(params.k_blocks, state, turn, accumulator,
-                                 [](uint32_t, int) {});
+    mma.template Tile<C::kTileN>(params.k_blocks, state, turn, accumulator, [](uint32_t, int) {});
     epilogue.StoreTile(tiles.Current(), accumulator);
   }
   epilogue.Finish();

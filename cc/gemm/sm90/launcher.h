@@ -1,12 +1,13 @@
 // KernelOps for one SM90 kernel: problem -> tensor maps and tile order -> launch.
 #pragma once
 
-#include <string>
+#include <algorithm>
 
 #include "common/launch.h"
 #include "common/tensor_map.h"
 #include "cutlass/gemm/kernel/tile_scheduler_params.h"
 #include "gemm/kernel_table.h"
+#include "gemm/limits.h"
 #include "gemm/sm90/kernel.h"
 
 namespace bwgemm::sm90 {
@@ -20,14 +21,9 @@ struct Launcher {
   static int QTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.m : p.n, C::kTileN); }
 
   static Status Supports(const GemmProblem& p) {
-    const int kIn = kAlignmentBytes / SizeOf(C::kIn), kOut = kAlignmentBytes / SizeOf(C::kOut);
-    const bool aligned = p.a.pitch % kIn == 0 && p.a.batch_pitch % kIn == 0 &&
-                         p.b.pitch % kIn == 0 && p.b.batch_pitch % kIn == 0 &&
-                         p.d.pitch % kOut == 0 && p.d.batch_pitch % kOut == 0;
-    if (aligned) return Status::Ok();
-    return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
-                                   " must be multiples of " + std::to_string(kAlignmentBytes) +
-                                   " bytes");
+    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kOut));
+    return CheckTiles(p, Tiles(PTiles(p), C::kClusterM) * C::kClusterM,
+                      Tiles(QTiles(p), C::kClusterN) * C::kClusterN, p.batch, "tiles");
   }
 
   static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
@@ -40,8 +36,8 @@ struct Launcher {
     t.extent0 = S::kKMajor ? p.k : rows;
     t.extent1 = S::kKMajor ? rows : p.k;
     t.extent2 = x.batch_pitch ? p.batch : 1;
-    t.box0 = S::kKMajor ? S::kBoxK : S::kBoxRows;
-    t.box1 = S::kKMajor ? S::kBoxRows : S::kBoxK;
+    t.box0 = S::kKMajor ? S::kBoxK : S::BoxRowsOf(rows);
+    t.box1 = S::kKMajor ? S::BoxRowsOf(rows) : S::kBoxK;
     t.pitch1 = x.pitch;
     t.pitch2 = x.batch_pitch;
     t.swizzle = S::kLineBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
@@ -73,47 +69,51 @@ struct Launcher {
   static Status MakeParams(const GemmProblem& p, Params* params, dim3* grid) {
     const GemmOperand& first = C::kSwapAb ? p.b : p.a;
     const GemmOperand& second = C::kSwapAb ? p.a : p.b;
-    BWGEMM_RETURN_IF_ERROR(
-        Map<typename C::P>(first, C::kSwapAb ? p.n : p.m, p, &params->p));
-    BWGEMM_RETURN_IF_ERROR(
-        Map<typename C::Q>(second, C::kSwapAb ? p.m : p.n, p, &params->q));
+    params->p_rows = C::kSwapAb ? p.n : p.m;
+    params->q_rows = C::kSwapAb ? p.m : p.n;
+    params->stage_bytes = C::P::BytesOf(params->p_rows) + C::Q::BytesOf(params->q_rows);
+    BWGEMM_RETURN_IF_ERROR(Map<typename C::P>(first, params->p_rows, p, &params->p));
+    BWGEMM_RETURN_IF_ERROR(Map<typename C::Q>(second, params->q_rows, p, &params->q));
     BWGEMM_RETURN_IF_ERROR(MapD(p, &params->d));
     params->k_blocks = Tiles(p.k, C::kTileK);
     params->p_batched = first.batch_pitch != 0;
     params->q_batched = second.batch_pitch != 0;
 
-    TileOrder& order = params->order;
-    order.p_tiles = PTiles(p);
-    order.q_tiles = QTiles(p);
+    const int p_tiles = PTiles(p), q_tiles = QTiles(p);
     const bool p_once = p.batch == 1 || params->p_batched;
     const bool q_once = p.batch == 1 || params->q_batched;
-    params->p_cache_hint = CacheHint(p_once && order.q_tiles <= C::kClusterN);
-    params->q_cache_hint = CacheHint(q_once && order.p_tiles <= C::kClusterM);
+    params->p_cache_hint = CacheHint(p_once && q_tiles <= C::kClusterN);
+    params->q_cache_hint = CacheHint(q_once && p_tiles <= C::kClusterM);
+    MakeOrder(p, p_tiles, q_tiles, &params->order, grid);
+    return Status::Ok();
+  }
 
-    const cutlass::gemm::GemmCoord cluster(C::kClusterM, C::kClusterN, 1);
-    const dim3 ctas(RoundUp(order.p_tiles, C::kClusterM), RoundUp(order.q_tiles, C::kClusterN),
-                    p.batch);
+  static void MakeOrder(const GemmProblem& p, int p_tiles, int q_tiles, TileOrder* order,
+                        dim3* grid) {
+    const int p_clusters = Tiles(p_tiles, C::kClusterM), q_clusters = Tiles(q_tiles, C::kClusterN);
+    const int per_batch = p_clusters * q_clusters;  // it all fits: see Supports
+    // By default bands run along the shorter dimension.
+    order->along_q = p.raster_order == RasterOrder::kHeuristic
+                         ? q_clusters * C::kClusterN <= p_clusters * C::kClusterM
+                         : p.raster_order == RasterOrder::kAlongN;
+    order->height = order->along_q ? p_clusters : q_clusters;
+    order->log_swizzle = 0;
+    while (2 << order->log_swizzle <= std::min(p.swizzle, order->height)) ++order->log_swizzle;
+    order->clusters = per_batch * p.batch;
+    order->per_batch = cutlass::FastDivmod(per_batch);
+    order->per_band =
+        cutlass::FastDivmod((order->along_q ? q_clusters : p_clusters) << order->log_swizzle);
+
+    // CUTLASS knows how many clusters run at once.
     cutlass::KernelHardwareInfo hardware;
     hardware.device_id = p.device;
     hardware.sm_count = p.sm_count;
     using Raster = typename Scheduler::RasterOrderOptions;
-    const Raster raster = p.raster_order == RasterOrder::kAlongM   ? Raster::AlongM
-                          : p.raster_order == RasterOrder::kAlongN ? Raster::AlongN
-                                                                   : Raster::Heuristic;
-    Scheduler scheduler;
-    scheduler.initialize(ctas, cluster, hardware, p.swizzle, raster);
-    *grid = Scheduler::get_grid_shape(ctas, cluster, hardware, p.swizzle, raster);
-    order.per_batch =
-        cutlass::FastDivmod(static_cast<int>(scheduler.divmod_batch_.divisor / C::kCluster));
-    order.major =
-        cutlass::FastDivmod(static_cast<int>(scheduler.divmod_cluster_blk_major_.divisor));
-    order.clusters = static_cast<int32_t>(scheduler.blocks_per_problem_ / C::kCluster);
-    order.log_swizzle = scheduler.log_swizzle_size_;
-    order.along_q = scheduler.raster_order_ == Scheduler::RasterOrder::AlongN;
-    return Status::Ok();
+    *grid = Scheduler::get_grid_shape(
+        dim3(p_clusters * C::kClusterM, q_clusters * C::kClusterN, p.batch),
+        cutlass::gemm::GemmCoord(C::kClusterM, C::kClusterN, 1), hardware, /*max_swizzle_size=*/1,
+        order->along_q ? Raster::AlongN : Raster::AlongM);
   }
-
-  static int RoundUp(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
   static Status Prepare(int device) {
     static OncePerDevice once;

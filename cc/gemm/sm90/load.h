@@ -24,11 +24,11 @@ struct Loader {
       const int k = block * C::kTileK;
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
-      Full::arrive_and_expect_tx(full, C::kStageBytes);
+      Full::arrive_and_expect_tx(full, params.stage_bytes);
       Boxes<typename C::P, C::kSharesP>(params.p, params.p_cache_hint, full, shared.p[state.index],
-                                        k, tile.p * C::kTileM, p_matrix);
+                                        k, PRow<C>(tile), params.p_rows, p_matrix);
       Boxes<typename C::Q, C::kSharesQ>(params.q, params.q_cache_hint, full, shared.q[state.index],
-                                        k, tile.q * C::kTileN, q_matrix);
+                                        k, QRow<C>(tile), params.q_rows, q_matrix);
       state.Advance();
     }
   }
@@ -45,11 +45,11 @@ struct Loader {
   // The CTAs of a cluster take turns on the boxes that they share, each for all of them.
   template <class S, bool kShared>
   __device__ __forceinline__ void Boxes(const CUtensorMap& map, uint64_t hint, uint64_t* full,
-                                        uint8_t* to, int k, int row, int matrix) {
+                                        uint8_t* to, int k, uint32_t row, int rows, int matrix) {
     CUTE_UNROLL
     for (int i = 0; i < S::kBoxes; ++i) {
       const int box_k = k + i / S::kRowBoxes * S::kBoxK;
-      const int box_row = row + i % S::kRowBoxes * S::kBoxRows;
+      const int box_row = S::BoxRow(row + i % S::kRowBoxes * S::kBoxRows, rows);
       const int inner = S::kKMajor ? box_k : box_row, outer = S::kKMajor ? box_row : box_k;
       if constexpr (!kShared) {
         cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to + i * S::kBoxBytes, inner, outer, matrix);

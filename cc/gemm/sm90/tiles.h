@@ -10,14 +10,24 @@ struct Tile {
   int p, q, batch;
 };
 
+// Its first row of either operand.
+template <class C>
+__device__ __forceinline__ uint32_t PRow(const Tile& tile) {
+  return static_cast<uint32_t>(tile.p) * C::kTileM;
+}
+template <class C>
+__device__ __forceinline__ uint32_t QRow(const Tile& tile) {
+  return static_cast<uint32_t>(tile.q) * C::kTileN;
+}
+
 template <class C>
 class Tiles {
  public:
   __device__ __forceinline__ Tiles(const TileOrder& order, uint32_t rank)
       : order_(order), rank_(rank) {
     // The grid is one cluster wide in the dimension that runs slower.
-    const uint32_t cta = order.along_q ? blockIdx.x + blockIdx.y * gridDim.x
-                                       : blockIdx.x * gridDim.y + blockIdx.y;
+    const uint32_t cta =
+        order.along_q ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
     index_ = cta / C::kCluster;
     step_ = gridDim.x * gridDim.y / C::kCluster;
     FindTile();
@@ -32,18 +42,21 @@ class Tiles {
   }
 
  private:
-  // Bands are whole: some clusters of the order lie beside the matrix.
   __device__ __forceinline__ void FindTile() {
-    for (; index_ < order_.clusters; index_ += step_) {
-      int rest = index_, slow_band, fast;
-      order_.per_batch(tile_.batch, rest, index_);
-      order_.major(slow_band, fast, rest >> order_.log_swizzle);
-      const int slow =
-          (slow_band << order_.log_swizzle) | (rest & ((1 << order_.log_swizzle) - 1));
-      tile_.p = (order_.along_q ? slow : fast) * C::kClusterM;
-      tile_.q = (order_.along_q ? fast : slow) * C::kClusterN;
-      if (tile_.p < order_.p_tiles && tile_.q < order_.q_tiles) break;
+    int in_batch, band, in_band;
+    order_.per_batch(tile_.batch, in_batch, index_);
+    order_.per_band(band, in_band, in_batch);
+    const int first = band << order_.log_swizzle, left = order_.height - first;
+    int across, along;
+    if (left >= 1 << order_.log_swizzle) {
+      across = in_band & ((1 << order_.log_swizzle) - 1);
+      along = in_band >> order_.log_swizzle;
+    } else {
+      across = in_band % left;
+      along = in_band / left;
     }
+    tile_.p = (order_.along_q ? first + across : along) * C::kClusterM;
+    tile_.q = (order_.along_q ? along : first + across) * C::kClusterN;
     (C::kSharesQ ? tile_.p : tile_.q) += rank_;
   }
 
