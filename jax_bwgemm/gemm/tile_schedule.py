@@ -167,14 +167,11 @@ def _order(
     touching_m, touching_n = ceil_div(mma_m, tile_m), ceil_div(mma_n, tile_n)
     blocks_m = round_up(ceil_div(mma_m, kernel.tile_m) * pair, cm)
     blocks_n = round_up(touching_n, cn)
-    if form == "bands":
+    if form != "grid":
         raster, width, grid, coordinates = _bands(
-            blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
-        )
-    elif form == "whole bands":
-        raster, width, grid, coordinates = _whole_bands(
-            blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle
-        )
+            blocks_m, blocks_n, layers, cm, cn, sm_count, raster_order, swizzle,
+            whole=form == "whole bands",
+        )  # fmt: skip
     else:
         raster, width, grid, coordinates = _dynamic(
             blocks_m, blocks_n, layers, cm, cn, raster_order, swizzle
@@ -226,68 +223,31 @@ def _bands(
     sm_count: int,
     raster_order: str,
     swizzle: int,
+    whole: bool,
 ) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
-    """Bands of `swizzle` clusters; the last one is as high as what is left."""
+    """Bands of `swizzle` clusters. The last one is as high as what is left, or whole too."""
+    if whole:
+        width = static_swizzle(blocks_m, blocks_n, swizzle)
+        blocks_m, blocks_n = round_up(blocks_m, width * cm), round_up(blocks_n, width * cn)
     raster = _raster(blocks_m, blocks_n, raster_order)
     clusters = (blocks_m // cm, blocks_n // cn)
     height, length = clusters if raster == "n" else clusters[::-1]
-    width = 1
-    while 2 * width <= min(swizzle, height):
-        width *= 2
-    cluster_order = [
-        (first + across, along) if raster == "n" else (along, first + across)
-        for first in range(0, height, width)
-        for along in range(length)
-        for across in range(min(width, height - first))
-    ]
-    coordinates = [
-        (x * cm + i, y * cn + j, layer)
-        for layer in range(layers)
-        for x, y in cluster_order
-        for j in range(cn)
-        for i in range(cm)
-    ]
-    ctas = min(concurrent_ctas(sm_count, cm * cn), len(coordinates))
-    grid = (cm, ctas // cm, 1) if raster == "n" else (ctas // cn, cn, 1)
+    if not whole:
+        width = 1
+        while 2 * width <= min(swizzle, height):
+            width *= 2
+    # Fastest: CTAs of a cluster, then clusters across the band, those along it, the bands.
+    coordinates = []
+    for layer in range(layers):
+        for first in range(0, height, width):
+            for along in range(length):
+                for across in range(first, min(first + width, height)):
+                    x, y = (across, along) if raster == "n" else (along, across)
+                    ctas = [(x * cm + i, y * cn + j, layer) for j in range(cn) for i in range(cm)]
+                    coordinates += ctas if raster == "n" else sorted(ctas)
+    count = min(concurrent_ctas(sm_count, cm * cn), len(coordinates))
+    grid = (cm, count // cm, 1) if raster == "n" else (count // cn, cn, 1)
     return raster, width, grid, coordinates
-
-
-def _whole_bands(
-    blocks_m: int,
-    blocks_n: int,
-    layers: int,
-    cm: int,
-    cn: int,
-    sm_count: int,
-    raster_order: str,
-    swizzle: int,
-) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
-    """Bands of `swizzle` clusters, the grid rounded up to whole bands both ways."""
-    width = static_swizzle(blocks_m, blocks_n, swizzle)
-    blocks_m, blocks_n = round_up(blocks_m, width * cm), round_up(blocks_n, width * cn)
-    raster = _raster(blocks_m, blocks_n, raster_order)
-    per_layer = blocks_m * blocks_n
-    concurrent = concurrent_ctas(sm_count, cm * cn)
-    if raster == "n":
-        major, minor, major_clusters = cn, cm, blocks_n // cn
-        grid = (cm, min(concurrent, per_layer * layers) // cm, 1)
-    else:
-        major, minor, major_clusters = cm, cn, blocks_m // cm
-        grid = (min(concurrent, per_layer * layers) // cn, cn, 1)
-
-    def coordinates(index: int) -> tuple[int, int, int]:
-        layer, rest = divmod(index, per_layer)
-        # Fastest: CTAs of a cluster along the minor dimension, then along the major one; then
-        # the clusters across the band, then those along it, then the bands.
-        rest, minor_offset = divmod(rest, minor)
-        cluster, major_offset = divmod(rest, major)
-        along, across = divmod(cluster, width)
-        band, along = divmod(along, major_clusters)
-        x = (band * width + across) * minor + minor_offset
-        y = along * major + major_offset
-        return (x, y, layer) if raster == "n" else (y, x, layer)
-
-    return raster, width, grid, [coordinates(i) for i in range(per_layer * layers)]
 
 
 def _dynamic(
