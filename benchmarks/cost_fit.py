@@ -32,7 +32,6 @@ FITTED = {
     "l2_port": (20.0, 256.0),
     "sharpness": (1.5, 12.0),
     "epilogue_bytes": (4.0, 128.0),
-    "outside": (0.5, 4.0),
     "launch_cycles": (500.0, 12000.0),
     "reduce_us": (0.5, 6.0),
 }

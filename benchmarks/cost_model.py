@@ -43,8 +43,6 @@ class Machine:
         l2_port: The most that one takes when few do.
         sharpness: How sharp the corner between those two limits is (the p of a p-norm).
         epilogue_bytes: Bytes of results per cycle that a multiprocessor stores.
-        outside: How much longer the loads of a tile wholly outside of the matrix take. With kernels
-            that let TMA fill in zeros there it was 1.4; those of now load the last rows instead.
         launch_cycles: Cycles of a launch: starting, filling the pipeline, ending.
         reduce_us: Launch of the kernel that adds the parts of a split K.
     """
@@ -60,7 +58,6 @@ class Machine:
     l2_port: float
     sharpness: float
     epilogue_bytes: float
-    outside: float
     launch_cycles: float
     reduce_us: float
 
@@ -78,7 +75,6 @@ H200 = Machine(
     l2_port=79.26,
     sharpness=4.114,
     epilogue_bytes=29.63,
-    outside=0.9426,
     launch_cycles=4403,
     reduce_us=1.164,
 )
@@ -90,8 +86,7 @@ class Work:
 
     Attributes:
         active: Multiprocessors that have tiles.
-        tiles: (tiles that touch the matrix, tiles wholly outside of it) of a multiprocessor, once
-            for each such pair; the busiest decides.
+        tiles: Tiles of the busiest multiprocessor, those that only fill up a cluster included.
         macs: Multiply-adds of one CTA's tile.
         l2_bytes: Operand bytes that a CTA takes from L2 for a tile.
         out_bytes: Result bytes of a CTA's tile.
@@ -101,7 +96,7 @@ class Work:
     """
 
     active: int
-    tiles: tuple[tuple[int, int], ...]
+    tiles: int
     macs: float
     l2_bytes: float
     out_bytes: float
@@ -144,7 +139,7 @@ def work(
     partials = shape.m * shape.n * splits * 4
     return Work(
         active=min(workers, len(order.tiles)),
-        tiles=tiles_per_worker(order, workers),
+        tiles=most_tiles(order, workers),
         macs=kernel.tile_m / pair * kernel.tile_n * depth,
         l2_bytes=(rows + columns) * depth * 2,
         out_bytes=kernel.tile_m / pair * kernel.tile_n * result,
@@ -155,16 +150,9 @@ def work(
     )
 
 
-def tiles_per_worker(order: TileOrder, workers: int) -> tuple[tuple[int, int], ...]:
-    """How many tiles inside and outside of the matrix multiprocessors get, distinct pairs."""
-    if order.dynamic:
-        return ((-(-len(order.tiles) // workers), 0),)
-    inside = [order.inside(tile) for tile in order.tiles]
-    pairs = set()
-    for cta in range(order.ctas):
-        mine = inside[cta :: order.ctas]
-        pairs.add((sum(mine), len(mine) - sum(mine)))
-    return tuple(sorted(pairs))
+def most_tiles(order: TileOrder, workers: int) -> int:
+    """Tiles of the busiest multiprocessor."""
+    return -(-len(order.tiles) // (workers if order.dynamic else order.ctas))
 
 
 def operand_bytes(
@@ -196,10 +184,10 @@ def l2_rate(amount: Work, machine: Machine) -> float:
     return min(machine.l2_port, machine.l2_bytes * machine.sm_count / amount.active)
 
 
-def mainloop(amount: Work, machine: Machine, outside: bool = False) -> float:
+def mainloop(amount: Work, machine: Machine) -> float:
     """Cycles of one tile's mainloop."""
     multiply = amount.macs / (machine.macs_per_cycle * machine.efficiency)
-    load = amount.l2_bytes / l2_rate(amount, machine) * (machine.outside if outside else 1.0)
+    load = amount.l2_bytes / l2_rate(amount, machine)
     p = machine.sharpness
     return (multiply**p + load**p) ** (1 / p)
 
@@ -208,18 +196,15 @@ def predict(amount: Work, machine: Machine) -> float:
     """Microseconds of a launch."""
     epilogue = amount.out_bytes / machine.epilogue_bytes
 
-    def tile(outside: bool) -> float:
-        main = mainloop(amount, machine, outside)
-        if amount.overlap == "none":
-            return main + epilogue
-        if amount.overlap == "half":
-            # Two warpgroups take turns: a tile's epilogue runs under the other one's mainloop.
-            return max(main, (main + epilogue) / 2)
-        return max(main, epilogue)
-
-    each, other = tile(outside=False), tile(outside=True)
-    cycles = max(inside * each + outside * other for inside, outside in amount.tiles)
-    cycles += epilogue if amount.overlap != "none" else 0.0
+    main = mainloop(amount, machine)
+    if amount.overlap == "none":
+        tile = main + epilogue
+    elif amount.overlap == "half":
+        # Two warpgroups take turns: a tile's epilogue runs under the other one's mainloop.
+        tile = max(main, (main + epilogue) / 2)
+    else:
+        tile = max(main, epilogue)
+    cycles = amount.tiles * tile + (epilogue if amount.overlap != "none" else 0.0)
     p = machine.sharpness
     compute = cycles / machine.gigahertz / 1e3
     memory = amount.memory_bytes / machine.memory_gb_per_s / 1e3
@@ -231,9 +216,8 @@ def predict(amount: Work, machine: Machine) -> float:
 
 def limit(amount: Work, machine: Machine) -> str:
     """What a launch waits for most."""
-    tiles = max(sum(pair) for pair in amount.tiles)
-    compute = tiles * amount.macs / machine.macs_per_cycle / machine.efficiency
-    load = tiles * amount.l2_bytes / l2_rate(amount, machine)
+    compute = amount.tiles * amount.macs / machine.macs_per_cycle / machine.efficiency
+    load = amount.tiles * amount.l2_bytes / l2_rate(amount, machine)
     memory = amount.memory_bytes / machine.memory_gb_per_s * machine.gigahertz
     longest = max(compute, load, memory, machine.launch_cycles)
     return {compute: "tensor cores", load: "L2", memory: "device memory"}.get(longest, "launch")

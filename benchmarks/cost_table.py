@@ -125,7 +125,7 @@ def expected(
                 "predicted TFLOP/s": shape.flops / found.us / 1e6,
                 "tile": tile,
                 "splits": found.splits,
-                "tiles per SM": max(sum(pair) for pair in found.amount.tiles),
+                "tiles per SM": found.amount.tiles,
                 "limited by": limit(found.amount, machine),
             }
         )

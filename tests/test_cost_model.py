@@ -77,10 +77,10 @@ def test_splits_add_a_reduction_and_f32_results() -> None:
     assert (whole.reduce_bytes, split.reduce_bytes) == (0, 384 * 384 * (8 * 4 + 2))
 
 
-def test_tiles_outside_of_the_matrix_are_counted_apart() -> None:
-    got = work(kernel(128, 128, "pingpong", 2), 384, 6144, 4096, raster_order="n", swizzle=8)
-    assert sum(inside + outside for inside, outside in [max(got.tiles, key=sum)]) == 2
-    assert any(outside for _, outside in got.tiles)
+def test_tiles_that_fill_up_a_cluster_count() -> None:
+    tile = kernel(128, 128, "pingpong", 2)
+    assert work(tile, 128 * 3, 128 * 44, 4096).tiles == 2  # 4 x 44 tiles, not 132
+    assert work(tile, 128 * 2, 128 * 66, 4096).tiles == 1
 
 
 def test_operands_beyond_l2_are_read_again_by_every_wave() -> None:

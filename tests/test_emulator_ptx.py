@@ -248,11 +248,14 @@ def test_step_limit() -> None:
 
 def test_interrupt_stops_a_launch() -> None:
     """Ctrl-C ends a kernel that never ends by itself, and the next launch works."""
+    # A process that a shell started in the background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         emulator.Module(SPIN).launch("spin", block=32)
     timer.join()
+    signal.signal(signal.SIGINT, before)
     test_launch_computes_and_counts()
 
 
