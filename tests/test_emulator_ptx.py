@@ -252,10 +252,12 @@ def test_interrupt_stops_a_launch() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        emulator.Module(SPIN).launch("spin", block=32)
-    timer.join()
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            emulator.Module(SPIN).launch("spin", block=32)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     test_launch_computes_and_counts()
 
 
