@@ -24,4 +24,17 @@ __device__ __forceinline__ void SyncCluster() {
   }
 }
 
+// The first barrier of a kernel, between one thread's barrier inits, which fence_barrier_init has
+// released, and their use: orders nothing else. The compiler knows that the cluster may be one CTA.
+template <int kCtas>
+__device__ __forceinline__ void AwaitBarriers() {
+  __syncwarp();
+  if constexpr (kCtas > 1) {
+    cute::cluster_arrive_relaxed();
+    cute::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+}
+
 }  // namespace bwgemm

@@ -32,4 +32,13 @@ struct RingState : RingPosition {
   __device__ __forceinline__ void Skip(uint32_t count) { RingPosition::Skip(count, kSlots); }
 };
 
+// The same where a launch decides.
+struct LaunchRing : RingPosition {
+  uint32_t slots;
+
+  __device__ __forceinline__ explicit LaunchRing(uint32_t slots) : slots(slots) {}
+  __device__ __forceinline__ void Advance() { RingPosition::Advance(slots); }
+  __device__ __forceinline__ void Skip(uint32_t count) { RingPosition::Skip(count, slots); }
+};
+
 }  // namespace bwgemm

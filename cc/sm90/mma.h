@@ -1,7 +1,6 @@
 // The consumers' main loop of the SM90 kernels: wgmma on the stages that a producer filled.
 #pragma once
 
-#include "common/ring.h"
 #include "cute/tensor.hpp"
 #include "sm90/turn.h"
 
@@ -20,8 +19,8 @@ struct Mma {
 
   // One turn. kColumns: how many of the tile's columns to compute. ready(stage, left): called when
   // a block has arrived, with the number of blocks from it to the last.
-  template <int kColumns, class Ready>
-  __device__ __forceinline__ void Tile(int k_blocks, RingState<C::kStages>& state, Turn<C>& turn,
+  template <int kColumns, class Ring, class Ready>
+  __device__ __forceinline__ void Tile(int k_blocks, Ring& state, Turn<C>& turn,
                                        typename C::template Accumulator<kColumns>& accumulator,
                                        Ready&& ready) {
     using namespace cute;

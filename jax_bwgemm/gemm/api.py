@@ -82,7 +82,7 @@ def matmul(
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
 ) -> jax.Array:
-    """Matrix product with the semantics of `jax.numpy.matmul`, through CUTLASS kernels.
+    """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
 
     The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32; the result is
     rounded once. Gradients are GEMMs of the same kind. With ``preferred_element_type=float32`` the
@@ -133,7 +133,7 @@ def dot_general(
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
 ) -> jax.Array:
-    """General dot product with the semantics of `jax.lax.dot_general`, through CUTLASS kernels.
+    """General dot product with the semantics of `jax.lax.dot_general`, on the tensor cores.
 
     Drops into ``flax.linen.Dense(dot_general=...)`` and ``flax.nnx.Linear(dot_general=...)``.
     Dimensions that already lie as batch, row, column and contracted groups become flags of the

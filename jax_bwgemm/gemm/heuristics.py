@@ -30,10 +30,16 @@ MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the 
 # 2047 x 4096 x 4096, 0.72 at 127 x 129 x 131.
 PAD_MIN_SIZE = 512
 
-# Swizzle: bands of this many clusters, walked along N, keep operands in L2 (8192^3 on H200: 4 %;
-# walking along M loses 2 % of that). It is taken when the operands are larger than what L2 holds
-# anyway. CUTLASS (all but the plain SM90 kernels) rounds the grid up to whole bands, so there it is
-# only taken when that adds hardly any tile.
+# Swizzle: bands of this many clusters keep operands in L2. The plain SM90 kernels run theirs along
+# the dimension in which the CTAs of a cluster share an operand; without a cluster, so that those of
+# a GPC share the wider operand (64 x 128 tiles on an H200: up to a third; cc/sm90/gpc.h). One wave:
+# up to 11 % (384 x 2048 x 7168), seldom a loss. 16 for the widest tiles, whose GPCs then read 2 x 4
+# tiles instead of 1 x 8: 1.2 % of 17 products of thousands.
+BAND = 8
+BAND_OF_WIDEST = 16  # 256 columns
+BAND_OF_ONE_WAVE = 4
+# CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
+# and the operands are larger than what L2 holds anyway.
 SWIZZLES = (8, 4, 2)
 SWIZZLE_MAX_EXTRA_TILES = 0.025
 SWIZZLE_2_MIN_WAVES = 8  # a band of two only pays in long launches
@@ -176,13 +182,18 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
     kernel, tiles_m, tiles_n = candidate.kernel, candidate.tiles_m, candidate.tiles_n
     if kernel.cluster_k:  # one order of its tiles
         return "heuristic", 1
+    if kernel.arch == "sm90" and not kernel.stream_k:
+        if candidate.splits > 1:  # the tiles of one part come together
+            return "heuristic", 1
+        if kernel.cluster_m * kernel.cluster_n > 1:
+            along = "n" if kernel.cluster_m > 1 else "m"
+        else:
+            along = "m" if kernel.tile_n > kernel.tile_m else "n"
+        if candidate.waves == 1:
+            return along, BAND_OF_ONE_WAVE
+        return along, BAND_OF_WIDEST if kernel.tile_n >= 256 else BAND
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
-    if candidate.waves == 1 and kernel.arch == "sm90":  # all tiles at once: 2 % of M=512
-        return "heuristic", 1
-    if kernel.arch == "sm90" and not kernel.stream_k:  # the last band may be lower
-        # Along the dimension in which the CTAs of a cluster share their operand.
-        return "m" if kernel.cluster_n > 1 else "n", SWIZZLES[0]
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
     for swizzle in SWIZZLES:
         if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:

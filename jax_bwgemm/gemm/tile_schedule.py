@@ -7,6 +7,11 @@ waiting one (cluster launch control); the order is known, who computes what is d
 Stream-K kernels take units of work instead of tiles, in the same two ways: see work_schedule.
 Cluster-K kernels (SM90) have a CTA for every tile and part of K.
 
+On a GPU the SM90 kernels of bands renumber a launch's clusters, so that those of one GPC, which is
+known at run time only (cc/sm90/gpc.h), take tiles that are neighbours along the band. Who takes the
+tiles of CTA ``i`` here is therefore another CTA there; which tiles go together, and when, is the
+same.
+
 Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
 says where the tile lies in D.
 """

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   __syncthreads();
 
   if (warp == kConsumerThreads / 32) {
-    if (threadIdx.x % 32 == 0) Load<C>(params, shared, work);
+    if (cute::elect_one_sync()) Load<C>(params, shared, work);
     SyncCluster();
   } else {
     typename C::Accumulator accumulator;

@@ -12,29 +12,32 @@
 #include <algorithm>
 
 #include "common/ring.h"
-#include "cute/arch/mma_sm90_gmma.hpp"
-#include "cute/atom/mma_traits_sm90_gmma.hpp"
-#include "cute/tensor.hpp"
 #include "cutlass/fast_math.h"
 #include "gemm/cutlass_type.h"
 #include "gemm/kernel_spec.h"
+#include "sm90/cta.h"
+#include "sm90/gpc.h"
+#include "sm90/mma_types.h"
 
 namespace bwgemm::sm90 {
 
-constexpr int kConsumers = 2;  // warpgroups that issue MMAs
-constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kBlock = 64;  // rows of one MMA; 16-bit elements of one swizzle line
+constexpr int kBlock = kMmaRows;  // also the 16-bit elements of one swizzle line
 constexpr int kLineElements = kBlock;
-constexpr int kSharedLimit = 227 * 1024;
+constexpr int kMostBoxRows = 80;
 
 // How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
 // K-major: 64 rows x 64 k, a line of 128 bytes for each row; MN-major: 64 rows x all k, a line for
-// each k. Tiles of fewer rows have one narrower box.
+// each k. Other numbers of rows have other boxes, which only K-major operands can: as few as there
+// can be of up to kMostBoxRows rows, in sixteens for the epilogue.
 template <class In, bool kKMajor_, int kRows, int kTileK>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
-  static constexpr int kBoxRows = kRows < kBlock ? kRows : kBlock;
-  static constexpr int kRowBoxes = kRows / kBoxRows;
+  static constexpr int kRowBoxes = [] {
+    int boxes = (kRows + kMostBoxRows - 1) / kMostBoxRows;
+    while (kRows % (16 * boxes) != 0) ++boxes;
+    return boxes;
+  }();
+  static constexpr int kBoxRows = kRows / kRowBoxes;
   static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
   static constexpr int kBoxes = kRowBoxes * (kTileK / kBoxK);
   static constexpr int kBoxBytes = kBoxRows * kBoxK * static_cast<int>(sizeof(In));
@@ -127,19 +130,11 @@ struct Config : Spec {
   using LayoutP = typename P::template Layout<kBlock, kPBlocks * kStages>;
   using LayoutQ = typename Q::template Layout<kTileN, kStages>;
 
-  template <bool kKMajor>
-  static constexpr cute::GMMA::Major kMajor =
-      kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  // One MMA of a warpgroup, 64 x kColumns.
+  using Types = MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks, kTileK>;
   template <int kColumns>
-  using TiledMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<
-          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kColumns>, cute::Int<kTileK>>,
-          kMajor<P::kKMajor>, kMajor<Q::kKMajor>>()));
-  // A warpgroup's results: for each of its blocks of P, 64 x kColumns.
+  using TiledMma = typename Types::template TiledMma<kColumns>;
   template <int kColumns>
-  using Accumulator = decltype(cute::partition_fragment_C(
-      TiledMma<kColumns>{}, cute::Shape<cute::Int<kOwnBlocks * kBlock>, cute::Int<kColumns>>{}));
+  using Accumulator = typename Types::template Accumulator<kColumns>;
 };
 
 // The order of a launch's clusters: matrix after matrix; of a matrix in bands, `swizzle` clusters
@@ -151,12 +146,15 @@ struct TileOrder {
   int32_t height;                 // of a matrix, in clusters
   int32_t log_swizzle;
   bool along_q;  // bands run along Q, their height is along P; or the other way round
+  bool placed;   // cluster i begins with tile slots[i] instead of i
+  uint8_t slots[kMaxPlacedClusters];
 };
 
 struct Params {
   CUtensorMap p, q, d;
   TileOrder order;
   int32_t k_blocks;
+  int32_t stages;  // of the pipeline, at most kStages
   int32_t p_rows, q_rows;
   uint32_t stage_bytes;
   bool p_batched, q_batched;

@@ -26,7 +26,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread};
-  RingState<C::kStages> state;
+  LaunchRing state(params.stages);
   Turn<C> turn{shared, consumer};
   int next = 0;
   for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
@@ -51,30 +51,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t rank = C::kCluster == 1 ? 0 : cute::block_rank_in_cluster();
 
   if (threadIdx.x == 0) {
-    CUTE_UNROLL
-    for (int i = 0; i < C::kStages; ++i) {
-      cutlass::arch::ClusterBarrier::init(&shared.full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);
-    }
-    for (int i = 0; i < kConsumers; ++i) cutlass::arch::ClusterBarrier::init(&shared.turn[i], 4);
+    InitPipeline<C>(shared);
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&params.p);
     cute::prefetch_tma_descriptor(&params.q);
     cute::prefetch_tma_descriptor(&params.d);
   }
-  if constexpr (C::kCluster > 1) {
-    __syncwarp();
-    cute::cluster_arrive_relaxed();  // fence_barrier_init has released what has to be seen
-    cute::cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  AwaitBarriers<C::kCluster>();
 
   if (warp < 4) {
     if constexpr (C::kMovesRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
-    if (threadIdx.x == 0) {
-      Loader<C> loader{params, shared, rank};
+    // Elected, so that the compiler knows that it is one thread: it repeats TMA instructions else
+    // for every thread whose coordinates may differ.
+    if (warp == 0 && cute::elect_one_sync()) {
+      Loader<C> loader{params, shared, rank, LaunchRing(params.stages)};
       for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
         loader.LoadTile(tiles.Current());
       }

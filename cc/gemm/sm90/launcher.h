@@ -9,6 +9,7 @@
 #include "gemm/kernel_table.h"
 #include "gemm/limits.h"
 #include "gemm/sm90/kernel.h"
+#include "sm90/stages.h"
 
 namespace bwgemm::sm90 {
 
@@ -82,9 +83,14 @@ struct Launcher {
     const int p_tiles = PTiles(p), q_tiles = QTiles(p);
     const bool p_once = p.batch == 1 || params->p_batched;
     const bool q_once = p.batch == 1 || params->q_batched;
-    params->p_cache_hint = CacheHint(p_once && q_tiles <= C::kClusterN);
-    params->q_cache_hint = CacheHint(q_once && p_tiles <= C::kClusterM);
+    const bool p_streams = p_once && q_tiles <= C::kClusterN;
+    const bool q_streams = q_once && p_tiles <= C::kClusterM;
+    params->p_cache_hint = CacheHint(p_streams);
+    params->q_cache_hint = CacheHint(q_streams);
     MakeOrder(p, p_tiles, q_tiles, &params->order, grid);
+    const int streamed = (p_streams ? C::P::kBytes / C::kClusterN : 0) +
+                         (q_streams ? C::Q::kBytes / C::kClusterM : 0);
+    params->stages = StagesFor(streamed, grid->x * grid->y, C::kStages);
     return Status::Ok();
   }
 
@@ -113,11 +119,19 @@ struct Launcher {
         dim3(p_clusters * C::kClusterM, q_clusters * C::kClusterN, p.batch),
         cutlass::gemm::GemmCoord(C::kClusterM, C::kClusterN, 1), hardware, /*max_swizzle_size=*/1,
         order->along_q ? Raster::AlongN : Raster::AlongM);
+    // In a single line of tiles all share one operand and none the other: nothing to bring
+    // together.
+    order->placed = (order->clusters != std::max(p_clusters, q_clusters)) &&
+                    PlaceClusters(p.device, C::kCluster, grid->x * grid->y / C::kCluster,
+                                  1 << order->log_swizzle, order->slots);
   }
 
   static Status Prepare(int device) {
     static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return once.Run(device, [device] {
+      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), C::kSharedBytes));
+      return ProbeGpcs(device);
+    });
   }
 
   static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {

@@ -15,7 +15,7 @@ struct Loader {
   const Params& params;
   typename C::Shared& shared;
   uint32_t rank;
-  RingState<C::kStages> state{};
+  LaunchRing state;
 
   __device__ __forceinline__ void LoadTile(const Tile& tile) {
     const int p_matrix = params.p_batched ? tile.batch : 0;
@@ -36,7 +36,7 @@ struct Loader {
   // Waits until every stage was given back, by all CTAs that it was shared with: they arrive at
   // barriers of this CTA, which must not leave before.
   __device__ __forceinline__ void Finish() {
-    for (int i = 0; i < C::kStages; ++i) {
+    for (int i = 0; i < params.stages; ++i) {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       state.Advance();
     }

@@ -29,6 +29,7 @@ class Tiles {
     const uint32_t cta =
         order.along_q ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
     index_ = cta / C::kCluster;
+    if (order.placed) index_ = order.slots[index_];
     step_ = gridDim.x * gridDim.y / C::kCluster;
     FindTile();
   }

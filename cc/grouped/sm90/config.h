@@ -18,23 +18,21 @@
 #pragma once
 
 #include "common/ring.h"
-#include "cute/arch/mma_sm90_gmma.hpp"
-#include "cute/atom/mma_traits_sm90_gmma.hpp"
-#include "cute/tensor.hpp"
-#include "cutlass/arch/barrier.h"
 #include "gemm/cutlass_type.h"
 #include "grouped/schedule.h"
+#include "sm90/cta.h"
+#include "sm90/mma_types.h"
 
 namespace bwgemm::grouped::sm90 {
 
-constexpr int kConsumers = 2;  // warpgroups that issue MMAs
-constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kRing = 4;        // tiles that the scheduler may be ahead
-constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
-constexpr int kBlock = 64;      // rows of one MMA; also the elements of one 128-byte row
+using bwgemm::sm90::kConsumers;
+using bwgemm::sm90::kSharedLimit;
+using bwgemm::sm90::kThreads;
+constexpr int kRing = 4;  // tiles that the scheduler may be ahead
+constexpr int kMail = 2;  // tile numbers on their way to the other CTA of a cluster
+constexpr int kBlock = bwgemm::sm90::kMmaRows;  // also the elements of one 128-byte row
 constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
 constexpr int kBlockBytes = kBlock * kRowBytes;
-constexpr int kSharedLimit = 227 * 1024;
 
 template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
           int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_, bool kPingpong_ = false>
@@ -119,25 +117,18 @@ struct Config {
       Atom<kQKMajor>{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>, cute::Int<kStages>>{},
       QOrder{}));
 
-  template <bool kKMajor>
-  static constexpr cute::GMMA::Major kMajor =
-      kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  // One MMA of a warpgroup, 64 x kColumns.
+  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks, kTileK>;
   template <int kColumns>
-  using TiledMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<
-          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kColumns>, cute::Int<kTileK>>,
-          kMajor<kPKMajor>, kMajor<kQKMajor>>()));
-  // A warpgroup's results: for each of its blocks of P, 64 x kColumns.
+  using TiledMma = typename Types::template TiledMma<kColumns>;
   template <int kColumns>
-  using Accumulator = decltype(cute::partition_fragment_C(
-      TiledMma<kColumns>{}, cute::Shape<cute::Int<kOwnBlocks * kBlock>, cute::Int<kColumns>>{}));
+  using Accumulator = typename Types::template Accumulator<kColumns>;
 };
 
 struct Params {
   CUtensorMap p, q, d;
   ScheduleParams schedule;
   int32_t k_blocks;           // rows: blocks of 64 along K
+  int32_t stages;             // of the pipeline, at most kStages
   int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
   int32_t q_batch, q_expert;  // likewise Q and D
   int32_t d_batch, d_expert;

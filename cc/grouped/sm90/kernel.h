@@ -66,7 +66,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
                                      uint32_t cta_rank) {
   Loader<C> loader{params, shared, cta_rank};
   RingReader<C> ring{shared};
-  RingState<C::kStages> state;
+  LaunchRing state(params.stages);
   for (;;) {
     const grouped::Tile tile = ring.Next(true);
     if (tile.batch < 0) return;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
   RingReader<C> ring{shared};
-  RingState<C::kStages> state;
+  LaunchRing state(params.stages);
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
     const grouped::Tile tile = ring.Next(thread % 32 == 0);
@@ -130,11 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     cute::prefetch_tma_descriptor(&params.p);
     cute::prefetch_tma_descriptor(&params.q);
     cute::prefetch_tma_descriptor(&params.d);
-    for (int i = 0; i < C::kStages; ++i) {
-      cutlass::arch::ClusterBarrier::init(&shared.full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);
-    }
-    for (int i = 0; i < kConsumers; ++i) cutlass::arch::ClusterBarrier::init(&shared.turn[i], 4);
+    bwgemm::sm90::InitPipeline<C>(shared);
     for (int i = 0; i < kRing; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i], 1 + 4 * kConsumers);
@@ -145,12 +141,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     cutlass::arch::fence_barrier_init();
   }
-  SyncCluster<C::kCluster>();
+  AwaitBarriers<C::kCluster>();
 
   if (warp < 4) {
     cutlass::arch::warpgroup_reg_dealloc<40>();
     if (warp == 0) {
-      if (threadIdx.x == 0) Load<C>(params, shared, cta_rank);
+      if (cute::elect_one_sync()) Load<C>(params, shared, cta_rank);
     } else if (warp == 1) {
       Schedule<C>(params, shared, cta_rank);
     }

@@ -7,6 +7,7 @@
 #include "common/tensor_map.h"
 #include "grouped/kernel_table.h"
 #include "grouped/sm90/kernel.h"
+#include "sm90/stages.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -70,10 +71,12 @@ struct Launcher {
     // Weights that one row tile uses, once, should not push the rows out of L2: measured 1.5-2 % on
     // few rows a group.
     const bool streams = !C::kContract && p.m <= int64_t{p.groups} * C::kTileN / 2;
-    params.p_cache_hint = static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
-                                                        : cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    params.p_cache_hint = streams ? kEvictFirst : Loader<C>::kEvictNormal;
     return Status::Ok();
   }
+
+  static constexpr uint64_t kEvictFirst =
+      static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
 
   static Status Prepare(int device) {
     static OncePerDevice once;
@@ -95,6 +98,9 @@ struct Launcher {
       ClearCounterKernel<<<1, 1, 0, stream>>>(params.counter);
       BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetLastError());
     }
+
+    params.stages = bwgemm::sm90::StagesFor(params.p_cache_hint == kEvictFirst ? C::kPBytes : 0,
+                                            clusters * C::kCluster, C::kStages);
 
     const LaunchShape shape{dim3(clusters * C::kCluster), dim3(C::kCluster), dim3(kThreads),
                             C::kSharedBytes};

@@ -15,8 +15,7 @@ struct Loader {
   typename C::Shared& shared;
   uint32_t cta_rank;
 
-  __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
-                                       RingState<C::kStages>& state) {
+  __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks, LaunchRing& state) {
     // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
     // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.

@@ -1,0 +1,24 @@
+// The CTA of a persistent SM90 kernel: a producer warpgroup and two that consume what it loads.
+#pragma once
+
+#include "cutlass/arch/barrier.h"
+
+namespace bwgemm::sm90 {
+
+constexpr int kConsumers = 2;  // warpgroups that issue MMAs
+constexpr int kThreads = 128 * (1 + kConsumers);
+constexpr int kSharedLimit = 227 * 1024;  // bytes of a CTA
+
+// One thread's job, ahead of AwaitBarriers.
+template <class C>
+__device__ __forceinline__ void InitPipeline(typename C::Shared& shared) {
+  using Barrier = cutlass::arch::ClusterBarrier;
+#pragma unroll
+  for (int i = 0; i < C::kStages; ++i) {
+    Barrier::init(&shared.full[i], 1);
+    Barrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);  // every consuming warp
+  }
+  for (int i = 0; i < kConsumers; ++i) Barrier::init(&shared.turn[i], 4);
+}
+
+}  // namespace bwgemm::sm90

@@ -1,0 +1,199 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "common/cuda_status.h"
+#include "common/launch.h"
+#include "sm90/gpc.h"
+
+namespace bwgemm::sm90 {
+namespace {
+
+constexpr int kMaxDevices = 64, kMaxSms = kMaxPlacedClusters;
+constexpr int kSizes[] = {1, 2, 4};  // CTAs of the clusters whose launch order is learnt
+// Launches: clusters as large as they can be, which show what lies in one GPC, then some of each of
+// kSizes, of which two in a row have to agree.
+constexpr int kGroupLaunches = 16, kOrderLaunches = 4;
+constexpr int kLaunches = kGroupLaunches + kOrderLaunches * 3;
+constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiprocessor
+constexpr int kGpcCtas = 16;  // multiprocessors of most GPCs, CTAs of the largest clusters
+
+struct Launched {
+  int size, ctas;
+};
+
+// Multiprocessor of each CTA of each launch.
+__device__ int probed[kLaunches][kMaxSms];
+
+// Stays until every CTA has come: no two on the same multiprocessor.
+__global__ void ProbeKernel(int launch) {
+  constexpr int kCycles = 20000;
+  int sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  probed[launch][blockIdx.x] = sm;
+  const long long start = clock64();
+  while (clock64() - start < kCycles) {
+  }
+}
+
+// The clusters of a launch that fills the GPU, those of a GPC one after the other. Empty: unknown.
+using Order = std::vector<uint8_t>;
+struct Orders {
+  Order of_size[3];
+};
+std::array<std::atomic<const Orders*>, kMaxDevices> known{};
+
+Status Launch(int launch, const Launched& shape, cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.size), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.ctas);
+  config.blockDim = dim3(1);
+  config.dynamicSmemBytes = kProbeShared;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return BWGEMM_CUDA_STATUS(cudaLaunchKernelEx(&config, ProbeKernel, launch));
+}
+
+// GPCs as sets of multiprocessors: each is named by one of its members.
+class Gpcs {
+ public:
+  Gpcs() { std::iota(parent_.begin(), parent_.end(), 0); }
+  int Of(int sm) const {
+    while (parent_[sm] != sm) sm = parent_[sm];
+    return sm;
+  }
+  void Join(int a, int b) { parent_[Of(a)] = Of(b); }
+
+ private:
+  std::array<int, kMaxSms> parent_;
+};
+
+// Whole runs of as many clusters as most GPCs have first, so that bands divide evenly among them.
+Order ByGpc(const std::vector<int>& gpc_of_cluster, int run) {
+  Order order, rest;
+  std::vector<int> gpcs = gpc_of_cluster;
+  std::sort(gpcs.begin(), gpcs.end());
+  gpcs.erase(std::unique(gpcs.begin(), gpcs.end()), gpcs.end());
+  for (int gpc : gpcs) {
+    Order mine;
+    for (size_t i = 0; i < gpc_of_cluster.size(); ++i) {
+      if (gpc_of_cluster[i] == gpc) mine.push_back(static_cast<uint8_t>(i));
+    }
+    const auto end = mine.begin() + mine.size() / run * run;
+    order.insert(order.end(), mine.begin(), end);
+    rest.insert(rest.end(), end, mine.end());
+  }
+  order.insert(order.end(), rest.begin(), rest.end());
+  return order;
+}
+
+// Lets other threads capture streams meanwhile, and this one if it does.
+class CaptureScope {
+ public:
+  CaptureScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~CaptureScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+Status Probe(int device, Orders* orders) {
+  int sms = 0;
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  if (sms > kMaxSms) return Status::Ok();
+  CaptureScope scope;
+  const void* kernel = reinterpret_cast<const void*>(&ProbeKernel);
+  BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(kernel, kProbeShared));
+  BWGEMM_RETURN_IF_CUDA_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  int largest = 0;  // a slice of a GPU may have smaller GPCs
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kGpcCtas);
+  config.blockDim = dim3(1);
+  config.dynamicSmemBytes = kProbeShared;
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxPotentialClusterSize(&largest, kernel, &config));
+  largest = std::min(largest, kGpcCtas);
+  cudaStream_t stream;
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  std::vector<Launched> launches;
+  for (int i = 0; i < kGroupLaunches; ++i) launches.push_back({i % 2 ? largest : largest / 2, 0});
+  for (int size : kSizes) launches.insert(launches.end(), kOrderLaunches, {size, 0});
+  Status status = Status::Ok();
+  for (size_t i = 0; i < launches.size() && status.ok(); ++i) {
+    launches[i].size = std::max(launches[i].size, 1);
+    launches[i].ctas = sms / launches[i].size * launches[i].size;
+    status = Launch(static_cast<int>(i), launches[i], stream);
+  }
+  static int sm_of[kLaunches][kMaxSms];  // ProbeGpcs lets one thread in
+  if (status.ok()) {
+    status = BWGEMM_CUDA_STATUS(
+        cudaMemcpyFromSymbolAsync(sm_of, probed, sizeof(sm_of), 0, cudaMemcpyDeviceToHost, stream));
+  }
+  if (status.ok()) status = BWGEMM_CUDA_STATUS(cudaStreamSynchronize(stream));
+  (void)cudaStreamDestroy(stream);
+  BWGEMM_RETURN_IF_ERROR(status);
+
+  Gpcs gpcs;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    for (int cta = 0; cta < launches[i].ctas; ++cta) {
+      if (sm_of[i][cta] < 0 || sm_of[i][cta] >= kMaxSms) return Status::Ok();
+      gpcs.Join(sm_of[i][cta], sm_of[i][cta / launches[i].size * launches[i].size]);
+    }
+  }
+  for (int s = 0; s < 3; ++s) {
+    std::vector<int> last;
+    for (int i = 0; i < kOrderLaunches && orders->of_size[s].empty(); ++i) {
+      const int launch = kGroupLaunches + s * kOrderLaunches + i;
+      std::vector<int> gpc_of_cluster;
+      for (int cta = 0; cta < launches[launch].ctas; cta += kSizes[s]) {
+        gpc_of_cluster.push_back(gpcs.Of(sm_of[launch][cta]));
+      }
+      if (gpc_of_cluster == last) {
+        orders->of_size[s] = ByGpc(gpc_of_cluster, kGpcCtas / kSizes[s]);
+      }
+      last = std::move(gpc_of_cluster);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ProbeGpcs(int device) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) {
+    return Status::Ok();
+  }
+  auto* orders = new Orders;  // never deleted: launches of any thread read it
+  const Status status = Probe(device, orders);
+  known[device].store(orders, std::memory_order_release);
+  return status;
+}
+
+bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8_t* slots) {
+  const auto* size = std::find(std::begin(kSizes), std::end(kSizes), cluster_ctas);
+  if (size == std::end(kSizes) || device < 0 || device >= kMaxDevices) return false;
+  const Orders* orders = known[device].load(std::memory_order_acquire);
+  if (!orders) return false;
+  const Order& order = orders->of_size[size - kSizes];
+  if (clusters > static_cast<int>(order.size())) return false;
+  const int along = clusters / height;  // of a launch's tiles
+  int k = 0;
+  for (int cluster : order) {
+    if (cluster >= clusters) continue;
+    slots[cluster] = static_cast<uint8_t>(k < height * along ? k / along + k % along * height : k);
+    ++k;
+  }
+  return true;
+}
+
+}  // namespace bwgemm::sm90
