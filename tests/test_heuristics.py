@@ -57,7 +57,7 @@ def test_whole_waves_on_sm90_get_the_largest_tile(shape: tuple) -> None:
     [
         ((8192, 28672, 4096), "128x192x64_2x1_pingpong"),  # the power limit
         ((1152, 1536, 8192), "128x128x64_1x2_pingpong"),  # 9 rows of 128 are not whole clusters
-        ((1152, 4096, 4096), "64x192x64_2x1_pingpong"),  # three waves, the last one full
+        ((1152, 4096, 4096), "64x192x64_1x1_pingpong"),  # three waves, the last one full
     ],
 )
 def test_other_large_problems_on_sm90(shape: tuple, tile: str) -> None:
@@ -76,13 +76,15 @@ def test_few_short_rows_on_sm90_get_a_small_tile() -> None:
 @pytest.mark.parametrize(
     ("shape", "tile", "order"),
     [
-        ((8192, 8192, 8192), "128x256x64_2x1_cooperative", ("n", 8)),
+        ((8192, 8192, 8192), "128x256x64_2x1_cooperative", ("n", 16)),
+        ((8192, 8192, 8192), "128x192x64_2x1_pingpong", ("n", 8)),
         ((512, 28672, 4096), "128x128x64_2x1_pingpong", ("n", 8)),  # in effect 2
         ((8192, 4096, 4096), "128x128x64_1x2_pingpong", ("m", 8)),
         ((8192, 1024, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 4)),
         ((10240, 4608, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 2)),  # 80 x 18, 11 waves
         ((512, 28672, 4096), "128x256x64_2x1_cooperative_streamk", ("heuristic", 1)),
-        ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("heuristic", 1)),  # all of it is in L2
+        ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("n", 4)),  # one wave
+        ((2048, 2048, 2048), "64x128x64_1x1_pingpong", ("m", 8)),  # the wider operand is shared
         ((64, 32768, 8192), "64x64x64_1x1_clusterk_swap", ("heuristic", 1)),  # has one order
     ],
 )
@@ -98,7 +100,8 @@ def test_ctas_without_a_tile_cost_once_the_gpu_is_full() -> None:
         return costs.evaluate(clusters_of_two, GemmDims(m, n, 8192), SM90, *data_parallel).cycles
 
     assert cycles(9 * 128, 24 * 128) > 1.04 * cycles(10 * 128, 24 * 128)
-    assert cycles(5 * 128, 20 * 128) == cycles(6 * 128, 20 * 128)
+    # Half of the GPU: the same but for the memory that two more rows of tiles take.
+    assert cycles(5 * 128, 20 * 128) == pytest.approx(cycles(6 * 128, 20 * 128), rel=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 28672, 4096), (2048, 8192, 8192)])
@@ -134,7 +137,7 @@ def test_batches_count_as_tiles() -> None:
 
 @pytest.mark.parametrize(
     ("target", "rows", "columns"),
-    [(SM90, 1, 16), (SM90, 16, 16), (SM90, 32, 32), (SM100, 1, 16), (SM100, 16, 16)],
+    [(SM90, 1, 16), (SM90, 16, 16), (SM90, 64, 64), (SM100, 1, 16), (SM100, 16, 16)],
 )
 def test_few_rows_get_swapped_operands(target: Target, rows: int, columns: int) -> None:
     got = chosen(rows, 6144, 4096, target).kernel

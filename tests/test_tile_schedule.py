@@ -282,7 +282,7 @@ def launched(k: KernelInfo, m: int, n: int, sms: int, raster: str, swizzle: int)
     ("tile", "sizes", "sms", "raster", "swizzle"),
     [
         ((64, 128, 1, False), (150, 600), 3, "n", 2),
-        ((64, 16, 2, True), (20, 704), 8, "m", 1),
+        ((64, 16, 1, True), (20, 704), 8, "m", 1),
         ((128, 128, 2, False), (300, 504), 4, "heuristic", 1),
         ((128, 128, 2, False), (700, 400), 6, "n", 4),
     ],

@@ -137,7 +137,7 @@ def test_cache_then_packaged_table(
         assert explained(512, 512, 512).swizzle == 16
     # Kernels for another GPU than this process's are not chosen from its cache.
     with bw.config.target("sm90", 66):
-        assert bw.explain(array(512, 512), array(512, 512)).swizzle == 1
+        assert "tun" not in bw.explain(array(512, 512), array(512, 512)).reason
 
 
 def test_a_cache_file_of_another_gpu_or_a_broken_one_is_ignored(gpu: None, tmp_path: Path) -> None:
