@@ -70,13 +70,13 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.8989,
-    l2_bytes=46.6,
-    l2_port=79.26,
-    sharpness=4.114,
-    epilogue_bytes=29.63,
-    launch_cycles=4403,
-    reduce_us=1.164,
+    efficiency=0.8768,
+    l2_bytes=68.33,
+    l2_port=91.63,
+    sharpness=3.819,
+    epilogue_bytes=41.96,
+    launch_cycles=4749,
+    reduce_us=1.072,
 )
 
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <vector>
@@ -15,11 +17,12 @@ namespace bwgemm::sm90 {
 namespace {
 
 constexpr int kMaxDevices = 64, kMaxSms = kMaxPlacedClusters;
-constexpr int kSizes[] = {1, 2, 4};  // CTAs of the clusters whose launch order is learnt
-// Launches: clusters as large as they can be, which show what lies in one GPC, then some of each of
-// kSizes, of which two in a row have to agree.
-constexpr int kGroupLaunches = 16, kOrderLaunches = 4;
-constexpr int kLaunches = kGroupLaunches + kOrderLaunches * 3;
+constexpr int kSizes[] = {1, 2};  // CTAs of the clusters whose launch order is learnt
+// Launches: clusters of several sizes up to the largest, which show what lies in one GPC, then some
+// of each of kSizes, of which kVotes have to agree: others ran beside something else.
+constexpr int kGroupLaunches = 18, kOrderLaunches = 9, kVotes = 4;
+constexpr int kAttempts = 8;
+constexpr int kLaunches = kGroupLaunches + kOrderLaunches * 2;
 constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiprocessor
 constexpr int kGpcCtas = 16;  // multiprocessors of most GPCs, CTAs of the largest clusters
 
@@ -44,7 +47,7 @@ __global__ void ProbeKernel(int launch) {
 // The clusters of a launch that fills the GPU, those of a GPC one after the other. Empty: unknown.
 using Order = std::vector<uint8_t>;
 struct Orders {
-  Order of_size[3];
+  Order of_size[2];
 };
 std::array<std::atomic<const Orders*>, kMaxDevices> known{};
 
@@ -105,6 +108,13 @@ class CaptureScope {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+struct Stream {
+  cudaStream_t handle = nullptr;
+  ~Stream() {
+    if (handle) (void)cudaStreamDestroy(handle);
+  }
+};
+
 Status Probe(int device, Orders* orders) {
   int sms = 0;
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
@@ -121,25 +131,22 @@ Status Probe(int device, Orders* orders) {
   config.dynamicSmemBytes = kProbeShared;
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxPotentialClusterSize(&largest, kernel, &config));
   largest = std::min(largest, kGpcCtas);
-  cudaStream_t stream;
-  BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  Stream stream;
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
   std::vector<Launched> launches;
-  for (int i = 0; i < kGroupLaunches; ++i) launches.push_back({i % 2 ? largest : largest / 2, 0});
+  for (int i = 0; i < kGroupLaunches; ++i) {
+    const int sizes[] = {largest, std::max(largest / 2, 1), std::min(largest, 6)};
+    launches.push_back({sizes[i % 3], 0});
+  }
   for (int size : kSizes) launches.insert(launches.end(), kOrderLaunches, {size, 0});
-  Status status = Status::Ok();
-  for (size_t i = 0; i < launches.size() && status.ok(); ++i) {
-    launches[i].size = std::max(launches[i].size, 1);
+  for (size_t i = 0; i < launches.size(); ++i) {
     launches[i].ctas = sms / launches[i].size * launches[i].size;
-    status = Launch(static_cast<int>(i), launches[i], stream);
+    BWGEMM_RETURN_IF_ERROR(Launch(static_cast<int>(i), launches[i], stream.handle));
   }
   static int sm_of[kLaunches][kMaxSms];  // ProbeGpcs lets one thread in
-  if (status.ok()) {
-    status = BWGEMM_CUDA_STATUS(
-        cudaMemcpyFromSymbolAsync(sm_of, probed, sizeof(sm_of), 0, cudaMemcpyDeviceToHost, stream));
-  }
-  if (status.ok()) status = BWGEMM_CUDA_STATUS(cudaStreamSynchronize(stream));
-  (void)cudaStreamDestroy(stream);
-  BWGEMM_RETURN_IF_ERROR(status);
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaMemcpyFromSymbolAsync(sm_of, probed, sizeof(sm_of), 0,
+                                                        cudaMemcpyDeviceToHost, stream.handle));
+  BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.handle));
 
   Gpcs gpcs;
   for (size_t i = 0; i < launches.size(); ++i) {
@@ -148,18 +155,17 @@ Status Probe(int device, Orders* orders) {
       gpcs.Join(sm_of[i][cta], sm_of[i][cta / launches[i].size * launches[i].size]);
     }
   }
-  for (int s = 0; s < 3; ++s) {
-    std::vector<int> last;
-    for (int i = 0; i < kOrderLaunches && orders->of_size[s].empty(); ++i) {
+  for (int s = 0; s < 2; ++s) {
+    std::map<std::vector<int>, int> votes;
+    for (int i = 0; i < kOrderLaunches; ++i) {
       const int launch = kGroupLaunches + s * kOrderLaunches + i;
       std::vector<int> gpc_of_cluster;
       for (int cta = 0; cta < launches[launch].ctas; cta += kSizes[s]) {
         gpc_of_cluster.push_back(gpcs.Of(sm_of[launch][cta]));
       }
-      if (gpc_of_cluster == last) {
+      if (++votes[gpc_of_cluster] == kVotes) {
         orders->of_size[s] = ByGpc(gpc_of_cluster, kGpcCtas / kSizes[s]);
       }
-      last = std::move(gpc_of_cluster);
     }
   }
   return Status::Ok();
@@ -173,10 +179,16 @@ Status ProbeGpcs(int device) {
   if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) {
     return Status::Ok();
   }
-  auto* orders = new Orders;  // never deleted: launches of any thread read it
-  const Status status = Probe(device, orders);
-  known[device].store(orders, std::memory_order_release);
-  return status;
+  static std::array<int, kMaxDevices> attempts{};
+  auto orders = std::make_unique<Orders>();
+  BWGEMM_RETURN_IF_ERROR(Probe(device, orders.get()));
+  bool complete = true;
+  for (const Order& order : orders->of_size) complete = complete && !order.empty();
+  if (complete || ++attempts[device] == kAttempts) {
+    // Never deleted: launches of any thread read it.
+    known[device].store(orders.release(), std::memory_order_release);
+  }
+  return Status::Ok();
 }
 
 bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8_t* slots) {

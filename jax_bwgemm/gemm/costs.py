@@ -42,8 +42,8 @@ COSTS = {
     ("sm90", "pingpong", 128, 192, 2, False): Cost(0.924, 752, 3740, 1.15),
     ("sm90", "pingpong", 128, 128, 2, False): Cost(0.899, 571, 3085, 0.96),
     ("sm90", "pingpong", 128, 128, 1, False): Cost(0.910, 364, 4625, 1.06),
-    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.812, 200, 4739, 1.10),
-    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.826, 558, 2092, 0.96),
+    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.812, 900, 4400, 1.08),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.826, 558, 2600, 0.96),
     ("sm90", "pingpong", 64, 192, 1, False): Cost(0.894, 1200, 3507, 0.99),
     ("sm90", "pingpong", 64, 128, 2, False): Cost(0.814, 605, 3094, 1.05),
     ("sm90", "pingpong", 64, 128, 1, False): Cost(0.868, 2300, 3000, 1.05),
@@ -66,8 +66,8 @@ UNKNOWN_COST = Cost(0.5, 500, 4500, 0.9)
 # Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
-# Computing, memory and L2 overlap, not perfectly where they take about equally long: the exponent of
-# the norm that adds them. Infinity would be their maximum.
+# Computing, memory and L2 overlap, not perfectly where they take about equally long: the exponent
+# of the norm that adds them. Infinity would be their maximum.
 OVERLAP = 5
 
 # What all multiprocessors together take from L2, bytes per cycle; a multicast counts once. H200:

@@ -33,10 +33,8 @@ PAD_MIN_SIZE = 512
 # Swizzle: bands of this many clusters keep operands in L2. The plain SM90 kernels run theirs along
 # the dimension in which the CTAs of a cluster share an operand; without a cluster, so that those of
 # a GPC share the wider operand (64 x 128 tiles on an H200: up to a third; cc/sm90/gpc.h). One wave:
-# up to 11 % (384 x 2048 x 7168), seldom a loss. 16 for the widest tiles, whose GPCs then read 2 x 4
-# tiles instead of 1 x 8: 1.2 % of 17 products of thousands.
+# up to 11 % (384 x 2048 x 7168), seldom a loss. Bands of 16 were no better than of 8.
 BAND = 8
-BAND_OF_WIDEST = 16  # 256 columns
 BAND_OF_ONE_WAVE = 4
 # CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
 # and the operands are larger than what L2 holds anyway.
@@ -191,7 +189,7 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
             along = "m" if kernel.tile_n > kernel.tile_m else "n"
         if candidate.waves == 1:
             return along, BAND_OF_ONE_WAVE
-        return along, BAND_OF_WIDEST if kernel.tile_n >= 256 else BAND
+        return along, BAND
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
