@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "common/cuda_status.h"
@@ -115,7 +115,15 @@ struct Stream {
   }
 };
 
-Status Probe(int device, Orders* orders) {
+// All launches so far.
+struct Learnt {
+  int sms = 0;
+  int attempts = 0;
+  Gpcs gpcs;
+  std::map<std::vector<int>, int> votes[2];  // first multiprocessor of each cluster -> launches
+};
+
+Status Probe(int device, Learnt* learnt) {
   int sms = 0;
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
   if (sms > kMaxSms) return Status::Ok();
@@ -148,46 +156,90 @@ Status Probe(int device, Orders* orders) {
                                                         cudaMemcpyDeviceToHost, stream.handle));
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.handle));
 
-  Gpcs gpcs;
   for (size_t i = 0; i < launches.size(); ++i) {
     for (int cta = 0; cta < launches[i].ctas; ++cta) {
-      if (sm_of[i][cta] < 0 || sm_of[i][cta] >= kMaxSms) return Status::Ok();
-      gpcs.Join(sm_of[i][cta], sm_of[i][cta / launches[i].size * launches[i].size]);
+      if (sm_of[i][cta] < 0 || sm_of[i][cta] >= sms) return Status::Ok();
+    }
+  }
+  learnt->sms = sms;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    for (int cta = 0; cta < launches[i].ctas; ++cta) {
+      learnt->gpcs.Join(sm_of[i][cta], sm_of[i][cta / launches[i].size * launches[i].size]);
     }
   }
   for (int s = 0; s < 2; ++s) {
-    std::map<std::vector<int>, int> votes;
     for (int i = 0; i < kOrderLaunches; ++i) {
       const int launch = kGroupLaunches + s * kOrderLaunches + i;
-      std::vector<int> gpc_of_cluster;
+      std::vector<int> first_sms;
       for (int cta = 0; cta < launches[launch].ctas; cta += kSizes[s]) {
-        gpc_of_cluster.push_back(gpcs.Of(sm_of[launch][cta]));
+        first_sms.push_back(sm_of[launch][cta]);
       }
-      if (++votes[gpc_of_cluster] == kVotes) {
-        orders->of_size[s] = ByGpc(gpc_of_cluster, kGpcCtas / kSizes[s]);
-      }
+      ++learnt->votes[s][first_sms];
     }
   }
   return Status::Ok();
+}
+
+// The launch order that has the votes, as GPCs; empty if none has.
+std::vector<int> Voted(const Learnt& learnt, int s) {
+  std::map<std::vector<int>, int> votes;  // launches may differ in the multiprocessors of a GPC
+  for (const auto& [first_sms, count] : learnt.votes[s]) {
+    std::vector<int> gpc_of_cluster;
+    for (int sm : first_sms) gpc_of_cluster.push_back(learnt.gpcs.Of(sm));
+    if ((votes[gpc_of_cluster] += count) >= kVotes) return gpc_of_cluster;
+  }
+  return {};
+}
+
+// What to expect on a GPU too busy to tell: on the H200 that this was seen on, a cluster for each
+// GPC in turn, first those of two multiprocessors, as long as there is room.
+std::vector<int> Expected(const Learnt& learnt, int size) {
+  std::vector<std::pair<int, int>> room;  // GPC, clusters that it can take
+  for (const bool pairs : {true, false}) {
+    std::map<int, int> sms_of;
+    for (int sm = 0; sm < learnt.sms; ++sm) ++sms_of[learnt.gpcs.Of(sm)];
+    for (int sm = 0; sm < learnt.sms; ++sm) {
+      const auto gpc = sms_of.find(learnt.gpcs.Of(sm));
+      if (gpc == sms_of.end() || (gpc->second <= 2) != pairs) continue;
+      room.emplace_back(gpc->first, gpc->second / size);
+      sms_of.erase(gpc);
+    }
+  }
+  std::vector<int> gpc_of_cluster;
+  for (bool any = true; any;) {
+    any = false;
+    for (auto& [gpc, left] : room) {
+      if (left == 0) continue;
+      gpc_of_cluster.push_back(gpc);
+      any = --left > 0 || any;
+    }
+  }
+  return gpc_of_cluster;
 }
 
 }  // namespace
 
 Status ProbeGpcs(int device) {
   static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) {
+  static std::array<Learnt, kMaxDevices> all;
+  static std::array<std::atomic<bool>, kMaxDevices> done{};
+  if (device < 0 || device >= kMaxDevices || done[device].load(std::memory_order_acquire)) {
     return Status::Ok();
   }
-  static std::array<int, kMaxDevices> attempts{};
-  auto orders = std::make_unique<Orders>();
-  BWGEMM_RETURN_IF_ERROR(Probe(device, orders.get()));
-  bool complete = true;
-  for (const Order& order : orders->of_size) complete = complete && !order.empty();
-  if (complete || ++attempts[device] == kAttempts) {
-    // Never deleted: launches of any thread read it.
-    known[device].store(orders.release(), std::memory_order_release);
+  const std::lock_guard<std::mutex> lock(mutex);
+  Learnt& learnt = all[device];
+  if (done[device].load(std::memory_order_relaxed)) return Status::Ok();
+  BWGEMM_RETURN_IF_ERROR(Probe(device, &learnt));
+  auto* orders = new Orders;  // never deleted: launches of any thread read it
+  bool voted = true;
+  for (int s = 0; s < 2 && learnt.sms > 0; ++s) {
+    std::vector<int> gpc_of_cluster = Voted(learnt, s);
+    voted = voted && !gpc_of_cluster.empty();
+    if (gpc_of_cluster.empty()) gpc_of_cluster = Expected(learnt, kSizes[s]);
+    orders->of_size[s] = ByGpc(gpc_of_cluster, kGpcCtas / kSizes[s]);
   }
+  known[device].store(orders, std::memory_order_release);
+  done[device].store(voted || ++learnt.attempts == kAttempts, std::memory_order_release);
   return Status::Ok();
 }
 

@@ -137,7 +137,7 @@ struct Params {
   int32_t* counter;  // by this, of tiles given out beyond them; null: all in turn
   bool placed;       // cluster i begins with tile slots[i] instead of i
   uint8_t slots[bwgemm::sm90::kMaxPlacedClusters];
-  void* d_data;      // rows: for tiles that end inside the result
+  void* d_data;  // rows: for tiles that end inside the result
   int32_t m, n;
   uint64_t p_cache_hint;  // L2 eviction priority of P
 };
