@@ -15,8 +15,8 @@ namespace bwgemm::sm90 {
 
 constexpr int kMaxPlacedClusters = 144;
 
-// Launches small kernels and waits for them, until it has learnt enough of the device, which must
-// be current, or tried a few times. May run while a stream is captured.
+// Launches small kernels and waits for them, the first time on each device, which must be current.
+// May run while a stream is captured.
 Status ProbeGpcs(int device);
 
 // slots[i]: which of `clusters` tiles, in bands `height` tiles high, cluster i of a launch should
