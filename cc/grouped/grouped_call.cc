@@ -172,7 +172,6 @@ Status RunGrouped(const GroupedCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &props));
   BWGEMM_RETURN_IF_ERROR(CheckArch(entry->info.name, entry->info.arch, device, props));
   GroupedProblem problem;
-  problem.device = device;
   problem.sm_count = props.sm_count;
   BWGEMM_RETURN_IF_ERROR(
       WithContext(MakeProblem(call, entry->info, &problem), entry->info, problem));

@@ -34,7 +34,6 @@ struct GroupedProblem {
   bool lhs_batched = false, rhs_batched = false, sizes_batched = false, offset_batched = false;
   Order order = Order::kHeuristic;
   int32_t swizzle = 1;  // row tiles per band; 1 = none
-  int32_t device = 0;
   int32_t sm_count = 0;
 
   std::string ToString() const {

@@ -77,6 +77,7 @@ L2_BYTES_PER_CYCLE = {"sm90": 8190, "sm100": 12700}
 # CTAs that form no cluster but neighbouring tiles in a GPC, whose path to L2 merges their requests
 # (cc/sm90/gpc.h), take so much of what they load. Fitted; with clusters it made no difference.
 GPC_SHARE = {"sm90": 0.48, "sm100": 1.0}
+GPC_SHARE_LATER = 0.7  # after the first wave, as the CTAs drift apart
 
 # Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
 REDUCTION_CYCLES = 2198
@@ -87,7 +88,7 @@ REDUCTION_BYTES_PER_CYCLE = 3391
 # launch.
 STREAM_K_CYCLES = 6000
 STREAM_K_BYTES_PER_CYCLE = 60
-STREAM_K_MARGIN = 1.06
+STREAM_K_MARGIN = 1.04
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
@@ -200,9 +201,10 @@ def evaluate(
     shared = kernel.tile_m / kernel.cluster_n + kernel.tile_n / clusters_m
     loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
     # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, as
-    # happens (36 instead of 32 us for 256 x 512 x 65536 in 64 x 128 tiles), too few are left to share.
+    # happens (36 instead of 32 us for 256 x 512 x 65536 in 64 x 128 tiles), few are left to share.
     if kernel.cluster_m * kernel.cluster_n == 1 and min(tiles_m, tiles_n) > 2 and splits == 1:
-        loads *= GPC_SHARE[kernel.arch]
+        first = GPC_SHARE[kernel.arch]
+        loads *= first if waves == 1 else max(first, GPC_SHARE_LATER)
     limits = (busy, streaming, loads / L2_BYTES_PER_CYCLE[kernel.arch])
     cycles = _together(limits) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:

@@ -2,8 +2,7 @@
 //
 // Tiles differ in cost (a group's last tile is narrow, contract's groups differ in length), so
 // clusters take the next number from a counter in global memory whenever they are ready for one.
-// Rank 0 asks and tells its neighbour. Where there are many whole tiles most are given in turn
-// first: then clusters of a GPC, which begin with neighbours, go on with neighbours.
+// Rank 0 asks and tells its neighbour.
 #pragma once
 
 #include "cute/arch/cluster_sm90.hpp"
@@ -26,19 +25,14 @@ struct TileClaims {
   RingState<kMail> state{};
 
   __device__ __forceinline__ int Clusters() const { return gridDim.x / C::kCluster; }
-  __device__ __forceinline__ int First() const {
-    const int cluster = blockIdx.x / C::kCluster;
-    return params.placed ? params.slots[cluster] : cluster;
-  }
+  __device__ __forceinline__ int First() const { return blockIdx.x / C::kCluster; }
 
   __device__ __forceinline__ int Next(int previous) {
-    if (params.counter == nullptr || previous + Clusters() < params.in_turn) {
-      return previous + Clusters();
-    }
+    if (params.counter == nullptr) return previous + Clusters();
     const bool lane0 = threadIdx.x % 32 == 0;
     int next = 0;
     if (cta_rank == 0) {
-      if (lane0) next = params.in_turn + atomicAdd(params.counter, 1);
+      if (lane0) next = Clusters() + atomicAdd(params.counter, 1);
       next = __shfl_sync(0xffffffffu, next, 0);
     }
     if constexpr (C::kCluster == 2) {

@@ -21,7 +21,6 @@
 #include "gemm/cutlass_type.h"
 #include "grouped/schedule.h"
 #include "sm90/cta.h"
-#include "sm90/gpc.h"
 #include "sm90/mma_types.h"
 
 namespace bwgemm::grouped::sm90 {
@@ -133,11 +132,8 @@ struct Params {
   int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
   int32_t q_batch, q_expert;  // likewise Q and D
   int32_t d_batch, d_expert;
-  int32_t in_turn;   // tiles that are given in turn, a multiple of the clusters; then
-  int32_t* counter;  // by this, of tiles given out beyond them; null: all in turn
-  bool placed;       // cluster i begins with tile slots[i] instead of i
-  uint8_t slots[bwgemm::sm90::kMaxPlacedClusters];
-  void* d_data;  // rows: for tiles that end inside the result
+  int32_t* counter;  // tiles given out beyond each cluster's first; null: in turn
+  void* d_data;      // rows: for tiles that end inside the result
   int32_t m, n;
   uint64_t p_cache_hint;  // L2 eviction priority of P
 };

@@ -75,24 +75,12 @@ struct Launcher {
     return Status::Ok();
   }
 
-  // Tiles to give in turn: rounds of whole ones, which there are at least, but for the last few.
-  static int InTurn(const ScheduleParams& s, int clusters) {
-    constexpr int kLastRounds = 2;
-    if (C::kContract || s.vertical) return clusters;
-    const int64_t rows = int64_t{s.batch} * std::max(s.m / s.row_tile - s.groups, 0);
-    const int64_t rounds = rows * s.col_tiles / clusters - kLastRounds;
-    return static_cast<int>(std::max<int64_t>(rounds, 1)) * clusters;
-  }
-
   static constexpr uint64_t kEvictFirst =
       static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
 
   static Status Prepare(int device) {
     static OncePerDevice once;
-    return once.Run(device, [device] {
-      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), C::kSharedBytes));
-      return bwgemm::sm90::ProbeGpcs(device);
-    });
+    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
   }
 
   static Status Launch(const GroupedProblem& p, void* workspace, cudaStream_t stream) {
@@ -111,10 +99,6 @@ struct Launcher {
       BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetLastError());
     }
 
-    params.in_turn = InTurn(s, clusters);
-    params.placed = params.in_turn > clusters &&
-                    bwgemm::sm90::PlaceClusters(p.device, C::kCluster, clusters,
-                                                std::min(s.swizzle, clusters), params.slots);
     params.stages = bwgemm::sm90::StagesFor(params.p_cache_hint == kEvictFirst ? C::kPBytes : 0,
                                             clusters * C::kCluster, C::kStages);
 
