@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 # (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
-# H200, bf16, 90 shapes from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the best,
+# H200, bf16, 98 shapes from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the best,
 # then adjusted by hand where the second choice was the better one. sm100: never measured; it only
 # has to rank the tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile; few
 # rows: swapped operands).
@@ -71,7 +71,7 @@ BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 OVERLAP = 5
 
 # What all multiprocessors together take from L2, bytes per cycle; a multicast counts once. H200:
-# fitted; B200: assumed to grow with the multiprocessors and to be twice as wide.
+# fitted; B200: a guess.
 L2_BYTES_PER_CYCLE = {"sm90": 8190, "sm100": 12700}
 
 # CTAs that form no cluster but neighbouring tiles in a GPC, whose path to L2 merges their requests
