@@ -26,9 +26,9 @@ constexpr int kLineElements = kBlock;
 constexpr int kMostBoxRows = 80;
 
 // How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
-// K-major: rows x 64 k, a line of 128 bytes for each row; MN-major: rows x all k, a line for each k.
-// Boxes are as few as there can be of up to kMostBoxRows rows, in sixteens for the epilogue: mostly
-// of 64. A line of MN-major rows is as long as a swizzle: 64, 32 or 16 of them.
+// K-major: rows x 64 k, a line of 128 bytes for each row; MN-major: rows x all k, a line for each
+// k. Boxes are as few as there can be of up to kMostBoxRows rows, in sixteens for the epilogue:
+// mostly of 64. A line of MN-major rows is as long as a swizzle: 64, 32 or 16 of them.
 template <class In, bool kKMajor_, int kRows, int kTileK>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
