@@ -100,7 +100,7 @@ Status Probe(int device, Gpcs* gpcs, int* sms) {
   config.blockDim = dim3(1);
   config.dynamicSmemBytes = kProbeShared;
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxPotentialClusterSize(&largest, kernel, &config));
-  largest = std::min(largest, kGpcCtas);
+  largest = std::clamp(largest, 1, kGpcCtas);
   const int sizes[] = {largest, std::max(largest / 2, 1), std::min(largest, 6)};
   Stream stream;
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
