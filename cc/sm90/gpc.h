@@ -3,8 +3,8 @@
 // The multiprocessors of a GPC reach L2 through a unit that merges requests for the same lines when
 // they come close together. So clusters of one GPC should compute neighbouring tiles: it took 256 x
 // 512 x 65536 from 38 to 33 us on an H200, and 1 to 2 % off products of thousands. CUDA does not
-// tell which clusters these are. A probe asks, and what it learns is a hint: where the GPU puts
-// clusters may differ when it is busy, and results do not depend on it.
+// tell which clusters these are: what shares a GPC is probed, how a launch deals out its clusters
+// is assumed. Where that is wrong it costs time; results do not depend on it.
 #pragma once
 
 #include <cstdint>
