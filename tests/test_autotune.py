@@ -225,7 +225,10 @@ def test_the_fastest_is_kept_and_heavy_problems_come_first(gpu: None, clock: lis
         entry, best = got.get(measurement.problem), measurement.times_us[0][0]
         assert (entry.kernel, entry.raster_order) == (best.kernel.name, "m")
         assert (entry.us, entry.method) == (round(rule(best), 3), "cupti")
-        assert entry.heuristic_us >= entry.us
+        first = search_space.kernels_to_try(measurement.problem, table_for(SM90), SM90, 12)[0]
+        same = (first.kernel, first.raster_order, first.swizzle) == (
+            best.kernel, best.raster_order, best.swizzle)  # fmt: skip
+        assert entry.heuristic_us == entry.us if same else entry.heuristic_us > entry.us
         assert all(us >= entry.us for _, us in measurement.times_us)
     entries = [got.get(measurement.problem) for measurement in got.measurements]
     assert any(entry.heuristic_us > entry.us for entry in entries)
