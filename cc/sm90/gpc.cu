@@ -206,12 +206,21 @@ bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8
   if (!orders) return false;
   const Order& order = orders->of_size[size - kSizes];
   if (clusters > static_cast<int>(order.size())) return false;
-  const int along = clusters / height;  // of a launch's tiles
-  int k = 0;
+  // Along the band, then the next line of it; what is left over as it comes. No divisions: this is
+  // done on every launch.
+  const int length = clusters / height;  // of the band, as far as one launch fills it
+  int across = 0, along = 0, left_over = height * length;
   for (int cluster : order) {
     if (cluster >= clusters) continue;
-    slots[cluster] = static_cast<uint8_t>(k < height * along ? k / along + k % along * height : k);
-    ++k;
+    if (length == 0 || across == height) {
+      slots[cluster] = static_cast<uint8_t>(left_over++);
+      continue;
+    }
+    slots[cluster] = static_cast<uint8_t>(across + along * height);
+    if (++along == length) {
+      along = 0;
+      ++across;
+    }
   }
   return true;
 }
