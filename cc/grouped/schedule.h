@@ -28,7 +28,9 @@ struct ScheduleParams {
   int32_t swizzle;    // row tiles per band
   bool vertical;
   // rows: groups from this one on have their last, partly filled row tile computed after all other
-  // tiles. Short work at the end evens out what the multiprocessors finish with.
+  // tiles, of 32 neighbouring groups the longest first. Short work at the end, in falling order,
+  // evens out what the multiprocessors finish with (R. L. Graham, "Bounds on multiprocessing timing
+  // anomalies", 1969).
   int32_t defer_from = 0x7fffffff;
 };
 
@@ -85,7 +87,9 @@ class Scheduler {
     int32_t rows_before;   // of this batch element
     int32_t tiles_before;  // of all
     int32_t start, end;    // this lane's segment
-    int32_t tiles_end;     // row tiles up to and including this lane's segment, of all
+    int32_t first_tile;    // row tiles ahead of this lane's, of all
+    int32_t tiles_end;     // ahead of those that follow this lane's
+    int32_t tiles_after;   // ahead of the next step
   };
 
   __device__ Tile RowsTile(int32_t index) {
@@ -98,17 +102,17 @@ class Scheduler {
       row_index = index / p_.col_tiles;
     }
     if (row_index < step_.tiles_before) Jump(row_index);
-    while (row_index >= __shfl_sync(kAll, step_.tiles_end, 31)) {
+    while (row_index >= step_.tiles_after) {
       if (!Advance()) return None();
     }
-    const int owner = __ffs(__ballot_sync(kAll, row_index < step_.tiles_end)) - 1;
+    const bool mine = step_.first_tile <= row_index && row_index < step_.tiles_end;
+    const int owner = __ffs(__ballot_sync(kAll, mine)) - 1;
     const int32_t start = __shfl_sync(kAll, step_.start, owner);
     const int32_t end = __shfl_sync(kAll, step_.end, owner);
-    const int32_t tiles_end = __shfl_sync(kAll, step_.tiles_end, owner);
+    const int32_t before = __shfl_sync(kAll, step_.first_tile, owner);
+    const int32_t segment_tiles = __shfl_sync(kAll, step_.tiles_end, owner) - before;
     const int32_t batch = step_.index % steps_ / steps_per_batch_;
     const int32_t segment = (step_.index % steps_per_batch_) * 32 + owner;
-    const int32_t segment_tiles = TilesOf(start, end, segment, step_.index >= steps_);
-    const int32_t before = tiles_end - segment_tiles;
     int32_t row_tile = row_index - before;
     if (!p_.vertical) {
       BandOrder(index - before * p_.col_tiles, segment_tiles, p_.col_tiles, p_.swizzle, &row_tile,
@@ -167,9 +171,8 @@ class Scheduler {
   __device__ bool Advance() {
     if (step_.index + 1 >= steps_ * passes_) return false;
     const int32_t rows = __shfl_sync(kAll, step_.end, 31);
-    const int32_t tiles = __shfl_sync(kAll, step_.tiles_end, 31);
     const bool new_batch = (step_.index + 1) % steps_per_batch_ == 0;
-    Load(step_.index + 1, new_batch ? 0 : rows, tiles);
+    Load(step_.index + 1, new_batch ? 0 : rows, step_.tiles_after);
     return true;
   }
 
@@ -189,9 +192,24 @@ class Scheduler {
     step_.end =
         segment < p_.groups ? static_cast<int32_t>(min(end, static_cast<int64_t>(p_.m))) : p_.m;
     if (segment > p_.groups) step_.start = p_.m;
+    const bool deferred = index >= steps_;
     const int32_t tiles =
-        kKind == Kind::kRows ? TilesOf(step_.start, step_.end, segment, index >= steps_) : 0;
-    step_.tiles_end = tiles_before + static_cast<int32_t>(InclusiveSum(tiles));
+        kKind == Kind::kRows ? TilesOf(step_.start, step_.end, segment, deferred) : 0;
+    const int32_t sum = static_cast<int32_t>(InclusiveSum(tiles));
+    const int32_t rows = tiles != 0 ? (step_.end - step_.start) % p_.row_tile : 0;
+    step_.first_tile = tiles_before + (deferred ? LongerThan(rows) : sum - tiles);
+    step_.tiles_end = step_.first_tile + tiles;
+    step_.tiles_after = tiles_before + __shfl_sync(kAll, sum, 31);
+  }
+
+  // How many lanes have more rows than this one, or as many in a lane before it.
+  __device__ int32_t LongerThan(int32_t rows) const {
+    int32_t longer = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int32_t other = __shfl_sync(kAll, rows, lane);
+      longer += other > rows || (other == rows && lane < lane_);
+    }
+    return longer;
   }
 
   __device__ int64_t InclusiveSum(int64_t value) const {
@@ -212,7 +230,7 @@ class Scheduler {
         index_tiles_ = step_.tiles_before;
       }
     } while (Advance());
-    total_tiles_ = __shfl_sync(kAll, step_.tiles_end, 31);
+    total_tiles_ = step_.tiles_after;
   }
 
   // To a step at or before the one with that row tile.

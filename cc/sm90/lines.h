@@ -76,16 +76,25 @@ template <class Out, int kColumns, class Registers>
 __device__ __forceinline__ void WriteColumns(const Registers& registers, int first, uint8_t* lines,
                                              int thread) {
   const int lane = thread % 32, warp = thread / 32;
+  auto to = [&](int column) {
+    const int chunk = (warp * 2 + lane / 8 % 2) ^ (column % 8);
+    return lines + column * kLineBytes + chunk * 16;
+  };
+  constexpr int kPairs = kColumns / 16;
   CUTE_UNROLL
-  for (int j = 0; j < kColumns / 8; j += 2) {
-    const int line = (j + lane / 16) * 8 + lane % 8;
-    const int chunk = (warp * 2 + lane / 8 % 2) ^ (line % 8);
-    const int a = first + j * 4;
+  for (int j = 0; j < kPairs; ++j) {
+    const int a = first + j * 8;
     cute::SM90_U16x8_STSM_T::copy(
         Pack<Out>(registers(a), registers(a + 1)), Pack<Out>(registers(a + 2), registers(a + 3)),
         Pack<Out>(registers(a + 4), registers(a + 5)),
         Pack<Out>(registers(a + 6), registers(a + 7)),
-        *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16));
+        *reinterpret_cast<cute::uint128_t*>(to(j * 16 + lane / 16 * 8 + lane % 8)));
+  }
+  if constexpr (kColumns % 16 != 0) {  // the other half of the lanes' addresses is not used
+    const int a = first + kPairs * 8;
+    cute::SM90_U16x4_STSM_T::copy(Pack<Out>(registers(a), registers(a + 1)),
+                                  Pack<Out>(registers(a + 2), registers(a + 3)),
+                                  *reinterpret_cast<cute::uint128_t*>(to(kPairs * 16 + lane % 8)));
   }
 }
 

@@ -20,9 +20,8 @@ struct Mma {
   // One turn. kColumns: how many of the tile's columns to compute. ready(stage, left): called when
   // a block has arrived, with the number of blocks from it to the last.
   template <int kColumns, class Ring, class Ready>
-  __device__ __forceinline__ void Tile(int k_blocks, Ring& state, Turn<C>& turn,
-                                       typename C::template Accumulator<kColumns>& accumulator,
-                                       Ready&& ready) {
+  __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
+                                       int k_blocks, Ring& state, Turn<C>& turn, Ready&& ready) {
     using namespace cute;
     typename C::template TiledMma<kColumns> mma;
     auto slice = mma.get_slice(thread);

@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, ceil_div, round_up
+from jax_bwgemm.gemm.costs import (
+    BYTES_PER_CYCLE,
+    LONG_COOPERATIVE_PENALTY,
+    LONG_CYCLES,
+    MACS_PER_CYCLE,
+    ceil_div,
+    round_up,
+)
 from jax_bwgemm.gemm.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.runtime import GroupedKernelInfo
@@ -34,10 +41,10 @@ class GroupedCost(NamedTuple):
 
 # (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost.
 COSTS = {
-    ("sm90", 128, 256, 2, True, "cooperative"): GroupedCost(0.90, 2500, 0.85),
+    ("sm90", 128, 256, 2, True, "cooperative"): GroupedCost(0.91, 2500, 0.87),
+    ("sm90", 128, 192, 2, True, "pingpong"): GroupedCost(0.89, 300, 0.89),
+    ("sm90", 128, 192, 1, True, "pingpong"): GroupedCost(0.85, 300, 0.90),
     ("sm90", 128, 32, 1, True, "cooperative"): GroupedCost(0.30, 700, 0.94),
-    ("sm90", 128, 128, 2, True, "pingpong"): GroupedCost(0.80, 300, 0.90),
-    ("sm90", 128, 192, 2, True, "pingpong"): GroupedCost(0.89, 300, 0.86),
     ("sm90", 128, 256, 2, False, "cooperative"): GroupedCost(0.90, 2500, 0.85),
     ("sm90", 128, 192, 2, False, "pingpong"): GroupedCost(0.88, 300, 0.90),
     ("sm100", 256, 256, 2, False, "2sm"): GroupedCost(0.92, 800, 0.88),
@@ -49,6 +56,9 @@ COSTS = {
 # six problems of benchmarks/grouped_problems.py; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
+# A swapped tile is computed in no more than its rows need, rounded up to so many
+# (cc/grouped/*/config.h).
+ROW_STEP = {"sm90": 32, "sm100": 32}
 # Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
 LAUNCH_CYCLES = 6000
 # Tiles are counted in 32 bits on the device, with room to spare.
@@ -158,6 +168,10 @@ def evaluate(
         tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
         longest = macs
+        if kernel.swap_ab and row_tiles > 0:
+            step = min(ROW_STEP[kernel.arch], rows)
+            computed = sum(_computed_rows(s, step, known=spec.representative) for s in sizes)
+            macs *= min(1.0, computed / (row_tiles * rows))
     else:
         tiles = most_tiles(kernel, dims)
         depths = [max(kernel.tile_k, round(s)) for s in sizes]
@@ -165,11 +179,16 @@ def evaluate(
         longest = kernel.tile_m * kernel.tile_n * max(depths)
     concurrent = max(1, target.sm_count // sms)
     waves = max(1, ceil_div(max(1, round(tiles)), concurrent))
-    compute = max(waves * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
+    # SM90's clusters take tiles as they become ready for one, short ones last: parts of waves.
+    rounds = tiles / concurrent if kernel.arch == "sm90" else waves
+    compute = max(rounds * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
     traffic = _bytes(spec, dims, sizes)
     memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     limit = "compute" if compute >= memory else "memory"
-    return Candidate(kernel, tiles, waves, max(compute, memory) + LAUNCH_CYCLES, limit)
+    cycles = max(compute, memory) + LAUNCH_CYCLES
+    if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
+        cycles *= LONG_COOPERATIVE_PENALTY
+    return Candidate(kernel, tiles, waves, cycles, limit)
 
 
 def _paired(kernel: GroupedKernelInfo) -> bool:
@@ -211,6 +230,13 @@ def _row_tiles(size: float, tile: int, *, known: object) -> float:
     if known is not None or size <= tile / 2:
         return float(ceil_div(max(1, round(size)), tile))
     return max(1.0, size / tile + 0.5)
+
+
+def _computed_rows(size: float, step: int, *, known: object) -> float:
+    """Rows that a group is computed as; of an unknown size, half a step more than the mean."""
+    if size <= 0:
+        return 0.0
+    return float(round_up(round(size), step)) if known is not None else size + step / 2
 
 
 def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> float:

@@ -23,18 +23,20 @@ namespace bwgemm::sm90 {
 
 constexpr int kBlock = kMmaRows;  // also the 16-bit elements of one swizzle line
 constexpr int kLineElements = kBlock;
-constexpr int kMostBoxRows = 80;
+constexpr int kMostBoxRows = 104;
 
 // How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
 // K-major: rows x 64 k, a line of 128 bytes for each row; MN-major: rows x all k, a line for each
-// k. Boxes are as few as there can be of up to kMostBoxRows rows, in sixteens for the epilogue:
-// mostly of 64. A line of MN-major rows is as long as a swizzle: 64, 32 or 16 of them.
+// k. A line of MN-major rows is as long as a swizzle, 64, 32 or 16 of them. Other boxes have 64
+// rows, or, where that is no whole number of boxes, up to kMostBoxRows, in the swizzle's eights.
 template <class In, bool kKMajor_, int kRows, int kTileK>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
   static constexpr int kRowBoxes = [] {
-    int boxes = (kRows + kMostBoxRows - 1) / kMostBoxRows;
-    while (kRows % (16 * boxes) != 0) ++boxes;
+    constexpr int kStep = kKMajor ? 8 : kRows % 32 != 0 ? 16 : 32;
+    if (kRows % kLineElements == 0) return kRows / kLineElements;
+    int boxes = kKMajor ? (kRows + kMostBoxRows - 1) / kMostBoxRows : kRows / kStep;
+    while (kRows % (kStep * boxes) != 0) ++boxes;
     return boxes;
   }();
   static constexpr int kBoxRows = kRows / kRowBoxes;

@@ -35,7 +35,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       continue;
     }
     typename C::template Accumulator<C::kTileN> accumulator;
-    mma.template Tile<C::kTileN>(params.k_blocks, state, turn, accumulator, [](uint32_t, int) {});
+    mma.template Tile<C::kTileN>(accumulator, params.k_blocks, state, turn, [](uint32_t, int) {});
     epilogue.StoreTile(tiles.Current(), accumulator);
   }
   epilogue.Finish();

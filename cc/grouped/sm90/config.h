@@ -17,6 +17,8 @@
 // tiles are narrower.
 #pragma once
 
+#include <algorithm>
+
 #include "common/ring.h"
 #include "gemm/cutlass_type.h"
 #include "grouped/schedule.h"
@@ -72,9 +74,8 @@ struct Config {
   static constexpr int kQBytes = kTileN * kRowBytes;
   static constexpr int kStageBytes = kPBytes + kQBytes;
 
-  // What part-filled tiles may be computed as, beside kTileN.
-  static constexpr int kNarrow = kContract || kTileN <= 64 ? kTileN : 64;
-  static constexpr int kMiddle = kContract || kTileN <= 128 ? kNarrow : 128;
+  // Part-filled tiles are computed in multiples of this many columns.
+  static constexpr int kColumnStep = kContract ? kTileN : std::min(kTileN, 32);
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));

@@ -82,30 +82,38 @@ struct Epilogue {
   __device__ __forceinline__ void Transposed(const Accumulator<kColumns>& acc, int column, int row,
                                              int rows, int matrix) {
     CUTE_UNROLL
-    for (int chunk = 0; chunk < kColumns / C::kStoreRows; ++chunk) {
-      const int valid = min(rows - chunk * C::kStoreRows, C::kStoreRows);
-      if (valid <= 0) break;
-      CUTE_UNROLL
-      for (int block = 0; block < C::kOwnBlocks; ++block) {
-        const int first = (block * kColumns + chunk * C::kStoreRows) / 2;
-        if (thread == 0) cute::tma_store_wait<kWide ? 0 : 1>();
-        Sync();
-        if constexpr (kWide) {
-          bwgemm::sm90::WriteColumnsF32<C::kStoreRows>(acc, first, shared.store[consumer][0],
-                                                       shared.store[consumer][1], thread);
-        } else {
-          bwgemm::sm90::WriteColumns<Out, C::kStoreRows>(acc, first, shared.store[consumer][buffer],
-                                                         thread);
-        }
-        cute::tma_store_fence();
-        Sync();
-        CUTE_NO_UNROLL
-        for (int i = 0; i < kBlock / kChunk; ++i) {
-          Send(shared.store[consumer][kWide ? i : buffer], column + block * kBlock + i * kChunk,
-               row + chunk * C::kStoreRows, valid, matrix);
-        }
-        buffer ^= !kWide;
+    for (int line = 0; line < kColumns / C::kStoreRows * C::kStoreRows; line += C::kStoreRows) {
+      Lines<C::kStoreRows, kColumns>(acc, column, row, line, rows - line, matrix);
+    }
+    constexpr int kRest = kColumns % C::kStoreRows;
+    if constexpr (kRest != 0) {
+      Lines<kRest, kColumns>(acc, column, row, kColumns - kRest, rows - kColumns + kRest, matrix);
+    }
+  }
+
+  // kLines of the accumulator's columns, from `line` on, of which `valid` belong to the group.
+  template <int kLines, int kColumns>
+  __device__ __forceinline__ void Lines(const Accumulator<kColumns>& acc, int column, int row,
+                                        int line, int valid, int matrix) {
+    CUTE_UNROLL
+    for (int block = 0; block < C::kOwnBlocks; ++block) {
+      const int first = (block * kColumns + line) / 2;
+      if (thread == 0) cute::tma_store_wait<kWide ? 0 : 1>();
+      Sync();
+      if constexpr (kWide) {
+        bwgemm::sm90::WriteColumnsF32<kLines>(acc, first, shared.store[consumer][0],
+                                              shared.store[consumer][1], thread);
+      } else {
+        bwgemm::sm90::WriteColumns<Out, kLines>(acc, first, shared.store[consumer][buffer], thread);
       }
+      cute::tma_store_fence();
+      Sync();
+      CUTE_NO_UNROLL
+      for (int i = 0; i < kBlock / kChunk; ++i) {
+        Send(shared.store[consumer][kWide ? i : buffer], column + block * kBlock + i * kChunk,
+             row + line, min(valid, kLines), matrix);
+      }
+      buffer ^= !kWide;
     }
   }
 

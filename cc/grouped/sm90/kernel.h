@@ -74,6 +74,22 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   }
 }
 
+// A tile's main loop and epilogue, in the least width, of multiples of kColumnStep, that `columns`
+// fit.
+template <class C, int kWidth = C::kTileN, class... MainLoop>
+__device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile,
+                                        bwgemm::sm90::Mma<C>& mma, Epilogue<C>& epilogue,
+                                        MainLoop&... main_loop) {
+  if constexpr (kWidth > C::kColumnStep) {
+    if (columns <= kWidth - C::kColumnStep) {
+      return Compute<C, kWidth - C::kColumnStep>(columns, tile, mma, epilogue, main_loop...);
+    }
+  }
+  typename C::template Accumulator<kWidth> accumulator;
+  mma.template Tile<kWidth>(accumulator, main_loop...);
+  epilogue.template Tile<kWidth>(tile, accumulator);
+}
+
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t cta_rank) {
@@ -100,19 +116,9 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
         if (tail != 0 && left == 1) ZeroTail<C>(shared, stage, tail, consumer, thread);
       }
     };
-    auto compute = [&](auto columns) {
-      typename C::template Accumulator<columns> accumulator;
-      mma.template Tile<columns>(k_blocks, state, turn, accumulator, zero_tail);
-      epilogue.template Tile<columns>(tile, accumulator);
-    };
     // A group's last tile is computed no wider than its rows need.
-    if (C::kNarrow < C::kTileN && rows <= C::kNarrow) {
-      compute(cute::Int<C::kNarrow>{});
-    } else if (C::kNarrow < C::kMiddle && rows <= C::kMiddle) {
-      compute(cute::Int<C::kMiddle>{});
-    } else {
-      compute(cute::Int<C::kTileN>{});
-    }
+    Compute<C>(C::kContract ? C::kTileN : rows, tile, mma, epilogue, k_blocks, state, turn,
+               zero_tail);
   }
   epilogue.Finish();
 }
