@@ -70,13 +70,13 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.8768,
-    l2_bytes=68.33,
-    l2_port=91.63,
-    sharpness=3.819,
-    epilogue_bytes=41.96,
-    launch_cycles=4749,
-    reduce_us=1.072,
+    efficiency=0.8908,
+    l2_bytes=66.92,
+    l2_port=95.93,
+    sharpness=4.065,
+    epilogue_bytes=30.88,
+    launch_cycles=4528,
+    reduce_us=1.105,
 )
 
 

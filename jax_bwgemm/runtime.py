@@ -71,6 +71,11 @@ class KernelInfo:
         return self.schedule == "clusterk"
 
     @property
+    def splits_unevenly(self) -> bool:
+        """Whether parts of K may differ by a block (cc/gemm/sm90), so that any K has any number."""
+        return not self.stream_k and self.schedule in ("cooperative", "pingpong")
+
+    @property
     def splits_k(self) -> bool:
         """Whether K can be divided into parts: the kernel adds them, or has a twin for them."""
         return self.stream_k or self.has_f32

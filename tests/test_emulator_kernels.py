@@ -83,6 +83,17 @@ def test_split_k(kernel: KernelInfo, splits: int) -> None:
     assert_exact(out, expected(kernel, a, b), f"{splits} splits")
 
 
+# Parts of two blocks and of one; of one and of none.
+@pytest.mark.parametrize(("k", "splits"), [(456, 3), (72, 5)])
+@pytest.mark.parametrize(
+    "kernel", [k for k in one_per_tile("sm90") if k.splits_unevenly and k.has_f32], ids=_id
+)
+def test_split_k_in_uneven_parts(kernel: KernelInfo, k: int, splits: int) -> None:
+    a, b = operands(kernel, Problem(72, 136, k))
+    out = run_gemm(kernel, a, b, splits=splits)
+    assert_exact(out, expected(kernel, a, b), f"{splits} splits of {k}")
+
+
 @pytest.mark.parametrize(("batch_a", "batch_b"), [(1, 3), (3, 1)])
 def test_broadcast_operand(batch_a: int, batch_b: int) -> None:
     kernel = two_cta_kernel()

@@ -140,11 +140,13 @@ def test_tile_orders(kernel: KernelInfo) -> None:
 @pytest.mark.parametrize(
     "kernel", gpu_kernels(lambda k: k.splits_k and "_bf16_" in k.name and "_kn_" in k.name)
 )
-@pytest.mark.parametrize("splits", [2, 3, 16])
-def test_split_k(kernel: KernelInfo, splits: int) -> None:
+@pytest.mark.parametrize(("splits", "k"), [(2, 96), (3, 144), (16, 768), (5, 1000), (11, 568)])
+def test_split_k(kernel: KernelInfo, splits: int, k: int) -> None:
+    if k % (8 * splits) and not (kernel.splits_unevenly or kernel.stream_k):
+        pytest.skip("divides K into equal parts")
     rng = np.random.default_rng(splits)
-    a = small_integers(rng, (1, 200, 48 * splits), "bfloat16")
-    b = small_integers(rng, (1, 48 * splits, 264), "bfloat16")
+    a = small_integers(rng, (1, 200, k), "bfloat16")
+    b = small_integers(rng, (1, k, 264), "bfloat16")
     got = jax.jit(lambda x, y: gemm(x, y, spec_of(kernel, splits=splits)))(a, b)
     want = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
     assert_exact(got, want.astype(np.float32).astype(got.dtype), f"{kernel.name} /{splits}")

@@ -43,7 +43,6 @@ def test_a_tile_without_f32_output() -> None:
 @pytest.mark.parametrize(
     ("schedule", "splits", "asked"),
     [
-        ("cooperative", 3, "splits 3"),
         ("clusterk", 9, "splits 9 (clusters of 3 leave 3)"),
         ("clusterk", 11, "splits 11"),
     ],
@@ -55,6 +54,13 @@ def test_a_batch_and_a_k_that_does_not_divide(schedule: str, splits: int, asked:
     text = refusal(k, 64, 64, 80, 1, splits)
     assert f"K=80 is not a multiple of {8 * apart}: {asked}" in text
     assert "[B=1, M=64, N=64, K=80]" in text
+
+
+def test_a_batch_in_uneven_parts() -> None:
+    """Any K has any number of them, but a batch has none."""
+    k = kernel(schedule="cooperative", has_f32=True)
+    assert "a batch of 2 cannot be combined with splits 3" in refusal(k, 64, 64, 792, 2, 3)
+    assert runtime.emulated_workspace_bytes(k.name, 64, 64, 80, 1, 3, 132) >= 3 * 64 * 64 * 4
 
 
 def test_parts_that_no_memory_holds() -> None:

@@ -107,6 +107,12 @@ int64_t PartsApart(const KernelInfo& kernel, int64_t splits) {
   return splits / inside;
 }
 
+// Whether parts of K may differ in length by a block: the kernels of cc/gemm/sm90.
+bool SplitsUnevenly(const KernelInfo& kernel) {
+  return !kernel.stream_k &&
+         (kernel.schedule == Schedule::kCooperative || kernel.schedule == Schedule::kPingpong);
+}
+
 // Writes the options to the problem; the splits as far as the kernel itself adds the parts.
 Status SetOptions(const GemmOptions& options, const KernelInfo& kernel, GemmProblem* problem) {
   if (options.raster_order == "heuristic") {
@@ -167,7 +173,7 @@ Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t
     return Status::InvalidArgument("the parts of M=" + std::to_string(problem.m) + ", N=" +
                                    std::to_string(problem.n) + " do not fit in memory: " + asked());
   }
-  if (k % (splits * elements) != 0) {
+  if (!SplitsUnevenly(kernel) && k % (splits * elements) != 0) {
     return Status::InvalidArgument("K=" + std::to_string(k) + " is not a multiple of " +
                                    std::to_string(splits * elements) + ": " + asked());
   }
@@ -194,12 +200,17 @@ size_t PartialBytes(int64_t m, int64_t n, int64_t splits) {
 GemmProblem SplitProblem(const GemmProblem& whole, const KernelInfo& kernel, int64_t splits,
                          void* partials) {
   GemmProblem p = whole;
+  p.batch = static_cast<int32_t>(splits);
+  p.d = {partials, whole.n, static_cast<int64_t>(whole.m) * whole.n};
+  if (SplitsUnevenly(kernel)) {
+    p.parts_of_k = true;
+    p.a.batch_pitch = p.b.batch_pitch = 0;
+    return p;
+  }
   const int64_t chunk = whole.k / splits;
   p.k = static_cast<int32_t>(chunk);
-  p.batch = static_cast<int32_t>(splits);
   p.a.batch_pitch = kernel.lhs_major == LhsMajor::kK ? chunk : chunk * whole.a.pitch;
   p.b.batch_pitch = kernel.rhs_major == RhsMajor::kK ? chunk : chunk * whole.b.pitch;
-  p.d = {partials, whole.n, static_cast<int64_t>(whole.m) * whole.n};
   return p;
 }
 

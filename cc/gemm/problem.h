@@ -53,6 +53,9 @@ struct GemmProblem {
   int32_t splits = 1;  // parts of K that the kernel itself adds: stream-K, cluster-K
   int32_t device = 0;
   int32_t sm_count = 0;
+  // Plain SM90 kernels: whether the batch is parts of K, as equal as whole blocks can be, of
+  // operands without a batch.
+  bool parts_of_k = false;
 
   std::string ToString() const {
     return "[B=" + std::to_string(batch) + ", M=" + std::to_string(m) + ", N=" + std::to_string(n) +

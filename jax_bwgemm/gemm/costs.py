@@ -33,33 +33,33 @@ class Cost(NamedTuple):
 
 
 # (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
-# H200, bf16, 128 problems from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the
+# H200, bf16, 135 problems from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the
 # best. sm100: never measured; it only has to rank the tiles (large problems: the largest 2-CTA
 # tile; few tiles: the 1-CTA tile; few rows: swapped operands).
 COSTS = {
-    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.930, 2732, 1500, 0.81),
-    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.945, 712, 4947, 1.15),
-    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.892, 466, 3076, 1.00),
-    ("sm90", "cooperative", 128, 128, 1, False): Cost(0.917, 2240, 1617, 0.94),
-    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.838, 672, 3980, 1.09),
-    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.779, 200, 1500, 1.01),
-    ("sm90", "pingpong", 64, 192, 1, False): Cost(0.916, 1820, 1946, 0.96),
-    ("sm90", "pingpong", 64, 128, 2, False): Cost(0.841, 627, 2936, 1.05),
-    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.886, 1425, 3269, 1.05),
-    ("sm90", "pingpong", 64, 64, 2, False): Cost(0.838, 200, 4383, 1.02),
-    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.939, 1624, 2681, 1.15),
-    ("sm90", "cooperative", 128, 208, 2, True): Cost(0.920, 2036, 1500, 0.96),
-    ("sm90", "pingpong", 128, 160, 2, True): Cost(0.911, 1197, 3749, 1.04),
-    ("sm90", "pingpong", 128, 144, 2, True): Cost(0.940, 1835, 2510, 1.12),
-    ("sm90", "pingpong", 128, 112, 2, True): Cost(0.913, 1187, 1708, 0.78),
-    ("sm90", "pingpong", 128, 80, 2, True): Cost(0.990, 1090, 3523, 1.05),
-    ("sm90", "pingpong", 64, 208, 1, True): Cost(0.898, 1817, 1500, 1.15),
-    ("sm90", "pingpong", 64, 176, 1, True): Cost(0.877, 324, 4017, 0.85),
-    ("sm90", "pingpong", 64, 96, 1, True): Cost(0.720, 363, 3650, 1.04),
-    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.548, 1440, 1500, 1.07),
-    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.440, 2203, 1860, 1.01),
-    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.291, 3007, 4373, 1.10),
-    ("sm90", "pingpong", 256, 16, 1, True): Cost(0.315, 664, 1500, 1.15),
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.910, 2732, 1500, 0.81),
+    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.957, 418, 5500, 1.15),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.906, 276, 4021, 1.03),
+    ("sm90", "cooperative", 128, 128, 1, False): Cost(0.918, 1628, 2964, 1.03),
+    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.837, 200, 4903, 1.10),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.831, 580, 3918, 1.10),
+    ("sm90", "pingpong", 64, 192, 1, False): Cost(0.893, 607, 2740, 0.95),
+    ("sm90", "pingpong", 64, 128, 2, False): Cost(0.863, 918, 3135, 1.04),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.881, 887, 4095, 1.04),
+    ("sm90", "pingpong", 64, 64, 2, False): Cost(0.866, 614, 5500, 1.15),
+    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.958, 2670, 2904, 1.15),
+    ("sm90", "cooperative", 128, 208, 2, True): Cost(0.919, 2028, 1500, 0.98),
+    ("sm90", "pingpong", 128, 160, 2, True): Cost(0.902, 579, 3410, 1.03),
+    ("sm90", "pingpong", 128, 144, 2, True): Cost(0.918, 999, 3315, 1.03),
+    ("sm90", "pingpong", 128, 112, 2, True): Cost(0.911, 730, 3507, 0.98),
+    ("sm90", "pingpong", 128, 80, 2, True): Cost(0.990, 902, 3570, 1.02),
+    ("sm90", "pingpong", 64, 208, 1, True): Cost(0.893, 1311, 2236, 1.15),
+    ("sm90", "pingpong", 64, 176, 1, True): Cost(0.867, 200, 3883, 0.85),
+    ("sm90", "pingpong", 64, 96, 1, True): Cost(0.741, 515, 3572, 1.04),
+    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.592, 387, 3236, 1.05),
+    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.418, 448, 4019, 1.06),
+    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.291, 3007, 4097, 1.12),
+    ("sm90", "pingpong", 256, 16, 1, True): Cost(0.310, 1445, 1694, 1.15),
     ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
     ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
     ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
@@ -85,6 +85,13 @@ L2_BYTES_PER_CYCLE = {"sm90": 8190, "sm100": 12700}
 # (cc/sm90/gpc.h), take so much of what they load. Fitted; with clusters it made no difference.
 GPC_SHARE = {"sm90": 0.48, "sm100": 1.0}
 GPC_SHARE_LATER = 0.7  # after the first wave, as the CTAs drift apart
+
+# Rows that do not begin at sectors of L2 cost twice as much there, and are not merged: their 128
+# bytes lie in two lines (1000 x 1000 x 3000 on an H200 in 64 x 128 tiles: 22.5 us, in clusters of
+# two 15.8, where 11 were predicted without this; stream-K 1500 x 3000 x 3000: 88 instead of 46).
+SECTOR_ELEMENTS = 16
+UNALIGNED_SHARE = 2.0
+UNALIGNED_STREAM_K = 2.0
 
 # Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
 REDUCTION_CYCLES = 2198
@@ -205,23 +212,35 @@ def evaluate(
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
-    shared = kernel.tile_m / kernel.cluster_n + kernel.tile_n / clusters_m
-    loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
     # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, as
     # happens (36 instead of 32 us for 256 x 512 x 65536 in 64 x 128 tiles), few are left to share.
+    merged = 1.0
     if kernel.cluster_m * kernel.cluster_n == 1 and min(tiles_m, tiles_n) > 2 and splits == 1:
         first = GPC_SHARE[kernel.arch]
-        loads *= first if waves == 1 else max(first, GPC_SHARE_LATER)
+        merged = first if waves == 1 else max(first, GPC_SHARE_LATER)
+    p_share, q_share = (
+        merged if pitch % SECTOR_ELEMENTS == 0 else UNALIGNED_SHARE
+        for pitch in _pitches(kernel, dims)
+    )
+    shared = p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m
+    loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
     limits = (busy, streaming, loads / L2_BYTES_PER_CYCLE[kernel.arch])
     cycles = _together(limits) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY
     if kernel.stream_k:
-        return Candidate(
-            kernel, tiles_m, tiles_n, waves, cycles * STREAM_K_MARGIN, splits, decomposition
-        )
+        aligned = all(pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims))
+        cycles *= STREAM_K_MARGIN if aligned else UNALIGNED_STREAM_K
+        return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
     cycles += _sum_cycles(dims, splits)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _pitches(kernel: KernelInfo, dims: GemmDims) -> tuple[int, int]:
+    """Elements between rows in memory, of the operand on the MMA's M side and on its N side."""
+    lhs = dims.k if kernel.lhs_major == "k" else dims.m
+    rhs = dims.n if kernel.rhs_major == "n" else dims.k
+    return (rhs, lhs) if kernel.swap_ab else (lhs, rhs)
 
 
 def _together(limits: tuple[float, ...]) -> float:

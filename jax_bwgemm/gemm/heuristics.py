@@ -19,7 +19,7 @@ from jax_bwgemm.gemm.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
 
 # Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
-SPLITS = (2, 3, 4, 6, 7, 8, 12, 16, 32)
+SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)
 STREAM_K_MOST_SPLITS = 4  # added one after the other; more are faster in a kernel of their own
 MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
 MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
@@ -71,12 +71,14 @@ def padding_refusal(dims: GemmDims, padded: GemmDims) -> str | None:
     )
 
 
-def split_refusal(dims: GemmDims, splits: int, in_bytes: int) -> str | None:
+def split_refusal(dims: GemmDims, splits: int, in_bytes: int, *, evenly: bool) -> str | None:
     """Why a problem cannot be split into that many parts along K; None when it can."""
     if splits == 1:
         return None
     if dims.batch != 1:
         return f"a batch of {dims.batch} cannot be split along K"
+    if not evenly:
+        return None
     multiple = splits * 16 // in_bytes  # every part starts at a multiple of 16 bytes
     return f"K={dims.k} is not a multiple of {multiple}" if dims.k % multiple else None
 
@@ -91,7 +93,7 @@ def run_refusal(
         apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
         if apart > 1 and not kernel.has_f32:
             return "no kernel of this tile has the f32 output that parts of K are computed in"
-        return split_refusal(dims, apart, in_bytes)
+        return split_refusal(dims, apart, in_bytes, evenly=not kernel.splits_unevenly)
     if splits > 1 and decomposition in ("data_parallel", "stream_k"):
         return f"splits={splits} contradicts decomposition={decomposition!r}"
     return None

@@ -155,8 +155,10 @@ struct TileOrder {
 struct Params {
   CUtensorMap p, q, d;
   TileOrder order;
-  int32_t k_blocks;
-  int32_t stages;  // of the pipeline, at most kStages
+  int32_t k_blocks;      // of a tile
+  int32_t longer_parts;  // where the batch is parts of K: the first ones, which have a block more
+  int32_t part_blocks;   // between the beginnings of parts, but for the longer ones'; else 0
+  int32_t stages;        // of the pipeline, at most kStages
   int32_t p_rows, q_rows;
   uint32_t stage_bytes;
   bool p_batched, q_batched;

@@ -21,8 +21,8 @@ namespace bwgemm::sm90 {
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t rank) {
-  // Through a shuffle, which tells the compiler that a warp agrees: wgmma must not be in a
-  // divergent branch.
+  // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a divergent
+  // branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread};
@@ -30,12 +30,13 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   Turn<C> turn{shared, consumer};
   int next = 0;
   for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
+    const int k_blocks = __shfl_sync(0xffffffff, KBlocks(params, tiles.Current()), 0);
     if (C::kPingpong && next != consumer) {
-      state.Skip(params.k_blocks);
+      state.Skip(k_blocks);
       continue;
     }
     typename C::template Accumulator<C::kTileN> accumulator;
-    mma.template Tile<C::kTileN>(accumulator, params.k_blocks, state, turn, [](uint32_t, int) {});
+    mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
     epilogue.StoreTile(tiles.Current(), accumulator);
   }
   epilogue.Finish();

@@ -76,13 +76,16 @@ struct Launcher {
     BWGEMM_RETURN_IF_ERROR(Map<typename C::P>(first, params->p_rows, p, &params->p));
     BWGEMM_RETURN_IF_ERROR(Map<typename C::Q>(second, params->q_rows, p, &params->q));
     BWGEMM_RETURN_IF_ERROR(MapD(p, &params->d));
-    params->k_blocks = Tiles(p.k, C::kTileK);
+    const int k_blocks = Tiles(p.k, C::kTileK), parts = p.parts_of_k ? p.batch : 1;
+    params->k_blocks = k_blocks / parts;
+    params->longer_parts = k_blocks % parts;
+    params->part_blocks = p.parts_of_k ? params->k_blocks : 0;
     params->p_batched = first.batch_pitch != 0;
     params->q_batched = second.batch_pitch != 0;
 
     const int p_tiles = PTiles(p), q_tiles = QTiles(p);
-    const bool p_once = p.batch == 1 || params->p_batched;
-    const bool q_once = p.batch == 1 || params->q_batched;
+    const bool p_once = p.batch == 1 || p.parts_of_k || params->p_batched;
+    const bool q_once = p.batch == 1 || p.parts_of_k || params->q_batched;
     const bool p_streams = p_once && q_tiles <= C::kClusterN;
     const bool q_streams = q_once && p_tiles <= C::kClusterM;
     params->p_cache_hint = CacheHint(p_streams);

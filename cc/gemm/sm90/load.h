@@ -20,7 +20,8 @@ struct Loader {
   __device__ __forceinline__ void LoadTile(const Tile& tile) {
     const int p_matrix = params.p_batched ? tile.batch : 0;
     const int q_matrix = params.q_batched ? tile.batch : 0;
-    for (int block = 0; block < params.k_blocks; ++block) {
+    const int first = FirstKBlock(params, tile), end = first + KBlocks(params, tile);
+    for (int block = first; block < end; ++block) {
       const int k = block * C::kTileK;
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];

@@ -20,6 +20,14 @@ __device__ __forceinline__ uint32_t QRow(const Tile& tile) {
   return static_cast<uint32_t>(tile.q) * C::kTileN;
 }
 
+// Its blocks along K, and how many of its operands are ahead of them.
+__device__ __forceinline__ int KBlocks(const Params& params, const Tile& tile) {
+  return params.k_blocks + (tile.batch < params.longer_parts);
+}
+__device__ __forceinline__ int FirstKBlock(const Params& params, const Tile& tile) {
+  return tile.batch * params.part_blocks + min(tile.batch, params.longer_parts);
+}
+
 template <class C>
 class Tiles {
  public:
