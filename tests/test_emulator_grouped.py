@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,37 @@ def test_extents(kernel: GroupedKernelInfo) -> None:
     if kernel.kind == "contract":
         p = problem(kernel, deep, 136, 264, [deep - 70, 65, 5])
         check(kernel, p, "deep groups")
+
+
+@every_line
+def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
+    """A group's last tile is computed as wide as its rows need: around every multiple of 32."""
+    steps = range(32, row_tile(kernel) + 1, 32)
+    sizes = [size for step in steps for size in (step - 1, step, step + 1)]
+    p = problem(kernel, sum(sizes), 72, 72, sizes)
+    with emulator.configure(sm_count=2):
+        check(kernel, p, "widths")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [k for k in one_per_line() if (k.arch, k.kind) == ("sm90", "rows") and row_tile(k) >= 192],
+    ids=_id,
+)
+def test_the_last_groups_last_tiles_come_last_and_in_falling_order(
+    kernel: GroupedKernelInfo,
+) -> None:
+    """So that multiprocessors finish together. One cluster computes one tile after the other."""
+    sizes = [20, row_tile(kernel) + 40, 70, 130]  # three of four groups defer theirs
+    with emulator.configure(sm_count=kernel.cluster_m, trace=True):
+        check(kernel, problem(kernel, sum(sizes), 72, 72, sizes), "order")
+    trace = emulator.last_trace()
+    assert trace is not None
+    mmas = [e for e in trace.events if trace.names[e["name"]].startswith("wgmma.mma_async")]
+    names = [trace.names[e["name"]] for e in sorted(mmas, key=lambda e: e["begin"])]
+    widths = [int(re.search(r"\.m64n(\d+)k16", name)[1]) for name in names]  # type: ignore[index]
+    full = kernel.tile_n
+    assert list(dict.fromkeys(widths)) == [32, full, 160, 96, 64]
 
 
 @every_line

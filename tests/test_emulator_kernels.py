@@ -83,11 +83,16 @@ def test_split_k(kernel: KernelInfo, splits: int) -> None:
     assert_exact(out, expected(kernel, a, b), f"{splits} splits")
 
 
+def split_unevenly() -> list[KernelInfo]:
+    """A kernel of each tile, and all majors of one."""
+    majors = [k for k in emulated("sm90") if "bf16_bf16" in k.name and "64x128x64_1x1" in k.name]
+    kernels = dict.fromkeys([*one_per_tile("sm90"), *majors])
+    return [k for k in kernels if k.splits_unevenly and k.has_f32]
+
+
 # Parts of two blocks and of one; of one and of none.
 @pytest.mark.parametrize(("k", "splits"), [(456, 3), (72, 5)])
-@pytest.mark.parametrize(
-    "kernel", [k for k in one_per_tile("sm90") if k.splits_unevenly and k.has_f32], ids=_id
-)
+@pytest.mark.parametrize("kernel", split_unevenly(), ids=_id)
 def test_split_k_in_uneven_parts(kernel: KernelInfo, k: int, splits: int) -> None:
     a, b = operands(kernel, Problem(72, 136, k))
     out = run_gemm(kernel, a, b, splits=splits)
