@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class Bench:
         self._key, self._target, self._timer = key, target, timer
         self._implementation = implementation
         self.failures: list[tuple[Choice, str]] = []
+        self._calls: dict[Choice, Callable[[int], Any]] = {}
         dims = key.dims
         lhs = (dims.m, dims.k) if key.majors[0] == "k" else (dims.k, dims.m)
         rhs = (dims.k, dims.n) if key.majors[1] == "n" else (dims.n, dims.k)
@@ -69,6 +71,8 @@ class Bench:
 
     def _compile(self, choice: Choice) -> Callable[[int], Any]:
         """A function of the number of a call that runs it."""
+        if choice in self._calls:
+            return self._calls[choice]
         dims, (lhs, rhs) = self._key.dims, self._shapes
         selection = Selection(
             choice.kernel,
@@ -90,12 +94,14 @@ class Bench:
         shape = (dims.batch, dims.m, dims.n)
         run = jax.jit(lambda a, b: emit(call, a, b, shape))
         compiled = run.lower(*self._operands[0]).compile()
-        return lambda i: compiled(*self._operands[i % len(self._operands)])
+        self._calls[choice] = lambda i: compiled(*self._operands[i % len(self._operands)])
+        return self._calls[choice]
 
     def measure(self, choices: Sequence[Choice], deadline: float) -> dict[Choice, float]:
         """Median microseconds of each choice that runs, the first of them in any case.
 
-        Choices are measured in turns, so that clocks and temperature are the same for all.
+        Choices are measured in turns, so that clocks and temperature are the same for all, each
+        turn in another order: at the power limit a kernel's clock depends on the kernel before.
 
         Args:
             choices: What to measure; later ones are left out when time is short.
@@ -119,7 +125,6 @@ class Bench:
         for turn in range(ROUNDS):
             if turn and time.monotonic() > deadline:
                 break
-            for step in range(len(ready)):
-                choice, call = ready[(turn + step) % len(ready)]
+            for choice, call in random.Random(turn).sample(ready, len(ready)):
                 times[choice] += self._timer.burst(call, turn * BURST, BURST)
         return {choice: statistics.median(found) for choice, found in times.items()}

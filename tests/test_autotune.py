@@ -13,6 +13,7 @@ import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -242,6 +243,37 @@ def test_the_heuristics_choice_stays_when_nothing_is_clearly_faster() -> None:
     assert (kept.kernel, kept.us) == (first.kernel.name, 100.9)
     changed = autotuning._entry(first, {first: 101.1, other: 100.0}, "cupti")
     assert (changed.kernel, changed.us, changed.heuristic_us) == (other.kernel.name, 100.0, 101.1)
+
+
+@pytest.mark.parametrize(("true_us", "wins"), [(10.1, False), (9.0, True)])
+def test_luck_is_measured_again(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, true_us: float, wins: bool
+) -> None:
+    """What looked fastest among many is compared with the heuristic's choice by itself."""
+    passes: list[list[Choice]] = []
+
+    class LuckyBench:
+        failures: tuple = ()
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def measure(self, choices: Any, deadline: float) -> dict[Choice, float]:
+            del deadline
+            passes.append(list(choices))
+            others = 8.0 + len(passes) if len(passes) < 3 else true_us
+            return {c: 10.0 if c == passes[0][0] else others for c in choices}
+
+    monkeypatch.setattr(autotuning, "Bench", LuckyBench)
+    monkeypatch.setattr(autotuning, "make_timer", lambda _: SimpleNamespace(method="cupti"))
+    got = bw.autotune(bw.matmul, array(4096, 4096), array(4096, 4096))
+    first = passes[0][0]
+    assert [len(p) for p in passes[2:]] == [1 + autotuning.CHALLENGERS]
+    assert passes[2][0] == first
+    (entry,) = (got.get(m.problem) for m in got.measurements)
+    chosen = entry.kernel, entry.raster_order, entry.swizzle
+    assert (chosen != (first.kernel.name, first.raster_order, first.swizzle)) == wins
+    assert (entry.us, entry.heuristic_us) == ((true_us if wins else 10.0), 10.0)
 
 
 def test_no_time_left_is_reported(gpu: None, clock: list[Choice]) -> None:
