@@ -221,7 +221,8 @@ def _measure_one(
     ordered = sorted(times, key=times.__getitem__)
     if first not in times or first == ordered[0] or time.monotonic() >= deadline:
         return times, times
-    finalists = dict(measure([first, *ordered[:CHALLENGERS]], deadline))
+    challengers = [choice for choice in ordered if choice != first][:CHALLENGERS]
+    finalists = dict(measure([first, *challengers], deadline))
     return times | finalists, finalists or times
 
 

@@ -270,6 +270,7 @@ def test_luck_is_measured_again(
     first = passes[0][0]
     assert [len(p) for p in passes[2:]] == [1 + autotuning.CHALLENGERS]
     assert passes[2][0] == first
+    assert first not in passes[2][1:]
     (entry,) = (got.get(m.problem) for m in got.measurements)
     chosen = entry.kernel, entry.raster_order, entry.swizzle
     assert (chosen != (first.kernel.name, first.raster_order, first.swizzle)) == wins
