@@ -50,10 +50,11 @@ class TuningConfig(KernelConfig):
             CTAs may share a tile along K.
         splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
             second kernel. A run-time attribute of every kernel whose tile is also built with f32
-            output; needs a batch of one and a K that is a multiple of 8 times the parts. A stream-K
-            kernel adds the parts itself, one after the other, and needs none of this; nor does a
-            ``clusterk`` kernel with up to 8 parts (with more, the largest divisor up to 8 of them;
-            the rest is as for other kernels).
+            output; needs a batch of one and, on sm100, a K that is a multiple of 8 times the parts
+            (on sm90 parts may differ by a block). A stream-K kernel adds the parts itself, one
+            after the other, and needs none of this; nor does a ``clusterk`` kernel with up to 8
+            parts (with more, the largest divisor up to 8 of them; the rest is as for other
+            kernels).
         decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
             ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
             ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the
