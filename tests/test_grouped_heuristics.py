@@ -67,6 +67,8 @@ def test_representative_sizes_override_the_mean(arch: str) -> None:
     dims = GroupedDims(4096, 4096, 4096, 64, 64)
     one_hot = GroupedSpec(representative=(1.0, *[0.0] * 63))
     one, many = choose(dims, arch, one_hot).kernel, choose(dims, arch).kernel
+    assert row_extent(one) in (extents(arch)[-2:] if arch == "sm90" else extents(arch)[-1:])
+    assert row_extent(many) < extents(arch)[-1]
     assert row_extent(one) * one.cluster_m > row_extent(many) * many.cluster_m
     assert "64 rows per group expected" in choose(dims, arch, one_hot).reason
     assert "64 rows per group assumed" in choose(dims, arch).reason

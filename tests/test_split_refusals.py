@@ -18,9 +18,10 @@ MOST = 2**31 - 8
 
 
 def kernel(**fields: object) -> KernelInfo:
-    """The first kernel of the build with these fields."""
+    """The first kernel of the build with these fields, of SM90 if they do not say."""
+    fields = {"arch": "sm90"} | fields
     for k in runtime.emulated_kernels():
-        if k.arch == "sm90" and all(getattr(k, name) == value for name, value in fields.items()):
+        if all(getattr(k, name) == value for name, value in fields.items()):
             return k
     pytest.skip("the emulator was not built with such a kernel")
 
@@ -43,12 +44,14 @@ def test_a_tile_without_f32_output() -> None:
 @pytest.mark.parametrize(
     ("schedule", "splits", "asked"),
     [
+        ("1sm", 3, "splits 3"),
         ("clusterk", 9, "splits 9 (clusters of 3 leave 3)"),
         ("clusterk", 11, "splits 11"),
     ],
 )
 def test_a_batch_and_a_k_that_does_not_divide(schedule: str, splits: int, asked: str) -> None:
-    k = kernel(schedule=schedule, has_f32=True)
+    arch = "sm100" if schedule == "1sm" else "sm90"
+    k = kernel(arch=arch, schedule=schedule, has_f32=True)
     apart = 3 if splits == 9 else splits
     assert f"a batch of 2 cannot be combined with {asked}" in refusal(k, 64, 64, 792, 2, splits)
     text = refusal(k, 64, 64, 80, 1, splits)
