@@ -13,7 +13,6 @@ import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -30,6 +29,7 @@ from tuning_fakes import (  # noqa: F401
     array,
     clock,
     gpu,
+    invent_times,
     key,
     own_cache,
     rule,
@@ -252,20 +252,12 @@ def test_luck_is_measured_again(
     """What looked fastest among many is compared with the heuristic's choice by itself."""
     passes: list[list[Choice]] = []
 
-    class LuckyBench:
-        failures: tuple = ()
+    def measure(choices: Any) -> dict[Choice, float]:
+        passes.append(list(choices))
+        others = 7.0 + len(passes) if len(passes) < 3 else true_us
+        return {c: 10.0 if c == passes[0][0] else others for c in choices}
 
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def measure(self, choices: Any, deadline: float) -> dict[Choice, float]:
-            del deadline
-            passes.append(list(choices))
-            others = 8.0 + len(passes) if len(passes) < 3 else true_us
-            return {c: 10.0 if c == passes[0][0] else others for c in choices}
-
-    monkeypatch.setattr(autotuning, "Bench", LuckyBench)
-    monkeypatch.setattr(autotuning, "make_timer", lambda _: SimpleNamespace(method="cupti"))
+    invent_times(monkeypatch, measure)
     got = bw.autotune(bw.matmul, array(4096, 4096), array(4096, 4096))
     first = passes[0][0]
     assert [len(p) for p in passes[2:]] == [1 + autotuning.CHALLENGERS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +60,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
     """Times by rule: ping-pong beats cooperative, then raster m, then the wider swizzle."""
     measured: list[Choice] = []
 
+    def measure(choices: Any) -> dict[Choice, float]:
+        measured.extend(choices)
+        return {c: rule(c) for c in choices}
+
+    invent_times(monkeypatch, measure)
+    return measured
+
+
+def invent_times(
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[Any], dict[Choice, float]]
+) -> None:
+    """Tuning takes its times from `measure`, of the choices of each pass."""
+
     class FakeBench:
         failures: tuple = ()
 
@@ -68,13 +81,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
 
         def measure(self, choices: Any, deadline: float) -> dict[Choice, float]:
             del deadline
-            measured.extend(choices)
-            return {c: rule(c) for c in choices}
+            return measure(choices)
 
     timer = SimpleNamespace(method="cupti")
     monkeypatch.setattr(autotuning, "Bench", FakeBench)
     monkeypatch.setattr(autotuning, "make_timer", lambda _: timer)
-    return measured
 
 
 def rule(choice: Choice) -> float:
