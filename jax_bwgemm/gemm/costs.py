@@ -218,10 +218,8 @@ def evaluate(
     if kernel.cluster_m * kernel.cluster_n == 1 and min(tiles_m, tiles_n) > 2 and splits == 1:
         first = GPC_SHARE[kernel.arch]
         merged = first if waves == 1 else max(first, GPC_SHARE_LATER)
-    p_share, q_share = (
-        merged if pitch % SECTOR_ELEMENTS == 0 else UNALIGNED_SHARE
-        for pitch in _pitches(kernel, dims)
-    )
+    aligned = [pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims)]
+    p_share, q_share = (merged if a else UNALIGNED_SHARE for a in aligned)
     shared = p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m
     loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
     limits = (busy, streaming, loads / L2_BYTES_PER_CYCLE[kernel.arch])
@@ -229,8 +227,7 @@ def evaluate(
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY
     if kernel.stream_k:
-        aligned = all(pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims))
-        cycles *= STREAM_K_MARGIN if aligned else UNALIGNED_STREAM_K
+        cycles *= STREAM_K_MARGIN if all(aligned) else UNALIGNED_STREAM_K
         return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
     cycles += _sum_cycles(dims, splits)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
