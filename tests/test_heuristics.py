@@ -306,6 +306,10 @@ def test_explain_reads_well() -> None:
     assert lines[1].split() == ["implementation", "cutlass"]
     assert lines[2].split()[0] == "kernel"
     assert "waves on 132 multiprocessors" in text
+    others = [line for line in lines if line.endswith(" kernels: for sm100")]
+    count = sum(kernel.arch == "sm100" for kernel in runtime.kernels())
+    assert others == [f"  not {count} kernels: for sm100"]
+    assert len(lines) < 60  # of hundreds of kernels
 
 
 def test_explain_says_why_xla() -> None:

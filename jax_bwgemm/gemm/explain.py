@@ -19,6 +19,9 @@ from jax_bwgemm.gemm.tuning_config import TuningConfig
 from jax_bwgemm.gemm.validation import as_dimension_numbers, check_dot_general, check_matmul
 from jax_bwgemm.implementations import refusal_error
 
+# As many with the same reason are named one by one.
+FEW = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
@@ -65,8 +68,20 @@ class Explanation:
             lines.append(f"  transposes      {self.copied_elements} elements are copied")
         if self.padded:
             lines.append("  padding         row pitches are padded to multiples of 16 bytes")
-        lines += [f"  not {name}: {reason}" for name, reason in self.rejected]
-        return "\n".join(lines)
+        return "\n".join(lines + self._rejections())
+
+    def _rejections(self) -> list[str]:
+        """A line for each of `rejected`, in its order; one for many with the same reason."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.rejected:
+            names.setdefault(reason, []).append(name)
+        few = {reason for reason, those in names.items() if len(those) <= FEW}
+        lines = [f"  not {name}: {reason}" for name, reason in self.rejected if reason in few]
+        return lines + [
+            f"  not {len(those)} kernels: {reason}"
+            for reason, those in names.items()
+            if reason not in few
+        ]
 
 
 def explain(
