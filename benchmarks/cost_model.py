@@ -22,7 +22,8 @@ import dataclasses
 
 import shapes as shape_lists
 
-from jax_bwgemm.gemm.tile_schedule import TileOrder, concurrent_ctas, tile_order
+from jax_bwgemm.gemm.occupancy import concurrent_ctas
+from jax_bwgemm.gemm.tile_schedule import TileOrder, tile_order
 from jax_bwgemm.runtime import KernelInfo
 
 

@@ -46,7 +46,7 @@ def chosen(
 # -- what is chosen: only where the second choice is clearly slower
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2048, 2048, 2048), (8192, 1024, 8192)])
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2048, 4096, 4096), (8192, 1024, 8192)])
 def test_whole_waves_on_sm90_get_the_largest_tile(shape: tuple) -> None:
     got = chosen(*shape).kernel
     assert (got.tile_m, got.tile_n, got.schedule) == (128, 256, "cooperative")
@@ -59,6 +59,9 @@ def test_whole_waves_on_sm90_get_the_largest_tile(shape: tuple) -> None:
         ((1152, 1536, 8192), "128x112x64_2x1_pingpong_swap"),  # 132 tiles: one wave
         ((1024, 3264, 4096), "128x208x64_2x1_cooperative_swap"),  # 130 tiles
         ((1152, 4096, 4096), "128x144x64_2x1_pingpong_swap"),  # two waves, the last one full
+        ((192, 32000, 2048), "128x192x64_2x1_pingpong_swap"),  # rhs is read once
+        ((136, 4024, 4072), "64x144x64_4x1_pingpong_swap"),  # so it is, and shared, between sectors
+        ((24576, 3072, 256), "128x192x64_2x1_pingpong"),  # K is short: writing decides
     ],
 )
 def test_other_large_problems_on_sm90(shape: tuple, tile: str) -> None:
@@ -94,6 +97,27 @@ def test_few_short_rows_on_sm90_get_a_small_tile() -> None:
 def test_tile_orders(shape: tuple, tile: str, order: tuple[str, int]) -> None:
     got = chosen(*shape, config=TuningConfig(kernel=kernel(tile).name))
     assert (got.raster_order, got.swizzle) == order
+
+
+@pytest.mark.parametrize(("columns", "swizzle"), [(384, 1), (8192, 8)])  # 18 and 384 tiles each
+def test_a_batch_of_small_matrices_has_no_bands(columns: int, swizzle: int) -> None:
+    config = TuningConfig(kernel=kernel("64x128x64_2x1_pingpong").name)
+    got = chosen(384, columns, 1536, batch=24, config=config)
+    assert (got.raster_order, got.swizzle) == ("n", swizzle)
+
+
+def test_clusters_of_four_leave_multiprocessors_idle() -> None:
+    """29 of them fit on an H200, not 33, so 128 tiles are two waves."""
+    tile = kernel("64x144x64_4x1_pingpong_swap")
+    waves = [costs.evaluate(tile, GemmDims(144, 64 * n, 4096), SM90).waves for n in (116, 128)]
+    assert waves == [1, 2]
+
+
+def test_short_k_is_bound_by_writing() -> None:
+    """Twice the depth of next to nothing costs next to nothing."""
+    tile = kernel("128x192x64_2x1_pingpong")
+    short, longer = (costs.evaluate(tile, GemmDims(8192, 8064, k), SM90).cycles for k in (64, 128))
+    assert longer < 1.1 * short
 
 
 def test_ctas_without_a_tile_cost_once_the_gpu_is_full() -> None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_bwgemm import runtime
+from jax_bwgemm.gemm.occupancy import concurrent_ctas
 from jax_bwgemm.gemm.tile_schedule import (
     Tile,
     TileOrder,
     band_order,
-    concurrent_ctas,
     simulate,
     static_swizzle,
     tile_order,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.gemm import cluster_k, stream_k
+from jax_bwgemm.gemm.occupancy import concurrent_ctas
 from jax_bwgemm.gemm.spec import GemmDims
 from jax_bwgemm.runtime import KernelInfo
 
@@ -33,33 +34,36 @@ class Cost(NamedTuple):
 
 
 # (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
-# H200, bf16, 135 problems from M=1 to 8192 x 28672 x 4096, so that what is chosen is nearly the
-# best. sm100: never measured; it only has to rank the tiles (large problems: the largest 2-CTA
-# tile; few tiles: the 1-CTA tile; few rows: swapped operands).
+# H200, bf16, 163 problems from M=1 to 8192 x 28672 x 4096, together with the constants below that
+# say so, so that what is chosen is nearly the best. sm100: never measured; it only has to rank the
+# tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped
+# operands).
 COSTS = {
-    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.910, 2732, 1500, 0.81),
-    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.957, 418, 5500, 1.15),
-    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.906, 276, 4021, 1.03),
-    ("sm90", "cooperative", 128, 128, 1, False): Cost(0.918, 1628, 2964, 1.03),
-    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.837, 200, 4903, 1.10),
-    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.831, 580, 3918, 1.10),
-    ("sm90", "pingpong", 64, 192, 1, False): Cost(0.893, 607, 2740, 0.95),
-    ("sm90", "pingpong", 64, 128, 2, False): Cost(0.863, 918, 3135, 1.04),
-    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.881, 887, 4095, 1.04),
-    ("sm90", "pingpong", 64, 64, 2, False): Cost(0.866, 614, 5500, 1.15),
-    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.958, 2670, 2904, 1.15),
-    ("sm90", "cooperative", 128, 208, 2, True): Cost(0.919, 2028, 1500, 0.98),
-    ("sm90", "pingpong", 128, 160, 2, True): Cost(0.902, 579, 3410, 1.03),
-    ("sm90", "pingpong", 128, 144, 2, True): Cost(0.918, 999, 3315, 1.03),
-    ("sm90", "pingpong", 128, 112, 2, True): Cost(0.911, 730, 3507, 0.98),
-    ("sm90", "pingpong", 128, 80, 2, True): Cost(0.990, 902, 3570, 1.02),
-    ("sm90", "pingpong", 64, 208, 1, True): Cost(0.893, 1311, 2236, 1.15),
-    ("sm90", "pingpong", 64, 176, 1, True): Cost(0.867, 200, 3883, 0.85),
-    ("sm90", "pingpong", 64, 96, 1, True): Cost(0.741, 515, 3572, 1.04),
-    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.592, 387, 3236, 1.05),
-    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.418, 448, 4019, 1.06),
-    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.291, 3007, 4097, 1.12),
-    ("sm90", "pingpong", 256, 16, 1, True): Cost(0.310, 1445, 1694, 1.15),
+    ("sm90", "cooperative", 128, 256, 2, False): Cost(0.990, 2188, 5188, 1.08),
+    ("sm90", "pingpong", 128, 192, 2, False): Cost(0.990, 150, 4701, 0.96),
+    ("sm90", "pingpong", 128, 128, 2, False): Cost(0.951, 200, 4472, 1.00),
+    ("sm90", "cooperative", 128, 128, 1, False): Cost(0.964, 1820, 2736, 1.01),
+    ("sm90", "pingpong", 64, 256, 1, False): Cost(0.834, 1702, 2538, 1.04),
+    ("sm90", "pingpong", 64, 192, 2, False): Cost(0.835, 1225, 2997, 1.08),
+    ("sm90", "pingpong", 64, 192, 1, False): Cost(0.984, 1382, 2229, 0.95),
+    ("sm90", "pingpong", 64, 128, 2, False): Cost(0.855, 914, 2521, 1.01),
+    ("sm90", "pingpong", 64, 128, 1, False): Cost(0.990, 1268, 2618, 0.96),
+    ("sm90", "pingpong", 64, 64, 2, False): Cost(0.652, 729, 3455, 1.08),
+    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.990, 1642, 4445, 0.96),
+    ("sm90", "cooperative", 128, 208, 2, True): Cost(0.937, 2021, 2023, 1.03),
+    ("sm90", "pingpong", 128, 192, 2, True): Cost(0.963, 1670, 3421, 1.08),
+    ("sm90", "pingpong", 128, 160, 2, True): Cost(0.968, 1146, 3011, 0.93),
+    ("sm90", "pingpong", 128, 144, 2, True): Cost(0.982, 1784, 3382, 0.99),
+    ("sm90", "pingpong", 128, 112, 2, True): Cost(0.956, 1267, 3512, 1.04),
+    ("sm90", "pingpong", 128, 80, 2, True): Cost(0.919, 872, 3154, 1.02),
+    ("sm90", "pingpong", 64, 208, 1, True): Cost(0.990, 1133, 2943, 1.01),
+    ("sm90", "pingpong", 64, 176, 1, True): Cost(0.961, 690, 3641, 1.05),
+    ("sm90", "pingpong", 64, 144, 4, True): Cost(0.941, 692, 5600, 1.02),
+    ("sm90", "pingpong", 64, 96, 1, True): Cost(0.658, 535, 3340, 1.00),
+    ("sm90", "pingpong", 64, 64, 1, True): Cost(0.690, 1162, 2678, 0.99),
+    ("sm90", "pingpong", 64, 32, 1, True): Cost(0.562, 778, 4000, 1.01),
+    ("sm90", "pingpong", 64, 16, 1, True): Cost(0.301, 3200, 2902, 1.05),
+    ("sm90", "pingpong", 256, 16, 1, True): Cost(0.288, 1116, 1560, 1.08),
     ("sm100", "2sm", 256, 256, 2, False): Cost(0.95, 400, 5000, 0.90),
     ("sm100", "2sm", 256, 128, 2, False): Cost(0.85, 300, 4500, 0.90),
     ("sm100", "1sm", 128, 128, 1, False): Cost(0.80, 300, 4000, 0.90),
@@ -75,23 +79,33 @@ BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
 # Computing, memory and L2 overlap, not perfectly where they take about equally long: the exponent
 # of the norm that adds them. Infinity would be their maximum.
-OVERLAP = 5
+OVERLAP = 4.6
 
 # What all multiprocessors together take from L2, bytes per cycle; a multicast counts once. H200:
 # fitted; B200: a guess.
-L2_BYTES_PER_CYCLE = {"sm90": 8190, "sm100": 12700}
+L2_BYTES_PER_CYCLE = {"sm90": 11670, "sm100": 12700}
+
+# What one of them takes, which bounds small tiles. H200: fitted; B200: a guess.
+SM_BYTES_PER_CYCLE = {"sm90": 100, "sm100": 200}
 
 # CTAs that form no cluster but neighbouring tiles in a GPC, whose path to L2 merges their requests
-# (cc/sm90/gpc.h), take so much of what they load. Fitted; with clusters it made no difference.
-GPC_SHARE = {"sm90": 0.48, "sm100": 1.0}
-GPC_SHARE_LATER = 0.7  # after the first wave, as the CTAs drift apart
+# (cc/sm90/gpc.h), take so much of what they load, where there are tiles to share with in both
+# directions. Fitted; with clusters it made no difference.
+GPC_SHARE = {"sm90": 0.30, "sm100": 1.0}
+GPC_SHARE_LATER = 0.98  # after the first wave, as the CTAs drift apart
+GPC_MIN_TILES = 4
 
-# Rows that do not begin at sectors of L2 cost twice as much there, and are not merged: their 128
-# bytes lie in two lines (1000 x 1000 x 3000 on an H200 in 64 x 128 tiles: 22.5 us, in clusters of
-# two 15.8, where 11 were predicted without this; stream-K 1500 x 3000 x 3000: 88 instead of 46).
+# Rows that do not begin at sectors of L2 cost so many times as much there, and are not merged:
+# their 128 bytes lie in two lines (1000 x 1000 x 3000 on an H200 in 64 x 128 tiles: 22.5 us, in
+# clusters of two 15.8, where 11 were predicted without this; stream-K 1500 x 3000 x 3000: 88 for
+# 46).
 SECTOR_ELEMENTS = 16
-UNALIGNED_SHARE = 2.0
+UNALIGNED_SHARE = 2.40
 UNALIGNED_STREAM_K = 2.0
+
+# Writing a result from registers takes a CTA at least so many cycles, main loop or not: the limit
+# where K is short. Fitted (H200).
+EPILOGUE_CYCLES = 0.10
 
 # Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
 REDUCTION_CYCLES = 2198
@@ -184,7 +198,10 @@ def evaluate(
     launched *= dims.batch
     if not kernel.stream_k:
         launched *= splits
-    concurrent = max(1, target.sm_count // sms_per_tile)
+    if kernel.arch == "sm90":
+        concurrent = concurrent_ctas(target.sm_count, kernel.cluster_m * kernel.cluster_n)
+    else:
+        concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
     cost = COSTS.get(
         (
@@ -198,14 +215,16 @@ def evaluate(
         UNKNOWN_COST,
     )
     rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
+    depth = round_up(ceil_div(max(dims.k, 1), 1 if kernel.stream_k else splits), kernel.tile_k)
     if kernel.stream_k:
         step = kernel.tile_m * kernel.tile_n * kernel.tile_k / rate
         steps = ceil_div(max(dims.k, 1), kernel.tile_k)
         plan = stream_k_plan(kernel, launched, steps, target, splits, decomposition)
         busy = _stream_k_cycles(kernel, plan, concurrent * sms_per_tile, step, cost.per_wave)
     else:
-        depth = round_up(ceil_div(max(dims.k, 1), splits), kernel.tile_k)
-        busy = waves * (kernel.tile_m * kernel.tile_n * depth / rate + cost.per_wave)
+        results = kernel.tile_m * kernel.tile_n
+        tile = results * depth / rate + cost.per_wave
+        busy = waves * max(tile, EPILOGUE_CYCLES * results / sms_per_tile)
     if launched > concurrent // 2:
         plain = kernel.arch == "sm90" and not kernel.stream_k
         busy *= 1 + (PADDED_TILE_PENALTY if plain else PADDED_TILE_PENALTY_CUTLASS) * padding
@@ -215,14 +234,24 @@ def evaluate(
     # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, as
     # happens (36 instead of 32 us for 256 x 512 x 65536 in 64 x 128 tiles), few are left to share.
     merged = 1.0
-    if kernel.cluster_m * kernel.cluster_n == 1 and min(tiles_m, tiles_n) > 2 and splits == 1:
+    single = kernel.cluster_m * kernel.cluster_n == 1
+    if single and min(tiles_m, tiles_n) >= GPC_MIN_TILES and splits == 1:
         first = GPC_SHARE[kernel.arch]
         merged = first if waves == 1 else max(first, GPC_SHARE_LATER)
     aligned = [pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims)]
+    p_rows, q_rows = kernel.tile_m / kernel.cluster_n, kernel.tile_n / clusters_m
     p_share, q_share = (merged if a else UNALIGNED_SHARE for a in aligned)
-    shared = p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m
-    loads = launched * 2 * shared * dims.k / (1 if kernel.stream_k else splits)
-    limits = (busy, streaming, loads / L2_BYTES_PER_CYCLE[kernel.arch])
+    shared = 2 * (p_share * p_rows + q_share * q_rows)  # bytes of L2 for each k of a tile
+    l2 = launched * shared * dims.k / (1 if kernel.stream_k else splits)
+    p_share, q_share = (1 if a else UNALIGNED_SHARE for a in aligned)
+    rounds = launched / concurrent if kernel.stream_k else waves
+    port = 2 * rounds * depth * (p_share * p_rows + q_share * q_rows) / sms_per_tile
+    limits = (
+        busy,
+        streaming,
+        l2 / L2_BYTES_PER_CYCLE[kernel.arch],
+        port / SM_BYTES_PER_CYCLE[kernel.arch],
+    )
     cycles = _together(limits) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY

@@ -40,6 +40,8 @@ BAND_OF_ONE_WAVE = 4
 # 512 took 4 % less, 14336 x 4096 x 2048 2 %, in three tuning runs; with 25 MB bands were better.
 RESIDENT_BYTES = 18 * 2**20
 RESIDENT_MIN_RESULTS = 2**24
+# Nor where several matrices of a batch run at once: up to 8 % (24 of 384 x 384 x 1536 on an H200).
+SMALL_MATRIX_TILES = 64
 # CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
 # and the operands are larger than what L2 holds anyway.
 SWIZZLES = (8, 4, 2)
@@ -193,6 +195,8 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
             along = "n" if kernel.cluster_m > 1 else "m"
         else:
             along = "m" if kernel.tile_n > kernel.tile_m else "n"
+        if dims.batch > 1 and tiles_m * tiles_n <= SMALL_MATRIX_TILES:
+            return along, 1
         if candidate.waves == 1:
             return along, BAND_OF_ONE_WAVE
         along_m = (along == "m") != kernel.swap_ab  # of D; a swapped kernel's N is D's M

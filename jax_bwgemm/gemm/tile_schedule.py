@@ -24,10 +24,9 @@ from collections.abc import Iterator, Sequence
 
 from jax_bwgemm.gemm import cluster_k
 from jax_bwgemm.gemm.costs import ceil_div, round_up
+from jax_bwgemm.gemm.occupancy import concurrent_ctas
 from jax_bwgemm.runtime import KernelInfo
 
-# Multiprocessors that share a cluster's hardware (a GPC) on SM90; some parts have fewer in some.
-SMS_PER_GPC = 18
 # Largest grid.y; a raster order chosen freely avoids exceeding it.
 MAX_GRID_Y = 2**16 - 1
 
@@ -207,16 +206,6 @@ def static_swizzle(blocks_m: int, blocks_n: int, wanted: int) -> int:
         if wanted >= width and smallest >= needed:
             return width
     return 1
-
-
-def concurrent_ctas(sm_count: int, cluster: int) -> int:
-    """CTAs in flight at once: whole clusters in every group of multiprocessors."""
-    if cluster == 1:
-        return sm_count
-    groups = max(1, sm_count // SMS_PER_GPC)
-    rest = sm_count % SMS_PER_GPC if sm_count >= SMS_PER_GPC else 0
-    count = groups * (SMS_PER_GPC - SMS_PER_GPC % cluster) + rest - rest % cluster
-    return min(sm_count, count)
 
 
 def _bands(

@@ -7,12 +7,12 @@ import heapq
 
 from jax_bwgemm.gemm import stream_k
 from jax_bwgemm.gemm.costs import ceil_div
+from jax_bwgemm.gemm.occupancy import concurrent_ctas
 from jax_bwgemm.gemm.tile_schedule import (
     Span,
     Tile,
     TileOrder,
     band_order,
-    concurrent_ctas,
     tile_order,
 )
 from jax_bwgemm.runtime import KernelInfo
