@@ -114,7 +114,7 @@ def _backward() -> list[Shape]:
 
 
 def _held_out() -> list[Shape]:
-    """Shapes nothing was tuned on: odd multiples of 8, primes x 8, tall, wide, batched."""
+    """What the suite has nothing like: odd multiples of 8, primes x 8, tall, wide, batched."""
     plain = [
         (1000, 1000, 1000),
         (8 * 127, 8 * 131, 8 * 137),
@@ -129,6 +129,59 @@ def _held_out() -> list[Shape]:
     ]
     batched = [(512, 512, 512, 16), (2048, 2048, 128, 32), (128, 1024, 1024, 8)]
     return _shapes("held-out", plain + batched)
+
+
+def _varied() -> list[Shape]:
+    """More of these, with short K and other majors."""
+    primes = [
+        (136, 4024, 4072),
+        (376, 2152, 2168),
+        (536, 9176, 1304),
+        (1096, 2696, 1736),
+        (1096, 8072, 1048),
+        (1192, 2248, 4808),
+    ]
+    multiples = [
+        (8, 4096, 4096),
+        (32, 8192, 1024),
+        (96, 14336, 3584),
+        (192, 32000, 2048),
+        (448, 6272, 1792),
+        (640, 3200, 1920),
+        (672, 1344, 6720),
+        (768, 2304, 768),
+        (896, 5376, 2688),
+        (1500, 3000, 3000),
+        (1664, 3584, 2560),
+        (2304, 768, 3072),
+        (3072, 768, 8192),
+        (4480, 2240, 3136),
+    ]
+    short = [
+        (8, 50304, 768),
+        (64, 65536, 512),
+        (4864, 4864, 640),
+        (20000, 768, 768),
+        (24576, 3072, 256),
+        (50000, 64, 256),
+        (65536, 128, 512),
+        (131072, 256, 256),
+    ]
+    batched = [
+        (64, 64, 64, 512),
+        (128, 512, 2048, 12),
+        (256, 256, 64, 128),
+        (256, 2048, 64, 32),
+        (320, 320, 320, 32),
+        (384, 384, 1536, 24),
+        (1000, 512, 1000, 8),
+        (1024, 1024, 64, 48),
+    ]
+    return [
+        *_shapes("varied", primes + multiples + short + batched),
+        *_shapes("varied", [(1016, 1048, 1096), (1024, 1024, 64, 16)], "kk"),
+        *_shapes("varied", [(2000, 2000, 1000), (4072, 4024, 4056)], "mn"),
+    ]
 
 
 def _unaligned() -> list[Shape]:
@@ -159,7 +212,7 @@ def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:
 # Small enough for a CPU, large enough to be a GEMM: the rehearsal of every benchmark.
 SMALL = _shapes("small", [(64, 96, 128), (128, 64, 32)])
 
-ALL = _merge([_design(), _suite(), _backward(), _held_out(), _unaligned(), SMALL])
+ALL = _merge([_design(), _suite(), _backward(), _held_out(), _varied(), _unaligned(), SMALL])
 TAGS = tuple(sorted({tag for shape in ALL for tag in shape.tags}))
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 
-# Before jax is imported: its CPU client reads the flag once.
+# Before jax is imported. Several processes of pytest-xdist share a GPU; the CPU client reads its
+# flag once.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
 
