@@ -104,7 +104,7 @@ UNALIGNED_SHARE = 2.40
 UNALIGNED_STREAM_K = 2.0
 
 # Writing a result from registers takes a CTA at least so many cycles, main loop or not: the limit
-# where K is short. Fitted (H200).
+# where K is short. Fitted (H200); SM100 takes it over.
 EPILOGUE_CYCLES = 0.10
 
 # Split-K adds a kernel that reads every part's f32 result: a launch, and bytes from L2 (H200).
@@ -238,19 +238,16 @@ def evaluate(
     if single and min(tiles_m, tiles_n) >= GPC_MIN_TILES and splits == 1:
         first = GPC_SHARE[kernel.arch]
         merged = first if waves == 1 else max(first, GPC_SHARE_LATER)
-    aligned = [pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims)]
-    p_rows, q_rows = kernel.tile_m / kernel.cluster_n, kernel.tile_n / clusters_m
-    p_share, q_share = (merged if a else UNALIGNED_SHARE for a in aligned)
-    shared = 2 * (p_share * p_rows + q_share * q_rows)  # bytes of L2 for each k of a tile
-    l2 = launched * shared * dims.k / (1 if kernel.stream_k else splits)
-    p_share, q_share = (1 if a else UNALIGNED_SHARE for a in aligned)
+    aligned = tuple(pitch % SECTOR_ELEMENTS == 0 for pitch in _pitches(kernel, dims))
+    part_k = dims.k / (1 if kernel.stream_k else splits)
+    from_l2 = launched * part_k * _bytes_per_k(kernel, merged, aligned)
     rounds = launched / concurrent if kernel.stream_k else waves
-    port = 2 * rounds * depth * (p_share * p_rows + q_share * q_rows) / sms_per_tile
+    into_sm = rounds * depth * _bytes_per_k(kernel, 1.0, aligned) / sms_per_tile
     limits = (
         busy,
         streaming,
-        l2 / L2_BYTES_PER_CYCLE[kernel.arch],
-        port / SM_BYTES_PER_CYCLE[kernel.arch],
+        from_l2 / L2_BYTES_PER_CYCLE[kernel.arch],
+        into_sm / SM_BYTES_PER_CYCLE[kernel.arch],
     )
     cycles = _together(limits) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
@@ -260,6 +257,19 @@ def evaluate(
         return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
     cycles += _sum_cycles(dims, splits)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _bytes_per_k(kernel: KernelInfo, share: float, aligned: tuple[bool, bool]) -> float:
+    """Bytes that a tile's CTAs ask L2 for, for each k: 16-bit operands, a multicast once.
+
+    Args:
+        kernel: The kernel.
+        share: What is left of them where rows are aligned.
+        aligned: Whether rows begin at sectors: of the operand on the MMA's M side, on its N side.
+    """
+    clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
+    p_share, q_share = (share if a else UNALIGNED_SHARE for a in aligned)
+    return 2 * (p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m)
 
 
 def _pitches(kernel: KernelInfo, dims: GemmDims) -> tuple[int, int]:
