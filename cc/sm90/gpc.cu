@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "common/cuda_status.h"
 #include "common/launch.h"
 #include "sm90/gpc.h"
+#include "sm90/gpc_order.h"
 
 namespace bwgemm::sm90 {
 namespace {
@@ -19,7 +18,6 @@ namespace {
 constexpr int kMaxDevices = 64, kMaxSms = kMaxPlacedClusters;
 constexpr int kLaunches = 18;
 constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiprocessor
-constexpr int kGpcCtas = 16;      // multiprocessors of most GPCs, CTAs of the largest clusters
 constexpr int kSizes[] = {1, 2};  // CTAs of the clusters that are placed
 
 // Multiprocessor of each CTA of each launch.
@@ -125,57 +123,8 @@ Status Probe(int device, Gpcs* gpcs, int* sms) {
   return Status::Ok();
 }
 
-// The GPC of each cluster of a launch that fills the GPU. Seen on an H200: GPCs take one each in
-// turn, first those of two multiprocessors, as long as there is room. The turn may begin elsewhere,
-// which leaves most of those together that are.
-std::vector<int> LaunchOrder(const Gpcs& gpcs, int sms, int cluster_ctas) {
-  std::map<int, int> sms_of;
-  for (int sm = 0; sm < sms; ++sm) ++sms_of[gpcs.Of(sm)];
-  std::vector<std::pair<int, int>> room;  // GPC, clusters that it can take
-  for (const bool pairs : {true, false}) {
-    std::vector<bool> listed(sms);
-    for (int sm = 0; sm < sms; ++sm) {
-      const int gpc = gpcs.Of(sm);
-      if (listed[gpc] || (sms_of[gpc] <= 2) != pairs) continue;
-      listed[gpc] = true;
-      room.emplace_back(gpc, sms_of[gpc] / cluster_ctas);
-    }
-  }
-  std::vector<int> gpc_of_cluster;
-  for (bool more = true; more;) {
-    more = false;
-    for (auto& [gpc, left] : room) {
-      if (left == 0) continue;
-      gpc_of_cluster.push_back(gpc);
-      more = --left > 0 || more;
-    }
-  }
-  return gpc_of_cluster;
-}
-
-// Clusters of a GPC one after the other. Whole runs of as many as most GPCs have come first, so
-// that bands divide evenly among them.
-using Order = std::vector<uint8_t>;
-Order ByGpc(const std::vector<int>& gpc_of_cluster, int run) {
-  Order order, rest;
-  std::vector<int> gpcs = gpc_of_cluster;
-  std::sort(gpcs.begin(), gpcs.end());
-  gpcs.erase(std::unique(gpcs.begin(), gpcs.end()), gpcs.end());
-  for (int gpc : gpcs) {
-    Order mine;
-    for (size_t i = 0; i < gpc_of_cluster.size(); ++i) {
-      if (gpc_of_cluster[i] == gpc) mine.push_back(static_cast<uint8_t>(i));
-    }
-    const auto end = mine.begin() + mine.size() / run * run;
-    order.insert(order.end(), mine.begin(), end);
-    rest.insert(rest.end(), end, mine.end());
-  }
-  order.insert(order.end(), rest.begin(), rest.end());
-  return order;
-}
-
 struct Orders {
-  Order of_size[2];
+  std::vector<uint8_t> of_size[2];
 };
 std::array<std::atomic<const Orders*>, kMaxDevices> known{};
 
@@ -192,9 +141,9 @@ Status ProbeGpcs(int device) {
   int sms;
   BWGEMM_RETURN_IF_ERROR(Probe(device, &gpcs, &sms));
   auto* orders = new Orders;  // never deleted: launches of any thread read it
-  for (int s = 0; s < 2; ++s) {
-    orders->of_size[s] = ByGpc(LaunchOrder(gpcs, sms, kSizes[s]), kGpcCtas / kSizes[s]);
-  }
+  std::vector<int> gpc_of_sm;
+  for (int sm = 0; sm < sms; ++sm) gpc_of_sm.push_back(gpcs.Of(sm));
+  for (int s = 0; s < 2; ++s) orders->of_size[s] = ClustersByGpc(gpc_of_sm, kSizes[s]);
   known[device].store(orders, std::memory_order_release);
   return Status::Ok();
 }
@@ -204,24 +153,9 @@ bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8
   if (size == std::end(kSizes) || device < 0 || device >= kMaxDevices) return false;
   const Orders* orders = known[device].load(std::memory_order_acquire);
   if (!orders) return false;
-  const Order& order = orders->of_size[size - kSizes];
+  const std::vector<uint8_t>& order = orders->of_size[size - kSizes];
   if (clusters > static_cast<int>(order.size())) return false;
-  // Along the band, then the next line of it; what is left over as it comes. No divisions: this is
-  // done on every launch.
-  const int length = clusters / height;  // of the band, as far as one launch fills it
-  int across = 0, along = 0, left_over = height * length;
-  for (int cluster : order) {
-    if (cluster >= clusters) continue;
-    if (length == 0 || across == height) {
-      slots[cluster] = static_cast<uint8_t>(left_over++);
-      continue;
-    }
-    slots[cluster] = static_cast<uint8_t>(across + along * height);
-    if (++along == length) {
-      along = 0;
-      ++across;
-    }
-  }
+  PlaceAlongBands(order, clusters, height, slots);
   return true;
 }
 
