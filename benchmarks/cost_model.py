@@ -71,13 +71,13 @@ H200 = Machine(
     macs_per_cycle=2048,
     memory_gb_per_s=4210,
     l2_mb=40,
-    efficiency=0.8908,
-    l2_bytes=66.92,
-    l2_port=95.93,
-    sharpness=4.065,
-    epilogue_bytes=30.88,
-    launch_cycles=4528,
-    reduce_us=1.105,
+    efficiency=0.8905,
+    l2_bytes=62.45,
+    l2_port=95.86,
+    sharpness=4.333,
+    epilogue_bytes=29.1,
+    launch_cycles=5774,
+    reduce_us=0.6152,
 )
 
 

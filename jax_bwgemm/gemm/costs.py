@@ -34,10 +34,10 @@ class Cost(NamedTuple):
 
 
 # (arch, schedule, tile_m, tile_n, cluster_m, swap_ab) -> Cost. sm90: fitted to kernel times of one
-# H200, bf16, 163 problems from M=1 to 8192 x 28672 x 4096, together with the constants below that
-# say so, so that what is chosen is nearly the best. sm100: never measured; it only has to rank the
-# tiles (large problems: the largest 2-CTA tile; few tiles: the 1-CTA tile; few rows: swapped
-# operands).
+# H200, bf16, 163 problems from M=1 to 8192 x 28672 x 4096 (benchmarks/data has them), together with
+# the constants below that say so, so that what is chosen is nearly the best. sm100: never
+# measured; it only has to rank the tiles (large problems: the largest 2-CTA tile; few tiles: the
+# 1-CTA tile; few rows: swapped operands).
 COSTS = {
     ("sm90", "cooperative", 128, 256, 2, False): Cost(0.990, 2188, 5188, 1.08),
     ("sm90", "pingpong", 128, 192, 2, False): Cost(0.990, 150, 4701, 0.96),
