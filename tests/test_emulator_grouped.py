@@ -29,6 +29,8 @@ from numerics import assert_exact, small_integers
 import jax_bwgemm
 from jax_bwgemm import emulator
 from jax_bwgemm.config import target
+from jax_bwgemm.gemm.costs import round_up
+from jax_bwgemm.grouped.heuristics import ROW_STEP
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 pytestmark = requires_emulator
@@ -116,8 +118,8 @@ def test_extents(kernel: GroupedKernelInfo) -> None:
 
 @every_line
 def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
-    """A group's last tile is computed as wide as its rows need: around every multiple of 32."""
-    steps = range(32, row_tile(kernel) + 1, 32)
+    """A tile is computed as wide as its rows need: around every multiple of 16."""
+    steps = range(16, row_tile(kernel) + 1, 16)
     sizes = [size for step in steps for size in (step - 1, step, step + 1)]
     p = problem(kernel, sum(sizes), 72, 72, sizes)
     with emulator.configure(sm_count=2):
@@ -129,20 +131,33 @@ def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
     [k for k in one_per_line() if (k.arch, k.kind) == ("sm90", "rows") and row_tile(k) >= 192],
     ids=_id,
 )
-def test_the_last_groups_last_tiles_come_last_and_in_falling_order(
-    kernel: GroupedKernelInfo,
+@pytest.mark.parametrize("order", ["horizontal", "vertical"])
+def test_groups_are_divided_evenly_and_come_in_falling_order_of_their_tiles(
+    kernel: GroupedKernelInfo, order: str
 ) -> None:
-    """So that multiprocessors finish together. One cluster computes one tile after the other."""
-    sizes = [20, row_tile(kernel) + 40, 70, 130]  # three of four groups defer theirs
+    """One cluster computes one tile after the other. 32 groups are ordered, then the next 32."""
+    step = ROW_STEP[kernel.arch, kernel.cluster_m]
+    first = [20, row_tile(kernel) + 40, 0, 70, 130, *[0] * 27]
+    second = [9, 2 * row_tile(kernel) + 8]
+    sizes = [*first, *second]
     with emulator.configure(sm_count=kernel.cluster_m, trace=True):
-        check(kernel, problem(kernel, sum(sizes), 72, 72, sizes), "order")
+        check(kernel, problem(kernel, sum(sizes), 72, 72, sizes), "order", order=order)
     trace = emulator.last_trace()
     assert trace is not None
     mmas = [e for e in trace.events if trace.names[e["name"]].startswith("wgmma.mma_async")]
     names = [trace.names[e["name"]] for e in sorted(mmas, key=lambda e: e["begin"])]
     widths = [int(re.search(r"\.m64n(\d+)k16", name)[1]) for name in names]  # type: ignore[index]
-    full = kernel.tile_n
-    assert list(dict.fromkeys(widths)) == [32, full, 160, 96, 64]
+    tiles = [
+        *(round_up(130, step), *_even(row_tile(kernel) + 40, 2, step), round_up(70, step)),
+        *(round_up(20, step), *_even(2 * row_tile(kernel) + 8, 3, step), step),
+    ]
+    assert [w for w, _ in itertools.groupby(widths)] == [w for w, _ in itertools.groupby(tiles)]
+
+
+def _even(rows: int, tiles: int, step: int) -> list[int]:
+    """Widths of a group's tiles: multiples of `step` that differ by one step at most."""
+    steps = -(-rows // step)
+    return [(steps // tiles + (i < steps % tiles)) * step for i in range(tiles)]
 
 
 @every_line

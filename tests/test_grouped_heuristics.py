@@ -40,11 +40,11 @@ def extents(arch: str) -> list[int]:
     ids=str,
 )
 def test_large_groups_have_a_large_tile(arch: str, shape: Any) -> None:
-    """On sm90 the largest, or with a shorter K the one next to it, whose epilogue is hidden."""
+    """The largest, and a pair of CTAs."""
     m, n, k, groups = shape
     selected = choose(GroupedDims(m, n, k, groups, groups), arch)
-    large = extents(arch)[-2:] if arch == "sm90" and k < 8192 else extents(arch)[-1:]
-    assert row_extent(selected.kernel) in large, selected.reason
+    assert row_extent(selected.kernel) == extents(arch)[-1], selected.reason
+    assert selected.kernel.cluster_m == 2
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -57,21 +57,27 @@ def test_groups_of_a_few_rows_have_the_smallest_tile(arch: str, m: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_groups_in_between_have_a_tile_in_between(arch: str) -> None:
+    """SM90 has none in between: its MMAs are only as wide as a tile has rows."""
     selected = choose(GroupedDims(4096, 2048, 7168, 64, 64), arch)
-    assert extents(arch)[0] < row_extent(selected.kernel) < extents(arch)[-1], selected.reason
+    assert extents(arch)[0] < row_extent(selected.kernel), selected.reason
+    assert arch == "sm90" or row_extent(selected.kernel) < extents(arch)[-1], selected.reason
+
+
+def test_columns_that_fill_no_pair_of_tiles_have_tiles_without_a_cluster() -> None:
+    """11 tiles of 128 columns are 12 in pairs."""
+    assert choose(GroupedDims(16384, 1408, 2048, 64, 64), "sm90").kernel.cluster_m == 1
+    assert choose(GroupedDims(16384, 1536, 2048, 64, 64), "sm90").kernel.cluster_m == 2
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_representative_sizes_override_the_mean(arch: str) -> None:
     """63 empty groups and one with all rows are one large matrix, not 64 small ones."""
-    dims = GroupedDims(4096, 4096, 4096, 64, 64)
+    dims = GroupedDims(512, 4096, 4096, 64, 64)
     one_hot = GroupedSpec(representative=(1.0, *[0.0] * 63))
     one, many = choose(dims, arch, one_hot).kernel, choose(dims, arch).kernel
-    assert row_extent(one) in (extents(arch)[-2:] if arch == "sm90" else extents(arch)[-1:])
-    assert row_extent(many) < extents(arch)[-1]
-    assert row_extent(one) * one.cluster_m > row_extent(many) * many.cluster_m
-    assert "64 rows per group expected" in choose(dims, arch, one_hot).reason
-    assert "64 rows per group assumed" in choose(dims, arch).reason
+    assert row_extent(one) > row_extent(many) == extents(arch)[0]
+    assert "8 rows per group expected" in choose(dims, arch, one_hot).reason
+    assert "8 rows per group assumed" in choose(dims, arch).reason
 
 
 def test_experts_of_one_device_are_a_part_of_the_groups() -> None:

@@ -8,6 +8,15 @@
 //   vertical    a column of tiles over all groups, then the next column. The search jumps, so each
 //               lane first notes the running sums at one point of the list; a ballot over these
 //               finds where to look.
+//
+// `rows` divides a group evenly into as few tiles as hold it. Those that run side by side then take
+// the same time for the same matrix of rhs and the same rows of lhs, and both are read from memory
+// once: a narrow tile would run ahead of a full one until L2 has forgotten what they share. 16384
+// rows in 64 groups, 7168 x 2048 matrices, on an H200: 3.3 GB read and 0.94 ms with full tiles and
+// what is left over, 2.6 and 0.83 ms like this.
+// Of 32 neighbouring groups those with the longest tiles come first: tiles of like length run
+// together, and what multiprocessors finish with is short (R. L. Graham, "Bounds on multiprocessing
+// timing anomalies", 1969).
 #pragma once
 
 #include <cstdint>
@@ -22,16 +31,12 @@ struct ScheduleParams {
   int32_t sizes_pitch;   // G, or 0 when the batch shares them
   int32_t offset_pitch;  // 1 or 0
   int32_t m, groups, experts, batch;
-  int32_t row_tile;   // rows: ragged rows of a tile
+  int32_t row_tile;   // rows: most rows of a tile, a multiple of row_step
+  int32_t row_step;   // rows: tiles but a group's last have a multiple of so many
   int32_t row_tiles;  // contract: tiles along K of one result matrix
   int32_t col_tiles;  // tiles along N, in units of a cluster
   int32_t swizzle;    // row tiles per band
   bool vertical;
-  // rows: groups from this one on have their last, partly filled row tile computed after all other
-  // tiles, of 32 neighbouring groups the longest first. Short work at the end, in falling order,
-  // evens out what the multiprocessors finish with (R. L. Graham, "Bounds on multiprocessing timing
-  // anomalies", 1969).
-  int32_t defer_from = 0x7fffffff;
 };
 
 struct Tile {
@@ -63,7 +68,6 @@ class Scheduler {
       : p_(params), lane_(threadIdx.x % 32) {
     steps_per_batch_ = p_.groups / 32 + 1;  // segments 0..G: the last one is the rows of no group
     steps_ = steps_per_batch_ * p_.batch;
-    passes_ = kKind == Kind::kRows && p_.defer_from <= p_.groups ? 2 : 1;
     if (kKind == Kind::kRows && p_.vertical) BuildIndex();
     Rewind();
   }
@@ -83,7 +87,7 @@ class Scheduler {
   // 32 consecutive segments, one a lane. `before` = ahead of the step, in units of rows or row
   // tiles.
   struct Step {
-    int32_t index;         // pass * steps + batch * steps_per_batch + segment / 32
+    int32_t index;         // batch * steps_per_batch + segment / 32
     int32_t rows_before;   // of this batch element
     int32_t tiles_before;  // of all
     int32_t start, end;    // this lane's segment
@@ -111,20 +115,21 @@ class Scheduler {
     const int32_t end = __shfl_sync(kAll, step_.end, owner);
     const int32_t before = __shfl_sync(kAll, step_.first_tile, owner);
     const int32_t segment_tiles = __shfl_sync(kAll, step_.tiles_end, owner) - before;
-    const int32_t batch = step_.index % steps_ / steps_per_batch_;
+    const int32_t batch = step_.index / steps_per_batch_;
     const int32_t segment = (step_.index % steps_per_batch_) * 32 + owner;
     int32_t row_tile = row_index - before;
     if (!p_.vertical) {
       BandOrder(index - before * p_.col_tiles, segment_tiles, p_.col_tiles, p_.swizzle, &row_tile,
                 &col);
     }
-    if (step_.index >= steps_) row_tile = (end - start) / p_.row_tile;
+    const uint32_t first = RowsBefore(row_tile, end - start, segment_tiles);
+    const uint32_t next = RowsBefore(row_tile + 1, end - start, segment_tiles);
     const int32_t expert = segment - Offset(batch);
     Tile tile;
     tile.batch = batch;
     tile.expert = segment < p_.groups && expert >= 0 && expert < p_.experts ? expert : -1;
-    tile.row = start + row_tile * p_.row_tile;
-    tile.rows = min(p_.row_tile, end - tile.row);
+    tile.row = start + first;
+    tile.rows = min(static_cast<int32_t>(next - first), end - tile.row);
     tile.m_tile = 0;
     tile.n_tile = col;
     return tile;
@@ -158,18 +163,17 @@ class Scheduler {
     return min(max(p_.offset[batch * p_.offset_pitch], 0), p_.groups);
   }
 
-  __device__ int32_t TilesOf(int32_t start, int32_t end, int32_t segment, bool deferred) const {
-    const int32_t full = (end - start) / p_.row_tile;
-    const int32_t partial = (end - start) % p_.row_tile != 0;
-    const bool defers = segment >= p_.defer_from;
-    return deferred ? partial * defers : full + partial * !defers;
+  // Of a group, ahead of one of its tiles; for the one after the last perhaps more than it has.
+  __device__ uint32_t RowsBefore(uint32_t tile, uint32_t rows, uint32_t tiles) const {
+    const uint32_t steps = (rows - 1) / p_.row_step + 1;
+    return (tile * (steps / tiles) + min(tile, steps % tiles)) * p_.row_step;
   }
 
   __device__ void Rewind() { Load(0, 0, 0); }
 
   // Moves to the next 32 segments; false after the last.
   __device__ bool Advance() {
-    if (step_.index + 1 >= steps_ * passes_) return false;
+    if (step_.index + 1 >= steps_) return false;
     const int32_t rows = __shfl_sync(kAll, step_.end, 31);
     const bool new_batch = (step_.index + 1) % steps_per_batch_ == 0;
     Load(step_.index + 1, new_batch ? 0 : rows, step_.tiles_after);
@@ -177,7 +181,7 @@ class Scheduler {
   }
 
   __device__ void Load(int32_t index, int32_t rows_before, int32_t tiles_before) {
-    const int32_t batch = index % steps_ / steps_per_batch_;
+    const int32_t batch = index / steps_per_batch_;
     const int32_t segment = (index % steps_per_batch_) * 32 + lane_;
     int64_t size = 0;
     if (segment < p_.groups) {
@@ -192,24 +196,23 @@ class Scheduler {
     step_.end =
         segment < p_.groups ? static_cast<int32_t>(min(end, static_cast<int64_t>(p_.m))) : p_.m;
     if (segment > p_.groups) step_.start = p_.m;
-    const bool deferred = index >= steps_;
-    const int32_t tiles =
-        kKind == Kind::kRows ? TilesOf(step_.start, step_.end, segment, deferred) : 0;
-    const int32_t sum = static_cast<int32_t>(InclusiveSum(tiles));
-    const int32_t rows = tiles != 0 ? (step_.end - step_.start) % p_.row_tile : 0;
-    step_.first_tile = tiles_before + (deferred ? LongerThan(rows) : sum - tiles);
-    step_.tiles_end = step_.first_tile + tiles;
-    step_.tiles_after = tiles_before + __shfl_sync(kAll, sum, 31);
-  }
-
-  // How many lanes have more rows than this one, or as many in a lane before it.
-  __device__ int32_t LongerThan(int32_t rows) const {
-    int32_t longer = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-      const int32_t other = __shfl_sync(kAll, rows, lane);
-      longer += other > rows || (other == rows && lane < lane_);
+    if constexpr (kKind == Kind::kRows) {
+      const int32_t rows = step_.end - step_.start;
+      const int32_t tiles = rows == 0 ? 0 : (rows - 1) / p_.row_tile + 1;
+      const int32_t rows_of_tile = rows == 0 ? 0 : (rows - 1) / tiles + 1;
+      int32_t ahead = 0, all = 0;
+      for (int lane = 0; lane < 32; ++lane) {
+        const int32_t others_rows = __shfl_sync(kAll, rows_of_tile, lane);
+        const int32_t others = __shfl_sync(kAll, tiles, lane);
+        const bool first =
+            others_rows > rows_of_tile || (others_rows == rows_of_tile && lane < lane_);
+        ahead += first ? others : 0;
+        all += others;
+      }
+      step_.first_tile = tiles_before + ahead;
+      step_.tiles_end = step_.first_tile + tiles;
+      step_.tiles_after = tiles_before + all;
     }
-    return longer;
   }
 
   __device__ int64_t InclusiveSum(int64_t value) const {
@@ -222,7 +225,7 @@ class Scheduler {
 
   // One pass over all sizes: lane i keeps the sums ahead of step i * stride_.
   __device__ void BuildIndex() {
-    stride_ = (steps_ * passes_ + 31) / 32;
+    stride_ = (steps_ + 31) / 32;
     Rewind();
     do {
       if (step_.index == lane_ * stride_) {
@@ -236,7 +239,7 @@ class Scheduler {
   // To a step at or before the one with that row tile.
   __device__ void Jump(int32_t row_index) {
     if (!p_.vertical) return Rewind();
-    const bool candidate = lane_ * stride_ < steps_ * passes_ && index_tiles_ <= row_index;
+    const bool candidate = lane_ * stride_ < steps_ && index_tiles_ <= row_index;
     const int lane = 31 - __clz(__ballot_sync(kAll, candidate));  // lane 0 always is one
     Load(lane * stride_, __shfl_sync(kAll, index_rows_, lane),
          __shfl_sync(kAll, index_tiles_, lane));
@@ -244,10 +247,10 @@ class Scheduler {
 
   ScheduleParams p_;
   int32_t lane_;
-  int32_t steps_per_batch_, steps_, passes_;
+  int32_t steps_per_batch_, steps_;
   int32_t stride_ = 1, total_tiles_ = 0;
   int32_t index_rows_ = 0, index_tiles_ = 0;
-  Step step_;
+  Step step_{};
 };
 
 }  // namespace bwgemm::grouped

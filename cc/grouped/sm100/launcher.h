@@ -66,6 +66,7 @@ struct Launcher {
     s.experts = p.experts;
     s.batch = p.batch;
     s.row_tile = C::kSwapAb ? C::kTileN : C::kTileM;
+    s.row_step = C::kWidthStep;
     s.row_tiles = (p.k - 1) / C::kTileM + 1;
     s.col_tiles = (p.n - 1) / (C::kSwapAb ? C::kTileM : C::kTileN) + 1;
     s.swizzle = p.swizzle;

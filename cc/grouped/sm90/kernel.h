@@ -66,7 +66,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
                                      uint32_t cta_rank) {
   Loader<C> loader{params, shared, cta_rank};
   RingReader<C> ring{shared};
-  LaunchRing state(params.stages);
+  RingState<C::kStages> state;
   for (;;) {
     const grouped::Tile tile = ring.Next(true);
     if (tile.batch < 0) return;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
   Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
   RingReader<C> ring{shared};
-  LaunchRing state(params.stages);
+  RingState<C::kStages> state;
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
     const grouped::Tile tile = ring.Next(thread % 32 == 0);

@@ -7,7 +7,6 @@
 #include "common/tensor_map.h"
 #include "grouped/kernel_table.h"
 #include "grouped/sm90/kernel.h"
-#include "sm90/stages.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -61,22 +60,13 @@ struct Launcher {
     s.experts = p.experts;
     s.batch = p.batch;
     s.row_tile = C::kTileN;
+    s.row_step = C::kColumnStep;
     s.row_tiles = (p.k - 1) / (C::kTileM * C::kCluster) + 1;
     s.col_tiles = (p.n - 1) / (C::kContract ? C::kTileN : C::kTileM * C::kCluster) + 1;
     s.swizzle = p.swizzle;
     s.vertical = p.order == Order::kVertical;
-    if (!s.vertical) {  // about two tiles for every cluster
-      s.defer_from = std::max(p.groups - 2 * (p.sm_count / C::kCluster) / s.col_tiles - 1, 0);
-    }
-    // Weights that one row tile uses, once, should not push the rows out of L2: measured 1.5-2 % on
-    // few rows a group.
-    const bool streams = !C::kContract && p.m <= int64_t{p.groups} * C::kTileN / 2;
-    params.p_cache_hint = streams ? kEvictFirst : Loader<C>::kEvictNormal;
     return Status::Ok();
   }
-
-  static constexpr uint64_t kEvictFirst =
-      static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
 
   static Status Prepare(int device) {
     static OncePerDevice once;
@@ -98,9 +88,6 @@ struct Launcher {
       ClearCounterKernel<<<1, 1, 0, stream>>>(params.counter);
       BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetLastError());
     }
-
-    params.stages = bwgemm::sm90::StagesFor(params.p_cache_hint == kEvictFirst ? C::kPBytes : 0,
-                                            clusters * C::kCluster, C::kStages);
 
     const LaunchShape shape{dim3(clusters * C::kCluster), dim3(C::kCluster), dim3(kThreads),
                             C::kSharedBytes};

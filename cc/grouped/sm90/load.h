@@ -15,7 +15,8 @@ struct Loader {
   typename C::Shared& shared;
   uint32_t cta_rank;
 
-  __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks, LaunchRing& state) {
+  __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
+                                       RingState<C::kStages>& state) {
     // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
     // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.
@@ -33,12 +34,11 @@ struct Loader {
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, bytes);
       for (int i = 0; i < C::kPBlocks; ++i) {
-        Box<C::kPKMajor, false>(params.p, params.p_cache_hint, full,
-                                shared.p[state.index] + i * kBlockBytes, k0, p0 + i * kBlock,
-                                p_matrix);
+        Box<C::kPKMajor, false>(params.p, full, shared.p[state.index] + i * kBlockBytes, k0,
+                                p0 + i * kBlock, p_matrix);
       }
       for (int i = cta_rank; i < q_boxes; i += C::kCluster) {
-        Box<C::kQKMajor, C::kCluster == 2>(params.q, kEvictNormal, full,
+        Box<C::kQKMajor, C::kCluster == 2>(params.q, full,
                                            shared.q[state.index] + i * C::kQBox * kRowBytes, k0,
                                            q0 + i * C::kQBox, q_matrix);
       }
@@ -50,14 +50,14 @@ struct Loader {
       static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
 
   template <bool kKMajor, bool kMulticast>
-  __device__ __forceinline__ void Box(const CUtensorMap& map, uint64_t hint, uint64_t* full,
-                                      void* to, int k, int mn, int matrix) {
+  __device__ __forceinline__ void Box(const CUtensorMap& map, uint64_t* full, void* to, int k,
+                                      int mn, int matrix) {
     const int inner = kKMajor ? k : mn, outer = kKMajor ? mn : k;
     if constexpr (kMulticast) {
-      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&map, full, /*multicast_mask=*/0b11, hint, to, inner,
-                                             outer, matrix);
+      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&map, full, /*multicast_mask=*/0b11, kEvictNormal, to,
+                                             inner, outer, matrix);
     } else {
-      cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to, inner, outer, matrix);
+      cute::SM90_TMA_LOAD_3D::copy(&map, full, kEvictNormal, to, inner, outer, matrix);
     }
   }
 };
