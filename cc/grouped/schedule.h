@@ -12,8 +12,8 @@
 // `rows` divides a group evenly into as few tiles as hold it. Those that run side by side then take
 // the same time for the same matrix of rhs and the same rows of lhs, and both are read from memory
 // once: a narrow tile would run ahead of a full one until L2 has forgotten what they share. 16384
-// rows in 64 groups, 7168 x 2048 matrices, on an H200: 3.3 GB read and 0.94 ms with full tiles and
-// what is left over, 2.6 and 0.83 ms like this.
+// rows in 64 groups of random sizes, times 7168 x 2048 matrices, on an H200: 3.3 GB read with full
+// tiles and what is left over, 2.6 GB like this.
 // Of 32 neighbouring groups those with the longest tiles come first: tiles of like length run
 // together, and what multiprocessors finish with is short (R. L. Graham, "Bounds on multiprocessing
 // timing anomalies", 1969).
