@@ -195,13 +195,7 @@ def evaluate(
     compute = max(rounds * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
     traffic = _bytes(spec, dims, sizes)
     if kernel.kind == "rows":
-        used = sum(1 for size in sizes if size > 0)
-        weights = 2 * dims.rhs_batch * dims.k * dims.n
-        traffic += REREAD[kernel.arch] * weights * max(0.0, row_tiles - used)
-        # CTAs of a cluster side by side along N read rows of lhs once.
-        readers = _column_tiles(kernel, dims.n) / (kernel.cluster_m if kernel.swap_ab else 1)
-        lhs = 2 * dims.lhs_batch * dims.k * sum(sizes)
-        traffic += LHS_REREAD[kernel.arch] * lhs * (readers - 1)
+        traffic += _rereads(kernel, dims, sizes, row_tiles)
     memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     limit = "compute" if compute >= memory else "memory"
     cycles = (compute**LIMITS_NORM + memory**LIMITS_NORM) ** (1 / LIMITS_NORM) + LAUNCH_CYCLES
@@ -266,6 +260,20 @@ def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> floa
         return read + out_bytes * dims.batch * dims.m * dims.n
     read = 2 * rows * (dims.lhs_batch * dims.k + dims.rhs_batch * dims.n)
     return read + out_bytes * dims.batch * dims.experts * dims.k * dims.n
+
+
+def _rereads(
+    kernel: GroupedKernelInfo, dims: GroupedDims, sizes: Sequence[float], row_tiles: float
+) -> float:
+    """What tiles of ``"rows"`` read of operands that another has read, as bytes from memory."""
+    used = sum(1 for size in sizes if size > 0)
+    weights = 2 * dims.rhs_batch * dims.k * dims.n
+    lhs = 2 * dims.lhs_batch * dims.k * sum(sizes)
+    # CTAs of a cluster side by side along N read rows of lhs once.
+    readers = _column_tiles(kernel, dims.n) / (kernel.cluster_m if kernel.swap_ab else 1)
+    return REREAD[kernel.arch] * weights * max(0.0, row_tiles - used) + LHS_REREAD[
+        kernel.arch
+    ] * lhs * (readers - 1)
 
 
 def rank(
