@@ -30,7 +30,7 @@ import jax_bwgemm
 from jax_bwgemm import emulator
 from jax_bwgemm.config import target
 from jax_bwgemm.gemm.costs import round_up
-from jax_bwgemm.grouped.heuristics import ROW_STEP
+from jax_bwgemm.grouped.heuristics import row_step
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 pytestmark = requires_emulator
@@ -136,7 +136,7 @@ def test_groups_are_divided_evenly_and_come_in_falling_order_of_their_tiles(
     kernel: GroupedKernelInfo, order: str
 ) -> None:
     """One cluster computes one tile after the other. 32 groups are ordered, then the next 32."""
-    step = ROW_STEP[kernel.arch, kernel.cluster_m]
+    step = row_step(kernel)
     first = [20, row_tile(kernel) + 40, 0, 70, 130, *[0] * 27]
     second = [9, row_tile(kernel) + 138]
     sizes = [*first, *second]

@@ -56,10 +56,6 @@ COSTS = {
 # benchmarks/grouped_problems.py's table, what is chosen is the fastest on an H200; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
-# A part-filled tile is computed in no more rows than it has, rounded up to so many, by cluster_m
-# (kColumnStep in cc/grouped/sm90/config.h). SM100's are too, which its costs, that only rank, leave
-# out.
-ROW_STEP = {("sm90", 1): 32, ("sm90", 2): 16}
 # A further row tile of a group reads the same weights: from L2, in such a share of the time that
 # they took from memory. SM90: fitted to the same problems; SM100: unknown.
 REREAD = {"sm90": 0.2, "sm100": 0.0}
@@ -179,8 +175,10 @@ def evaluate(
         tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
         longest = macs
-        step = ROW_STEP.get((kernel.arch, kernel.cluster_m))
-        if step is not None and row_tiles > 0:
+        # SM100's tiles are narrower too where rows are few, which its costs, that only rank, leave
+        # out.
+        if kernel.arch == "sm90" and row_tiles > 0:
+            step = row_step(kernel)
             computed = sum(_computed_rows(s, step, known=spec.representative) for s in sizes)
             macs *= min(1.0, computed / (row_tiles * rows))
     else:
@@ -202,6 +200,11 @@ def evaluate(
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= LONG_COOPERATIVE_PENALTY
     return Candidate(kernel, tiles, waves, cycles, limit)
+
+
+def row_step(kernel: GroupedKernelInfo) -> int:
+    """An SM90 tile's rows are computed in multiples of this (kColumnStep of its config.h)."""
+    return 16 if kernel.cluster_m == 2 and kernel.out_dtype != "float32" else 32
 
 
 def _paired(kernel: GroupedKernelInfo) -> bool:

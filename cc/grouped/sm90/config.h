@@ -78,7 +78,8 @@ struct Config {
 
   // Part-filled tiles are computed in multiples of this many columns: the fewer, the more code. 16
   // instead of 32 is 1 to 3 % of the time of large groups.
-  static constexpr int kColumnStep = kContract ? kTileN : std::min(kTileN, kCluster > 1 ? 16 : 32);
+  static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
+  static constexpr int kColumnStep = kContract ? kTileN : std::min(kTileN, kFineSteps ? 16 : 32);
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
