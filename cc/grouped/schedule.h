@@ -201,6 +201,7 @@ class Scheduler {
       const int32_t tiles = rows == 0 ? 0 : (rows - 1) / p_.row_tile + 1;
       const int32_t rows_of_tile = rows == 0 ? 0 : (rows - 1) / tiles + 1;
       int32_t ahead = 0, all = 0;
+#pragma unroll 4  // not 32: this warp has few registers, and spills them to memory
       for (int lane = 0; lane < 32; ++lane) {
         const int32_t others_rows = __shfl_sync(kAll, rows_of_tile, lane);
         const int32_t others = __shfl_sync(kAll, tiles, lane);
