@@ -13,6 +13,7 @@ from jax_bwgemm.gemm.tuning_config import TuningConfig as TuningConfig
 from jax_bwgemm.grouped.api import ragged_dot as ragged_dot
 from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
 from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
+from jax_bwgemm.program_explanation import explain_program as explain_program
 from jax_bwgemm.tuning_cache import TuningTable as TuningTable
 from jax_bwgemm.tuning_context import TuningMissError as TuningMissError
 
@@ -31,6 +32,7 @@ __all__ = [
     "config",
     "dot_general",
     "explain",
+    "explain_program",
     "matmul",
     "ragged_dot",
     "ragged_dot_general",

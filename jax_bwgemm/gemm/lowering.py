@@ -22,8 +22,6 @@ from jax_bwgemm.gemm.spec import Folded, GemmDims, GemmSpec, fold, gemm_dims, ou
 from jax_bwgemm.gemm.support import describe, kernel_table
 from jax_bwgemm.implementations import PLATFORMS, log_once, refusal_error, target_here
 
-# Platform each kernel implementation runs on.
-
 
 @dataclasses.dataclass(frozen=True)
 class KernelCall:
@@ -86,11 +84,6 @@ def choose(
     return KernelCall(name, selection, target, folded, dims, padded)
 
 
-def runs_nothing(name: str, platform: str, dims: GemmDims) -> bool:
-    """Whether an implementation answers with zeros: an empty problem has no kernel to run."""
-    return dims.empty and platform == PLATFORMS[name]
-
-
 def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str) -> jax.Array:
     """Emits one device's GEMM by the first of ``spec.implementations`` that can run it there.
 
@@ -105,7 +98,7 @@ def run_on_device(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec, platform: str)
             for refused, reason in refusals:
                 log_once(f"{what}: not {refused} ({reason}), using xla")
             return gemm_reference(lhs, rhs, spec)
-        if runs_nothing(name, platform, dims):
+        if dims.empty and platform == PLATFORMS[name]:  # no kernel has anything to run
             return jnp.zeros(out_shape(spec, dims), spec.out_dtype)
         call = choose(
             name,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
@@ -18,6 +17,7 @@ from jax_bwgemm.gemm.local import bw_gemm_local_p
 from jax_bwgemm.gemm.primitive import bw_gemm_p
 from jax_bwgemm.gemm.spec import GemmSpec, gemm_dims
 from jax_bwgemm.gemm.support import describe
+from jax_bwgemm.jaxprs import equations, is_jaxpr
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning_cache import ProblemKey, problem_key
 
@@ -52,7 +52,7 @@ def find(program: Any, target: Target, args: tuple[Any, ...], kwargs: dict[str, 
     Raises:
         TypeError: Not such a program, or arguments for one that takes none.
     """
-    if isinstance(program, jex_core.Jaxpr | jex_core.ClosedJaxpr):
+    if is_jaxpr(program):
         _no_arguments(program, args, kwargs)
         return _in_jaxpr(program, target)
     if isinstance(program, jax.stages.Traced):
@@ -85,7 +85,7 @@ def _device_count(leaf: Any) -> int:
 def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
     counts: Counter[ProblemKey] = Counter()
     skipped: dict[str, str] = {}
-    for eqn, times in _equations(getattr(jaxpr, "jaxpr", jaxpr), 1):
+    for eqn, times in equations(jaxpr):
         if eqn.primitive not in (bw_gemm_p, bw_gemm_local_p):
             continue
         lhs, rhs = (x.aval for x in eqn.invars)
@@ -97,20 +97,6 @@ def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
             dims = gemm_dims(spec, lhs.shape, rhs.shape)
             skipped[describe(spec, lhs.dtype.name, rhs.dtype.name, dims)] = found
     return Problems(counts, tuple(skipped.items()))
-
-
-def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
-    """All equations, nested ones included, with how often each runs."""
-    for eqn in jaxpr.eqns:
-        yield eqn, times
-        inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
-        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(value):
-                yield from _equations(getattr(value, "jaxpr", value), inner)
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, jex_core.Jaxpr | jex_core.ClosedJaxpr)
 
 
 def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> ProblemKey | str:

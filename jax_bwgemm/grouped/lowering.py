@@ -23,8 +23,6 @@ from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_
 from jax_bwgemm.grouped.support import describe, kernel_table
 from jax_bwgemm.implementations import PLATFORMS, log_once, refusal_error, target_here
 
-# Platform each kernel implementation runs on.
-
 
 @dataclasses.dataclass(frozen=True)
 class GroupedCall:
