@@ -1,4 +1,4 @@
-# grouped.def -> generated translation units, one a line, or one for each of its majors -> bwgemm_grouped_kernels.
+# grouped.def -> generated translation units, one a line or, for the longest, two -> bwgemm_grouped_kernels.
 
 set(unit_dir "${CMAKE_BINARY_DIR}/generated/grouped")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/grouped.def")
@@ -13,6 +13,8 @@ foreach(line IN LISTS lines)
   set(form ${CMAKE_MATCH_1})
   set(pingpong "${CMAKE_MATCH_2}")
   set(arch ${CMAKE_MATCH_3})
+  set(tile_n ${CMAKE_MATCH_5})
+  set(cluster_m ${CMAKE_MATCH_7})
   set(tile "${CMAKE_MATCH_4}, ${CMAKE_MATCH_5}, ${CMAKE_MATCH_6}, ${CMAKE_MATCH_7}, ${CMAKE_MATCH_8}")
   set(suffix "${CMAKE_MATCH_4}x${CMAKE_MATCH_5}x${CMAKE_MATCH_6}_${CMAKE_MATCH_7}x${CMAKE_MATCH_8}")
   if(pingpong AND NOT arch STREQUAL "sm90")
@@ -39,11 +41,12 @@ foreach(line IN LISTS lines)
     string(APPEND suffix "_pingpong")
   endif()
   set(defines "")
-  set(unit_majors "${majors_list}")
-  list(JOIN unit_majors "+" unit_majors) # share a unit
-  if(arch STREQUAL "sm90" AND kind STREQUAL "rows") # MMAs as wide as a tile has rows
+  list(JOIN majors_list "+" unit_majors) # share a unit
+  if(arch STREQUAL "sm90" AND kind STREQUAL "rows" AND tile_n GREATER 32) # MMAs as wide as a tile has rows
     set(defines "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n")
-    set(unit_majors "${majors_list}") # of many widths: nothing should wait for one of them at the end
+    if(cluster_m EQUAL 2) # twice as many widths: the build should not wait for this unit alone at its end
+      set(unit_majors "${majors_list}")
+    endif()
   endif()
   foreach(shared IN LISTS unit_majors)
     set(instances "")
