@@ -14,7 +14,6 @@ foreach(line IN LISTS lines)
   set(pingpong "${CMAKE_MATCH_2}")
   set(arch ${CMAKE_MATCH_3})
   set(tile_n ${CMAKE_MATCH_5})
-  set(cluster_m ${CMAKE_MATCH_7})
   set(tile "${CMAKE_MATCH_4}, ${CMAKE_MATCH_5}, ${CMAKE_MATCH_6}, ${CMAKE_MATCH_7}, ${CMAKE_MATCH_8}")
   set(suffix "${CMAKE_MATCH_4}x${CMAKE_MATCH_5}x${CMAKE_MATCH_6}_${CMAKE_MATCH_7}x${CMAKE_MATCH_8}")
   if(pingpong AND NOT arch STREQUAL "sm90")
@@ -40,13 +39,9 @@ foreach(line IN LISTS lines)
     string(APPEND options ", true")
     string(APPEND suffix "_pingpong")
   endif()
-  set(defines "")
   list(JOIN majors_list "+" unit_majors) # share a unit
-  if(arch STREQUAL "sm90" AND kind STREQUAL "rows" AND tile_n GREATER 32) # MMAs as wide as a tile has rows
-    set(defines "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n")
-    if(cluster_m EQUAL 2) # twice as many widths: the build should not wait for this unit alone at its end
-      set(unit_majors "${majors_list}")
-    endif()
+  if(arch STREQUAL "sm90" AND kind STREQUAL "rows" AND tile_n GREATER 32)
+    set(unit_majors "${majors_list}") # of many widths: the build should not wait for one unit at its end
   endif()
   foreach(shared IN LISTS unit_majors)
     set(instances "")

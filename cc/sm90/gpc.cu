@@ -18,7 +18,7 @@ namespace {
 constexpr int kMaxDevices = 64, kMaxSms = kMaxPlacedClusters;
 constexpr int kLaunches = 18;
 constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiprocessor
-constexpr int kSizes[] = {1, 2};  // CTAs of the clusters that are placed
+constexpr int kSizes[] = {1, 2};          // CTAs of the clusters that are placed
 
 // Multiprocessor of each CTA of each launch.
 __device__ int probed[kLaunches][kMaxSms];

@@ -9,11 +9,10 @@
 // side. D = transpose of that.
 #pragma once
 
-#include "cute/arch/mma_sm90_gmma.hpp"
-#include "cute/atom/mma_traits_sm90_gmma.hpp"
 #include "cute/tensor.hpp"
 #include "gemm/cutlass_type.h"
 #include "gemm/kernel_spec.h"
+#include "sm90/mma_types.h"
 
 namespace bwgemm::cluster_k {
 
@@ -84,15 +83,9 @@ struct Config : Spec {
   using LayoutP = Layout<kPKMajor>;
   using LayoutQ = Layout<kQKMajor>;
 
-  template <bool kKMajor>
-  static constexpr cute::GMMA::Major kMajor =
-      kKMajor ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  using TiledMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<
-          In, In, float, cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>, cute::Int<kBlock>>,
-          kMajor<kPKMajor>, kMajor<kQKMajor>>()));
-  using Accumulator = decltype(cute::partition_fragment_C(
-      TiledMma{}, cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>>{}));
+  using Types = sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
+  using TiledMma = typename Types::template TiledMma<kBlock>;
+  using Accumulator = typename Types::template Accumulator<kBlock>;
 };
 
 struct Params {

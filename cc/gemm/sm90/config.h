@@ -132,7 +132,7 @@ struct Config : Spec {
   using LayoutP = typename P::template Layout<kBlock, kPBlocks * kStages>;
   using LayoutQ = typename Q::template Layout<kTileN, kStages>;
 
-  using Types = MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks, kTileK>;
+  using Types = MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks>;
   template <int kColumns>
   using TiledMma = typename Types::template TiledMma<kColumns>;
   template <int kColumns>

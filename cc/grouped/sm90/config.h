@@ -122,7 +122,7 @@ struct Config {
       Atom<kQKMajor>{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>, cute::Int<kStages>>{},
       QOrder{}));
 
-  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks, kTileK>;
+  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>
   using TiledMma = typename Types::template TiledMma<kColumns>;
   template <int kColumns>

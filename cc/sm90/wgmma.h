@@ -1,0 +1,142 @@
+// wgmma on two operands in shared memory: 64 x kColumns x 16, 16-bit types, f32 results, as an MMA
+// operation of CuTe.
+//
+// CuTe has an operation of its own for every width. Those that are no power of two or a half more
+// come in headers of 77 thousand lines, 24 s of every translation unit that needs one. Here the
+// width is a parameter. PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
+#pragma once
+
+#include <type_traits>
+
+#include "cute/arch/mma_sm90_desc.hpp"
+#include "cute/arch/mma_sm90_gmma.hpp"
+#include "cute/atom/mma_traits_sm90_gmma.hpp"
+#include "cute/tensor.hpp"
+
+namespace bwgemm::sm90 {
+
+constexpr int kMmaRows = 64;  // of every wgmma
+constexpr int kMmaDepth = 16;
+
+// The results in a thread's registers as operands of asm, and their numbers in its text. An asm
+// statement's text is a literal: its length cannot depend on a template parameter.
+// clang-format off
+#define BWGEMM_8_RESULTS(n)                                   \
+  "+f"(d(n)), "+f"(d(n + 1)), "+f"(d(n + 2)), "+f"(d(n + 3)), \
+  "+f"(d(n + 4)), "+f"(d(n + 5)), "+f"(d(n + 6)), "+f"(d(n + 7))
+#define BWGEMM_RESULTS_16 BWGEMM_8_RESULTS(0)
+#define BWGEMM_RESULTS_32 BWGEMM_RESULTS_16, BWGEMM_8_RESULTS(8)
+#define BWGEMM_RESULTS_48 BWGEMM_RESULTS_32, BWGEMM_8_RESULTS(16)
+#define BWGEMM_RESULTS_64 BWGEMM_RESULTS_48, BWGEMM_8_RESULTS(24)
+#define BWGEMM_RESULTS_80 BWGEMM_RESULTS_64, BWGEMM_8_RESULTS(32)
+#define BWGEMM_RESULTS_96 BWGEMM_RESULTS_80, BWGEMM_8_RESULTS(40)
+#define BWGEMM_RESULTS_112 BWGEMM_RESULTS_96, BWGEMM_8_RESULTS(48)
+#define BWGEMM_RESULTS_128 BWGEMM_RESULTS_112, BWGEMM_8_RESULTS(56)
+#define BWGEMM_RESULTS_144 BWGEMM_RESULTS_128, BWGEMM_8_RESULTS(64)
+#define BWGEMM_RESULTS_160 BWGEMM_RESULTS_144, BWGEMM_8_RESULTS(72)
+#define BWGEMM_RESULTS_176 BWGEMM_RESULTS_160, BWGEMM_8_RESULTS(80)
+#define BWGEMM_RESULTS_192 BWGEMM_RESULTS_176, BWGEMM_8_RESULTS(88)
+#define BWGEMM_RESULTS_208 BWGEMM_RESULTS_192, BWGEMM_8_RESULTS(96)
+#define BWGEMM_RESULTS_224 BWGEMM_RESULTS_208, BWGEMM_8_RESULTS(104)
+#define BWGEMM_RESULTS_240 BWGEMM_RESULTS_224, BWGEMM_8_RESULTS(112)
+#define BWGEMM_RESULTS_256 BWGEMM_RESULTS_240, BWGEMM_8_RESULTS(120)
+#define BWGEMM_NUMBERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define BWGEMM_NUMBERS_32 BWGEMM_NUMBERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define BWGEMM_NUMBERS_48 BWGEMM_NUMBERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define BWGEMM_NUMBERS_64 BWGEMM_NUMBERS_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define BWGEMM_NUMBERS_80 BWGEMM_NUMBERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define BWGEMM_NUMBERS_96 BWGEMM_NUMBERS_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define BWGEMM_NUMBERS_112 BWGEMM_NUMBERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define BWGEMM_NUMBERS_128 BWGEMM_NUMBERS_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define BWGEMM_NUMBERS_144 BWGEMM_NUMBERS_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define BWGEMM_NUMBERS_160 BWGEMM_NUMBERS_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define BWGEMM_NUMBERS_176 BWGEMM_NUMBERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define BWGEMM_NUMBERS_192 BWGEMM_NUMBERS_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define BWGEMM_NUMBERS_208 BWGEMM_NUMBERS_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define BWGEMM_NUMBERS_224 BWGEMM_NUMBERS_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define BWGEMM_NUMBERS_240 BWGEMM_NUMBERS_224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define BWGEMM_NUMBERS_256 BWGEMM_NUMBERS_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
+
+#define BWGEMM_WGMMA(type, columns, a, b, adds, a_mn, b_mn)                            \
+  asm volatile(                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, " adds ", 0;\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type            \
+      " {" BWGEMM_NUMBERS_##columns "}, " a ", " b ", p, 1, 1, " a_mn ", " b_mn ";\n}" \
+      : BWGEMM_RESULTS_##columns                                                       \
+      : "l"(desc_a), "l"(desc_b), "r"(static_cast<int>(accumulate)),                   \
+        "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)))
+#define BWGEMM_WGMMA_OF(columns, ...)                                                  \
+  if constexpr (kColumns == columns) {                                                 \
+    if constexpr (std::is_same_v<In, cute::bfloat16_t>) {                              \
+      BWGEMM_WGMMA("bf16", columns, __VA_ARGS__);                                      \
+    } else {                                                                           \
+      BWGEMM_WGMMA("f16", columns, __VA_ARGS__);                                       \
+    }                                                                                  \
+  }
+// clang-format on
+
+template <class In_, int kColumns_, cute::GMMA::Major kMajorA_, cute::GMMA::Major kMajorB_>
+struct Wgmma {
+  using In = In_;
+  static constexpr int kColumns = kColumns_;
+  static constexpr cute::GMMA::Major kMajorA = kMajorA_, kMajorB = kMajorB_;
+  static_assert(std::is_same_v<In, cute::bfloat16_t> || std::is_same_v<In, cute::half_t>);
+  static_assert(kColumns % 16 == 0 && kColumns >= 16 && kColumns <= 256);
+
+  // D = A x B, or D += A x B. d(i): the thread's i-th result.
+  template <class Results>
+  __device__ static void Issue(uint64_t desc_a, uint64_t desc_b, Results& d,
+                               cute::GMMA::ScaleOut accumulate) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    BWGEMM_WGMMA_OF(16, "%8", "%9", "%10", "%11", "%12")
+    BWGEMM_WGMMA_OF(32, "%16", "%17", "%18", "%19", "%20")
+    BWGEMM_WGMMA_OF(48, "%24", "%25", "%26", "%27", "%28")
+    BWGEMM_WGMMA_OF(64, "%32", "%33", "%34", "%35", "%36")
+    BWGEMM_WGMMA_OF(80, "%40", "%41", "%42", "%43", "%44")
+    BWGEMM_WGMMA_OF(96, "%48", "%49", "%50", "%51", "%52")
+    BWGEMM_WGMMA_OF(112, "%56", "%57", "%58", "%59", "%60")
+    BWGEMM_WGMMA_OF(128, "%64", "%65", "%66", "%67", "%68")
+    BWGEMM_WGMMA_OF(144, "%72", "%73", "%74", "%75", "%76")
+    BWGEMM_WGMMA_OF(160, "%80", "%81", "%82", "%83", "%84")
+    BWGEMM_WGMMA_OF(176, "%88", "%89", "%90", "%91", "%92")
+    BWGEMM_WGMMA_OF(192, "%96", "%97", "%98", "%99", "%100")
+    BWGEMM_WGMMA_OF(208, "%104", "%105", "%106", "%107", "%108")
+    BWGEMM_WGMMA_OF(224, "%112", "%113", "%114", "%115", "%116")
+    BWGEMM_WGMMA_OF(240, "%120", "%121", "%122", "%123", "%124")
+    BWGEMM_WGMMA_OF(256, "%128", "%129", "%130", "%131", "%132")
+#else
+    CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
+#endif
+  }
+};
+
+#undef BWGEMM_WGMMA_OF
+#undef BWGEMM_WGMMA
+
+template <class In, int kColumns, cute::GMMA::Major kMajorA, cute::GMMA::Major kMajorB, class TD,
+          class LayoutD, class TA, class LayoutA, class TB, class LayoutB, class TC, class LayoutC>
+__device__ void mma_unpack(const cute::MMA_Traits<Wgmma<In, kColumns, kMajorA, kMajorB>>& traits,
+                           cute::Tensor<TD, LayoutD>& d, const cute::Tensor<TA, LayoutA>& a,
+                           const cute::Tensor<TB, LayoutB>& b, const cute::Tensor<TC, LayoutC>&) {
+  static_assert(decltype(cute::size(d))::value == kColumns / 2, "the results of one MMA");
+  Wgmma<In, kColumns, kMajorA, kMajorB>::Issue(a(0), b(0), d, traits.accumulate_);
+}
+
+}  // namespace bwgemm::sm90
+
+template <class In, int kColumns, cute::GMMA::Major kMajorA, cute::GMMA::Major kMajorB>
+struct cute::MMA_Traits<bwgemm::sm90::Wgmma<In, kColumns, kMajorA, kMajorB>> {
+  using ValTypeD = float;
+  using ValTypeA = In;
+  using ValTypeB = In;
+  using ValTypeC = float;
+  using FrgTypeA = cute::GMMA::smem_desc<kMajorA>;
+  using FrgTypeB = cute::GMMA::smem_desc<kMajorB>;
+  using Shape_MNK = cute::Shape<cute::Int<bwgemm::sm90::kMmaRows>, cute::Int<kColumns>,
+                                cute::Int<bwgemm::sm90::kMmaDepth>>;
+  using ThrID = cute::Layout<cute::_128>;
+  using ALayout = cute::GMMA::ABLayout<bwgemm::sm90::kMmaRows, bwgemm::sm90::kMmaDepth>;
+  using BLayout = cute::GMMA::ABLayout<kColumns, bwgemm::sm90::kMmaDepth>;
+  using CLayout = cute::GMMA::CLayout_64xN<kColumns>;
+  cute::GMMA::ScaleOut accumulate_ = cute::GMMA::ScaleOut::One;
+};
