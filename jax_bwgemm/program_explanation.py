@@ -28,7 +28,8 @@ class ProgramExplanation:
 
     Attributes:
         products: (decision, how often it runs) of every different product, in order of appearance.
-            A loop's body counts as often as the loop runs, where that is known, and else once.
+            A loop's body counts as often as the loop runs, where that is known, and else once; so
+            does each branch of a condition.
     """
 
     products: tuple[tuple[Explanation, int], ...]

@@ -1,9 +1,9 @@
 // wgmma on two operands in shared memory: 64 x kColumns x 16, 16-bit types, f32 results, as an MMA
 // operation of CuTe.
 //
-// CuTe has an operation of its own for every width. Those that are no power of two or a half more
-// come in headers of 77 thousand lines, 24 s of every translation unit that needs one. Here the
-// width is a parameter. PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
+// CuTe has an operation of its own for every width, those of most widths in headers of 77 thousand
+// lines, which cost each translation unit 24 s. Here the width is a parameter. What the instruction
+// does: PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
 #pragma once
 
 #include <type_traits>
