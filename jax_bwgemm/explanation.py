@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import DEFAULT_SM_COUNT, make_target
 from jax_bwgemm.implementations import PLATFORMS, refusal_error
-
-Call = TypeVar("Call")
 
 # As many with the same reason are named one by one.
 FEW = 2
@@ -106,32 +104,52 @@ def place(spec: Any, device: jax.Device | str | None) -> tuple[str, Any, str | N
 def decide(
     what: str,
     implementations: Sequence[str],
-    rejected: list[tuple[str, str]],
+    rejected: Sequence[tuple[str, str]],
     platform: str,
-    choose: Callable[[str], Call | str],
+    choose: Callable[[str], Any],
     *,
     empty: bool,
-) -> tuple[str, Call | str]:
-    """The implementation that lowering would take, with its call or the reason why there is none.
+) -> tuple[dict[str, Any], Any]:
+    """The implementation that lowering would take.
 
     Args:
         what: The problem, for messages.
         implementations: Those left to try, in order.
-        rejected: (name, reason) of those skipped before; those skipped here are appended.
+        rejected: (name, reason) of those skipped before.
         platform: JAX platform.
-        choose: The call of a kernel implementation, or why it cannot run.
+        choose: The call (KernelCall or GroupedCall) of a kernel implementation, or why it cannot
+            run.
         empty: Whether there is nothing to multiply.
+
+    Returns:
+        The fields of an `Explanation`, and the selected kernel with its attributes, or None.
 
     Raises:
         NotImplementedError: None can (several: an ExceptionGroup of these).
     """
+    against = list(rejected)
+
+    def without_kernel(reason: str) -> tuple[dict[str, Any], None]:
+        fields = {"problem": what, "implementation": name, "reason": reason}
+        return fields | {"rejected": tuple(against)}, None
+
     for name in implementations:
         if name == "xla":
-            return name, rejected[-1][1] if rejected else "asked for"
+            return without_kernel(against[-1][1] if against else "asked for")
         if empty and platform == PLATFORMS[name]:
-            return name, EMPTY
+            return without_kernel(EMPTY)
         call = choose(name)
-        if not isinstance(call, str):
-            return name, call
-        rejected.append((name, call))
-    raise refusal_error(what, rejected)
+        if isinstance(call, str):
+            against.append((name, call))
+            continue
+        selected = call.selection
+        fields = {
+            "problem": what,
+            "implementation": name,
+            "reason": selected.reason,
+            "kernel": selected.kernel.name,
+            "padded": call.padded != call.dims,
+            "rejected": (*against, *selected.rejected),
+        }
+        return fields, selected
+    raise refusal_error(what, against)

@@ -134,7 +134,6 @@ def explain_gemm(
     dims = gemm_dims(spec, lhs.shape, rhs.shape)
     what = describe(spec, lhs_dtype, rhs_dtype, dims)
     platform, spec, reason_against_gpu = place(spec, device)
-    against = list(rejected)
 
     def choose(name: str) -> lowering.KernelCall | str:
         return reason_against_gpu or lowering.choose(
@@ -147,20 +146,16 @@ def explain_gemm(
             padding_is_free="xla" not in spec.implementations,
         )
 
-    name, call = decide(what, spec.implementations, against, platform, choose, empty=dims.empty)
-    if isinstance(call, str):
-        return GemmExplanation(what, name, call, rejected=tuple(against))
-    selected = call.selection
+    fields, selected = decide(
+        what, spec.implementations, rejected, platform, choose, empty=dims.empty
+    )
+    if selected is None:
+        return GemmExplanation(**fields)
     return GemmExplanation(
-        what,
-        name,
-        selected.reason,
-        selected.kernel.name,
-        call.padded != call.dims,
-        (*against, *selected.rejected),
-        selected.raster_order,
-        selected.swizzle,
-        selected.splits,
-        selected.decomposition if selected.kernel.stream_k else None,
-        copied_elements,
+        **fields,
+        raster_order=selected.raster_order,
+        swizzle=selected.swizzle,
+        splits=selected.splits,
+        decomposition=selected.decomposition if selected.kernel.stream_k else None,
+        copied_elements=copied_elements,
     )

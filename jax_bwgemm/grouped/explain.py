@@ -70,20 +70,12 @@ def explain_grouped(
             padding_is_free="xla" not in spec.implementations,
         )
 
-    name, call = decide(what, spec.implementations, against, platform, choose, empty=dims.empty)
-    if isinstance(call, str):
-        return GroupedExplanation(what, name, call, rejected=tuple(against))
-    selected = call.selection
-    return GroupedExplanation(
-        what,
-        name,
-        selected.reason,
-        selected.kernel.name,
-        call.padded != call.dims,
-        (*against, *selected.rejected),
-        selected.order,
-        selected.swizzle,
+    fields, selected = decide(
+        what, spec.implementations, against, platform, choose, empty=dims.empty
     )
+    if selected is None:
+        return GroupedExplanation(**fields)
+    return GroupedExplanation(**fields, order=selected.order, swizzle=selected.swizzle)
 
 
 def _without_batch(spec: GroupedSpec, operands: Sequence[Any]) -> tuple[GroupedSpec, list[Any]]:
