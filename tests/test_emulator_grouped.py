@@ -116,9 +116,12 @@ def test_extents(kernel: GroupedKernelInfo) -> None:
         check(kernel, p, "deep groups")
 
 
-@every_line
+@every_kernel
 def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
-    """A tile is computed as wide as its rows need: around every multiple of 16."""
+    """A tile is computed as wide as its rows need: around every multiple of 16.
+
+    Of every kernel, since the steps depend on the type of the result.
+    """
     steps = range(16, row_tile(kernel) + 1, 16)
     sizes = [size for step in steps for size in (step - 1, step, step + 1)]
     p = problem(kernel, sum(sizes), 72, 72, sizes)
@@ -128,7 +131,7 @@ def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
 
 @pytest.mark.parametrize(
     "kernel",
-    [k for k in one_per_line() if (k.arch, k.kind) == ("sm90", "rows") and row_tile(k) >= 192],
+    [k for k in emulated() if (k.arch, k.kind) == ("sm90", "rows") and row_tile(k) >= 192],
     ids=_id,
 )
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])
