@@ -91,18 +91,22 @@ def test_a_loops_body_counts_as_often_as_it_runs() -> None:
     assert found == bw.explain(struct(512, 512), struct(512, 512), device="sm90")
 
 
-def test_a_sum_over_a_batch_is_explained_by_what_replaces_it() -> None:
+@pytest.mark.parametrize("implementation", [None, ("emulator", "cutlass")])
+def test_a_sum_over_a_batch_is_explained_by_what_replaces_it(implementation: Any) -> None:
     """The gradient of matrices that a batch shares: on one device, rows of all become one."""
+    ragged_dot = functools.partial(bw.ragged_dot, implementation=implementation)
 
     def f(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
-        return jnp.sum(jax.vmap(bw.ragged_dot, (0, None, 0))(x, w, sizes).astype(jnp.float32))
+        return jnp.sum(jax.vmap(ragged_dot, (0, None, 0))(x, w, sizes).astype(jnp.float32))
 
     args = (struct(3, M, K), MATRICES, struct(3, G, dtype=jnp.int32))
     step = jax.value_and_grad(f, 1)
     got = bw.explain_program(step, *args, device="sm90")
     names = [found.kernel for found, _ in got.products]
     assert names == lowered_kernels(step, *args, arch="sm90")
-    assert any("_contract_" in name for name in names)
+    summed = [found for found, _ in got.products if "summed over the batch" in found.problem]
+    # Chosen for all rows of the batch in G groups, not for those of one element.
+    assert [f"{3 * M // G} rows per group" in found.reason for found in summed] == [True]
 
 
 def test_what_is_left_to_xla_is_listed() -> None:

@@ -55,20 +55,16 @@ def explain_grouped(
     against: list[tuple[str, str]] = []
     if spec.implementations == ("xla",) and (reason := refusal("cutlass", spec, *dtypes, dims)):
         against.append(("cutlass", reason))
-    on_kernels = [name for name, runs_on in PLATFORMS.items() if runs_on == platform]
-    if spec.reduce_batch and not dims.empty and spec.implementations[0] in on_kernels:
-        inner = _without_batch(spec, operands)
-        return dataclasses.replace(explain_grouped(*inner, device), problem=what)
 
     def choose(name: str) -> lowering.GroupedCall | str:
-        return reason_against_gpu or lowering.choose(
-            name,
-            platform,
-            spec,
-            dtypes[0],
-            dims,
-            padding_is_free="xla" not in spec.implementations,
-        )
+        if reason_against_gpu is not None:
+            return reason_against_gpu
+        one, sizes = spec, dims
+        if spec.reduce_batch and platform == PLATFORMS[name]:
+            one, inner = _without_batch(spec, operands)
+            sizes = grouped_dims(one, *(x.shape for x in inner))
+        free = "xla" not in spec.implementations
+        return lowering.choose(name, platform, one, dtypes[0], sizes, padding_is_free=free)
 
     fields, selected = decide(
         what, spec.implementations, against, platform, choose, empty=dims.empty
