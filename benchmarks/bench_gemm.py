@@ -46,8 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
     parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
-    parser.add_argument("--rounds", type=options.positive, default=7, help="turns per column")
-    parser.add_argument("--burst", type=options.positive, default=3, help="calls per turn")
+    options.add_turns(parser, rounds=7)
     parser.add_argument(
         "--rotate-mb", type=float, default=timing.ROTATE_BYTES / 2**20, help="operands to rotate"
     )
@@ -184,7 +183,9 @@ class Bench:
             except Exception as error:  # one column must not cost the others their turn
                 rows.append(self._row(shape, name, f"error: {report.one_line(error)}"))
         distances = self._check(found)
-        times = timing.interleave(self.timer, found, rounds=args.rounds, burst=args.burst)
+        times = timing.interleave(
+            self.timer, found, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+        )
         clocks = report.clocks()  # right after the work: what the GPU ran at
         for candidate, measured in zip(found, times, strict=True):
             distance = distances.get(candidate.name)
@@ -223,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dry_run:
         print(f"columns: bwgemm ({args.implementation}), {', '.join(args.peers)}; ", end="")
-        print(f"{args.rounds} rounds of {args.burst} calls of {args.dtype}->{args.out_dtype}")
+        print(f"{options.turns(args)} of {args.dtype}->{args.out_dtype}")
         for shape in args.selected:
             print(f"  {shape.name:24s} {shape.flops / 1e9:10.1f} GFLOP  {sorted(shape.tags)}")
         return 0

@@ -54,8 +54,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
     parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
-    parser.add_argument("--rounds", type=options.positive, default=7, help="turns per column")
-    parser.add_argument("--burst", type=options.positive, default=3, help="calls per turn")
+    options.add_turns(parser, rounds=7)
     parser.add_argument(
         "--rotate-mb", type=float, default=timing.ROTATE_BYTES / 2**20, help="operands to rotate"
     )
@@ -209,7 +208,9 @@ class Bench:
                 found.append(candidate)
                 distances.append(distance)
         del want
-        times = timing.interleave(self.timer, found, rounds=args.rounds, burst=args.burst)
+        times = timing.interleave(
+            self.timer, found, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+        )
         clocks = report.clocks()  # right after the work: what the GPU ran at
         floor_us = nbytes / self.gb_per_s / 1e3
         for candidate, distance, measured in zip(found, distances, times, strict=True):
@@ -250,9 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dry_run:
         print(f"columns: {OURS} ({args.implementation}), {', '.join(args.peers)}; ", end="")
-        print(
-            f"{args.rounds} rounds of {args.burst} calls in {args.dtype}: {', '.join(args.modes)}"
-        )
+        print(f"{options.turns(args)} in {args.dtype}: {', '.join(args.modes)}")
         for problem in args.problems:
             sizes = problem.sizes(args.seed)
             print(

@@ -38,8 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--no-xla", action="store_true", help="leave out XLA's column")
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
-    parser.add_argument("--rounds", type=options.positive, default=5, help="turns per column")
-    parser.add_argument("--burst", type=options.positive, default=3, help="calls per turn")
+    options.add_turns(parser, rounds=5)
     args = parser.parse_args(argv)
     try:
         args.tile_m, args.tile_n = map(int, args.tile.split("x"))
@@ -123,7 +122,9 @@ def measure(
         candidate.name = name
         timing.warm_up(candidate)
         ready.append(candidate)
-    times = timing.interleave(timer, ready, rounds=args.rounds, burst=args.burst)
+    times = timing.interleave(
+        timer, ready, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+    )
     for candidate, measured in zip(ready, times, strict=True):
         stats = report.summarise(measured.times_us)
         tflops = shape.flops / stats["median_us"] / 1e6

@@ -36,6 +36,27 @@ def parser(description: str) -> argparse.ArgumentParser:
     return made
 
 
+def add_turns(made: argparse.ArgumentParser, *, rounds: int) -> None:
+    """Options of benchmarks whose columns take turns on the GPU."""
+    made.add_argument("--rounds", type=positive, default=rounds, help="turns per column")
+    made.add_argument("--burst", type=positive, default=3, help="calls per turn")
+    made.add_argument(
+        "--turn-ms",
+        type=not_negative,
+        default=0.0,
+        metavar="MS",
+        help="make turns last at least so long, with more calls. The GPU rests between short "
+        "turns and its clock is high; with 50 it is kept busy, and runs at the clock that its "
+        "power limit allows in training",
+    )
+
+
+def turns(args: argparse.Namespace) -> str:
+    """What the options of `add_turns` say."""
+    more = f", or of {args.turn_ms:g} ms" if args.turn_ms else ""
+    return f"{args.rounds} rounds of {args.burst} calls{more}"
+
+
 def prepare(args: argparse.Namespace, *, share_gpu: bool = False) -> str:
     """Sets up JAX and returns the default device's platform; makes `--small` runnable on a CPU.
 
@@ -66,6 +87,14 @@ def implementation_of(args: argparse.Namespace) -> str | None:
 def has_torch() -> bool:
     """Whether torch can be imported, without importing it."""
     return importlib.util.find_spec("torch") is not None
+
+
+def not_negative(text: str) -> float:
+    """argparse type of a duration."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 0 and finite, got {value}")
+    return value
 
 
 def positive(text: str) -> int:

@@ -12,6 +12,7 @@ Rules this file keeps so that two columns of a table can be compared:
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from typing import Any, Protocol
 # Three times the largest L2 of the supported GPUs (B200: 126 MB): a rotation evicts itself.
 ROTATE_BYTES = 380 * 2**20
 MAX_COPIES = 64
+# Of a turn, however short its calls: their results are kept until it ends.
+MAX_CALLS = 1000
 
 
 def configure_environment(*, share_gpu: bool) -> None:
@@ -181,7 +184,12 @@ def warm_up(candidate: Candidate, seconds: float = 0.0) -> None:
 
 
 def interleave(
-    timer: Timer, candidates: Sequence[Candidate], *, rounds: int, burst: int
+    timer: Timer,
+    candidates: Sequence[Candidate],
+    *,
+    rounds: int,
+    burst: int,
+    turn_ms: float = 0.0,
 ) -> list[Timing]:
     """Times all candidates against each other; one Timing per candidate, in their order.
 
@@ -190,15 +198,25 @@ def interleave(
       candidates: already warmed up.
       rounds: how often every candidate gets a turn.
       burst: calls per turn.
+      turn_ms: milliseconds that a turn lasts at least, with as many more calls as that takes, up to
+        MAX_CALLS. Between short turns a GPU rests, and its clock is higher than in training.
     """
     timings = [Timing() for _ in candidates]
+    calls = [_calls_of_turn(timer, c, burst, turn_ms) for c in candidates]
     for turn in range(rounds):
         for step in range(len(candidates)):
             index = (turn + step) % len(candidates)  # nobody always follows the same neighbour
-            measured = timer.burst(candidates[index], turn * burst, burst)
+            measured = timer.burst(candidates[index], turn * calls[index], calls[index])
             timings[index].times_us += measured.times_us
             timings[index].kernels = measured.kernels
     return timings
+
+
+def _calls_of_turn(timer: Timer, candidate: Candidate, burst: int, turn_ms: float) -> int:
+    if turn_ms <= 0:
+        return burst
+    times = timer.burst(candidate, 0, burst).times_us
+    return min(MAX_CALLS, max(burst, math.ceil(turn_ms * 1e3 * len(times) / sum(times))))
 
 
 def copy_bandwidth(timer: Timer, nbytes: int, *, rounds: int = 5) -> dict[str, float]:

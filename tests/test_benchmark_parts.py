@@ -217,25 +217,6 @@ def test_kernel_records_are_divided_among_calls():
         timing.split_records("x", [("gemm", 1.0), ("other", 1.0)], 2)
 
 
-def test_interleaving_rotates_order_and_operands():
-    import timing
-
-    seen = []
-
-    class Recorder:
-        method = "test"
-
-        def burst(self, candidate, start, calls):
-            seen.append((candidate.name, start))
-            return timing.Timing([float(len(seen))] * calls, [("kernel", 1.0)])
-
-    pair = [timing.Candidate(n, lambda i: i, lambda r: None, copies=4) for n in "ab"]
-    first, second = timing.interleave(Recorder(), pair, rounds=3, burst=2)
-    assert seen == [("a", 0), ("b", 0), ("b", 2), ("a", 2), ("a", 4), ("b", 4)]
-    assert first.times_us == [1.0, 1.0, 4.0, 4.0, 5.0, 5.0]
-    assert second.times_us == [2.0, 2.0, 3.0, 3.0, 6.0, 6.0]
-
-
 def test_wall_timer_uses_every_copy_and_waits():
     import timing
 

@@ -1,0 +1,83 @@
+"""How the columns of a benchmark take turns on the GPU."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
+pytestmark = pytest.mark.skipif(
+    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
+)
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_interleaving_rotates_order_and_operands():
+    import timing
+
+    seen = []
+
+    class Recorder:
+        method = "test"
+
+        def burst(self, candidate, start, calls):
+            seen.append((candidate.name, start))
+            return timing.Timing([float(len(seen))] * calls, [("kernel", 1.0)])
+
+    pair = [timing.Candidate(n, lambda i: i, lambda r: None, copies=4) for n in "ab"]
+    first, second = timing.interleave(Recorder(), pair, rounds=3, burst=2)
+    assert seen == [("a", 0), ("b", 0), ("b", 2), ("a", 2), ("a", 4), ("b", 4)]
+    assert first.times_us == [1.0, 1.0, 4.0, 4.0, 5.0, 5.0]
+    assert second.times_us == [2.0, 2.0, 3.0, 3.0, 6.0, 6.0]
+
+
+class _Fixed:
+    """A timer whose calls take as many microseconds as their candidate's name says."""
+
+    method = "test"
+
+    def __init__(self):
+        self.seen = []
+
+    def burst(self, candidate, start, calls):
+        import timing
+
+        self.seen.append((candidate.name, start, calls))
+        return timing.Timing([float(candidate.name)] * calls, [("kernel", 1.0)])
+
+
+def test_turns_last_as_long_as_asked():
+    import timing
+
+    timer = _Fixed()
+    found = [timing.Candidate(us, lambda i: i, lambda r: None) for us in ("4000", "300", "5")]
+    slow, fast, tiny = timing.interleave(timer, found, rounds=2, burst=3, turn_ms=10)
+    # First what a call takes, then turns: 3 calls are enough, 34 are needed, 2000 are too many.
+    assert timer.seen[:3] == [("4000", 0, 3), ("300", 0, 3), ("5", 0, 3)]
+    assert timer.seen[3:6] == [("4000", 0, 3), ("300", 0, 34), ("5", 0, timing.MAX_CALLS)]
+    assert timer.seen[6:] == [("300", 34, 34), ("5", 1000, 1000), ("4000", 3, 3)]
+    assert [len(t.times_us) for t in (slow, fast, tiny)] == [6, 68, 2000]
+
+
+@pytest.mark.parametrize("name", ["bench_gemm", "bench_grouped"])
+def test_dry_runs_say_what_a_turn_is(name, capsys):
+    module = __import__(name)
+    assert module.main(["--dry-run"]) == 0
+    assert "7 rounds of 3 calls " in capsys.readouterr().out
+    assert module.main(["--dry-run", "--burst", "2", "--turn-ms", "50"]) == 0
+    assert "7 rounds of 2 calls, or of 50 ms " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf"])
+def test_a_turn_cannot_be_that_long(text, capsys):
+    import bench_gemm
+
+    with pytest.raises(SystemExit) as stop:
+        bench_gemm.main(["--turn-ms", text])
+    assert stop.value.code == 2
+    assert f"--turn-ms: must be at least 0 and finite, got {float(text)}" in capsys.readouterr().err
