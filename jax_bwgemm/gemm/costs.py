@@ -49,7 +49,7 @@ COSTS = {
     ("sm90", "pingpong", 64, 128, 2, False): Cost(0.855, 914, 2521, 1.01),
     ("sm90", "pingpong", 64, 128, 1, False): Cost(0.990, 1268, 2618, 0.96),
     ("sm90", "pingpong", 64, 64, 2, False): Cost(0.652, 729, 3455, 1.08),
-    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.990, 1642, 4445, 0.96),
+    ("sm90", "cooperative", 128, 224, 2, True): Cost(0.990, 2800, 4445, 0.96),
     ("sm90", "cooperative", 128, 208, 2, True): Cost(0.937, 2021, 2023, 1.03),
     ("sm90", "pingpong", 128, 192, 2, True): Cost(0.963, 1670, 3421, 1.08),
     ("sm90", "pingpong", 128, 160, 2, True): Cost(0.968, 1146, 3011, 0.93),
