@@ -1,9 +1,11 @@
 """Picture of bench_grouped.py's results: TFLOP/s of every column, problem by problem and by mode.
 
     python plot_grouped.py grouped.jsonl --out grouped.svg
+    python plot_grouped.py short.jsonl busy.jsonl --out grouped.svg   # with and without --turn-ms
 
-Behind this package's bar stands the time of the best rival (not lax) over this package's: above 1
-this package is faster. The ending of --out decides the format: svg, png or pdf.
+Of what several files have the last one's is drawn; long turns have panels of their own. Behind this
+package's bar stands the time of the best rival (not lax) over this package's: above 1 this package
+is faster. The ending of --out decides the format: svg, png or pdf.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def picture(rows: Sequence[dict]) -> Any:
     timed = [r for r in rows if r["record"] in ("grouped", "layer") and r["status"] == "ok"]
     if not timed:
         raise ValueError("no measured grouped products in the file")
-    timed = [{"mode": LAYER, **r} if r["record"] == "layer" else r for r in timed]
+    timed = [{**r, "mode": _mode(r)} for r in timed]
     modes = list(dict.fromkeys(r["mode"] for r in timed))
     columns = [c for c in COLUMNS if any(r["impl"] == c for r in timed)]
     problems = {m: list(dict.fromkeys(r["shape"] for r in timed if r["mode"] == m)) for m in modes}
@@ -61,6 +63,14 @@ def picture(rows: Sequence[dict]) -> Any:
         alignment="left",
     )
     return drawing
+
+
+def _mode(row: dict) -> str:
+    """A row's panel."""
+    if row["record"] == "layer":
+        return LAYER
+    turn_ms = row.get("turn_ms")  # files from before the option lack it
+    return f"{row['mode']}, turns of {turn_ms:g} ms" if turn_ms else row["mode"]
 
 
 def _panel(
@@ -101,11 +111,11 @@ def _ratio(mode: str, impls: dict[str, dict]) -> float | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("file", help="JSON lines of bench_grouped.py")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON lines of bench_grouped.py")
     parser.add_argument("--out", required=True, help="picture to write: .svg, .png or .pdf")
     args = parser.parse_args(argv)
     try:
-        plot.save(picture(report.load(args.file)), args.out)
+        plot.save(picture([r for file in args.files for r in report.load(file)]), args.out)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -120,6 +120,29 @@ def test_picture(rows, tmp_path):
     assert "tokamax" not in text
 
 
+def test_picture_of_several_files(tmp_path):
+    """The last of a column's figures counts, and long turns have a panel of their own."""
+    matplotlib = pytest.importorskip("matplotlib")
+    import plot_grouped
+
+    def file(name, *rows):
+        path = tmp_path / name
+        path.write_text("\n".join(map(json.dumps, [RUN, *rows])))
+        return str(path)
+
+    first = file("a", _row("a", "forward", "bwgemm", 10.0), _row("a", "forward", "torch", 11.0))
+    again = file("b", _row("a", "forward", "torch", 13.0))
+    busy = [_row("a", "forward", "bwgemm", 10.0), _row("a", "forward", "torch", 17.0)]
+    long = file("c", *(row | {"turn_ms": 50.0} for row in busy))
+    out = tmp_path / "grouped.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        assert plot_grouped.main([first, again, long, "--out", str(out)]) == 0
+    text = out.read_text()
+    assert ">forward<" in text
+    assert ">forward, turns of 50 ms<" in text
+    assert [r for r in ("1.10", "1.30", "1.70") if f">{r}<" in text] == ["1.30", "1.70"]
+
+
 def test_picture_of_nothing(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     import plot_grouped
