@@ -2,6 +2,7 @@
 
     python bench_grouped.py --out grouped.jsonl           # the six rows of the design, all modes
     python bench_grouped.py --held-out --peers pallas torch
+    python bench_grouped.py --turn-ms 50                  # on a GPU kept busy, as in training
     python bench_grouped.py --shapes 8192,4096,4096,8 --distribution zipf --modes forward
     python bench_grouped.py --all-kernels --modes dw      # what the heuristic should pick
     python bench_grouped.py --layer --modes               # only the whole layer's training step

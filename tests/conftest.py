@@ -15,6 +15,7 @@ _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
 
 import dataclasses  # noqa: E402
+import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
 import grouped_oracle  # noqa: E402
@@ -148,6 +149,16 @@ def wide_kernels(
     jax.clear_caches()
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def benchmark_programs(monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The folder of the benchmarks, whose modules can be imported from then on."""
+    folder = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
+    if not folder.is_dir():
+        pytest.skip("the benchmarks are not part of an installed package")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

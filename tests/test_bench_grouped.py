@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import pytest
 
 import jax_bwgemm
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 def _records(path, kind):

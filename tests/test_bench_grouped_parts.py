@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.machinery
-import pathlib
 import sys
 import types
 
@@ -15,15 +14,7 @@ from emulator_cases import requires_emulator
 
 import jax_bwgemm
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 # --- problems ---

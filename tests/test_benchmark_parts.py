@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import types
 
 import jax
@@ -14,15 +13,7 @@ from kernel_table import described_kernels
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 def _records(path, kind):

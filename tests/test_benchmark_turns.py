@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 def test_interleaving_rotates_order_and_operands():

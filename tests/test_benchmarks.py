@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -12,15 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 def _records(path, kind):
@@ -354,8 +345,8 @@ def test_every_program_has_help_and_a_dry_run(name, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_runs_as_a_script_from_elsewhere(tmp_path):
-    script = BENCHMARKS / "compare.py"
+def test_runs_as_a_script_from_elsewhere(tmp_path, benchmark_programs):
+    script = benchmark_programs / "compare.py"
     done = subprocess.run(
         [sys.executable, str(script), "--help"], cwd=tmp_path, capture_output=True, text=True
     )

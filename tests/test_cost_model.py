@@ -14,15 +14,7 @@ from kernel_table import described_kernels
 from jax_bwgemm import runtime
 from jax_bwgemm.runtime import KernelInfo
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 def kernel(

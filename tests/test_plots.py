@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not BENCHMARKS.is_dir(), reason="the benchmarks are not part of an installed package"
-)
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
 pytest.importorskip("matplotlib")
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 RUN = {
