@@ -110,6 +110,7 @@ class Bench:
             impl=impl,
             status=status,
             method=self.timer.method,
+            turn_ms=self.args.turn_ms,
             **fields,
         )
 

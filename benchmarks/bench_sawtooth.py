@@ -110,7 +110,7 @@ def measure(
     fields = {
         "shape": shape.name, "m": shape.m, "n": shape.n, "k": shape.k, "batch": 1,
         "majors": shape.majors, "dtype": args.dtype, "out_dtype": args.dtype,
-        "method": timer.method,
+        "method": timer.method, "turn_ms": args.turn_ms,
     }  # fmt: skip
     ready, texts = [], []
     for name, build in builders(args, shape, operands).items():

@@ -20,10 +20,13 @@ Key = tuple[str, str, str]
 
 
 def problem(row: dict) -> Key:
-    """What identifies a row's problem: the shape (after its mode, if it has one) and the types."""
+    """What identifies a row's problem: the shape (after its mode, if it has one) and the types.
+
+    Short turns and long ones are different problems: the GPU's clock is another.
+    """
     if row["record"] == "grouped":
-        return f"{row['mode']} {row['shape']}", row["dtype"], row["dtype"]
-    return row["shape"], row["dtype"], row["out_dtype"]
+        return f"{row['mode']} {row['shape']}{report.turns_of(row)}", row["dtype"], row["dtype"]
+    return row["shape"] + report.turns_of(row), row["dtype"], row["out_dtype"]
 
 
 def medians(rows: Sequence[dict], impl: str, min_m: int = 1, tag: str | None = None) -> dict:

@@ -69,8 +69,7 @@ def _mode(row: dict) -> str:
     """A row's panel."""
     if row["record"] == "layer":
         return LAYER
-    turn_ms = row.get("turn_ms")  # files from before the option lack it
-    return f"{row['mode']}, turns of {turn_ms:g} ms" if turn_ms else row["mode"]
+    return row["mode"] + report.turns_of(row)
 
 
 def _panel(

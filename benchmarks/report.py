@@ -63,6 +63,15 @@ def summarise(times_us: Sequence[float]) -> dict[str, float]:
     }
 
 
+def turns_of(row: Mapping[str, Any]) -> str:
+    """What a row's label says of how long its columns' turns were (`--turn-ms`): at 0, nothing.
+
+    Files from before that option lack the field.
+    """
+    turn_ms = row.get("turn_ms")
+    return f", turns of {turn_ms:g} ms" if turn_ms else ""
+
+
 def one_line(error: BaseException) -> str:
     """Type and first line of an exception; many have no message."""
     first, *_ = str(error).strip().splitlines() or ["no message"]

@@ -91,6 +91,22 @@ def test_compare_keeps_the_modes_apart(tmp_path, capsys):
     assert "slower by more than 5%: dw a\n" in printed.err
 
 
+@pytest.mark.parametrize("record", ["grouped", "gemm"])
+def test_compare_keeps_short_and_long_turns_apart(record, tmp_path, capsys):
+    import compare
+
+    row = _row("a", "forward", "bwgemm", 10.0)
+    if record == "gemm":
+        row |= {"record": "gemm", "out_dtype": row["dtype"], "batch": 1, "majors": "kn"}
+    for name, turn_ms in (("short", 0.0), ("long", 50.0)):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, [RUN, row | {"turn_ms": turn_ms}])))
+    short, long = str(tmp_path / "short"), str(tmp_path / "long")
+    assert compare.main([long, long]) == 0
+    assert "a, turns of 50 ms |" in capsys.readouterr().out
+    assert compare.main([short, long]) == 2
+    assert "no measured shape in common" in capsys.readouterr().err
+
+
 def test_picture(rows, tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
     import plot_grouped
