@@ -63,6 +63,33 @@ def test_dry_runs_say_what_a_turn_is(name, capsys):
     assert "7 rounds of 2 calls, or of 50 ms " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("bench_gemm", ["--shapes", "32,64,16", "--peers", "xla"]),
+        ("bench_grouped", ["--shapes", "40,32,48,5", "--modes", "forward", "--peers", "xla"]),
+        ("bench_sawtooth", []),
+    ],
+)
+def test_programs_take_such_turns(name, options, monkeypatch, tmp_path):
+    import report
+    import timing
+
+    inner, asked = timing.interleave, []
+
+    def interleave(*args, turn_ms=0.0, **kwargs):
+        asked.append(turn_ms)
+        return inner(*args, turn_ms=turn_ms, **kwargs)
+
+    monkeypatch.setattr(timing, "interleave", interleave)
+    path = tmp_path / "rows.jsonl"
+    argv = ["--small", *options, "--turn-ms", "2", "--out", str(path)]
+    assert __import__(name).main(argv) == 0
+    assert 2.0 in asked
+    rows = [r for r in report.load(path) if r["record"] in ("gemm", "grouped")]
+    assert {r["turn_ms"] for r in rows} == {2.0}
+
+
 @pytest.mark.parametrize("text", ["-1", "nan", "inf"])
 def test_a_turn_cannot_be_that_long(text, capsys):
     import bench_gemm
