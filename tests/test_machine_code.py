@@ -27,6 +27,8 @@ GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
+# Upper half of the L2 eviction priority "last", a constant of CUTLASS's: TMA::CacheHintSm90.
+EVICT_LAST = "0x14f00000"
 
 
 @dataclasses.dataclass
@@ -35,6 +37,7 @@ class Disassembly:
 
     arch: str
     opcodes: set[str] = dataclasses.field(default_factory=set)
+    evicts_last: bool = False  # has that priority for something
     stack_bytes: int = -1
     local_bytes: int = -1
 
@@ -65,6 +68,7 @@ def machine_code() -> dict[str, Disassembly]:
             found[name] = Disassembly(arch)
         elif match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", line):
             found[name].opcodes.add(match[1])
+            found[name].evicts_last |= EVICT_LAST in line
     for line in _cuobjdump("-res-usage").splitlines():
         if match := re.match(r"\s*Function (\S+):", line):
             name = match[1]
@@ -131,6 +135,14 @@ def test_cluster_k_kernels_store_vectors(machine_code):
     wide = sum(k.out_dtype == "float32" for k in table)
     assert stores.count({"STG.E.128"}) == wide
     assert stores.count({"STG.E.64"}) == len(table) - wide
+
+
+def test_grouped_sm90_kernels_keep_rows_of_lhs_in_l2(machine_code):
+    """Those whose tiles along N read the rows again; dW has no such operand."""
+    found = [name for name, code in machine_code.items() if code.evicts_last]
+    rows = [k for k in runtime.grouped_kernels() if (k.arch, k.kind) == ("sm90", "rows")]
+    assert len(found) == len(rows) > 0
+    assert all(GROUPED in name for name in found)
 
 
 def test_handwritten_kernels_know_shared_memory_for_what_it_is(machine_code):
