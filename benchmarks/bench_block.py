@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-import options
-import report
-import timing
+from common import options, report, timing
 
 
 @dataclasses.dataclass(frozen=True)

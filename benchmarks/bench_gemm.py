@@ -18,11 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gemm_tables
-import options
-import report
-import shapes as shape_lists
-import timing
+from common import options, report, timing
+from dense import shapes as shape_lists
+from dense import tables as gemm_tables
 
 PEERS = ("xla", "xla-cublas", "torch", "pallas")
 # Relative squared distance above which two bf16 or f16 products are not the same product; rounding
@@ -76,8 +74,8 @@ class Bench:
     """One run: builds the columns of each shape, checks and times them, writes the rows."""
 
     def __init__(self, args: argparse.Namespace, platform: str, out: report.Report):
-        import candidates
         import jax.numpy as jnp
+        from dense import candidates
 
         self.peers = candidates
         self.args = args

@@ -23,12 +23,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grouped_problems
-import grouped_tables
-import options
-import report
-import timing
-from grouped_problems import Problem
+from common import options, report, timing
+from grouped import problems as grouped_problems
+from grouped import tables as grouped_tables
+from grouped.problems import Problem
 
 PEERS = ("xla", "pallas", "tokamax", "torch")
 OURS = "bwgemm"
@@ -98,8 +96,8 @@ class Bench:
     """One run: builds the columns of each problem, checks and times them, writes the rows."""
 
     def __init__(self, args: argparse.Namespace, platform: str, out: report.Report):
-        import grouped_candidates
         import jax.numpy as jnp
+        from grouped import candidates as grouped_candidates
 
         self.peers = grouped_candidates
         self.args = args
@@ -127,7 +125,7 @@ class Bench:
 
     def run_layers(self, platform: str) -> None:
         """Measures the whole layer, for --shapes or for its own list."""
-        import grouped_layer
+        from grouped import layer as grouped_layer
 
         listed = grouped_problems.SMALL_LAYERS if self.args.small else grouped_problems.LAYERS
         for problem in self.args.problems if self.args.shapes else listed:
@@ -281,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\n{grouped_tables.fastest_kernels(rows, PEERS)}")
     layers = out.rows("layer")
     if layers:
-        import grouped_layer
+        from grouped import layer as grouped_layer
 
         print(grouped_layer.summary(layers))
     every = rows + [{"mode": "layer", **row} for row in layers]

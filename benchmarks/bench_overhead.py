@@ -11,9 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-import options
-import report
-import timing
+from common import options, report, timing
 
 
 def chain(matmul: Callable, calls: int) -> Callable:

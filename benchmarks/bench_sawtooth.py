@@ -18,10 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import options
-import report
-import shapes as shape_lists
-import timing
+from common import options, report, timing
+from dense import shapes as shape_lists
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -71,11 +69,11 @@ def builders(
     args: argparse.Namespace, shape: shape_lists.Shape, operands: list
 ) -> dict[str, Callable[[], timing.Candidate]]:
     """How to make each column of one shape."""
-    import candidates
+    from dense import candidates
 
     import jax_bwgemm
     from jax_bwgemm import runtime
-    from jax_bwgemm.gemm.tuning_config import SCHEDULERS
+    from jax_bwgemm.dense.tuning_config import SCHEDULERS
 
     implementation = options.implementation_of(args)
     found: dict[str, Callable[[], timing.Candidate]] = {}
@@ -99,8 +97,8 @@ def measure(
     args: argparse.Namespace, shape: shape_lists.Shape, timer: timing.Timer, out: report.Report
 ) -> list[str]:
     """Measures one N; returns a text for each column."""
-    import candidates
     import jax.numpy as jnp
+    from dense import candidates
 
     size = jnp.dtype(args.dtype).itemsize
     copies = timing.copies_for(

@@ -20,11 +20,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import hlo
-import options
-import report
-import shapes as shape_lists
-import timing
+from common import hlo, options, report, timing
+from dense import shapes as shape_lists
 
 MODES = ("pmap-m", "jit-m", "jit-n", "jit-k", "shard_map-m", "shard_map-n", "shard_map-k", "grad")
 

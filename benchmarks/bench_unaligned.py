@@ -12,10 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-import options
-import report
-import shapes as shape_lists
-import timing
+from common import options, report, timing
+from dense import shapes as shape_lists
 
 
 def padded_matmul(implementation: str | None, multiple: int) -> Callable:
@@ -49,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(s.name for s in selected))
         return 0
     platform = options.prepare(args)
-    import candidates
     import jax.numpy as jnp
+    from dense import candidates
 
     import jax_bwgemm
 

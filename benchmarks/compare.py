@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import report
+from common import report
 
 Key = tuple[str, str, str]
 

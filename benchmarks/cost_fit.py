@@ -16,15 +16,15 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-import cost_model
 import numpy as np
-import report
-import shapes as shape_lists
+from common import report
+from costs import model as cost_model
+from dense import shapes as shape_lists
 from scipy.optimize import least_squares
 
 from jax_bwgemm.runtime import KernelInfo
 
-DATA = pathlib.Path(__file__).resolve().parent / "data" / "h200_kernels.json"
+DATA = pathlib.Path(__file__).resolve().parent / "costs" / "data" / "h200_kernels.json"
 # What is fitted, with bounds; everything else about the machine is known or measured by itself.
 FITTED = {
     "efficiency": (0.6, 1.0),

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import report
-import shapes as shape_lists
-from cost_model import H200, Machine, Work, limit, models, predict, work
+from common import report
+from costs.model import H200, Machine, Work, limit, models, predict, work
+from dense import shapes as shape_lists
 
 from jax_bwgemm.runtime import KernelInfo
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import report
+from common import report
 
 # Dense 16-bit peak TFLOP/s by the start of the device kind, from NVIDIA's data sheets.
 PEAKS = {"NVIDIA H100": 989, "NVIDIA H200": 989, "NVIDIA B200": 2250, "NVIDIA GB200": 2500}

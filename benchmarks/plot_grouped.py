@@ -15,9 +15,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import grouped_tables
 import plot
-import report
+from common import report
+from grouped import tables as grouped_tables
 
 COLUMNS = {"bwgemm": plot.OURS, "torch": "#e07a1f", "pallas": "#3d5a98", "tokamax": "#b23a48"}
 COLUMNS |= {"xla": "#8a8d91"}

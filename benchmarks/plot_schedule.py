@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import options
 import plot
+from common import options
 
-from jax_bwgemm.gemm import work_schedule
-from jax_bwgemm.gemm.tile_schedule import Span, Tile, TileOrder, simulate, tile_order
-from jax_bwgemm.gemm.tuning_config import DECOMPOSITIONS, SWIZZLES
+from jax_bwgemm.dense import work_schedule
+from jax_bwgemm.dense.tile_schedule import Span, Tile, TileOrder, simulate, tile_order
+from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, SWIZZLES
 from jax_bwgemm.runtime import KernelInfo
 
 # More tiles than this get no numbers: they would not be legible.

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "build_config.h"
-#include "gemm/gemm_ffi.h"
-#include "gemm/python.h"
+#include "dense/gemm_ffi.h"
+#include "dense/python.h"
 #include "grouped/grouped_ffi.h"
 #include "grouped/python.h"
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from jax_bwgemm import config as config
 from jax_bwgemm import runtime as _runtime
-from jax_bwgemm.gemm.api import dot_general as dot_general
-from jax_bwgemm.gemm.api import matmul as matmul
-from jax_bwgemm.gemm.explain import explain as explain
-from jax_bwgemm.gemm.tuning_config import TuningConfig as TuningConfig
+from jax_bwgemm.dense.api import dot_general as dot_general
+from jax_bwgemm.dense.api import matmul as matmul
+from jax_bwgemm.dense.explain import explain as explain
+from jax_bwgemm.dense.tuning_config import TuningConfig as TuningConfig
 from jax_bwgemm.grouped.api import ragged_dot as ragged_dot
 from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
 from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
-from jax_bwgemm.program_explanation import explain_program as explain_program
-from jax_bwgemm.tuning_cache import TuningTable as TuningTable
-from jax_bwgemm.tuning_context import TuningMissError as TuningMissError
+from jax_bwgemm.product.program_explanation import explain_program as explain_program
+from jax_bwgemm.tuning.cache import TuningTable as TuningTable
+from jax_bwgemm.tuning.context import TuningMissError as TuningMissError
 
 __version__ = "0.1.0"
 
@@ -42,11 +42,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # What few programs need; jax.export is slow to import.
     if name == "DISABLE_EXPORT_CHECKS":
-        from jax_bwgemm.gemm.export import DISABLE_EXPORT_CHECKS
+        from jax_bwgemm.product.export import DISABLE_EXPORT_CHECKS
 
         return DISABLE_EXPORT_CHECKS
     if name == "autotune":
-        from jax_bwgemm.autotuning import autotune
+        from jax_bwgemm.tuning.autotuning import autotune
 
         return autotune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

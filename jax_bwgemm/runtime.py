@@ -23,7 +23,7 @@ EMULATED_GROUPED_TARGET = "bwgemm.grouped.emulated.v1"
 
 @dataclasses.dataclass(frozen=True)
 class KernelInfo:
-    """One compiled kernel: one of the up to 16 of a line of ``cc/gemm/kernels.def``.
+    """One compiled kernel: one of the up to 16 of a line of ``cc/dense/kernels.def``.
 
     Attributes:
         name: Stable name derived from the other fields.
@@ -72,7 +72,7 @@ class KernelInfo:
 
     @property
     def splits_unevenly(self) -> bool:
-        """Whether parts of K may differ by a block (cc/gemm/sm90), so that any K has any number."""
+        """Whether parts of K may differ by a block, so that any K has any number of parts."""
         return not self.stream_k and self.schedule in ("cooperative", "pingpong")
 
     @property

@@ -1,7 +1,7 @@
 """Test environment: 8 CPU devices, the kernel table, and what a GPU test needs.
 
 CPU tests run on CPU devices even on a machine with a GPU. Where the extension was not built, the
-kernel table is read from cc/gemm/kernels.def, so that everything above the FFI call is tested.
+kernel table is read from cc/dense/kernels.def, so that everything above the FFI call is tested.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_bwgemm import emulator, runtime
-from jax_bwgemm.emulator.gemm import operand_shapes, reference, run_gemm
+from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
 from jax_bwgemm.runtime import KernelInfo
 
 

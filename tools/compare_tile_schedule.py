@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-from jax_bwgemm.gemm.tile_schedule import Tile, TileOrder, band_order, tile_order
-from jax_bwgemm.gemm.work_schedule import Part, WorkOrder, work_order
+from jax_bwgemm.dense.tile_schedule import Tile, TileOrder, band_order, tile_order
+from jax_bwgemm.dense.work_schedule import Part, WorkOrder, work_order
 from jax_bwgemm.runtime import KernelInfo
 
 SOURCE = pathlib.Path(__file__).with_name("tile_schedule.cc")

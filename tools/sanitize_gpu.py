@@ -59,9 +59,9 @@ class Case:
         import jax.numpy as jnp
         import numpy as np
 
-        from jax_bwgemm.gemm.primitive import gemm
-        from jax_bwgemm.gemm.spec import GemmSpec
-        from jax_bwgemm.gemm.tuning_config import TuningConfig
+        from jax_bwgemm.dense.primitive import gemm
+        from jax_bwgemm.dense.spec import GemmSpec
+        from jax_bwgemm.dense.tuning_config import TuningConfig
 
         config = TuningConfig(kernel=self.kernel, **dict(self.options))
         spec = GemmSpec("k", "n", "bfloat16", implementations=(implementation,), config=config)

@@ -12,13 +12,13 @@
 #include <tuple>
 #include <vector>
 
+#include "dense/python.h"
 #include "emulator/machine/machine.h"
 #include "emulator/runtime/gemm_emulated.h"
 #include "emulator/runtime/grouped_emulated.h"
 #include "emulator/runtime/ranges.h"
 #include "emulator/runtime/session.h"
 #include "emulator/tensor/tensor_map.h"
-#include "gemm/python.h"
 #include "grouped/python.h"
 
 namespace nb = nanobind;

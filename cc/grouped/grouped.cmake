@@ -72,6 +72,6 @@ foreach(line IN LISTS lines)
 endforeach()
 file(CONFIGURE OUTPUT "${unit_dir}/kernel_groups.inc" CONTENT "${groups}")
 
-file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../common/*.h ../sm90/*.h)
+file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h)
 bwgemm_kernel_library(bwgemm_grouped_kernels COUNT ${kernel_count} UNITS ${units}
-  HEADERS ${headers} "${CMAKE_SOURCE_DIR}/cc/gemm/problem.h" "${CMAKE_SOURCE_DIR}/cc/gemm/cutlass_type.h")
+  HEADERS ${headers} "${CMAKE_SOURCE_DIR}/cc/dense/problem.h" "${CMAKE_SOURCE_DIR}/cc/dense/cutlass_type.h")

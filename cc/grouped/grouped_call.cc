@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "common/device.h"
+#include "core/device.h"
 
 namespace bwgemm::grouped {
 namespace {

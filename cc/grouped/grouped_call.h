@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/status.h"
+#include "core/status.h"
 #include "grouped/kernel_table.h"
 
 namespace bwgemm::grouped {

@@ -1,6 +1,6 @@
 #include "grouped/grouped_ffi.h"
 
-#include "gemm/gemm_ffi.h"
+#include "dense/gemm_ffi.h"
 
 namespace bwgemm::grouped {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/status.h"
+#include "core/status.h"
 #include "grouped/problem.h"
 
 namespace bwgemm::grouped {

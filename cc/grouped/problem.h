@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gemm/problem.h"
+#include "dense/problem.h"
 
 namespace bwgemm::grouped {
 

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "common/cuda_status.h"
-#include "common/launch.h"
+#include "core/cuda_status.h"
+#include "core/launch.h"
 #include "sm90/gpc.h"
 #include "sm90/gpc_order.h"
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "common/status.h"
+#include "core/status.h"
 
 namespace bwgemm::sm90 {
 

@@ -29,7 +29,7 @@ def _run(options: Options, say: Callable[[str], None]) -> Sequence[Check]:
         say(f"  left out: {reason}")
         return []
     from jax_bwgemm import emulator
-    from jax_bwgemm.emulator.gemm import find_kernel, reference, run_gemm
+    from jax_bwgemm.emulator.dense import find_kernel, reference, run_gemm
 
     kernel = find_kernel(KERNEL)
     rng = np.random.default_rng(options.seed)

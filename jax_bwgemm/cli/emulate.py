@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from jax_bwgemm import emulator, runtime
-    from jax_bwgemm.emulator.gemm import run_gemm
+    from jax_bwgemm.emulator.dense import run_gemm
 
     if runtime.load_emulator() is None:
         return _refuse("jax_bwgemm was installed without its emulator (module _emulator)")
@@ -97,7 +97,7 @@ def _refuse(message: str) -> int:
 
 def _choose(args: argparse.Namespace, kernels: tuple[KernelInfo, ...]) -> KernelInfo:
     """The kernel that the options name or describe."""
-    from jax_bwgemm.emulator.gemm import find_kernel
+    from jax_bwgemm.emulator.dense import find_kernel
 
     if args.kernel:
         return find_kernel(args.kernel)
@@ -117,7 +117,7 @@ def _operands(
     """Small integers, and their product in the kernel's output type: exact in f32 arithmetic."""
     import jax.numpy as jnp
 
-    from jax_bwgemm.emulator.gemm import operand_shapes, reference
+    from jax_bwgemm.emulator.dense import operand_shapes, reference
 
     rng = np.random.default_rng(abs(args.seed))
     a, b = (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jax_bwgemm.config import Target
-    from jax_bwgemm.gemm.problems import Problems
-    from jax_bwgemm.tuning_cache import ProblemKey
+    from jax_bwgemm.tuning.cache import ProblemKey
+    from jax_bwgemm.tuning.problems import Problems
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 MAJORS = ("kn", "kk", "mn", "mk")
@@ -74,8 +74,8 @@ def problem(
     """The problem as selection sees it, or why there is nothing to tune."""
     import jax
 
-    from jax_bwgemm.gemm import problems
-    from jax_bwgemm.gemm.spec import GemmSpec
+    from jax_bwgemm.dense.spec import GemmSpec
+    from jax_bwgemm.tuning import problems
 
     m, n, k, batch = shape
     lhs = (batch, m, k) if majors[0] == "k" else (batch, k, m)
@@ -91,7 +91,7 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
     Raises:
         ValueError: A malformed shape.
     """
-    from jax_bwgemm.gemm.problems import Problems
+    from jax_bwgemm.tuning.problems import Problems
 
     in_dtype, out_dtype = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
     counts: Counter[ProblemKey] = Counter()
@@ -108,7 +108,8 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the subcommand; returns its exit code."""
-    from jax_bwgemm import autotuning, tuning_files
+    from jax_bwgemm.tuning import autotuning
+    from jax_bwgemm.tuning import files as tuning_files
 
     try:
         device, target, kind = autotuning.local_device()

@@ -12,8 +12,8 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.config import explicit_target
-from jax_bwgemm.gemm.api import dot_general
-from jax_bwgemm.gemm.validation import as_array
+from jax_bwgemm.dense.api import dot_general
+from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.spec import dot_dtype
@@ -30,7 +30,7 @@ from jax_bwgemm.grouped.validation import (
     check_sizes,
     sizes_prefix,
 )
-from jax_bwgemm.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 

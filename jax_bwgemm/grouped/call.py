@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm.validation import DimensionNumbers
+from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.groups import as_int32

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from jax_bwgemm.gemm.validation import DimensionNumbers
+from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.validation import Mode
 
 Shape = tuple[int, ...]

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_bwgemm.explanation import Explanation, decide, place
 from jax_bwgemm.grouped import lowering
 from jax_bwgemm.grouped.batching import reduce_batch
 from jax_bwgemm.grouped.spec import GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.grouped.support import describe, refusal
-from jax_bwgemm.implementations import PLATFORMS
+from jax_bwgemm.product.explanation import Explanation, decide, place
+from jax_bwgemm.product.implementations import PLATFORMS
 
 
 @dataclasses.dataclass(frozen=True)

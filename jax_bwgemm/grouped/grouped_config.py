@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_bwgemm.kernel_config import KernelConfig
+from jax_bwgemm.product.kernel_config import KernelConfig
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 ORDERS = ("heuristic", "horizontal", "vertical")

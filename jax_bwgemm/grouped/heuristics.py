@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.gemm.costs import (
+from jax_bwgemm.dense.costs import (
     BYTES_PER_CYCLE,
     LONG_COOPERATIVE_PENALTY,
     LONG_CYCLES,
@@ -21,7 +21,7 @@ from jax_bwgemm.gemm.costs import (
     ceil_div,
     round_up,
 )
-from jax_bwgemm.gemm.heuristics import PAD_MIN_SIZE
+from jax_bwgemm.dense.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.runtime import GroupedKernelInfo
 

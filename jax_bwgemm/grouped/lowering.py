@@ -21,7 +21,7 @@ from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.grouped.support import describe, kernel_table
-from jax_bwgemm.implementations import PLATFORMS, log_once, refusal_error, target_here
+from jax_bwgemm.product.implementations import PLATFORMS, log_once, refusal_error, target_here
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from jax.interpreters import ad, batching
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat
-from jax_bwgemm.gemm.reference import gemm_reference
-from jax_bwgemm.gemm.spec import GemmSpec
+from jax_bwgemm.dense.reference import gemm_reference
+from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.grouped.batching import batch_grouped
 from jax_bwgemm.grouped.spec import GroupedSpec, grouped_dims, out_shape, transpose_spec
 from jax_bwgemm.grouped.support import viable_implementations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jax_bwgemm import implementations, runtime
+from jax_bwgemm import runtime
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
+from jax_bwgemm.product import implementations
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm.gemm.validation import DimensionNumbers, as_array, check_dot_general
+from jax_bwgemm.dense.validation import DimensionNumbers, as_array, check_dot_general
 
 
 class Mode(enum.Enum):

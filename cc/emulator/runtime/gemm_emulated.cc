@@ -4,11 +4,11 @@
 #include <exception>
 #include <string>
 
+#include "dense/gemm_ffi.h"
 #include "emulator/runtime/devices.h"
 #include "emulator/runtime/host_call.h"
 #include "emulator/runtime/ranges.h"
 #include "emulator/runtime/session.h"
-#include "gemm/gemm_ffi.h"
 
 namespace bwgemm {
 namespace {

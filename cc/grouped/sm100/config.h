@@ -15,7 +15,7 @@
 #include "cute/atom/mma_traits_sm100.hpp"
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
-#include "gemm/cutlass_type.h"
+#include "dense/cutlass_type.h"
 #include "grouped/schedule.h"
 
 namespace bwgemm::grouped::sm100 {

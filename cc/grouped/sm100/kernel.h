@@ -9,8 +9,8 @@
 // are double: the epilogue of a tile runs under the MMAs of the next.
 #pragma once
 
-#include "common/cluster.h"
-#include "common/shared_memory.h"
+#include "core/cluster.h"
+#include "core/shared_memory.h"
 #include "cute/arch/tmem_allocator_sm100.hpp"
 #include "grouped/sm100/epilogue.h"
 #include "grouped/sm100/load.h"

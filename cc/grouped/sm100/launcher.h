@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/launch.h"
+#include "core/launch.h"
 #include "grouped/kernel_table.h"
 #include "grouped/sm100/kernel.h"
 #include "grouped/sm100/tensor_maps.h"

@@ -1,7 +1,7 @@
 // What all warps use: fences, sizes of a tile.
 #pragma once
 
-#include "common/ring.h"
+#include "core/ring.h"
 #include "cute/arch/cluster_sm90.hpp"
 #include "grouped/sm100/config.h"
 

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/tensor_map.h"
+#include "core/tensor_map.h"
 
 namespace bwgemm::grouped::sm100 {
 

@@ -19,8 +19,8 @@
 
 #include <algorithm>
 
-#include "common/ring.h"
-#include "gemm/cutlass_type.h"
+#include "core/ring.h"
+#include "dense/cutlass_type.h"
 #include "grouped/schedule.h"
 #include "sm90/cta.h"
 #include "sm90/mma_types.h"

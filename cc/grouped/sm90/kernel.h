@@ -7,8 +7,8 @@
 // Tiles travel from the scheduler to the others through a ring in shared memory.
 #pragma once
 
-#include "common/cluster.h"
-#include "common/shared_memory.h"
+#include "core/cluster.h"
+#include "core/shared_memory.h"
 #include "cutlass/arch/reg_reconfig.h"
 #include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"

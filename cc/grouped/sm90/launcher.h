@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "common/launch.h"
-#include "common/tensor_map.h"
+#include "core/launch.h"
+#include "core/tensor_map.h"
 #include "grouped/kernel_table.h"
 #include "grouped/sm90/kernel.h"
 

@@ -1,0 +1,105 @@
+"""Command-line options and set-up that the benchmark programs share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+
+from common.timing import configure_environment
+
+DTYPES = ("bfloat16", "float16", "float32")
+IMPLEMENTATIONS = ("cutlass", "xla", "emulator", "auto")
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the options every benchmark has."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    made.add_argument("--out", metavar="FILE", help="write JSON lines here (default: nowhere)")
+    made.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="operand type")
+    made.add_argument(
+        "--implementation",
+        choices=IMPLEMENTATIONS,
+        default="cutlass",
+        help="what runs in this package's column. Only auto may fall back to XLA",
+    )
+    made.add_argument(
+        "--small",
+        action="store_true",
+        help="rehearse on tiny problems; on a machine without a GPU this package's column then "
+        "is its XLA path and the clock is the wall's: such figures mean nothing",
+    )
+    made.add_argument("--dry-run", action="store_true", help="print what would run, run nothing")
+    made.add_argument("--seed", type=int, default=0, help="of the random operands")
+    return made
+
+
+def add_turns(made: argparse.ArgumentParser, *, rounds: int) -> None:
+    """Options of benchmarks whose columns take turns on the GPU."""
+    made.add_argument("--rounds", type=positive, default=rounds, help="turns per column")
+    made.add_argument("--burst", type=positive, default=3, help="calls per turn")
+    made.add_argument(
+        "--turn-ms",
+        type=not_negative,
+        default=0.0,
+        metavar="MS",
+        help="make turns last at least so long, with more calls. The GPU rests between short "
+        "turns and its clock is high; with 50 it is kept busy, and runs at the clock that its "
+        "power limit allows in training",
+    )
+
+
+def turns(args: argparse.Namespace) -> str:
+    """What the options of `add_turns` say."""
+    more = f", or of {args.turn_ms:g} ms" if args.turn_ms else ""
+    return f"{args.rounds} rounds of {args.burst} calls{more}"
+
+
+def prepare(args: argparse.Namespace, *, share_gpu: bool = False) -> str:
+    """Sets up JAX and returns the default device's platform; makes `--small` runnable on a CPU.
+
+    Raises:
+      SystemExit: no GPU, and neither --small nor an implementation that needs none.
+    """
+    configure_environment(share_gpu=share_gpu)
+    import jax.numpy as jnp
+
+    # Where arrays go by default, which `jax.default_device` may have moved off the GPU.
+    platform = jnp.zeros(()).devices().pop().platform
+    if platform != "gpu" and args.implementation == "cutlass":
+        if not args.small:
+            raise SystemExit(
+                f"error: the CUTLASS kernels need an NVIDIA GPU and JAX runs on {platform!r}; "
+                "use --small to rehearse, or --implementation xla"
+            )
+        args.implementation = "xla"
+        print(f"rehearsal on {platform}: this package's column is its XLA path", file=sys.stderr)
+    return platform
+
+
+def implementation_of(args: argparse.Namespace) -> str | None:
+    """The package's `implementation=` argument."""
+    return None if args.implementation == "auto" else args.implementation
+
+
+def has_torch() -> bool:
+    """Whether torch can be imported, without importing it."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def not_negative(text: str) -> float:
+    """argparse type of a duration."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 0 and finite, got {value}")
+    return value
+
+
+def positive(text: str) -> int:
+    """argparse type of a count."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value

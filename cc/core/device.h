@@ -1,0 +1,36 @@
+// What calls need to know of a device, queried once.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "core/status.h"
+#include "dense/problem.h"
+
+namespace bwgemm {
+
+struct DeviceProperties {
+  int sm_count;
+  int major;
+  int minor;
+};
+
+// After the first time for a device, one atomic load.
+Status QueryDevice(int device, DeviceProperties* out);
+
+// Unimplemented unless kernels of that architecture run on the device.
+Status CheckArch(std::string_view kernel, Arch arch, int device, const DeviceProperties& props);
+
+// Makes `device` current for the scope, and restores what was.
+class DeviceScope {
+ public:
+  Status Enter(int device);
+  ~DeviceScope();
+
+ private:
+  int previous_ = 0;
+  bool restore_ = false;
+};
+
+}  // namespace bwgemm

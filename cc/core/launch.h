@@ -1,0 +1,60 @@
+// What every launcher does: raise the kernel's shared-memory limit once, launch a grid of clusters.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/cuda_status.h"
+
+namespace bwgemm {
+
+// Runs `set` the first time on each device. XLA prepares a kernel on every execution, so after the
+// first time this is one atomic load. `set` may run twice on two threads: it must not matter.
+class OncePerDevice {
+ public:
+  template <class Set>
+  Status Run(int device, Set set) {
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (done_.load(std::memory_order_acquire) & bit) return Status::Ok();
+    BWGEMM_RETURN_IF_ERROR(set());
+    done_.fetch_or(bit, std::memory_order_release);
+    return Status::Ok();
+  }
+
+ private:
+  std::atomic<uint64_t> done_{0};
+};
+
+inline Status SetSharedMemoryLimit(const void* kernel, int bytes) {
+  return BWGEMM_CUDA_STATUS(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+struct LaunchShape {
+  dim3 grid, cluster, block;  // grid in CTAs: a multiple of cluster
+  size_t shared_bytes;
+};
+
+// Launches a kernel of one parameter.
+template <class Params>
+Status LaunchClusters(const void* kernel, const Params& params, const LaunchShape& shape,
+                      cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = shape.cluster.x;
+  cluster.val.clusterDim.y = shape.cluster.y;
+  cluster.val.clusterDim.z = shape.cluster.z;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  void* args[] = {const_cast<Params*>(&params)};
+  return BWGEMM_CUDA_STATUS(cudaLaunchKernelExC(&config, kernel, args));
+}
+
+}  // namespace bwgemm

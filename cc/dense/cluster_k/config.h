@@ -1,0 +1,110 @@
+// The shape of one cluster-K kernel: operand roles, tiles, shared memory.
+//
+// The CTAs of a cluster share one tile of D: each multiplies its part of K, then adds the parts of
+// its slice of the tile out of the others' shared memory. Splitting K that way costs no second
+// kernel and no trip through L2. Made for results of few tiles: small M, where weights stream from
+// memory and every multiprocessor should pull its share, and long K.
+//
+// The MMA computes P x transpose(Q): P = rhs columns (weights) on its M side, Q = lhs rows on its N
+// side. D = transpose of that.
+#pragma once
+
+#include "cute/tensor.hpp"
+#include "dense/cutlass_type.h"
+#include "dense/kernel_spec.h"
+#include "sm90/mma_types.h"
+
+namespace bwgemm::cluster_k {
+
+constexpr int kMaxParts = kMaxClusterParts;
+// Rows of P, rows of Q and depth of a stage: one MMA, one warpgroup, a 128-byte swizzle line of
+// either operand in either memory order, one TMA box.
+constexpr int kBlock = 64;
+constexpr int kRowBytes = 128;
+constexpr int kBoxBytes = kBlock * kRowBytes;
+constexpr int kStageBytes = 2 * kBoxBytes;  // P's box and Q's
+
+constexpr int kConsumerThreads = 128;
+constexpr int kThreads = kConsumerThreads + 32;
+
+// The tile in f32, transposed: a line for each row of D. Padded so that the threads of a warp,
+// which hold 8 columns of 4 rows two apart, write to all banks.
+constexpr int kPartialPitch = kBlock + 4;
+constexpr int kPartialBytes = kBlock * kPartialPitch * static_cast<int>(sizeof(float));
+
+// CTAs may share a multiprocessor. A launch has as many stages as their number leaves room for:
+// what is on its way from memory hides its latency.
+constexpr int kCtasPerSm = 3;
+constexpr int kSharedOfSm = 228 * 1024;  // of a multiprocessor,
+constexpr int kSharedReserved = 1024;    // of which the system takes this for each CTA
+constexpr int kAlignment = 1024;         // of swizzled tiles
+// The base of dynamic shared memory is only 16-byte aligned; then come the barriers.
+constexpr int kFixedBytes = 2 * kAlignment;
+
+constexpr int SharedBytes(int stages) { return kFixedBytes + stages * kStageBytes; }
+constexpr int StagesOf(int ctas_of_sm) {
+  return (kSharedOfSm / ctas_of_sm - kSharedReserved - kFixedBytes) / kStageBytes;
+}
+constexpr int kMinStages = StagesOf(kCtasPerSm), kMaxStages = StagesOf(1);
+static_assert(kMinStages >= 2, "a stage is given back when the MMAs of the next are issued");
+static_assert(kPartialBytes <= kMinStages * kStageBytes, "it takes the place of the stages");
+
+struct Shared {
+  alignas(kAlignment) uint64_t full[kMaxStages];
+  uint64_t empty[kMaxStages];
+  alignas(kAlignment) union {
+    uint8_t stages[kMaxStages * kStageBytes];  // P of all stages, then Q: a launch may have fewer
+    float partial[kBlock][kPartialPitch];
+  };
+};
+static_assert(sizeof(Shared) == kAlignment + kMaxStages * kStageBytes);
+
+template <class Spec>
+struct Config : Spec {
+  using In = typename CutlassType<Spec::kIn>::type;
+  using Out = typename CutlassType<Spec::kOut>::type;
+
+  static_assert(Spec::kSchedule == Schedule::kClusterK && !Spec::kStreamK);
+  static_assert(Spec::kSwapAb, "rhs columns are the MMA's M side");
+  static_assert(Spec::kClusterM == 1 && Spec::kClusterN == 1,
+                "the cluster lies along K: see splits");
+  static_assert(Spec::kTileM == kBlock && Spec::kTileN == kBlock && Spec::kTileK == kBlock,
+                "cluster-K kernels have one tile, 64x64x64");
+
+  static constexpr bool kPKMajor = Spec::kRhs == RhsMajor::kK;
+  static constexpr bool kQKMajor = Spec::kLhs == LhsMajor::kK;
+
+  // The stages of one operand as the MMA sees them. K-major: lines of 64 k; MN-major: 64 k lines.
+  template <bool kKMajor>
+  using Layout = decltype(cute::tile_to_shape(
+      std::conditional_t<kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
+                         cute::GMMA::Layout_MN_SW128_Atom<In>>{},
+      cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>, cute::Int<kMaxStages>>{}));
+  using LayoutP = Layout<kPKMajor>;
+  using LayoutQ = Layout<kQKMajor>;
+
+  using Types = sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
+  using TiledMma = typename Types::template TiledMma<kBlock>;
+  using Accumulator = typename Types::template Accumulator<kBlock>;
+};
+
+struct Params {
+  CUtensorMap p, q;
+  void* d;
+  int64_t d_pitch, d_batch_pitch;
+  int32_t rows, columns;     // of D
+  int32_t k_blocks;          // of 64, all parts together
+  int32_t p_tiles, q_tiles;  // along the columns and the rows of D
+  bool p_batched, q_batched;
+  uint64_t p_cache_hint;  // L2 eviction priority
+  int32_t stages;
+  uint32_t stage_bytes;
+};
+
+// The tile and the part of K of one CTA.
+struct Work {
+  int batch, row, column;
+  int first_block, blocks;
+};
+
+}  // namespace bwgemm::cluster_k

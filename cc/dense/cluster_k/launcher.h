@@ -1,0 +1,104 @@
+// KernelOps for one cluster-K kernel: problem -> tensor maps -> launch.
+#pragma once
+
+#include <algorithm>
+
+#include "core/launch.h"
+#include "core/tensor_map.h"
+#include "dense/cluster_k/kernel.h"
+#include "dense/kernel_table.h"
+#include "dense/limits.h"
+
+namespace bwgemm::cluster_k {
+
+template <class C>
+struct Launcher {
+  static int64_t TilesOfBatch(const GemmProblem& p) {
+    return int64_t{(p.n - 1) / kBlock + 1} * ((p.m - 1) / kBlock + 1);
+  }
+
+  // Fits in 32 bits where Supports says so.
+  static int64_t Ctas(const GemmProblem& p) { return TilesOfBatch(p) * p.batch * p.splits; }
+
+  static Status Supports(const GemmProblem& p) {
+    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kOut));
+    if (p.n % (kAlignmentBytes / SizeOf(C::kOut)) != 0) return NotAligned(p);
+    return CheckTiles(p, TilesOfBatch(p), 1, int64_t{p.batch} * p.splits, "tiles times parts of K");
+  }
+
+  // As deep as the CTAs that share a multiprocessor allow.
+  static int Stages(const GemmProblem& p) {
+    const int together = static_cast<int>(
+        std::clamp<int64_t>((Ctas(p) - 1) / std::max(p.sm_count, 1) + 1, 1, kCtasPerSm));
+    return StagesOf(together);
+  }
+
+  static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
+
+  // A K-major operand of fewer rows than a tile has boxes of that many.
+  static int BoxRows(int rows) { return std::min(rows, kBlock); }
+
+  static Status Map(const GemmOperand& x, bool k_major, int mn, const GemmProblem& p,
+                    CUtensorMap* map) {
+    TensorMapSpec t;
+    t.data = x.data;
+    t.dtype = C::kIn;
+    t.extent0 = k_major ? p.k : mn;
+    t.extent1 = k_major ? mn : p.k;
+    t.extent2 = x.batch_pitch ? p.batch : 1;
+    t.box0 = kBlock;
+    t.box1 = k_major ? BoxRows(mn) : kBlock;
+    t.pitch1 = x.pitch;
+    t.pitch2 = x.batch_pitch;
+    return EncodeTensorMap(t, map);
+  }
+
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device, [] {
+      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), SharedBytes(kMaxStages)));
+      return BWGEMM_CUDA_STATUS(cudaFuncSetAttribute(Function(),
+                                                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                     cudaSharedmemCarveoutMaxShared));
+    });
+  }
+
+  static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
+    Params params{};
+    BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kPKMajor, p.n, p, &params.p));
+    BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kQKMajor, p.m, p, &params.q));
+    params.d = const_cast<void*>(p.d.data);
+    params.d_pitch = p.d.pitch;
+    params.d_batch_pitch = p.d.batch_pitch;
+    params.rows = p.m;
+    params.columns = p.n;
+    params.stages = Stages(p);
+    params.k_blocks = (p.k - 1) / kBlock + 1;
+    params.p_tiles = (p.n - 1) / kBlock + 1;
+    params.q_tiles = (p.m - 1) / kBlock + 1;
+    params.stage_bytes =
+        kRowBytes * ((C::kPKMajor ? BoxRows(p.n) : kBlock) + (C::kQKMajor ? BoxRows(p.m) : kBlock));
+    params.p_batched = p.b.batch_pitch != 0;
+    params.q_batched = p.a.batch_pitch != 0;
+    // Weights that one tile uses, once, should not push the rows out of L2; those that a batch or
+    // several blocks of rows share are to stay.
+    const bool streams = params.q_tiles == 1 && (p.batch == 1 || params.p_batched);
+    params.p_cache_hint = static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
+                                                        : cute::TMA::CacheHintSm90::EVICT_NORMAL);
+
+    const LaunchShape shape{dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(kThreads),
+                            static_cast<size_t>(SharedBytes(params.stages))};
+    return LaunchClusters(Function(), params, shape, stream);
+  }
+
+  static const void* Function() { return reinterpret_cast<const void*>(&ClusterKKernel<C>); }
+};
+
+template <class C>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<C>;
+  return {C::Info(name, Arch::kSm90, kMaxStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::cluster_k

@@ -1,0 +1,25 @@
+// DType as the type that CUTLASS and CuTe compute with.
+#pragma once
+
+#include "cutlass/bfloat16.h"
+#include "cutlass/half.h"
+#include "dense/problem.h"
+
+namespace bwgemm {
+
+template <DType>
+struct CutlassType;
+template <>
+struct CutlassType<DType::kBF16> {
+  using type = cutlass::bfloat16_t;
+};
+template <>
+struct CutlassType<DType::kF16> {
+  using type = cutlass::half_t;
+};
+template <>
+struct CutlassType<DType::kF32> {
+  using type = float;
+};
+
+}  // namespace bwgemm

@@ -1,0 +1,79 @@
+// One GEMM kernel type: operands -> tile -> epilogue -> mainloop -> kernel, for every architecture.
+#pragma once
+
+#include "cute/tensor.hpp"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_builder.hpp"
+#include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "dense/cutlass_type.h"
+#include "dense/kernel_spec.h"
+#include "dense/schedules.h"
+
+namespace bwgemm {
+
+template <class Spec>
+struct GemmKernel : Spec {
+  using Traits = ScheduleTraits<Spec::kSchedule>;
+
+  static_assert(Spec::kSchedule != Schedule::k2Sm || Spec::kClusterM % 2 == 0,
+                "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
+  static_assert(!Spec::kStreamK || !std::is_void_v<typename Traits::StreamKScheduler>,
+                "ping-pong warpgroups work on different tiles: stream-K needs another schedule");
+
+  // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
+  // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
+  // M is small, gets the MMA's M side, whose smallest tile is 64, and lhs its N side: 8 and up.
+  using In = typename CutlassType<Spec::kIn>::type;
+  using Out = typename CutlassType<Spec::kOut>::type;
+  using Accumulator = float;
+  using Row = cutlass::layout::RowMajor;
+  using Column = cutlass::layout::ColumnMajor;
+  static constexpr bool kAKMajor =
+      Spec::kSwapAb ? Spec::kRhs == RhsMajor::kK : Spec::kLhs == LhsMajor::kK;
+  static constexpr bool kBKMajor =
+      Spec::kSwapAb ? Spec::kLhs == LhsMajor::kK : Spec::kRhs == RhsMajor::kK;
+  using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
+  using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
+  using LayoutD = std::conditional_t<Spec::kSwapAb, Column, Row>;
+  static constexpr int kAlignIn = kAlignmentBytes / sizeof(In);
+  static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
+
+  using Tile =
+      cute::Shape<cute::Int<Spec::kTileM>, cute::Int<Spec::kTileN>, cute::Int<Spec::kTileK>>;
+  using CtaTile =
+      cute::Shape<cute::Int<Spec::kSchedule == Schedule::k2Sm ? Spec::kTileM / 2 : Spec::kTileM>,
+                  cute::Int<Spec::kTileN>, cute::Int<Spec::kTileK>>;
+  using Cluster = cute::Shape<cute::Int<Spec::kClusterM>, cute::Int<Spec::kClusterN>, cute::_1>;
+
+  // What the epilogue writes at once. CUTLASS's own choice is 32 columns; on SM90 64 columns of 16
+  // bits make whole 128-byte lines (8192 x 8192 x 512 in 128 x 192 tiles: 112 -> 100 us on an
+  // H200).
+  static constexpr bool kWholeLines =
+      Traits::kArch == Arch::kSm90 && !Spec::kSwapAb && sizeof(Out) == 2 && Spec::kTileN % 64 == 0;
+  using EpilogueTile = std::conditional_t<
+      kWholeLines,
+      cute::Shape<cute::Int<Spec::kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
+      cutlass::epilogue::collective::EpilogueTileAuto>;
+
+  // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
+  // D = acc, converted to Out; no C operand.
+  using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster, EpilogueTile,
+      Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
+      typename Traits::Epilogue>::CollectiveOp;
+
+  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,
+      kAlignIn, Accumulator, Tile, Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+          sizeof(typename Epilogue::SharedStorage))>,
+      typename Traits::Mainloop>::CollectiveOp;
+  static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
+
+  using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,
+                                           cutlass::gemm::PersistentScheduler>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
+                                                      Epilogue, TileScheduler>;
+};
+
+}  // namespace bwgemm

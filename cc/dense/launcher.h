@@ -1,0 +1,136 @@
+// KernelOps for one GemmKernel: problem -> CUTLASS arguments -> kernel parameters -> launch.
+#pragma once
+
+#include "core/launch.h"
+#include "cutlass/device_kernel.h"
+#include "dense/kernel_table.h"
+#include "dense/limits.h"
+#include "dense/split_k.h"
+
+namespace bwgemm {
+
+template <class Gemm>
+struct Launcher {
+  using Kernel = typename Gemm::Kernel;
+  using Arguments = typename Kernel::Arguments;
+
+  // A CUTLASS stride has a static 1 for the contiguous dimension.
+  template <class Stride>
+  static Stride MakeStride(const GemmOperand& operand) {
+    Stride s{};
+    if constexpr (cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<0>(Stride{}))>>) {
+      cute::get<1>(s) = operand.pitch;
+    } else {
+      cute::get<0>(s) = operand.pitch;
+    }
+    cute::get<2>(s) = operand.batch_pitch;
+    return s;
+  }
+
+  static Arguments MakeArguments(const GemmProblem& p) {
+    using In = typename Gemm::In;
+    using Out = typename Gemm::Out;
+    // With swapped operands CUTLASS sees the transposed problem.
+    const GemmOperand& a = Gemm::kSwapAb ? p.b : p.a;
+    const GemmOperand& b = Gemm::kSwapAb ? p.a : p.b;
+
+    Arguments args{};
+    args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+    args.problem_shape = {Gemm::kSwapAb ? p.n : p.m, Gemm::kSwapAb ? p.m : p.n, p.k, p.batch};
+    args.mainloop.ptr_A = static_cast<const In*>(a.data);
+    args.mainloop.dA = MakeStride<typename Kernel::StrideA>(a);
+    args.mainloop.ptr_B = static_cast<const In*>(b.data);
+    args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
+    args.epilogue.thread.alpha = 1.0f;
+    args.epilogue.thread.beta = 0.0f;
+    args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
+    args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
+    args.hw_info.device_id = p.device;
+    args.hw_info.sm_count = p.sm_count;
+    args.scheduler.max_swizzle_size = p.swizzle;
+    using Raster = decltype(args.scheduler.raster_order);
+    args.scheduler.raster_order = p.raster_order == RasterOrder::kAlongM   ? Raster::AlongM
+                                  : p.raster_order == RasterOrder::kAlongN ? Raster::AlongN
+                                                                           : Raster::Heuristic;
+    if constexpr (Gemm::kStreamK) {
+      using Mode = decltype(args.scheduler.decomposition_mode);
+      using Reduction = decltype(args.scheduler.reduction_mode);
+      switch (p.decomposition) {
+        case Decomposition::kHeuristic:
+          args.scheduler.decomposition_mode = Mode::Heuristic;
+          break;
+        case Decomposition::kDataParallel:
+          args.scheduler.decomposition_mode = Mode::DataParallel;
+          break;
+        case Decomposition::kSplitK:
+          args.scheduler.decomposition_mode = Mode::SplitK;
+          break;
+        case Decomposition::kStreamK:
+          args.scheduler.decomposition_mode = Mode::StreamK;
+          break;
+      }
+      args.scheduler.splits = p.splits;
+      // The parts of a tile are added in the order of K, whichever CTA is first.
+      args.scheduler.reduction_mode = Reduction::Deterministic;
+    }
+    return args;
+  }
+
+  static Status Supports(const GemmProblem& p) {
+    if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
+    return NotAligned(p);
+  }
+
+  static size_t WorkspaceBytes(const GemmProblem& p) {
+    return Kernel::get_workspace_size(MakeArguments(p));
+  }
+
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device,
+                    [] { return SetSharedMemoryLimit(Function(), Kernel::SharedStorageSize); });
+  }
+
+  static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
+    const Arguments args = MakeArguments(p);
+    typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
+    if constexpr (Gemm::kStreamK) BWGEMM_RETURN_IF_ERROR(ClearPartCounters(params, stream));
+
+    const LaunchShape shape{Kernel::get_grid_shape(params), dim3(Gemm::kClusterM, Gemm::kClusterN),
+                            Kernel::get_block_shape(), Kernel::SharedStorageSize};
+    return LaunchClusters(Function(), params, shape, stream);
+  }
+
+  // The counters by which CTAs wait for the parts of a tile before theirs start from zero. XLA
+  // hands out the workspace as it is, so no earlier launch can leave them so. They follow the
+  // parts' results, where the device code looks for them; there are none where no tile is shared.
+  static Status ClearPartCounters(const typename Kernel::Params& params, cudaStream_t stream) {
+    using Units = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamKParams;
+    const Units& units = Gemm::Traits::StreamKUnits(params.scheduler);
+    const uint64_t tiles =
+        units.divmod_splits_.divisor > 1 ? units.units_per_problem_ : units.sk_tiles_;
+    if (tiles == 0) return Status::Ok();
+    using CtaTile = typename Gemm::CtaTile;
+    const cutlass::gemm::GemmCoord tile(cute::size<0>(CtaTile{}), cute::size<1>(CtaTile{}),
+                                        cute::size<2>(CtaTile{}));
+    constexpr uint32_t kBits = 32;
+    char* counters = static_cast<char*>(units.reduction_workspace_) +
+                     Units::get_reduction_workspace_size(tiles, tile, kBits);
+    return ClearCounters(
+        counters, Units::get_barrier_workspace_size(tiles, Gemm::Traits::kPartCounters, kBits),
+        stream);
+  }
+
+  static const void* Function() {
+    return reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
+  }
+};
+
+template <class Gemm>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<Gemm>;
+  return {Gemm::Info(name, Gemm::Traits::kArch, Gemm::kStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm

@@ -1,0 +1,66 @@
+// The producer: one thread that keeps the pipeline's stages filled by TMA.
+#pragma once
+
+#include "cute/arch/copy_sm90_desc.hpp"
+#include "cute/arch/copy_sm90_tma.hpp"
+#include "cutlass/arch/barrier.h"
+#include "dense/sm90/tiles.h"
+
+namespace bwgemm::sm90 {
+
+template <class C>
+struct Loader {
+  using Full = cutlass::arch::ClusterTransactionBarrier;
+  using Empty = cutlass::arch::ClusterBarrier;
+  const Params& params;
+  typename C::Shared& shared;
+  uint32_t rank;
+  LaunchRing state;
+
+  __device__ __forceinline__ void LoadTile(const Tile& tile) {
+    const int p_matrix = params.p_batched ? tile.batch : 0;
+    const int q_matrix = params.q_batched ? tile.batch : 0;
+    const int first = FirstKBlock(params, tile), end = first + KBlocks(params, tile);
+    for (int block = first; block < end; ++block) {
+      const int k = block * C::kTileK;
+      Empty::wait(&shared.empty[state.index], state.phase ^ 1);
+      uint64_t* full = &shared.full[state.index];
+      Full::arrive_and_expect_tx(full, params.stage_bytes);
+      Boxes<typename C::P, C::kSharesP>(params.p, params.p_cache_hint, full, shared.p[state.index],
+                                        k, PRow<C>(tile), params.p_rows, p_matrix);
+      Boxes<typename C::Q, C::kSharesQ>(params.q, params.q_cache_hint, full, shared.q[state.index],
+                                        k, QRow<C>(tile), params.q_rows, q_matrix);
+      state.Advance();
+    }
+  }
+
+  // Waits until every stage was given back, by all CTAs that it was shared with: they arrive at
+  // barriers of this CTA, which must not leave before.
+  __device__ __forceinline__ void Finish() {
+    for (int i = 0; i < params.stages; ++i) {
+      Empty::wait(&shared.empty[state.index], state.phase ^ 1);
+      state.Advance();
+    }
+  }
+
+  // The CTAs of a cluster take turns on the boxes that they share, each for all of them.
+  template <class S, bool kShared>
+  __device__ __forceinline__ void Boxes(const CUtensorMap& map, uint64_t hint, uint64_t* full,
+                                        uint8_t* to, int k, uint32_t row, int rows, int matrix) {
+    CUTE_UNROLL
+    for (int i = 0; i < S::kBoxes; ++i) {
+      const int box_k = k + i / S::kRowBoxes * S::kBoxK;
+      const int box_row = S::BoxRow(row + i % S::kRowBoxes * S::kBoxRows, rows);
+      const int inner = S::kKMajor ? box_k : box_row, outer = S::kKMajor ? box_row : box_k;
+      if constexpr (!kShared) {
+        cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to + i * S::kBoxBytes, inner, outer, matrix);
+      } else if ((S::kBoxes % C::kCluster == 0 ? i : i + state.index) % C::kCluster == rank) {
+        constexpr uint16_t kAll = (1 << C::kCluster) - 1;
+        cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&map, full, kAll, hint, to + i * S::kBoxBytes, inner,
+                                               outer, matrix);
+      }
+    }
+  }
+};
+
+}  // namespace bwgemm::sm90

@@ -1,0 +1,78 @@
+// The tiles of one CTA, one after the other. Producer and consumers each count for themselves.
+#pragma once
+
+#include "dense/sm90/config.h"
+
+namespace bwgemm::sm90 {
+
+// Where a tile lies, in units of tiles.
+struct Tile {
+  int p, q, batch;
+};
+
+// Its first row of either operand.
+template <class C>
+__device__ __forceinline__ uint32_t PRow(const Tile& tile) {
+  return static_cast<uint32_t>(tile.p) * C::kTileM;
+}
+template <class C>
+__device__ __forceinline__ uint32_t QRow(const Tile& tile) {
+  return static_cast<uint32_t>(tile.q) * C::kTileN;
+}
+
+// Its blocks along K, and how many of its operands are ahead of them.
+__device__ __forceinline__ int KBlocks(const Params& params, const Tile& tile) {
+  return params.k_blocks + (tile.batch < params.longer_parts);
+}
+__device__ __forceinline__ int FirstKBlock(const Params& params, const Tile& tile) {
+  return tile.batch * params.part_blocks + min(tile.batch, params.longer_parts);
+}
+
+template <class C>
+class Tiles {
+ public:
+  __device__ __forceinline__ Tiles(const TileOrder& order, uint32_t rank)
+      : order_(order), rank_(rank) {
+    // The grid is one cluster wide in the dimension that runs slower.
+    const uint32_t cta =
+        order.along_q ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
+    index_ = cta / C::kCluster;
+    if (order.placed) index_ = order.slots[index_];
+    step_ = gridDim.x * gridDim.y / C::kCluster;
+    FindTile();
+  }
+
+  __device__ __forceinline__ bool Valid() const { return index_ < order_.clusters; }
+  __device__ __forceinline__ const Tile& Current() const { return tile_; }
+
+  __device__ __forceinline__ void Advance() {
+    index_ += step_;
+    FindTile();
+  }
+
+ private:
+  __device__ __forceinline__ void FindTile() {
+    int in_batch, band, in_band;
+    order_.per_batch(tile_.batch, in_batch, index_);
+    order_.per_band(band, in_band, in_batch);
+    const int first = band << order_.log_swizzle, left = order_.height - first;
+    int across, along;
+    if (left >= 1 << order_.log_swizzle) {
+      across = in_band & ((1 << order_.log_swizzle) - 1);
+      along = in_band >> order_.log_swizzle;
+    } else {
+      across = in_band % left;
+      along = in_band / left;
+    }
+    tile_.p = (order_.along_q ? first + across : along) * C::kClusterM;
+    tile_.q = (order_.along_q ? along : first + across) * C::kClusterN;
+    (C::kSharesQ ? tile_.p : tile_.q) += rank_;
+  }
+
+  const TileOrder& order_;
+  const int rank_;
+  int index_, step_;
+  Tile tile_;
+};
+
+}  // namespace bwgemm::sm90

@@ -1,0 +1,3 @@
+"""Dense matrix multiplication: canonical problem, primitive, rules, selection and lowering."""
+
+from jax_bwgemm.dense import lowering as lowering  # registers the lowering rules

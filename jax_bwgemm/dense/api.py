@@ -1,0 +1,330 @@
+"""The public functions: validate, canonicalise, then one canonical GEMM."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import Target, explicit_target
+from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
+from jax_bwgemm.dense.primitive import gemm
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.support import viable_implementations
+from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.dense.validation import (
+    as_array,
+    as_dimension_numbers,
+    check_dot_general,
+    check_matmul,
+)
+from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.tuning import context as tuning_context
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments shared by the public functions, normalised and hashable."""
+
+    precision: Any
+    preferred_element_type: Any
+    out_sharding: Any
+    implementations: tuple[str, ...]
+    config: TuningConfig | None
+    target: Target | None
+    tuning: tuning_context.Tuning | None
+
+
+def make_options(
+    precision: Any,
+    preferred_element_type: DTypeLike | None,
+    out_sharding: Any,
+    implementation: str | Sequence[str] | None,
+    config: TuningConfig | str | None,
+) -> Options:
+    """Normalises the shared arguments.
+
+    Raises:
+        TypeError: An argument of the wrong type.
+        ValueError: An unknown implementation, or a configuration for ``"xla"``.
+    """
+    implementations = as_implementations(implementation)
+    config = TuningConfig.of(config)
+    if config is not None and implementations == ("xla",):
+        raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    if preferred_element_type is not None:
+        preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
+    return Options(
+        precision,
+        preferred_element_type,
+        out_sharding,
+        implementations,
+        config,
+        explicit_target(),
+        tuning_context.current(),
+    )
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
+    implementation: str | Sequence[str] | None = None,
+    config: TuningConfig | str | None = None,
+) -> jax.Array:
+    """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
+
+    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32; the result is
+    rounded once. Gradients are GEMMs of the same kind. With ``preferred_element_type=float32`` the
+    cotangent is f32, which no kernel multiplies with 16-bit operands: that backward pass is XLA's
+    (or refused, under ``implementation="cutlass"``). Leave it None to keep gradients on the
+    kernels.
+
+    Args:
+        a: Array of shape ``(K,)`` or ``(..., M, K)``.
+        b: Array of shape ``(K,)`` or ``(..., K, N)``; leading dimensions broadcast with a's.
+        precision: As in `jax.numpy.matmul`. The kernels satisfy every `jax.lax.Precision`.
+        preferred_element_type: Type of the result; None means the operands' promoted type.
+        out_sharding: As in `jax.numpy.matmul`.
+        implementation: ``"cutlass"``, ``"emulator"``, ``"xla"``, a sequence of these tried in
+            order, or None: cutlass where device and problem are supported, otherwise xla, with
+            the reason logged once (logger ``jax_bwgemm``, INFO).
+        config: Constraints on the kernel, or a kernel's name. Not applied to gradients.
+
+    Returns:
+        Array of shape ``(..., M, N)``, without M or N for 1-D operands.
+
+    Raises:
+        TypeError: Not arrays, or contracted sizes differ.
+        ValueError: Rank 0, batches that do not broadcast, unknown implementation, or a
+            configuration that is impossible or for another kind of problem.
+        NotImplementedError: The named implementation cannot run the problem, or no kernel of
+            this build satisfies ``config``.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
+    """
+    a, b = as_array("matmul", "a", a), as_array("matmul", "b", b)
+    options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    if _symbolic("matmul", a, b, options):
+        return _xla_matmul(a, b, options)
+    check_matmul(a.shape, b.shape)
+    if options.implementations == ("xla",):
+        return _xla_matmul(a, b, options)
+    return _matmul(a, b, options)
+
+
+def dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    *,
+    out_sharding: Any = None,
+    implementation: str | Sequence[str] | None = None,
+    config: TuningConfig | str | None = None,
+) -> jax.Array:
+    """General dot product with the semantics of `jax.lax.dot_general`, on the tensor cores.
+
+    Drops into ``flax.linen.Dense(dot_general=...)`` and ``flax.nnx.Linear(dot_general=...)``.
+    Dimensions that already lie as batch, row, column and contracted groups become flags of the
+    kernel; others are transposed first, moving as few elements as possible. About types and
+    gradients see `matmul`.
+
+    Args:
+        lhs: Array.
+        rhs: Array.
+        dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+        precision: As in `jax.lax.dot_general`. The kernels satisfy every `jax.lax.Precision`.
+        preferred_element_type: Type of the result; None means the operands' promoted type.
+        out_sharding: As in `jax.lax.dot_general`.
+        implementation: As in `matmul`.
+        config: As in `matmul`.
+
+    Returns:
+        Array with the batch dimensions, then lhs's free ones, then rhs's.
+
+    Raises:
+        TypeError: Not arrays, or dimension numbers that are malformed or do not fit the shapes.
+        ValueError: Unknown implementation, or a configuration that is impossible or for another
+            kind of problem.
+        NotImplementedError: The named implementation cannot run the problem, or no kernel of
+            this build satisfies ``config``.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
+    """
+    lhs, rhs = as_array("dot_general", "lhs", lhs), as_array("dot_general", "rhs", rhs)
+    numbers = as_dimension_numbers(dimension_numbers)
+    options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    if _symbolic("dot_general", lhs, rhs, options):
+        return _xla_dot_general(lhs, rhs, numbers, options)
+    check_dot_general(lhs.shape, rhs.shape, numbers)
+    if options.implementations == ("xla",):
+        return _xla_dot_general(lhs, rhs, numbers, options)
+    return _dot_general(lhs, rhs, numbers, options)
+
+
+def _symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options) -> bool:
+    """Whether a size is symbolic (jax.export), which leaves nothing to select a kernel by.
+
+    Raises:
+        NotImplementedError: It is, and only kernels were allowed (several: an ExceptionGroup).
+    """
+    if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
+        return False
+    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
+    if "xla" not in options.implementations:
+        reason = "a kernel is selected by sizes"
+        raise refusal_error(what, [(name, reason) for name in options.implementations])
+    log_once(f"{what}: using xla, because a kernel is selected by sizes")
+    return True
+
+
+def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
+    return jnp.matmul(
+        a,
+        b,
+        precision=options.precision,
+        preferred_element_type=options.preferred_element_type,
+        out_sharding=options.out_sharding,
+    )
+
+
+def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
+    return lax.dot_general(
+        lhs,
+        rhs,
+        numbers,
+        precision=options.precision,
+        preferred_element_type=options.preferred_element_type,
+        out_sharding=options.out_sharding,
+    )
+
+
+# Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
+
+
+@functools.partial(jax.jit, static_argnums=(2,), inline=True)
+def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
+    labels = matmul_labels(a.shape, b.shape)
+    return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
+    labels = dot_labels(lhs.ndim, rhs.ndim, *numbers)
+    return _run(lhs, rhs, labels, options, lambda: _xla_dot_general(lhs, rhs, numbers, options))
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A call as one canonical GEMM.
+
+    Attributes:
+        plan: How operands and result are reshaped (and, if need be, transposed).
+        spec: The GEMM.
+        dims: Its sizes.
+        veto: Why no kernel may run the call as a whole, for reasons the GEMM does not show.
+    """
+
+    plan: CanonicalPlan
+    spec: GemmSpec
+    dims: GemmDims
+    veto: str | None
+
+
+def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options) -> Problem:
+    """Canonicalises a call. Operands may be arrays or `jax.ShapeDtypeStruct`."""
+    sizes = {**dict(zip(labels[0], lhs.shape, strict=True))}
+    sizes.update(zip(labels[1], rhs.shape, strict=True))
+    plan = canonicalize(*labels, tuple(sorted(sizes.items())))
+    out_dtype = options.preferred_element_type
+    if out_dtype is None:
+        out_dtype = jnp.result_type(lhs, rhs)
+    spec = GemmSpec(
+        lhs_major=plan.lhs.major,
+        rhs_major=plan.rhs.major,
+        out_dtype=jnp.dtype(out_dtype).name,
+        implementations=options.implementations,
+        config=options.config,
+        precision=options.precision,
+        target=options.target,
+        tuning=options.tuning,
+    )
+    lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
+    rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
+    batch = rhs_batch if lhs_batch == 1 else lhs_batch
+    veto = _sharding_veto(lhs, rhs, plan, options.out_sharding)
+    if veto is None and options.out_sharding is not None:
+        spec = dataclasses.replace(spec, out_sharding=_rank3(options.out_sharding, plan))
+    if getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
+        veto = "both operands are weakly typed"
+    return Problem(plan, spec, GemmDims(m, n, k, batch, lhs_batch, rhs_batch), veto)
+
+
+def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -> str | None:
+    """Why sharding in types (explicit mesh axes) leaves a call to XLA; None when it does not.
+
+    Merging dimensions is free in memory but not in sharding types: only the outermost of merged
+    dimensions could be sharded, and whether it may be depends on the JAX version.
+    """
+    for name, operand, operand_plan in (("lhs", lhs, plan.lhs), ("rhs", rhs, plan.rhs)):
+        if not operand_plan.merges or isinstance(operand, jax.ShapeDtypeStruct):
+            continue
+        sharding = compat.explicit_sharding(jax.typeof(operand))
+        if sharding is not None and any(axis is not None for axis in tuple(sharding.spec)):
+            return f"dimensions of {name}, explicitly sharded as {sharding.spec}, would be merged"
+    if out_sharding is not None and (plan.perm is not None or plan.splits):
+        return f"dimensions of a result with out_sharding={out_sharding} would be merged"
+    return None
+
+
+def _rank3(out_sharding: Any, plan: CanonicalPlan) -> NamedSharding:
+    """The sharding of [b, m, n] from that of the result, whose dimensions are not merged."""
+    if isinstance(out_sharding, PartitionSpec):
+        mesh, spec = jax.sharding.get_abstract_mesh(), out_sharding
+    else:
+        mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
+    entries = [*spec, *[None] * (len(plan.shape) - len(spec))]
+    large = iter(e for e, size in zip(entries, plan.shape, strict=True) if size != 1)
+    return NamedSharding(mesh, PartitionSpec(*(next(large) if g else None for g in plan.groups)))
+
+
+def _swap(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    return shape[0], shape[2], shape[1]
+
+
+def _run(
+    lhs: jax.Array, rhs: jax.Array, labels: Any, options: Options, xla: Callable[[], jax.Array]
+) -> jax.Array:
+    problem = make_problem(lhs, rhs, labels, options)
+    spec, plan = problem.spec, problem.plan
+    viable = viable_implementations(
+        spec, lhs.dtype.name, rhs.dtype.name, problem.dims, veto=problem.veto
+    )
+    if viable[0] == "xla":
+        return xla()
+    out = gemm(
+        _arrange(lhs, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
+        _arrange(rhs, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
+        dataclasses.replace(spec, implementations=viable),
+    )
+    return _arrange(out, plan.unfolded, plan.perm, plan.shape)
+
+
+def _arrange(
+    x: jax.Array, before: tuple[int, ...], perm: tuple[int, ...] | None, after: tuple[int, ...]
+) -> jax.Array:
+    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
+    if perm is not None:
+        x = x.reshape(before).transpose(perm)
+    return x if x.shape == after else x.reshape(after)

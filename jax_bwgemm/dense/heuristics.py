@@ -1,0 +1,224 @@
+"""Which kernel for which problem: filter the table, then compare predicted times. Pure.
+
+The prediction is costs.py's; every other constant that a measurement may change is at the top of
+this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense import cluster_k
+from jax_bwgemm.dense.costs import Candidate, evaluate, round_up
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.runtime import KernelInfo
+
+# Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
+SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)
+STREAM_K_MOST_SPLITS = 4  # added one after the other; more are faster in a kernel of their own
+MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
+MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
+
+# Padding copies the unaligned operands and the result. It pays when the copies are small beside
+# what the kernel gains over XLA's own handling of unaligned shapes. On one H200, bf16, XLA's
+# time over pad + kernel + slice: 2.8 at 4095^3, 2.4 at K=4095, 1.28 at 512 x 50257 x 1024, 1.0 at
+# 2047 x 4096 x 4096, 0.72 at 127 x 129 x 131.
+PAD_MIN_SIZE = 512
+
+# Swizzle: bands of this many clusters keep operands in L2. The plain SM90 kernels run theirs along
+# the dimension in which the CTAs of a cluster share an operand; without a cluster, so that those of
+# a GPC share the wider operand (64 x 128 tiles on an H200: up to a third; cc/sm90/gpc.h). One wave:
+# up to 11 % (384 x 2048 x 7168), seldom a loss. Bands of 16 were no better than of 8.
+BAND = 8
+BAND_OF_ONE_WAVE = 4
+# No bands for large results where the operand along the raster stays in L2 anyway: 8192 x 8192 x
+# 512 took 4 % less, 14336 x 4096 x 2048 2 %, in three tuning runs; with 25 MB bands were better.
+RESIDENT_BYTES = 18 * 2**20
+RESIDENT_MIN_RESULTS = 2**24
+# Nor where several matrices of a batch run at once: up to 8 % (24 of 384 x 384 x 1536 on an H200).
+SMALL_MATRIX_TILES = 64
+# CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
+# and the operands are larger than what L2 holds anyway.
+SWIZZLES = (8, 4, 2)
+SWIZZLE_MAX_EXTRA_TILES = 0.025
+SWIZZLE_2_MIN_WAVES = 8  # a band of two only pays in long launches
+SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
+
+
+def aligned_dims(spec: GemmSpec, dims: GemmDims, in_bytes: int, out_bytes: int) -> GemmDims:
+    """Sizes padded so that the contiguous extent of A, B and D is a multiple of 16 bytes."""
+    in_multiple, out_multiple = 16 // in_bytes, 16 // out_bytes
+    m, n, k = dims.m, round_up(dims.n, out_multiple), dims.k
+    if "k" in (spec.lhs_major, spec.rhs_major):
+        k = round_up(k, in_multiple)
+    if spec.lhs_major == "m":
+        m = round_up(m, in_multiple)
+    if spec.rhs_major == "n":
+        n = round_up(n, in_multiple)
+    return dataclasses.replace(dims, m=m, n=n, k=k)
+
+
+def padding_refusal(dims: GemmDims, padded: GemmDims) -> str | None:
+    """Why an unaligned problem is left to XLA when the choice is free; None when padding pays.
+
+    The rule: pad when M, N and K are all at least `PAD_MIN_SIZE`. The copies cost
+    O(MK + KN + MN) bytes against O(MNK) work, so it is the smallest size that decides.
+    """
+    if padded == dims or min(dims.m, dims.n, dims.k) >= PAD_MIN_SIZE:
+        return None
+    return (
+        f"row pitches are not multiples of 16 bytes, and padding {dims} to {padded} does not pay "
+        f"when a size is below {PAD_MIN_SIZE}"
+    )
+
+
+def split_refusal(dims: GemmDims, splits: int, in_bytes: int, *, evenly: bool) -> str | None:
+    """Why a problem cannot be split into that many parts along K; None when it can."""
+    if splits == 1:
+        return None
+    if dims.batch != 1:
+        return f"a batch of {dims.batch} cannot be split along K"
+    if not evenly:
+        return None
+    multiple = splits * 16 // in_bytes  # every part starts at a multiple of 16 bytes
+    return f"K={dims.k} is not a multiple of {multiple}" if dims.k % multiple else None
+
+
+def run_refusal(
+    kernel: KernelInfo, dims: GemmDims, splits: int, decomposition: str, in_bytes: int
+) -> str | None:
+    """Why a kernel cannot divide a problem in that way; None when it can."""
+    if not kernel.stream_k:
+        if decomposition != "heuristic":
+            return f"decomposition={decomposition!r} is for stream-K kernels"
+        apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
+        if apart > 1 and not kernel.has_f32:
+            return "no kernel of this tile has the f32 output that parts of K are computed in"
+        return split_refusal(dims, apart, in_bytes, evenly=not kernel.splits_unevenly)
+    if splits > 1 and decomposition in ("data_parallel", "stream_k"):
+        return f"splits={splits} contradicts decomposition={decomposition!r}"
+    return None
+
+
+def possible_splits(
+    spec: GemmSpec, kernel: KernelInfo, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
+) -> list[int]:
+    """The numbers of parts worth comparing, or the one that the configuration names."""
+    way = (spec.config and spec.config.decomposition) or "heuristic"
+    if spec.config is not None and spec.config.splits is not None:
+        wanted = spec.config.splits
+        return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
+    if kernel.cluster_k:
+        return cluster_k.worthwhile_splits(kernel, dims.k, tiles, sm_count)
+    most = MAX_SPLIT_WAVES * sm_count // max(tiles, 1)
+    if kernel.stream_k:
+        most = min(most, STREAM_K_MOST_SPLITS)
+    return [1] + [
+        s
+        for s in SPLITS
+        if s <= most
+        and dims.k // s >= MIN_SPLIT_K
+        and not run_refusal(kernel, dims, s, way, in_bytes)
+    ]
+
+
+def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str) -> str | None:
+    """Why a kernel cannot run a (padded) problem; None when it can."""
+    if kernel.arch != arch:
+        return f"for {kernel.arch}"
+    if kernel.in_dtype != in_dtype or kernel.out_dtype != spec.out_dtype:
+        return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
+    if kernel.lhs_major + kernel.rhs_major != spec.majors:
+        return f"majors {kernel.lhs_major}{kernel.rhs_major}"
+    return spec.config.mismatch(kernel) if spec.config is not None else None
+
+
+def rank(
+    table: Sequence[KernelInfo], spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """All usable kernels, each with its best splits, best first; the others with the reason."""
+    usable: list[Candidate] = []
+    rejected: list[tuple[str, str]] = []
+    in_bytes = np.dtype(in_dtype).itemsize
+    for kernel in table:
+        reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
+        decomposition = "heuristic"
+        if reason is None and spec.config is not None:
+            decomposition = spec.config.decomposition or decomposition
+            wanted = spec.config.splits or 1
+            reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
+        if reason is not None:
+            rejected.append((kernel.name, reason))
+            continue
+        whole = evaluate(kernel, dims, target)
+        tiles = whole.tiles_m * whole.tiles_n * dims.batch
+        splits = possible_splits(spec, kernel, dims, in_bytes, tiles, target.sm_count)
+        candidates = [evaluate(kernel, dims, target, s, decomposition) for s in splits]
+        free = spec.config is None or (spec.config.splits, spec.config.decomposition) == (None,) * 2
+        if kernel.stream_k and free:  # the kernel's own heuristic shares less readily
+            candidates.append(evaluate(kernel, dims, target, 1, "stream_k"))
+        usable.append(min(candidates, key=_order))
+    usable.sort(key=_order)
+    return usable, rejected
+
+
+def _order(candidate: Candidate) -> tuple[float, int, int, int, str]:
+    kernel = candidate.kernel
+    return (
+        # The shorter predicted time wins.
+        candidate.cycles,
+        # At equal time, no second kernel,
+        candidate.splits,
+        # and less computed outside the matrix.
+        candidate.tiles_m * candidate.tiles_n * kernel.tile_m * kernel.tile_n,
+        # Then fewer, larger tiles: they read less.
+        candidate.tiles_m * candidate.tiles_n,
+        # Then the name, so that the order of kernels.def does not matter.
+        kernel.name,
+    )
+
+
+def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str, int]:
+    """Raster order and swizzle for a kernel on a problem, both run-time attributes."""
+    kernel, tiles_m, tiles_n = candidate.kernel, candidate.tiles_m, candidate.tiles_n
+    if kernel.cluster_k:  # one order of its tiles
+        return "heuristic", 1
+    if kernel.arch == "sm90" and not kernel.stream_k:
+        if candidate.splits > 1:  # the tiles of one part come together
+            return "heuristic", 1
+        if kernel.cluster_m * kernel.cluster_n > 1:
+            along = "n" if kernel.cluster_m > 1 else "m"
+        else:
+            along = "m" if kernel.tile_n > kernel.tile_m else "n"
+        if dims.batch > 1 and tiles_m * tiles_n <= SMALL_MATRIX_TILES:
+            return along, 1
+        if candidate.waves == 1:
+            return along, BAND_OF_ONE_WAVE
+        along_m = (along == "m") != kernel.swap_ab  # of D; a swapped kernel's N is D's M
+        resident = (dims.m if along_m else dims.n) * dims.k * in_bytes <= RESIDENT_BYTES
+        if resident and dims.m * dims.n >= RESIDENT_MIN_RESULTS:
+            return along, 1
+        return along, BAND
+    if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
+        return "heuristic", 1
+    clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
+    for swizzle in SWIZZLES:
+        if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:
+            continue
+        launched = round_up(tiles_m, swizzle * clusters_m)
+        launched *= round_up(tiles_n, swizzle * kernel.cluster_n)
+        if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:
+            return "n", swizzle
+    return "heuristic", 1
+
+
+def reuse_fraction(candidate: Candidate, dims: GemmDims) -> float:
+    """Share of the computed tiles that lies inside the matrix, for explanations."""
+    kernel = candidate.kernel
+    computed = candidate.tiles_m * kernel.tile_m * candidate.tiles_n * kernel.tile_n
+    return dims.m * dims.n / computed if computed else math.nan

@@ -1,0 +1,128 @@
+"""The primitive ``bw_gemm_p`` and its rules, in the order of a lax primitive.
+
+Bilinear: its jvp is itself, and its transposes are itself with other majors, so every order of
+differentiation, and batching of it, closes. Lowering is registered by lowering.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax import core
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching
+
+from jax_bwgemm import compat
+from jax_bwgemm.dense.batching import batch_gemm
+from jax_bwgemm.dense.reference import gemm_reference
+from jax_bwgemm.dense.spec import (
+    GemmSpec,
+    gemm_dims,
+    lhs_transpose_spec,
+    out_shape,
+    rhs_transpose_spec,
+)
+from jax_bwgemm.dense.support import viable_implementations
+
+bw_gemm_p = Primitive("bw_gemm")
+
+
+def gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
+    """Computes the canonical GEMM by the first of ``spec.implementations`` that can.
+
+    A problem that only XLA can run never becomes the primitive, so that XLA sees an ordinary dot.
+
+    Args:
+        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.lhs_major``.
+        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.rhs_major``.
+        spec: The problem.
+
+    Returns:
+        D, [B, M, N], or [1, M, N] when ``spec.reduce_batch``.
+
+    Raises:
+        NotImplementedError: No implementation can run it (several: an ExceptionGroup of these).
+        TypeError: The operands do not fit together.
+    """
+    dims = gemm_dims(spec, lhs.shape, rhs.shape)
+    if dims.batch == 1:
+        spec = dataclasses.replace(spec, reduce_batch=False)
+    viable = viable_implementations(spec, lhs.dtype.name, rhs.dtype.name, dims)
+    lhs, rhs = compat.match_varying(lhs, rhs)
+    if viable[0] == "xla":
+        return gemm_reference(lhs, rhs, spec)
+    return bw_gemm_p.bind(lhs, rhs, spec=dataclasses.replace(spec, implementations=viable))
+
+
+bw_gemm_p.def_impl(jax.jit(bw_gemm_p.bind, static_argnames=("spec",)))
+
+
+def _gemm_abstract_eval(
+    lhs: core.ShapedArray, rhs: core.ShapedArray, *, spec: GemmSpec
+) -> core.ShapedArray:
+    shape = out_shape(spec, gemm_dims(spec, lhs.shape, rhs.shape))
+    return compat.result_aval(
+        lambda a, b: gemm_reference(a, b, spec), shape, spec.out_dtype, lhs, rhs
+    )
+
+
+bw_gemm_p.def_abstract_eval(_gemm_abstract_eval)
+
+
+# D has the cotangent's dtype. When D is f32 and the operands are 16 bit, the transposed GEMM is
+# mixed (f32 x bf16 -> bf16): no kernel multiplies that, and rounding the cotangent would lower
+# precision, so `gemm` hands it to XLA, or refuses it if only kernels were allowed.
+
+
+def _shard_like(transposed: GemmSpec, operand: core.ShapedArray) -> GemmSpec:
+    """Under explicit mesh axes a cotangent must have its operand's sharding (and has its order)."""
+    return dataclasses.replace(transposed, out_sharding=compat.explicit_sharding(operand))
+
+
+def _gemm_transpose_lhs(
+    cotangent: jax.Array, lhs: Any, rhs: jax.Array, *, spec: GemmSpec
+) -> jax.Array:
+    dims = gemm_dims(spec, lhs.aval.shape, rhs.shape)
+    transposed = lhs_transpose_spec(spec, dims.lhs_batch, dims, lhs.aval.dtype.name)
+    transposed = _shard_like(transposed, lhs.aval)
+    operands = (cotangent, rhs) if spec.lhs_major == "k" else (rhs, cotangent)
+    return gemm(*operands, transposed)
+
+
+def _gemm_transpose_rhs(
+    cotangent: jax.Array, lhs: jax.Array, rhs: Any, *, spec: GemmSpec
+) -> jax.Array:
+    dims = gemm_dims(spec, lhs.shape, rhs.aval.shape)
+    transposed = rhs_transpose_spec(spec, dims.rhs_batch, dims, rhs.aval.dtype.name)
+    transposed = _shard_like(transposed, rhs.aval)
+    operands = (lhs, cotangent) if spec.rhs_major == "n" else (cotangent, lhs)
+    return gemm(*operands, transposed)
+
+
+ad.defbilinear(bw_gemm_p, _gemm_transpose_lhs, _gemm_transpose_rhs)
+
+
+def _gemm_batch(
+    operands: tuple[jax.Array, jax.Array],
+    axes: tuple[int | None, int | None],
+    *,
+    spec: GemmSpec,
+) -> tuple[jax.Array, int]:
+    if "xla" in spec.implementations and any(map(_inner_sharded, operands, axes)):
+        # Merging the mapped dimension with a sharded one has no sharding in types.
+        mapped = jax.vmap(lambda a, b: gemm_reference(a, b, spec), in_axes=axes)
+        return mapped(*operands), 0
+    return batch_gemm(gemm, *operands, *axes, spec)
+
+
+def _inner_sharded(x: jax.Array, mapped_axis: int | None) -> bool:
+    """Whether a mapped operand is explicitly sharded along another dimension than the mapped."""
+    sharding = compat.explicit_sharding(jax.typeof(x))
+    if mapped_axis is None or sharding is None:
+        return False
+    return any(e is not None for i, e in enumerate(tuple(sharding.spec)) if i != mapped_axis)
+
+
+batching.primitive_batchers[bw_gemm_p] = _gemm_batch

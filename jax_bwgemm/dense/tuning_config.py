@@ -1,0 +1,147 @@
+"""`TuningConfig`: what a user may demand of the kernel for one call."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_bwgemm.product.kernel_config import KernelConfig
+from jax_bwgemm.runtime import KernelInfo
+
+SWIZZLES = (1, 2, 4, 8, 16)
+MAX_SPLITS = 64  # kMaxSplits of cc/dense/split_k.h
+RASTER_ORDERS = ("heuristic", "m", "n")
+SCHEDULES = ("cooperative", "pingpong", "clusterk", "1sm", "2sm")
+SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
+STREAM_K = "stream_k"
+DECOMPOSITIONS = ("heuristic", "data_parallel", "split_k", STREAM_K)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningConfig(KernelConfig):
+    """Constraints on the kernel for one GEMM. ``None`` means "any"; the heuristic decides.
+
+    A configuration applies to the call it is given to. The GEMMs of its gradients are other
+    problems (other majors, other sizes), so they are left to the heuristic.
+
+    **Tile sizes are those of one MMA tile**: per *CTA pair* when ``collective=True`` (2-CTA MMA,
+    schedule ``2sm``: each CTA of the pair computes half of ``tile_m``), per *CTA* otherwise. The
+    cluster shape is always counted in CTAs.
+
+    Attributes:
+        kernel: Full name of a kernel, as listed by ``python -m jax_bwgemm info --kernels``. A plain
+            string passed as ``config=`` means this.
+        tile_m: Rows of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
+        tile_n: Columns of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
+        tile_k: Elements of K per pipeline stage; the same for the pair and each of its CTAs.
+        max_concurrent_steps: Pipeline stages of the mainloop, per CTA.
+        collective: Whether two CTAs cooperate in one MMA (Blackwell ``2sm`` kernels).
+        epilogue_tile_n: Columns of D written at once by the epilogue, per CTA.
+        grid_minor_dim: Dimension along which consecutive tiles run, ``"m"`` or ``"n"`` (raster
+            order). ``None`` lets the heuristic decide. A run-time attribute of every kernel but
+            ``clusterk`` ones, which have one order of their tiles.
+        grid_tile_width: Width, in clusters, of the bands that the tile order snakes through to
+            reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too, of the same
+            kernels: ``clusterk`` ones take 1 only.
+        cluster_m: CTAs of a cluster along M.
+        cluster_n: CTAs of a cluster along N.
+        schedule: Kernel schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90; the last
+            one's cluster lies along K and has `splits` CTAs), ``1sm`` or ``2sm`` (sm100).
+        scheduler: Tile scheduler: ``persistent`` (sm90), ``clc`` (sm100) or ``stream_k``, whose
+            CTAs may share a tile along K.
+        splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
+            second kernel. A run-time attribute of every kernel whose tile is also built with f32
+            output; needs a batch of one and, on sm100, a K that is a multiple of 8 times the parts
+            (on sm90 parts may differ by a block). A stream-K kernel adds the parts itself, one
+            after the other, and needs none of this; nor does a ``clusterk`` kernel with up to 8
+            parts (with more, the largest divisor up to 8 of them; the rest is as for other
+            kernels).
+        decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
+            ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
+            ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the
+            rest), or ``heuristic``: ``split_k`` if ``splits`` is more than 1; else whole tiles if
+            the last wave of them is at least half full, ``stream_k`` if not.
+        swap_ab: Whether to compute the transposed problem, so that few rows fill a tile: then
+            ``tile_m`` and ``cluster_m`` lie along N, ``tile_n`` and ``cluster_n`` along M.
+
+    Raises:
+        ValueError: A value that no kernel could have.
+    """
+
+    tile_m: int | None = None
+    tile_n: int | None = None
+    tile_k: int | None = None
+    max_concurrent_steps: int | None = None
+    collective: bool | None = None
+    epilogue_tile_n: int | None = None
+    grid_minor_dim: str | None = None
+    grid_tile_width: int | None = None
+    cluster_m: int | None = None
+    cluster_n: int | None = None
+    schedule: str | None = None
+    scheduler: str | None = None
+    splits: int | None = None
+    decomposition: str | None = None
+    swap_ab: bool | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("tile_m", "tile_n", "tile_k", "epilogue_tile_n"):
+            self._check_int(field, multiple_of=8)
+        for field in ("max_concurrent_steps", "splits"):
+            self._check_int(field)
+        if self.splits is not None and self.splits > MAX_SPLITS:
+            raise ValueError(
+                f"TuningConfig: splits must be at most {MAX_SPLITS}, got {self.splits}"
+            )
+        for field in ("cluster_m", "cluster_n"):
+            self._check_choice(field, (1, 2, 4, 8, 16))
+        if (self.cluster_m or 1) * (self.cluster_n or 1) > 16:
+            raise ValueError(
+                f"TuningConfig: a cluster has at most 16 CTAs, got cluster_m={self.cluster_m} "
+                f"times cluster_n={self.cluster_n}"
+            )
+        self._check_choice("grid_tile_width", SWIZZLES)
+        self._check_choice("grid_minor_dim", ("m", "n"))
+        self._check_choice("schedule", SCHEDULES)
+        self._check_choice("scheduler", (*SCHEDULERS.values(), STREAM_K))
+        self._check_choice("decomposition", DECOMPOSITIONS)
+        if (self.splits or 1) > 1 and self.decomposition in ("data_parallel", STREAM_K):
+            raise ValueError(
+                f"TuningConfig: splits={self.splits} contradicts "
+                f"decomposition={self.decomposition!r}"
+            )
+        pair = None if self.schedule is None else self.schedule == "2sm"
+        if None not in (self.collective, pair) and self.collective != pair:
+            raise ValueError(
+                f"TuningConfig: collective={self.collective} contradicts "
+                f"schedule={self.schedule!r}: exactly '2sm' kernels are collective"
+            )
+        if self.collective and self.cluster_m is not None and self.cluster_m % 2:
+            raise ValueError(
+                "TuningConfig: collective=True needs an even cluster_m (the CTA pair lies along "
+                f"M), got cluster_m={self.cluster_m}"
+            )
+
+    def mismatch(self, kernel: KernelInfo) -> str | None:
+        """Why a kernel does not satisfy this configuration; None when it does."""
+        actual = {
+            "kernel": kernel.name,
+            "tile_m": kernel.tile_m,
+            "tile_n": kernel.tile_n,
+            "tile_k": kernel.tile_k,
+            "max_concurrent_steps": kernel.stages,
+            "collective": kernel.schedule == "2sm",
+            "cluster_m": kernel.cluster_m,
+            "cluster_n": kernel.cluster_n,
+            "schedule": kernel.schedule,
+            "scheduler": STREAM_K if kernel.stream_k else SCHEDULERS[kernel.arch],
+            "swap_ab": kernel.swap_ab,
+        }
+        if reason := self._differs(actual):
+            return reason
+        if self.decomposition is not None and not kernel.stream_k:
+            return f"decomposition={self.decomposition!r} is for stream-K kernels"
+        if kernel.cluster_k and (self.grid_minor_dim or (self.grid_tile_width or 1) > 1):
+            return "a cluster-K kernel has one order of its tiles"
+        if self.epilogue_tile_n is not None:
+            return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
+        return None

@@ -1,0 +1,1 @@
+"""What dense and grouped products share: from the specification to the FFI call."""

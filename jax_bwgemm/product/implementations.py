@@ -1,0 +1,203 @@
+"""Which implementations to try, and the reasons against one: what dense and grouped GEMMs share."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jax import lax
+
+from jax_bwgemm import runtime
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.product.kernel_config import KernelConfig
+from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo
+
+AnyKernel = TypeVar("AnyKernel", KernelInfo, GroupedKernelInfo)
+
+IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
+# The JAX platform that each kernel implementation is lowered for.
+PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
+DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
+MAX_SIZE = 2**31 - 1
+
+_logger = logging.getLogger("jax_bwgemm")
+
+
+@functools.cache
+def log_once(message: str) -> None:
+    """Logs a message the first time it is seen in this process."""
+    _logger.info(message)
+
+
+def as_implementations(implementation: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Normalises the ``implementation=`` argument to the names to try, in order.
+
+    Raises:
+        TypeError: Not None, a string or a sequence of strings.
+        ValueError: An unknown name, or an empty sequence.
+    """
+    if implementation is None:
+        return DEFAULT_IMPLEMENTATIONS
+    names = (implementation,) if isinstance(implementation, str) else implementation
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"implementation must be None, a name or a sequence of names, got {implementation!r}"
+        )
+    known = ", ".join(repr(name) for name in IMPLEMENTATIONS)
+    if not names:
+        raise ValueError(f"implementation must not be empty; known names are {known}")
+    for name in names:
+        if name not in IMPLEMENTATIONS:
+            raise ValueError(f"unknown implementation {name!r}; known names are {known}")
+    return tuple(names)
+
+
+def refusal_error(what: str, refusals: Sequence[tuple[str, str]]) -> Exception:
+    """The error of a problem that no implementation can run.
+
+    A NotImplementedError when one was tried, an ExceptionGroup of these when several were.
+    """
+    errors = [
+        NotImplementedError(f"implementation={name!r} cannot run {what}: {reason}")
+        for name, reason in refusals
+    ]
+    if len(errors) == 1:
+        return errors[0]
+    return ExceptionGroup(f"no implementation can run {what}", errors)
+
+
+def viable(
+    implementations: Sequence[str],
+    what: str,
+    refuse: Callable[[str], str | None],
+    refusals: list[tuple[str, str]],
+) -> tuple[str, ...]:
+    """The implementations left to try, knowing everything but the device.
+
+    Reasons for skipping one are logged once. ``"xla"`` runs everything, so it ends the list.
+
+    Args:
+        implementations: Those asked for, in order.
+        what: The problem, for messages.
+        refuse: Why one cannot run it; None when it may.
+        refusals: Where (name, reason) of each that is skipped is appended.
+
+    Raises:
+        NotImplementedError: The only implementation asked for cannot run the problem.
+        ExceptionGroup: Of NotImplementedError: several were asked for and none can.
+    """
+    found: list[str] = []
+    for name in implementations:
+        if name == "xla":
+            found.append(name)
+            break
+        reason = refuse(name)
+        if reason is None:
+            found.append(name)
+        else:
+            refusals.append((name, reason))
+    if not found:
+        raise refusal_error(what, refusals)
+    if found[0] != implementations[0]:
+        for name, reason in refusals:
+            log_once(f"{what}: not {name} ({reason}), using {found[0]}")
+    return tuple(found)
+
+
+def target_here(name: str, platform: str, target: Target | None) -> Target | str:
+    """The GPU to choose a kernel for, or why an implementation cannot run on a platform.
+
+    Args:
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        target: The GPU asked for; None is this process's, which the emulator takes for an SM100.
+    """
+    if platform != PLATFORMS[name]:
+        return f"it runs on {PLATFORMS[name]}, this program is lowered for {platform}"
+    if target is None and name == "emulator":
+        return make_target("sm100")
+    if target is None:
+        local = runtime.local_target()
+        return local.reason if local.target is None else local.target
+    return target
+
+
+def missing_kernels(name: str, config: KernelConfig | None, tail: str = "") -> str:
+    """The reason against an implementation that was not built.
+
+    Raises:
+        NotImplementedError: A particular kernel was asked for.
+    """
+    what = "compiled kernels" if name == "cutlass" else "emulator"
+    reason = f"jax_bwgemm was installed without its {what}{tail}"
+    if config is not None:
+        raise NotImplementedError(f"{config} cannot be satisfied: {reason}")
+    return reason
+
+
+def types_refusal(
+    table: Sequence[KernelInfo | GroupedKernelInfo],
+    types: tuple[str, str, str],
+    precision: object,
+) -> str | None:
+    """Why no kernel multiplies these types (lhs, rhs, result); None when some do."""
+    if "float32" in types[:2] and types[0] != types[1]:
+        return (
+            "kernels multiply operands of one 16-bit type (in a gradient, the float32 cotangent "
+            "comes from preferred_element_type=float32: leave it None, or allow 'xla')"
+        )
+    if not of_types(table, types):
+        pairs = sorted({f"{k.in_dtype} x {k.in_dtype} -> {k.out_dtype}" for k in table})
+        return f"kernels exist for {', '.join(pairs)}"
+    return precision_refusal(precision, types[0])
+
+
+def of_types(table: Sequence[AnyKernel], types: tuple[str, str, str]) -> list[AnyKernel]:
+    """The kernels that multiply these types."""
+    return [k for k in table if (k.in_dtype, k.in_dtype, k.out_dtype) == types]
+
+
+def precision_refusal(precision: object, dtype: str) -> str | None:
+    """Why the kernels' exact products with f32 accumulation do not answer a precision request."""
+    if isinstance(precision, lax.DotAlgorithm):
+        return f"precision={precision} asks for a particular algorithm"
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        native = {"bfloat16": "BF16_BF16_F32", "float16": "F16_F16_F32"}[dtype]
+        if precision.name not in ("DEFAULT", native):
+            return f"precision={precision.name} asks for an algorithm other than {native}"
+    return None
+
+
+def check_config(
+    config: KernelConfig,
+    table: Sequence[KernelInfo | GroupedKernelInfo],
+    fitting: Sequence[KernelInfo | GroupedKernelInfo],
+    describe: Callable[[Any], str],
+) -> None:
+    """Checks a configuration against the kernels of this build.
+
+    Args:
+        config: The configuration.
+        table: All of an implementation.
+        fitting: Those for the kind of problem at hand.
+        describe: Why a kernel of that name is for another kind of problem.
+
+    Raises:
+        NotImplementedError: No kernel of this build satisfies it: asking for a particular kernel
+            never falls back silently.
+        ValueError: It names a kernel for another kind of problem.
+    """
+    if config.kernel is not None:
+        named = next((k for k in table if k.name == config.kernel), None)
+        if named is None:
+            listed = ", ".join(k.name for k in fitting) or "none"
+            raise NotImplementedError(
+                f"kernel {config.kernel!r} is not in this build; for this problem it has: {listed}"
+            )
+        if named not in fitting:
+            raise ValueError(f"kernel {config.kernel!r} {describe(named)}")
+    if fitting and all(config.mismatch(k) for k in fitting):
+        reasons = "; ".join(f"{k.name}: {config.mismatch(k)}" for k in fitting)
+        raise NotImplementedError(f"no kernel of this build satisfies {config}: {reasons}")

@@ -1,0 +1,106 @@
+"""`explain_program`: which implementation and kernel each product of a program would get."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import jax
+
+from jax_bwgemm.dense.explain import explain_gemm
+from jax_bwgemm.dense.primitive import bw_gemm_p
+from jax_bwgemm.grouped.explain import explain_grouped
+from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_p
+from jax_bwgemm.product.explanation import Explanation
+from jax_bwgemm.product.jaxprs import equations, is_jaxpr
+
+# JAX's own, by name: those that a call of ours became while it was traced are among them.
+_XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
+_XLA_REASON = (
+    "an operation of JAX's own, or left to XLA while tracing (the log, jax_bwgemm, INFO, says why)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramExplanation:
+    """The decisions for the products of a program. ``str()`` of it is meant to be read.
+
+    Attributes:
+        products: (decision, how often it runs) of every different product, in order of appearance.
+            A loop's body counts as often as the loop runs, where that is known, and else once; so
+            does each branch of a condition.
+    """
+
+    products: tuple[tuple[Explanation, int], ...]
+
+    def __str__(self) -> str:
+        if not self.products:
+            return "no matrix products"
+        lines: list[str] = []
+        for found, times in self.products:
+            lines += [f"{times} x {found.problem}", *found.decision()]
+        return "\n".join(lines)
+
+
+def explain_program(
+    program: Any, *args: Any, device: jax.Device | str | None = None, **kwargs: Any
+) -> ProgramExplanation:
+    """Says which kernel each product of a program would get, without running or compiling it.
+
+    Dense and grouped products, those of gradients included where the program takes them:
+
+        print(jax_bwgemm.explain_program(train_step, params, batch))
+        print(jax_bwgemm.explain_program(jax_bwgemm.ragged_dot, x, w, sizes, device="sm90"))
+
+    Sizes are those in the traced program: within shard_map and pmap one device's, but under
+    automatic partitioning those of all devices together. Products whose results nothing uses, which
+    compilers drop, are in it too.
+
+    Args:
+        program: A function, jitted or not; or a `jax.stages.Traced`, or a jaxpr.
+        *args: Arguments of a function: arrays or `jax.ShapeDtypeStruct`.
+        device: As in `jax_bwgemm.explain`.
+        **kwargs: Keyword arguments of a function.
+
+    Raises:
+        TypeError: Not a program, or arguments for one that takes none.
+        ValueError: An unknown device.
+        NotImplementedError: No implementation that a product allows can run it on the device
+            (several: an ExceptionGroup of these).
+    """
+    counts: Counter[Explanation] = Counter()
+    for eqn, times in equations(_traced(program, args, kwargs)):
+        found = _explain(eqn, device)
+        if found is not None:
+            counts[found] += times
+    return ProgramExplanation(tuple(counts.items()))
+
+
+def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(program, jax.stages.Traced) or is_jaxpr(program):
+        if args or kwargs:
+            raise TypeError(f"explain_program: a {type(program).__name__} takes no arguments")
+        return program.jaxpr if isinstance(program, jax.stages.Traced) else program
+    if not callable(program):
+        raise TypeError(
+            "explain_program takes a function with its arguments, a jax.stages.Traced or a jaxpr; "
+            f"got {type(program).__name__}"
+        )
+    jitted = program if isinstance(program, jax.stages.Wrapped) else jax.jit(program)
+    return jitted.trace(*args, **kwargs).jaxpr
+
+
+def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
+    """The decision for an equation; None if it is no product."""
+    avals = [x.aval for x in eqn.invars]
+    if eqn.primitive is bw_gemm_p:
+        return explain_gemm(eqn.params["spec"], *avals, device)
+    if eqn.primitive in (bw_grouped_rows_p, bw_grouped_contract_p):
+        return explain_grouped(eqn.params["spec"], avals, device)
+    if eqn.primitive.name in _XLA_PRODUCTS:
+        result = eqn.outvars[0].aval
+        types = " x ".join(aval.str_short() for aval in avals[:2])
+        what = f"{eqn.primitive.name} {types} -> {result.str_short()}"
+        return Explanation(what, "xla", _XLA_REASON)
+    return None

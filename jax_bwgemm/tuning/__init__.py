@@ -1,0 +1,1 @@
+"""Tuning: measures kernels on a GPU, keeps the fastest, and finds them again."""

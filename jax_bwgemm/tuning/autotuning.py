@@ -1,0 +1,279 @@
+"""`autotune`: measures kernels for the GEMMs of a program and remembers the fastest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from jax.extend import backend as jax_backend
+
+from jax_bwgemm import runtime
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense.search_space import Choice, kernels_to_try, orders_to_try
+from jax_bwgemm.tuning import files as tuning_files
+from jax_bwgemm.tuning import problems
+from jax_bwgemm.tuning.bench import Bench
+from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
+from jax_bwgemm.tuning.kernel_timer import Timer, make_timer
+
+# Kernels and splits measured for a problem before the orders of the fastest.
+KERNELS = 12
+# The heuristic's choice stays unless another is faster by more than measurements scatter.
+KEEP_WITHIN = 0.01
+# The fastest that are measured anew against the heuristic's choice. The fastest of twenty is so in
+# part by luck, and at the power limit by which kernels ran before it: on an H200, choices that
+# looked 5 % faster for products of more than 0.2 ms were 1 % slower afterwards.
+CHALLENGERS = 2
+
+MeasureFn = Callable[[Sequence[Choice], float], Mapping[Choice, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What autotuning found for one problem.
+
+    Attributes:
+        problem: The problem.
+        times_us: Median microseconds of everything measured, fastest first.
+        failures: (choice, reason) of what could not run.
+    """
+
+    problem: ProblemKey
+    times_us: tuple[tuple[Choice, float], ...]
+    failures: tuple[tuple[Choice, str], ...] = ()
+
+
+class AutotuneResult(TuningTable):
+    """A `TuningTable` that also tells how it came about.
+
+    Attributes:
+        measurements: Everything that was measured, in the order of measurement.
+        skipped: (problem, reason) of GEMMs without an entry.
+    """
+
+    def __init__(
+        self,
+        device: TunedDevice,
+        entries: Mapping[ProblemKey, TunedEntry],
+        measurements: tuple[Measurement, ...],
+        skipped: tuple[tuple[str, str], ...],
+    ) -> None:
+        super().__init__(device, entries)
+        self.measurements = measurements
+        self.skipped = skipped
+
+    def __str__(self) -> str:
+        lines = [repr(self)]
+        for key, entry in self.items():
+            gain = entry.heuristic_us / entry.us
+            lines.append(
+                f"  {key}: {entry.us:.1f} us ({entry.method}), {gain:.3f}x the heuristic; "
+                f"{entry.kernel} raster {entry.raster_order} swizzle {entry.swizzle} "
+                f"splits {entry.splits}"
+                + (f" {entry.decomposition}" if entry.decomposition != "heuristic" else "")
+            )
+        return "\n".join(lines + [f"  not {what}: {reason}" for what, reason in self.skipped])
+
+
+def local_device() -> tuple[Any, Target, TunedDevice]:
+    """The first CUDA GPU of this process, as JAX, selection and tuning tables know it.
+
+    Raises:
+        RuntimeError: There is none, or no kernels for it.
+    """
+    found = runtime.local_target()
+    if found.target is None:
+        raise RuntimeError(f"autotune measures on a GPU: {found.reason}")
+    if not runtime.kernels():
+        raise RuntimeError("autotune: jax_bwgemm was installed without its compiled kernels")
+    device = jax_backend.backends()["cuda"].local_devices()[0]
+    kind = TunedDevice(device.device_kind, found.target.arch, found.target.sm_count)
+    return device, found.target, kind
+
+
+def autotune(
+    program: Any,
+    *args: Any,
+    timeout: float = 60.0,
+    save: bool | str | os.PathLike[str] = False,
+    progress: bool | None = None,
+) -> AutotuneResult:
+    """Measures kernels for every GEMM of a program and returns the fastest of each.
+
+    Use the result as a context manager, keep it with ``dump``, or save it to the cache, which
+    every later process consults:
+
+        with jax_bwgemm.autotune(step, params, batch):
+            step(params, batch)     # traced again: the tuning is part of jit's key
+
+    Functions that were compiled before an entry came into the *cache* keep their kernels until
+    `jax.clear_caches` or a new process.
+
+    Args:
+        program: A function, jitted or not; or a `jax.stages.Traced`, `Lowered` or `Compiled`, or a
+            jaxpr. Gradients are found where the program takes them, so pass the training step,
+            not the loss. The function is traced, never run; it is compiled only if arguments are
+            sharded over several devices, since only then is a device's share of each GEMM known.
+        *args: Arguments of a function, arrays or `jax.ShapeDtypeStruct`.
+        timeout: Seconds to measure at most, apart from finishing what was begun.
+        save: ``True`` merges the result into the cache, a path into that file.
+        progress: Whether to draw a progress bar on stderr; None means on a terminal.
+
+    Returns:
+        The result: entries for the problems that were reached, heaviest first.
+
+    Raises:
+        RuntimeError: No GPU in this process, or none that kernels exist for.
+        TypeError: Not a program, or arguments for one that takes none.
+        OSError: The result cannot be saved.
+    """
+    device, target, kind = local_device()
+    found = problems.find(program, target, args, {})
+    result = tune(found, device, target, kind, timeout=timeout, progress=progress)
+    path = tuning_files.cache_path(kind.kind) if save is True else save
+    if path:
+        tuning_files.dump(result, path, merge=True)
+    return result
+
+
+def tune(
+    found: problems.Problems,
+    device: Any,
+    target: Target,
+    kind: TunedDevice,
+    *,
+    timeout: float,
+    progress: bool | None = False,
+) -> AutotuneResult:
+    """Measures problems, those that take the longest first."""
+    timer = make_timer(device.platform)
+
+    def measure_with(key: ProblemKey) -> tuple[MeasureFn, list[tuple[Choice, str]]]:
+        bench = Bench(key, target, device, timer)
+        return bench.measure, bench.failures
+
+    return tune_with(measure_with, timer, found, target, kind, timeout, progress)
+
+
+def tune_with(
+    measure_with: Callable[[ProblemKey], tuple[MeasureFn, list[tuple[Choice, str]]]],
+    timer: Timer,
+    found: problems.Problems,
+    target: Target,
+    kind: TunedDevice,
+    timeout: float,
+    progress: bool | None = False,
+) -> AutotuneResult:
+    """`tune` with the measurement given."""
+    deadline = time.monotonic() + timeout
+    weight = {key: key.m * key.n * key.k * key.batch * n for key, n in found.counts.items()}
+    waiting = sorted(weight, key=lambda key: -weight[key])
+    bar = ProgressBar(len(waiting), timeout, sys.stderr, progress)
+    entries: dict[ProblemKey, TunedEntry] = {}
+    measurements: list[Measurement] = []
+    skipped = list(found.skipped)
+    for done, key in enumerate(waiting):
+        now = time.monotonic()
+        if now >= deadline:
+            skipped.append((str(key), f"the time budget of {timeout:g} s ran out"))
+            continue
+        share = now + (deadline - now) / (len(waiting) - done)
+        bar.show(done, str(key))
+        measure, failures = measure_with(key)
+        choices = kernels_to_try(key, runtime.kernels(), target, KERNELS)
+        times, finalists = _measure_one(key, choices, measure, target, now, share)
+        ordered = tuple(sorted(times.items(), key=lambda row: row[1]))
+        measurements.append(Measurement(key, ordered, tuple(failures)))
+        if not ordered:
+            skipped.append((str(key), f"no kernel ran: {failures[0][1]}"))
+            continue
+        entries[key] = _entry(choices[0], finalists, timer.method)
+    bar.show(len(waiting), f"{len(entries)} problems tuned")
+    bar.close()
+    return AutotuneResult(kind, entries, tuple(measurements), tuple(skipped))
+
+
+def _measure_one(
+    key: ProblemKey,
+    choices: Sequence[Choice],
+    measure: MeasureFn,
+    target: Target,
+    begin: float,
+    deadline: float,
+) -> tuple[dict[Choice, float], dict[Choice, float]]:
+    """Times kernels, then tile orders of the two fastest together with these again.
+
+    Returns:
+        Everything that was measured, and what to decide by: where another choice than the first is
+        the fastest, the first and its challengers, measured once more.
+    """
+    first = choices[0]
+    times = dict(measure(choices, begin + 0.45 * (deadline - begin)))
+    fastest = sorted(times, key=times.__getitem__)[:2]
+    orders = [o for c in fastest for o in orders_to_try(c, key, target, choices)]
+    if orders and time.monotonic() < deadline:
+        again = [first] if first in times and first not in fastest else []
+        # What is compared was measured in one go: medians of the first go are replaced.
+        times |= measure([*fastest, *again, *orders], begin + 0.8 * (deadline - begin))
+    ordered = sorted(times, key=times.__getitem__)
+    if first not in times or first == ordered[0] or time.monotonic() >= deadline:
+        return times, times
+    challengers = [choice for choice in ordered if choice != first][:CHALLENGERS]
+    finalists = dict(measure([first, *challengers], deadline))
+    return times | finalists, finalists or times
+
+
+def _entry(first: Choice, times: Mapping[Choice, float], method: str) -> TunedEntry:
+    """The fastest choice, or the heuristic's if it is as fast as can be told."""
+    best = min(times, key=times.__getitem__)
+    if first in times and times[first] <= times[best] * (1 + KEEP_WITHIN):
+        best = first
+    heuristic_us = times.get(first, times[best])
+    return TunedEntry(
+        best.kernel.name,
+        best.raster_order,
+        best.swizzle,
+        best.splits,
+        round(times[best], 3),
+        round(heuristic_us, 3),
+        method,
+        best.decomposition,
+    )
+
+
+class ProgressBar:
+    """One line on a terminal, redrawn; nothing elsewhere unless asked for.
+
+    Args:
+        total: Steps.
+        budget: Seconds that are available.
+        stream: Where to draw.
+        wanted: True or False; None means only on a terminal.
+    """
+
+    def __init__(self, total: int, budget: float, stream: TextIO, wanted: bool | None) -> None:
+        self._total, self._budget, self._stream = total, budget, stream
+        self._on = stream.isatty() if wanted is None else wanted
+        self._begin = time.monotonic()
+
+    def show(self, done: int, text: str) -> None:
+        """Draws the state after ``done`` steps."""
+        if not self._on:
+            return
+        filled = 20 * done // max(1, self._total)
+        used = time.monotonic() - self._begin
+        line = (
+            f"[{'#' * filled}{'.' * (20 - filled)}] {done}/{self._total} "
+            f"{used:.0f}/{self._budget:.0f} s  {text}"
+        )
+        self._stream.write("\r\x1b[K" + line[:110])
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Ends the line."""
+        if self._on:
+            self._stream.write("\n")

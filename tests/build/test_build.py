@@ -1,0 +1,85 @@
+"""The build refuses in one clear sentence when something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cmake") is None or not (ROOT / "CMakeLists.txt").exists(),
+    reason="needs cmake and the source tree",
+)
+
+
+def configure(tmp_path: Path, *options: str) -> str:
+    """Output of a CMake run that must fail, on one line."""
+    done = subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path, f"-DPython_EXECUTABLE={sys.executable}", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("cutlass_library") is not None,
+    reason="this environment has the build requirements",
+)
+def test_missing_requirement_is_named(tmp_path: Path) -> None:
+    output = configure(tmp_path, "-Dnanobind_ROOT=", "-DPYTHONNOUSERSITE=1")
+    # Which one is missing first depends on what the interpreter has.
+    assert "(build requirement" in output
+    assert "Install with `pip install .` (which brings it)" in output
+
+
+def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
+    nanobind = pytest.importorskip("nanobind")
+    pytest.importorskip("jaxlib")
+    output = configure(
+        tmp_path, f"-Dnanobind_ROOT={nanobind.cmake_dir()}", "-DBWGEMM_CUTLASS_DIR=/nowhere"
+    )
+    assert "BWGEMM_CUTLASS_DIR=/nowhere has no include/cutlass/cutlass.h" in output
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "line", "complaint"),
+    [
+        ("dense", "kernels", "BWGEMM_TILE(sm90, 128, 128, 64)", "cannot read"),
+        ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, odd)", "unknown schedule 'odd'"),
+        ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong, no_kn)", "'no_kn' in"),
+        ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong no_mk)", "' no_mk' in"),
+        (
+            "grouped",
+            "grouped",
+            "GROUPED_ROWS_PINGPONG(sm100, 128, 128, 64, 1, 1)",
+            "ping-pong is for sm90",
+        ),
+        ("grouped", "grouped", "GROUPED_ROWS(sm90, 128, 128, 64)", "cannot read"),
+    ],
+)
+def test_wrong_line_in_a_list_of_kernels_is_named(
+    tmp_path: Path, folder: str, name: str, line: str, complaint: str
+) -> None:
+    """The lists are read ahead of everything that needs the rest of the build."""
+    (tmp_path / f"{name}.def").write_text(f"{line}\n")
+    shutil.copy(ROOT / "cc" / folder / f"{name}.cmake", tmp_path)
+    done = subprocess.run(
+        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", "-P", f"{name}.cmake"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    output = " ".join(done.stderr.split())
+    assert f"jax_bwgemm: {name}.def: {' '.join(complaint.split())}" in output
+    assert line in output

@@ -1,0 +1,158 @@
+"""tools/sanitize_gpu.py without a GPU: what it would run, that it is exact, and its refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.spec import GemmDims
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="not part of an installed package")
+
+
+@pytest.fixture(autouse=True)
+def _tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_tile_and_schedule_is_run_in_every_way(arch: str) -> None:
+    import sanitize_gpu
+
+    found = sanitize_gpu.cases(arch, "")
+    table = {k.name: k for k in runtime.kernels() if k.arch == arch}
+    tiles = {name.split("_", 4)[4] for name in table}
+    assert {case.kernel.split("_", 4)[4] for case in found} == tiles
+    for case in found:
+        kernel = table[case.kernel]
+        config = bw.TuningConfig(kernel=case.kernel, **dict(case.options))
+        assert config.mismatch(kernel) is None
+        refusal = heuristics.run_refusal(
+            kernel, GemmDims(case.m, case.n, case.k, case.batch), config.splits or 1,
+            config.decomposition or "heuristic", 2,
+        )  # fmt: skip
+        assert refusal is None
+        assert (case.n % 8, case.k % 8) == (0, 0)
+    ways = {dict(c.options).get("decomposition") for c in found if table[c.kernel].stream_k}
+    assert ways == {None, "heuristic", "stream_k", "split_k"}
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_grouped_line_is_run_with_sizes_nobody_checked(arch: str) -> None:
+    import sanitize_grouped
+
+    found = sanitize_grouped.cases(arch, "")
+    names = [k.name for k in runtime.grouped_kernels() if k.arch == arch]
+
+    def lines(kernels: list[str]) -> set[tuple[str, str]]:  # kind and tile
+        return {(x.split("_")[2], x.split("_", 6)[6]) for x in kernels}
+
+    assert lines([case.kernel for case in found]) == lines(names)
+    for case in found:
+        assert min(case.sizes) < 0
+        assert sum(case.sizes) > case.m
+        assert case.experts < len(case.sizes)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("pattern", ["rows", "contract"])
+def test_grouped_cases_are_exact(pattern: str) -> None:
+    import sanitize_gpu
+    import sanitize_grouped
+
+    if not any(k.arch == "sm100" for k in runtime.emulated_grouped_kernels()):
+        pytest.skip("the emulator was not built")
+    found = sanitize_grouped.cases("sm100", pattern)[:1]
+    assert found
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+
+
+@pytest.mark.emulator
+def test_cases_are_exact() -> None:
+    import sanitize_gpu
+
+    if not any(k.arch == "sm100" for k in runtime.emulated_kernels()):
+        pytest.skip("the emulator was not built")
+    found = sanitize_gpu.cases("sm100", "256x128x64.*2sm")
+    assert found
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+
+
+def test_a_dry_run_prints_commands_and_launches(capsys: pytest.CaptureFixture) -> None:
+    import sanitize_gpu
+
+    assert sanitize_gpu.main(["--dry-run", "--filter", "streamk", "--arch", "sm90"]) == 0
+    text = capsys.readouterr().out
+    assert "--tool memcheck --error-exitcode 77" in text
+    assert "--tool racecheck" in text
+    assert "128x256x64_2x1_cooperative_streamk 136x280x" in text
+    assert "pingpong" not in text
+
+
+def test_refusals(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sanitize_gpu
+
+    assert sanitize_gpu.main(["--filter", "nothing", "--arch", "sm90"]) == 2
+    assert "no sm90 kernel has 'nothing' in its name" in capsys.readouterr().err
+    assert sanitize_gpu.main([]) == 2
+    assert "no GPU that this build has kernels for" in capsys.readouterr().err
+    monkeypatch.setattr(sanitize_gpu, "sanitizer", lambda _: None)
+    assert sanitize_gpu.main(["--arch", "sm90"]) == 2
+    assert "compute-sanitizer is not found" in capsys.readouterr().err
+
+
+FAKE = """#!{python}
+import sys
+print("exact a\\nexact b")
+print("========= ERROR SUMMARY: {errors} errors")
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(("errors", "code", "want"), [(0, 0, 0), (3, 77, 1)])
+def test_exit_code_is_what_the_tool_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture, errors: int, code: int, want: int
+) -> None:
+    import sanitize_gpu
+
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(FAKE.format(python=sys.executable, errors=errors, code=code))
+    fake.chmod(0o755)
+    args = ["--arch", "sm90", "--sanitizer", str(fake), "--tool", "memcheck"]
+    assert sanitize_gpu.main(args) == want
+    text = capsys.readouterr().out
+    assert f"memcheck: 2 launches exact, exit code {code}" in text
+    assert f"ERROR SUMMARY: {errors} errors" in text
+
+
+def test_a_tool_that_takes_too_long_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    import sanitize_gpu
+
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(
+        f"#!{sys.executable}\nimport time\nprint('begun', flush=True)\ntime.sleep(60)\n"
+    )
+    fake.chmod(0o755)
+    args = ["--arch", "sm90", "--sanitizer", str(fake), "--tool", "racecheck", "--limit", "1"]
+    assert sanitize_gpu.main(args) == 1
+    text = capsys.readouterr().out
+    assert "racecheck: not finished after 1 s; use --filter" in text
+    assert "begun" in text
+
+
+def test_runs_as_a_script() -> None:
+    script = str(TOOLS / "sanitize_gpu.py")
+    done = subprocess.run(
+        [sys.executable, script, "--tool", "none"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "invalid choice: 'none'" in done.stderr

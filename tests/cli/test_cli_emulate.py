@@ -1,0 +1,105 @@
+"""`python -m jax_bwgemm emulate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.cli import main
+from jax_bwgemm.emulator import dense
+
+pytestmark = requires_emulator
+
+SMALL = ["emulate", "--m", "64", "--n", "64", "--k", "64"]
+
+
+def test_checks_one_tile_and_prints_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(SMALL) == 0
+    out = capsys.readouterr().out
+    assert "kernel           sm100_bf16_bf16_kn_" in out
+    assert "check            bitwise equal to the exact product" in out
+    assert "MMA " in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--dtype", "f16", "--out-dtype", "f32", "--majors", "mk", "--batch", "2"],
+        ["--arch", "sm90", "--seed", "3", "--sm-count", "2"],
+        ["--kernel", "sm100_bf16_bf16_kn_256x256x64_2x1_2sm"],
+    ],
+    ids=["types", "sm90", "name"],
+)
+def test_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, *options]) == 0
+    assert "bitwise equal" in capsys.readouterr().out
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    trace, picture = tmp_path / "t.json", tmp_path / "t.png"
+    assert main([*SMALL, "--trace", str(trace), "--picture", str(picture)]) == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_result_exits_with_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = dense.run_gemm
+    monkeypatch.setattr(
+        dense,
+        "run_gemm",
+        lambda *args, **options: right(*args, **options) + np.eye(64, dtype="bfloat16"),
+    )
+    assert main(SMALL) == 1
+    assert "64 of 4096 elements DIFFER" in capsys.readouterr().out
+
+
+def test_emulator_report_exits_with_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: line 7")
+
+    monkeypatch.setattr(dense, "run_gemm", fail)
+    assert main(SMALL) == 1
+    assert "reported         INTERNAL: line 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kernel", "x"], "error: the emulator has no kernel 'x'"),
+        (["--n", "65"], "multiples of 16 bytes"),
+        (["--out-dtype", "f16"], "this build has no sm100 kernel bf16 -> f16 with majors kn"),
+        (["--sm-count", "2000"], "sm_count must be in [1, 1024], got 2000"),
+        (["--seed", "-1"], "seed must be in"),
+    ],
+)
+def test_what_cannot_run_exits_with_two(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_sizes_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["emulate", "--m", "0"])
+    assert caught.value.code == 2
+    assert "must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_not_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(runtime, "load_emulator", lambda: None)
+    assert main(SMALL) == 2
+    assert "installed without its emulator" in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="installed without its emulator"):
+        emulator.settings()

@@ -1,0 +1,124 @@
+"""The sharding decisions, as a table; what they compile to is in test_sharding.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jax_bwgemm.dense.partition import Dims3, plan, sharding_rule
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+
+MESH = {"x": 4, "y": 2}
+X, Y = ("x",), ("y",)
+DIMS = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=8)
+
+
+def decide(lhs: dict, rhs: dict, out: dict, spec: Any = None, dims: Any = DIMS) -> Any:
+    return plan(spec or GemmSpec(), dims, MESH, Dims3(lhs), Dims3(rhs), Dims3(out))
+
+
+def test_block_of_the_result() -> None:
+    got = decide({"m": X}, {"n": Y}, {"m": X, "n": Y})
+    assert got.lhs == ((), X, ())
+    assert got.rhs == ((), (), Y)
+    assert got.out == ((), X, Y)
+    assert got.reduce_axes == ()
+    assert got.scatter == ()
+
+
+def test_k_reduces() -> None:
+    got = decide({"k": X}, {"k": X}, {})
+    assert (got.lhs, got.rhs, got.out) == (((), (), X), ((), X, ()), ((), (), ()))
+    assert got.reduce_axes == X
+
+
+def test_k_scatters_when_the_result_is_sharded_alike() -> None:
+    got = decide({"k": X}, {"k": X}, {"m": X})
+    assert got.reduce_axes == ()
+    assert got.scatter == ((1, X),)
+    assert got.out == ((), X, ())
+    assert got.lhs == ((), (), X)  # the local product has all of m
+
+
+def test_scatter_continues_another_sharding() -> None:
+    got = decide({"m": Y, "k": X}, {"k": X}, {"m": (*Y, *X)})
+    assert got.out == ((), ("y", "x"), ())
+    assert got.scatter == ((1, X),)
+
+
+def test_scatter_that_does_not_divide_becomes_an_all_reduce() -> None:
+    dims = GemmDims(m=6, n=32, k=64)
+    got = decide({"k": X}, {"k": X}, {"m": X}, dims=dims)
+    assert got.scatter == ()
+    assert got.reduce_axes == X
+
+
+def test_weights_sharded_over_the_data_axis_are_gathered() -> None:
+    got = decide({"m": X}, {"k": X}, {"m": X})
+    assert got.lhs == ((), X, ())
+    assert got.rhs == ((), (), ())
+    assert got.reduce_axes == ()
+
+
+def test_k_of_one_operand_slices_the_other() -> None:
+    got = decide({"k": X}, {}, {})
+    assert got.rhs == ((), X, ())
+    assert got.reduce_axes == X
+
+
+def test_what_an_operand_has_is_kept_when_the_result_does_not_care() -> None:
+    got = decide({"m": X}, {}, {})
+    assert got.out == ((), X, ())
+
+
+def test_axes_are_used_once() -> None:
+    got = decide({"m": X}, {"n": X}, {"n": X})
+    assert got.out == ((), (), X)
+    assert got.lhs == ((), (), ())
+
+
+def test_uneven_sizes_are_not_sharded() -> None:
+    dims = GemmDims(m=6, n=32, k=10)
+    got = decide({"m": (*Y, *X), "k": ()}, {"k": X}, {"m": (*Y, *X)}, dims=dims)
+    assert got.lhs == ((), Y, ())  # 6 = 2 * 3
+    assert got.rhs == ((), (), ())  # 10 is not a multiple of 4
+
+
+def test_shared_operand_has_no_batch_to_shard() -> None:
+    dims = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=1)
+    got = decide({"b": X}, {}, {"b": X}, dims=dims)
+    assert got.lhs == (X, (), ())
+    assert got.rhs == ((), (), ())
+    assert got.out == (X, (), ())
+
+
+def test_summed_batch_reduces_like_k() -> None:
+    spec = GemmSpec("m", "n", reduce_batch=True)
+    got = decide({"b": X, "k": Y}, {"b": X, "k": Y}, {}, spec)
+    assert got.lhs == (X, Y, ())
+    assert got.rhs == (X, Y, ())
+    assert got.out == ((), (), ())
+    assert got.reduce_axes == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("spec", "lhs", "rhs", "rule", "reduced"),
+    [
+        (GemmSpec(), (8, 2, 3), (8, 3, 4), "b m k, b k n -> b m n", ("k",)),
+        (GemmSpec("m", "k"), (8, 3, 2), (8, 4, 3), "b k m, b n k -> b m n", ("k",)),
+        (GemmSpec(), (8, 2, 3), (1, 3, 4), "b m k, q k n -> b m n", ("k",)),
+        (GemmSpec(), (1, 2, 3), (8, 3, 4), "p m k, b k n -> b m n", ("k",)),
+        (
+            GemmSpec("m", "n", reduce_batch=True),
+            (8, 3, 2),
+            (8, 3, 4),
+            "b k m, b k n -> r m n",
+            ("b", "k"),
+        ),
+    ],
+)
+def test_shardy_rule(spec: GemmSpec, lhs: tuple, rhs: tuple, rule: str, reduced: tuple) -> None:
+    operands = [SimpleNamespace(shape=lhs), SimpleNamespace(shape=rhs)]
+    assert sharding_rule(spec, None, operands, None) == (rule, {"reduction_factors": reduced})

@@ -1,0 +1,169 @@
+"""`explain_program`: every product of a program, with what it would run on."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+from jax_bwgemm.dense.explain import GemmExplanation
+from jax_bwgemm.grouped.explain import GroupedExplanation
+
+M, N, K, G = 4096, 1024, 768, 8
+
+
+def struct(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+ROWS, MATRICES, SIZES = struct(M, K), struct(G, K, N), struct(G, dtype=jnp.int32)
+
+
+@pytest.fixture(autouse=True)
+def _built_for_both() -> None:
+    if {k.arch for k in runtime.grouped_kernels()} != {"sm90", "sm100"}:
+        pytest.skip("this build lacks the kernels of an architecture")
+
+
+def lowered_kernels(f: Any, *args: Any, arch: str) -> list[str]:
+    """The kernels in the program that JAX lowers for that GPU, in order."""
+    with bw.config.target(arch):
+        text = jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    return [part.split('"')[0] for part in text.split('kernel = "')[1:]]
+
+
+def loss(x: jax.Array, w: jax.Array, v: jax.Array, sizes: jax.Array) -> jax.Array:
+    hidden = bw.matmul(bw.ragged_dot(x, w, sizes), v)
+    return jnp.sum(hidden.astype(jnp.float32) ** 2)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_names_the_kernels_that_lowering_takes(arch: str) -> None:
+    args = (ROWS, MATRICES, struct(N, 512), SIZES)
+    step = jax.grad(loss, (0, 1, 2))
+    got = bw.explain_program(step, *args, device=arch)
+    names = [found.kernel for found, times in got.products for _ in range(times)]
+    assert None not in names
+    assert sorted(names) == sorted(lowered_kernels(step, *args, arch=arch))
+    assert len(names) == 6  # three of each kind
+    kinds = [type(found) for found, _ in got.products]
+    assert {GemmExplanation, GroupedExplanation} == set(kinds)
+
+
+def test_reads_well() -> None:
+    text = str(bw.explain_program(bw.ragged_dot, ROWS, MATRICES, SIZES, device="sm90"))
+    first, *rest = text.splitlines()
+    assert first == (
+        "1 x grouped GEMM (rows) bfloat16 x bfloat16 -> bfloat16, rhs major n, "
+        f"M={M} N={N} K={K} E={G} G={G}"
+    )
+    assert [line.split()[0] for line in rest] == ["implementation", "kernel", "tile", "why"]
+    assert f"{M // G} rows per group assumed" in text
+
+
+def test_says_what_else_was_considered() -> None:
+    ((found, _),) = bw.explain_program(bw.ragged_dot, ROWS, MATRICES, SIZES, device="sm90").products
+    assert len(found.rejected) == len(runtime.grouped_kernels()) - 1
+    assert "kernels: for sm100" in str(found)
+
+
+def test_expects_the_representative_sizes() -> None:
+    typical = (M - 7, *[1] * 7)
+    call = functools.partial(bw.ragged_dot, representative_group_sizes=typical)
+    text = str(bw.explain_program(call, ROWS, MATRICES, SIZES, device="sm90"))
+    assert "rows per group expected" in text
+
+
+def test_a_loops_body_counts_as_often_as_it_runs() -> None:
+    def f(x: jax.Array, w: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(lambda x, _: (bw.matmul(x, w), None), x, length=5)
+        return bw.matmul(x, w)
+
+    ((found, times),) = bw.explain_program(
+        f, struct(512, 512), struct(512, 512), device="sm90"
+    ).products
+    assert times == 6
+    assert found == bw.explain(struct(512, 512), struct(512, 512), device="sm90")
+
+
+@pytest.mark.parametrize("implementation", [None, ("emulator", "cutlass")])
+def test_a_sum_over_a_batch_is_explained_by_what_replaces_it(implementation: Any) -> None:
+    """The gradient of matrices that a batch shares: on one device, rows of all become one."""
+    ragged_dot = functools.partial(bw.ragged_dot, implementation=implementation)
+
+    def f(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        return jnp.sum(jax.vmap(ragged_dot, (0, None, 0))(x, w, sizes).astype(jnp.float32))
+
+    args = (struct(3, M, K), MATRICES, struct(3, G, dtype=jnp.int32))
+    step = jax.value_and_grad(f, 1)
+    got = bw.explain_program(step, *args, device="sm90")
+    names = [found.kernel for found, _ in got.products]
+    assert names == lowered_kernels(step, *args, arch="sm90")
+    summed = [found for found, _ in got.products if "summed over the batch" in found.problem]
+    # Chosen for all rows of the batch in G groups, not for those of one element.
+    assert [f"{3 * M // G} rows per group" in found.reason for found in summed] == [True]
+
+
+def test_what_is_left_to_xla_is_listed() -> None:
+    f32 = struct(64, 64, dtype=jnp.float32)
+    ((found, times),) = bw.explain_program(bw.matmul, f32, f32, device="sm90").products
+    assert (found.implementation, found.kernel, times) == ("xla", None, 1)
+    assert found.problem == "dot_general float32[64,64] x float32[64,64] -> float32[64,64]"
+    assert "left to XLA while tracing" in found.reason
+    ((found, _),) = bw.explain_program(
+        jax.lax.ragged_dot, ROWS, MATRICES, SIZES, device="sm90"
+    ).products
+    assert found.implementation == "xla"
+
+
+def test_a_grouped_product_that_no_kernel_multiplies_says_why() -> None:
+    f32 = (struct(M, K, dtype=jnp.float32), struct(G, K, N, dtype=jnp.float32), SIZES)
+    ((found, _),) = bw.explain_program(bw.ragged_dot, *f32, device="sm90").products
+    assert found.implementation == "xla"
+    assert "kernels exist for" in found.reason
+    call = functools.partial(bw.ragged_dot, implementation="xla")
+    ((found, _),) = bw.explain_program(call, ROWS, MATRICES, SIZES, device="sm90").products
+    assert found.reason == "asked for"
+    ((found, _),) = bw.explain_program(
+        bw.ragged_dot, ROWS, MATRICES, SIZES, device=jax.devices("cpu")[0]
+    ).products
+    assert "lowered for cpu" in found.reason
+
+
+def test_an_empty_product_runs_no_kernel() -> None:
+    args = (struct(0, K), MATRICES, SIZES)
+    ((found, _),) = bw.explain_program(bw.ragged_dot, *args, device="sm90").products
+    assert (found.implementation, found.kernel) == ("cutlass", None)
+    assert "empty problem runs no kernel" in found.reason
+
+
+def test_takes_traced_programs() -> None:
+    args = (ROWS, MATRICES, SIZES)
+    want = bw.explain_program(bw.ragged_dot, *args, device="sm90")
+    assert want.products
+    traced = jax.jit(bw.ragged_dot).trace(*args)
+    assert bw.explain_program(traced, device="sm90") == want
+    assert bw.explain_program(jax.make_jaxpr(bw.ragged_dot)(*args), device="sm90") == want
+    assert bw.explain_program(jax.jit(bw.ragged_dot), *args, device="sm90") == want
+    assert bw.explain_program(bw.ragged_dot, *args[:2], group_sizes=SIZES, device="sm90") == want
+
+
+def test_a_program_without_products() -> None:
+    assert str(bw.explain_program(jnp.sin, struct(8))) == "no matrix products"
+
+
+def test_errors() -> None:
+    with pytest.raises(TypeError, match=r"takes a function with its arguments.*got int"):
+        bw.explain_program(3)
+    with pytest.raises(TypeError, match="explain_program: a Traced takes no arguments"):
+        bw.explain_program(jax.jit(jnp.sin).trace(1.0), 1.0)
+    with pytest.raises(ValueError, match="unknown device 'sm80'"):
+        bw.explain_program(bw.ragged_dot, ROWS, MATRICES, SIZES, device="sm80")
+    only = functools.partial(bw.ragged_dot, implementation="cutlass")
+    with pytest.raises(NotImplementedError, match="lowered for cpu"):
+        bw.explain_program(only, ROWS, MATRICES, SIZES, device="cpu")

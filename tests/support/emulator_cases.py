@@ -1,0 +1,95 @@
+"""What the emulator's tests share: when they can run, and checked runs of a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numerics import assert_exact, small_integers
+
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
+from jax_bwgemm.runtime import KernelInfo
+
+BUILT = runtime.load_emulator() is not None
+if not BUILT and os.environ.get("BWGEMM_REQUIRE_EMULATOR") == "1":
+    raise RuntimeError("BWGEMM_REQUIRE_EMULATOR=1, but the emulator was not built")
+
+requires_emulator = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(not BUILT, reason="the emulator was not built"),
+]
+
+
+def emulated(arch: str) -> tuple[KernelInfo, ...]:
+    """Every kernel of an architecture that this build can emulate."""
+    return tuple(k for k in runtime.emulated_kernels() if k.arch == arch)
+
+
+def one_per_tile(arch: str) -> tuple[KernelInfo, ...]:
+    """The first kernel of each tile shape and schedule."""
+    first: dict[str, KernelInfo] = {}
+    for k in emulated(arch):
+        first.setdefault(k.name.split("_", 4)[4], k)
+    return tuple(first.values())
+
+
+def two_cta_kernel() -> KernelInfo:
+    """The flagship: 256x256x64 over a pair of CTAs, bf16, row-major operands."""
+    name = "sm100_bf16_bf16_kn_256x256x64_2x1_2sm"
+    return next(k for k in runtime.emulated_kernels() if k.name == name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Sizes of one GEMM."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}" + (f"_b{self.batch}" if self.batch > 1 else "")
+
+
+def problems(kernel: KernelInfo) -> dict[str, Problem]:
+    """The shapes that every kernel has to get right, from its tile."""
+    tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
+    return {
+        # One tile, with fewer K blocks than the pipeline has stages.
+        "one_tile": Problem(tm, tn, 2 * tk),
+        # More tiles than a 4-SM machine holds at once: the persistent loop takes several rounds.
+        "many_tiles_batch_3": Problem(2 * tm, 2 * tn, tk, batch=3),
+        # Every edge ragged, and K several times around the pipeline.
+        "ragged_deep": Problem(tm + 40, tn + 24, (2 * kernel.stages + 1) * tk + 8),
+        # Less than one tile in every direction.
+        "tiny": Problem(8, 16, 8),
+    }
+
+
+def operands(kernel: KernelInfo, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers in the kernel's memory order."""
+    rng = np.random.default_rng(seed)
+    lhs, rhs = operand_shapes(kernel, p.m, p.n, p.k, p.batch)
+    return small_integers(rng, lhs, kernel.in_dtype), small_integers(rng, rhs, kernel.in_dtype)
+
+
+def expected(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The exact product, rounded once to the output type."""
+    return reference(kernel, a, b).astype(np.float32).astype(jnp.dtype(kernel.out_dtype))
+
+
+def check(kernel: KernelInfo, p: Problem, **settings: int | bool) -> emulator.LaunchStats:
+    """Runs a kernel on integers and compares bit for bit; returns the launch's statistics."""
+    a, b = operands(kernel, p)
+    with emulator.configure(**settings):
+        out = run_gemm(kernel, a, b)
+    assert_exact(out, expected(kernel, a, b), f"{kernel.name} {p}")
+    stats = emulator.last_launch()
+    assert stats is not None
+    assert stats.ok
+    return stats

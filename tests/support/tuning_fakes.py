@@ -1,0 +1,95 @@
+"""A GPU and a clock that are invented, for tests of tuning on machines without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jax_bwgemm import runtime
+from jax_bwgemm.config import make_target
+from jax_bwgemm.dense.search_space import Choice
+from jax_bwgemm.tuning import autotuning
+from jax_bwgemm.tuning import lookup as tuning_lookup
+from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice
+
+without_gpu = pytest.mark.skipif(
+    runtime.local_target().target is not None, reason="this process has a GPU"
+)
+
+SM90 = make_target("sm90")
+H200 = TunedDevice("NVIDIA H200", "sm90", 132)
+BF16 = jnp.bfloat16
+
+
+def key(m: int, n: int, k: int, majors: str = "kn", batch: int = 1, shared: str = "none") -> Any:
+    return ProblemKey("bfloat16", "bfloat16", majors, m, n, k, batch, shared)
+
+
+def array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, BF16)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("BWGEMM_TUNING_MISS", raising=False)
+    monkeypatch.setattr(tuning_lookup, "_measured", {})
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pretends that this process has an H200, as far as selection looks."""
+    device = SimpleNamespace(device_kind=H200.kind, platform="gpu")
+    client = SimpleNamespace(local_devices=lambda: [device])
+    local = runtime.DeviceTarget(SM90, "NVIDIA H200 with 132 multiprocessors")
+    monkeypatch.setattr(runtime, "local_target", lambda: local)
+    backend = SimpleNamespace(backends=lambda: {"cuda": client})
+    monkeypatch.setattr(tuning_lookup, "jax_backend", backend)
+    monkeypatch.setattr(autotuning, "jax_backend", backend)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
+    """Times by rule: ping-pong beats cooperative, then raster m, then the wider swizzle."""
+    measured: list[Choice] = []
+
+    def measure(choices: Any) -> dict[Choice, float]:
+        measured.extend(choices)
+        return {c: rule(c) for c in choices}
+
+    invent_times(monkeypatch, measure)
+    return measured
+
+
+def invent_times(
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[Any], dict[Choice, float]]
+) -> None:
+    """Tuning takes its times from `measure`, of the choices of each pass."""
+
+    class FakeBench:
+        failures: tuple = ()
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def measure(self, choices: Any, deadline: float) -> dict[Choice, float]:
+            del deadline
+            return measure(choices)
+
+    timer = SimpleNamespace(method="cupti")
+    monkeypatch.setattr(autotuning, "Bench", FakeBench)
+    monkeypatch.setattr(autotuning, "make_timer", lambda _: timer)
+
+
+def rule(choice: Choice) -> float:
+    us = 10.0 + (choice.kernel.schedule != "pingpong") + choice.kernel.tile_n / 1000
+    return us + (choice.raster_order != "m") / 2 + 1 / choice.swizzle / 4 + choice.splits

@@ -1,0 +1,419 @@
+"""Autotuning on a machine without a GPU: what is found, tried, kept, and then selected.
+
+Only the clock is invented: a fake GPU and a fake measurement; everything around them is real.
+"""
+
+# Fixtures are imported and are then names of arguments.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import functools
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from tuning_fakes import (  # noqa: F401
+    BF16,
+    H200,
+    SM90,
+    array,
+    clock,
+    gpu,
+    invent_times,
+    key,
+    own_cache,
+    rule,
+    without_gpu,
+)
+
+import jax_bwgemm as bw
+from jax_bwgemm import compat, runtime
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.dense import heuristics, search_space
+from jax_bwgemm.dense.search_space import Choice
+from jax_bwgemm.tuning import autotuning, kernel_timer, problems
+from jax_bwgemm.tuning import files as tuning_files
+from jax_bwgemm.tuning.bench import Bench
+from jax_bwgemm.tuning.cache import ProblemKey, TuningTable
+from jax_bwgemm.tuning.problems import Problems
+
+
+def find(f: Any, *args: Any) -> dict[ProblemKey, int]:
+    return dict(problems.find(f, SM90, args, {}).counts)
+
+
+# --- finding the problems ---
+
+
+def test_gradients_are_found() -> None:
+    def loss(a: jax.Array, b: jax.Array) -> jax.Array:
+        return bw.matmul(a, b).astype(jnp.float32).sum()
+
+    step = jax.value_and_grad(loss, argnums=(0, 1))
+    found = find(step, array(512, 1024), array(1024, 768))
+    assert found == {
+        key(512, 768, 1024): 1,
+        key(512, 1024, 768, "kk"): 1,
+        key(1024, 768, 512, "mn"): 1,
+    }
+
+
+def test_nested_programs_are_searched_and_loops_counted() -> None:
+    @jax.custom_vjp
+    def square(x: jax.Array) -> jax.Array:
+        return bw.matmul(x, x)
+
+    square.defvjp(lambda x: (square(x), x), lambda x, g: (bw.matmul(g, x),))
+
+    def f(x: jax.Array) -> jax.Array:
+        x, _ = lax.scan(lambda c, _: (jax.jit(square)(c), None), x, length=3)
+        x = jax.checkpoint(lambda y: bw.matmul(y, y))(x)
+        return lax.cond(x[0, 0] > 0, lambda y: bw.matmul(y, y[:, :256]), lambda y: y[:, :256], x)
+
+    assert find(f, array(512, 512)) == {key(512, 512, 512): 4, key(512, 256, 512): 1}
+
+
+def test_batches_and_vmap_are_folded_as_selection_folds_them() -> None:
+    a, b = array(4, 512, 64), array(64, 128)
+    assert find(bw.matmul, a, b) == {key(2048, 128, 64): 1}
+    shared = functools.partial(bw.matmul, array(64, 64) and jnp.zeros((64, 64), BF16))
+    assert find(jax.vmap(shared), array(3, 64, 128)) == {key(64, 128, 64, batch=3, shared="lhs"): 1}
+
+
+def test_unaligned_problems_are_found_as_they_are_padded() -> None:
+    assert find(bw.matmul, array(1000, 1001), array(1001, 1002)) == {key(1000, 1008, 1008): 1}
+
+
+def test_shard_map_has_the_sizes_of_one_device(cpu_devices: list[jax.Device]) -> None:
+    mesh = Mesh(np.array(cpu_devices[:4]), ("x",))
+    f = jax.shard_map(bw.matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
+    assert find(f, array(2048, 256), array(256, 128)) == {key(512, 128, 256): 1}
+
+
+def test_every_form_of_a_program_gives_the_same() -> None:
+    args = array(512, 256), array(256, 128)
+    with bw.config.target("sm90"):
+        traced = jax.jit(bw.matmul).trace(*args)
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    want = {key(512, 128, 256): 1}
+    assert find(bw.matmul, *args) == want
+    assert find(jax.jit(bw.matmul), *args) == want
+    assert find(traced) == find(traced.jaxpr) == find(traced.jaxpr.jaxpr) == want
+    assert find(lowered) == want
+
+
+def test_calls_in_lowered_text_that_are_not_understood_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with bw.config.target("sm90"):
+        traced = jax.jit(bw.matmul).trace(array(512, 256), array(256, 128))
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    monkeypatch.setattr(runtime, "kernels", lambda: ())
+    found = problems.find(lowered, SM90, (), {})
+    assert not found.counts
+    ((_, reason),) = found.skipped
+    assert reason == "not a call of a kernel of this build"
+
+
+@pytest.mark.emulator
+def test_compiled_programs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    if runtime.load_emulator() is None:
+        pytest.skip("the emulator was not built")
+    monkeypatch.setattr(runtime, "kernels", runtime.emulated_kernels)
+    f = jax.jit(lambda a, b: bw.matmul(a * 2, b, implementation="emulator") + 1)
+    with bw.config.target("sm90"):
+        compiled = f.lower(array(2, 512, 256), array(256, 128)).compile()
+    # The same call, as its CUDA twin appears.
+    text = compiled.as_text().replace(runtime.EMULATED_GEMM_TARGET, runtime.GEMM_TARGET)
+    assert dict(problems._in_text(text).counts) == {key(1024, 128, 256): 1}
+
+
+def test_what_is_not_tuned_is_reported_with_the_reason() -> None:
+    def f(a: jax.Array, b: jax.Array) -> Any:
+        return (
+            bw.matmul(a, b, config=bw.TuningConfig(schedule="pingpong")),
+            bw.matmul(a[:, :3], b[:3]),
+            bw.matmul(a.astype(jnp.float32), b.astype(jnp.float32)),  # never reaches a kernel
+        )
+
+    found = problems.find(f, SM90, (array(64, 64), array(64, 64)), {})
+    assert not found.counts
+    reasons = [reason for _, reason in found.skipped]
+    assert reasons[0] == "it has an explicit TuningConfig(schedule='pingpong')"
+    assert "does not pay" in reasons[1]
+    assert len(reasons) == 2
+
+
+def test_other_programs_and_stray_arguments_are_type_errors() -> None:
+    with pytest.raises(TypeError, match=r"autotune takes a function.* got int"):
+        find(3)
+    traced = jax.jit(bw.matmul).trace(array(8, 8), array(8, 8))
+    with pytest.raises(TypeError, match="a Traced takes no arguments"):
+        find(traced, array(8, 8))
+
+
+# --- what is tried ---
+
+
+def table_for(target: Target) -> list[runtime.KernelInfo]:
+    return [k for k in runtime.kernels() if k.arch == target.arch]
+
+
+@pytest.mark.parametrize("sizes", [(8192, 8192, 8192), (16, 6144, 4096), (384, 384, 16384)])
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_the_heuristics_choice_comes_first_and_nothing_twice(sizes: Any, arch: str) -> None:
+    target, problem = make_target(arch), key(*sizes)
+    choices = search_space.kernels_to_try(problem, runtime.kernels(), target, 12)
+    with bw.config.target(arch):
+        want = bw.explain(array(sizes[0], sizes[2]), array(sizes[2], sizes[1]), device=arch)
+    assert choices[0].kernel.name == want.kernel
+    assert (choices[0].raster_order, choices[0].swizzle) == (want.raster_order, want.swizzle)
+    assert 1 < len(choices) <= 12
+    assert len({(c.kernel, c.splits, c.decomposition) for c in choices}) == len(choices)
+    fits = heuristics.rank(runtime.kernels(), search_space.spec_of(problem), "bfloat16",
+                           problem.dims, target)[0]  # fmt: skip
+    assert {c.kernel for c in choices} <= {c.kernel for c in fits}
+
+
+def test_orders_differ_from_each_other_and_from_what_is_known() -> None:
+    wide = next(k for k in table_for(SM90) if (k.tile_m, k.tile_n) == (128, 256))
+    known = [Choice(wide, "heuristic", 1)]
+    large = search_space.orders_to_try(known[0], key(8192, 8192, 8192), SM90, known)
+    assert {(c.raster_order, c.swizzle) for c in large} >= {("n", 8), ("m", 8), ("m", 1)}
+    assert ("n", 1) not in {(c.raster_order, c.swizzle) for c in large}  # what the default is
+    # One row of tiles has few orders, whatever the swizzle.
+    narrow = search_space.orders_to_try(known[0], key(128, 4096, 4096), SM90, known)
+    assert len(narrow) < 8
+
+
+def test_a_cluster_k_kernel_has_no_other_order() -> None:
+    shared = Choice(next(k for k in table_for(SM90) if k.cluster_k), "heuristic", 1)
+    for known in ([shared], []):
+        assert search_space.orders_to_try(shared, key(64, 4096, 4096), SM90, known) == []
+
+
+def test_a_problem_without_kernels_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no kernel for sm90 fits"):
+        search_space.kernels_to_try(key(8, 8, 8), [], SM90, 12)
+
+
+def test_splits_are_tried_where_tiles_are_few() -> None:
+    deep = search_space.kernels_to_try(key(384, 384, 16384), runtime.kernels(), SM90, 12)
+    assert {c.splits for c in deep} - {1}
+    large = search_space.kernels_to_try(key(8192, 8192, 8192), runtime.kernels(), SM90, 12)
+    assert {c.splits for c in large} == {1}
+
+
+# --- the result ---
+
+
+def test_the_fastest_is_kept_and_heavy_problems_come_first(gpu: None, clock: list[Choice]) -> None:
+    def f(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+        return bw.matmul(bw.matmul(a, b), c)
+
+    got = bw.autotune(f, array(4096, 1024), array(1024, 2048), array(2048, 8192))
+    assert [m.problem for m in got.measurements] == [key(4096, 8192, 2048), key(4096, 2048, 1024)]
+    assert got.device == H200
+    for measurement in got.measurements:
+        entry, best = got.get(measurement.problem), measurement.times_us[0][0]
+        assert (entry.kernel, entry.raster_order) == (best.kernel.name, "m")
+        assert (entry.us, entry.method) == (round(rule(best), 3), "cupti")
+        first = search_space.kernels_to_try(measurement.problem, table_for(SM90), SM90, 12)[0]
+        same = (first.kernel, first.raster_order, first.swizzle) == (
+            best.kernel, best.raster_order, best.swizzle)  # fmt: skip
+        assert entry.heuristic_us == entry.us if same else entry.heuristic_us > entry.us
+        assert all(us >= entry.us for _, us in measurement.times_us)
+    entries = [got.get(measurement.problem) for measurement in got.measurements]
+    assert any(entry.heuristic_us > entry.us for entry in entries)
+    assert "4096x8192x2048 kn bfloat16->bfloat16: " in str(got)
+    assert TuningTable.loads(got.dumps()) == got
+
+
+def test_the_heuristics_choice_stays_when_nothing_is_clearly_faster() -> None:
+    first, other = (Choice(k, "n", 1) for k in table_for(SM90)[:2])
+    kept = autotuning._entry(first, {first: 100.9, other: 100.0}, "cupti")
+    assert (kept.kernel, kept.us) == (first.kernel.name, 100.9)
+    changed = autotuning._entry(first, {first: 101.1, other: 100.0}, "cupti")
+    assert (changed.kernel, changed.us, changed.heuristic_us) == (other.kernel.name, 100.0, 101.1)
+
+
+@pytest.mark.parametrize(("true_us", "wins"), [(10.1, False), (9.0, True)])
+def test_luck_is_measured_again(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, true_us: float, wins: bool
+) -> None:
+    """What looked fastest among many is compared with the heuristic's choice by itself."""
+    passes: list[list[Choice]] = []
+
+    def measure(choices: Any) -> dict[Choice, float]:
+        passes.append(list(choices))
+        others = 7.0 + len(passes) if len(passes) < 3 else true_us
+        return {c: 10.0 if c == passes[0][0] else others for c in choices}
+
+    invent_times(monkeypatch, measure)
+    got = bw.autotune(bw.matmul, array(4096, 4096), array(4096, 4096))
+    first = passes[0][0]
+    assert [len(p) for p in passes[2:]] == [1 + autotuning.CHALLENGERS]
+    assert passes[2][0] == first
+    assert first not in passes[2][1:]
+    (entry,) = (got.get(m.problem) for m in got.measurements)
+    chosen = entry.kernel, entry.raster_order, entry.swizzle
+    assert (chosen != (first.kernel.name, first.raster_order, first.swizzle)) == wins
+    assert (entry.us, entry.heuristic_us) == ((true_us if wins else 10.0), 10.0)
+
+
+def test_no_time_left_is_reported(gpu: None, clock: list[Choice]) -> None:
+    got = bw.autotune(bw.matmul, array(512, 512), array(512, 512), timeout=0)
+    assert (len(got), clock) == (0, [])
+    assert got.skipped[0][1] == "the time budget of 0 s ran out"
+    assert "not 512x512x512 kn" in str(got)
+
+
+def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
+    args = array(512, 512), array(512, 512)
+    assert not (tmp_path / "cache").exists()
+    got = bw.autotune(bw.matmul, *args, save=True)
+    assert tuning_files.load(tmp_path / "cache" / "nvidia_h200.json") == got
+    bw.autotune(bw.matmul, *args, save=tmp_path / "mine.json")
+    assert tuning_files.load(tmp_path / "mine.json") == got
+
+
+@without_gpu
+def test_no_gpu_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="autotune measures on a GPU: this process has no CUDA"):
+        bw.autotune(bw.matmul, array(8, 8), array(8, 8))
+
+
+def test_the_progress_bar_draws_where_it_is_wanted() -> None:
+    for wanted, drawn in ((True, True), (False, False), (None, False)):
+        stream = io.StringIO()
+        bar = autotuning.ProgressBar(4, 60, stream, wanted)
+        bar.show(1, "a problem")
+        bar.close()
+        assert ("[#####...............] 1/4" in stream.getvalue()) == drawn
+
+
+# --- measuring ---
+
+
+class CountingTimer:
+    method = "wall"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def burst(self, call: Callable[[int], Any], start: int, count: int) -> list[float]:
+        self.calls += count
+        jax.block_until_ready([call(start + i) for i in range(count)])
+        return [float(self.calls)] * count
+
+
+def test_per_call_times() -> None:
+    assert kernel_timer.per_call([1.0, 2.0, 3.0, 4.0], 2) == [3.0, 7.0]
+    for times in ([], [1.0, 2.0, 3.0]):
+        with pytest.raises(RuntimeError, match=f"CUPTI saw {len(times)} kernels for 2 identical"):
+            kernel_timer.per_call(times, 2)
+
+
+def test_the_wall_clock_is_used_with_a_warning_where_there_is_no_cupti() -> None:
+    with pytest.warns(RuntimeWarning, match="the wall clock is used"):
+        timer = kernel_timer.make_timer("cpu")
+    assert timer.method == "wall"
+    (us,) = timer.burst(lambda i: jnp.ones(i + 1), 0, 3)
+    assert us > 0
+
+
+def test_cupti_times_are_summed_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Collector:
+        def _cupti_init(self) -> None: ...
+
+        def _cupti_get_timings(self, finalize: bool) -> list[tuple[str, float]]:
+            assert not finalize
+            return [("gemm", 0.010), ("reduce", 0.002)] * 3
+
+    monkeypatch.setattr(compat, "cupti_collector", Collector)
+    timer = kernel_timer.make_timer("gpu")
+    assert timer.method == "cupti"
+    assert timer.burst(lambda i: jnp.ones(1), 0, 3) == pytest.approx([12.0] * 3)
+
+
+@pytest.mark.emulator
+def test_the_measured_calls_are_the_kernels(cpu_devices: list[jax.Device]) -> None:
+    if runtime.load_emulator() is None:
+        pytest.skip("the emulator was not built")
+    target = make_target("sm90", 2)
+    problem, timer = key(64, 64, 64), CountingTimer()
+    bench = Bench(problem, target, cpu_devices[0], timer, "emulator")
+    found = heuristics.rank(runtime.emulated_kernels(), search_space.spec_of(problem), "bfloat16",
+                            problem.dims, target)[0][:2]  # fmt: skip
+    choices = [Choice(c.kernel, "m", 1) for c in found]
+    times = bench.measure(choices, 0.0)  # no time: one kernel, one round
+    assert list(times) == choices[:1]
+    assert timer.calls == 2 + 3
+    assert not bench.failures
+
+
+# --- the command ---
+
+
+def run_command(*args: str) -> int:
+    from jax_bwgemm.cli import main
+
+    return main(["tune", *args])
+
+
+def test_the_command_writes_the_cache_and_files(
+    gpu: None, clock: list[Choice], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert run_command("--shapes", "512,512,512", "64,1024,128x3:kk", "--majors", "kn", "mn") == 0
+    cached = tuning_files.load(tmp_path / "cache" / "nvidia_h200.json")
+    assert set(cached) == {
+        key(512, 512, 512), key(512, 512, 512, "mn"),
+        key(64, 1024, 128, "kk", batch=3),
+    }  # fmt: skip
+    out = str(tmp_path / "t.json")
+    assert run_command("--shapes", "512,512,512", "--out", out, "--dtype", "f16") == 0
+    assert run_command("--shapes", "512,512,1024", "--out", out, "--merge") == 0
+    assert len(tuning_files.load(out)) == 2
+    assert run_command("--shapes", "512,512,1024", "--out", out) == 0
+    assert len(tuning_files.load(out)) == 1
+    assert "512x512x1024 kn bfloat16->bfloat16: " in capsys.readouterr().out
+    assert run_command("--shapes", "512,512,512", "--budget", "0", "--out", out, "--merge") == 1
+
+
+@without_gpu
+def test_the_command_says_what_is_wrong(
+    capsys: pytest.CaptureFixture, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_command("--shapes", "8,8,8") == 2
+    assert "autotune measures on a GPU" in capsys.readouterr().err
+    request.getfixturevalue("gpu")
+    for text in ("8,8", "8,8,x", "0,8,8", "8,8,8:nn"):
+        assert run_command("--shapes", text) == 2
+        assert f"majors out of kn kk mn mk, got '{text}'" in (capsys.readouterr().err)
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
+    assert run_command("--shapes", "8,8,8") == 2
+    assert "BWGEMM_TUNING_CACHE=off, and no --out was given" in capsys.readouterr().err
+
+
+def test_sharded_arguments_are_compiled_for(
+    cpu_devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = Mesh(np.array(cpu_devices[:4]), ("x",))
+    a = jax.device_put(np.zeros((2048, 256), BF16), NamedSharding(mesh, P("x")))
+    texts = []
+    monkeypatch.setattr(problems, "_in_text", lambda text: texts.append(text) or Problems({}, ()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problems.find(bw.matmul, SM90, (a, np.zeros((256, 128), BF16)), {})
+    assert "HloModule" in texts[0]
+    assert "512,128" in texts[0]  # one device's part

@@ -1,0 +1,242 @@
+"""Which tuned entry decides: explicit > in force > cache > package > heuristic; and misses."""
+
+# Fixtures are imported and are then names of arguments.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from tuning_fakes import BF16, H200, array, clock, gpu, key, own_cache  # noqa: F401
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.dense import heuristics, search_space
+from jax_bwgemm.dense.search_space import Choice
+from jax_bwgemm.tuning import files as tuning_files
+from jax_bwgemm.tuning import kernel_timer
+from jax_bwgemm.tuning import lookup as tuning_lookup
+from jax_bwgemm.tuning.bench import Bench
+from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
+
+
+def entry_for(name: str, **changes: Any) -> TunedEntry:
+    fields = {"kernel": name, "raster_order": "m", "swizzle": 2, "splits": 1, "us": 1.0}
+    return TunedEntry(**fields | {"heuristic_us": 2.0, "method": "cupti"} | changes)
+
+
+def tuned_for(problem: ProblemKey, device: TunedDevice = H200, **changes: Any) -> TuningTable:
+    """A table with a kernel that the heuristic would not choose, which is the last it ranks."""
+    target = Target(device.arch, device.sm_count)
+    spec = search_space.spec_of(problem)
+    ranked, _ = heuristics.rank(runtime.kernels(), spec, problem.in_dtype, problem.dims, target)
+    last = [c.kernel.name for c in ranked if not c.kernel.stream_k][-1]
+    return TuningTable(device, {problem: entry_for(last, **changes)})
+
+
+def explained(m: int, n: int, k: int) -> bw.gemm.explain.Explanation:
+    return bw.explain(array(m, k), array(k, n), device="sm90")
+
+
+def test_a_table_in_force_decides_and_the_innermost_first() -> None:
+    problem = key(512, 1024, 2048)
+    before = explained(512, 1024, 2048)
+    outer, inner = tuned_for(problem), tuned_for(problem, swizzle=4)
+    with outer:
+        got = explained(512, 1024, 2048)
+        assert got.kernel == outer.get(problem).kernel != before.kernel
+        assert (got.raster_order, got.swizzle) == ("m", 2)
+        assert "tuned, from the tuning in force: measured 1 us (cupti)" in got.reason
+        with inner:
+            assert explained(512, 1024, 2048).swizzle == 4
+            with outer:  # the same table twice
+                assert explained(512, 1024, 2048).swizzle == 2
+            assert explained(512, 1024, 2048).swizzle == 4
+        assert explained(512, 1024, 2048).swizzle == 2
+        assert explained(512, 1024, 1024).kernel != outer.get(problem).kernel
+    assert explained(512, 1024, 2048) == before
+
+
+def lowered_text(f: Any, *args: Any) -> str:
+    with bw.config.target("sm90"):
+        return f.trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_jit_traces_again_under_another_tuning_also_for_gradients() -> None:
+    problem = key(1024, 512, 512, "mn")  # the gradient of b
+    traces = []
+
+    @jax.jit
+    def step(a: jax.Array, b: jax.Array) -> Any:
+        traces.append(1)
+        loss = lambda b: bw.matmul(a, b).astype(jnp.float32).sum()  # noqa: E731
+        return jax.grad(loss)(b)
+
+    args = array(512, 1024), array(1024, 512)
+    tuned = tuned_for(problem)
+    plain = lowered_text(step, *args)
+    with tuned:
+        inside = lowered_text(step, *args)
+    assert tuned.get(problem).kernel in inside
+    assert tuned.get(problem).kernel not in plain
+    assert lowered_text(step, *args) == plain
+    assert len(traces) == 2  # leaving the context found the first trace again
+
+
+def test_lowering_after_the_context_was_left_keeps_its_tuning() -> None:
+    problem = key(512, 512, 512)
+    with tuned_for(problem) as tuned, bw.config.target("sm90"):
+        traced = jax.jit(bw.matmul).trace(array(512, 512), array(512, 512))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert tuned.get(problem).kernel in text
+
+
+def test_an_explicit_configuration_comes_before_tuning() -> None:
+    with tuned_for(key(512, 512, 512)):
+        got = bw.explain(array(512, 512), array(512, 512), device="sm90",
+                         config=bw.TuningConfig(grid_tile_width=8))  # fmt: skip
+    assert got.swizzle == 8
+    assert "heuristic within" in got.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel": "sm90_no_longer_built"},
+        {"kernel": "sm90_f16_f16_kn_128x128x64_2x1_pingpong"},
+        {"kernel": "sm90_bf16_bf16_kn_64x96x64_1x1_pingpong_swap", "splits": 3},  # has no f32 twin
+    ],
+)
+def test_entries_that_cannot_run_are_ignored(changes: dict[str, Any]) -> None:
+    before = explained(512, 512, 512)
+    with tuned_for(key(512, 512, 512), **changes):
+        assert explained(512, 512, 512) == before
+
+
+def test_a_table_of_another_gpu_is_ignored() -> None:
+    before = explained(512, 512, 512)
+    with tuned_for(key(512, 512, 512), TunedDevice("smaller", "sm90", 114)):
+        assert explained(512, 512, 512) == before
+
+
+def test_cache_then_packaged_table(
+    gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_files, "packaged_path", lambda kind: tmp_path / "packaged.json")
+    a, b = key(512, 512, 512), key(512, 512, 1024)
+    (tuned_for(a, swizzle=4) | tuned_for(b, swizzle=4)).dump(tmp_path / "packaged.json")
+    tuned_for(a, swizzle=2).dump(tmp_path / "cache" / "nvidia_h200.json")
+    assert (explained(512, 512, 512).swizzle, explained(512, 512, 1024).swizzle) == (2, 4)
+    assert "the package's tuning table" in explained(512, 512, 1024).reason
+    with tuned_for(a, swizzle=16):
+        assert explained(512, 512, 512).swizzle == 16
+    # Kernels for another GPU than this process's are not chosen from its cache.
+    with bw.config.target("sm90", 66):
+        assert "tun" not in bw.explain(array(512, 512), array(512, 512)).reason
+
+
+def test_a_cache_file_of_another_gpu_or_a_broken_one_is_ignored(gpu: None, tmp_path: Path) -> None:
+    path, before = tmp_path / "cache" / "nvidia_h200.json", explained(512, 512, 512)
+    tuned_for(key(512, 512, 512), TunedDevice("NVIDIA H200", "sm90", 66)).dump(path)
+    assert explained(512, 512, 512) == before
+    path.write_text('{"format": "jax_bwgemm tuning", ')
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert explained(512, 512, 512) == before
+
+
+# --- the policy on a miss ---
+
+
+def test_a_miss_is_an_error_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = key(512, 512, 512)
+    with bw.config.tuning_miss("error"):
+        with pytest.raises(bw.TuningMissError, match=r"no tuned entry for 512x512x512 kn .*sm90"):
+            explained(512, 512, 512)
+        with tuned_for(problem):
+            assert explained(512, 512, 512).swizzle == 2
+        with bw.config.tuning_miss("heuristic"):
+            assert explained(512, 512, 512).kernel
+    monkeypatch.setenv("BWGEMM_TUNING_MISS", "error")
+    with pytest.raises(bw.TuningMissError):
+        explained(512, 512, 512)
+
+
+def test_a_miss_is_measured_where_wanted_once_and_kept(
+    gpu: None, clock: list[Choice], tmp_path: Path
+) -> None:
+    before = explained(4096, 4096, 4096)
+    with bw.config.tuning_miss("autotune"):
+        text = lowered_text(jax.jit(bw.matmul), array(4096, 4096), array(4096, 4096))
+        measured = len(clock)
+        got = explained(4096, 4096, 4096)
+    assert measured == len(clock) > 0
+    assert got.kernel in text
+    assert got.kernel != before.kernel
+    saved = tuning_files.load(tmp_path / "cache" / "nvidia_h200.json")
+    assert saved.get(key(4096, 4096, 4096)).kernel == got.kernel
+    assert explained(4096, 4096, 4096).kernel == got.kernel  # without the policy: by the cache
+
+
+def test_a_miss_is_measured_with_the_cache_switched_off(
+    gpu: None, clock: list[Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
+    with bw.config.tuning_miss("autotune"):
+        first = explained(4096, 4096, 4096)
+        measured = len(clock)
+        assert explained(4096, 4096, 4096) == first
+    assert measured == len(clock)
+
+
+def test_a_miss_without_a_gpu_falls_to_the_heuristic() -> None:
+    before = explained(512, 512, 512)
+    with bw.config.tuning_miss("autotune"):
+        assert explained(512, 512, 512).kernel == before.kernel
+
+
+def test_unknown_policies_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="tuning_miss: unknown policy 'guess'; known are"):
+        bw.config.tuning_miss("guess")
+    monkeypatch.setenv("BWGEMM_TUNING_MISS", "guess")
+    with pytest.raises(ValueError, match="BWGEMM_TUNING_MISS: unknown policy 'guess'"):
+        bw.matmul(jnp.zeros((8, 8), BF16), jnp.zeros((8, 8), BF16))
+
+
+@pytest.mark.emulator
+def test_a_miss_is_measured_in_the_middle_of_a_partitioned_compilation(
+    cpu_devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled and run while XLA waits for the code of one device's part."""
+    if runtime.load_emulator() is None:
+        pytest.skip("the emulator was not built")
+    target, kind, tuned = make_target("sm90", 2), TunedDevice("emulated", "sm90", 2), []
+
+    def tune_one(problem: ProblemKey) -> TuningTable:
+        tuned.append(problem)
+        spec = search_space.spec_of(problem)
+        ranked, _ = heuristics.rank(
+            runtime.emulated_kernels(), spec, "bfloat16", problem.dims, target
+        )
+        choice = Choice(ranked[1].kernel, "m", 1)
+        bench = Bench(problem, target, cpu_devices[0], kernel_timer.WallTimer(), "emulator")
+        assert list(bench.measure([choice], 0.0)) == [choice]
+        return TuningTable(kind, {problem: entry_for(choice.kernel.name)})
+
+    monkeypatch.setattr(tuning_lookup, "local_kind", lambda target: kind)
+    monkeypatch.setattr(tuning_lookup, "_tune_one", tune_one)
+    monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
+    mesh = Mesh(np.array(cpu_devices[:2]), ("x",))
+    a = jax.device_put(np.ones((128, 64), BF16), NamedSharding(mesh, P("x")))
+    b = jax.device_put(np.ones((64, 128), BF16), NamedSharding(mesh, P()))
+    with bw.config.target("sm90", 2), bw.config.tuning_miss("autotune"):
+        out = jax.jit(lambda a, b: bw.matmul(a, b, implementation="emulator"))(a, b)
+    assert tuned == [key(64, 128, 64)]  # one device's part, once
+    assert np.all(np.asarray(out, np.float32) == 64)
