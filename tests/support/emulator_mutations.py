@@ -1,6 +1,6 @@
 """Faults injected into the 2-CTA kernel, and what notices them.
 
-``python tests/emulator_mutations.py`` prints the table of docs/emulator.md.
+``python tests/support/emulator_mutations.py`` prints the table of docs/emulator.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""The documents hold together: the README's length, links, and names of programs and files."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_README_WORDS = 1500
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# A path of this repository in running text or code: a known folder, then a file with an extension.
+FILE = re.compile(
+    r"(?<![\w./-])((?:benchmarks|cc|docs|examples|jax_bwgemm|tests|tools)/[\w./-]*\.(?!\.)\w+)"
+)
+PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
+# `dense/api.py`: a module of the package, without the package's name.
+MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|tuning)/\w+\.py)`")
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "README.md").exists(), reason="needs the source tree, not an installed package"
+)
+
+
+def documents() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@functools.cache
+def text(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def headings(document: Path) -> set[str]:
+    """Anchors of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", text(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
+
+
+def broken_links(document: Path) -> list[str]:
+    """Relative links to files or headings that do not exist."""
+    broken = []
+    for link in LINK.findall(text(document)):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in headings(target)):
+            broken.append(link)
+    return broken
+
+
+def missing_files(document: Path) -> list[str]:
+    """Named files of the repository that do not exist."""
+    named = {*FILE.findall(text(document)), *PROGRAM.findall(text(document))}
+    named |= {f"jax_bwgemm/{module}" for module in MODULE.findall(text(document))}
+    return sorted(name for name in named if not (ROOT / name).exists())
+
+
+def test_readme_is_short() -> None:
+    words = len(text(ROOT / "README.md").split())
+    assert words <= MOST_README_WORDS, f"README.md has {words} words"
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_named_files_exist(document: Path) -> None:
+    assert missing_files(document) == []
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
+def test_page_is_linked_from_the_readme_and_says_what_it_is_for(document: Path) -> None:
+    assert f"docs/{document.name}" in LINK.findall(text(ROOT / "README.md"))
+    title, empty, first = text(document).split("\n", 2)
+    assert title.startswith("# ")
+    assert empty == ""
+    assert first.startswith("After this page you ")
+
+
+def test_checks_notice_what_is_wrong(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n[a](missing.md) [b](#a-page) [c](#none) [d](https://x.invalid/e.md)\n"
+        "`python benchmarks/none.py` and cc/core/none.h, `python benchmarks/compare.py`\n"
+        "`dense/none.py`, `dense/api.py`\n",
+        encoding="utf-8",
+    )
+    assert broken_links(page) == ["missing.md", "#none"]
+    assert missing_files(page) == [
+        "benchmarks/none.py",
+        "cc/core/none.h",
+        "jax_bwgemm/dense/none.py",
+    ]
