@@ -14,8 +14,9 @@ from jax_bwgemm.grouped.api import ragged_dot as ragged_dot
 from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
 from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
 from jax_bwgemm.product.program_explanation import explain_program as explain_program
-from jax_bwgemm.tuning.cache import TuningTable as TuningTable
+from jax_bwgemm.tuning import on_miss as _on_miss
 from jax_bwgemm.tuning.context import TuningMissError as TuningMissError
+from jax_bwgemm.tuning.table import TuningTable as TuningTable
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,15 @@ __all__ = [
     "ragged_dot",
     "ragged_dot_general",
 ]
+
+
+def _tune_missing(*args: Any) -> TuningTable:
+    from jax_bwgemm.tuning.autotuning import tune_missing  # what few programs need
+
+    return tune_missing(*args)
+
+
+_on_miss.register(_tune_missing)
 
 
 def __getattr__(name: str) -> Any:

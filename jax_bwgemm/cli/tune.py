@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jax_bwgemm.config import Target
-    from jax_bwgemm.tuning.cache import ProblemKey
+    from jax_bwgemm.tuning.keys import Key
     from jax_bwgemm.tuning.problems import Problems
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -70,7 +70,7 @@ def parse_shape(text: str) -> tuple[tuple[int, int, int, int], str | None]:
 
 def problem(
     shape: tuple[int, int, int, int], in_dtype: str, out_dtype: str, majors: str, target: Target
-) -> ProblemKey | str:
+) -> Key | str:
     """The problem as selection sees it, or why there is nothing to tune."""
     import jax
 
@@ -94,7 +94,7 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
     from jax_bwgemm.tuning.problems import Problems
 
     in_dtype, out_dtype = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
-    counts: Counter[ProblemKey] = Counter()
+    counts: Counter[Key] = Counter()
     skipped = []
     for shape, own_majors in map(parse_shape, args.shapes):
         for majors in [own_majors] if own_majors else args.majors:
@@ -108,21 +108,21 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the subcommand; returns its exit code."""
-    from jax_bwgemm.tuning import autotuning
-    from jax_bwgemm.tuning import files as tuning_files
+    from jax_bwgemm.tuning import autotuning, files, storage
+    from jax_bwgemm.tuning.devices import local_device
 
     try:
-        device, target, kind = autotuning.local_device()
+        device, target, kind = local_device()
         found = collect(args, target)
-    except (RuntimeError, ValueError) as error:
+        path = Path(args.out) if args.out else files.cache_path(kind.kind)
+        if path is None:
+            raise ValueError("BWGEMM_TUNING_CACHE=off, and no --out was given")
+        storage.check_writable(path)
+    except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    path = Path(args.out) if args.out else tuning_files.cache_path(kind.kind)
-    if path is None:
-        print("error: BWGEMM_TUNING_CACHE=off, and no --out was given", file=sys.stderr)
         return 2
     result = autotuning.tune(found, device, target, kind, timeout=args.budget, progress=None)
     print(result)
-    written = tuning_files.dump(result, path, merge=args.merge or not args.out)
+    written = result.dump(path, merge=args.merge or not args.out)
     print(f"{path}: {len(written)} problems")
     return 1 if result.skipped else 0

@@ -10,11 +10,12 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import costs, heuristics
 from jax_bwgemm.dense.selection import select_by_heuristic
-from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tile_schedule import tile_order
+from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.dense.work_schedule import work_order
 from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning.cache import ProblemKey
+from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.records import Choice
 
 # Tile orders tried for the fastest kernels. Which of them differ depends on kernel and problem.
 ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 4, 2) for raster in ("n", "m"))
@@ -22,38 +23,8 @@ ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 4, 2) for raster in ("n",
 MAX_PREDICTED_RATIO = 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A kernel with its run-time attributes: one thing to measure.
-
-    Attributes:
-        kernel: The kernel.
-        raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
-        swizzle: 1, 2, 4, 8 or 16.
-        splits: Parts that K is split into.
-        decomposition: How a stream-K kernel divides the work.
-    """
-
-    kernel: KernelInfo
-    raster_order: str
-    swizzle: int
-    splits: int = 1
-    decomposition: str = "heuristic"
-
-    def __str__(self) -> str:
-        splits = f", {self.splits} splits" if self.splits != 1 else ""
-        if self.decomposition != "heuristic":
-            splits += f", {self.decomposition}"
-        return f"{self.kernel.name}, raster {self.raster_order}, swizzle {self.swizzle}{splits}"
-
-
-def spec_of(key: ProblemKey) -> GemmSpec:
-    """The problem as selection sees it."""
-    return GemmSpec(key.majors[0], key.majors[1], key.out_dtype)
-
-
 def kernels_to_try(
-    key: ProblemKey, table: Sequence[KernelInfo], target: Target, limit: int
+    key: DenseKey, table: Sequence[KernelInfo], target: Target, limit: int
 ) -> list[Choice]:
     """The heuristic's choice, then the kernels and splits with the best predicted times.
 
@@ -66,7 +37,7 @@ def kernels_to_try(
     Raises:
         ValueError: No kernel can run the problem.
     """
-    selected = select_by_heuristic(spec_of(key), key.in_dtype, key.dims, target, table)
+    selected = select_by_heuristic(spec_of(key), key.in_dtype, dims_of(key), target, table)
     if isinstance(selected, str):
         raise ValueError(f"{key}: {selected}")
     first = Choice(
@@ -76,7 +47,7 @@ def kernels_to_try(
         selected.splits,
         selected.decomposition,
     )
-    usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, key.dims, target)
+    usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, dims_of(key), target)
     spec, in_bytes = spec_of(key), np.dtype(key.in_dtype).itemsize
     predicted = []
     for whole in usable:
@@ -84,10 +55,10 @@ def kernels_to_try(
             predicted += _decompositions(whole.kernel, key, table, target)
         tiles = whole.tiles_m * whole.tiles_n * key.batch
         for splits in heuristics.possible_splits(
-            spec, whole.kernel, key.dims, in_bytes, tiles, target.sm_count
+            spec, whole.kernel, dims_of(key), in_bytes, tiles, target.sm_count
         ):
             if splits > 1 or not whole.kernel.stream_k:
-                predicted.append(costs.evaluate(whole.kernel, key.dims, target, splits))
+                predicted.append(costs.evaluate(whole.kernel, dims_of(key), target, splits))
     predicted.sort(key=lambda c: (c.cycles, c.kernel.name, c.splits))
     choices = [first]
     seen = {(first.kernel.name, first.splits, first.decomposition)}
@@ -99,13 +70,13 @@ def kernels_to_try(
         if (name, splits, mode) in seen or sum(c.kernel.name == name for c in choices) >= 3:
             continue
         seen.add((name, splits, mode))
-        raster, swizzle = heuristics.tile_order(candidate, key.dims, in_bytes)
+        raster, swizzle = heuristics.tile_order(candidate, dims_of(key), in_bytes)
         choices.append(Choice(candidate.kernel, raster, swizzle, splits, mode))
     return choices
 
 
 def _decompositions(
-    kernel: KernelInfo, key: ProblemKey, table: Sequence[KernelInfo], target: Target
+    kernel: KernelInfo, key: DenseKey, table: Sequence[KernelInfo], target: Target
 ) -> list[costs.Candidate]:
     """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
     run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
@@ -117,12 +88,12 @@ def _decompositions(
         plan = work_order(*run, decomposition=mode).plan
         if not (has_sibling and plan.kind == "data_parallel") and plan not in seen:
             seen.append(plan)
-            found.append(costs.evaluate(kernel, key.dims, target, 1, mode))
+            found.append(costs.evaluate(kernel, dims_of(key), target, 1, mode))
     return found
 
 
 def orders_to_try(
-    choice: Choice, key: ProblemKey, target: Target, known: Sequence[Choice]
+    choice: Choice, key: DenseKey, target: Target, known: Sequence[Choice]
 ) -> list[Choice]:
     """Other tile orders of a kernel, without those that give the CTAs the same tiles."""
     if choice.kernel.cluster_k:  # one order of its tiles

@@ -10,9 +10,9 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.tuned import find_tuned
 from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning import lookup as tuning_lookup
-from jax_bwgemm.tuning.cache import TunedEntry
+from jax_bwgemm.tuning.lookup import Found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,25 +57,20 @@ def select(
         TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
     """
     if spec.config is None:
-        found = tuning_lookup.find(spec, in_dtype, dims, target, table)
+        found = find_tuned(spec, in_dtype, dims, target, table)
         if found is not None:
-            return _tuned(*found, table)
+            return _tuned(found, table)
     return select_by_heuristic(spec, in_dtype, dims, target, table)
 
 
-def _tuned(
-    kernel: KernelInfo, entry: TunedEntry, source: str, table: Sequence[KernelInfo]
-) -> Selection:
-    reason = (
-        f"tuned, from {source}: measured {entry.us:g} us ({entry.method}), the heuristic's choice "
-        f"{entry.heuristic_us:g} us"
-    )
+def _tuned(found: Found, table: Sequence[KernelInfo]) -> Selection:
+    kernel, entry = found.kernel, found.entry
     others = tuple((k.name, "another kernel was measured to be best") for k in table if k != kernel)
     return Selection(
         kernel,
         entry.raster_order,
         entry.swizzle,
-        reason,
+        found.reason,
         others,
         entry.splits,
         entry.decomposition,

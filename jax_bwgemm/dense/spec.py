@@ -31,7 +31,7 @@ class GemmSpec:
         out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
             follow from the operands'.
         target: Architecture chosen explicitly; None means that of the device at lowering.
-        tuning: `tuning_context.Tuning` in force; None means the defaults.
+        tuning: `tuning.context.Tuning` in force; None means the defaults.
     """
 
     lhs_major: str = "k"

@@ -7,21 +7,23 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
-from jax.extend import backend as jax_backend
-
-from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.search_space import Choice, kernels_to_try, orders_to_try
-from jax_bwgemm.tuning import files as tuning_files
-from jax_bwgemm.tuning import problems
+from jax_bwgemm.tuning import files, problems, storage
 from jax_bwgemm.tuning.bench import Bench
-from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
+from jax_bwgemm.tuning.devices import local_device
 from jax_bwgemm.tuning.kernel_timer import Timer, make_timer
+from jax_bwgemm.tuning.keys import Key
+from jax_bwgemm.tuning.progress import ProgressBar
+from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry
+from jax_bwgemm.tuning.table import TuningTable
+from jax_bwgemm.tuning.work import Work, work_of
 
 # Kernels and splits measured for a problem before the orders of the fastest.
 KERNELS = 12
+# Seconds for one problem that is tuned because a program that is being compiled needs it.
+MISS_SECONDS = 5.0
 # The heuristic's choice stays unless another is faster by more than measurements scatter.
 KEEP_WITHIN = 0.01
 # The fastest that are measured anew against the heuristic's choice. The fastest of twenty is so in
@@ -42,7 +44,7 @@ class Measurement:
         failures: (choice, reason) of what could not run.
     """
 
-    problem: ProblemKey
+    problem: Key
     times_us: tuple[tuple[Choice, float], ...]
     failures: tuple[tuple[Choice, str], ...] = ()
 
@@ -58,7 +60,7 @@ class AutotuneResult(TuningTable):
     def __init__(
         self,
         device: TunedDevice,
-        entries: Mapping[ProblemKey, TunedEntry],
+        entries: Mapping[Key, TunedEntry],
         measurements: tuple[Measurement, ...],
         skipped: tuple[tuple[str, str], ...],
     ) -> None:
@@ -79,22 +81,6 @@ class AutotuneResult(TuningTable):
         return "\n".join(lines + [f"  not {what}: {reason}" for what, reason in self.skipped])
 
 
-def local_device() -> tuple[Any, Target, TunedDevice]:
-    """The first CUDA GPU of this process, as JAX, selection and tuning tables know it.
-
-    Raises:
-        RuntimeError: There is none, or no kernels for it.
-    """
-    found = runtime.local_target()
-    if found.target is None:
-        raise RuntimeError(f"autotune measures on a GPU: {found.reason}")
-    if not runtime.kernels():
-        raise RuntimeError("autotune: jax_bwgemm was installed without its compiled kernels")
-    device = jax_backend.backends()["cuda"].local_devices()[0]
-    kind = TunedDevice(device.device_kind, found.target.arch, found.target.sm_count)
-    return device, found.target, kind
-
-
 def autotune(
     program: Any,
     *args: Any,
@@ -102,7 +88,7 @@ def autotune(
     save: bool | str | os.PathLike[str] = False,
     progress: bool | None = None,
 ) -> AutotuneResult:
-    """Measures kernels for every GEMM of a program and returns the fastest of each.
+    """Measures kernels for every product of a program and returns the fastest of each.
 
     Use the result as a context manager, keep it with ``dump``, or save it to the cache, which
     every later process consults:
@@ -129,15 +115,25 @@ def autotune(
     Raises:
         RuntimeError: No GPU in this process, or none that kernels exist for.
         TypeError: Not a program, or arguments for one that takes none.
-        OSError: The result cannot be saved.
+        OSError: The result could not be saved; this is found out before measuring.
+        TuningFileError: ``save`` is a path to something else than a file.
     """
     device, target, kind = local_device()
+    path = files.cache_path(kind.kind) if save is True else save
+    if path:
+        storage.check_writable(path)
     found = problems.find(program, target, args, {})
     result = tune(found, device, target, kind, timeout=timeout, progress=progress)
-    path = tuning_files.cache_path(kind.kind) if save is True else save
     if path:
-        tuning_files.dump(result, path, merge=True)
+        result.dump(path, merge=True)
     return result
+
+
+def tune_missing(key: Key, kind: TunedDevice) -> TuningTable:
+    """Tunes one problem that a program being compiled needs, on a GPU of this process."""
+    device, target, _ = local_device()
+    found = tune(problems.Problems({key: 1}, ()), device, target, kind, timeout=MISS_SECONDS)
+    return TuningTable(kind, dict(found.items()))
 
 
 def tune(
@@ -152,15 +148,15 @@ def tune(
     """Measures problems, those that take the longest first."""
     timer = make_timer(device.platform)
 
-    def measure_with(key: ProblemKey) -> tuple[MeasureFn, list[tuple[Choice, str]]]:
-        bench = Bench(key, target, device, timer)
+    def measure_with(work: Work) -> tuple[MeasureFn, list[tuple[Choice, str]]]:
+        bench = Bench(work, device, timer)
         return bench.measure, bench.failures
 
     return tune_with(measure_with, timer, found, target, kind, timeout, progress)
 
 
 def tune_with(
-    measure_with: Callable[[ProblemKey], tuple[MeasureFn, list[tuple[Choice, str]]]],
+    measure_with: Callable[[Work], tuple[MeasureFn, list[tuple[Choice, str]]]],
     timer: Timer,
     found: problems.Problems,
     target: Target,
@@ -170,10 +166,10 @@ def tune_with(
 ) -> AutotuneResult:
     """`tune` with the measurement given."""
     deadline = time.monotonic() + timeout
-    weight = {key: key.m * key.n * key.k * key.batch * n for key, n in found.counts.items()}
+    weight = {key: key.macs * n for key, n in found.counts.items()}
     waiting = sorted(weight, key=lambda key: -weight[key])
     bar = ProgressBar(len(waiting), timeout, sys.stderr, progress)
-    entries: dict[ProblemKey, TunedEntry] = {}
+    entries: dict[Key, TunedEntry] = {}
     measurements: list[Measurement] = []
     skipped = list(found.skipped)
     for done, key in enumerate(waiting):
@@ -183,9 +179,10 @@ def tune_with(
             continue
         share = now + (deadline - now) / (len(waiting) - done)
         bar.show(done, str(key))
-        measure, failures = measure_with(key)
-        choices = kernels_to_try(key, runtime.kernels(), target, KERNELS)
-        times, finalists = _measure_one(key, choices, measure, target, now, share)
+        work = work_of(key, target)
+        measure, failures = measure_with(work)
+        choices = work.kernels_to_try(KERNELS)
+        times, finalists = _measure_one(work, choices, measure, now, share)
         ordered = tuple(sorted(times.items(), key=lambda row: row[1]))
         measurements.append(Measurement(key, ordered, tuple(failures)))
         if not ordered:
@@ -198,10 +195,9 @@ def tune_with(
 
 
 def _measure_one(
-    key: ProblemKey,
+    work: Work,
     choices: Sequence[Choice],
     measure: MeasureFn,
-    target: Target,
     begin: float,
     deadline: float,
 ) -> tuple[dict[Choice, float], dict[Choice, float]]:
@@ -214,7 +210,7 @@ def _measure_one(
     first = choices[0]
     times = dict(measure(choices, begin + 0.45 * (deadline - begin)))
     fastest = sorted(times, key=times.__getitem__)[:2]
-    orders = [o for c in fastest for o in orders_to_try(c, key, target, choices)]
+    orders = [o for c in fastest for o in work.orders_to_try(c, choices)]
     if orders and time.monotonic() < deadline:
         again = [first] if first in times and first not in fastest else []
         # What is compared was measured in one go: medians of the first go are replaced.
@@ -243,37 +239,3 @@ def _entry(first: Choice, times: Mapping[Choice, float], method: str) -> TunedEn
         method,
         best.decomposition,
     )
-
-
-class ProgressBar:
-    """One line on a terminal, redrawn; nothing elsewhere unless asked for.
-
-    Args:
-        total: Steps.
-        budget: Seconds that are available.
-        stream: Where to draw.
-        wanted: True or False; None means only on a terminal.
-    """
-
-    def __init__(self, total: int, budget: float, stream: TextIO, wanted: bool | None) -> None:
-        self._total, self._budget, self._stream = total, budget, stream
-        self._on = stream.isatty() if wanted is None else wanted
-        self._begin = time.monotonic()
-
-    def show(self, done: int, text: str) -> None:
-        """Draws the state after ``done`` steps."""
-        if not self._on:
-            return
-        filled = 20 * done // max(1, self._total)
-        used = time.monotonic() - self._begin
-        line = (
-            f"[{'#' * filled}{'.' * (20 - filled)}] {done}/{self._total} "
-            f"{used:.0f}/{self._budget:.0f} s  {text}"
-        )
-        self._stream.write("\r\x1b[K" + line[:110])
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Ends the line."""
-        if self._on:
-            self._stream.write("\n")

@@ -1,18 +1,18 @@
 """What is in force where a call is traced: tuned tables, and what happens on a miss.
 
 Both are JAX user contexts, so they are part of every trace and compilation cache key, and both
-travel in `GemmSpec.tuning`, since a program may be lowered after its context was left.
+travel in the specs of products, since a program may be lowered after its context was left.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 
 from jax_bwgemm.config import current_tuning_miss
-from jax_bwgemm.tuning.cache import TuningTable
 
 _tables = jax.make_user_context(default_value=None)
 
@@ -26,15 +26,15 @@ class Tuning:
     """Tuning in force for a call.
 
     Attributes:
-        tables: Tables entered as context managers, innermost first.
+        tables: Each `TuningTable` entered as a context manager, innermost first.
         on_miss: ``"heuristic"``, ``"autotune"`` or ``"error"``.
     """
 
-    tables: tuple[TuningTable, ...] = ()
+    tables: tuple[Hashable, ...] = ()
     on_miss: str = "heuristic"
 
 
-def tuned(table: TuningTable) -> Any:
+def tuned(table: Hashable) -> Any:
     """Context manager that puts a table before those already in force."""
     return _tables((table, *(_tables.value or ())))
 

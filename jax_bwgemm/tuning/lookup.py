@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
-from jax.extend import backend as jax_backend
-
-from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import heuristics
-from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.implementations import log_once
-from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning import files as tuning_files
-from jax_bwgemm.tuning.cache import (
-    ProblemKey,
-    TunedDevice,
-    TunedEntry,
-    TuningTable,
-    problem_key,
-)
+from jax_bwgemm.tuning import devices, files, on_miss
 from jax_bwgemm.tuning.context import Tuning, TuningMissError
+from jax_bwgemm.tuning.keys import Key
+from jax_bwgemm.tuning.records import TunedEntry
+from jax_bwgemm.tuning.table import TuningTable
 
-# Seconds for one problem that is tuned because a program that is being compiled needs it.
-MISS_SECONDS = 5.0
 MEASURED = "what was measured in this process"
 
 
+class Found(NamedTuple):
+    """A tuned choice that can run.
+
+    Attributes:
+        kernel: The kernel.
+        entry: Its run-time attributes and times.
+        source: Where the entry comes from.
+    """
+
+    kernel: Any
+    entry: TunedEntry
+    source: str
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen, for explanations."""
+        entry = self.entry
+        return (
+            f"tuned, from {self.source}: measured {entry.us:g} us ({entry.method}), the "
+            f"heuristic's choice {entry.heuristic_us:g} us"
+        )
+
+
 def find(
-    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
-) -> tuple[KernelInfo, TunedEntry, str] | None:
+    key: Key, tuning: Tuning | None, target: Target, usable: Callable[[TunedEntry], Any]
+) -> Found | None:
     """The tuned choice of a folded and padded problem.
 
     Args:
-        spec: The problem, with the tuning in force where it was traced.
-        in_dtype: Type of both operands.
-        dims: Sizes.
+        key: The problem.
+        tuning: What was in force where it was traced; None for the defaults.
         target: The GPU.
-        table: The kernels to choose from.
+        usable: The kernel of an entry, or as a string why this build cannot run it.
 
     Returns:
-        Kernel, entry and where the entry comes from; None to leave it to the heuristic.
+        The choice; None to leave it to the heuristic.
 
     Raises:
         TuningMissError: There is none, and the policy is ``"error"``.
     """
-    key = problem_key(spec, in_dtype, dims)
-    tuning = spec.tuning or Tuning()
+    tuning = tuning or Tuning()
     for tuned, source in _tables(tuning, target):
-        found = _usable(key, spec, tuned, source, target, table)
+        found = _usable(key, tuned, source, usable)
         if found is not None:
             return found
     if tuning.on_miss == "error":
@@ -59,21 +67,12 @@ def find(
             f"no tuned entry for {key} on {target}, and the policy on a miss is 'error'"
         )
     if tuning.on_miss == "autotune":
-        kind = local_kind(target)
+        kind = devices.local_kind(target)
         if kind is None:
             log_once(f"{key} is not tuned: the GPU compiled for is not in this process")
             return None
-        found_now = _tune_now(key, kind)
-        return _usable(key, spec, found_now, MEASURED, target, table)
+        return _usable(key, on_miss.tune_now(key, kind), MEASURED, usable)
     return None
-
-
-def local_kind(target: Target) -> TunedDevice | None:
-    """This process's first GPU, if it is what kernels are selected for."""
-    if runtime.local_target().target != target:
-        return None
-    device = jax_backend.backends()["cuda"].local_devices()[0]
-    return TunedDevice(device.device_kind, target.arch, target.sm_count)
 
 
 def _tables(tuning: Tuning, target: Target) -> Iterator[tuple[TuningTable, str]]:
@@ -82,16 +81,18 @@ def _tables(tuning: Tuning, target: Target) -> Iterator[tuple[TuningTable, str]]
         # in multiprocessors must be right.
         if (tuned.device.arch, tuned.device.sm_count) == (target.arch, target.sm_count):
             yield tuned, "the tuning in force"
-    kind = local_kind(target)
+    kind = devices.local_kind(target)
     if kind is None:
         return
-    if kind in _measured:
-        yield _measured[kind], MEASURED
-    for path, source in (
-        (tuning_files.cache_path(kind.kind), "the tuning cache"),
-        (tuning_files.packaged_path(kind.kind), "the package's tuning table"),
-    ):
-        tuned = tuning_files.load_if_usable(path) if path else None
+    if kind in on_miss.measured:
+        yield on_miss.measured[kind], MEASURED
+    places: tuple[tuple[Path | None, str], ...] = (
+        (files.cache_path(kind.kind), "the tuning cache"),
+        (files.older_cache_path(kind.kind), "the tuning cache of an older version"),
+        (files.packaged_path(kind.kind), "the package's tuning table"),
+    )
+    for path, source in places:
+        tuned = files.load_if_usable(path) if path else None
         if tuned is None:
             continue
         if tuned.device == kind:
@@ -101,53 +102,14 @@ def _tables(tuning: Tuning, target: Target) -> Iterator[tuple[TuningTable, str]]
 
 
 def _usable(
-    key: ProblemKey,
-    spec: GemmSpec,
-    tuned: TuningTable,
-    source: str,
-    target: Target,
-    table: Sequence[KernelInfo],
-) -> tuple[KernelInfo, TunedEntry, str] | None:
+    key: Key, tuned: TuningTable, source: str, usable: Callable[[TunedEntry], Any]
+) -> Found | None:
     """A table's entry for a problem, if this build can still run it."""
     entry = tuned.get(key)
     if entry is None:
         return None
-    kernel = next((k for k in table if k.name == entry.kernel), None)
-    if kernel is None:
-        reason: str | None = "is not in this build"
-    else:
-        reason = heuristics.kernel_mismatch(kernel, spec, key.in_dtype, target.arch)
-        if reason is None:
-            in_bytes = np.dtype(key.in_dtype).itemsize
-            reason = heuristics.run_refusal(
-                kernel, key.dims, entry.splits, entry.decomposition, in_bytes
-            )
-    if kernel is None or reason is not None:
-        log_once(f"{key}: kernel {entry.kernel} of {source} is ignored: {reason}")
+    kernel = usable(entry)
+    if isinstance(kernel, str):
+        log_once(f"{key}: kernel {entry.kernel} of {source} is ignored: {kernel}")
         return None
-    return kernel, entry, source
-
-
-# Tuned by the "autotune" policy in this process, also with the cache switched off.
-_measured: dict[TunedDevice, TuningTable] = {}
-
-
-def _tune_now(key: ProblemKey, kind: TunedDevice) -> TuningTable:
-    """Tunes one problem in the middle of a compilation and keeps the result."""
-    # A thread of its own has none of the tracing state of the program that is being compiled.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        found = pool.submit(functools.partial(_tune_one, key)).result()
-    _measured[kind] = _measured[kind] | found if kind in _measured else found
-    path = tuning_files.cache_path(kind.kind)
-    if path is not None:
-        tuning_files.dump(found, path, merge=True)
-    return _measured[kind]
-
-
-def _tune_one(key: ProblemKey) -> TuningTable:
-    from jax_bwgemm.tuning import autotuning  # which needs selection, and so this module
-    from jax_bwgemm.tuning.problems import Problems
-
-    device, target, kind = autotuning.local_device()
-    found = autotuning.tune(Problems({key: 1}, ()), device, target, kind, timeout=MISS_SECONDS)
-    return TuningTable(kind, dict(found.items()))
+    return Found(kernel, entry, source)

@@ -12,14 +12,14 @@ import jax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import lowering
+from jax_bwgemm.dense import lowering, tuned
 from jax_bwgemm.dense.local import bw_gemm_local_p
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.dense.spec import GemmSpec, gemm_dims
 from jax_bwgemm.dense.support import describe
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning.cache import ProblemKey, problem_key
+from jax_bwgemm.tuning.keys import DenseKey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Problems:
         skipped: (problem, reason) of GEMMs that are not tuned.
     """
 
-    counts: Mapping[ProblemKey, int]
+    counts: Mapping[DenseKey, int]
     skipped: tuple[tuple[str, str], ...]
 
 
@@ -83,7 +83,7 @@ def _device_count(leaf: Any) -> int:
 
 
 def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
-    counts: Counter[ProblemKey] = Counter()
+    counts: Counter[DenseKey] = Counter()
     skipped: dict[str, str] = {}
     for eqn, times in equations(jaxpr):
         if eqn.primitive not in (bw_gemm_p, bw_gemm_local_p):
@@ -91,7 +91,7 @@ def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
         lhs, rhs = (x.aval for x in eqn.invars)
         spec: GemmSpec = eqn.params["spec"]
         found = key_of(spec, lhs, rhs, target)
-        if isinstance(found, ProblemKey):
+        if isinstance(found, DenseKey):
             counts[found] += times
         else:
             dims = gemm_dims(spec, lhs.shape, rhs.shape)
@@ -99,7 +99,7 @@ def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
     return Problems(counts, tuple(skipped.items()))
 
 
-def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> ProblemKey | str:
+def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> DenseKey | str:
     """The problem as selection will see it, or why there is nothing to tune."""
     if spec.config is not None:
         return f"it has an explicit {spec.config}"
@@ -119,7 +119,7 @@ def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> ProblemKey | s
     )
     if isinstance(call, str):
         return call
-    return problem_key(call.folded.spec, lhs.dtype.name, call.padded)
+    return tuned.key_of(call.folded.spec, lhs.dtype.name, call.padded)
 
 
 # A custom call of ours in StableHLO: operands, attributes, then operand and result types; and in
@@ -137,7 +137,7 @@ _HLO = re.compile(
 
 def _in_text(text: str) -> Problems:
     """The problems of our custom calls in the text of a lowered or compiled program."""
-    counts: Counter[ProblemKey] = Counter()
+    counts: Counter[DenseKey] = Counter()
     table = {kernel.name: kernel for kernel in runtime.kernels()}
     pattern, separator = (_STABLEHLO, "x") if "stablehlo" in text else (_HLO, ",")
     calls = [line for line in text.splitlines() if "bwgemm.gemm.v1" in line]
@@ -155,6 +155,6 @@ def _in_text(text: str) -> Problems:
 
 def _kernel_key(
     kernel: KernelInfo, lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...]
-) -> ProblemKey:
+) -> DenseKey:
     spec = GemmSpec(kernel.lhs_major, kernel.rhs_major, kernel.out_dtype)
-    return problem_key(spec, kernel.in_dtype, gemm_dims(spec, lhs_shape, rhs_shape))
+    return tuned.key_of(spec, kernel.in_dtype, gemm_dims(spec, lhs_shape, rhs_shape))

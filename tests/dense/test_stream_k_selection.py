@@ -13,16 +13,11 @@ import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs, heuristics, search_space, selection
-from jax_bwgemm.dense.search_space import Choice
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning.cache import (
-    ProblemKey,
-    TunedDevice,
-    TunedEntry,
-    TuningFileError,
-    TuningTable,
-)
+from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry, TuningFileError
+from jax_bwgemm.tuning.table import TuningTable
 
 H200 = make_target("sm90", 132)
 TABLE = described_kernels()
@@ -161,8 +156,8 @@ def test_the_call_and_its_workspace(
 # --- autotuning ---
 
 
-def key(m: int, n: int, k: int) -> ProblemKey:
-    return ProblemKey("bfloat16", "bfloat16", "kn", m, n, k)
+def key(m: int, n: int, k: int) -> DenseKey:
+    return DenseKey("bfloat16", "bfloat16", "kn", m, n, k)
 
 
 def test_autotuning_tries_the_divisions_that_differ() -> None:

@@ -13,10 +13,9 @@ import pytest
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
-from jax_bwgemm.dense.search_space import Choice
-from jax_bwgemm.tuning import autotuning
-from jax_bwgemm.tuning import lookup as tuning_lookup
-from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice
+from jax_bwgemm.tuning import autotuning, devices, on_miss
+from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.records import Choice, TunedDevice
 
 without_gpu = pytest.mark.skipif(
     runtime.local_target().target is not None, reason="this process has a GPU"
@@ -28,7 +27,7 @@ BF16 = jnp.bfloat16
 
 
 def key(m: int, n: int, k: int, majors: str = "kn", batch: int = 1, shared: str = "none") -> Any:
-    return ProblemKey("bfloat16", "bfloat16", majors, m, n, k, batch, shared)
+    return DenseKey("bfloat16", "bfloat16", majors, m, n, k, batch, shared)
 
 
 def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -39,7 +38,7 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("BWGEMM_TUNING_MISS", raising=False)
-    monkeypatch.setattr(tuning_lookup, "_measured", {})
+    monkeypatch.setattr(on_miss, "measured", {})
 
 
 @pytest.fixture
@@ -50,8 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     local = runtime.DeviceTarget(SM90, "NVIDIA H200 with 132 multiprocessors")
     monkeypatch.setattr(runtime, "local_target", lambda: local)
     backend = SimpleNamespace(backends=lambda: {"cuda": client})
-    monkeypatch.setattr(tuning_lookup, "jax_backend", backend)
-    monkeypatch.setattr(autotuning, "jax_backend", backend)
+    monkeypatch.setattr(devices, "jax_backend", backend)
     jax.clear_caches()
     yield
     jax.clear_caches()

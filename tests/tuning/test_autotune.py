@@ -40,15 +40,18 @@ import jax_bwgemm as bw
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.dense import heuristics, search_space
-from jax_bwgemm.dense.search_space import Choice
+from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.tuning import autotuning, kernel_timer, problems
-from jax_bwgemm.tuning import files as tuning_files
 from jax_bwgemm.tuning.bench import Bench
-from jax_bwgemm.tuning.cache import ProblemKey, TuningTable
+from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.problems import Problems
+from jax_bwgemm.tuning.progress import ProgressBar
+from jax_bwgemm.tuning.records import Choice, TuningFileError
+from jax_bwgemm.tuning.table import TuningTable
+from jax_bwgemm.tuning.work import work_of
 
 
-def find(f: Any, *args: Any) -> dict[ProblemKey, int]:
+def find(f: Any, *args: Any) -> dict[DenseKey, int]:
     return dict(problems.find(f, SM90, args, {}).counts)
 
 
@@ -180,8 +183,8 @@ def test_the_heuristics_choice_comes_first_and_nothing_twice(sizes: Any, arch: s
     assert (choices[0].raster_order, choices[0].swizzle) == (want.raster_order, want.swizzle)
     assert 1 < len(choices) <= 12
     assert len({(c.kernel, c.splits, c.decomposition) for c in choices}) == len(choices)
-    fits = heuristics.rank(runtime.kernels(), search_space.spec_of(problem), "bfloat16",
-                           problem.dims, target)[0]  # fmt: skip
+    fits = heuristics.rank(runtime.kernels(), spec_of(problem), "bfloat16",
+                           dims_of(problem), target)[0]  # fmt: skip
     assert {c.kernel for c in choices} <= {c.kernel for c in fits}
 
 
@@ -282,9 +285,17 @@ def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
     args = array(512, 512), array(512, 512)
     assert not (tmp_path / "cache").exists()
     got = bw.autotune(bw.matmul, *args, save=True)
-    assert tuning_files.load(tmp_path / "cache" / "nvidia_h200.json") == got
+    assert TuningTable.load(tmp_path / "cache" / "nvidia_h200.json") == got
     bw.autotune(bw.matmul, *args, save=tmp_path / "mine.json")
-    assert tuning_files.load(tmp_path / "mine.json") == got
+    assert TuningTable.load(tmp_path / "mine.json") == got
+
+
+def test_a_place_to_save_that_is_no_file_is_an_error_before_measuring(
+    gpu: None, clock: list[Choice], tmp_path: Path
+) -> None:
+    with pytest.raises(TuningFileError, match=f"{tmp_path}: a folder and not a tuning file"):
+        bw.autotune(bw.matmul, array(512, 512), array(512, 512), save=tmp_path)
+    assert not clock
 
 
 @without_gpu
@@ -296,7 +307,7 @@ def test_no_gpu_is_an_error() -> None:
 def test_the_progress_bar_draws_where_it_is_wanted() -> None:
     for wanted, drawn in ((True, True), (False, False), (None, False)):
         stream = io.StringIO()
-        bar = autotuning.ProgressBar(4, 60, stream, wanted)
+        bar = ProgressBar(4, 60, stream, wanted)
         bar.show(1, "a problem")
         bar.close()
         assert ("[#####...............] 1/4" in stream.getvalue()) == drawn
@@ -352,9 +363,9 @@ def test_the_measured_calls_are_the_kernels(cpu_devices: list[jax.Device]) -> No
         pytest.skip("the emulator was not built")
     target = make_target("sm90", 2)
     problem, timer = key(64, 64, 64), CountingTimer()
-    bench = Bench(problem, target, cpu_devices[0], timer, "emulator")
-    found = heuristics.rank(runtime.emulated_kernels(), search_space.spec_of(problem), "bfloat16",
-                            problem.dims, target)[0][:2]  # fmt: skip
+    bench = Bench(work_of(problem, target, "emulator"), cpu_devices[0], timer)
+    found = heuristics.rank(runtime.emulated_kernels(), spec_of(problem), "bfloat16",
+                            dims_of(problem), target)[0][:2]  # fmt: skip
     choices = [Choice(c.kernel, "m", 1) for c in found]
     times = bench.measure(choices, 0.0)  # no time: one kernel, one round
     assert list(times) == choices[:1]
@@ -375,7 +386,7 @@ def test_the_command_writes_the_cache_and_files(
     gpu: None, clock: list[Choice], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert run_command("--shapes", "512,512,512", "64,1024,128x3:kk", "--majors", "kn", "mn") == 0
-    cached = tuning_files.load(tmp_path / "cache" / "nvidia_h200.json")
+    cached = TuningTable.load(tmp_path / "cache" / "nvidia_h200.json")
     assert set(cached) == {
         key(512, 512, 512), key(512, 512, 512, "mn"),
         key(64, 1024, 128, "kk", batch=3),
@@ -383,16 +394,19 @@ def test_the_command_writes_the_cache_and_files(
     out = str(tmp_path / "t.json")
     assert run_command("--shapes", "512,512,512", "--out", out, "--dtype", "f16") == 0
     assert run_command("--shapes", "512,512,1024", "--out", out, "--merge") == 0
-    assert len(tuning_files.load(out)) == 2
+    assert len(TuningTable.load(out)) == 2
     assert run_command("--shapes", "512,512,1024", "--out", out) == 0
-    assert len(tuning_files.load(out)) == 1
+    assert len(TuningTable.load(out)) == 1
     assert "512x512x1024 kn bfloat16->bfloat16: " in capsys.readouterr().out
     assert run_command("--shapes", "512,512,512", "--budget", "0", "--out", out, "--merge") == 1
 
 
 @without_gpu
 def test_the_command_says_what_is_wrong(
-    capsys: pytest.CaptureFixture, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     assert run_command("--shapes", "8,8,8") == 2
     assert "autotune measures on a GPU" in capsys.readouterr().err
@@ -400,6 +414,8 @@ def test_the_command_says_what_is_wrong(
     for text in ("8,8", "8,8,x", "0,8,8", "8,8,8:nn"):
         assert run_command("--shapes", text) == 2
         assert f"majors out of kn kk mn mk, got '{text}'" in (capsys.readouterr().err)
+    assert run_command("--shapes", "8,8,8", "--out", str(tmp_path)) == 2
+    assert f"error: {tmp_path}: a folder and not a tuning file" in capsys.readouterr().err
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     assert run_command("--shapes", "8,8,8") == 2
     assert "BWGEMM_TUNING_CACHE=off, and no --out was given" in capsys.readouterr().err

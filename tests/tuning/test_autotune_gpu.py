@@ -11,7 +11,7 @@ from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm.cli import main
-from jax_bwgemm.tuning import files as tuning_files
+from jax_bwgemm.tuning.table import TuningTable
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +65,7 @@ def test_a_miss_is_tuned_while_compiling(cache: Path) -> None:
         assert_exact(jax.jit(bw.matmul)(a, b), exact)
         kernel = bw.explain(a, b).kernel
     (path,) = cache.glob("*.json")
-    ((_, entry),) = tuning_files.load(path).items()
+    ((_, entry),) = TuningTable.load(path).items()
     assert entry.kernel == kernel
     with bw.config.tuning_miss("error"):  # it is no longer a miss
         assert_exact(jax.jit(bw.matmul)(a, b), exact)
@@ -74,4 +74,4 @@ def test_a_miss_is_tuned_while_compiling(cache: Path) -> None:
 def test_the_command_tunes(cache: Path) -> None:
     assert main(["tune", "--shapes", "256,256,512", "64,512,256:kk", "--budget", "30"]) == 0
     (path,) = cache.glob("*.json")
-    assert len(tuning_files.load(path)) == 2
+    assert len(TuningTable.load(path)) == 2

@@ -6,7 +6,9 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import socket
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,19 @@ from hypothesis import strategies as st
 
 from jax_bwgemm import TuningTable
 from jax_bwgemm.tuning import files as tuning_files
-from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice, TunedEntry, TuningFileError
+from jax_bwgemm.tuning import storage
+from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.records import TunedDevice, TunedEntry, TuningFileError
 
 H200 = TunedDevice("NVIDIA H200", "sm90", 132)
-KEY = ProblemKey("bfloat16", "float32", "kn", 512, 1024, 2048)
+KEY = DenseKey("bfloat16", "float32", "kn", 512, 1024, 2048)
 ENTRY = TunedEntry("sm90_bf16_f32_kn_128x128x64_2x1_pingpong", "n", 8, 1, 12.5, 13.0, "cupti")
 
 
 def table(*sizes: int, us: float = 1.0, device: TunedDevice = H200) -> TuningTable:
     """Entries for square problems."""
     entries = {
-        ProblemKey("bfloat16", "bfloat16", "kn", n, n, n): TunedEntry(
+        DenseKey("bfloat16", "bfloat16", "kn", n, n, n): TunedEntry(
             "some_kernel", "m", 1, 2, us, us, "wall"
         )
         for n in sizes
@@ -45,7 +49,7 @@ def row(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_a_table_survives_json() -> None:
-    batched = ProblemKey("float16", "float16", "mk", 8, 16, 24, 5, "lhs")
+    batched = DenseKey("float16", "float16", "mk", 8, 16, 24, 5, "lhs")
     tuned = TuningTable(H200, {KEY: ENTRY, batched: ENTRY})
     assert TuningTable.loads(tuned.dumps()) == tuned
     assert tuned.get(KEY) == ENTRY
@@ -54,7 +58,7 @@ def test_a_table_survives_json() -> None:
 
 
 def test_equal_tables_are_equal_and_hash_alike_whatever_the_order() -> None:
-    other = ProblemKey("bfloat16", "bfloat16", "kn", 8, 8, 8)
+    other = DenseKey("bfloat16", "bfloat16", "kn", 8, 8, 8)
     a = TuningTable(H200, {KEY: ENTRY, other: ENTRY})
     b = TuningTable(H200, {other: ENTRY, KEY: ENTRY})
     assert a == b
@@ -78,7 +82,11 @@ def test_merging_keeps_both_and_prefers_the_right() -> None:
         (b"\xff\xfe\x00junk", "not JSON"),
         ("[]", "not a tuning file"),
         ('{"entries": []}', "not a tuning file"),
-        (document(version=2), "version 2 of the format, this package reads 1"),
+        (document(version=3), "version 3 of the format, this package reads 1 to 2"),
+        (document(version=0), "version 0 of the format"),
+        (document(version=True), "version True of the format"),
+        (document(entries=row(product="sparse")), r"entries\[0\]: product has the impossible"),
+        (document(entries=row(product=[])), r"entries\[0\]: product has the impossible"),
         (document(device=None), "device: not an object"),
         (document(device={"kind": "x", "arch": "sm90"}), "device: no field 'sm_count'"),
         (document(device={"kind": "x", "arch": "sm80", "sm_count": 1}), "device: arch has"),
@@ -123,17 +131,32 @@ def test_a_damaged_file_is_read_or_refused(position: int, junk: bytes) -> None:
         TuningTable.loads(text[:position] + junk + text[position + len(junk) :])
 
 
+def test_version_1_is_still_read() -> None:
+    """What the version before wrote: dense products only, in rows without "product"."""
+    text = """{"format": "jax_bwgemm tuning", "version": 1, "device": {"kind": "NVIDIA H200", \
+"arch": "sm90", "sm_count": 132}, "entries": [
+  {"in_dtype": "bfloat16", "out_dtype": "float32", "majors": "kn", "m": 512, "n": 1024, \
+"k": 2048, "batch": 1, "shared": "none", "kernel": "sm90_bf16_f32_kn_128x128x64_2x1_pingpong", \
+"raster_order": "n", "swizzle": 8, "splits": 1, "us": 12.5, "heuristic_us": 13.0, \
+"method": "cupti", "decomposition": "heuristic"}
+]}
+"""
+    assert TuningTable.loads(text) == TuningTable(H200, {KEY: ENTRY})
+    with pytest.raises(TuningFileError, match=r"entries\[0\]: unknown fields \['product'\]"):
+        TuningTable.loads(text.replace('{"in_dtype"', '{"product": "dense", "in_dtype"'))
+
+
 # --- files ---
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BWGEMM_TUNING_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    name = Path("/x/jax_bwgemm/tuning-v1/nvidia_h200.json")
+    name = Path("/x/jax_bwgemm/tuning-v2/nvidia_h200.json")
     assert tuning_files.cache_path("NVIDIA H200") == name
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    home = Path("/home/someone/.cache/jax_bwgemm/tuning-v1/nvidia_h200.json")
+    home = Path("/home/someone/.cache/jax_bwgemm/tuning-v2/nvidia_h200.json")
     assert tuning_files.cache_path("NVIDIA H200") == home
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "/y")
     assert tuning_files.cache_path("NVIDIA H200") == Path("/y/nvidia_h200.json")
@@ -145,12 +168,12 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_are_replaced_or_merged(tmp_path: Path) -> None:
     path = tmp_path / "new" / "t.json"
-    tuning_files.dump(table(8), path)
-    assert tuning_files.load(path) == table(8)
-    assert len(tuning_files.dump(table(16), path, merge=True)) == 2
-    assert tuning_files.load(path) == table(8, 16)
-    tuning_files.dump(table(24), path)
-    assert tuning_files.load(path) == table(24)
+    table(8).dump(path)
+    assert TuningTable.load(path) == table(8)
+    assert len(table(16).dump(path, merge=True)) == 2
+    assert TuningTable.load(path) == table(8, 16)
+    table(24).dump(path)
+    assert TuningTable.load(path) == table(24)
     left = sorted(p.name for p in path.parent.iterdir())
     assert left == [".t.json.lock", "t.json"]
 
@@ -161,18 +184,18 @@ def test_writing_moves_what_it_cannot_read_aside(tmp_path: Path, content: bytes)
     for number in (1, 2):
         path.write_bytes(content)
         with pytest.warns(RuntimeWarning, match=rf"t.json: .*; it is kept as .*t.json.{number}"):
-            tuning_files.dump(table(8), path, merge=True)
-        assert tuning_files.load(path) == table(8)
+            table(8).dump(path, merge=True)
+        assert TuningTable.load(path) == table(8)
         assert (tmp_path / f"t.json.{number}").read_bytes() == content
 
 
 def test_merging_into_another_gpus_file_moves_it_aside(tmp_path: Path) -> None:
     path, other = tmp_path / "t.json", TunedDevice("NVIDIA H100", "sm90", 132)
-    tuning_files.dump(table(8, device=other), path)
+    table(8, device=other).dump(path)
     with pytest.warns(RuntimeWarning, match="cannot merge"):
-        tuning_files.dump(table(16), path, merge=True)
-    assert tuning_files.load(path) == table(16)
-    assert tuning_files.load(tmp_path / "t.json.1").device == other
+        table(16).dump(path, merge=True)
+    assert TuningTable.load(path) == table(16)
+    assert TuningTable.load(tmp_path / "t.json.1").device == other
 
 
 def test_an_unusable_file_is_a_warning_once_and_then_ignored(tmp_path: Path) -> None:
@@ -191,33 +214,33 @@ def test_an_unusable_file_is_a_warning_once_and_then_ignored(tmp_path: Path) -> 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    tuning_files.dump(table(8), path)
+    table(8).dump(path)
     assert tuning_files.load_if_usable(path) == table(8)
-    tuning_files.dump(table(16), path, merge=True)
+    table(16).dump(path, merge=True)
     assert tuning_files.load_if_usable(path) == table(8, 16)
 
 
 def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.json"
-    tuning_files.dump(table(8), path)
-    monkeypatch.setattr(tuning_files, "MAX_FILE_BYTES", 10)
+    table(8).dump(path)
+    monkeypatch.setattr(storage, "MAX_FILE_BYTES", 10)
     with pytest.raises(TuningFileError, match="larger than 10 bytes"):
-        tuning_files.load(path)
+        TuningTable.load(path)
 
 
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t.json"
-    tuning_files.dump(table(8), path)
+    table(8).dump(path)
 
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        tuning_files.dump(table(16), path, merge=True)
-    assert tuning_files.load(path) == table(8)
+        table(16).dump(path, merge=True)
+    assert TuningTable.load(path) == table(8)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".t.json.lock", "t.json"]
 
 
@@ -226,12 +249,12 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
 
     def write_some(first: int) -> None:
         for n in range(first, first + 10):
-            tuning_files.dump(table(8 * n), path, merge=True)
+            table(8 * n).dump(path, merge=True)
 
     # Every writer opens the lock file itself, so threads exclude each other as processes do.
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(write_some, (1, 11, 21, 31)))
-    assert sorted(key.m for key in tuning_files.load(path)) == [8 * n for n in range(1, 41)]
+    assert sorted(key.m for key in TuningTable.load(path)) == [8 * n for n in range(1, 41)]
 
 
 def test_tables_read_and_write_files_themselves(tmp_path: Path) -> None:
@@ -240,3 +263,86 @@ def test_tables_read_and_write_files_themselves(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("x")
     with pytest.raises(TuningFileError, match=r"bad.json: not JSON"):
         TuningTable.load(tmp_path / "bad.json")
+
+
+# --- what is not a file ---
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+SPECIAL = [(make_pipe, "a pipe"), (Path.mkdir, "a folder"), (make_socket, "a socket")]
+
+
+@pytest.fixture
+def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with a short name, since those of sockets are limited."""
+    monkeypatch.chdir(tmp_path)
+    return Path("t.json")
+
+
+@pytest.mark.parametrize(("make", "kind"), SPECIAL)
+def test_what_is_not_a_file_is_refused_without_waiting(
+    near: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    make(near)
+    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a tuning file$"):
+        TuningTable.load(near)
+    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a tuning file$"):
+        table(8).dump(near)
+    assert near.exists()  # it was not moved aside
+    tuning_files._load_state.cache_clear()
+    tuning_files.warn_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match=rf"file t\.json is ignored: t\.json: {kind} and not"):
+        assert tuning_files.load_if_usable(near) is None
+
+
+def test_a_device_is_refused_before_it_is_opened() -> None:
+    with pytest.raises(TuningFileError, match=r"^/dev/zero: a device and not a tuning file$"):
+        TuningTable.load("/dev/zero")
+
+
+def test_what_is_exchanged_for_a_pipe_in_between_is_refused_too(
+    near: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor that was opened is what counts, not what the path led to before."""
+    table(8).dump(near)
+    before = os.stat(near)
+    near.unlink()
+    make_pipe(near)
+    monkeypatch.setattr(os, "stat", lambda *_, **__: before)
+    with pytest.raises(TuningFileError, match=r"^t\.json: a pipe and not a tuning file"):
+        TuningTable.load(near)
+
+
+@pytest.mark.parametrize(("make", "kind"), SPECIAL)
+def test_a_lock_that_is_not_a_file_is_refused(
+    near: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    make(near.with_name(".t.json.lock"))
+    with pytest.raises(TuningFileError, match=rf"^\.t\.json\.lock: {kind} and not a tuning file$"):
+        table(8).dump(near)
+
+
+def test_a_lock_is_never_written_through_a_link(near: Path) -> None:
+    Path("precious").write_text("kept")
+    near.with_name(".t.json.lock").symlink_to("precious")
+    with pytest.raises(OSError, match=r"\.t\.json\.lock"):
+        table(8).dump(near)
+    assert Path("precious").read_text() == "kept"
+
+
+def test_a_path_that_cannot_be_written_is_found_out_before(near: Path) -> None:
+    storage.check_writable(Path("new") / near)
+    near.mkdir()
+    with pytest.raises(TuningFileError, match="a folder and not a tuning file"):
+        storage.check_writable(near)
+    Path("file").touch()
+    with pytest.raises(OSError, match="file"):
+        storage.check_writable("file/t.json")

@@ -19,13 +19,15 @@ from tuning_fakes import BF16, H200, array, clock, gpu, key, own_cache  # noqa: 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target, make_target
-from jax_bwgemm.dense import heuristics, search_space
-from jax_bwgemm.dense.search_space import Choice
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.tuned import dims_of, spec_of
+from jax_bwgemm.tuning import devices, kernel_timer, on_miss
 from jax_bwgemm.tuning import files as tuning_files
-from jax_bwgemm.tuning import kernel_timer
-from jax_bwgemm.tuning import lookup as tuning_lookup
 from jax_bwgemm.tuning.bench import Bench
-from jax_bwgemm.tuning.cache import ProblemKey, TunedDevice, TunedEntry, TuningTable
+from jax_bwgemm.tuning.keys import DenseKey, Key
+from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry
+from jax_bwgemm.tuning.table import TuningTable
+from jax_bwgemm.tuning.work import work_of
 
 
 def entry_for(name: str, **changes: Any) -> TunedEntry:
@@ -33,16 +35,16 @@ def entry_for(name: str, **changes: Any) -> TunedEntry:
     return TunedEntry(**fields | {"heuristic_us": 2.0, "method": "cupti"} | changes)
 
 
-def tuned_for(problem: ProblemKey, device: TunedDevice = H200, **changes: Any) -> TuningTable:
+def tuned_for(problem: DenseKey, device: TunedDevice = H200, **changes: Any) -> TuningTable:
     """A table with a kernel that the heuristic would not choose, which is the last it ranks."""
     target = Target(device.arch, device.sm_count)
-    spec = search_space.spec_of(problem)
-    ranked, _ = heuristics.rank(runtime.kernels(), spec, problem.in_dtype, problem.dims, target)
+    spec = spec_of(problem)
+    ranked, _ = heuristics.rank(runtime.kernels(), spec, problem.in_dtype, dims_of(problem), target)
     last = [c.kernel.name for c in ranked if not c.kernel.stream_k][-1]
     return TuningTable(device, {problem: entry_for(last, **changes)})
 
 
-def explained(m: int, n: int, k: int) -> bw.gemm.explain.Explanation:
+def explained(m: int, n: int, k: int) -> bw.dense.explain.Explanation:
     return bw.explain(array(m, k), array(k, n), device="sm90")
 
 
@@ -180,7 +182,7 @@ def test_a_miss_is_measured_where_wanted_once_and_kept(
     assert measured == len(clock) > 0
     assert got.kernel in text
     assert got.kernel != before.kernel
-    saved = tuning_files.load(tmp_path / "cache" / "nvidia_h200.json")
+    saved = TuningTable.load(tmp_path / "cache" / "nvidia_h200.json")
     assert saved.get(key(4096, 4096, 4096)).kernel == got.kernel
     assert explained(4096, 4096, 4096).kernel == got.kernel  # without the policy: by the cache
 
@@ -194,6 +196,32 @@ def test_a_miss_is_measured_with_the_cache_switched_off(
         measured = len(clock)
         assert explained(4096, 4096, 4096) == first
     assert measured == len(clock)
+
+
+def test_a_miss_is_measured_where_the_cache_cannot_be_written(
+    gpu: None, clock: list[Choice], tmp_path: Path
+) -> None:
+    (tmp_path / "cache" / "nvidia_h200.json").mkdir(parents=True)
+    with bw.config.tuning_miss("autotune"):
+        with pytest.warns(RuntimeWarning, match=r"tuning is not kept: .*json: a folder and not"):
+            first = explained(4096, 4096, 4096)
+        measured = len(clock)
+        assert explained(4096, 4096, 4096) == first
+    assert measured == len(clock) > 0
+
+
+def test_the_cache_of_the_version_before_is_found(
+    gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BWGEMM_TUNING_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    problem = key(512, 512, 512)
+    tuned_for(problem, swizzle=4).dump(tmp_path / "jax_bwgemm/tuning-v1/nvidia_h200.json")
+    got = explained(512, 512, 512)
+    assert got.swizzle == 4
+    assert "the tuning cache of an older version" in got.reason
+    tuned_for(problem, swizzle=8).dump(tmp_path / "jax_bwgemm/tuning-v2/nvidia_h200.json")
+    assert explained(512, 512, 512).swizzle == 8
 
 
 def test_a_miss_without_a_gpu_falls_to_the_heuristic() -> None:
@@ -219,19 +247,19 @@ def test_a_miss_is_measured_in_the_middle_of_a_partitioned_compilation(
         pytest.skip("the emulator was not built")
     target, kind, tuned = make_target("sm90", 2), TunedDevice("emulated", "sm90", 2), []
 
-    def tune_one(problem: ProblemKey) -> TuningTable:
+    def tune_one(problem: Key, kind: TunedDevice) -> TuningTable:
         tuned.append(problem)
-        spec = search_space.spec_of(problem)
+        spec = spec_of(problem)
         ranked, _ = heuristics.rank(
-            runtime.emulated_kernels(), spec, "bfloat16", problem.dims, target
+            runtime.emulated_kernels(), spec, "bfloat16", dims_of(problem), target
         )
-        choice = Choice(ranked[1].kernel, "m", 1)
-        bench = Bench(problem, target, cpu_devices[0], kernel_timer.WallTimer(), "emulator")
+        choice, timer = Choice(ranked[1].kernel, "m", 1), kernel_timer.WallTimer()
+        bench = Bench(work_of(problem, target, "emulator"), cpu_devices[0], timer)
         assert list(bench.measure([choice], 0.0)) == [choice]
         return TuningTable(kind, {problem: entry_for(choice.kernel.name)})
 
-    monkeypatch.setattr(tuning_lookup, "local_kind", lambda target: kind)
-    monkeypatch.setattr(tuning_lookup, "_tune_one", tune_one)
+    monkeypatch.setattr(devices, "local_kind", lambda target: kind)
+    monkeypatch.setattr(on_miss, "_tuners", [tune_one])
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     mesh = Mesh(np.array(cpu_devices[:2]), ("x",))
     a = jax.device_put(np.ones((128, 64), BF16), NamedSharding(mesh, P("x")))

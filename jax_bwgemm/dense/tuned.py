@@ -1,0 +1,68 @@
+"""Tuned choices of dense products: their keys, and which entries this build can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.tuning import lookup
+from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.records import TunedEntry
+
+
+def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
+    """The key of a folded and padded problem."""
+    shared = "none"
+    if dims.batch != 1 and dims.lhs_batch != dims.rhs_batch:
+        shared = "lhs" if dims.lhs_batch == 1 else "rhs"
+    return DenseKey(
+        in_dtype, spec.out_dtype, spec.majors, dims.m, dims.n, dims.k, dims.batch, shared
+    )
+
+
+def spec_of(key: DenseKey) -> GemmSpec:
+    """The problem as selection sees it."""
+    return GemmSpec(key.majors[0], key.majors[1], key.out_dtype)
+
+
+def dims_of(key: DenseKey) -> GemmDims:
+    """The sizes as selection takes them."""
+    lhs = 1 if key.shared == "lhs" else key.batch
+    rhs = 1 if key.shared == "rhs" else key.batch
+    return GemmDims(key.m, key.n, key.k, key.batch, lhs, rhs)
+
+
+def find_tuned(
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+) -> lookup.Found | None:
+    """The tuned choice of a folded and padded problem; None to leave it to the heuristic.
+
+    Args:
+        spec: The problem, with the tuning in force where it was traced.
+        in_dtype: Type of both operands.
+        dims: Sizes.
+        target: The GPU.
+        table: The kernels to choose from.
+
+    Raises:
+        TuningMissError: There is none, and the policy is ``"error"``.
+    """
+
+    def usable(entry: TunedEntry) -> KernelInfo | str:
+        kernel = next((k for k in table if k.name == entry.kernel), None)
+        if kernel is None:
+            return "is not in this build"
+        reason = heuristics.kernel_mismatch(kernel, spec, in_dtype, target.arch)
+        if reason is None:
+            in_bytes = np.dtype(in_dtype).itemsize
+            reason = heuristics.run_refusal(
+                kernel, dims, entry.splits, entry.decomposition, in_bytes
+            )
+        return kernel if reason is None else reason
+
+    return lookup.find(key_of(spec, in_dtype, dims), spec.tuning, target, usable)

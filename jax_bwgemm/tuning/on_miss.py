@@ -1,0 +1,42 @@
+"""What is measured in the middle of a compilation, by the policy ``"autotune"``.
+
+Selection may ask for a measurement, and a measurement compiles kernels by way of selection's own
+lowering. So that neither has to import the other, whoever can measure registers here.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+
+from jax_bwgemm.tuning import files
+from jax_bwgemm.tuning.keys import Key
+from jax_bwgemm.tuning.records import TunedDevice
+from jax_bwgemm.tuning.table import TuningTable
+
+Tuner = Callable[[Key, TunedDevice], TuningTable]
+
+# Tuned in this process, also with the cache switched off.
+measured: dict[TunedDevice, TuningTable] = {}
+_tuners: list[Tuner] = []
+
+
+def register(tuner: Tuner) -> None:
+    """Sets what measures a problem on a GPU of this process; the last one registered counts."""
+    _tuners.append(tuner)
+
+
+def tune_now(key: Key, kind: TunedDevice) -> TuningTable:
+    """Tunes one problem and keeps the result, in this process and in the cache."""
+    # A thread of its own has none of the tracing state of the program that is being compiled.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        found = pool.submit(_tuners[-1], key, kind).result()
+    measured[kind] = measured[kind] | found if kind in measured else found
+    path = files.cache_path(kind.kind)
+    if path is not None:
+        try:
+            found.dump(path, merge=True)
+        # The program that is being compiled can run all the same.
+        except (OSError, ValueError) as error:
+            files.warn_once(f"tuning is not kept: {error}")
+    return measured[kind]

@@ -1,0 +1,201 @@
+"""The JSON form of tuned choices. Pure.
+
+Nothing read is executed or trusted: every field is checked, a kernel is only a name that selection
+looks up in the table of the running build.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, MAX_SPLITS, RASTER_ORDERS, SWIZZLES
+from jax_bwgemm.grouped.grouped_config import MAX_SWIZZLE, ORDERS
+from jax_bwgemm.tuning.keys import (
+    GROUPED_SHARED,
+    KINDS,
+    SHARE_PARTS,
+    SHARED,
+    DenseKey,
+    GroupedKey,
+    Key,
+)
+from jax_bwgemm.tuning.records import METHODS, TunedDevice, TunedEntry, TuningFileError
+
+FORMAT = "jax_bwgemm tuning"
+# Version 1 had dense products only, in rows without "product".
+VERSION = 2
+
+_KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
+_DTYPES = ("bfloat16", "float16", "float32")
+_MAJORS = ("kn", "kk", "mn", "mk")
+MAX_SIZE = 2**31 - 1
+
+
+def dumps(device: TunedDevice, entries: Mapping[Key, TunedEntry]) -> str:
+    """Device and entries as JSON text, an entry a line."""
+    rows = [
+        json.dumps(
+            {"product": "dense" if isinstance(key, DenseKey) else "grouped"}
+            | dataclasses.asdict(key)
+            | dataclasses.asdict(entry)
+        )
+        for key, entry in entries.items()
+    ]
+    head = {"format": FORMAT, "version": VERSION, "device": dataclasses.asdict(device)}
+    listed = ",\n".join("  " + row for row in rows)
+    return json.dumps(head)[:-1] + f', "entries": [\n{listed}\n]}}\n'
+
+
+def loads(text: str | bytes) -> tuple[TunedDevice, dict[Key, TunedEntry]]:
+    """Reads what `dumps` wrote, also of version 1.
+
+    Raises:
+        TuningFileError: It is not such text, or a field has a value it cannot have.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
+        raise TuningFileError(f"not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise TuningFileError(f'not a tuning file: no "format": {json.dumps(FORMAT)}')
+    version = data.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise TuningFileError(
+            f"version {version!r:.80} of the format, this package reads 1 to {VERSION}"
+        )
+    device = _read(TunedDevice, data.get("device"), "device", _DEVICE_CHECKS)
+    rows = data.get("entries")
+    if not isinstance(rows, list):
+        raise TuningFileError("entries: not a list")
+    entries: dict[Key, TunedEntry] = {}
+    for index, row in enumerate(rows):
+        key, entry = _read_row(row, f"entries[{index}]", version)
+        entries[key] = entry
+    return device, entries
+
+
+def _read_row(row: Any, where: str, version: int) -> tuple[Key, TunedEntry]:
+    if not isinstance(row, dict):
+        raise TuningFileError(f"{where}: not an object")
+    product = row.get("product", "dense") if version > 1 else "dense"
+    if not isinstance(product, str) or product not in _KEYS:
+        raise TuningFileError(f"{where}: product has the impossible value {product!r:.80}")
+    kind, key_checks, entry_checks = _KEYS[product]
+    key = _read(kind, row, where, key_checks)
+    entry = _read(TunedEntry, row, where, entry_checks)
+    known = key_checks.keys() | entry_checks.keys() | ({"product"} if version > 1 else set())
+    if unknown := row.keys() - known:
+        raise TuningFileError(f"{where}: unknown fields {sorted(unknown)}")
+    if isinstance(key, GroupedKey):
+        _check_groups(key, where)
+    return key, entry
+
+
+def _check_groups(key: GroupedKey, where: str) -> None:
+    if key.shares and sum(count for count, _ in key.shares) != key.groups:
+        raise TuningFileError(f"{where}: shares are not those of {key.groups} groups")
+    if key.kind == "contract" and key.rhs_major != "n":
+        raise TuningFileError(f"{where}: rhs_major has the impossible value {key.rhs_major!r}")
+
+
+def _is_int(value: Any, most: int = MAX_SIZE) -> bool:
+    return type(value) is int and 1 <= value <= most
+
+
+def _is_time(value: Any) -> bool:
+    # An integer may be too large for a float.
+    return type(value) in (int, float) and 0 < value < 1e18 and math.isfinite(value)
+
+
+def _is_shares(value: Any) -> bool:
+    """Pairs of a positive count and a size, with sizes rising, as `canonical_shares` makes them."""
+    if not isinstance(value, list):
+        return False
+    for pair in value:
+        if not isinstance(pair, list) or len(pair) != 2 or not _is_int(pair[0]):
+            return False
+        if type(pair[1]) is not int or not 0 <= pair[1] <= SHARE_PARTS * MAX_SIZE:
+            return False
+    sizes = [size for _, size in value]
+    return sizes == sorted(set(sizes))
+
+
+def _one_of(known: tuple[Any, ...]) -> Callable[[Any], bool]:
+    # Of one type: 1.0 and True are equal to 1.
+    return lambda value: any(type(value) is type(one) and value == one for one in known)
+
+
+_DEVICE_CHECKS = {
+    "kind": lambda v: isinstance(v, str) and 0 < len(v) <= 256,
+    "arch": _one_of(("sm90", "sm100")),
+    "sm_count": lambda v: _is_int(v, 10**4),
+}
+_DENSE_CHECKS = {
+    "in_dtype": _one_of(_DTYPES),
+    "out_dtype": _one_of(_DTYPES),
+    "majors": _one_of(_MAJORS),
+    "m": _is_int,
+    "n": _is_int,
+    "k": _is_int,
+    "batch": _is_int,
+    "shared": _one_of(SHARED),
+}
+_GROUPED_CHECKS = {
+    "kind": _one_of(KINDS),
+    "in_dtype": _one_of(_DTYPES),
+    "out_dtype": _one_of(_DTYPES),
+    "rhs_major": _one_of(("n", "k")),
+    "m": _is_int,
+    "n": _is_int,
+    "k": _is_int,
+    "groups": _is_int,
+    "experts": _is_int,
+    "batch": _is_int,
+    "shared": _one_of(GROUPED_SHARED),
+    "shares": _is_shares,
+}
+_DENSE_ENTRY_CHECKS = {
+    "kernel": lambda v: isinstance(v, str) and _KERNEL_NAME.fullmatch(v) is not None,
+    "raster_order": _one_of(RASTER_ORDERS),
+    "swizzle": _one_of(SWIZZLES),
+    "splits": lambda v: _is_int(v, MAX_SPLITS),
+    "us": _is_time,
+    "heuristic_us": _is_time,
+    "method": _one_of(METHODS),
+    "decomposition": _one_of(DECOMPOSITIONS),
+}
+_GROUPED_ENTRY_CHECKS = _DENSE_ENTRY_CHECKS | {
+    "raster_order": _one_of(ORDERS),
+    "swizzle": lambda v: _is_int(v, MAX_SWIZZLE),
+    "splits": _one_of((1,)),
+    "decomposition": _one_of(("heuristic",)),
+}
+_KEYS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
+    "dense": (DenseKey, _DENSE_CHECKS, _DENSE_ENTRY_CHECKS),
+    "grouped": (GroupedKey, _GROUPED_CHECKS, _GROUPED_ENTRY_CHECKS),
+}
+_OPTIONAL = ("decomposition",)
+
+
+def _read(kind: Any, row: Any, where: str, checks: Mapping[str, Any]) -> Any:
+    """Builds a dataclass from a JSON object, checking every field."""
+    if not isinstance(row, dict):
+        raise TuningFileError(f"{where}: not an object")
+    for field, check in checks.items():
+        if field not in row:
+            if field in _OPTIONAL:
+                continue
+            raise TuningFileError(f"{where}: no field {field!r}")
+        if not check(row[field]):
+            raise TuningFileError(f"{where}: {field} has the impossible value {row[field]!r:.80}")
+    values = {field: _frozen(row[field]) for field in checks if field in row}
+    return kind(**values)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
