@@ -1,6 +1,6 @@
 """Dense GEMM: this package against jnp.dot (XLA), torch and JAX's Pallas Hopper kernel.
 
-    python bench_gemm.py --out gemm.jsonl                 # the eleven shapes of the design
+    python bench_gemm.py --out gemm.jsonl                 # eleven shapes
     python bench_gemm.py --tags suite --pallas-grid full  # the long list
     python bench_gemm.py --shapes 4096,4096,4096 --majors kn kk mn mk
     python bench_gemm.py --shapes 4096,4096,4096 --all-kernels   # what the heuristic should pick
@@ -35,18 +35,29 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tags", nargs="*", default=[], help=f"of {', '.join(shape_lists.TAGS)}")
     parser.add_argument("--shapes", nargs="*", default=[], metavar="M,N,K[xB][:MAJORS]")
     parser.add_argument(
-        "--majors", nargs="*", default=[], choices=shape_lists.MAJORS, help="run each shape so"
+        "--majors",
+        nargs="*",
+        default=[],
+        choices=shape_lists.MAJORS,
+        help="majors to run each shape with",
     )
     parser.add_argument("--out-dtype", choices=options.DTYPES, help="result type, default --dtype")
     parser.add_argument(
-        "--peers", nargs="*", choices=PEERS, default=["xla", "torch", "pallas"], help="columns"
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        default=["xla", "torch", "pallas"],
+        help="what to compare with",
     )
     parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
     parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
     options.add_turns(parser, rounds=7)
     parser.add_argument(
-        "--rotate-mb", type=float, default=timing.ROTATE_BYTES / 2**20, help="operands to rotate"
+        "--rotate-mb",
+        type=float,
+        default=timing.ROTATE_BYTES / 2**20,
+        help="memory that operands rotate through",
     )
     parser.add_argument(
         "--all-kernels",

@@ -1,6 +1,6 @@
 """Grouped GEMM and its gradients: this package against lax, Pallas, tokamax and torch.
 
-    python bench_grouped.py --out grouped.jsonl           # the six rows of the design, all modes
+    python bench_grouped.py --out grouped.jsonl           # six problems, all modes
     python bench_grouped.py --held-out --peers pallas torch
     python bench_grouped.py --turn-ms 50                  # on a GPU kept busy, as in training
     python bench_grouped.py --shapes 8192,4096,4096,8 --distribution zipf --modes forward
@@ -35,7 +35,9 @@ OURS = "bwgemm"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = options.parser(__doc__.split("\n", 1)[0])
     parser.add_argument("--shapes", nargs="*", default=[], metavar="M,N,K,G[:DISTRIBUTION]")
-    parser.add_argument("--held-out", action="store_true", help="the problems nothing is tuned on")
+    parser.add_argument(
+        "--held-out", action="store_true", help="problems that nothing was tuned on"
+    )
     parser.add_argument(
         "--distribution", choices=grouped_problems.DISTRIBUTIONS, help="of all group sizes"
     )
@@ -46,7 +48,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default=list(grouped_problems.MODES),
         help="what to run",
     )
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="columns")
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="what to compare with"
+    )
     parser.add_argument(
         "--layer", action="store_true", help="the whole layer's training step too, on lax and ours"
     )
@@ -55,7 +59,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
     options.add_turns(parser, rounds=7)
     parser.add_argument(
-        "--rotate-mb", type=float, default=timing.ROTATE_BYTES / 2**20, help="operands to rotate"
+        "--rotate-mb",
+        type=float,
+        default=timing.ROTATE_BYTES / 2**20,
+        help="memory that operands rotate through",
     )
     parser.add_argument(
         "--all-kernels",

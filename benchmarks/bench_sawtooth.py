@@ -26,13 +26,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = options.parser(__doc__.split("\n", 1)[0])
     parser.add_argument("--m", type=options.positive, default=1024)
     parser.add_argument("--k", type=options.positive, default=4096)
-    parser.add_argument("--step", type=options.positive, default=256, help="of N")
-    parser.add_argument("--steps", type=options.positive, default=50, help="how many N")
+    parser.add_argument("--step", type=options.positive, default=256, help="step of N")
+    parser.add_argument("--steps", type=options.positive, default=50, help="number of steps")
     parser.add_argument(
         "--tile", default="128x256", metavar="MxN", help="MMA tile of the fixed columns"
     )
     parser.add_argument(
-        "--splits", nargs="*", type=options.positive, default=[1, 2, 4], help="fixed columns"
+        "--splits",
+        nargs="*",
+        type=options.positive,
+        default=[1, 2, 4],
+        help="splits of the fixed columns",
     )
     parser.add_argument("--no-xla", action="store_true", help="leave out XLA's column")
     parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")

@@ -1,4 +1,4 @@
-"""Fits cost_model.py's constants for H200 to measured kernel times, and says how well they hold.
+"""Fits costs/model.py's constants for H200 to measured kernel times, and says how well they hold.
 
     python cost_fit.py                         # held-out error; the fitted constants
     python cost_fit.py --data gemm.jsonl       # the same from a run of bench_gemm.py --all-kernels

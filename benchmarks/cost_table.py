@@ -1,4 +1,4 @@
-"""What cost_model.py expects of the kernels on a GPU, by default B200: PREDICTED, not measured.
+"""What costs/model.py expects of the kernels on a GPU, by default B200: PREDICTED, not measured.
 
 python cost_table.py                     # B200, all named shapes of the suite
 python cost_table.py --machine h200      # the same for H200, to hold against measurements

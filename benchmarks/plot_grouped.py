@@ -3,9 +3,9 @@
     python plot_grouped.py grouped.jsonl --out grouped.svg
     python plot_grouped.py short.jsonl busy.jsonl --out grouped.svg   # with and without --turn-ms
 
-Of what several files have the last one's is drawn; long turns have panels of their own. Behind this
-package's bar stands the time of the best rival (not lax) over this package's: above 1 this package
-is faster. The ending of --out decides the format: svg, png or pdf.
+Where several files have the same result, the last file's is drawn. Long turns have panels of their
+own. The number beside this package's bar is the best rival's time (lax left out) over this
+package's: above 1 this package is faster. The ending of --out decides the format: svg, png or pdf.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Left: D, each tile coloured by when it is begun, with its place in the order (with stream-K: in how
 many parts it is computed). Right: the multiprocessors over time. From the mirror of the schedulers
-(jax_bwgemm/gemm/tile_schedule.py and work_schedule.py).
+(jax_bwgemm/dense/tile_schedule.py and work_schedule.py).
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--raster", choices=("heuristic", "m", "n"), default="heuristic")
     parser.add_argument("--swizzle", type=int, choices=SWIZZLES, default=1)
     parser.add_argument("--splits", type=options.positive, default=1)
-    parser.add_argument(
-        "--stream-k", choices=DECOMPOSITIONS, help="a stream-K kernel: how it divides"
-    )
+    parser.add_argument("--stream-k", choices=DECOMPOSITIONS, help="a stream-K kernel, divided so")
     parser.add_argument("--k", type=options.positive, default=4096, help="with --stream-k")
     parser.add_argument("--out", default="schedule.svg", help="picture: .svg, .png or .pdf")
     args = parser.parse_args(argv)

@@ -192,7 +192,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="compare the layer, do not train")
     parser.add_argument(
-        "--devices", type=positive, default=1, help="spread the experts over so many"
+        "--devices", type=positive, default=1, help="number of devices to spread the experts over"
     )
     parser.add_argument("--steps", type=positive, default=150)
     parser.add_argument("--batch", type=positive, default=512, help="tokens")
@@ -207,7 +207,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--implementation",
         choices=("auto", "cutlass", "emulator", "xla", "lax"),
         default="auto",
-        help="of ragged_dot: jax_bwgemm's, or lax for jax.lax.ragged_dot",
+        help="what runs ragged_dot; lax is jax.lax.ragged_dot",
     )
     args = parser.parse_args(argv)
     if args.devices > len(jax.devices()):

@@ -4,7 +4,7 @@
 
 Needs a C++ compiler, CUTLASS's headers (`cutlass_library/source/include` of the nvidia-cutlass
 wheel) and CUDA's (`nvidia/cu13/include`), no GPU: the schedulers are ordinary arithmetic. The
-digests in tests/test_tile_schedule.py are from this program.
+digests in tests/dense/test_tile_schedule.py are from this program.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ def parser(description: str) -> argparse.ArgumentParser:
         "--small",
         action="store_true",
         help="rehearse on tiny problems; on a machine without a GPU this package's column then "
-        "is its XLA path and the clock is the wall's: such figures mean nothing",
+        "runs on XLA and is timed by the wall clock: such figures mean nothing",
     )
     made.add_argument("--dry-run", action="store_true", help="print what would run, run nothing")
-    made.add_argument("--seed", type=int, default=0, help="of the random operands")
+    made.add_argument("--seed", type=int, default=0, help="seed of the random operands")
     return made
 
 

@@ -6,7 +6,7 @@ B200.
 Stream-K and cluster-K kernels, whose CTAs share tiles along K, are not part of it.
 
 The tiles and waves come from the mirror of the kernels' tile schedulers
-(jax_bwgemm/gemm/tile_schedule.py). One multiprocessor's time for a tile is the slower of
+(jax_bwgemm/dense/tile_schedule.py). One multiprocessor's time for a tile is the slower of
 
 - its multiply-adds at the tensor cores' rate, and
 - the operand bytes it takes from L2, less what a cluster multicasts,

@@ -38,7 +38,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="contiguous dimension of lhs and of rhs (kn: both row-major)",
     )
     parser.add_argument("--sm-count", type=_positive, default=4, help="emulated multiprocessors")
-    parser.add_argument("--seed", type=int, default=0, help="of the scheduler and of the operands")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the scheduler and of the operands"
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
 

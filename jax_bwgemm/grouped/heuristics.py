@@ -53,7 +53,7 @@ COSTS = {
     ("sm100", 128, 32, 1, True, "1sm"): GroupedCost(0.24, 500, 0.94),
 }
 # They only have to rank the tiles of one architecture. SM90: on 18 problems, among them those of
-# benchmarks/grouped_problems.py's table, what is chosen is the fastest on an H200; SM100: assumed.
+# benchmarks/grouped/problems.py's table, what is chosen is the fastest on an H200; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
 # A further row tile of a group reads the same weights: from L2, in such a share of the time that

@@ -1,4 +1,7 @@
-"""The documents hold together: the README's length, links, and names of programs and files."""
+"""The documents hold together: the README's length, links, and names of programs and files.
+
+Comments and docstrings too: a file of this repository that they name exists.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(
     r"(?<![\w./-])((?:benchmarks|cc|docs|examples|jax_bwgemm|tests|tools)/[\w./-]*\.(?!\.)\w+)"
 )
+SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".toml"}
 PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
 # `dense/api.py`: a module of the package, without the package's name.
 MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|tuning)/\w+\.py)`")
@@ -52,6 +56,14 @@ def broken_links(document: Path) -> list[str]:
     return broken
 
 
+@functools.cache
+def sources() -> list[Path]:
+    """Source files, without build folders and environments."""
+    folders = ("benchmarks", "cc", "cmake", "examples", "jax_bwgemm", "tests", "tools")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return [*ROOT.glob("*.toml"), *(path for path in found if path.suffix in SOURCE_SUFFIXES)]
+
+
 def missing_files(document: Path) -> list[str]:
     """Named files of the repository that do not exist."""
     named = {*FILE.findall(text(document)), *PROGRAM.findall(text(document))}
@@ -72,6 +84,17 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_named_files_exist(document: Path) -> None:
     assert missing_files(document) == []
+
+
+def test_files_named_in_sources_exist() -> None:
+    missing = {
+        f"{source.relative_to(ROOT)} names {name}"
+        for source in sources()
+        if source != Path(__file__)
+        for name in FILE.findall(text(source))
+        if Path(name).suffix in {*SOURCE_SUFFIXES, ".def", ".md"} and not (ROOT / name).exists()
+    }
+    assert not missing
 
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

@@ -1,6 +1,6 @@
 """Faults injected into a cluster-K kernel of SM90, and what notices them.
 
-``python tests/cluster_k_mutations.py`` prints them with the reports.
+``python tests/support/cluster_k_mutations.py`` prints them with the reports.
 
 Not among them: the named barrier ahead of laying out the results. Warps of a warpgroup start an MMA
 together, and here it ends for all of them together, as CUTLASS too takes for granted where one

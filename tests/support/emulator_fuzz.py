@@ -1,7 +1,7 @@
 """Feeds damaged PTX to the emulator: every text must run or be refused with one of its exceptions.
 
-``python tests/emulator_fuzz.py --count 2000 --seed 0`` prints how the texts ended. Runs as a
-process of its own in the test, because what it looks for are crashes and hangs.
+``python tests/support/emulator_fuzz.py --count 2000 --seed 0`` prints how the texts ended. The test
+runs it as a process of its own, because what it looks for are crashes and hangs.
 """
 
 from __future__ import annotations

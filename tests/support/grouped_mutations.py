@@ -1,7 +1,7 @@
 """Faults injected into a grouped SM100 kernel, and what notices them.
 
-``python tests/grouped_mutations.py`` prints them with the reports. The kernel is the 2-CTA one of
-kind contract: it has everything that the dense 2-CTA kernel has, whose faults are in
+``python tests/support/grouped_mutations.py`` prints them with the reports. The kernel is the
+2-CTA one of kind contract: it has everything that the dense 2-CTA kernel has, whose faults are in
 emulator_mutations.py, and a ring of tiles, bounded tensor maps and cluster launch control by hand.
 """
 

@@ -1,7 +1,7 @@
 """Faults injected into a grouped ping-pong kernel of SM90, and what notices them.
 
-``python tests/pingpong_mutations.py`` prints them with the reports. The kernel is one of kind
-contract: groups have any number of blocks, so the consumers skip each other's of any number.
+``python tests/support/pingpong_mutations.py`` prints them with the reports. The kernel is one of
+kind contract: groups have any number of blocks, so the consumers skip each other's of any number.
 """
 
 from __future__ import annotations

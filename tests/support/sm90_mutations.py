@@ -1,6 +1,6 @@
 """Faults injected into a dense ping-pong kernel of SM90, and what notices them.
 
-``python tests/sm90_mutations.py`` prints them with the reports.
+``python tests/support/sm90_mutations.py`` prints them with the reports.
 """
 
 from __future__ import annotations
