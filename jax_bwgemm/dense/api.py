@@ -26,6 +26,7 @@ from jax_bwgemm.dense.validation import (
     check_dot_general,
     check_matmul,
 )
+from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -216,13 +217,14 @@ def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Opti
 @functools.partial(jax.jit, static_argnums=(2,), inline=True)
 def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     labels = matmul_labels(a.shape, b.shape)
-    return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options))
+    return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options), promotes=True)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
 def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
     labels = dot_labels(lhs.ndim, rhs.ndim, *numbers)
-    return _run(lhs, rhs, labels, options, lambda: _xla_dot_general(lhs, rhs, numbers, options))
+    xla = functools.partial(_xla_dot_general, lhs, rhs, numbers, options)
+    return _run(lhs, rhs, labels, options, xla, promotes=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,18 +244,30 @@ class Problem:
     veto: str | None
 
 
-def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options) -> Problem:
-    """Canonicalises a call. Operands may be arrays or `jax.ShapeDtypeStruct`."""
+def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes: bool) -> Problem:
+    """Canonicalises a call.
+
+    Args:
+        lhs: Left operand: an array or `jax.ShapeDtypeStruct`.
+        rhs: Right operand, likewise.
+        labels: A label for each dimension of lhs, rhs and result.
+        options: The other arguments.
+        promotes: Whether the result's type is by default that of jax.numpy's type promotion, not
+            lax's.
+
+    Raises:
+        TypeError: Types that JAX does not multiply, or not under the dtype promotion in force.
+    """
     sizes = {**dict(zip(labels[0], lhs.shape, strict=True))}
     sizes.update(zip(labels[1], rhs.shape, strict=True))
     plan = canonicalize(*labels, tuple(sorted(sizes.items())))
-    out_dtype = options.preferred_element_type
-    if out_dtype is None:
-        out_dtype = jnp.result_type(lhs, rhs)
+    preferred = options.preferred_element_type
+    if promotes and preferred is None:
+        preferred = jnp.result_type(lhs, rhs)
     spec = GemmSpec(
         lhs_major=plan.lhs.major,
         rhs_major=plan.rhs.major,
-        out_dtype=jnp.dtype(out_dtype).name,
+        out_dtype=dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
         implementations=options.implementations,
         config=options.config,
         precision=options.precision,
@@ -304,9 +318,15 @@ def _swap(shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _run(
-    lhs: jax.Array, rhs: jax.Array, labels: Any, options: Options, xla: Callable[[], jax.Array]
+    lhs: jax.Array,
+    rhs: jax.Array,
+    labels: Any,
+    options: Options,
+    xla: Callable[[], jax.Array],
+    *,
+    promotes: bool,
 ) -> jax.Array:
-    problem = make_problem(lhs, rhs, labels, options)
+    problem = make_problem(lhs, rhs, labels, options, promotes=promotes)
     spec, plan = problem.spec, problem.plan
     viable = viable_implementations(
         spec, lhs.dtype.name, rhs.dtype.name, problem.dims, veto=problem.veto

@@ -95,7 +95,7 @@ def explain(
         numbers = as_dimension_numbers(dimension_numbers)
         check_dot_general(a.shape, b.shape, numbers)
         labels = dot_labels(len(a.shape), len(b.shape), *numbers)
-    problem = api.make_problem(a, b, labels, options)
+    problem = api.make_problem(a, b, labels, options, promotes=dimension_numbers is None)
     spec, plan = problem.spec, problem.plan
     lhs = jax.ShapeDtypeStruct(plan.lhs.shape, a.dtype)
     rhs = jax.ShapeDtypeStruct(plan.rhs.shape, b.dtype)

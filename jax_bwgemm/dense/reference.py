@@ -8,6 +8,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.product.dtypes import product_dtype
 
 
 def gemm_reference(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
@@ -21,8 +22,7 @@ def gemm_reference(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
     Returns:
         D, [B, M, N], or [1, M, N] when ``spec.reduce_batch``, of ``spec.out_dtype``.
     """
-    # XLA's result type may not be narrower than its operands (f32 x bf16 -> bf16 in gradients).
-    wide = jnp.promote_types(jnp.promote_types(lhs.dtype, rhs.dtype), spec.out_dtype)
+    wide = product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
     lhs_k = 2 if spec.lhs_major == "k" else 1
     rhs_k = 1 if spec.rhs_major == "n" else 2
 

@@ -16,7 +16,6 @@ from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
-from jax_bwgemm.grouped.spec import dot_dtype
 from jax_bwgemm.grouped.validation import (
     Mode,
     as_experts,
@@ -30,6 +29,7 @@ from jax_bwgemm.grouped.validation import (
     check_sizes,
     sizes_prefix,
 )
+from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))

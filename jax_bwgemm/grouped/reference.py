@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
-from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, dot_dtype, grouped_dims, out_shape
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
+from jax_bwgemm.product.dtypes import product_dtype
 
 # Rows of a block: as many as a group has on average, within these limits.
 MIN_BLOCK, MAX_BLOCK = 8, 512
@@ -41,7 +42,7 @@ def grouped_reference(
     shape = out_shape(spec, dims)
     if dims.empty:
         return jnp.zeros(shape, spec.out_dtype)
-    wide = _product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
+    wide = product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
     one = _rows if spec.kind == "rows" else _contract
     if dims.batch == 1:
         return one(*(x[0] for x in operands), spec, dims, wide)[None]
@@ -60,15 +61,6 @@ def grouped_reference(
         batched,
     )
     return total[None].astype(spec.out_dtype)
-
-
-def _product_dtype(lhs: jnp.dtype, rhs: jnp.dtype, out: jnp.dtype) -> jnp.dtype:
-    """The type of a product before it is rounded to ``out``.
-
-    XLA's result type may not be narrower than its operands' (f32 x bf16 -> bf16 in gradients).
-    """
-    own = dot_dtype(lhs, rhs)
-    return own if own.itemsize > out.itemsize else out
 
 
 def _accumulator(product: jnp.dtype) -> jnp.dtype:

@@ -14,12 +14,7 @@ Matrix e belongs to group ``offset + e`` of the sizes [B, G]; rows of groups out
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Hashable, Sequence
-
-import jax
-import numpy as np
-from jax import lax
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
@@ -157,28 +152,6 @@ def grouped_dims(
             f"{', '.join(map(str, shapes))} differ"
         )
     return GroupedDims(m, n, k, experts, groups, *(larger or {1}), *batches)
-
-
-@functools.lru_cache(maxsize=256)
-def dot_dtype(
-    lhs: np.dtype,
-    rhs: np.dtype,
-    preferred_element_type: np.dtype | None = None,
-    precision: Hashable = None,
-) -> np.dtype:
-    """Type of the result of `jax.lax.dot_general`, which also says what it does not multiply.
-
-    Raises:
-        TypeError: Types that cannot be multiplied, or not into the preferred one.
-    """
-    dot = functools.partial(
-        lax.dot_general,
-        dimension_numbers=(((), ()), ((), ())),
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
-    scalars = (jax.ShapeDtypeStruct((), dtype) for dtype in (lhs, rhs))
-    return np.dtype(jax.eval_shape(dot, *scalars).dtype)
 
 
 def out_shape(spec: GroupedSpec, dims: GroupedDims) -> tuple[int, ...]:

@@ -1,0 +1,41 @@
+"""Types of products as lax has them: by lax's own rule, which never promotes implicitly."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+
+import jax
+import numpy as np
+from jax import lax
+
+
+@functools.lru_cache(maxsize=256)
+def dot_dtype(
+    lhs: np.dtype,
+    rhs: np.dtype,
+    preferred_element_type: np.dtype | None = None,
+    precision: Hashable = None,
+) -> np.dtype:
+    """Type of the result of `jax.lax.dot_general`, which also says what it does not multiply.
+
+    Raises:
+        TypeError: Types that cannot be multiplied, or not into the preferred one.
+    """
+    dot = functools.partial(
+        lax.dot_general,
+        dimension_numbers=(((), ()), ((), ())),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+    scalars = (jax.ShapeDtypeStruct((), dtype) for dtype in (lhs, rhs))
+    return np.dtype(jax.eval_shape(dot, *scalars).dtype)
+
+
+def product_dtype(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> np.dtype:
+    """The type to ask XLA for where the result is rounded to ``out``.
+
+    XLA's result type may not be narrower than its operands' (f32 x bf16 -> bf16 in gradients).
+    """
+    own = dot_dtype(lhs, rhs)
+    return own if own.itemsize > out.itemsize else out
