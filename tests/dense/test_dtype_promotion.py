@@ -1,4 +1,4 @@
-"""Types under ``jax_numpy_dtype_promotion=strict`` and between types: as JAX has them, or refuses."""
+"""Types of results, under strict dtype promotion too: as JAX has them, or refused as JAX does."""
 
 from __future__ import annotations
 
