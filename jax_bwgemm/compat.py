@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ from jax import core
 from jax._src import dispatch as _dispatch
 from jax._src.core import auto_insert_reshard as _auto_insert_reshard
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -19,6 +20,19 @@ from jax.sharding import AxisType, NamedSharding
 def lower_with_devices(primitive: Primitive) -> None:
     """Declares that a primitive's lowering looks at the devices, as custom_partitioning's does."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def canonical_precision(precision: Any) -> Hashable:
+    """A ``precision=`` argument as `jax.lax` passes it on, with the default precision in force.
+
+    Returns:
+        None, a pair of `jax.lax.Precision`, a `jax.lax.DotAlgorithm` or a
+        `jax.lax.DotAlgorithmPreset`.
+
+    Raises:
+        ValueError: None of what JAX accepts.
+    """
+    return _canonicalize_precision(precision)
 
 
 def match_varying(*operands: jax.Array) -> tuple[jax.Array, ...]:

@@ -55,7 +55,7 @@ def make_options(
 
     Raises:
         TypeError: An argument of the wrong type.
-        ValueError: An unknown implementation, or a configuration for ``"xla"``.
+        ValueError: An unknown implementation or precision, or a configuration for ``"xla"``.
     """
     implementations = as_implementations(implementation)
     config = TuningConfig.of(config)
@@ -64,7 +64,7 @@ def make_options(
     if preferred_element_type is not None:
         preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
     return Options(
-        precision,
+        compat.canonical_precision(precision),
         preferred_element_type,
         out_sharding,
         implementations,

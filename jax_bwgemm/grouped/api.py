@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.validation import as_array
@@ -190,6 +191,7 @@ def _ragged(
     config = GroupedConfig.of(config)
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    precision = compat.canonical_precision(precision)
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)
     sizes = as_array(function, "group_sizes", group_sizes)
     if _symbolic(function, lhs, rhs, implementations, group_offset):

@@ -20,6 +20,9 @@ IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
 PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
+# What the kernels compute, by operand type, as `jax.lax.DotAlgorithmPreset` names it. Types without
+# a preset are not in it.
+NATIVE_ALGORITHMS = {"bfloat16": "BF16_BF16_F32", "float16": "F16_F16_F32"}
 MAX_SIZE = 2**31 - 1
 
 _logger = logging.getLogger("jax_bwgemm")
@@ -164,7 +167,7 @@ def precision_refusal(precision: object, dtype: str) -> str | None:
     if isinstance(precision, lax.DotAlgorithm):
         return f"precision={precision} asks for a particular algorithm"
     if isinstance(precision, lax.DotAlgorithmPreset):
-        native = {"bfloat16": "BF16_BF16_F32", "float16": "F16_F16_F32"}[dtype]
+        native = NATIVE_ALGORITHMS.get(dtype, f"the kernels' for {dtype}")
         if precision.name not in ("DEFAULT", native):
             return f"precision={precision.name} asks for an algorithm other than {native}"
     return None

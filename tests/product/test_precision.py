@@ -1,0 +1,102 @@
+"""``precision=``: validated and canonicalised as JAX does, for every function that takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_bwgemm as bw
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.support import refusal
+from jax_bwgemm.product.implementations import precision_refusal
+
+X = jnp.ones((16, 16), jnp.bfloat16)
+W = jnp.ones((2, 16, 16), jnp.bfloat16)
+SIZES = np.array([8, 8], np.int32)
+NUMBERS = (((1,), (0,)), ((), ()))
+RAGGED = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "matmul": lambda **kw: bw.matmul(X, X, **kw),
+    "dot_general": lambda **kw: bw.dot_general(X, X, NUMBERS, **kw),
+    "ragged_dot": lambda **kw: bw.ragged_dot(X, W, SIZES, **kw),
+    "ragged_dot_general": lambda **kw: bw.ragged_dot_general(X, W, SIZES, RAGGED, **kw),
+    "explain": lambda **kw: bw.explain(X, X, device="sm90", **kw),
+}
+ACCEPTED = [
+    "high",
+    "F16_F16_F32",
+    ["high", "default"],
+    (lax.Precision.HIGH, lax.Precision.DEFAULT),
+    lax.DotAlgorithmPreset.BF16_BF16_F32,
+]
+
+
+@pytest.mark.parametrize("implementation", ["cutlass", None])
+@pytest.mark.parametrize("precision", ["bogus", 3, ("high",), ("high", "bogus"), {"high": 1}])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_jax_does_not_know_is_an_error(name: str, precision: Any, implementation: Any) -> None:
+    with pytest.raises(ValueError, match="Precision argument must be one of") as jaxs:
+        lax.dot_general(X, X, NUMBERS, precision=precision)
+    with pytest.raises(ValueError, match="Precision argument must be one of") as ours:
+        jax.eval_shape(lambda: FUNCTIONS[name](precision=precision, implementation=implementation))
+    assert str(ours.value) == str(jaxs.value)
+
+
+@pytest.mark.parametrize("precision", ["F64_F64_F64", lax.DotAlgorithmPreset.F64_F64_F64])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_algorithm_by_name_is_refused_as_its_preset_is(name: str, precision: Any) -> None:
+    def call() -> Any:
+        return FUNCTIONS[name](precision=precision, implementation="cutlass")
+
+    with pytest.raises(NotImplementedError, match="precision=F64_F64_F64 asks for an algorithm"):
+        call() if name == "explain" else jax.eval_shape(call)
+
+
+@pytest.mark.parametrize("name", ["matmul", "ragged_dot"])
+def test_the_default_precision_in_force_counts(name: str) -> None:
+    with (
+        jax.default_matmul_precision("F64_F64_F64"),
+        pytest.raises(NotImplementedError, match="precision=F64_F64_F64 asks for an algorithm"),
+    ):
+        jax.eval_shape(lambda: FUNCTIONS[name](implementation="cutlass"))
+
+
+@pytest.mark.parametrize("precision", ACCEPTED, ids=str)
+def test_canonical_form_is_that_of_lax(precision: Any) -> None:
+    def parameter(f: Callable[..., Any]) -> Any:
+        jaxpr = jax.make_jaxpr(f)(X)
+        (eqn,) = (e for e in jaxpr.eqns if "precision" in e.params or "spec" in e.params)
+        return eqn.params["spec"].precision if "spec" in eqn.params else eqn.params["precision"]
+
+    dtype = jnp.float16 if precision == "F16_F16_F32" else jnp.bfloat16
+    lax_form = parameter(
+        lambda x: lax.dot_general(x.astype(dtype), x.astype(dtype), NUMBERS, precision=precision)
+    )
+    ours = jax.make_jaxpr(
+        lambda x: bw.matmul(x.astype(dtype), x.astype(dtype), precision=precision)
+    )
+    assert f"precision={lax_form}" in str(ours(X)).replace("\n", "")
+
+
+def test_types_without_a_preset_refuse_every_algorithm() -> None:
+    preset = lax.DotAlgorithmPreset.BF16_BF16_F32
+    assert precision_refusal(preset, "float8_e4m3fn") == (
+        "precision=BF16_BF16_F32 asks for an algorithm other than the kernels' for float8_e4m3fn"
+    )
+    assert precision_refusal(lax.DotAlgorithmPreset.DEFAULT, "float8_e4m3fn") is None
+
+
+@pytest.mark.usefixtures("wide_kernels")
+def test_kernels_of_a_new_type_and_a_preset() -> None:
+    spec = GemmSpec("k", "n", "float32", precision=lax.DotAlgorithmPreset.F32_F32_F32)
+    reason = refusal("cutlass", spec, "float32", "float32", GemmDims(16, 16, 16))
+    assert reason == (
+        "precision=F32_F32_F32 asks for an algorithm other than the kernels' for float32"
+    )
