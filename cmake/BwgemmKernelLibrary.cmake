@@ -3,9 +3,13 @@
 # Compiling kernels is the expensive part of the build and depends on neither Python nor XLA, so a finished library is
 # kept in BWGEMM_KERNEL_CACHE under a hash of all its inputs: another Python version, or a change outside of the kernels'
 # own files, does not compile a kernel again.
+#
+# The finished library is split by split_fatbin.py: the CUDA module links the machine code, the emulator's module the PTX.
 
 set(bwgemm_sm90_gencode "--generate-code=arch=compute_90a,code=[sm_90a,compute_90a]")
 set(bwgemm_sm100_gencode "--generate-code=arch=compute_100f,code=[sm_100f,compute_100f]")
+# Code of the CUDA module alone has no PTX.
+set(bwgemm_sm90_machine_code "--generate-code=arch=compute_90a,code=sm_90a")
 # Kernels without tensor cores: machine code for every architecture in BWGEMM_ARCHS, and one PTX.
 set(bwgemm_portable_gencode "--generate-code=arch=compute_90,code=[sm_90,compute_90]")
 if("sm100" IN_LIST BWGEMM_ARCHS)
@@ -30,6 +34,8 @@ set(bwgemm_cxx_rhs_k RhsMajor::kK)
 
 # bwgemm_kernel_library(target COUNT kernels UNITS arch/file.cu... HEADERS file...)
 #   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include.
+#
+# `target` links the PTX into targets whose property BWGEMM_EMULATED is on, and the machine code into all others.
 function(bwgemm_kernel_library target)
   cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
   set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_nvcc_flags};${CMAKE_BUILD_TYPE}")
@@ -51,8 +57,8 @@ function(bwgemm_kernel_library target)
     file(SHA256 "${header}" hash)
     string(APPEND key ";${hash}")
   endforeach()
+  add_library(${target} INTERFACE)
   if(NOT arg_UNITS) # all filtered out
-    add_library(${target} INTERFACE)
     return()
   endif()
   string(SHA256 key "${key}")
@@ -61,28 +67,48 @@ function(bwgemm_kernel_library target)
 
   if(EXISTS "${cached}")
     message(STATUS "jax_bwgemm: ${arg_COUNT} kernels, already compiled in ${cached}")
-    add_library(${target} STATIC IMPORTED GLOBAL)
-    set_target_properties(${target} PROPERTIES IMPORTED_LOCATION "${cached}")
+    bwgemm_split_library(${target} "${cached}")
     return()
   endif()
   list(LENGTH sources unit_count)
   message(STATUS "jax_bwgemm: ${arg_COUNT} kernels to compile in ${unit_count} translation units, some minutes each")
-  add_library(${target} STATIC ${sources})
-  target_compile_options(${target} PRIVATE ${bwgemm_nvcc_flags})
-  target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/cc")
-  target_include_directories(${target} SYSTEM PRIVATE
+  set(compiled "${target}_compiled")
+  add_library(${compiled} STATIC ${sources})
+  target_compile_options(${compiled} PRIVATE ${bwgemm_nvcc_flags})
+  target_include_directories(${compiled} PRIVATE "${CMAKE_SOURCE_DIR}/cc")
+  target_include_directories(${compiled} SYSTEM PRIVATE
     "${bwgemm_cutlass}/include" "${bwgemm_cutlass}/tools/util/include" "${BWGEMM_CUDA_INCLUDE}" "${BWGEMM_CUDA_INCLUDE}/cccl")
   if(BWGEMM_CCACHE)
-    set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
+    set_target_properties(${compiled} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
   endif()
   if(BWGEMM_NVCC_JOBS GREATER 0)
     set_property(GLOBAL PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
-    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE nvcc)
+    set_target_properties(${compiled} PROPERTIES JOB_POOL_COMPILE nvcc)
   endif()
   # Written under another name first: an interrupted copy must not look like a library.
-  add_custom_command(TARGET ${target} POST_BUILD
-    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${target}> "${cached}.part"
+  add_custom_command(TARGET ${compiled} POST_BUILD
+    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${compiled}> "${cached}.part"
     COMMAND "${CMAKE_COMMAND}" -E rename "${cached}.part" "${cached}"
     COMMENT "Keeping the compiled kernels in ${cached}" VERBATIM)
   file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
+  bwgemm_split_library(${target} "$<TARGET_FILE:${compiled}>")
+endfunction()
+
+# Links half of the static library `file` into what links `target`: see bwgemm_kernel_library.
+function(bwgemm_split_library target file)
+  set(script "${CMAKE_SOURCE_DIR}/cmake/split_fatbin.py")
+  set(machine_code "${CMAKE_CURRENT_BINARY_DIR}/lib${target}_machine_code.a")
+  set(ptx "${CMAKE_CURRENT_BINARY_DIR}/lib${target}_ptx.a")
+  add_custom_command(OUTPUT "${machine_code}" "${ptx}"
+    COMMAND "${Python_EXECUTABLE}" "${script}" "${file}" "${machine_code}" "${ptx}"
+    DEPENDS "${file}" "${script}"
+    COMMENT "Splitting ${target} into machine code and PTX" VERBATIM)
+  add_custom_target(${target}_split DEPENDS "${machine_code}" "${ptx}")
+  foreach(half machine_code ptx)
+    add_library(${target}_${half} STATIC IMPORTED GLOBAL)
+    set_target_properties(${target}_${half} PROPERTIES IMPORTED_LOCATION "${${half}}")
+    add_dependencies(${target}_${half} ${target}_split)
+  endforeach()
+  target_link_libraries(${target} INTERFACE
+    $<IF:$<BOOL:$<TARGET_PROPERTY:BWGEMM_EMULATED>>,${target}_ptx,${target}_machine_code>)
 endfunction()
