@@ -2,12 +2,13 @@
 
     split_fatbin.py LIBRARY MACHINE_CODE_LIBRARY PTX_LIBRARY
 
-nvcc embeds one fat binary into each object: machine code for the GPU and PTX, the text that the emulator executes. The
-CUDA module needs the first only, the emulator's module the second only. Each output is a copy of the library whose fat
-binaries hold one of the two. A section that shrinks keeps its place in its object: no offset changes, so the archive's
-symbol table stays valid.
+nvcc embeds one fat binary into each object: machine code for the GPU and PTX, the text that the
+emulator executes. The CUDA module needs the first only, the emulator's module the second only. Each
+output is a copy of the library whose fat binaries hold one of the two. A section that shrinks keeps
+its place in its object: no offset changes, so the archive's symbol table stays valid.
 
-The layout of a fat binary is not documented. Whatever differs from what the CUDA 13.0 tools write is an error.
+The layout of a fat binary is not documented. Whatever differs from what the CUDA 13.0 tools write
+is an error.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def read_container(data: bytes, offset: int = 0) -> tuple[list[Entry], int]:
     magic, version, header_bytes, payload_bytes = _CONTAINER.unpack_from(data, offset)
     if magic != _CONTAINER_MAGIC or version != 1 or header_bytes != _CONTAINER.size:
         raise LayoutError(
-            f"unknown fat binary: magic {magic:#x}, version {version}, header of {header_bytes} bytes"
+            f"unknown fat binary: magic {magic:#x}, version {version}, "
+            f"header of {header_bytes} bytes"
         )
     position = offset + header_bytes
     end = position + payload_bytes
@@ -107,7 +109,7 @@ def sections(elf: bytes) -> list[Section]:
         raise LayoutError("not a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     entry_bytes, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
-    if entry_bytes != _SECTION_BYTES or not 0 < count or names_index >= count:
+    if entry_bytes != _SECTION_BYTES or not count > 0 or names_index >= count:
         raise LayoutError("unknown ELF section table")
     if table + count * _SECTION_BYTES > len(elf):
         raise LayoutError("the ELF section table is truncated")
