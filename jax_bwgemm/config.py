@@ -81,12 +81,15 @@ def explicit_target() -> Target | None:
     if not text:
         return None
     arch, _, count = text.partition(":")
-    if count and not count.isdecimal():
+    try:
+        if count and not count.isdecimal():
+            raise ValueError(f"{count!r} is no number of multiprocessors")
+        return make_target(arch, int(count) if count else None)
+    except ValueError as error:
         raise ValueError(
-            f"BWGEMM_TARGET_ARCH={text!r}: expected an architecture, optionally followed by "
-            "':' and a number of multiprocessors, as in 'sm100:148'"
-        )
-    return make_target(arch, int(count) if count else None)
+            f"BWGEMM_TARGET_ARCH={text!r}: {error}; expected an architecture, optionally followed "
+            "by ':' and a number of multiprocessors, as in 'sm100:148'"
+        ) from None
 
 
 def tuning_miss(policy: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class EmulatorError(RuntimeError):
     """Base of the emulator's exceptions.
@@ -16,6 +18,19 @@ class EmulatorError(RuntimeError):
         super().__init__(message)
         self.kind = kind
         self.line = line
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled by calling its class with `args`, which lack the keywords: a
+        # process pool that gets such an error back would never end.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    cls: type[EmulatorError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> EmulatorError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class PtxError(EmulatorError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class TensorMap:
             tf32: Round float32 elements to tf32 while copying.
 
         Raises:
-            TypeError: The array's type has no tensor-map type.
+            TypeError: The array's type has no tensor-map type, or an argument has the wrong type.
             ValueError: The map would be refused on a GPU; the message says which field.
         """
         if not isinstance(array, np.ndarray):
@@ -82,38 +83,50 @@ class TensorMap:
             if array.dtype != np.float32:
                 raise TypeError(f"tf32 rounding needs a float32 array, got {array.dtype.name}")
             kind = 11
-        if swizzle not in _SWIZZLES:
+        if not isinstance(swizzle, str) or swizzle not in _SWIZZLES:
             raise ValueError(f"swizzle must be one of {', '.join(_SWIZZLES)}, got {swizzle!r}")
-        if fill not in _FILLS:
+        if not isinstance(fill, str) or fill not in _FILLS:
             raise ValueError(f"fill must be one of {', '.join(_FILLS)}, got {fill!r}")
         if not 1 <= array.ndim <= 5:
             raise ValueError(f"a tensor map has 1 to 5 dimensions, the array has {array.ndim}")
+        if not array.size:
+            raise ValueError(f"a tensor map needs elements, the array has shape {array.shape}")
         if array.strides[-1] != array.itemsize:
             raise ValueError("the last dimension of the array must be contiguous")
         if any(stride < 0 for stride in array.strides):
             raise ValueError("a tensor map cannot have negative strides")
-        traversal = [1] * array.ndim if element_strides is None else list(element_strides)
-        for name, values in (("box", box), ("element_strides", traversal)):
-            if len(values) != array.ndim:
-                raise ValueError(
-                    f"{name} has {len(values)} extents, the array has {array.ndim} dimensions"
-                )
-            if any(not 0 <= int(v) < 1 << 32 for v in values):
-                raise ValueError(f"{name} {tuple(values)} has an extent outside [0, 2^32)")
+        extents = _map_extents("box", box, array.ndim)
+        traversal = _map_extents(
+            "element_strides",
+            (1,) * array.ndim if element_strides is None else element_strides,
+            array.ndim,
+        )
         self.array = array
+        self._encode = functools.partial(
+            TensorMap,
+            box=tuple(extents),
+            swizzle=swizzle,
+            fill=fill,
+            element_strides=tuple(traversal),
+            tf32=tf32,
+        )
         self._bytes = native().encode_tensor_map(
             type=kind,
             address=_address(array),
             dims=list(array.shape[::-1]),
             strides=list(array.strides[-2::-1]),
-            box=[int(v) for v in reversed(box)],
-            element_strides=[int(v) for v in reversed(traversal)],
+            box=extents[::-1],
+            element_strides=traversal[::-1],
             swizzle=_SWIZZLES[swizzle],
             fill=_FILLS[fill],
         )
 
     def __bytes__(self) -> bytes:
         return self._bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The bytes hold the address of this array: a copy is encoded anew.
+        return self._encode, (self.array,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +166,8 @@ class Module:
             LaunchError: There is no kernel of that name.
             PtxError: The kernel holds something that the emulator does not have.
         """
+        if not isinstance(kernel, str):
+            raise TypeError(f"the kernel's name must be a str, got {kernel!r}")
         return tuple(Param(*p) for p in self._call(self._native.params, kernel))
 
     def launch(
@@ -177,19 +192,22 @@ class Module:
             cluster: CTAs of a cluster along x, y, z.
             shared_bytes: Dynamic shared memory of a CTA.
             memory: More arrays that the kernel may access, for pointers that travel inside other
-                arguments.
+                arguments. Of a strided view, the kernel may access all that lies between its first
+                and its last element.
 
         Returns:
             Statistics of the launch.
 
         Raises:
-            TypeError: An argument has a type that cannot be passed.
+            TypeError: An argument has a type that cannot be passed; arrays of Python objects are
+                among them.
             LaunchError: Wrong number or size of arguments, or launch dimensions that the machine
                 refuses.
             PtxError: The kernel holds something that the emulator does not have.
             LaunchFault: The kernel did something illegal, came to a deadlock or reached the step
                 limit.
         """
+        buffers = _buffers(args, memory)
         params = self.params(kernel)
         if len(args) != len(params):
             raise _launch_error(f"kernel {kernel!r} takes {len(params)} arguments, got {len(args)}")
@@ -205,7 +223,7 @@ class Module:
             block=_dims("block", block),
             cluster=_dims("cluster", cluster),
             shared_bytes=_extent("shared_bytes", shared_bytes),
-            buffers=_buffers(args, memory),
+            buffers=[(*_span(array), bool(array.flags.writeable), n) for n, array in buffers],
         )
         if not record["ok"]:
             raise make_error(record["kind"], record["line"], record["error"], self._text)
@@ -235,12 +253,28 @@ def _extent(name: str, value: Any) -> int:
 
 
 def _dims(name: str, dims: int | Sequence[int]) -> tuple[int, int, int]:
-    values = (dims,) if isinstance(dims, int | np.integer) else tuple(dims)
+    if isinstance(dims, str) or not isinstance(dims, Iterable):
+        dims = (dims,)
+    values = tuple(dims)
     if not 1 <= len(values) <= 3:
         raise _launch_error(f"{name} has 1 to 3 extents, got {values}")
     values += (1,) * (3 - len(values))
     x, y, z = (_extent(name, v) for v in values)
     return x, y, z
+
+
+def _map_extents(name: str, values: Any, ndim: int) -> list[int]:
+    """Extents of a tensor map, checked as far as Python's types go."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a sequence of ints, got {values!r}")
+    values = tuple(values)
+    if any(isinstance(v, bool) or not isinstance(v, int | np.integer) for v in values):
+        raise TypeError(f"{name} must be a sequence of ints, got {values}")
+    if len(values) != ndim:
+        raise ValueError(f"{name} has {len(values)} extents, the array has {ndim} dimensions")
+    if any(not 0 <= v < 1 << 32 for v in values):
+        raise ValueError(f"{name} {values} has an extent outside [0, 2^32)")
+    return [int(v) for v in values]
 
 
 def _pack(what: str, arg: Any, size: int) -> bytes:
@@ -249,7 +283,7 @@ def _pack(what: str, arg: Any, size: int) -> bytes:
         data = _address(arg).to_bytes(8, "little")
     elif isinstance(arg, TensorMap | bytes):
         data = bytes(arg)
-    elif isinstance(arg, np.generic):
+    elif isinstance(arg, np.generic) and not arg.dtype.hasobject:
         data = arg.tobytes()
     elif isinstance(arg, int):
         if not -(1 << (8 * size - 1)) <= arg < 1 << (8 * size):
@@ -266,18 +300,32 @@ def _pack(what: str, arg: Any, size: int) -> bytes:
     return data
 
 
-def _buffers(args: Sequence[Any], memory: Sequence[np.ndarray]) -> list[tuple[int, int, bool, str]]:
-    """(address, bytes, writable, name) of every array that the launch may access."""
+def _buffers(args: Sequence[Any], memory: Any) -> list[tuple[str, np.ndarray]]:
+    """Every array that the launch may access, with its name in reports."""
+    if isinstance(memory, np.ndarray | str | bytes) or not isinstance(memory, Iterable):
+        raise TypeError(f"memory must be a sequence of NumPy arrays, got {type(memory).__name__}")
     arrays = [
         (f"arg{i}", arg.array if isinstance(arg, TensorMap) else arg)
         for i, arg in enumerate(args)
         if isinstance(arg, TensorMap | np.ndarray)
     ]
     arrays += [(f"memory{i}", array) for i, array in enumerate(memory)]
-    buffers = []
     for name, array in arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{name} must be a NumPy array, got {type(array).__name__}")
-        low, high = np.lib.array_utils.byte_bounds(array)  # strided views own less than this span
-        buffers.append((low, high - low, bool(array.flags.writeable), name))
-    return buffers
+        owner = array
+        while isinstance(owner, np.ndarray):
+            # A field of a structured array has the objects of its neighbours within its span.
+            if owner.dtype.hasobject:
+                raise TypeError(
+                    f"{name} is memory of Python objects (dtype {owner.dtype}), which a kernel "
+                    "must not access"
+                )
+            owner = owner.base
+    return arrays
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """Address and bytes of the memory between an array's first and last element."""
+    low, high = np.lib.array_utils.byte_bounds(array)  # strided views own less than this span
+    return low, high - low

@@ -63,6 +63,10 @@ class Settings:
                 raise TypeError(f"{name} must be an int, got {value!r}")
             if not least <= value <= most:
                 raise ValueError(f"{name} must be in [{least}, {most}], got {value}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                raise TypeError(f"{field.name} must be True or False, got {value!r}")
 
 
 def settings() -> Settings:

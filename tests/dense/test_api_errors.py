@@ -405,17 +405,29 @@ def test_too_large_sizes() -> None:
     assert bw.explain(huge, small, device="sm90").implementation == "xla"
 
 
-@pytest.mark.parametrize("text", ["sm90:many", "sm90:"])
-def test_malformed_target_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_target_variable_without_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWGEMM_TARGET_ARCH", "sm90:")
+    assert config.explicit_target() == config.make_target("sm90")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("sm90:many", "'many' is no number of multiprocessors"),
+        ("sm90:-1", "'-1' is no number of multiprocessors"),
+        ("sm90:0", "sm_count must be positive, got 0"),
+        ("sm80", "unknown target architecture 'sm80': known are sm90, sm100"),
+    ],
+)
+def test_malformed_target_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
     monkeypatch.setenv("BWGEMM_TARGET_ARCH", text)
-    if text.endswith(":"):
-        assert config.explicit_target() == config.make_target("sm90")
-        return
     with pytest.raises(ValueError) as caught:
         config.explicit_target()
     assert str(caught.value) == (
-        "BWGEMM_TARGET_ARCH='sm90:many': expected an architecture, optionally followed by ':' and "
-        "a number of multiprocessors, as in 'sm100:148'"
+        f"BWGEMM_TARGET_ARCH={text!r}: {why}; expected an architecture, optionally followed by ':' "
+        "and a number of multiprocessors, as in 'sm100:148'"
     )
 
 
