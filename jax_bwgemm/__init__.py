@@ -20,8 +20,10 @@ from jax_bwgemm.tuning.table import TuningTable as TuningTable
 
 __version__ = "0.1.0"
 
-# Registers the FFI targets, so that exported programs run wherever this package was imported.
+# Registers the FFI targets, so that exported programs run wherever this package was imported. Both
+# modules are mapped, not read: their kernels stay on disk until one is used.
 _runtime.extension()
+_runtime.load_emulator()
 
 __all__ = [
     "DISABLE_EXPORT_CHECKS",

@@ -31,6 +31,8 @@ REQUIRED = {
     "layer": {"shape", "top_k", "dtype", "impl", "status"},
     "sharded": {"mode", "devices", "shape", "median_us", "efficiency", "collectives", "status"},
     "block": {"impl", "median_us", "what"},
+    "import": {"what", "median_us"},
+    "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }
 PACKAGES = ("jax_bwgemm", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "torch")
 

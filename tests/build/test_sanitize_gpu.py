@@ -133,19 +133,24 @@ def test_exit_code_is_what_the_tool_found(
 
 
 def test_a_tool_that_takes_too_long_is_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sanitize_gpu
 
+    limits = []
+
+    def late(command: list[str], *, timeout: float, **_: object) -> None:
+        limits.append(timeout)
+        raise subprocess.TimeoutExpired(command, timeout, output=b"begun")
+
     fake = tmp_path / "compute-sanitizer"
-    fake.write_text(
-        f"#!{sys.executable}\nimport time\nprint('begun', flush=True)\ntime.sleep(60)\n"
-    )
-    fake.chmod(0o755)
-    args = ["--arch", "sm90", "--sanitizer", str(fake), "--tool", "racecheck", "--limit", "1"]
+    fake.touch(mode=0o755)
+    monkeypatch.setattr(sanitize_gpu.subprocess, "run", late)
+    args = ["--arch", "sm90", "--sanitizer", str(fake), "--tool", "racecheck", "--limit", "7"]
     assert sanitize_gpu.main(args) == 1
+    assert limits == [7]
     text = capsys.readouterr().out
-    assert "racecheck: not finished after 1 s; use --filter" in text
+    assert "racecheck: not finished after 7 s; use --filter" in text
     assert "begun" in text
 
 

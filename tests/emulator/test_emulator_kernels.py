@@ -165,10 +165,3 @@ def test_a_run_is_reproducible_from_its_seed() -> None:
     once = run(7)
     assert run(7) == once
     assert run(8)[1] != once[1]
-
-
-def test_flagship_256_cubed_in_two_seconds() -> None:
-    """The bar of the emulator's speed, with room for a busy machine: best of three."""
-    kernel = two_cta_kernel()
-    seconds = [check(kernel, Problem(256, 256, 256)).seconds for _ in range(3)]
-    assert min(seconds) < 2.0

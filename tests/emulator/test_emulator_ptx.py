@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import threading
 
@@ -180,14 +182,141 @@ def test_impossible_launch_dimensions(dims: dict[str, object]) -> None:
         emulator.Module(AXPB).launch("axpb", *axpb_arguments(), **({"block": 32} | dims))
 
 
-def test_launch_dimensions_must_be_integers() -> None:
-    with pytest.raises(TypeError, match=r"grid must be an int, got 1.5"):
-        emulator.Module(AXPB).launch("axpb", *axpb_arguments(), grid=(1.5,))
+@pytest.mark.parametrize("name", ["grid", "block", "cluster"])
+@pytest.mark.parametrize(
+    ("dims", "value"),
+    [(1.5, "1.5"), ((1.5,), "1.5"), (None, "None"), ("12", "'12'"), (True, "True"),
+     (float("nan"), "nan"), ([[1, 1]], r"\[1, 1\]")],
+    ids=str,
+)  # fmt: skip
+def test_launch_dimensions_must_be_integers(name: str, dims: object, value: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} must be an int, got {value}$"):
+        emulator.Module(AXPB).launch("axpb", *axpb_arguments(), **{name: dims})
 
 
-def test_memory_must_be_arrays() -> None:
-    with pytest.raises(TypeError, match="memory0 must be a NumPy array, got list"):
-        emulator.Module(AXPB).launch("axpb", *axpb_arguments(), memory=[[1]])
+@pytest.mark.parametrize("value", [1.0, None, "64", (1,)])
+def test_shared_bytes_must_be_an_integer(value: object) -> None:
+    with pytest.raises(TypeError, match=r"^shared_bytes must be an int, got "):
+        emulator.Module(AXPB).launch("axpb", *axpb_arguments(), shared_bytes=value)
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ([[1]], "memory0 must be a NumPy array, got list"),
+        ([np.zeros(1), 5], "memory1 must be a NumPy array, got int"),
+        (5, "memory must be a sequence of NumPy arrays, got int"),
+        (None, "memory must be a sequence of NumPy arrays, got NoneType"),
+        (b"12345678", "memory must be a sequence of NumPy arrays, got bytes"),
+        (np.zeros((2, 2)), "memory must be a sequence of NumPy arrays, got ndarray"),
+    ],
+)
+def test_memory_must_be_arrays(memory: object, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        emulator.Module(AXPB).launch("axpb", *axpb_arguments(), memory=memory)
+
+
+OBJECTS = np.array([None] * 8, object)
+WITH_OBJECTS = np.zeros(8, [("number", np.float32), ("object", object)])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        OBJECTS,
+        OBJECTS[2:4],
+        WITH_OBJECTS,
+        WITH_OBJECTS["number"],  # the objects are between its elements
+        WITH_OBJECTS["number"][1:3],
+        np.array(["text"] * 8, np.dtypes.StringDType()),
+    ],
+    ids=["objects", "view", "structured", "field", "view of a field", "strings"],
+)
+@pytest.mark.parametrize("where", ["argument", "memory"])
+def test_memory_of_python_objects_is_refused(array: np.ndarray, where: str) -> None:
+    """A kernel could overwrite a pointer in it, and the process would die."""
+    x, out, *rest = axpb_arguments(8)
+    first, memory = (array, []) if where == "argument" else (x, [array])
+    name = "arg0" if where == "argument" else "memory0"
+    with pytest.raises(TypeError, match=rf"^{name} is memory of Python objects \(dtype "):
+        emulator.Module(AXPB).launch("axpb", first, out, *rest, block=8, memory=memory)
+
+
+def test_a_value_with_python_objects_is_refused() -> None:
+    _, out, *rest = axpb_arguments(8)
+    value = np.zeros((), [("object", object)])[()]
+    with pytest.raises(TypeError, match=r"argument 0 \('x'\) .* cannot be a void"):
+        emulator.Module(AXPB).launch("axpb", value, out, *rest, block=8)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"axpb"])
+def test_a_kernels_name_must_be_text(name: object) -> None:
+    with pytest.raises(TypeError, match="the kernel's name must be a str, got "):
+        emulator.Module(AXPB).launch(name, block=32)  # type: ignore[arg-type]
+
+
+def test_empty_arrays_are_no_memory() -> None:
+    """Nothing of them may be accessed; an address that is never used harms nobody."""
+    empty = np.zeros((0, 4), np.float32)[:, ::2]
+    module = emulator.Module(AXPB)
+    assert module.launch("axpb", empty, empty, 1.0, 1.0, 0, block=8).global_load_bytes == 0
+    with pytest.raises(emulator.LaunchFault, match=r"ld\.global\.f32"):
+        module.launch("axpb", empty, empty, 1.0, 1.0, 1, block=8)
+
+
+def test_a_view_that_skips_elements_is_written_where_the_kernel_writes() -> None:
+    """A pointer knows no strides: the kernel sees memory from the view's first element on."""
+    x, memory = np.arange(8, dtype=np.float32), np.zeros(16, np.float32)
+    emulator.Module(AXPB).launch("axpb", x, memory[::2], 2.0, 1.0, 8, block=8)
+    np.testing.assert_array_equal(memory[:8], x * 2 + 1)
+    assert not memory[8:].any()
+    with pytest.raises(emulator.LaunchFault, match=r"st\.global\.f32"):  # beyond its last element
+        emulator.Module(AXPB).launch("axpb", x, memory[:8:2], 2.0, 1.0, 8, block=8)
+
+
+def test_a_read_only_view_does_not_protect_what_is_writable_besides() -> None:
+    x, memory = np.ones(4, np.float32), np.zeros(4, np.float32)
+    view = memory[:]
+    view.flags.writeable = False
+    module = emulator.Module(AXPB)
+    with pytest.raises(emulator.LaunchFault, match=r"st\.global\.f32"):
+        module.launch("axpb", x, view, 1.0, 1.0, 4, block=4)
+    assert not memory.any()
+    module.launch("axpb", x, view, 1.0, 1.0, 4, block=4, memory=[memory])
+    assert (memory == 2).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: emulator.Module("?"),
+        lambda: emulator.Module(AXPB).launch("nothing"),
+        lambda: emulator.Module(AXPB).launch("axpb", 0, 0, 1.0, 1.0, 1, block=1),
+        lambda: emulator.Module(AXPB).launch("axpb"),
+    ],
+    ids=["PtxError", "LaunchError", "LaunchFault", "LaunchError of Python"],
+)
+@pytest.mark.parametrize("duplicate", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy])
+def test_errors_travel_between_processes(make, duplicate) -> None:
+    """An error that cannot be unpickled hangs a process pool."""
+    with pytest.raises(emulator.EmulatorError) as caught:
+        make()
+    caught.value.add_note("from a worker")
+    again = duplicate(caught.value)
+    assert type(again) is type(caught.value)
+    assert str(again) == str(caught.value)
+    assert vars(again) == vars(caught.value)
+    assert {"kind", "line", "__notes__"} <= vars(again).keys()
+
+
+def test_copies_of_a_tensor_map_describe_their_own_array() -> None:
+    source, target = np.ones((16, 32), np.float32), np.zeros((16, 32), np.float32)
+    maps = [emulator.TensorMap(x, (16, 32), fill="nan") for x in (source, target)]
+    copied = [copy.deepcopy(maps[0]), pickle.loads(pickle.dumps(maps[1]))]
+    assert bytes(copied[0]) != bytes(maps[0])
+    emulator.Module(TMA_COPY).launch("tma_copy", *copied, 0, 0, block=32)
+    np.testing.assert_array_equal(copied[1].array, source)
+    assert not target.any()
 
 
 # --- Faults
@@ -248,15 +377,25 @@ def test_step_limit() -> None:
 
 def test_interrupt_stops_a_launch() -> None:
     """Ctrl-C ends a kernel that never ends by itself, and the next launch works."""
+    module = emulator.Module(SPIN)
+    ended = threading.Event()
+
+    def interrupt_the_launch() -> None:
+        while emulator.progress() == (0, 0):  # not begun
+            if ended.is_set():
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
     # A process that a shell started in the background ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    thread = threading.Thread(target=interrupt_the_launch)
+    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            emulator.Module(SPIN).launch("spin", block=32)
-        timer.join()
+            module.launch("spin", block=32)
     finally:
+        ended.set()
+        thread.join()
         signal.signal(signal.SIGINT, before)
     test_launch_computes_and_counts()
 
@@ -280,6 +419,21 @@ def test_interrupt_stops_a_launch() -> None:
         (np.zeros((4, 5), np.float32), (1, 4), {}, ValueError, "globalStrides"),
         (np.zeros((4, 512), np.float32), (1, 512), {}, ValueError, "boxDim"),
         (np.zeros((4, 64), np.float32), (4, 64), {"swizzle": "128B"}, ValueError, "128"),
+        (np.zeros((0, 4), np.float32), (1, 4), {}, ValueError, r"elements, .* shape \(0, 4\)"),
+        (np.zeros((4, 4), object), (1, 4), {}, TypeError, "no tensor map type for .* object"),
+        (np.zeros((4, 4), np.float32), 4, {}, TypeError, "box must be a sequence of ints, got 4"),
+        (np.zeros((4, 4), np.float32), "44", {}, TypeError, "box must be a sequence of ints"),
+        (np.zeros((4, 4), np.float32), (1, 1.5), {}, TypeError, r"box must be .* got \(1, 1.5\)"),
+        (np.zeros((4, 4), np.float32), (1, True), {}, TypeError, "box must be a sequence of ints"),
+        (
+            np.zeros((4, 4), np.float32),
+            (1, 4),
+            {"element_strides": 1},
+            TypeError,
+            "element_strides must be a sequence of ints, got 1",
+        ),
+        (np.zeros((4, 4), np.float32), (1, 4), {"swizzle": []}, ValueError, "swizzle must be"),
+        (np.zeros((4, 4), np.float32), (1, 4), {"fill": {}}, ValueError, "fill must be"),
     ],
 )
 def test_refused_tensor_maps(
@@ -297,6 +451,8 @@ def test_refused_tensor_maps(
         ({"seed": True}, TypeError, "seed must be an int, got True"),
         ({"step_limit": 1.0}, TypeError, "step_limit must be an int, got 1.0"),
         ({"speed": 1}, TypeError, "speed"),
+        ({"trace": "no"}, TypeError, "trace must be True or False, got 'no'"),
+        ({"poison_outputs": 1}, TypeError, "poison_outputs must be True or False, got 1"),
     ],
 )
 def test_refused_settings(changes: dict[str, object], error: type, message: str) -> None:
