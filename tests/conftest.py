@@ -14,7 +14,6 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
 
-import dataclasses  # noqa: E402
 import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
@@ -24,7 +23,7 @@ import pytest  # noqa: E402
 from grouped_table import described_grouped_kernels  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from jax.extend import backend as jax_backend  # noqa: E402
-from kernel_table import described_kernels  # noqa: E402
+from kernel_table import described_kernels, widened  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
 from jax_bwgemm.grouped import lowering as grouped_lowering  # noqa: E402
@@ -134,17 +133,8 @@ def dense_grouped() -> Iterator[None]:
 def wide_kernels(
     kernel_table: tuple[KernelInfo, ...], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Pretends that the bf16 kernels exist for f32 and f64 too.
-
-    The rules then apply to types in which finite differences mean something. On the CPU the
-    lowering is XLA's dot anyway, so no kernel is ever asked for.
-    """
-    wide = tuple(
-        dataclasses.replace(k, name=f"{dtype}_{k.name}", in_dtype=dtype, out_dtype=dtype)
-        for k in kernel_table
-        if k.in_dtype == k.out_dtype == "bfloat16"
-        for dtype in ("float32", "float64")
-    )
+    """Pretends that the bf16 kernels exist for f32 and f64 too."""
+    wide = widened(kernel_table)
     monkeypatch.setattr(runtime, "kernels", lambda: (*kernel_table, *wide))
     jax.clear_caches()
     yield

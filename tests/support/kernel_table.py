@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from jax_bwgemm.runtime import KernelInfo
@@ -39,4 +41,18 @@ def described_kernels() -> tuple[KernelInfo, ...]:
         for out_name in (in_name, "f32")
         for majors in ("kn", "kk", "mn", "mk")
         if f"no_{out_name}" not in left_out and f"no_{majors}" not in left_out
+    )
+
+
+def widened(table: Sequence[KernelInfo]) -> tuple[KernelInfo, ...]:
+    """The bf16 kernels of a table as if they existed for f32 and f64.
+
+    The rules then apply to types in which finite differences mean something. On the CPU the
+    lowering is XLA's dot anyway, so no kernel is ever asked for.
+    """
+    return tuple(
+        dataclasses.replace(k, name=f"{dtype}_{k.name}", in_dtype=dtype, out_dtype=dtype)
+        for k in table
+        if k.in_dtype == k.out_dtype == "bfloat16"
+        for dtype in ("float32", "float64")
     )

@@ -1,0 +1,35 @@
+"""Differences that are expected: tests of JAX's own text, each with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A test that fails with our functions and cannot do otherwise.
+
+    Attributes:
+        file: File of JAX's tests, without .py.
+        test: Regular expression that the whole ``Class::name`` matches.
+        message: Regular expression found in type and first line of its error.
+        reason: Why it cannot pass.
+    """
+
+    file: str
+    test: str
+    message: str
+    reason: str
+
+
+KNOWN: tuple[Known, ...] = ()
+
+
+def reason(file: str, test: str, message: str, known: tuple[Known, ...] = KNOWN) -> str | None:
+    """Why a difference is expected; None when it is not."""
+    for entry in known:
+        here = entry.file == file and re.fullmatch(entry.test, test)
+        if here and re.search(entry.message, message):
+            return entry.reason
+    return None
