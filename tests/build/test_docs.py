@@ -16,7 +16,7 @@ MOST_README_WORDS = 1500
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # A path of this repository in running text or code: a known folder, then a file with an extension.
 FILE = re.compile(
-    r"(?<![\w./-])((?:benchmarks|cc|docs|examples|jax_bwgemm|tests|tools)/[\w./-]*\.(?!\.)\w+)"
+    r"(?<![\w./-])((?:benchmarks|cc|cmake|docs|examples|jax_bwgemm|tests|tools)/[\w./-]*\.(?!\.)\w+)"
 )
 SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".toml"}
 PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
