@@ -30,11 +30,22 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "kernel in the emulator. Exits with 1 if anything disagrees.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--sections", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
+    parser.add_argument(
+        "--sections",
+        nargs="+",
+        choices=tuple(SECTIONS),
+        default=list(SECTIONS),
+        help="what to run",
+    )
     parser.add_argument("--steps", type=int, default=150, help="training steps")
-    parser.add_argument("--implementation", choices=IMPLEMENTATIONS, default="auto")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--implementation",
+        choices=IMPLEMENTATIONS,
+        default="auto",
+        help="what runs the products; auto takes kernels where they can run, else xla",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of all operands")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers")
 
 
 def run(args: argparse.Namespace) -> int:

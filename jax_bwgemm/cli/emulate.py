@@ -25,12 +25,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "with the exact product of the same integers and prints what the kernel did. Exit code: "
         "0 equal, 1 different or reported by the emulator, 2 could not run.",
     )
-    for name, default in (("m", 256), ("n", 256), ("k", 256), ("batch", 1)):
-        parser.add_argument(f"--{name}", type=_positive, default=default)
+    for name, default, meaning in (
+        ("m", 256, "rows of lhs and of the result"),
+        ("n", 256, "columns of rhs and of the result"),
+        ("k", 256, "contracted dimension"),
+        ("batch", 1, "number of products"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=_positive, default=default, help=f"{meaning} (default: {default})"
+        )
     parser.add_argument("--kernel", help="full name (default: the first that fits the options)")
-    parser.add_argument("--arch", choices=("sm100", "sm90"), default="sm100")
-    parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="operands")
-    parser.add_argument("--out-dtype", choices=("bf16", "f16", "f32"), help="default: operands'")
+    parser.add_argument("--arch", choices=("sm100", "sm90"), default="sm100", help="default: sm100")
+    parser.add_argument(
+        "--dtype",
+        choices=("bf16", "f16"),
+        default="bf16",
+        help="type of the operands (default: bf16)",
+    )
+    parser.add_argument(
+        "--out-dtype",
+        choices=("bf16", "f16", "f32"),
+        help="type of the result (default: the operands' type)",
+    )
     parser.add_argument(
         "--majors",
         choices=("kn", "kk", "mn", "mk"),
