@@ -100,7 +100,7 @@ def batches(
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=512, help="rows in a batch, all devices together")
+    parser.add_argument("--batch", type=int, default=512, help="rows, all devices together")
     args = parser.parse_args(argv)
     devices = jax.devices()
     if args.batch % len(devices):
