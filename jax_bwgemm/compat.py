@@ -14,7 +14,7 @@ from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
 def lower_with_devices(primitive: Primitive) -> None:
@@ -68,6 +68,19 @@ def explicit_sharding(aval: core.ShapedArray) -> NamedSharding | None:
     mesh = sharding.mesh
     explicit = not mesh.empty and any(kind == AxisType.Explicit for kind in mesh.axis_types)
     return sharding if explicit else None
+
+
+def cotangent_sharding(operand: core.ShapedArray) -> NamedSharding | None:
+    """The sharding that an operand's cotangent must have in its type; None where types have none.
+
+    An operand that was made outside of the mesh in context is replicated over it.
+    """
+    if not operand.sharding.mesh.empty:
+        return explicit_sharding(operand)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or AxisType.Explicit not in mesh.axis_types:
+        return None
+    return NamedSharding(mesh, PartitionSpec(*[None] * operand.ndim))
 
 
 def keep_typed_sharding(rule: mlir.LoweringRule) -> mlir.LoweringRule:

@@ -291,11 +291,19 @@ def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -
     Merging dimensions is free in memory but not in sharding types: only the outermost of merged
     dimensions could be sharded, and whether it may be depends on the JAX version.
     """
+    if isinstance(out_sharding, NamedSharding | PartitionSpec):
+        spec = getattr(out_sharding, "spec", out_sharding)
+        if spec.unreduced or spec.reduced:
+            return f"the sums that out_sharding={out_sharding} leaves open are XLA's"
     for name, operand, operand_plan in (("lhs", lhs, plan.lhs), ("rhs", rhs, plan.rhs)):
-        if not operand_plan.merges or isinstance(operand, jax.ShapeDtypeStruct):
+        if isinstance(operand, jax.ShapeDtypeStruct):
             continue
         sharding = compat.explicit_sharding(jax.typeof(operand))
-        if sharding is not None and any(axis is not None for axis in tuple(sharding.spec)):
+        if sharding is None:
+            continue
+        if sharding.spec.unreduced or sharding.spec.reduced:
+            return f"{name} is sharded as {sharding.spec}, with sums over mesh axes"
+        if operand_plan.merges and any(axis is not None for axis in tuple(sharding.spec)):
             return f"dimensions of {name}, explicitly sharded as {sharding.spec}, would be merged"
     if out_sharding is not None and (plan.perm is not None or plan.splits):
         return f"dimensions of a result with out_sharding={out_sharding} would be merged"
@@ -326,6 +334,7 @@ def _run(
     *,
     promotes: bool,
 ) -> jax.Array:
+    expected = _type_on_mesh(lhs, rhs, options, xla)
     problem = make_problem(lhs, rhs, labels, options, promotes=promotes)
     spec, plan = problem.spec, problem.plan
     viable = viable_implementations(
@@ -334,11 +343,45 @@ def _run(
     if viable[0] == "xla":
         return xla()
     out = gemm(
-        _arrange(lhs, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
-        _arrange(rhs, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
+        _arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
+        _arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
         dataclasses.replace(spec, implementations=viable),
     )
-    return _arrange(out, plan.unfolded, plan.perm, plan.shape)
+    out = _arrange(out, plan.unfolded, plan.perm, plan.shape)
+    # Dimensions of size 1 are dropped on the way, and their sharding with them.
+    if expected is not None and jax.typeof(out).sharding != expected.sharding:
+        out = jax.sharding.reshard(out, expected.sharding)
+    return out
+
+
+def _unsharded_ones(x: jax.Array) -> jax.Array:
+    """An operand whose dimensions of size 1, which have no place in the GEMM, are not sharded.
+
+    Under explicit mesh axes they may be, over axes of size 1. Nothing moves.
+    """
+    sharding = compat.explicit_sharding(jax.typeof(x))
+    if sharding is None:
+        return x
+    entries = tuple(sharding.spec)
+    plain = tuple(None if size == 1 else e for e, size in zip(entries, x.shape, strict=True))
+    if plain == entries:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*plain)))
+
+
+def _type_on_mesh(
+    lhs: jax.Array, rhs: jax.Array, options: Options, xla: Callable[[], jax.Array]
+) -> Any | None:
+    """The type that JAX gives the result under explicit mesh axes; None where types have none.
+
+    Raises:
+        TypeError, ValueError: What JAX says of operands or an ``out_sharding`` that do not fit.
+    """
+    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (lhs, rhs))
+    if options.out_sharding is None and all(sharding is None for sharding in explicit):
+        return None
+    (aval,) = jax.make_jaxpr(xla)().out_avals
+    return aval if compat.explicit_sharding(aval) is not None else None
 
 
 def _arrange(

@@ -13,6 +13,7 @@ import jax
 from jax import core
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
+from jax.sharding import NamedSharding
 
 from jax_bwgemm import compat
 from jax_bwgemm.dense.batching import batch_gemm
@@ -78,7 +79,7 @@ bw_gemm_p.def_abstract_eval(_gemm_abstract_eval)
 
 def _shard_like(transposed: GemmSpec, operand: core.ShapedArray) -> GemmSpec:
     """Under explicit mesh axes a cotangent must have its operand's sharding (and has its order)."""
-    return dataclasses.replace(transposed, out_sharding=compat.explicit_sharding(operand))
+    return dataclasses.replace(transposed, out_sharding=compat.cotangent_sharding(operand))
 
 
 def _gemm_transpose_lhs(
@@ -110,19 +111,36 @@ def _gemm_batch(
     *,
     spec: GemmSpec,
 ) -> tuple[jax.Array, int]:
-    if "xla" in spec.implementations and any(map(_inner_sharded, operands, axes)):
-        # Merging the mapped dimension with a sharded one has no sharding in types.
+    # Merging the mapped dimension with a sharded one has no sharding in types.
+    sharded = any(map(_inner_sharded, operands, axes))
+    if spec.out_sharding is not None:
+        # D of sharded operands has the sharding that was asked for, not the one that follows.
+        sharded |= any(map(_inner_sharded, operands, (-1 if a is None else a for a in axes)))
+        sharded |= _any_sharded(spec.out_sharding)
+    if "xla" in spec.implementations and sharded:
         mapped = jax.vmap(lambda a, b: gemm_reference(a, b, spec), in_axes=axes)
         return mapped(*operands), 0
+    if not sharded:  # D's type then follows from the mapped dimension's
+        spec = dataclasses.replace(spec, out_sharding=None)
     return batch_gemm(gemm, *operands, *axes, spec)
 
 
 def _inner_sharded(x: jax.Array, mapped_axis: int | None) -> bool:
-    """Whether a mapped operand is explicitly sharded along another dimension than the mapped."""
+    """Whether a mapped operand is explicitly sharded along another dimension than the mapped.
+
+    Args:
+        x: The operand.
+        mapped_axis: The mapped dimension; None where there is none and the answer is no; -1 where
+            any dimension counts.
+    """
     sharding = compat.explicit_sharding(jax.typeof(x))
     if mapped_axis is None or sharding is None:
         return False
-    return any(e is not None for i, e in enumerate(tuple(sharding.spec)) if i != mapped_axis)
+    return _any_sharded(sharding, besides=mapped_axis)
+
+
+def _any_sharded(sharding: NamedSharding, besides: int = -1) -> bool:
+    return any(e is not None for i, e in enumerate(tuple(sharding.spec)) if i != besides)
 
 
 batching.primitive_batchers[bw_gemm_p] = _gemm_batch

@@ -80,9 +80,24 @@ def run(
 
 
 def _canonical_sharding(out_sharding: Any, plan: RaggedPlan) -> NamedSharding | None:
-    """The sharding of the canonical result: replicated where dimensions would be merged."""
+    """The sharding of the canonical result: replicated where dimensions would be merged.
+
+    Raises:
+        TypeError: ``out_sharding`` is no sharding.
+        NotImplementedError: It leaves sums open, which `jax.lax.ragged_dot` does not do either.
+    """
     if out_sharding is None:
         return None
+    if not isinstance(out_sharding, NamedSharding | PartitionSpec):
+        raise TypeError(
+            "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
+            f"{type(out_sharding).__name__}"
+        )
+    wanted = getattr(out_sharding, "spec", out_sharding)
+    if wanted.unreduced or wanted.reduced:
+        raise NotImplementedError(
+            f"a ragged dot product with sums left open by out_sharding={out_sharding}"
+        )
     if isinstance(out_sharding, PartitionSpec):
         mesh, spec = jax.sharding.get_abstract_mesh(), out_sharding
     else:

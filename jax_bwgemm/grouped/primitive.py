@@ -122,7 +122,7 @@ def _transpose(
         dims = grouped_dims(spec, *(x.shape for x in shapes))
         transposed = transpose_spec(spec, side, operand.shape[0], dims, operand.dtype.name)
         # Under explicit mesh axes a cotangent must have its operand's sharding.
-        sharding = compat.explicit_sharding(operand)
+        sharding = compat.cotangent_sharding(operand)
         transposed = dataclasses.replace(transposed, out_sharding=sharding)
         if side == "lhs":
             left, right = (cotangent, rhs) if spec.kind == "rows" else (rhs, cotangent)
