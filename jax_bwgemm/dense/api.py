@@ -145,7 +145,8 @@ def dot_general(
     Args:
         lhs: Array.
         rhs: Array.
-        dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+        dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, each an
+            int or a sequence of ints; or None: the last dimension of lhs with the first of rhs.
         precision: As in `jax.lax.dot_general`. The kernels satisfy every `jax.lax.Precision`.
         preferred_element_type: Type of the result; None means the operands' promoted type.
         out_sharding: As in `jax.lax.dot_general`.
@@ -164,7 +165,7 @@ def dot_general(
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     lhs, rhs = as_array("dot_general", "lhs", lhs), as_array("dot_general", "rhs", rhs)
-    numbers = as_dimension_numbers(dimension_numbers)
+    numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
     if _symbolic("dot_general", lhs, rhs, options):
         return _xla_dot_general(lhs, rhs, numbers, options)
@@ -214,13 +215,13 @@ def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Opti
 # Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
 
 
-@functools.partial(jax.jit, static_argnums=(2,), inline=True)
+@functools.partial(jax.jit, static_argnums=(2,), inline=compat.INLINE)
 def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     labels = matmul_labels(a.shape, b.shape)
     return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options), promotes=True)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=compat.INLINE)
 def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
     labels = dot_labels(lhs.ndim, rhs.ndim, *numbers)
     xla = functools.partial(_xla_dot_general, lhs, rhs, numbers, options)

@@ -92,7 +92,7 @@ def explain(
         check_matmul(a.shape, b.shape)
         labels = matmul_labels(a.shape, b.shape)
     else:
-        numbers = as_dimension_numbers(dimension_numbers)
+        numbers = as_dimension_numbers(dimension_numbers, a.shape, b.shape)
         check_dot_general(a.shape, b.shape, numbers)
         labels = dot_labels(len(a.shape), len(b.shape), *numbers)
     problem = api.make_problem(a, b, labels, options, promotes=dimension_numbers is None)

@@ -144,3 +144,20 @@ def _any_sharded(sharding: NamedSharding, besides: int = -1) -> bool:
 
 
 batching.primitive_batchers[bw_gemm_p] = _gemm_batch
+
+
+def _dot_numbers(
+    lhs: core.ShapedArray, rhs: core.ShapedArray, *, spec: GemmSpec
+) -> compat.DimensionNumbers:
+    """Dimension numbers of the same product by ``lax.dot_general``."""
+    lhs_k = 2 if spec.lhs_major == "k" else 1
+    rhs_k = 1 if spec.rhs_major == "n" else 2
+    if spec.reduce_batch:
+        return ((0, lhs_k), (0, rhs_k)), ((), ())
+    batched = lhs.shape[0] == rhs.shape[0] != 1
+    return ((lhs_k,), (rhs_k,)), (((0,), (0,)) if batched else ((), ()))
+
+
+compat.checkpoint_as_dot(bw_gemm_p, _dot_numbers)
+compat.check_nans(bw_gemm_p)
+compat.taylor_bilinear(bw_gemm_p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,24 +30,49 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
-def as_dimension_numbers(dimension_numbers: Any) -> DimensionNumbers:
+def as_dimension_numbers(
+    dimension_numbers: Any, lhs_shape: Sequence[int], rhs_shape: Sequence[int]
+) -> DimensionNumbers:
     """Normalises ``((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`` to tuples of ints.
+
+    As in `jax.lax.dot_general`, each is an integer or a sequence of integers. None contracts the
+    last dimension of lhs with the first of rhs, for operands of rank 1 or 2.
 
     Raises:
         TypeError: Any other structure.
+        ValueError: None, and the shapes are not of such a product.
     """
+    if dimension_numbers is None:
+        return _simple_dimension_numbers(tuple(lhs_shape), tuple(rhs_shape))
     try:
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
-        groups = [
-            tuple(int(d) for d in dims)
-            for dims in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)
-        ]
+        groups = [_indices(dims) for dims in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)]
     except (TypeError, ValueError):
         raise TypeError(
             "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), "
-            f"(lhs_batch, rhs_batch)) with sequences of ints, got {dimension_numbers!r}"
+            f"(lhs_batch, rhs_batch)) with ints or sequences of ints, got {dimension_numbers!r}"
         ) from None
     return ((groups[0], groups[1]), (groups[2], groups[3]))
+
+
+def _simple_dimension_numbers(
+    lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...]
+) -> DimensionNumbers:
+    ranks = len(lhs_shape), len(rhs_shape)
+    if not set(ranks) <= {1, 2} or lhs_shape[-1] != rhs_shape[0]:
+        raise ValueError(
+            "dot_general dimension_numbers=None is for products of matrices and vectors without "
+            f"batch dimensions, got shapes {lhs_shape} and {rhs_shape}"
+        )
+    return (((ranks[0] - 1,), (0,)), ((), ()))
+
+
+def _indices(dims: Any) -> tuple[int, ...]:
+    """One integer or several, as what Python accepts as an index: no floats, no strings."""
+    try:
+        return (operator.index(dims),)
+    except TypeError:
+        return tuple(operator.index(d) for d in dims)
 
 
 def check_dot_general(

@@ -43,8 +43,8 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
     group_offset: ArrayLike | None = None,
-    *,
     out_sharding: Any = None,
+    *,
     implementation: str | Sequence[str] | None = None,
     config: GroupedConfig | str | None = None,
     representative_group_sizes: Sequence[int] | None = None,
@@ -113,9 +113,9 @@ def ragged_dot_general(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
     group_offset: ArrayLike | None = None,
+    out_sharding: Any = None,
     *,
     num_groups: int | None = None,
-    out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: GroupedConfig | str | None = None,
     representative_group_sizes: Sequence[int] | None = None,
@@ -228,9 +228,9 @@ def _ragged(
             implementation=implementation,
         )
     groups = sizes.shape[-1]
-    if group_offset is None:
-        group_offset = np.int32(0)
-    check_offset(function, group_offset, groups)
+    if group_offset is not None:
+        check_offset(function, group_offset, groups)
+        group_offset = jnp.asarray(group_offset)
     if preferred_element_type is not None:
         preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
     representative = as_representative(
@@ -250,7 +250,7 @@ def _ragged(
         representative,
         explicit_target(),
     )
-    return run(lhs, rhs, sizes, jnp.asarray(group_offset), call)
+    return run(lhs, rhs, sizes, group_offset, call)
 
 
 def _symbolic(

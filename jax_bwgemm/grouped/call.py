@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
@@ -41,9 +42,9 @@ class RaggedCall:
 # Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
 
 
-@functools.partial(jax.jit, static_argnums=(4,), inline=True)
+@functools.partial(jax.jit, static_argnums=(4,), inline=compat.INLINE)
 def run(
-    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array, call: RaggedCall
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array | None, call: RaggedCall
 ) -> jax.Array:
     """Canonicalises a validated call and computes it.
 
@@ -51,7 +52,7 @@ def run(
         lhs: Left operand.
         rhs: Right operand.
         sizes: Group sizes, any integer type, [G] or with the dimensions they may have besides.
-        offset: The group of the first matrix, an integer scalar.
+        offset: The group of the first matrix, an integer scalar; None is 0.
         call: Everything else.
     """
     plan = plan_ragged(
@@ -72,7 +73,7 @@ def run(
     sizes = as_int32(sizes)
     if plan.inner != 1:  # every ragged row stands for that many rows
         sizes = jnp.clip(sizes, 0, plan.ragged) * plan.inner
-    offset = as_int32(offset)[None]
+    offset = jnp.zeros((1,), jnp.int32) if offset is None else as_int32(offset)[None]
     canonical = _rows if call.mode is Mode.ROWS else _contract
     out = canonical(_apply(plan.lhs, lhs), _apply(plan.rhs, rhs), sizes, offset, plan, spec)
     out = _apply(plan.out, out)

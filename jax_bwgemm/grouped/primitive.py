@@ -139,9 +139,23 @@ def _batch(
     return batch_grouped(grouped, operands, axes, spec)
 
 
+def _dot_numbers(
+    lhs: core.ShapedArray, rhs: core.ShapedArray, *_: core.ShapedArray, spec: GroupedSpec
+) -> compat.DimensionNumbers:
+    """Dimension numbers of one group's product; the batch is one if both operands have it."""
+    contract = ((2,), (2 if spec.rhs_major == "n" else 3,)) if spec.kind == "rows" else ((1,), (1,))
+    if spec.reduce_batch:
+        return ((0, *contract[0]), (0, *contract[1])), ((), ())
+    batched = lhs.shape[0] == rhs.shape[0] != 1
+    return contract, (((0,), (0,)) if batched else ((), ()))
+
+
 for _primitive in _PRIMITIVES.values():
     _primitive.def_impl(jax.jit(_primitive.bind, static_argnames=("spec",)))
     _primitive.def_abstract_eval(_abstract_eval)
     ad.defjvp(_primitive, _jvp_lhs, _jvp_rhs, None, None)
     ad.primitive_transposes[_primitive] = _transpose
     batching.primitive_batchers[_primitive] = _batch
+    compat.checkpoint_as_dot(_primitive, _dot_numbers)
+    compat.check_nans(_primitive)
+    compat.taylor_bilinear(_primitive)

@@ -79,13 +79,31 @@ CASES = [
         dot((2, 3), (3, 4), ((1,), (0,))),
         TypeError,
         "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), (lhs_batch, "
-        "rhs_batch)) with sequences of ints, got ((1,), (0,))",
+        "rhs_batch)) with ints or sequences of ints, got ((1,), (0,))",
     ),
     (
-        dot((2, 3), (3, 4), None),
+        dot((2, 3), (3, 4), (((1.7,), (0,)), ((), ()))),
         TypeError,
         "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), (lhs_batch, "
-        "rhs_batch)) with sequences of ints, got None",
+        "rhs_batch)) with ints or sequences of ints, got (((1.7,), (0,)), ((), ()))",
+    ),
+    (
+        dot((2, 3), (3, 4), (("1", "0"), ((), ()))),
+        TypeError,
+        "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), (lhs_batch, "
+        "rhs_batch)) with ints or sequences of ints, got (('1', '0'), ((), ()))",
+    ),
+    (
+        dot((2, 3, 4), (4, 5), None),
+        ValueError,
+        "dot_general dimension_numbers=None is for products of matrices and vectors without "
+        "batch dimensions, got shapes (2, 3, 4) and (4, 5)",
+    ),
+    (
+        dot((2, 3), (4, 5), None),
+        ValueError,
+        "dot_general dimension_numbers=None is for products of matrices and vectors without "
+        "batch dimensions, got shapes (2, 3) and (4, 5)",
     ),
     (
         dot((2, 3), (3, 4), (((2,), (0,)), ((), ()))),

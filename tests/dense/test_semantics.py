@@ -120,6 +120,15 @@ def test_every_precision_is_accepted_by_the_kernels(precision: Any) -> None:
     assert_exact(bw.matmul(x, x, precision=precision), jnp.matmul(x, x, precision=precision))
 
 
+@pytest.mark.parametrize(
+    "numbers", [((1, 0), ((), ())), ((np.int32(1), 0), ((), ())), (([1], (0,)), ([], ())), None]
+)
+def test_dimension_numbers_as_lax_takes_them(numbers: Any) -> None:
+    rng = np.random.default_rng(0)
+    a, b = small_integers(rng, (3, 4), "bfloat16"), small_integers(rng, (4, 5), "bfloat16")
+    assert_exact(bw.dot_general(a, b, numbers), jax.lax.dot_general(a, b, numbers))
+
+
 def test_weak_types_follow_jnp() -> None:
     x = jnp.ones((2, 2), jnp.bfloat16)
     weak = jax.numpy.full((2, 2), 2.0)  # f32

@@ -1,0 +1,173 @@
+"""Features of JAX that know lax.dot_general by name treat our products in the same way."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import checkify, jet
+from numerics import CHECK_GRADS, small_integers
+
+import jax_bwgemm as bw
+
+POLICIES = jax.checkpoint_policies
+EXPERTS = np.array([2, 1, 3], np.int32)
+
+
+def primitives(jaxpr: Any) -> Iterator[str]:
+    """Names of all equations' primitives, nested ones included; those of kernels as JAX's."""
+    for eqn in jaxpr.eqns:
+        yield {"bw_gemm": "dot_general"}.get(eqn.primitive.name, eqn.primitive.name)
+        for value in eqn.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner)
+
+
+def operands(shape: tuple[int, ...], *more: tuple[int, ...]) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(small_integers(rng, s, "bfloat16")) for s in (shape, *more)]
+
+
+def ragged(x: jax.Array, w: jax.Array) -> jax.Array:
+    return bw.ragged_dot(x, w, EXPERTS)
+
+
+def test_a_traced_call_leaves_no_call_in_the_jaxpr() -> None:
+    x, w, experts = operands((6, 5), (5, 4), (3, 5, 4))
+    for f, b in ((bw.matmul, w), (ragged, experts)):
+        names = set(primitives(jax.make_jaxpr(f)(x, b).jaxpr))
+        assert not names & {"jit", "pjit"}, names
+
+
+# -- jax.checkpoint
+
+
+def products_of_a_gradient(matmul: Callable, policy: Any, x: jax.Array, w: jax.Array) -> list[str]:
+    layer = jax.checkpoint(lambda x, w: jnp.sin(matmul(x, w)), policy=policy)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda x, w: layer(x, w).astype(jnp.float32).sum(), (0, 1)))
+    wanted = ("dot_general", "bw_grouped_rows", "bw_grouped_contract", "device_put")
+    return sorted(name for name in primitives(jaxpr(x, w).jaxpr) if name in wanted)
+
+
+OFFLOAD = POLICIES.offload_dot_with_no_batch_dims("device", "pinned_host")
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batched"])
+@pytest.mark.parametrize(
+    ("name", "policy", "saves"),
+    [
+        ("nothing", POLICIES.nothing_saveable, ()),
+        ("everything", POLICIES.everything_saveable, ("one", "batched")),
+        ("dots", POLICIES.dots_saveable, ("one", "batched")),
+        ("no_batch_dims", POLICIES.dots_with_no_batch_dims_saveable, ("one",)),
+        ("offload", OFFLOAD, ("one",)),
+    ],
+)
+def test_policies_by_name_save_our_products(
+    batch: tuple[int, ...], name: str, policy: Any, saves: tuple[str, ...]
+) -> None:
+    x, w = operands((*batch, 4, 5), (*batch, 5, 6))
+    got = products_of_a_gradient(bw.matmul, policy, x, w)
+    assert got == products_of_a_gradient(jnp.matmul, policy, x, w)
+    saved = ("batched" if batch else "one") in saves
+    assert got.count("dot_general") == (3 if saved else 4)
+    assert ("device_put" in got) == (name == "offload" and saved)
+
+
+@pytest.mark.parametrize("policy", [POLICIES.dots_saveable, OFFLOAD], ids=["saved", "offloaded"])
+def test_gradients_of_saved_products_are_right(policy: Any) -> None:
+    x, w = operands((4, 5), (5, 6))
+
+    def gradients(matmul: Callable, policy: Any) -> Any:
+        layer = jax.checkpoint(lambda x, w: jnp.sin(matmul(x, w)), policy=policy)
+        return jax.jit(jax.grad(lambda x, w: layer(x, w).astype(jnp.float32).sum(), (0, 1)))(x, w)
+
+    for got, want in zip(
+        gradients(bw.matmul, policy), gradients(bw.matmul, POLICIES.nothing_saveable), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_policies_by_name_save_grouped_products() -> None:
+    x, w = operands((6, 5), (3, 5, 4))
+    saved = products_of_a_gradient(ragged, POLICIES.dots_with_no_batch_dims_saveable, x, w)
+    assert saved == ["bw_grouped_contract", "bw_grouped_rows", "bw_grouped_rows"]
+    recomputed = products_of_a_gradient(ragged, POLICIES.nothing_saveable, x, w)
+    assert recomputed == ["bw_grouped_contract", *["bw_grouped_rows"] * 3]
+
+
+def test_a_policy_may_name_the_primitive() -> None:
+    x, w = operands((4, 5), (5, 6))
+
+    def policy(primitive: Any, *_: Any, **__: Any) -> bool:
+        return primitive.name == "bw_gemm"
+
+    assert products_of_a_gradient(bw.matmul, policy, x, w).count("dot_general") == 3
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="the rules of jax_remat3 are of 0.12")
+@pytest.mark.parametrize("policy", [POLICIES.dots_saveable, POLICIES.nothing_saveable])
+def test_policies_by_name_under_the_new_remat(policy: Any) -> None:
+    x, w = operands((4, 5), (5, 6))
+    before = jax.config.jax_remat3
+    jax.config.update("jax_remat3", True)
+    try:
+        got = products_of_a_gradient(bw.matmul, policy, x, w)
+        assert got == products_of_a_gradient(jnp.matmul, policy, x, w)
+    finally:
+        jax.config.update("jax_remat3", before)
+
+
+# -- checkify, jet, transfer guards
+
+
+@pytest.mark.parametrize("function", ["matmul", "ragged_dot"])
+def test_float_checks_see_a_nan(function: str) -> None:
+    x, w, experts = operands((6, 5), (5, 4), (3, 5, 4))
+    f = (lambda x: bw.matmul(x, w)) if function == "matmul" else (lambda x: ragged(x, experts))
+    checked = checkify.checkify(f, errors=checkify.float_checks)
+    assert checked(x)[0].get() is None
+    primitive = {"matmul": "bw_gemm", "ragged_dot": "bw_grouped_rows"}[function]
+    message = checked(x.at[0, 0].set(jnp.nan))[0].get()
+    assert message.startswith(f"nan generated by primitive: {primitive}.")
+
+
+def test_jet() -> None:
+    x, w, dx, dw = operands((6, 5), (5, 4), (6, 5), (5, 4))
+    got = jet.jet(bw.matmul, (x, w), ([dx, dx], [dw, dw]))
+    want = jet.jet(jnp.matmul, (x, w), ([dx, dx], [dw, dw]))
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g.astype(jnp.float32), w.astype(jnp.float32), **CHECK_GRADS)
+
+
+def test_jet_of_a_grouped_product() -> None:
+    x, w, dx = operands((6, 5), (3, 5, 4), (6, 5))
+    primal, (first, second) = jet.jet(lambda x: ragged(x, w), (x,), ([dx, 0 * dx],))
+    np.testing.assert_array_equal(primal, ragged(x, w))
+    np.testing.assert_array_equal(first, ragged(dx, w))
+    assert not np.any(second)
+
+
+def test_transfer_guard_of_eager_calls() -> None:
+    x, w, experts = operands((6, 5), (5, 4), (3, 5, 4))
+    sizes = jax.device_put(EXPERTS)
+    numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+    with jax.transfer_guard("disallow"):
+        bw.matmul(x, w)
+        bw.ragged_dot(x, experts, sizes)
+        bw.ragged_dot_general(x, x, sizes, numbers)
+
+
+@pytest.mark.parametrize("name", ["dot_general", "ragged_dot", "ragged_dot_general"])
+def test_parameters_come_in_the_order_of_lax(name: str) -> None:
+    ours = inspect.signature(getattr(bw, name)).parameters.values()
+    theirs = inspect.signature(getattr(lax, name)).parameters.values()
+    shared = [(p.name, p.kind, p.default) for p in ours][: len(theirs)]
+    assert shared == [(p.name, p.kind, p.default) for p in theirs]
