@@ -12,6 +12,11 @@ from jax._src import ad_checkpoint as _ad_checkpoint
 from jax._src import checkify as _checkify
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
+
+# `jax_backend.backends` and `Primitive` are public in jax.extend. Importing that package imports
+# Pallas too, which takes half as long as importing this one.
+from jax._src import xla_bridge as jax_backend  # noqa: F401
+from jax._src.core import Primitive
 from jax._src.core import auto_insert_reshard as _auto_insert_reshard
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import remat as _remat
@@ -19,7 +24,6 @@ from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax.experimental import jet as _jet
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 

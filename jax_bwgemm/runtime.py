@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import jax
-from jax.extend import backend as jax_backend
 
+from jax_bwgemm.compat import jax_backend
 from jax_bwgemm.config import Target
 
 # FFI targets are versioned: exported programs outlive library versions.

@@ -80,21 +80,23 @@ def run(args: argparse.Namespace) -> int:
             out = _with_progress(lambda: run_gemm(kernel, a, b))
     except ValueError as error:
         return _refuse(str(error))
+    except MemoryError as error:
+        return _refuse(f"not enough memory: {error}")
     except jax.errors.JaxRuntimeError as error:
         print(f"reported         {error}", file=sys.stderr)
         return 1
     stats, trace = emulator.last_launch(), emulator.last_trace()
     assert stats is not None  # a launch has just succeeded
     print(stats.table())
-    if args.trace and trace is not None:
-        trace.save(args.trace)
-        print(f"trace            {args.trace}: open it in https://ui.perfetto.dev")
-    if args.picture and trace is not None:
-        try:
+    try:
+        if args.trace and trace is not None:
+            trace.save(args.trace)
+            print(f"trace            {args.trace}: open it in https://ui.perfetto.dev")
+        if args.picture and trace is not None:
             emulator.save_picture(trace, args.picture, title=kernel.name)
-        except RuntimeError as error:
-            return _refuse(str(error))
-        print(f"picture          {args.picture}")
+            print(f"picture          {args.picture}")
+    except (OSError, RuntimeError, ValueError) as error:  # the folder, matplotlib, the format
+        return _refuse(str(error))
     different = np.count_nonzero(out != expected)
     verdict = "bitwise equal" if not different else f"{different} of {out.size} elements DIFFER"
     print(f"check            {verdict} to the exact product")
@@ -102,10 +104,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
 
 
 def _refuse(message: str) -> int:

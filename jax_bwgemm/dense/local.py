@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 from jax import core
-from jax.extend.core import Primitive
 
+from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.spec import GemmSpec, gemm_dims, out_shape
 
 bw_gemm_local_p = Primitive("bw_gemm_local")

@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 from jax import core
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from jax.sharding import NamedSharding
 
 from jax_bwgemm import compat
+from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.batching import batch_gemm
 from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.spec import (

@@ -53,6 +53,21 @@ class LaunchFault(EmulatorError):
     """The kernel did something illegal, came to a deadlock, or ran into the step limit."""
 
 
+def check_text(what: str, text: object) -> None:
+    """Refuses what the compiled part cannot take as text.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: A str with lone surrogates, which are no characters.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is no valid Unicode: {error}") from None
+
+
 def make_error(kind: str, line: int, message: str, ptx: str) -> EmulatorError:
     """The exception for an error that the compiled part reported about a PTX text."""
     if kind in ("parse error", "unsupported"):

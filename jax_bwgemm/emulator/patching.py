@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from jax_bwgemm.emulator.errors import make_error
+from jax_bwgemm.emulator.errors import check_text, make_error
 from jax_bwgemm.emulator.settings import native
 
 _ENTRY = re.compile(r"^(?:\.(?:visible|weak)\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
@@ -41,7 +41,9 @@ def extract_kernel(ptx: str, kernel: str) -> str:
 
 def _end_of_body(ptx: str, start: int) -> int:
     """Where the function body ends whose signature begins before `start`."""
-    depth, position = 0, ptx.index("{", start)
+    depth, position = 0, ptx.find("{", start)
+    if position < 0:
+        raise ValueError("the PTX text ends before the body of a kernel")
     for brace in re.finditer(r"[{}]", ptx[position:]):
         depth += 1 if brace[0] == "{" else -1
         if depth == 0:
@@ -60,8 +62,10 @@ def substituted_ptx(ptx: str) -> Iterator[None]:
         ptx: A module, usually an edited `last_ptx`.
 
     Raises:
+        TypeError: `ptx` is no str.
         PtxError: The text is not PTX.
     """
+    check_text("PTX", ptx)
     try:
         native().substitute(ptx)
     except native().Error as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_bwgemm.emulator.errors import EmulatorError, make_error
+from jax_bwgemm.emulator.errors import EmulatorError, check_text, make_error
 from jax_bwgemm.emulator.settings import native
 from jax_bwgemm.emulator.stats import LaunchStats
 
@@ -149,8 +149,7 @@ class Module:
         Raises:
             PtxError: The text is not PTX.
         """
-        if not isinstance(ptx, str):
-            raise TypeError(f"PTX must be a str, got {type(ptx).__name__}")
+        check_text("PTX", ptx)
         self._text = ptx
         self._native = self._call(native().Module.load, ptx)
 
@@ -166,8 +165,7 @@ class Module:
             LaunchError: There is no kernel of that name.
             PtxError: The kernel holds something that the emulator does not have.
         """
-        if not isinstance(kernel, str):
-            raise TypeError(f"the kernel's name must be a str, got {kernel!r}")
+        check_text("the kernel's name", kernel)
         return tuple(Param(*p) for p in self._call(self._native.params, kernel))
 
     def launch(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 from jax import core
-from jax.extend.core import Primitive
 
+from jax_bwgemm.compat import Primitive
 from jax_bwgemm.grouped.spec import GroupedSpec, grouped_dims, out_shape
 
 bw_grouped_local_p = Primitive("bw_grouped_local")

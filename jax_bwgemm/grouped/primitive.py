@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import core
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat
+from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.grouped.batching import batch_grouped

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
 
 def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
@@ -24,4 +23,6 @@ def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 
 def is_jaxpr(value: Any) -> bool:
     """Whether it is a jaxpr, open or closed."""
+    from jax.extend import core as jex_core  # slow to import: see compat.py
+
     return isinstance(value, jex_core.Jaxpr | jex_core.ClosedJaxpr)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import backend as jax_backend
-
 from jax_bwgemm import runtime
+from jax_bwgemm.compat import jax_backend
 from jax_bwgemm.config import Target
 from jax_bwgemm.tuning.records import TunedDevice
 

@@ -81,6 +81,8 @@ def test_emulator_report_exits_with_one(
         (["--out-dtype", "f16"], "this build has no sm100 kernel bf16 -> f16 with majors kn"),
         (["--sm-count", "2000"], "sm_count must be in [1, 1024], got 2000"),
         (["--seed", "-1"], "seed must be in"),
+        (["--trace", "/nowhere/t.json"], "error: [Errno 2] No such file or directory: '/nowhere"),
+        (["--trace", "/"], "error: [Errno 21] Is a directory: '/'"),
     ],
 )
 def test_what_cannot_run_exits_with_two(
@@ -90,11 +92,36 @@ def test_what_cannot_run_exits_with_two(
     assert message in capsys.readouterr().err
 
 
-def test_sizes_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("/nowhere/t.png", "No such file or directory: '/nowhere/t.png'"),
+     ("t.unknown", "Format 'unknown' is not supported")],
+)  # fmt: skip
+def test_a_picture_that_cannot_be_saved(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main([*SMALL, "--picture", name]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_operands_that_do_not_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("no room for 1.86 TiB")
+
+    monkeypatch.setattr(dense, "operand_shapes", full)
+    assert main(SMALL) == 2
+    assert "error: not enough memory: no room for 1.86 TiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e3", "x"])
+def test_sizes_must_be_positive(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["emulate", "--m", "0"])
+        main(["emulate", f"--m={text}"])
     assert caught.value.code == 2
-    assert "must be at least 1, got 0" in capsys.readouterr().err
+    assert f"must be an integer of at least 1, got '{text}'" in capsys.readouterr().err
 
 
 def test_not_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,11 @@ def test_substitute_must_be_ptx() -> None:
         pass
 
 
+def test_substitute_must_be_text() -> None:
+    with pytest.raises(TypeError, match="PTX must be a str, got int"), emulator.substituted_ptx(5):
+        pass
+
+
 def test_last_ptx_is_none_after_a_foreign_launch() -> None:
     from ptx_samples import COUNTER
 
@@ -40,3 +45,5 @@ def test_extracting_an_unknown_kernel(ptx: str) -> None:
 
     with pytest.raises(ValueError, match="the PTX text has no kernel 'nothing'"):
         extract_kernel(ptx, "nothing")
+    with pytest.raises(ValueError, match="the PTX text ends before the body of a kernel"):
+        extract_kernel(".entry a\n.entry b ", "b")

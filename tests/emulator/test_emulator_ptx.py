@@ -251,8 +251,17 @@ def test_a_value_with_python_objects_is_refused() -> None:
 
 @pytest.mark.parametrize("name", [None, 5, b"axpb"])
 def test_a_kernels_name_must_be_text(name: object) -> None:
-    with pytest.raises(TypeError, match="the kernel's name must be a str, got "):
+    with pytest.raises(
+        TypeError, match=f"the kernel's name must be a str, got {type(name).__name__}"
+    ):
         emulator.Module(AXPB).launch(name, block=32)  # type: ignore[arg-type]
+
+
+def test_text_must_be_unicode() -> None:
+    with pytest.raises(ValueError, match=r"PTX is no valid Unicode: .* surrogates not allowed"):
+        emulator.Module(AXPB + "// \udc80")
+    with pytest.raises(ValueError, match="the kernel's name is no valid Unicode"):
+        emulator.Module(AXPB).params("\udc80")
 
 
 def test_empty_arrays_are_no_memory() -> None:

@@ -269,6 +269,8 @@ HEAVY = {
     "jax.experimental.mosaic",
     "jax.experimental.shard_map",
     "jax.experimental.sparse",
+    "jax.extend",
+    "jax._src.pallas",
     "flatbuffers",
     "hypothesis",
     "matplotlib",
