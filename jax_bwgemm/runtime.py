@@ -66,6 +66,16 @@ class KernelInfo:
     has_f32: bool = True
 
     @property
+    def kind(self) -> str:
+        """What it multiplies, as `ProductSpec.kind` says it."""
+        return "dense"
+
+    @property
+    def majors(self) -> str:
+        """Contiguous dimensions of A and B, as `ProductSpec.majors` says it."""
+        return self.lhs_major + self.rhs_major
+
+    @property
     def cluster_k(self) -> bool:
         """Whether the CTAs of a cluster share one tile along K, as many as the call's splits."""
         return self.schedule == "clusterk"
@@ -88,11 +98,11 @@ class GroupedKernelInfo:
     Attributes:
         name: Stable name derived from the other fields.
         arch: ``"sm90"`` or ``"sm100"``.
-        kind: ``"rows"`` (every row times its group's matrix) or ``"contract"`` (one product for
-            each group, over its rows).
+        kind: ``"m-grouped"`` (every row times its group's matrix) or ``"k-grouped"`` (one product
+            for each group, over its rows).
         in_dtype: Type of both operands.
         out_dtype: Type of the result.
-        rhs_major: ``"n"`` ([B, E, K, N] in memory; of kind contract [B, M, N]) or ``"k"``
+        rhs_major: ``"n"`` ([B, E, K, N] in memory; k-grouped [B, M, N]) or ``"k"``
             ([B, E, N, K]).
         tile_m: Rows of one MMA tile: per CTA pair for 2-CTA kernels, otherwise per CTA.
         tile_n: Columns of one MMA tile.
@@ -121,6 +131,11 @@ class GroupedKernelInfo:
     schedule: str
     stages: int
     alignment_bytes: int
+
+    @property
+    def majors(self) -> str:
+        """Contiguous dimensions of A and B, as `ProductSpec.majors` says it."""
+        return f"k{self.rhs_major}" if self.kind == "m-grouped" else "mn"
 
 
 def _installed_folder() -> Path | None:
@@ -255,7 +270,8 @@ def emulated_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
 def _grouped_table(module: ModuleType | None) -> tuple[GroupedKernelInfo, ...]:
     # Modules built before there were grouped kernels are still loaded.
     rows = module.grouped_kernels() if hasattr(module, "grouped_kernels") else ()
-    return tuple(GroupedKernelInfo(**row) for row in rows)
+    kinds = {"rows": "m-grouped", "contract": "k-grouped"}
+    return tuple(GroupedKernelInfo(**row | {"kind": kinds[row["kind"]]}) for row in rows)
 
 
 def grouped_workspace_bytes(

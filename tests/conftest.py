@@ -26,7 +26,7 @@ from jax.extend import backend as jax_backend  # noqa: E402
 from kernel_table import described_kernels, widened  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
-from jax_bwgemm.grouped import lowering as grouped_lowering  # noqa: E402
+from jax_bwgemm.grouped import contraction as grouped_contraction  # noqa: E402
 from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo  # noqa: E402
 
 # The same cases everywhere, every time: a failure is reproduced by running the test again.
@@ -123,7 +123,7 @@ def dense_grouped() -> Iterator[None]:
     For tests of what happens to a grouped GEMM before it is lowered.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouped_lowering, "grouped_reference", grouped_oracle.dense)
+        patch.setattr(grouped_contraction, "grouped_reference", grouped_oracle.dense)
         jax.clear_caches()
         yield
     jax.clear_caches()

@@ -62,9 +62,10 @@ class Case:
         from jax_bwgemm.dense.primitive import gemm
         from jax_bwgemm.dense.spec import GemmSpec
         from jax_bwgemm.dense.tuning_config import TuningConfig
+        from jax_bwgemm.product.spec import Policy
 
         config = TuningConfig(kernel=self.kernel, **dict(self.options))
-        spec = GemmSpec("k", "n", "bfloat16", implementations=(implementation,), config=config)
+        spec = GemmSpec(policy=Policy(implementations=(implementation,), config=config))
         rng = np.random.default_rng(0)
         a = rng.integers(-2, 3, (self.batch, self.m, self.k)).astype(np.float32)
         b = rng.integers(-2, 3, (self.batch, self.k, self.n)).astype(np.float32)

@@ -20,7 +20,7 @@ class GroupedCase:
 
     Attributes:
         kernel: Name of the kernel.
-        kind: "rows" or "contract".
+        kind: "m-grouped" or "k-grouped".
         m, n, k: Sizes; m counts the ragged rows.
         sizes: Rows of each group, as the device gets them.
         experts: Matrices, from group OFFSET on.
@@ -48,7 +48,7 @@ class GroupedCase:
         import jax_bwgemm as bw
 
         rng = np.random.default_rng(0)
-        shape = (self.m, self.n) if self.kind == "contract" else (self.experts, self.k, self.n)
+        shape = (self.m, self.n) if self.kind == "k-grouped" else (self.experts, self.k, self.n)
         lhs = rng.integers(-2, 3, (self.m, self.k)).astype(np.float32)
         rhs = rng.integers(-2, 3, shape).astype(np.float32)
         config = bw.GroupedConfig(kernel=self.kernel, order=self.order)
@@ -56,7 +56,7 @@ class GroupedCase:
 
         @jax.jit
         def run(a: jax.Array, b: jax.Array, sizes: jax.Array, offset: jax.Array) -> jax.Array:
-            if self.kind == "rows":
+            if self.kind == "m-grouped":
                 return bw.ragged_dot(a, b, sizes, group_offset=offset, **options)
             dimensions = jax.lax.RaggedDotDimensionNumbers(
                 dot_dimension_numbers=(((0,), (0,)), ((), ())),
@@ -90,7 +90,7 @@ def cases(arch: str, pattern: str) -> list[GroupedCase]:
         m = 2 * ragged + 40
         sizes = 5, 0, ragged + 9, -3, 1, 10 * m
         columns, depth = 2 * max(k.tile_m, k.tile_n) + 24, (k.stages + 2) * k.tile_k + 8
-        orders = ("horizontal", "vertical") if k.kind == "rows" else ("heuristic",)
+        orders = ("horizontal", "vertical") if k.kind == "m-grouped" else ("heuristic",)
         for order in orders:
             found.append(GroupedCase(k.name, k.kind, m, columns, depth, sizes, 4, order))
     return found
@@ -102,7 +102,7 @@ def expected(case: GroupedCase, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     starts = np.concatenate([[0], ends[:-1]])
     groups = [slice(*span) for span in zip(starts, ends, strict=True)]
     groups = groups[OFFSET : OFFSET + case.experts]
-    if case.kind == "contract":
+    if case.kind == "k-grouped":
         return np.stack([lhs[rows].T @ rhs[rows] for rows in groups])
     out = np.zeros((case.m, case.n), np.float32)
     for rows, matrix in zip(groups, rhs, strict=True):

@@ -121,8 +121,8 @@ def all_kernels(
         for (raster, swizzle), way in itertools.product(orders, ways):
             config = jax_bwgemm.TuningConfig(
                 kernel=kernel.name,
-                grid_minor_dim=raster,
-                grid_tile_width=swizzle,
+                raster_order=raster,
+                swizzle=swizzle,
                 decomposition=way,
             )
             order = f" {raster}{swizzle}" if raster else ""

@@ -116,7 +116,11 @@ def all_kernels(
 
     target = runtime.local_target().target
     dtype = str(operands[0][0].dtype)
-    kind, majors = {"forward": ("rows", "n"), "dx": ("rows", "k"), "dw": ("contract", "n")}[mode]
+    kind, majors = {
+        "forward": ("m-grouped", "n"),
+        "dx": ("m-grouped", "k"),
+        "dw": ("k-grouped", "n"),
+    }[mode]
     wanted = (target.arch if target else None, kind, dtype, dtype, majors)
     made = {}
     for kernel in runtime.grouped_kernels():

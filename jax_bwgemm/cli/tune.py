@@ -75,12 +75,13 @@ def problem(
     import jax
 
     from jax_bwgemm.dense.spec import GemmSpec
+    from jax_bwgemm.product.spec import Policy
     from jax_bwgemm.tuning import problems
 
     m, n, k, batch = shape
     lhs = (batch, m, k) if majors[0] == "k" else (batch, k, m)
     rhs = (batch, k, n) if majors[1] == "n" else (batch, n, k)
-    spec = GemmSpec(majors[0], majors[1], out_dtype, implementations=("cutlass",))
+    spec = GemmSpec(*majors, out_dtype=out_dtype, policy=Policy(implementations=("cutlass",)))
     operands = (jax.ShapeDtypeStruct(x, in_dtype) for x in (lhs, rhs))
     return problems.key_of(spec, *operands, target)
 

@@ -1,3 +1,1 @@
-"""Dense matrix multiplication: canonical problem, primitive, rules, selection and lowering."""
-
-from jax_bwgemm.dense import lowering as lowering  # registers the lowering rules
+"""Dense matrix multiplication: what differs from other products."""

@@ -16,9 +16,9 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.dense.support import viable_implementations
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import (
     as_array,
@@ -28,6 +28,8 @@ from jax_bwgemm.dense.validation import (
 )
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.product.support import viable_implementations
 from jax_bwgemm.tuning import context as tuning_context
 
 
@@ -269,11 +271,13 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
         lhs_major=plan.lhs.major,
         rhs_major=plan.rhs.major,
         out_dtype=dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
-        implementations=options.implementations,
-        config=options.config,
-        precision=options.precision,
-        target=options.target,
-        tuning=options.tuning,
+        policy=Policy(
+            implementations=options.implementations,
+            config=options.config,
+            precision=options.precision,
+            target=options.target,
+            tuning=options.tuning,
+        ),
     )
     lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
     rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
@@ -339,14 +343,14 @@ def _run(
     problem = make_problem(lhs, rhs, labels, options, promotes=promotes)
     spec, plan = problem.spec, problem.plan
     viable = viable_implementations(
-        spec, lhs.dtype.name, rhs.dtype.name, problem.dims, veto=problem.veto
+        DENSE, spec, [lhs.dtype.name, rhs.dtype.name], problem.dims, veto=problem.veto
     )
     if viable[0] == "xla":
         return xla()
     out = gemm(
         _arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
         _arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
-        dataclasses.replace(spec, implementations=viable),
+        spec.with_policy(implementations=viable),
     )
     out = _arrange(out, plan.unfolded, plan.perm, plan.shape)
     # Dimensions of size 1 are dropped on the way, and their sharding with them.

@@ -1,56 +1,20 @@
-"""`explain`: which implementation and kernel a problem would get, and why."""
+"""`explain`: which implementation and kernel a call would get, and why."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.typing import DTypeLike
 
-from jax_bwgemm.dense import api, lowering
+from jax_bwgemm.dense import api
 from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
-from jax_bwgemm.dense.spec import GemmSpec, gemm_dims
-from jax_bwgemm.dense.support import describe, viable_implementations
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general, check_matmul
-from jax_bwgemm.product.explanation import Explanation, decide, place
-
-
-@dataclasses.dataclass(frozen=True)
-class GemmExplanation(Explanation):
-    """The decision for one dense product. ``str()`` of it is meant to be read.
-
-    Attributes:
-        raster_order: Order of the tiles; None without a kernel.
-        swizzle: Width of the bands of tiles; None without a kernel.
-        splits: Parts that K is split into; None without a kernel.
-        decomposition: How a stream-K kernel divides the work; None for other kernels.
-        copied_elements: Elements that must be transposed before or after the GEMM.
-    """
-
-    raster_order: str | None = None
-    swizzle: int | None = None
-    splits: int | None = None
-    decomposition: str | None = None
-    copied_elements: int = 0
-
-    def decision(self) -> list[str]:
-        lines = super().decision()
-        if self.copied_elements:
-            lines.append(f"  transposes      {self.copied_elements} elements are copied")
-        return lines
-
-    def _launch(self) -> list[str]:
-        lines = [
-            f"  tile order      raster {self.raster_order}, swizzle {self.swizzle}, "
-            f"splits {self.splits}"
-        ]
-        if self.decomposition is not None:
-            lines.append(f"  stream-K        {self.decomposition}")
-        return lines
+from jax_bwgemm.product.explain import Explanation, explain_product
+from jax_bwgemm.product.support import viable_implementations
 
 
 def explain(
@@ -63,7 +27,7 @@ def explain(
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
     device: jax.Device | str | None = None,
-) -> GemmExplanation:
+) -> Explanation:
     """Says which implementation and kernel a call would get, without running or compiling it.
 
     `jax_bwgemm.explain_program` does so for every product of a function, `ragged_dot` and gradients
@@ -101,61 +65,12 @@ def explain(
     rhs = jax.ShapeDtypeStruct(plan.rhs.shape, b.dtype)
     rejected: list[tuple[str, str]] = []
     viable = viable_implementations(
-        spec, lhs.dtype.name, rhs.dtype.name, problem.dims, veto=problem.veto, rejected=rejected
+        DENSE,
+        spec,
+        [lhs.dtype.name, rhs.dtype.name],
+        problem.dims,
+        veto=problem.veto,
+        rejected=rejected,
     )
-    spec = dataclasses.replace(spec, implementations=viable)
-    return explain_gemm(spec, lhs, rhs, device, rejected, copied_elements=plan.copied)
-
-
-def explain_gemm(
-    spec: GemmSpec,
-    lhs: Any,
-    rhs: Any,
-    device: jax.Device | str | None,
-    rejected: Sequence[tuple[str, str]] = (),
-    *,
-    copied_elements: int = 0,
-) -> GemmExplanation:
-    """The decision for a canonical GEMM.
-
-    Args:
-        spec: The GEMM.
-        lhs: A: anything with shape and dtype.
-        rhs: B, likewise.
-        device: As in `explain`.
-        rejected: (name, reason) of the implementations that ``spec`` no longer has.
-        copied_elements: What is transposed before or after it.
-
-    Raises:
-        NotImplementedError: No implementation can run it (several: an ExceptionGroup of these).
-        ValueError: An unknown device.
-    """
-    lhs_dtype, rhs_dtype = np.dtype(lhs.dtype).name, np.dtype(rhs.dtype).name
-    dims = gemm_dims(spec, lhs.shape, rhs.shape)
-    what = describe(spec, lhs_dtype, rhs_dtype, dims)
-    platform, spec, reason_against_gpu = place(spec, device)
-
-    def choose(name: str) -> lowering.KernelCall | str:
-        return reason_against_gpu or lowering.choose(
-            name,
-            platform,
-            spec,
-            lhs_dtype,
-            lhs.shape,
-            rhs.shape,
-            padding_is_free="xla" not in spec.implementations,
-        )
-
-    fields, selected = decide(
-        what, spec.implementations, rejected, platform, choose, empty=dims.empty
-    )
-    if selected is None:
-        return GemmExplanation(**fields)
-    return GemmExplanation(
-        **fields,
-        raster_order=selected.raster_order,
-        swizzle=selected.swizzle,
-        splits=selected.splits,
-        decomposition=selected.decomposition if selected.kernel.stream_k else None,
-        copied_elements=copied_elements,
-    )
+    spec = spec.with_policy(implementations=viable)
+    return explain_product(DENSE, spec, (lhs, rhs), device, rejected, copied_elements=plan.copied)

@@ -109,9 +109,9 @@ def possible_splits(
     spec: GemmSpec, kernel: KernelInfo, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
 ) -> list[int]:
     """The numbers of parts worth comparing, or the one that the configuration names."""
-    way = (spec.config and spec.config.decomposition) or "heuristic"
-    if spec.config is not None and spec.config.splits is not None:
-        wanted = spec.config.splits
+    way = (spec.policy.config and spec.policy.config.decomposition) or "heuristic"
+    if spec.policy.config is not None and spec.policy.config.splits is not None:
+        wanted = spec.policy.config.splits
         return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
     if kernel.cluster_k:
         return cluster_k.worthwhile_splits(kernel, dims.k, tiles, sm_count)
@@ -135,7 +135,7 @@ def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
     if kernel.lhs_major + kernel.rhs_major != spec.majors:
         return f"majors {kernel.lhs_major}{kernel.rhs_major}"
-    return spec.config.mismatch(kernel) if spec.config is not None else None
+    return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
 def rank(
@@ -148,9 +148,9 @@ def rank(
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
         decomposition = "heuristic"
-        if reason is None and spec.config is not None:
-            decomposition = spec.config.decomposition or decomposition
-            wanted = spec.config.splits or 1
+        if reason is None and spec.policy.config is not None:
+            decomposition = spec.policy.config.decomposition or decomposition
+            wanted = spec.policy.config.splits or 1
             reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
         if reason is not None:
             rejected.append((kernel.name, reason))
@@ -159,7 +159,10 @@ def rank(
         tiles = whole.tiles_m * whole.tiles_n * dims.batch
         splits = possible_splits(spec, kernel, dims, in_bytes, tiles, target.sm_count)
         candidates = [evaluate(kernel, dims, target, s, decomposition) for s in splits]
-        free = spec.config is None or (spec.config.splits, spec.config.decomposition) == (None,) * 2
+        free = (
+            spec.policy.config is None
+            or (spec.policy.config.splits, spec.policy.config.decomposition) == (None,) * 2
+        )
         if kernel.stream_k and free:  # the kernel's own heuristic shares less readily
             candidates.append(evaluate(kernel, dims, target, 1, "stream_k"))
         usable.append(min(candidates, key=_order))

@@ -1,7 +1,8 @@
 """The primitive ``bw_gemm_p`` and its rules, in the order of a lax primitive.
 
 Bilinear: its jvp is itself, and its transposes are itself with other majors, so every order of
-differentiation, and batching of it, closes. Lowering is registered by lowering.py.
+differentiation, and batching of it, closes. What it shares with the grouped ones is registered by
+`jax_bwgemm.product.primitive`.
 """
 
 from __future__ import annotations
@@ -11,27 +12,24 @@ from typing import Any
 
 import jax
 from jax import core
-from jax.interpreters import ad, batching
+from jax.interpreters import ad
 from jax.sharding import NamedSharding
 
 from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.batching import batch_gemm
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.reference import gemm_reference
-from jax_bwgemm.dense.spec import (
-    GemmSpec,
-    gemm_dims,
-    lhs_transpose_spec,
-    out_shape,
-    rhs_transpose_spec,
-)
-from jax_bwgemm.dense.support import viable_implementations
+from jax_bwgemm.dense.spec import GemmSpec, gemm_dims, lhs_transpose_spec, rhs_transpose_spec
+from jax_bwgemm.product.local import local_primitive
+from jax_bwgemm.product.primitive import prepare, register
 
 bw_gemm_p = Primitive("bw_gemm")
+bw_gemm_local_p = local_primitive("bw_gemm_local", DENSE)
 
 
 def gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
-    """Computes the canonical GEMM by the first of ``spec.implementations`` that can.
+    """Computes the canonical GEMM by the first of ``spec.policy.implementations`` that can.
 
     A problem that only XLA can run never becomes the primitive, so that XLA sees an ordinary dot.
 
@@ -47,29 +45,10 @@ def gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
         NotImplementedError: No implementation can run it (several: an ExceptionGroup of these).
         TypeError: The operands do not fit together.
     """
-    dims = gemm_dims(spec, lhs.shape, rhs.shape)
-    if dims.batch == 1:
-        spec = dataclasses.replace(spec, reduce_batch=False)
-    viable = viable_implementations(spec, lhs.dtype.name, rhs.dtype.name, dims)
-    lhs, rhs = compat.match_varying(lhs, rhs)
-    if viable[0] == "xla":
-        return gemm_reference(lhs, rhs, spec)
-    return bw_gemm_p.bind(lhs, rhs, spec=dataclasses.replace(spec, implementations=viable))
-
-
-bw_gemm_p.def_impl(jax.jit(bw_gemm_p.bind, static_argnames=("spec",)))
-
-
-def _gemm_abstract_eval(
-    lhs: core.ShapedArray, rhs: core.ShapedArray, *, spec: GemmSpec
-) -> core.ShapedArray:
-    shape = out_shape(spec, gemm_dims(spec, lhs.shape, rhs.shape))
-    return compat.result_aval(
-        lambda a, b: gemm_reference(a, b, spec), shape, spec.out_dtype, lhs, rhs
-    )
-
-
-bw_gemm_p.def_abstract_eval(_gemm_abstract_eval)
+    operands, spec = prepare(DENSE, (lhs, rhs), spec)
+    if spec.policy.implementations[0] == "xla":
+        return gemm_reference(*operands, spec)
+    return bw_gemm_p.bind(*operands, spec=spec)
 
 
 # D has the cotangent's dtype. When D is f32 and the operands are 16 bit, the transposed GEMM is
@@ -117,7 +96,7 @@ def _gemm_batch(
         # D of sharded operands has the sharding that was asked for, not the one that follows.
         sharded |= any(map(_inner_sharded, operands, (-1 if a is None else a for a in axes)))
         sharded |= _any_sharded(spec.out_sharding)
-    if "xla" in spec.implementations and sharded:
+    if not spec.policy.only_kernels and sharded:
         mapped = jax.vmap(lambda a, b: gemm_reference(a, b, spec), in_axes=axes)
         return mapped(*operands), 0
     if not sharded:  # D's type then follows from the mapped dimension's
@@ -143,9 +122,6 @@ def _any_sharded(sharding: NamedSharding, besides: int = -1) -> bool:
     return any(e is not None for i, e in enumerate(tuple(sharding.spec)) if i != besides)
 
 
-batching.primitive_batchers[bw_gemm_p] = _gemm_batch
-
-
 def _dot_numbers(
     lhs: core.ShapedArray, rhs: core.ShapedArray, *, spec: GemmSpec
 ) -> compat.DimensionNumbers:
@@ -158,6 +134,4 @@ def _dot_numbers(
     return ((lhs_k,), (rhs_k,)), (((0,), (0,)) if batched else ((), ()))
 
 
-compat.checkpoint_as_dot(bw_gemm_p, _dot_numbers)
-compat.check_nans(bw_gemm_p)
-compat.taylor_bilinear(bw_gemm_p)
+register(DENSE, bw_gemm_p, bw_gemm_local_p, batch=_gemm_batch, dot_numbers=_dot_numbers)

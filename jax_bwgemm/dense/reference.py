@@ -43,7 +43,7 @@ def gemm_reference(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
             a,
             b,
             (contract, batch),
-            precision=spec.precision,
+            precision=spec.policy.precision,
             preferred_element_type=wide,
             out_sharding=sharding,
         ).astype(spec.out_dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,31 +10,9 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
+from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning.lookup import Found
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """A kernel with its run-time attributes, and the reasons.
-
-    Attributes:
-        kernel: The chosen kernel.
-        raster_order: ``"heuristic"`` (the kernel decides), ``"m"`` or ``"n"``.
-        swizzle: Width of the bands of tiles: 1, 2, 4, 8 or 16.
-        reason: Why this kernel.
-        rejected: Every other kernel of the build, with the reason against it.
-        splits: Parts that K is split into.
-        decomposition: How a stream-K kernel divides the work, as in `TuningConfig`.
-    """
-
-    kernel: KernelInfo
-    raster_order: str
-    swizzle: int
-    reason: str
-    rejected: tuple[tuple[str, str], ...]
-    splits: int = 1
-    decomposition: str = "heuristic"
 
 
 def select(
@@ -56,7 +33,7 @@ def select(
     Raises:
         TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
     """
-    if spec.config is None:
+    if spec.policy.config is None:
         found = find_tuned(spec, in_dtype, dims, target, table)
         if found is not None:
             return _tuned(found, table)
@@ -88,10 +65,12 @@ def select_by_heuristic(
     best, *others = usable
     raster_order, swizzle = heuristics.tile_order(best, dims, np.dtype(in_dtype).itemsize)
     chosen_by = "the heuristic"
-    if spec.config is not None:
-        raster_order = spec.config.grid_minor_dim or raster_order
-        swizzle = spec.config.grid_tile_width or swizzle
-        chosen_by = f"{spec.config}" if not others else f"the heuristic within {spec.config}"
+    if spec.policy.config is not None:
+        raster_order = spec.policy.config.raster_order or raster_order
+        swizzle = spec.policy.config.swizzle or swizzle
+        chosen_by = (
+            f"{spec.policy.config}" if not others else f"the heuristic within {spec.policy.config}"
+        )
     inside = heuristics.reuse_fraction(best, dims)
     reason = (
         f"chosen by {chosen_by}: {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} "

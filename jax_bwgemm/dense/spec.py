@@ -8,60 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
-from jax_bwgemm.config import Target
-from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.contraction import Folded
+from jax_bwgemm.product.spec import ProductSpec
 
 
-@dataclasses.dataclass(frozen=True)
-class GemmSpec:
+@dataclasses.dataclass(frozen=True, repr=False)
+class GemmSpec(ProductSpec):
     """Everything static about a GEMM. Hashable; the primitive's only parameter.
 
     Attributes:
-        lhs_major: ``"k"`` if the left operand is stored [B, M, K], ``"m"`` if [B, K, M].
-        rhs_major: ``"n"`` if the right operand is stored [B, K, N], ``"k"`` if [B, N, K].
-        out_dtype: Name of the result's dtype.
-        reduce_batch: Sum the products over the batch, giving D[1, M, N]. Both operands then have
-            the full batch. This is what the gradient of a shared (batch 1) operand is.
-        implementations: Names to try in order, as in the public ``implementation=``.
-        config: The user's constraints on the kernel.
-        precision: The user's ``precision=``, for the XLA path. The kernels multiply exactly and
-            accumulate in f32, which satisfies every value that reaches them.
-        out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
-            follow from the operands'.
-        target: Architecture chosen explicitly; None means that of the device at lowering.
-        tuning: `tuning.context.Tuning` in force; None means the defaults.
+        lhs_major: ``"k"`` if A is stored [B, M, K], ``"m"`` if [B, K, M].
+        rhs_major: ``"n"`` if B is stored [B, K, N], ``"k"`` if [B, N, K].
     """
 
     lhs_major: str = "k"
     rhs_major: str = "n"
-    out_dtype: str = "bfloat16"
-    reduce_batch: bool = False
-    implementations: tuple[str, ...] = ("cutlass", "xla")
-    config: TuningConfig | None = None
-    precision: Hashable = None
-    out_sharding: Hashable = None
-    target: Target | None = None
-    tuning: Hashable = None
+
+    @property
+    def kind(self) -> str:
+        return "dense"
 
     @property
     def majors(self) -> str:
-        """Both majors in one word, as kernel names have them: ``"kn"``, ``"mk"``, ..."""
         return self.lhs_major + self.rhs_major
 
-    def __str__(self) -> str:
-        default = GemmSpec()
-        parts = [self.majors, self.out_dtype]
-        if self.reduce_batch:
-            parts.append("reduce_batch")
-        for field in ("implementations", "config", "precision", "out_sharding", "target", "tuning"):
-            value = getattr(self, field)
-            if value != getattr(default, field):
-                parts.append(f"{field}={value}")
-        return f"<{' '.join(parts)}>"
-
-    __repr__ = __str__
+    __repr__ = ProductSpec.__str__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +52,16 @@ class GemmDims:
     def empty(self) -> bool:
         """Whether there is nothing to multiply: the result is empty or all zeros."""
         return 0 in (self.m, self.n, self.k, self.batch)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Size of every dimension, by name."""
+        return {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """Batch of every operand."""
+        return self.lhs_batch, self.rhs_batch
 
     def __str__(self) -> str:
         text = f"M={self.m} N={self.n} K={self.k}"
@@ -164,22 +147,7 @@ def _transposed(
         out_dtype=dtype,
         reduce_batch=reduce_batch,
         out_sharding=None,  # the caller knows the operand's
-        config=None,  # another problem: the user's constraints were for the forward one
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Folded:
-    """An equivalent GEMM for one device, with the batch folded into M or K.
-
-    ``lhs_perm`` and ``rhs_perm`` are transposes (copies) needed before the reshape, or None.
-    """
-
-    spec: GemmSpec
-    lhs_perm: tuple[int, ...] | None
-    lhs_shape: tuple[int, int, int]
-    rhs_perm: tuple[int, ...] | None
-    rhs_shape: tuple[int, int, int]
+    ).with_policy(config=None)  # another problem: the user's constraints were for the forward one
 
 
 def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> Folded:
@@ -190,9 +158,9 @@ def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> 
     """
     dims = gemm_dims(spec, lhs_shape, rhs_shape)
     lhs_shape, rhs_shape = tuple(lhs_shape), tuple(rhs_shape)
-    same = Folded(spec, None, lhs_shape, None, rhs_shape)
+    summed = dataclasses.replace(spec, reduce_batch=False)
     if dims.batch == 1:
-        return dataclasses.replace(same, spec=dataclasses.replace(spec, reduce_batch=False))
+        return Folded(summed, (lhs_shape, rhs_shape), (None, None))
     if spec.reduce_batch:
         # Sum over (b, k): contiguous when K is the outer of the two storage dimensions;
         # otherwise b has to be moved next to k, which copies the operand.
@@ -201,8 +169,7 @@ def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> 
         lhs = (1, depth, dims.m) if spec.lhs_major == "m" else (1, dims.m, depth)
         rhs_perm = None if spec.rhs_major == "n" else (1, 0, 2)
         rhs = (1, depth, dims.n) if spec.rhs_major == "n" else (1, dims.n, depth)
-        return Folded(dataclasses.replace(spec, reduce_batch=False), lhs_perm, lhs, rhs_perm, rhs)
+        return Folded(summed, (lhs, rhs), (lhs_perm, rhs_perm))
     if dims.rhs_batch == 1 and spec.lhs_major == "k":
-        rows = math.prod(lhs_shape[:2])
-        return dataclasses.replace(same, lhs_shape=(1, rows, dims.k))
-    return same
+        lhs_shape = (1, math.prod(lhs_shape[:2]), dims.k)
+    return Folded(spec, (lhs_shape, rhs_shape), (None, None))

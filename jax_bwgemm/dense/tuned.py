@@ -27,7 +27,7 @@ def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
 
 def spec_of(key: DenseKey) -> GemmSpec:
     """The problem as selection sees it."""
-    return GemmSpec(key.majors[0], key.majors[1], key.out_dtype)
+    return GemmSpec(*key.majors, out_dtype=key.out_dtype)
 
 
 def dims_of(key: DenseKey) -> GemmDims:
@@ -65,4 +65,4 @@ def find_tuned(
             )
         return kernel if reason is None else reason
 
-    return lookup.find(key_of(spec, in_dtype, dims), spec.tuning, target, usable)
+    return lookup.find(key_of(spec, in_dtype, dims), spec.policy.tuning, target, usable)

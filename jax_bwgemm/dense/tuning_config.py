@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from jax_bwgemm.product.kernel_config import KernelConfig
+from jax_bwgemm.product.kernel_config import KernelConfig, kernel_config
 from jax_bwgemm.runtime import KernelInfo
 
 SWIZZLES = (1, 2, 4, 8, 16)
 MAX_SPLITS = 64  # kMaxSplits of cc/dense/split_k.h
-RASTER_ORDERS = ("heuristic", "m", "n")
 SCHEDULES = ("cooperative", "pingpong", "clusterk", "1sm", "2sm")
 SCHEDULERS = {"sm90": "persistent", "sm100": "clc"}
 STREAM_K = "stream_k"
 DECOMPOSITIONS = ("heuristic", "data_parallel", "split_k", STREAM_K)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@kernel_config(
+    max_concurrent_steps="stages",
+    collective="two_cta",
+    grid_minor_dim="raster_order",
+    grid_tile_width="swizzle",
+)
 class TuningConfig(KernelConfig):
     """Constraints on the kernel for one GEMM. ``None`` means "any"; the heuristic decides.
 
     A configuration applies to the call it is given to. The GEMMs of its gradients are other
     problems (other majors, other sizes), so they are left to the heuristic.
 
-    **Tile sizes are those of one MMA tile**: per *CTA pair* when ``collective=True`` (2-CTA MMA,
+    **Tile sizes are those of one MMA tile**: per *CTA pair* when ``two_cta=True`` (2-CTA MMA,
     schedule ``2sm``: each CTA of the pair computes half of ``tile_m``), per *CTA* otherwise. The
     cluster shape is always counted in CTAs.
 
     Attributes:
         kernel: Full name of a kernel, as listed by ``python -m jax_bwgemm info --kernels``. A plain
             string passed as ``config=`` means this.
-        tile_m: Rows of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
-        tile_n: Columns of D computed by one MMA tile. Per CTA pair if collective, else per CTA.
+        tile_m: Rows of D computed by one MMA tile. Per CTA pair if ``two_cta``, else per CTA.
+        tile_n: Columns of D computed by one MMA tile. Per CTA pair if ``two_cta``, else per CTA.
         tile_k: Elements of K per pipeline stage; the same for the pair and each of its CTAs.
-        max_concurrent_steps: Pipeline stages of the mainloop, per CTA.
-        collective: Whether two CTAs cooperate in one MMA (Blackwell ``2sm`` kernels).
-        epilogue_tile_n: Columns of D written at once by the epilogue, per CTA.
-        grid_minor_dim: Dimension along which consecutive tiles run, ``"m"`` or ``"n"`` (raster
-            order). ``None`` lets the heuristic decide. A run-time attribute of every kernel but
-            ``clusterk`` ones, which have one order of their tiles.
-        grid_tile_width: Width, in clusters, of the bands that the tile order snakes through to
-            reuse cached operands (swizzle): 1, 2, 4, 8 or 16. A run-time attribute too, of the same
-            kernels: ``clusterk`` ones take 1 only.
+        stages: Pipeline stages of the mainloop, per CTA. An older name: ``max_concurrent_steps``.
+        two_cta: Whether two CTAs cooperate in one MMA (Blackwell ``2sm`` kernels). An older name:
+            ``collective``.
+        raster_order: Dimension along which consecutive tiles run, ``"m"`` or ``"n"``;
+            ``"heuristic"`` leaves it to the kernel. ``None`` lets the heuristic decide. A run-time
+            attribute of every kernel but ``clusterk`` ones, which have one order of their tiles. An
+            older name: ``grid_minor_dim``.
+        swizzle: Width, in clusters, of the bands that the tile order snakes through to reuse cached
+            operands: 1, 2, 4, 8 or 16. A run-time attribute too, of the same kernels: ``clusterk``
+            ones take 1 only. An older name: ``grid_tile_width``.
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
         schedule: Kernel schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90; the last
@@ -67,40 +73,20 @@ class TuningConfig(KernelConfig):
         ValueError: A value that no kernel could have.
     """
 
-    tile_m: int | None = None
-    tile_n: int | None = None
-    tile_k: int | None = None
-    max_concurrent_steps: int | None = None
-    collective: bool | None = None
-    epilogue_tile_n: int | None = None
-    grid_minor_dim: str | None = None
-    grid_tile_width: int | None = None
-    cluster_m: int | None = None
-    cluster_n: int | None = None
-    schedule: str | None = None
+    two_cta: bool | None = None
     scheduler: str | None = None
     splits: int | None = None
     decomposition: str | None = None
-    swap_ab: bool | None = None
 
     def __post_init__(self) -> None:
-        for field in ("tile_m", "tile_n", "tile_k", "epilogue_tile_n"):
-            self._check_int(field, multiple_of=8)
-        for field in ("max_concurrent_steps", "splits"):
-            self._check_int(field)
-        if self.splits is not None and self.splits > MAX_SPLITS:
-            raise ValueError(
-                f"TuningConfig: splits must be at most {MAX_SPLITS}, got {self.splits}"
-            )
-        for field in ("cluster_m", "cluster_n"):
-            self._check_choice(field, (1, 2, 4, 8, 16))
+        super().__post_init__()
+        self._check_int("splits", at_most=MAX_SPLITS)
         if (self.cluster_m or 1) * (self.cluster_n or 1) > 16:
             raise ValueError(
                 f"TuningConfig: a cluster has at most 16 CTAs, got cluster_m={self.cluster_m} "
                 f"times cluster_n={self.cluster_n}"
             )
-        self._check_choice("grid_tile_width", SWIZZLES)
-        self._check_choice("grid_minor_dim", ("m", "n"))
+        self._check_choice("swizzle", SWIZZLES)
         self._check_choice("schedule", SCHEDULES)
         self._check_choice("scheduler", (*SCHEDULERS.values(), STREAM_K))
         self._check_choice("decomposition", DECOMPOSITIONS)
@@ -110,38 +96,31 @@ class TuningConfig(KernelConfig):
                 f"decomposition={self.decomposition!r}"
             )
         pair = None if self.schedule is None else self.schedule == "2sm"
-        if None not in (self.collective, pair) and self.collective != pair:
+        if None not in (self.two_cta, pair) and self.two_cta != pair:
             raise ValueError(
-                f"TuningConfig: collective={self.collective} contradicts "
-                f"schedule={self.schedule!r}: exactly '2sm' kernels are collective"
+                f"TuningConfig: two_cta={self.two_cta} contradicts schedule={self.schedule!r}: "
+                "two CTAs cooperate in exactly the '2sm' kernels"
             )
-        if self.collective and self.cluster_m is not None and self.cluster_m % 2:
+        if self.two_cta and self.cluster_m is not None and self.cluster_m % 2:
             raise ValueError(
-                "TuningConfig: collective=True needs an even cluster_m (the CTA pair lies along "
+                "TuningConfig: two_cta=True needs an even cluster_m (the CTA pair lies along "
                 f"M), got cluster_m={self.cluster_m}"
             )
 
     def mismatch(self, kernel: KernelInfo) -> str | None:
         """Why a kernel does not satisfy this configuration; None when it does."""
-        actual = {
-            "kernel": kernel.name,
-            "tile_m": kernel.tile_m,
-            "tile_n": kernel.tile_n,
-            "tile_k": kernel.tile_k,
-            "max_concurrent_steps": kernel.stages,
-            "collective": kernel.schedule == "2sm",
-            "cluster_m": kernel.cluster_m,
-            "cluster_n": kernel.cluster_n,
-            "schedule": kernel.schedule,
-            "scheduler": STREAM_K if kernel.stream_k else SCHEDULERS[kernel.arch],
-            "swap_ab": kernel.swap_ab,
-        }
-        if reason := self._differs(actual):
+        if reason := super().mismatch(kernel):
             return reason
         if self.decomposition is not None and not kernel.stream_k:
             return f"decomposition={self.decomposition!r} is for stream-K kernels"
-        if kernel.cluster_k and (self.grid_minor_dim or (self.grid_tile_width or 1) > 1):
+        ordered = self.raster_order in ("m", "n") or (self.swizzle or 1) > 1
+        if kernel.cluster_k and ordered:
             return "a cluster-K kernel has one order of its tiles"
-        if self.epilogue_tile_n is not None:
-            return f"epilogue_tile_n={self.epilogue_tile_n} cannot be chosen in this build"
         return None
+
+    def _properties(self, kernel: KernelInfo) -> Mapping[str, Any]:
+        return {
+            **super()._properties(kernel),
+            "two_cta": kernel.schedule == "2sm",
+            "scheduler": STREAM_K if kernel.stream_k else SCHEDULERS[kernel.arch],
+        }

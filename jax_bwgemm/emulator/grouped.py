@@ -34,17 +34,17 @@ def reference(
     batch = max(x.shape[0] for x in (lhs, rhs, sizes, offset))
     rows, k = lhs.shape[1:]
     left, right = lhs.astype(np.float64), rhs.astype(np.float64)
-    if kernel.kind == "rows" and kernel.rhs_major == "k":
+    if kernel.kind == "m-grouped" and kernel.rhs_major == "k":
         right = right.swapaxes(2, 3)
     n = right.shape[-1]
-    shape = (batch, rows, n) if kernel.kind == "rows" else (batch, experts, k, n)
+    shape = (batch, rows, n) if kernel.kind == "m-grouped" else (batch, experts, k, n)
     out = np.zeros(shape, np.float64)
     for b in range(batch):
         left_b, right_b = left[b % len(left)], right[b % len(right)]
         groups = group_rows(sizes[b % len(sizes)], rows)
         first = min(max(int(offset[b % len(offset)]), 0), len(groups))
         for e, (start, end) in enumerate(groups[first : first + experts]):
-            if kernel.kind == "rows":
+            if kernel.kind == "m-grouped":
                 out[b, start:end] = left_b[start:end] @ right_b[e]
             else:
                 out[b, e] = left_b[start:end].T @ right_b[start:end]
@@ -67,28 +67,28 @@ def run_grouped(
     Args:
         kernel: One of `runtime.emulated_grouped_kernels()`.
         lhs: [Ba, M, K] of type ``kernel.in_dtype``.
-        rhs: ``kernel.kind`` "rows": [Bb, E, K, N], or [Bb, E, N, K] if the kernel's rhs_major is
-            "k"; "contract": [Bb, M, N].
+        rhs: m-grouped: [Bb, E, K, N], or [Bb, E, N, K] if the kernel's rhs_major is
+            "k"; k-grouped: [Bb, M, N].
         sizes: [Bs, G] int32.
         offset: [Bo] int32. Every batch extent is B or 1.
-        experts: E: matrices of rhs ("rows") or of the result ("contract").
+        experts: E: matrices of rhs ("m-grouped") or of the result ("k-grouped").
         order: ``"heuristic"``, ``"horizontal"`` or ``"vertical"``.
         swizzle: Row tiles per band.
 
     Returns:
-        "rows": [B, M, N]; "contract": [B, E, K, N]; of type ``kernel.out_dtype``.
+        "m-grouped": [B, M, N]; "k-grouped": [B, E, K, N]; of type ``kernel.out_dtype``.
 
     Raises:
         jax.errors.JaxRuntimeError: Operands that the kernel cannot take, or an emulator report.
         ValueError: The kernel cannot do this problem.
     """
     m, k = lhs.shape[1:]
-    n = rhs.shape[2] if kernel.kind == "rows" and kernel.rhs_major == "k" else rhs.shape[-1]
+    n = rhs.shape[2] if kernel.kind == "m-grouped" and kernel.rhs_major == "k" else rhs.shape[-1]
     batch = max(x.shape[0] for x in (lhs, rhs, sizes, offset))
     scratch = runtime.emulated_grouped_workspace_bytes(
         kernel.name, m, n, k, sizes.shape[1], experts, batch, settings().sm_count
     )
-    shape = (batch, m, n) if kernel.kind == "rows" else (batch, experts, k, n)
+    shape = (batch, m, n) if kernel.kind == "m-grouped" else (batch, experts, k, n)
     call = jax.ffi.ffi_call(
         runtime.EMULATED_GROUPED_TARGET,
         (

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm.grouped.regroup import regroup, return_rows, take_rows
-from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED, GroupedSpec
 
 Bind = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, GroupedSpec], jax.Array]
 
@@ -37,7 +37,7 @@ def batch_grouped(
     batch = next((x.shape[1] for x in full if x.shape[1] != 1), 1)
     if spec.reduce_batch:
         return _reduce(bind, full, size, batch, spec), 0
-    if spec.kind == "rows" and size > 1 and batch > 1:
+    if spec.kind == M_GROUPED and size > 1 and batch > 1:
         _, rhs, _, offset = full
         if rhs.shape[:2] == (1, batch) and offset.shape[0] == 1:
             return _fold_into_rows(bind, [x.swapaxes(0, 1) for x in full], size, spec), 1
@@ -95,7 +95,7 @@ def _reduce(
     """The sum over b, for every v: [v, 1, ...]."""
     each = dataclasses.replace(spec, reduce_batch=False)
     lhs, rhs, sizes, offset = full
-    if spec.kind == "contract" and offset.shape[1] == 1:
+    if spec.kind == K_GROUPED and offset.shape[1] == 1:
         # The contracted rows of all b make one longer contraction.
         plan = regroup(sizes, lhs.shape[2], batch)
         out = bind(take_rows(lhs, plan), take_rows(rhs, plan), plan.sizes, offset[:, 0], each)

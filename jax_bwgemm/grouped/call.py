@@ -17,8 +17,9 @@ from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.groups import as_int32
 from jax_bwgemm.grouped.primitive import grouped
-from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED, GroupedSpec
 from jax_bwgemm.grouped.validation import Mode
+from jax_bwgemm.product.spec import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +60,18 @@ def run(
         call.mode, lhs.shape, rhs.shape, call.numbers, call.ragged, call.group, call.experts
     )
     spec = GroupedSpec(
-        kind="rows" if call.mode is Mode.ROWS else "contract",
+        kind=M_GROUPED if call.mode is Mode.ROWS else K_GROUPED,
         rhs_major=plan.rhs_major,
         out_dtype=call.out_dtype,
         experts=0 if call.mode is Mode.ROWS else call.experts,
-        implementations=call.implementations,
-        config=call.config,
-        precision=call.precision,
         out_sharding=_canonical_sharding(call.out_sharding, plan),
-        target=call.target,
         representative=call.representative,
+        policy=Policy(
+            implementations=call.implementations,
+            config=call.config,
+            precision=call.precision,
+            target=call.target,
+        ),
     )
     sizes = as_int32(sizes)
     if plan.inner != 1:  # every ragged row stands for that many rows

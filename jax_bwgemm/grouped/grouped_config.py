@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+from jax_bwgemm.product.kernel_config import KernelConfig, kernel_config
 
-from jax_bwgemm.product.kernel_config import KernelConfig
-from jax_bwgemm.runtime import GroupedKernelInfo
-
-ORDERS = ("heuristic", "horizontal", "vertical")
 SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
 MAX_SWIZZLE = 64  # kMaxSwizzle of cc/grouped/grouped_call.cc
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@kernel_config(order="raster_order")
 class GroupedConfig(KernelConfig):
     """Constraints on the kernel for one grouped GEMM. ``None`` means "any"; the heuristic decides.
 
@@ -31,11 +27,12 @@ class GroupedConfig(KernelConfig):
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
         stages: Pipeline stages of the mainloop, per CTA.
-        swap_ab: Whether to compute the transposed problem, so that small groups fill a tile.
         schedule: ``"cooperative"`` or ``"pingpong"`` on sm90, ``"1sm"`` or ``"2sm"`` on sm100.
-        order: Order of the tiles: ``"horizontal"`` (group after group), ``"vertical"`` (columns of
-            tiles through all groups) or ``"heuristic"`` (the kernel decides). A run-time attribute
-            of every kernel.
+        swap_ab: Whether to compute the transposed problem, so that small groups fill a tile.
+        raster_order: Dimension along which consecutive tiles run: ``"n"`` (group after group),
+            ``"m"`` (columns of tiles through all groups) or ``"heuristic"`` (the kernel decides). A
+            run-time attribute of every kernel. An older name is ``order``, with the older values
+            ``"horizontal"`` for ``"n"`` and ``"vertical"`` for ``"m"``.
         swizzle: Tiles along the rows of a group in a band, which is computed together: 1 to 64. A
             run-time attribute too.
 
@@ -43,44 +40,10 @@ class GroupedConfig(KernelConfig):
         ValueError: A value that no kernel could have.
     """
 
-    tile_m: int | None = None
-    tile_n: int | None = None
-    tile_k: int | None = None
-    cluster_m: int | None = None
-    cluster_n: int | None = None
-    stages: int | None = None
-    swap_ab: bool | None = None
-    schedule: str | None = None
-    order: str | None = None
-    swizzle: int | None = None
-
     def __post_init__(self) -> None:
-        for field in ("tile_m", "tile_n", "tile_k"):
-            self._check_int(field, multiple_of=8)
-        self._check_int("stages")
-        for field in ("cluster_m", "cluster_n"):
-            self._check_choice(field, (1, 2, 4, 8, 16))
-        self._check_choice("swap_ab", (False, True))
+        older = {"horizontal": "n", "vertical": "m"}
+        if self.raster_order in older:
+            object.__setattr__(self, "raster_order", older[self.raster_order])
+        super().__post_init__()
         self._check_choice("schedule", SCHEDULES)
-        self._check_choice("order", ORDERS)
-        self._check_int("swizzle")
-        if self.swizzle is not None and self.swizzle > MAX_SWIZZLE:
-            raise ValueError(
-                f"GroupedConfig: swizzle must be at most {MAX_SWIZZLE}, got {self.swizzle}"
-            )
-
-    def mismatch(self, kernel: GroupedKernelInfo) -> str | None:
-        """Why a kernel does not satisfy this configuration; None when it does."""
-        return self._differs(
-            {
-                "kernel": kernel.name,
-                "tile_m": kernel.tile_m,
-                "tile_n": kernel.tile_n,
-                "tile_k": kernel.tile_k,
-                "cluster_m": kernel.cluster_m,
-                "cluster_n": kernel.cluster_n,
-                "stages": kernel.stages,
-                "swap_ab": kernel.swap_ab,
-                "schedule": kernel.schedule,
-            }
-        )
+        self._check_int("swizzle", at_most=MAX_SWIZZLE)

@@ -22,7 +22,8 @@ from jax_bwgemm.dense.costs import (
     round_up,
 )
 from jax_bwgemm.dense.heuristics import PAD_MIN_SIZE
-from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
+from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec
+from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 
@@ -95,25 +96,6 @@ def padding_refusal(dims: GroupedDims, padded: GroupedDims) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupedSelection:
-    """A kernel with its run-time attributes, and the reasons.
-
-    Attributes:
-        kernel: The chosen kernel.
-        order: ``"heuristic"`` (the kernel decides), ``"horizontal"`` or ``"vertical"``.
-        swizzle: Width of the bands of tiles.
-        reason: Why this kernel.
-        rejected: Every other kernel of the build, with the reason against it.
-    """
-
-    kernel: GroupedKernelInfo
-    order: str
-    swizzle: int
-    reason: str
-    rejected: tuple[tuple[str, str], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Candidate:
     """A kernel with the predicted cost of a problem.
 
@@ -152,12 +134,12 @@ def kernel_mismatch(
     if kernel.arch != arch:
         return f"for {kernel.arch}"
     if kernel.kind != spec.kind:
-        return f"of kind {kernel.kind}"
+        return kernel.kind
     if kernel.in_dtype != in_dtype or kernel.out_dtype != spec.out_dtype:
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
     if kernel.rhs_major != spec.rhs_major:
         return f"rhs major {kernel.rhs_major}"
-    return spec.config.mismatch(kernel) if spec.config is not None else None
+    return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
 def evaluate(
@@ -169,7 +151,7 @@ def evaluate(
     sms = 2 if _paired(kernel) else 1
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
-    if kernel.kind == "rows":
+    if kernel.kind == M_GROUPED:
         rows, _ = _tile_extents(kernel)
         row_tiles = sum(_row_tiles(s, rows, known=spec.representative) for s in sizes)
         tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
@@ -192,7 +174,7 @@ def evaluate(
     rounds = tiles / concurrent if kernel.arch == "sm90" else waves
     compute = max(rounds * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
     traffic = _bytes(spec, dims, sizes)
-    if kernel.kind == "rows":
+    if kernel.kind == M_GROUPED:
         traffic += _rereads(kernel, dims, sizes, row_tiles)
     memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
     limit = "compute" if compute >= memory else "memory"
@@ -231,7 +213,7 @@ def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
 def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
     """Tiles of the result, whatever the sizes: at worst one part-filled for every group."""
     along_rows, _ = _tile_extents(kernel)
-    if kernel.kind == "rows":
+    if kernel.kind == M_GROUPED:
         rows = ceil_div(dims.m, along_rows) + 1 + dims.groups
     else:
         rows = round_up(ceil_div(dims.k, along_rows), 1 if _paired(kernel) else kernel.cluster_m)
@@ -258,7 +240,7 @@ def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> floa
     rows = sum(sizes)
     used = sum(1 for size in sizes if size > 0)
     out_bytes = np.dtype(spec.out_dtype).itemsize
-    if spec.kind == "rows":
+    if spec.kind == M_GROUPED:
         read = 2 * (dims.lhs_batch * rows * dims.k + dims.rhs_batch * used * dims.k * dims.n)
         return read + out_bytes * dims.batch * dims.m * dims.n
     read = 2 * rows * (dims.lhs_batch * dims.k + dims.rhs_batch * dims.n)
@@ -268,7 +250,7 @@ def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> floa
 def _rereads(
     kernel: GroupedKernelInfo, dims: GroupedDims, sizes: Sequence[float], row_tiles: float
 ) -> float:
-    """What tiles of ``"rows"`` read of operands that another has read, as bytes from memory."""
+    """What tiles of m-grouped products read again, as bytes from memory."""
     used = sum(1 for size in sizes if size > 0)
     weights = 2 * dims.rhs_batch * dims.k * dims.n
     lhs = 2 * dims.lhs_batch * dims.k * sum(sizes)
@@ -320,7 +302,7 @@ def select(
     dims: GroupedDims,
     target: Target,
     table: Sequence[GroupedKernelInfo],
-) -> GroupedSelection | str:
+) -> Selection | str:
     """Selects the kernel for a problem whose sizes satisfy the alignment rules.
 
     Args:
@@ -340,10 +322,12 @@ def select(
     best, *others = usable
     order, swizzle = "heuristic", _swizzle(best.kernel, dims)
     chosen_by = "the heuristic"
-    if spec.config is not None:
-        order = spec.config.order or order
-        swizzle = spec.config.swizzle or swizzle
-        chosen_by = f"{spec.config}" if not others else f"the heuristic within {spec.config}"
+    if spec.policy.config is not None:
+        order = spec.policy.config.raster_order or order
+        swizzle = spec.policy.config.swizzle or swizzle
+        chosen_by = (
+            f"{spec.policy.config}" if not others else f"the heuristic within {spec.policy.config}"
+        )
     sizes = expected_sizes(spec, dims)
     mean = sum(sizes) / max(len(sizes), 1)
     expected = "expected" if spec.representative is not None else "assumed"
@@ -355,11 +339,11 @@ def select(
     slower = [
         (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
     ]
-    return GroupedSelection(best.kernel, order, swizzle, reason, (*slower, *rejected))
+    return Selection(best.kernel, order, swizzle, reason, (*slower, *rejected))
 
 
 def _swizzle(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
     operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
     if operands < SWIZZLE_MIN_OPERAND_BYTES:
         return 1
-    return SWIZZLE_SM90_ROWS if (kernel.arch, kernel.kind) == ("sm90", "rows") else SWIZZLE
+    return SWIZZLE_SM90_ROWS if (kernel.arch, kernel.kind) == ("sm90", M_GROUPED) else SWIZZLE

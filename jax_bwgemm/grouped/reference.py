@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
-from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec, grouped_dims, out_shape
+from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.dtypes import product_dtype
 
 # Rows of a block: as many as a group has on average, within these limits.
@@ -43,7 +43,7 @@ def grouped_reference(
     if dims.empty:
         return jnp.zeros(shape, spec.out_dtype)
     wide = product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
-    one = _rows if spec.kind == "rows" else _contract
+    one = _rows if spec.kind == M_GROUPED else _contract
     if dims.batch == 1:
         return one(*(x[0] for x in operands), spec, dims, wide)[None]
     batched = [x if x.shape[0] != 1 else None for x in operands]
@@ -139,7 +139,7 @@ def _rows(
             a,
             b,
             (((1,), (contracted,)), ((), ())),
-            precision=spec.precision,
+            precision=spec.policy.precision,
             preferred_element_type=wide,
         ).astype(spec.out_dtype)
         before = lax.dynamic_slice_in_dim(out, item.first, schedule.block)
@@ -172,7 +172,7 @@ def _contract(
             jnp.where(item.mask, a, 0),
             jnp.where(item.mask, b, 0),
             (((0,), (0,)), ((), ())),
-            precision=spec.precision,
+            precision=spec.policy.precision,
             preferred_element_type=exact,
         )
         total = jnp.where(item.opens, product, total + product)

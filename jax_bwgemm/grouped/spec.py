@@ -2,9 +2,9 @@
 
 Two kinds, both over the rows of a matrix that lie in consecutive groups:
 
-* ``"rows"``: ``D[m] = A[m] @ B[e]`` for every row m of group e. A [B, M, K], B [B, E, K, N],
+* ``"m-grouped"``: ``D[m] = A[m] @ B[e]`` for every row m of group e. A [B, M, K], B [B, E, K, N],
   D [B, M, N]. Rows of no group are zero.
-* ``"contract"``: ``D[e] = A[rows of e]^T @ B[rows of e]``. A [B, M, K], B [B, M, N],
+* ``"k-grouped"``: ``D[e] = A[rows of e]^T @ B[rows of e]``. A [B, M, K], B [B, M, N],
   D [B, E, K, N]. Groups without rows are zero.
 
 Matrix e belongs to group ``offset + e`` of the sizes [B, G]; rows of groups outside of
@@ -14,68 +14,39 @@ Matrix e belongs to group ``offset + e`` of the sizes [B, G]; rows of groups out
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
-from jax_bwgemm.config import Target
-from jax_bwgemm.grouped.grouped_config import GroupedConfig
+from jax_bwgemm.product.spec import ProductSpec
 
-KINDS = ("rows", "contract")
+M_GROUPED, K_GROUPED = "m-grouped", "k-grouped"
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupedSpec:
+@dataclasses.dataclass(frozen=True, repr=False)
+class GroupedSpec(ProductSpec):
     """Everything static about a grouped GEMM. Hashable; the primitives' only parameter.
 
     Attributes:
-        kind: ``"rows"`` or ``"contract"``.
-        rhs_major: How B of kind ``"rows"`` is stored: ``"n"`` for [B, E, K, N], ``"k"`` for
-            [B, E, N, K]. Always ``"n"`` for ``"contract"``.
-        out_dtype: Name of the result's dtype.
-        experts: E of kind ``"contract"``, which no operand shows; 0 for ``"rows"``.
-        reduce_batch: Sum the results over the batch, giving a batch of 1. This is what the
-            gradient of a shared (batch 1) operand is.
-        implementations: Names to try in order, as in the public ``implementation=``.
-        config: The user's constraints on the kernel.
-        precision: The user's ``precision=``, for the XLA path.
-        out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
-            follow from the operands'.
-        target: Architecture chosen explicitly; None means that of the device at lowering.
+        kind: ``"m-grouped"`` or ``"k-grouped"``.
+        rhs_major: How B of an m-grouped product is stored: ``"n"`` for [B, E, K, N], ``"k"`` for
+            [B, E, N, K]. Always ``"n"`` for a k-grouped one.
+        experts: E of a k-grouped product, which no operand shows; 0 for an m-grouped one.
         representative: Share of the rows that each group is expected to have; None assumes equal
             groups.
     """
 
-    kind: str = "rows"
+    kind: str = M_GROUPED
     rhs_major: str = "n"
-    out_dtype: str = "bfloat16"
     experts: int = 0
-    reduce_batch: bool = False
-    implementations: tuple[str, ...] = ("cutlass", "xla")
-    config: GroupedConfig | None = None
-    precision: Hashable = None
-    out_sharding: Hashable = None
-    target: Target | None = None
     representative: tuple[float, ...] | None = None
 
-    def __str__(self) -> str:
-        default = GroupedSpec()
-        parts = [self.out_dtype]
-        if self.kind == "rows":
-            parts.insert(0, f"rhs {self.rhs_major}-major")
-        for field in (
-            "experts",
-            "reduce_batch",
-            "implementations",
-            "config",
-            "precision",
-            "out_sharding",
-            "target",
-        ):
-            value = getattr(self, field)
-            if value != getattr(default, field):
-                parts.append(f"{field}={value}")
-        return f"<{' '.join(parts)}>"
+    @property
+    def majors(self) -> str:
+        return f"k{self.rhs_major}" if self.kind == M_GROUPED else "mn"
 
-    __repr__ = __str__
+    def _more(self) -> list[str]:
+        return [f"experts={self.experts}"] if self.experts else []
+
+    __repr__ = ProductSpec.__str__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +68,17 @@ class GroupedDims:
     def empty(self) -> bool:
         """Whether there is nothing to multiply: the result is empty or all zeros."""
         return 0 in (self.m, self.n, self.k, self.experts, self.groups, self.batch)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Size of every dimension, by name."""
+        sizes = {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}
+        return sizes | {"e": self.experts, "g": self.groups}
+
+    @property
+    def batches(self) -> tuple[int, int, int, int]:
+        """Batch of every operand."""
+        return self.lhs_batch, self.rhs_batch, self.sizes_batch, self.offset_batch
 
     def __str__(self) -> str:
         text = f"M={self.m} N={self.n} K={self.k} E={self.experts} G={self.groups}"
@@ -121,15 +103,15 @@ def grouped_dims(
         TypeError: The operands have the wrong rank or do not fit together.
     """
     shapes = tuple(map(tuple, (lhs, rhs, sizes, offset)))
-    name = f"bw_grouped_{spec.kind}"
-    ranks = (3, 4 if spec.kind == "rows" else 3, 2, 1)
+    name = f"bw_{spec.kind.replace('-', '_')}"
+    ranks = (3, 4 if spec.kind == M_GROUPED else 3, 2, 1)
     if tuple(map(len, shapes)) != ranks:
         raise TypeError(
             f"{name} operands must have ranks {', '.join(map(str, ranks))}, got shapes "
             f"{', '.join(map(str, shapes))}"
         )
     (lhs_batch, m, k), rhs_batch, (sizes_batch, groups) = shapes[0], shapes[1][0], shapes[2]
-    if spec.kind == "rows":
+    if spec.kind == M_GROUPED:
         experts, rhs_k, n = shapes[1][1:]
         if spec.rhs_major == "k":
             rhs_k, n = n, rhs_k
@@ -157,7 +139,7 @@ def grouped_dims(
 def out_shape(spec: GroupedSpec, dims: GroupedDims) -> tuple[int, ...]:
     """Shape of D."""
     batch = 1 if spec.reduce_batch else dims.batch
-    if spec.kind == "rows":
+    if spec.kind == M_GROUPED:
         return (batch, dims.m, dims.n)
     return (batch, dims.experts, dims.k, dims.n)
 
@@ -169,10 +151,10 @@ def transpose_spec(
 
     With dD the cotangent of D, called with operands
 
-    * rows, A: (dD, B), B being read in its other major,
-    * rows, B: (A, dD) if B is n-major, (dD, A) if it is k-major,
-    * contract, A: (B, dD), dD [E, K, N] being read as a k-major right operand,
-    * contract, B: (A, dD).
+    * m-grouped, A: (dD, B), B being read in its other major,
+    * m-grouped, B: (A, dD) if B is n-major, (dD, A) if it is k-major,
+    * k-grouped, A: (B, dD), dD [E, K, N] being read as a k-major right operand,
+    * k-grouped, B: (A, dD).
 
     Args:
         spec: The grouped GEMM.
@@ -188,10 +170,9 @@ def transpose_spec(
         experts=0,
         reduce_batch=operand_batch == 1 and dims.batch != 1,
         out_sharding=None,  # the caller knows the operand's
-        config=None,  # another problem: the user's constraints were for the forward one
-    )
-    if spec.kind == "rows" and operand == "rhs":
-        return dataclasses.replace(common, kind="contract", rhs_major="n", experts=dims.experts)
-    if spec.kind == "rows":
+    ).with_policy(config=None)  # another problem: the user's constraints were for the forward one
+    if spec.kind == M_GROUPED and operand == "rhs":
+        return dataclasses.replace(common, kind=K_GROUPED, rhs_major="n", experts=dims.experts)
+    if spec.kind == M_GROUPED:
         return dataclasses.replace(common, rhs_major="k" if spec.rhs_major == "n" else "n")
-    return dataclasses.replace(common, kind="rows", rhs_major="k" if operand == "lhs" else "n")
+    return dataclasses.replace(common, kind=M_GROUPED, rhs_major="k" if operand == "lhs" else "n")

@@ -8,12 +8,10 @@ from typing import Any
 
 import jax
 
-from jax_bwgemm.dense.explain import explain_gemm
-from jax_bwgemm.dense.primitive import bw_gemm_p
-from jax_bwgemm.grouped.explain import explain_grouped
-from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_p
-from jax_bwgemm.product.explanation import Explanation
+from jax_bwgemm.product.explain import Explanation, explain_product
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
+from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.product.support import refusal
 
 # JAX's own, by name: those that a call of ours became while it was traced are among them.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
@@ -94,10 +92,16 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
     """The decision for an equation; None if it is no product."""
     avals = [x.aval for x in eqn.invars]
-    if eqn.primitive is bw_gemm_p:
-        return explain_gemm(eqn.params["spec"], *avals, device)
-    if eqn.primitive in (bw_grouped_rows_p, bw_grouped_contract_p):
-        return explain_grouped(eqn.params["spec"], avals, device)
+    contraction = CONTRACTIONS.get(eqn.primitive)
+    if contraction is not None:
+        spec = eqn.params["spec"]
+        rejected: list[tuple[str, str]] = []
+        if spec.policy.implementations == ("xla",):  # the others were dropped while tracing
+            dims = contraction.dims(spec, *(aval.shape for aval in avals))
+            dtypes = [aval.dtype.name for aval in avals[:2]]
+            if reason := refusal(contraction, "cutlass", spec, dtypes, dims):
+                rejected.append(("cutlass", reason))
+        return explain_product(contraction, spec, avals, device, rejected)
     if eqn.primitive.name in _XLA_PRODUCTS:
         result = eqn.outvars[0].aval
         types = " x ".join(aval.str_short() for aval in avals[:2])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 SHARE_PARTS = 16
 SHARED = ("none", "lhs", "rhs")
 GROUPED_SHARED = (*SHARED, "both")
-KINDS = ("rows", "contract")
+KINDS = ("m-grouped", "k-grouped")
 
 Shares = tuple[tuple[int, int], ...]
 
@@ -91,11 +91,11 @@ class GroupedKey:
     def __str__(self) -> str:
         experts = f"({self.experts} here)" if self.experts != self.groups else ""
         types = f"{self.in_dtype}->{self.out_dtype}"
-        storage = f"rhs major {self.rhs_major}" if self.kind == "rows" else "contracting the rows"
+        majors = f"k{self.rhs_major}" if self.kind == "m-grouped" else "mn"
         known = f", groups {text}" if (text := shares_text(self.shares)) else ""
         return (
-            f"grouped {self.m}x{self.n}x{self.k} in {self.groups}{experts}{_batch(self)} "
-            f"{storage} {types}{known}"
+            f"{self.kind} {self.m}x{self.n}x{self.k} in {self.groups}{experts}{_batch(self)} "
+            f"{majors} {types}{known}"
         )
 
 

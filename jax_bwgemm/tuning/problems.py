@@ -12,11 +12,11 @@ import jax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import lowering, tuned
-from jax_bwgemm.dense.local import bw_gemm_local_p
-from jax_bwgemm.dense.primitive import bw_gemm_p
+from jax_bwgemm.dense import tuned
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.primitive import bw_gemm_local_p, bw_gemm_p
 from jax_bwgemm.dense.spec import GemmSpec, gemm_dims
-from jax_bwgemm.dense.support import describe
+from jax_bwgemm.product import lowering
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning.keys import DenseKey
@@ -95,28 +95,22 @@ def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
             counts[found] += times
         else:
             dims = gemm_dims(spec, lhs.shape, rhs.shape)
-            skipped[describe(spec, lhs.dtype.name, rhs.dtype.name, dims)] = found
+            skipped[spec.describe([lhs.dtype.name, rhs.dtype.name], dims)] = found
     return Problems(counts, tuple(skipped.items()))
 
 
 def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> DenseKey | str:
     """The problem as selection will see it, or why there is nothing to tune."""
-    if spec.config is not None:
-        return f"it has an explicit {spec.config}"
-    if "cutlass" not in spec.implementations:
-        return f"implementation is {', '.join(spec.implementations)}"
+    if spec.policy.config is not None:
+        return f"it has an explicit {spec.policy.config}"
+    if "cutlass" not in spec.policy.implementations:
+        return f"implementation is {', '.join(spec.policy.implementations)}"
     if gemm_dims(spec, lhs.shape, rhs.shape).empty:
         return "it is empty"
-    call = lowering.choose(
-        "cutlass",
-        "cuda",
-        # Neither tables nor policies of the context may matter for what is to be tuned.
-        dataclasses.replace(spec, target=target, tuning=None),
-        lhs.dtype.name,
-        lhs.shape,
-        rhs.shape,
-        padding_is_free="xla" not in spec.implementations,
-    )
+    # Neither tables nor policies of the context may matter for what is to be tuned.
+    spec = spec.with_policy(target=target, tuning=None)
+    shapes = (lhs.shape, rhs.shape)
+    call = lowering.choose(DENSE, "cutlass", "cuda", spec, lhs.dtype.name, shapes)
     if isinstance(call, str):
         return call
     return tuned.key_of(call.folded.spec, lhs.dtype.name, call.padded)
@@ -156,5 +150,5 @@ def _in_text(text: str) -> Problems:
 def _kernel_key(
     kernel: KernelInfo, lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...]
 ) -> DenseKey:
-    spec = GemmSpec(kernel.lhs_major, kernel.rhs_major, kernel.out_dtype)
+    spec = GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype)
     return tuned.key_of(spec, kernel.in_dtype, gemm_dims(spec, lhs_shape, rhs_shape))

@@ -13,8 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, MAX_SPLITS, RASTER_ORDERS, SWIZZLES
-from jax_bwgemm.grouped.grouped_config import MAX_SWIZZLE, ORDERS
+from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, MAX_SPLITS, SWIZZLES
+from jax_bwgemm.grouped.grouped_config import MAX_SWIZZLE
+from jax_bwgemm.product.kernel_config import RASTER_ORDERS
 from jax_bwgemm.tuning.keys import (
     GROUPED_SHARED,
     KINDS,
@@ -99,7 +100,7 @@ def _read_row(row: Any, where: str, version: int) -> tuple[Key, TunedEntry]:
 def _check_groups(key: GroupedKey, where: str) -> None:
     if key.shares and sum(count for count, _ in key.shares) != key.groups:
         raise TuningFileError(f"{where}: shares are not those of {key.groups} groups")
-    if key.kind == "contract" and key.rhs_major != "n":
+    if key.kind == "k-grouped" and key.rhs_major != "n":
         raise TuningFileError(f"{where}: rhs_major has the impossible value {key.rhs_major!r}")
 
 
@@ -170,7 +171,7 @@ _DENSE_ENTRY_CHECKS = {
     "decomposition": _one_of(DECOMPOSITIONS),
 }
 _GROUPED_ENTRY_CHECKS = _DENSE_ENTRY_CHECKS | {
-    "raster_order": _one_of(ORDERS),
+    "raster_order": _one_of(RASTER_ORDERS),
     "swizzle": lambda v: _is_int(v, MAX_SWIZZLE),
     "splits": _one_of((1,)),
     "decomposition": _one_of(("heuristic",)),

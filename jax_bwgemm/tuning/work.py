@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import lowering, search_space
-from jax_bwgemm.dense.selection import Selection
-from jax_bwgemm.dense.spec import Folded
-from jax_bwgemm.dense.support import kernel_table
+from jax_bwgemm.dense import search_space
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.tuned import dims_of, spec_of
+from jax_bwgemm.product.contraction import Folded, KernelCall
+from jax_bwgemm.product.ffi import emit
+from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.tuning.keys import DenseKey, Key
 from jax_bwgemm.tuning.records import Choice
 
@@ -69,7 +70,7 @@ class DenseWork:
         self.bytes = size * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
 
     def kernels_to_try(self, limit: int) -> list[Choice]:
-        table = kernel_table(self._implementation)
+        table = DENSE.kernels(self._implementation)
         return search_space.kernels_to_try(self._key, table, self._target, limit)
 
     def orders_to_try(self, choice: Choice, known: Sequence[Choice]) -> list[Choice]:
@@ -80,7 +81,7 @@ class DenseWork:
         return lambda i: drawn[i % copies]
 
     def emit(self, choice: Choice, *operands: jax.Array) -> jax.Array:
-        dims, (lhs, rhs) = self._dims, self._shapes
+        dims = self._dims
         selection = Selection(
             choice.kernel,
             choice.raster_order,
@@ -90,11 +91,9 @@ class DenseWork:
             choice.splits,
             choice.decomposition,
         )
-        folded = Folded(spec_of(self._key), None, lhs, None, rhs)
-        call = lowering.KernelCall(
-            self._implementation, selection, self._target, folded, dims, dims
-        )
-        return lowering.emit(call, *operands, (dims.batch, dims.m, dims.n))
+        folded = Folded(spec_of(self._key), self._shapes, (None, None))
+        call = KernelCall(self._implementation, selection, self._target, folded, dims, dims)
+        return emit(DENSE, call, operands, (dims.batch, dims.m, dims.n))
 
 
 def normal_operands(

@@ -140,7 +140,7 @@ def test_cluster_k_kernels_store_vectors(machine_code):
 def test_grouped_sm90_kernels_keep_rows_of_lhs_in_l2(machine_code):
     """Those whose tiles along N read the rows again; dW has no such operand."""
     found = [name for name, code in machine_code.items() if code.evicts_last]
-    rows = [k for k in runtime.grouped_kernels() if (k.arch, k.kind) == ("sm90", "rows")]
+    rows = [k for k in runtime.grouped_kernels() if (k.arch, k.kind) == ("sm90", "m-grouped")]
     assert len(found) == len(rows) > 0
     assert all(GROUPED in name for name in found)
 

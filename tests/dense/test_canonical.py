@@ -6,6 +6,7 @@ import pytest
 
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.dense.spec import GemmSpec, fold, gemm_dims, lhs_transpose_spec, rhs_transpose_spec
+from jax_bwgemm.product.spec import Policy
 
 
 def plan_dot(lhs: tuple, rhs: tuple, contract: tuple, batch: tuple = ((), ())) -> CanonicalPlan:
@@ -122,8 +123,8 @@ def test_groups_and_merges() -> None:
 
 def folded_dims(spec: GemmSpec, lhs: tuple, rhs: tuple) -> tuple:
     folded = fold(spec, lhs, rhs)
-    dims = gemm_dims(folded.spec, folded.lhs_shape, folded.rhs_shape)
-    copies = (folded.lhs_perm is not None, folded.rhs_perm is not None)
+    dims = gemm_dims(folded.spec, *folded.shapes)
+    copies = tuple(perm is not None for perm in folded.perms)
     return (dims.batch, dims.m, dims.n, dims.k), copies
 
 
@@ -185,5 +186,11 @@ def test_transposing_twice_gives_the_same_problem(majors: str) -> None:
 
 def test_spec_repr_lists_only_what_differs() -> None:
     assert repr(GemmSpec()) == "<kn bfloat16>"
-    spec = GemmSpec("m", "k", "float32", True, ("cutlass",))
+    spec = GemmSpec(
+        "m",
+        "k",
+        out_dtype="float32",
+        reduce_batch=True,
+        policy=Policy(implementations=("cutlass",)),
+    )
     assert repr(spec) == "<mk float32 reduce_batch implementations=('cutlass',)>"

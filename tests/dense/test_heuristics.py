@@ -17,6 +17,7 @@ from jax_bwgemm.dense import costs, heuristics
 from jax_bwgemm.dense.selection import Selection, select
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.runtime import KernelInfo
 
 SM90, SM100 = make_target("sm90"), make_target("sm100")
@@ -39,7 +40,7 @@ def chosen(
     config: TuningConfig | None = None,
 ) -> Selection:
     dims = GemmDims(m, n, k, batch, batch, batch)
-    selection = select(GemmSpec(config=config), "bfloat16", dims, target, TABLE)
+    selection = select(GemmSpec(policy=Policy(config=config)), "bfloat16", dims, target, TABLE)
     assert isinstance(selection, Selection)
     return selection
 
@@ -206,11 +207,11 @@ def test_what_cannot_be_split_is_not(k: int, batch: int) -> None:
 
 def test_splits_that_a_problem_cannot_have_are_refused() -> None:
     # Stream-K and cluster-K kernels add the parts themselves, and have no such rules.
-    spec = GemmSpec(config=TuningConfig(splits=5, schedule="1sm"))
+    spec = GemmSpec(policy=Policy(config=TuningConfig(splits=5, schedule="1sm")))
     got = select(spec, "bfloat16", GemmDims(384, 384, 4096), SM100, TABLE)
     assert isinstance(got, str)
     assert "K=4096 is not a multiple of 40" in got
-    spec = GemmSpec(config=TuningConfig(splits=5, schedule="pingpong"))
+    spec = GemmSpec(policy=Policy(config=TuningConfig(splits=5, schedule="pingpong")))
     got = select(spec, "bfloat16", GemmDims(384, 384, 4096), SM90, TABLE)
     assert isinstance(got, Selection)  # parts of 12 and 13 blocks
     got = select(spec, "bfloat16", GemmDims(384, 384, 4000, 3), SM90, TABLE)
@@ -244,7 +245,7 @@ def test_no_usable_kernel_is_a_reason() -> None:
 
 
 def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
-    config = bw.TuningConfig(schedule="pingpong", grid_tile_width=2, grid_minor_dim="m")
+    config = bw.TuningConfig(schedule="pingpong", swizzle=2, raster_order="m")
     got = chosen(8192, 8192, 8192, config=config)
     assert got.kernel.schedule == "pingpong"
     assert (got.raster_order, got.swizzle) == ("m", 2)
@@ -255,12 +256,12 @@ def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:
     ("field", "value", "fits"),
     [
         ("tile_m", 256, True),
-        ("collective", True, True),
-        ("collective", False, False),
+        ("two_cta", True, True),
+        ("two_cta", False, False),
         ("cluster_m", 2, True),
         ("scheduler", "clc", True),
         ("scheduler", "persistent", False),
-        ("max_concurrent_steps", 4, True),
+        ("stages", 4, True),
         ("splits", 1, True),
         ("swap_ab", True, False),
         ("swap_ab", False, True),
@@ -273,12 +274,12 @@ def test_config_matches_kernel_fields(field: str, value: object, fits: bool) -> 
 
 def test_a_cluster_k_kernel_takes_no_tile_order() -> None:
     shared, other = kernel("64x64x64_1x1_clusterk_swap"), kernel("64x64x128_1x1_pingpong_swap")
-    for order in ({"grid_minor_dim": "m"}, {"grid_tile_width": 2}):
+    for order in ({"raster_order": "m"}, {"swizzle": 2}):
         config = TuningConfig(**order)
         assert config.mismatch(shared) == "a cluster-K kernel has one order of its tiles"
         assert config.mismatch(other) is None
         assert not chosen(64, 4096, 4096, config=config).kernel.cluster_k
-    assert TuningConfig(grid_tile_width=1).mismatch(shared) is None
+    assert TuningConfig(swizzle=1).mismatch(shared) is None
 
 
 # -- alignment

@@ -26,6 +26,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.runtime import KernelInfo
 
 pytestmark = pytest.mark.gpu
@@ -65,11 +66,11 @@ def operands(kernel: KernelInfo, family: str, make: Any, seed: int = 0) -> tuple
 
 def spec_of(kernel: KernelInfo, **config: Any) -> GemmSpec:
     return GemmSpec(
-        kernel.lhs_major,
-        kernel.rhs_major,
-        kernel.out_dtype,
-        implementations=("cutlass",),
-        config=TuningConfig(kernel=kernel.name, **config),
+        *kernel.majors,
+        out_dtype=kernel.out_dtype,
+        policy=Policy(
+            implementations=("cutlass",), config=TuningConfig(kernel=kernel.name, **config)
+        ),
     )
 
 
@@ -128,7 +129,7 @@ def test_tile_orders(kernel: KernelInfo) -> None:
     a = normal(rng, (1, 1160, 72), "bfloat16")
     b = normal(rng, (1, 72, 1544), "bfloat16")
     specs = [
-        spec_of(kernel, grid_minor_dim=order, grid_tile_width=swizzle)
+        spec_of(kernel, raster_order=order, swizzle=swizzle)
         for order in (None, "m", "n")
         for swizzle in (1, 2, 4, 8, 16)
     ]
@@ -165,7 +166,7 @@ def test_stream_k(kernel: KernelInfo, shape: tuple[int, int, int, int]) -> None:
     b = small_integers(rng, (batch, k, n), kernel.in_dtype)
     want = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))  # exact: integers
     ways: list[dict[str, Any]] = [{"decomposition": d} for d in ("heuristic", "stream_k")]
-    ways += [{"splits": 5}, {"decomposition": "stream_k", "grid_tile_width": 4}]
+    ways += [{"splits": 5}, {"decomposition": "stream_k", "swizzle": 4}]
     specs = [spec_of(kernel, **way) for way in ways]
     for way, got in zip(
         ways, jax.jit(lambda x, y: [gemm(x, y, s) for s in specs])(a, b), strict=True

@@ -235,8 +235,8 @@ def test_config_by_name_and_by_field() -> None:
     a, b = struct(4096, K), struct(K, 4096)
     assert kernel_names(cuda_text(lambda x, y: bw.matmul(x, y, config=name), a, b)) == [name]
     config = bw.TuningConfig(
-        tile_m=64, tile_n=128, cluster_m=1, swap_ab=False, splits=2, grid_minor_dim="n",
-        grid_tile_width=16,
+        tile_m=64, tile_n=128, cluster_m=1, swap_ab=False, splits=2, raster_order="n",
+        swizzle=16,
     )  # fmt: skip
     text = cuda_text(lambda x, y: bw.matmul(x, y, config=config), a, b)
     assert kernel_names(text) == [name]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from jax_bwgemm.dense.partition import Dims3, plan, sharding_rule
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.product.partition import plan, sharding_rule
 
 MESH = {"x": 4, "y": 2}
 X, Y = ("x",), ("y",)
@@ -16,13 +17,13 @@ DIMS = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=8)
 
 
 def decide(lhs: dict, rhs: dict, out: dict, spec: Any = None, dims: Any = DIMS) -> Any:
-    return plan(spec or GemmSpec(), dims, MESH, Dims3(lhs), Dims3(rhs), Dims3(out))
+    return plan(DENSE, spec or GemmSpec(), dims, MESH, lhs, rhs, out)
 
 
 def test_block_of_the_result() -> None:
     got = decide({"m": X}, {"n": Y}, {"m": X, "n": Y})
-    assert got.lhs == ((), X, ())
-    assert got.rhs == ((), (), Y)
+    assert got.operands[0] == ((), X, ())
+    assert got.operands[1] == ((), (), Y)
     assert got.out == ((), X, Y)
     assert got.reduce_axes == ()
     assert got.scatter == ()
@@ -30,7 +31,7 @@ def test_block_of_the_result() -> None:
 
 def test_k_reduces() -> None:
     got = decide({"k": X}, {"k": X}, {})
-    assert (got.lhs, got.rhs, got.out) == (((), (), X), ((), X, ()), ((), (), ()))
+    assert (got.operands[0], got.operands[1], got.out) == (((), (), X), ((), X, ()), ((), (), ()))
     assert got.reduce_axes == X
 
 
@@ -39,7 +40,7 @@ def test_k_scatters_when_the_result_is_sharded_alike() -> None:
     assert got.reduce_axes == ()
     assert got.scatter == ((1, X),)
     assert got.out == ((), X, ())
-    assert got.lhs == ((), (), X)  # the local product has all of m
+    assert got.operands[0] == ((), (), X)  # the local product has all of m
 
 
 def test_scatter_continues_another_sharding() -> None:
@@ -57,14 +58,14 @@ def test_scatter_that_does_not_divide_becomes_an_all_reduce() -> None:
 
 def test_weights_sharded_over_the_data_axis_are_gathered() -> None:
     got = decide({"m": X}, {"k": X}, {"m": X})
-    assert got.lhs == ((), X, ())
-    assert got.rhs == ((), (), ())
+    assert got.operands[0] == ((), X, ())
+    assert got.operands[1] == ((), (), ())
     assert got.reduce_axes == ()
 
 
 def test_k_of_one_operand_slices_the_other() -> None:
     got = decide({"k": X}, {}, {})
-    assert got.rhs == ((), X, ())
+    assert got.operands[1] == ((), X, ())
     assert got.reduce_axes == X
 
 
@@ -76,29 +77,29 @@ def test_what_an_operand_has_is_kept_when_the_result_does_not_care() -> None:
 def test_axes_are_used_once() -> None:
     got = decide({"m": X}, {"n": X}, {"n": X})
     assert got.out == ((), (), X)
-    assert got.lhs == ((), (), ())
+    assert got.operands[0] == ((), (), ())
 
 
 def test_uneven_sizes_are_not_sharded() -> None:
     dims = GemmDims(m=6, n=32, k=10)
     got = decide({"m": (*Y, *X), "k": ()}, {"k": X}, {"m": (*Y, *X)}, dims=dims)
-    assert got.lhs == ((), Y, ())  # 6 = 2 * 3
-    assert got.rhs == ((), (), ())  # 10 is not a multiple of 4
+    assert got.operands[0] == ((), Y, ())  # 6 = 2 * 3
+    assert got.operands[1] == ((), (), ())  # 10 is not a multiple of 4
 
 
 def test_shared_operand_has_no_batch_to_shard() -> None:
     dims = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=1)
     got = decide({"b": X}, {}, {"b": X}, dims=dims)
-    assert got.lhs == (X, (), ())
-    assert got.rhs == ((), (), ())
+    assert got.operands[0] == (X, (), ())
+    assert got.operands[1] == ((), (), ())
     assert got.out == (X, (), ())
 
 
 def test_summed_batch_reduces_like_k() -> None:
     spec = GemmSpec("m", "n", reduce_batch=True)
     got = decide({"b": X, "k": Y}, {"b": X, "k": Y}, {}, spec)
-    assert got.lhs == (X, Y, ())
-    assert got.rhs == (X, Y, ())
+    assert got.operands[0] == (X, Y, ())
+    assert got.operands[1] == (X, Y, ())
     assert got.out == ((), (), ())
     assert got.reduce_axes == ("x", "y")
 
@@ -121,4 +122,4 @@ def test_summed_batch_reduces_like_k() -> None:
 )
 def test_shardy_rule(spec: GemmSpec, lhs: tuple, rhs: tuple, rule: str, reduced: tuple) -> None:
     operands = [SimpleNamespace(shape=lhs), SimpleNamespace(shape=rhs)]
-    assert sharding_rule(spec, None, operands, None) == (rule, {"reduction_factors": reduced})
+    assert sharding_rule(DENSE, spec, operands) == (rule, {"reduction_factors": reduced})

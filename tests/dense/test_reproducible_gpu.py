@@ -24,6 +24,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.runtime import KernelInfo
 
 pytestmark = pytest.mark.gpu
@@ -68,7 +69,12 @@ def operands(m: int, n: int, k: int, seed: int = 0) -> tuple[jax.Array, jax.Arra
 
 def spec_of(kernel: KernelInfo, options: dict[str, Any]) -> GemmSpec:
     config = TuningConfig(kernel=kernel.name, **options)
-    return GemmSpec("k", "n", kernel.out_dtype, implementations=("cutlass",), config=config)
+    return GemmSpec(
+        "k",
+        "n",
+        out_dtype=kernel.out_dtype,
+        policy=Policy(implementations=("cutlass",), config=config),
+    )
 
 
 @jax.jit

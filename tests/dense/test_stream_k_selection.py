@@ -14,6 +14,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs, heuristics, search_space, selection
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry, TuningFileError
@@ -26,7 +27,7 @@ WHOLE = next(k for k in TABLE if k.name == SHARED.name.removesuffix("_streamk"))
 
 
 def selected(m: int, n: int, k: int, **config: Any) -> selection.Selection:
-    spec = GemmSpec("k", "n", config=bw.TuningConfig(**config) if config else None)
+    spec = GemmSpec("k", "n", policy=Policy(config=bw.TuningConfig(**config) if config else None))
     got = selection.select(spec, "bfloat16", GemmDims(m, n, k), H200, TABLE)
     assert isinstance(got, selection.Selection)
     return got
@@ -138,7 +139,7 @@ def test_the_call_and_its_workspace(
     monkeypatch.setattr(runtime, "workspace_bytes", workspace)
     jax.clear_caches()
     config = bw.TuningConfig(
-        kernel=SHARED.name, decomposition=decomposition, grid_minor_dim="n", grid_tile_width=2
+        kernel=SHARED.name, decomposition=decomposition, raster_order="n", swizzle=2
     )
     with bw.config.target("sm90"):
         traced = jax.jit(lambda a, b: bw.matmul(a, b, config=config)).trace(
@@ -225,7 +226,7 @@ def test_tuned_entries_keep_the_division() -> None:
 def test_tuned_entries_are_selected_if_they_can_run(changes: dict[str, Any], used: bool) -> None:
     from jax_bwgemm.tuning.context import Tuning
 
-    spec = GemmSpec("k", "n", tuning=Tuning(tables=(table_of(entry(**changes)),)))
+    spec = GemmSpec("k", "n", policy=Policy(tuning=Tuning(tables=(table_of(entry(**changes)),))))
     got = selection.select(spec, "bfloat16", GemmDims(1024, 4352, 4096), H200, TABLE)
     assert isinstance(got, selection.Selection)
     assert got.reason.startswith("tuned") == used

@@ -40,7 +40,7 @@ def problem(
 ) -> tuple[GemmSpec, Any, Any]:
     lhs_batch, rhs_batch, reduce_batch = batches
     rng = np.random.default_rng(0)
-    spec = GemmSpec(majors[0], majors[1], dtype, reduce_batch)
+    spec = GemmSpec(*majors, out_dtype=dtype, reduce_batch=reduce_batch)
     return spec, *(jnp.asarray(make(rng, s, dtype)) for s in shapes(majors, lhs_batch, rhs_batch))
 
 
@@ -211,8 +211,8 @@ def test_config_is_for_the_call_not_for_its_gradients() -> None:
     x = jnp.ones((16, 16), jnp.bfloat16)
 
     def loss(a: Any) -> Any:
-        return bw.matmul(a, x, config=bw.TuningConfig(grid_tile_width=4)).astype(jnp.float32).sum()
+        return bw.matmul(a, x, config=bw.TuningConfig(swizzle=4)).astype(jnp.float32).sum()
 
     gemms = equations(jax.make_jaxpr(jax.grad(loss))(x).jaxpr, "bw_gemm")
     configs = [eqn.params["spec"].config for eqn in gemms]
-    assert configs == [bw.TuningConfig(grid_tile_width=4), None]
+    assert configs == [bw.TuningConfig(swizzle=4), None]

@@ -46,9 +46,9 @@ every_line = pytest.mark.parametrize("kernel", one_per_line(), ids=_id)
 
 def test_both_kinds_of_both_architectures_are_tested() -> None:
     kinds = {(k.arch, k.kind, k.swap_ab) for k in emulated()}
-    both = {("rows", True), ("contract", False)}
+    both = {("m-grouped", True), ("k-grouped", False)}
     # On sm90 the ragged rows always are the MMA's N side, whose width is a multiple of 8.
-    expected = {"sm90": both, "sm100": both | {("rows", False)}}
+    expected = {"sm90": both, "sm100": both | {("m-grouped", False)}}
     archs = {arch for arch, *_ in kinds}
     assert archs
     assert kinds == {(arch, *kind) for arch in archs for kind in expected[arch]}
@@ -65,7 +65,7 @@ def test_group_sizes(kernel: GroupedKernelInfo) -> None:
             stats = check(kernel, p, name)
         if name == "zeros":
             assert stats.tma_load_bytes == 0, "groups without rows were loaded"
-        if kernel.kind == "contract" and kernel.arch == "sm100":
+        if kernel.kind == "k-grouped" and kernel.arch == "sm100":
             assert stats.clusters_cancelled > 0, "no cluster took over another's tile"
 
 
@@ -82,7 +82,7 @@ def test_offset(kernel: GroupedKernelInfo) -> None:
         for group in used:
             outside[rows_of(p, group)] = False
         p.lhs[:, outside] = np.nan
-        if kernel.kind == "contract":
+        if kernel.kind == "k-grouped":
             p.rhs[:, outside] = np.nan
         assert_exact(run(kernel, p), want, f"{kernel.name} offset {offset}")
 
@@ -97,9 +97,9 @@ def test_groups_do_not_touch_each_other(kernel: GroupedKernelInfo) -> None:
         want = expected(kernel, p)
         rows = rows_of(p, group)
         p.lhs[:, rows] = np.nan
-        if kernel.kind == "contract":
+        if kernel.kind == "k-grouped":
             p.rhs[:, rows] = np.nan
-        want[:, rows if kernel.kind == "rows" else group] = np.nan
+        want[:, rows if kernel.kind == "m-grouped" else group] = np.nan
         out = run(kernel, p)
         assert np.array_equal(out.astype(np.float32), want.astype(np.float32), equal_nan=True)
 
@@ -111,7 +111,7 @@ def test_extents(kernel: GroupedKernelInfo) -> None:
     for m, n, k in ((1, 8, 8), (9, column_tile(kernel), kernel.tile_k), (40, 24, deep)):
         sizes = [0, m // 2, m - m // 2]
         check(kernel, problem(kernel, m, n, k, sizes), f"m={m} n={n} k={k}")
-    if kernel.kind == "contract":
+    if kernel.kind == "k-grouped":
         p = problem(kernel, deep, 136, 264, [deep - 70, 65, 5])
         check(kernel, p, "deep groups")
 
@@ -131,7 +131,7 @@ def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
 
 @pytest.mark.parametrize(
     "kernel",
-    [k for k in emulated() if (k.arch, k.kind) == ("sm90", "rows") and row_tile(k) >= 192],
+    [k for k in emulated() if (k.arch, k.kind) == ("sm90", "m-grouped") and row_tile(k) >= 192],
     ids=_id,
 )
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])
@@ -233,7 +233,7 @@ def test_no_row_of_another_group_is_loaded(kernel: GroupedKernelInfo) -> None:
     m, n, k = 60, 64, 64
     p = problem(kernel, m, n, k, [3, 4, 5])
     stats = check(kernel, p, "small groups")
-    matrices = n * (12 if kernel.kind == "contract" else 3 * k)
+    matrices = n * (12 if kernel.kind == "k-grouped" else 3 * k)
     assert stats.tma_load_bytes == 2 * (12 * k + matrices)
     if kernel.swap_ab:
         assert stats.mma_flops == 3 * 2 * kernel.tile_m * 16 * kernel.cluster_m * k

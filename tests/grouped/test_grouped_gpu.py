@@ -47,7 +47,7 @@ def launcher(kernel: GroupedKernelInfo, p: Problem, order: str, swizzle: int) ->
     """The FFI call of exactly this kernel."""
     batch = max(p.lhs.shape[0], p.rhs.shape[0], p.sizes.shape[0], p.offset.shape[0])
     m, k = p.lhs.shape[1:]
-    if kernel.kind == "rows":
+    if kernel.kind == "m-grouped":
         n = p.rhs.shape[3 if kernel.rhs_major == "n" else 2]
         shape: tuple[int, ...] = (batch, m, n)
     else:
@@ -96,7 +96,7 @@ def test_offset(kernel: GroupedKernelInfo) -> None:
         for group in range(max(offset, 0), min(max(offset, 0) + experts, len(sizes))):
             outside[rows_of(p, group)] = False
         p.lhs[:, outside] = np.nan
-        if kernel.kind == "contract":
+        if kernel.kind == "k-grouped":
             p.rhs[:, outside] = np.nan
         assert_exact(run(kernel, p), want, f"{kernel.name} offset {offset}")
 

@@ -13,6 +13,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
+from jax_bwgemm.product.spec import Policy
 
 ARCHS = ["sm90", "sm100"]
 
@@ -30,7 +31,7 @@ def row_extent(kernel: Any) -> int:
 def extents(arch: str) -> list[int]:
     """Rows that the tiles of an architecture have, in order."""
     table = runtime.grouped_kernels()
-    return sorted({row_extent(k) for k in table if (k.arch, k.kind) == (arch, "rows")})
+    return sorted({row_extent(k) for k in table if (k.arch, k.kind) == (arch, "m-grouped")})
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -91,10 +92,12 @@ def test_experts_of_one_device_are_a_part_of_the_groups() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_kind_major_and_type_has_a_kernel(arch: str) -> None:
     dims = GroupedDims(4096, 1024, 1024, 8, 8)
-    for kind, major in (("rows", "n"), ("rows", "k"), ("contract", "n")):
+    for kind, major in (("m-grouped", "n"), ("m-grouped", "k"), ("k-grouped", "n")):
         for in_dtype in ("bfloat16", "float16"):
             for out_dtype in (in_dtype, "float32"):
-                spec = GroupedSpec(kind, major, out_dtype, 8 if kind == "contract" else 0)
+                spec = GroupedSpec(
+                    kind, major, 8 if kind == "k-grouped" else 0, out_dtype=out_dtype
+                )
                 target = make_target(arch)
                 got = heuristics.select(spec, in_dtype, dims, target, runtime.grouped_kernels())
                 kernel = got.kernel
@@ -124,11 +127,13 @@ def test_at_equal_cost_operands_are_swapped() -> None:
 def test_configuration_decides_within_the_table() -> None:
     dims = GroupedDims(8192, 4096, 4096, 8, 8)
     name = next(k.name for k in runtime.grouped_kernels() if "sm100_grouped_rows_bf16" in k.name)
-    spec = GroupedSpec(config=bw.GroupedConfig(kernel=name, order="vertical", swizzle=5))
+    spec = GroupedSpec(
+        policy=Policy(config=bw.GroupedConfig(kernel=name, raster_order="m", swizzle=5))
+    )
     selected = choose(dims, "sm100", spec)
-    assert (selected.kernel.name, selected.order, selected.swizzle) == (name, "vertical", 5)
+    assert (selected.kernel.name, selected.raster_order, selected.swizzle) == (name, "m", 5)
     assert selected.reason.startswith(f"chosen by GroupedConfig(kernel='{name}', ")
-    some = GroupedSpec(config=bw.GroupedConfig(swap_ab=True))
+    some = GroupedSpec(policy=Policy(config=bw.GroupedConfig(swap_ab=True)))
     assert choose(dims, "sm100", some).reason.startswith("chosen by the heuristic within Grouped")
 
 
@@ -141,7 +146,7 @@ def test_reasons_when_nothing_fits() -> None:
     got = heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm100"), one)
     assert got == f"no kernel for sm100 fits ({one[0].name}: for sm90)"
     huge = GroupedDims(2**31 - 8, 2**31 - 8, 64, 8, 8)
-    spec = GroupedSpec(config=bw.GroupedConfig(swap_ab=True))
+    spec = GroupedSpec(policy=Policy(config=bw.GroupedConfig(swap_ab=True)))
     assert "tiles are more than 1073741824" in choose(huge, "sm90", spec)
 
 
@@ -149,7 +154,7 @@ def test_small_operands_need_no_bands() -> None:
     assert choose(GroupedDims(512, 512, 512, 4, 4), "sm90").swizzle == 1
     large = GroupedDims(8192, 4096, 4096, 8, 8)
     assert choose(large, "sm90").swizzle == heuristics.SWIZZLE_SM90_ROWS
-    contract = GroupedSpec("contract", experts=8)
+    contract = GroupedSpec("k-grouped", experts=8)
     assert choose(large, "sm90", contract).swizzle == heuristics.SWIZZLE
     assert choose(large, "sm100").swizzle == heuristics.SWIZZLE
 
@@ -182,7 +187,7 @@ def test_clusters_are_launched_whole() -> None:
     """Two CTAs side by side along N: three tiles of columns take four."""
     spec, dims = GroupedSpec(representative=(1.0,)), GroupedDims(256, 3 * 128, 512, 1, 1)
     for kernel in runtime.grouped_kernels():
-        if kernel.arch != "sm90" or kernel.kind != "rows" or not kernel.swap_ab:
+        if kernel.arch != "sm90" or kernel.kind != "m-grouped" or not kernel.swap_ab:
             continue
         tiles = heuristics.evaluate(kernel, spec, dims, make_target("sm90")).tiles
         columns = 4 if kernel.cluster_m == 2 else 3

@@ -288,7 +288,7 @@ def test_cpu_and_cuda_in_one_lowering() -> None:
 
 def test_spec_repr_is_short() -> None:
     text = str(jax.make_jaxpr(lambda a, b, s: bw.ragged_dot(a, b, s))(LHS, RHS, SIZES))
-    assert "bw_grouped_rows[spec=<rhs n-major bfloat16>]" in text
+    assert "bw_m_grouped[spec=<m-grouped kn bfloat16>]" in text
 
 
 def test_export() -> None:

@@ -122,24 +122,23 @@ CASES = [
     (
         canonical((1, 2, 3), (1, 3, 4), (1, 1), (1,)),
         TypeError,
-        "bw_grouped_rows operands must have ranks 3, 4, 2, 1, got shapes (1, 2, 3), (1, 3, 4), "
+        "bw_m_grouped operands must have ranks 3, 4, 2, 1, got shapes (1, 2, 3), (1, 3, 4), "
         "(1, 1), (1,)",
     ),
     (
         canonical((1, 2, 3), (1, 1, 4, 5), (1, 1), (1,)),
         TypeError,
-        "bw_grouped_rows contracts K=3 of lhs (1, 2, 3) with K=4 of rhs (1, 1, 4, 5) (rhs major n)",
+        "bw_m_grouped contracts K=3 of lhs (1, 2, 3) with K=4 of rhs (1, 1, 4, 5) (rhs major n)",
     ),
     (
-        canonical((1, 2, 3), (1, 4, 5), (1, 1), (1,), kind="contract"),
+        canonical((1, 2, 3), (1, 4, 5), (1, 1), (1,), kind="k-grouped"),
         TypeError,
-        "bw_grouped_contract contracts M=2 of lhs (1, 2, 3) with M=4 of rhs (1, 4, 5)",
+        "bw_k_grouped contracts M=2 of lhs (1, 2, 3) with M=4 of rhs (1, 4, 5)",
     ),
     (
         canonical((2, 2, 3), (1, 1, 3, 5), (3, 1), (1,)),
         TypeError,
-        "bw_grouped_rows batches 2, 1, 3, 1 of operands (2, 2, 3), (1, 1, 3, 5), (3, 1), (1,) "
-        "differ",
+        "bw_m_grouped batches 2, 1, 3, 1 of operands (2, 2, 3), (1, 1, 3, 5), (3, 1), (1,) differ",
     ),
 ]
 

@@ -24,7 +24,7 @@ from jax_bwgemm.grouped.spec import GroupedSpec
 pytestmark = pytest.mark.usefixtures("dense_grouped")
 
 B, M, N, K, E, G, V = 3, 6, 4, 5, 2, 4, 2
-FORMS = [("rows", "n"), ("rows", "k"), ("contract", "n")]
+FORMS = [("m-grouped", "n"), ("m-grouped", "k"), ("k-grouped", "n")]
 # Batches of lhs, rhs, sizes, offset, and whether the result is summed over the batch.
 BATCHES = [
     (1, 1, 1, 1, False),
@@ -42,8 +42,14 @@ def problem(
 ) -> tuple[GroupedSpec, tuple[Any, ...]]:
     kind, major = form
     rng = np.random.default_rng(0)
-    spec = GroupedSpec(kind, major, dtype, E if kind == "contract" else 0, batches[4])
-    rhs = (M, N) if kind == "contract" else (E, K, N) if major == "n" else (E, N, K)
+    spec = GroupedSpec(
+        kind,
+        major,
+        E if kind == "k-grouped" else 0,
+        out_dtype=dtype,
+        reduce_batch=batches[4],
+    )
+    rhs = (M, N) if kind == "k-grouped" else (E, K, N) if major == "n" else (E, N, K)
     arrays = [
         jnp.asarray(make(rng, (batch, *shape), dtype))
         for batch, shape in zip(batches[:2], ((M, K), rhs), strict=True)
@@ -111,7 +117,7 @@ def test_gradient_is_two_grouped_gemms_and_nothing_else(form: Any, batches: Any)
         lambda a, b: jax.vjp(lambda p, q: grouped(p, q, sizes, offset, spec), a, b), lhs, rhs
     )
     backward = jax.make_jaxpr(vjp)(out).jaxpr
-    assert count(backward, "bw_grouped_rows", "bw_grouped_contract") == 2
+    assert count(backward, "bw_m_grouped", "bw_k_grouped") == 2
     assert count(backward, "transpose", "reduce_sum", "gather") == 0
 
 
@@ -217,7 +223,7 @@ def test_vmap_of_a_shared_right_operand_copies_nothing() -> None:
         args = [x if a == 0 else x[0] for x, a in zip((lhs, rhs, sizes), in_axes, strict=True)]
         args[1] = rhs
         jaxpr = jax.make_jaxpr(jax.vmap(bw.ragged_dot, in_axes=in_axes))(*args).jaxpr
-        (call,) = equations(jaxpr, "bw_grouped_rows")
+        (call,) = equations(jaxpr, "bw_m_grouped")
         assert call.invars[1].aval.shape == (1, E, K, N)
         assert count(jaxpr, "transpose", "gather", "concatenate") == 0
 
@@ -227,7 +233,7 @@ def test_conflicting_vmaps_never_repeat_the_matrices() -> None:
     lhs, rhs, sizes = jnp.ones((V, M, K)), jnp.ones((B, E, K, N)), jnp.ones(E, jnp.int32)
     by_member = jax.vmap(bw.ragged_dot, in_axes=(None, 0, None))
     jaxpr = jax.make_jaxpr(jax.vmap(by_member, in_axes=(0, None, None)))(lhs, rhs, sizes).jaxpr
-    (call,) = equations(jaxpr, "bw_grouped_rows")
+    (call,) = equations(jaxpr, "bw_m_grouped")
     assert [x.aval.shape for x in call.invars[:2]] == [(1, V * M, K), (B, E, K, N)]
 
 
@@ -264,18 +270,18 @@ def test_f32_result_of_bf16_operands_has_an_f32_cotangent_which_xla_multiplies()
     for value, expected in zip(got, want, strict=True):
         assert_exact(value, expected.astype(jnp.bfloat16))
     backward = jax.make_jaxpr(vjp)(ct).jaxpr
-    for name in ("bw_grouped_rows", "bw_grouped_contract"):
+    for name in ("bw_m_grouped", "bw_k_grouped"):
         (call,) = equations(backward, name)
-        assert call.params["spec"].implementations == ("xla",)
+        assert call.params["spec"].policy.implementations == ("xla",)
 
 
 def test_config_is_for_the_call_not_for_its_gradients() -> None:
     rhs, sizes = jnp.ones((E, K, N), jnp.bfloat16), jnp.ones(E, jnp.int32)
-    config = bw.GroupedConfig(order="vertical")
+    config = bw.GroupedConfig(raster_order="m")
 
     def loss(a: Any) -> Any:
         return bw.ragged_dot(a, rhs, sizes, config=config).astype(jnp.float32).sum()
 
     jaxpr = jax.make_jaxpr(jax.grad(loss))(jnp.ones((M, K), jnp.bfloat16)).jaxpr
-    specs = [eqn.params["spec"] for eqn in equations(jaxpr, "bw_grouped_rows")]
-    assert [spec.config for spec in specs] == [config, None]
+    specs = [eqn.params["spec"] for eqn in equations(jaxpr, "bw_m_grouped")]
+    assert [spec.policy.config for spec in specs] == [config, None]

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax_bwgemm.dense.support import refusal
 
 import jax_bwgemm as bw
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.dense.support import refusal
 from jax_bwgemm.product.implementations import precision_refusal
 
 X = jnp.ones((16, 16), jnp.bfloat16)

@@ -32,7 +32,7 @@ def one_per_line() -> tuple[GroupedKernelInfo, ...]:
 
 def row_tile(kernel: GroupedKernelInfo) -> int:
     """Ragged rows that a tile (rows) or a stage of the pipeline (contract) has."""
-    if kernel.kind == "contract":
+    if kernel.kind == "k-grouped":
         return kernel.tile_k
     return kernel.tile_n if kernel.swap_ab else kernel.tile_m
 
@@ -88,7 +88,7 @@ def problem(
     sizes = np.atleast_2d(np.asarray(sizes, np.int32))
     experts = sizes.shape[1] if experts is None else experts
     shape: tuple[int, ...] = (rhs_batch, m, n)
-    if kernel.kind == "rows":
+    if kernel.kind == "m-grouped":
         shape = (rhs_batch, experts, *((k, n) if kernel.rhs_major == "n" else (n, k)))
     lhs = small_integers(rng, (lhs_batch, m, k), kernel.in_dtype)
     rhs = small_integers(rng, shape, kernel.in_dtype)

@@ -40,7 +40,7 @@ SMS = 2
 
 def kernel() -> GroupedKernelInfo:
     """The kernel that the faults are injected into."""
-    return next(k for k in emulated() if k.arch == "sm100" and k.kind == "contract")
+    return next(k for k in emulated() if k.arch == "sm100" and k.kind == "k-grouped")
 
 
 def case() -> Problem:

@@ -46,7 +46,7 @@ def canonical(spec: Any, lhs: Any, rhs: Any, sizes: Any, offset: Any) -> np.ndar
     results = []
     for b in range(batch):
         left, right, own, first = (x[b] if x.shape[0] != 1 else x[0] for x in operands)
-        if spec.kind == "contract":
+        if spec.kind == "k-grouped":
             results.append(contract(left, right, own, first, spec.experts))
         else:
             right = right if spec.rhs_major == "n" else right.swapaxes(1, 2)
@@ -82,7 +82,7 @@ KINDS = ("full", "short", "one", "ones", "none", "equal")
 def dense(lhs: Any, rhs: Any, sizes: Any, offset: Any, spec: Any) -> jax.Array:
     """The canonical grouped GEMM in one einsum over all groups: quick to compile, for rules."""
     rows, groups = lhs.shape[1], sizes.shape[1]
-    experts = rhs.shape[1] if spec.kind == "rows" else spec.experts
+    experts = rhs.shape[1] if spec.kind == "m-grouped" else spec.experts
     ends = jnp.cumsum(jnp.clip(sizes, 0, rows), axis=1)
     group = jnp.clip(offset, 0, groups)[:, None] + jnp.arange(experts)
     row = jnp.arange(rows)[:, None]
@@ -92,9 +92,9 @@ def dense(lhs: Any, rhs: Any, sizes: Any, offset: Any, spec: Any) -> jax.Array:
         "bmg,beg->bme", *_batched(inside * 1.0, group[:, :, None] == jnp.arange(groups))
     )
     subscripts = {
-        ("rows", "n"): "bmk,bekn,bme->bmn",
-        ("rows", "k"): "bmk,benk,bme->bmn",
-        ("contract", "n"): "bmk,bmn,bme->bekn",
+        ("m-grouped", "n"): "bmk,bekn,bme->bmn",
+        ("m-grouped", "k"): "bmk,benk,bme->bmn",
+        ("k-grouped", "n"): "bmk,bmn,bme->bekn",
     }[spec.kind, spec.rhs_major]
     out = jnp.einsum(subscripts, *_batched(lhs, rhs, mask), preferred_element_type=jnp.float32)
     out = out.sum(0, keepdims=True) if spec.reduce_batch else out

@@ -31,7 +31,7 @@ def described_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
             + ("_swap" if swap else "")
             + ("_pingpong" if pingpong else ""),
             arch,
-            kind.lower(),
+            {"ROWS": "m-grouped", "CONTRACT": "k-grouped"}[kind],
             _DTYPES[in_name],
             _DTYPES[out_name],
             majors[1],

@@ -30,7 +30,7 @@ RELEASE = "mbarrier.arrive.shared::cluster.b64 _, [remAddr32];"
 
 def kernel() -> GroupedKernelInfo:
     """The kernel that the faults are injected into."""
-    return next(k for k in emulated() if (k.kind, k.schedule) == ("contract", "pingpong"))
+    return next(k for k in emulated() if (k.kind, k.schedule) == ("k-grouped", "pingpong"))
 
 
 def case() -> Problem:

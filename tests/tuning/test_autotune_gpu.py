@@ -47,8 +47,8 @@ def test_every_measured_choice_is_right_and_the_fastest_is_kept(
         assert 0 < us < 1e4
         config = bw.TuningConfig(
             kernel=choice.kernel.name,
-            grid_minor_dim=None if choice.raster_order == "heuristic" else choice.raster_order,
-            grid_tile_width=choice.swizzle,
+            raster_order=choice.raster_order,
+            swizzle=choice.swizzle,
             splits=choice.splits,
             decomposition=choice.decomposition if choice.kernel.stream_k else None,
         )

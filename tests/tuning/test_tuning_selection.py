@@ -104,7 +104,7 @@ def test_lowering_after_the_context_was_left_keeps_its_tuning() -> None:
 def test_an_explicit_configuration_comes_before_tuning() -> None:
     with tuned_for(key(512, 512, 512)):
         got = bw.explain(array(512, 512), array(512, 512), device="sm90",
-                         config=bw.TuningConfig(grid_tile_width=8))  # fmt: skip
+                         config=bw.TuningConfig(swizzle=8))  # fmt: skip
     assert got.swizzle == 8
     assert "heuristic within" in got.reason
 

@@ -105,9 +105,9 @@ def _dot(original: Callable[..., Any], lhs: Any, rhs: Any, **options: Any) -> An
 
 def _count_binds() -> None:
     from jax_bwgemm.dense.primitive import bw_gemm_p
-    from jax_bwgemm.grouped.primitive import bw_grouped_contract_p, bw_grouped_rows_p
+    from jax_bwgemm.grouped.primitive import bw_k_grouped_p, bw_m_grouped_p
 
-    for primitive in (bw_gemm_p, bw_grouped_rows_p, bw_grouped_contract_p):
+    for primitive in (bw_gemm_p, bw_m_grouped_p, bw_k_grouped_p):
 
         def bind(*args: Any, _original: Any = primitive.bind, **params: Any) -> Any:
             counts.binds += 1

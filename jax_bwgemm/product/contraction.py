@@ -1,0 +1,225 @@
+"""`Contraction`: what a family of products is, for the code that is written once for all.
+
+Partitioning, lowering, support, explanations and the primitives' rules are in this package. They
+speak of operands, of their dimensions by name and of sizes; what these are, `jax_bwgemm.dense` and
+`jax_bwgemm.grouped` say by an object of this class each.
+
+Names of dimensions are one letter: ``b`` batch, ``m`` rows of D, ``n`` its columns, ``k``
+contracted; of grouped products also ``e`` matrices and ``g`` groups.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.product.spec import ProductSpec
+
+Axes = tuple[str, ...]
+NamedAxes = Mapping[str, Axes]
+# Computes a product: operands, then the specification.
+Run = Callable[..., jax.Array]
+
+
+class Dims(Protocol):
+    """Sizes of one product."""
+
+    batch: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply: the result is empty or all zeros."""
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """Size of every dimension, by name."""
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Batch of every operand: that of the product, or 1 where it is shared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """An equivalent product for one device, whose operands are rearranged first.
+
+    Attributes:
+        spec: The product as the kernel sees it, before padding.
+        shapes: Shape of every operand.
+        perms: Transpose (a copy) of every operand before it is reshaped, or None.
+    """
+
+    spec: Any
+    shapes: tuple[tuple[int, ...], ...]
+    perms: tuple[tuple[int, ...] | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """One FFI call, fully decided.
+
+    Attributes:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        selection: Kernel and run-time attributes, with reasons.
+        target: The GPU it was selected for.
+        folded: The problem as the kernel sees it, before padding.
+        dims: Its sizes before padding.
+        padded: Its sizes as the kernel sees them.
+    """
+
+    implementation: str
+    selection: Selection
+    target: Target
+    folded: Folded
+    dims: Any
+    padded: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FfiCall:
+    """What a kernel call looks like in a program.
+
+    Attributes:
+        target: Name of the custom call.
+        scratch: Bytes of device memory that the kernel needs besides.
+        config: The call's attributes.
+    """
+
+    target: str
+    scratch: int
+    config: dict[str, Any]
+
+
+class Contraction(abc.ABC):
+    """A family of products: dense or grouped.
+
+    Attributes:
+        operands: How many operands it has.
+        missing: How a build without kernels of this family is described, after "installed without
+            its kernels".
+        whole: Dimensions that are never sharded.
+    """
+
+    operands: int
+    missing: str = ""
+    whole: str = ""
+
+    # Shapes.
+
+    @abc.abstractmethod
+    def dims(self, spec: Any, *shapes: Sequence[int]) -> Any:
+        """Sizes of a product from its operands' shapes.
+
+        Raises:
+            TypeError: The operands have the wrong rank or do not fit together.
+        """
+
+    @abc.abstractmethod
+    def out_shape(self, spec: Any, dims: Any) -> tuple[int, ...]:
+        """Shape of D."""
+
+    @abc.abstractmethod
+    def operand_names(self, spec: Any) -> tuple[str, ...]:
+        """Names of every operand's dimensions in storage order."""
+
+    @abc.abstractmethod
+    def out_names(self, spec: Any) -> str:
+        """Names of D's dimensions."""
+
+    def summed(self, spec: ProductSpec) -> list[str]:
+        """Dimensions that D has not, or not any more, those that are sharded first in front."""
+        present, kept = set("".join(self.operand_names(spec))), self.out_names(spec)
+        return [
+            d
+            for d in "bkem"
+            if d in present and (d not in kept or (d == "b" and spec.reduce_batch))
+        ]
+
+    # Sharding.
+
+    def claims_first(self, spec: Any, dims: Any, b: NamedAxes, out: NamedAxes) -> NamedAxes:
+        """Mesh axes that dimensions get before any other is considered.
+
+        Args:
+            spec: The problem.
+            dims: Its global sizes.
+            b: Mesh axes B arrives with, by dimension name.
+            out: Mesh axes D is wanted with.
+        """
+        del spec, dims, b, out
+        return {}
+
+    def on_shard(
+        self,
+        spec: Any,
+        dims: Any,
+        axes: NamedAxes,
+        mesh_shape: Mapping[str, int],
+        operands: tuple[jax.Array, ...],
+    ) -> tuple[Any, tuple[jax.Array, ...]]:
+        """One device's product: the specification, and operands that depend on which device.
+
+        Args:
+            spec: The problem.
+            dims: Its global sizes.
+            axes: Mesh axes over which each dimension is sharded.
+            mesh_shape: Size of each mesh axis.
+            operands: The device's blocks.
+        """
+        del dims, axes, mesh_shape
+        return spec, operands
+
+    # What computes it.
+
+    @abc.abstractmethod
+    def reference(self, operands: tuple[jax.Array, ...], spec: Any) -> jax.Array:
+        """The product by XLA."""
+
+    @abc.abstractmethod
+    def typed_like(self, operands: tuple[jax.Array, ...], spec: Any) -> jax.Array:
+        """A computation whose result has D's type. Only traced: for shardings in types."""
+
+    @abc.abstractmethod
+    def kernels(self, implementation: str) -> tuple[Any, ...]:
+        """The kernels an implementation can run; empty when it was not built."""
+
+    @abc.abstractmethod
+    def largest(self, spec: Any, dims: Any) -> int:
+        """The largest size that a kernel may have to count."""
+
+    def rewrite(self, run: Run, operands: tuple[jax.Array, ...], spec: Any) -> jax.Array | None:
+        """One device's product in terms of others; None where a kernel computes it as it is."""
+        del run, operands, spec
+        return None
+
+    def fold(self, spec: Any, shapes: Sequence[Sequence[int]]) -> Folded:
+        """The product that a kernel computes in the place of one device's."""
+        return Folded(spec, tuple(map(tuple, shapes)), (None,) * len(shapes))
+
+    @abc.abstractmethod
+    def aligned_dims(self, spec: Any, dims: Any, in_bytes: int, out_bytes: int) -> Any:
+        """Sizes padded to what kernels require."""
+
+    @abc.abstractmethod
+    def padding_refusal(self, dims: Any, padded: Any) -> str | None:
+        """Why an unaligned problem is left to XLA when the choice is free."""
+
+    @abc.abstractmethod
+    def select(
+        self, spec: Any, in_dtype: str, dims: Any, target: Target, table: Sequence[Any]
+    ) -> Selection | str:
+        """The kernel for a problem of aligned sizes, or why there is none.
+
+        Raises:
+            TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
+        """
+
+    @abc.abstractmethod
+    def ffi_call(self, call: KernelCall) -> FfiCall:
+        """What is written into the program for a kernel call."""

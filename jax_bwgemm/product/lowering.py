@@ -1,0 +1,151 @@
+"""Lowering of a product: choose an implementation for the device, then emit it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from jax_bwgemm import compat
+from jax_bwgemm.compat import Primitive
+from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.ffi import emit
+from jax_bwgemm.product.implementations import PLATFORMS, log_once, refusal_error, target_here
+from jax_bwgemm.product.local import binder
+from jax_bwgemm.product.partition import partitioned
+from jax_bwgemm.product.spec import ProductSpec
+
+
+def choose(
+    contraction: Contraction,
+    name: str,
+    platform: str,
+    spec: ProductSpec,
+    dtype: str,
+    shapes: Sequence[Sequence[int]],
+) -> KernelCall | str:
+    """Decides the FFI call of a kernel implementation for one device's operands.
+
+    Where the user asked for nothing but kernels, unaligned problems are padded at any cost.
+
+    Args:
+        contraction: The family of products.
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        spec: The problem.
+        dtype: Type of A and B.
+        shapes: The operands' shapes on this device.
+
+    Returns:
+        The call, or the reason why this implementation cannot run here.
+    """
+    target = target_here(name, platform, spec.policy.target)
+    if isinstance(target, str):
+        return target
+    folded = contraction.fold(spec, shapes)
+    dims = contraction.dims(folded.spec, *folded.shapes)
+    in_bytes, out_bytes = np.dtype(dtype).itemsize, np.dtype(spec.out_dtype).itemsize
+    padded = contraction.aligned_dims(folded.spec, dims, in_bytes, out_bytes)
+    if not spec.policy.only_kernels and (refused := contraction.padding_refusal(dims, padded)):
+        return refused
+    table = contraction.kernels(name)
+    selection = contraction.select(folded.spec, dtype, padded, target, table)
+    if isinstance(selection, str):
+        return selection
+    return KernelCall(name, selection, target, folded, dims, padded)
+
+
+def run_on_device(
+    contraction: Contraction, operands: tuple[jax.Array, ...], spec: ProductSpec, platform: str
+) -> jax.Array:
+    """Emits one device's product by the first of its implementations that can run it there.
+
+    Raises:
+        NotImplementedError: None can (several: an ExceptionGroup of these).
+    """
+    shapes = [x.shape for x in operands]
+    dims = contraction.dims(spec, *shapes)
+    if dims.batch == 1:
+        spec = dataclasses.replace(spec, reduce_batch=False)
+    what = spec.describe([x.dtype.name for x in operands[:2]], dims)
+
+    def again(*operands_and_spec: Any) -> jax.Array:
+        *inner, one = operands_and_spec
+        return run_on_device(contraction, tuple(inner), one, platform)
+
+    refusals: list[tuple[str, str]] = []
+    for name in spec.policy.implementations:
+        if name == "xla":
+            for refused, reason in refusals:
+                log_once(f"{what}: not {refused} ({reason}), using xla")
+            return contraction.reference(operands, spec)
+        if platform == PLATFORMS[name]:
+            if dims.empty:  # no kernel has anything to run
+                return jnp.zeros(contraction.out_shape(spec, dims), spec.out_dtype)
+            rewritten = contraction.rewrite(again, operands, spec)
+            if rewritten is not None:
+                return rewritten
+        call = choose(contraction, name, platform, spec, operands[0].dtype.name, shapes)
+        if isinstance(call, KernelCall):
+            log_once(f"{what}: {name} {call.selection}")
+            return emit(contraction, call, operands, contraction.out_shape(spec, dims))
+        refusals.append((name, call))
+    raise refusal_error(what, refusals)
+
+
+def register(contraction: Contraction, primitive: Primitive, local: Primitive) -> None:
+    """Registers the lowering rules of a primitive and of the one of one device that it leaves.
+
+    Several primitives may leave the same.
+    """
+    local_bind = binder(local)
+    partitioned_bind = partitioned(contraction, local_bind)
+
+    def lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ProductSpec) -> Sequence[Any]:
+        """Partitions over the mesh, unless the operands already are those of one device."""
+        bind = partitioned_bind
+        if compat.is_manual(ctx):
+            bind = local_bind
+            if automatic := compat.automatic_axes(ctx):
+                # XLA partitions such regions in groups of devices: a custom partitioning would
+                # have to speak of these groups, and one in terms of the whole mesh makes XLA abort.
+                reason = f"mesh axes {automatic} are automatic inside shard_map"
+                _refuse(contraction, spec, ctx.avals_in, reason)
+                spec = spec.with_policy(implementations=("xla",))
+        rule = mlir.lower_fun(lambda *args: bind(*args, spec), multiple_results=False)
+        return compat.without_types_of_axes(rule)(ctx, *operands)
+
+    compat.lower_with_devices(primitive)
+    mlir.register_lowering(primitive, compat.keep_typed_sharding(lower))
+    for platform in ("cuda", "cpu"):
+        mlir.register_lowering(local, _lower_local(contraction, platform), platform=platform)
+    mlir.register_lowering(local, _lower_local(contraction, "another platform"))
+
+
+def _lower_local(contraction: Contraction, platform: str) -> mlir.LoweringRule:
+    def on_device(*operands: jax.Array, spec: ProductSpec) -> jax.Array:
+        return run_on_device(contraction, operands, spec, platform)
+
+    return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))
+
+
+def _refuse(
+    contraction: Contraction, spec: ProductSpec, operands: Sequence[Any], reason: str
+) -> None:
+    """Leaves a product to XLA for a reason, if the user allows that.
+
+    Raises:
+        NotImplementedError: They do not (several kernel implementations: an ExceptionGroup).
+    """
+    dims = contraction.dims(spec, *(x.shape for x in operands))
+    what = spec.describe([x.dtype.name for x in operands[:2]], dims)
+    names = spec.policy.implementations
+    if spec.policy.only_kernels:
+        raise refusal_error(what, [(name, reason) for name in names])
+    if names[0] != "xla":
+        log_once(f"{what}: not {names[0]} ({reason}), using xla")

@@ -1,0 +1,231 @@
+"""Sharding of a product: `plan` (pure) and its wiring into custom_partitioning."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_bwgemm.product.contraction import Axes, Contraction, Dims, NamedAxes
+from jax_bwgemm.product.spec import ProductSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionPlan:
+    """What each device computes.
+
+    Attributes:
+        operands: Mesh axes of every operand's dimensions, in storage order.
+        out: Mesh axes of D's dimensions.
+        axes: Mesh axes over which each dimension of the product is sharded.
+        reduce_axes: Mesh axes over which the local results are summed, everywhere.
+        scatter: (dimension of D, mesh axes) summed with each device keeping its part.
+    """
+
+    operands: tuple[tuple[Axes, ...], ...]
+    out: tuple[Axes, ...]
+    axes: NamedAxes
+    reduce_axes: Axes = ()
+    scatter: tuple[tuple[int, Axes], ...] = ()
+
+
+def plan(
+    contraction: Contraction,
+    spec: ProductSpec,
+    dims: Dims,
+    mesh_shape: Mapping[str, int],
+    a: NamedAxes,
+    b: NamedAxes,
+    out: NamedAxes,
+) -> PartitionPlan:
+    """Decides the shardings of one product from those its neighbours would like.
+
+    1. A dimension of D sharded (b, m, n; of k-grouped products also e and k): nothing to
+       communicate, each device computes its block of D. Where it is the ragged rows m, each device
+       computes which part of each group it has.
+    2. A summed dimension (k, of m-grouped products also the matrices e, of k-grouped ones the
+       ragged rows m) sharded alike in A and B: local results are partial; all-reduce.
+    3. As 2, and D wants one of its dimensions over the same axes: reduce-scatter.
+    4. A summed dimension sharded in one operand only: the other is sliced (free); then as 2 or 3.
+       But not when those axes shard D: then that operand is gathered (weights sharded over the data
+       axis).
+    5. e and m over the same axes: the cheaper of bringing all rows to every device and bringing
+       all matrices there.
+    6. An axis no dimension can use (taken, or not dividing the size): the operand is gathered.
+
+    Args:
+        contraction: The family of products.
+        spec: The problem.
+        dims: Its global sizes.
+        mesh_shape: Size of each mesh axis.
+        a: Mesh axes A arrives with, by dimension name.
+        b: Mesh axes B arrives with.
+        out: Mesh axes D is wanted with.
+    """
+    extents = dims.extents
+    taken: set[str] = set()
+    chosen: dict[str, Axes] = {}
+
+    def claim(dim: str, axes: Axes) -> None:
+        """Gives a dimension the leading axes that are free and divide it evenly."""
+        kept: list[str] = []
+        for axis in axes:
+            parts = math.prod(mesh_shape[x] for x in (*kept, axis))
+            if axis in taken or axis in kept or extents[dim] % parts:
+                break
+            kept.append(axis)
+        taken.update(kept)
+        chosen[dim] = tuple(kept)
+
+    names, summed = contraction.out_names(spec), contraction.summed(spec)
+    kept = [d for d in names if d not in summed]
+
+    def arrives(dim: str) -> Axes:
+        return a.get(dim, ()) or b.get(dim, ())
+
+    for dim, axes in contraction.claims_first(spec, dims, b, out).items():
+        claim(dim, axes)
+    for dim in summed:  # agreed by both operands: cases 2 and 3
+        if dim not in chosen and a.get(dim) and a.get(dim) == b.get(dim):
+            claim(dim, a[dim])
+    for dim in kept:  # what D wants comes before what one operand happens to have
+        if dim not in chosen:
+            claim(dim, out.get(dim, ()))
+    for dim in kept:
+        if not chosen[dim]:
+            claim(dim, arrives(dim))
+    for dim in summed:  # case 4
+        if dim not in chosen:
+            claim(dim, arrives(dim))
+
+    reduce_axes = [axis for dim in summed for axis in chosen[dim]]
+    out_axes = [chosen[d] if d in kept else () for d in names]
+    scatter: list[tuple[int, Axes]] = []
+    for position, dim in enumerate(names):
+        wanted_all = out.get(dim, ())
+        wanted = wanted_all[len(out_axes[position]) :]
+        parts = math.prod(mesh_shape[x] for x in wanted_all)
+        continues = wanted_all[: len(out_axes[position])] == out_axes[position]
+        partial = bool(wanted) and set(wanted) <= set(reduce_axes)
+        if dim in kept and continues and partial and extents[dim] % parts == 0:
+            scatter.append((position, wanted))
+            out_axes[position] = wanted_all
+            reduce_axes = [axis for axis in reduce_axes if axis not in wanted]
+
+    def of_operand(dimensions: str, batch: int) -> tuple[Axes, ...]:
+        never = contraction.whole + ("b" if batch == 1 else "")
+        return tuple(() if d in never else chosen[d] for d in dimensions)
+
+    sides = zip(contraction.operand_names(spec), dims.batches, strict=True)
+    return PartitionPlan(
+        tuple(of_operand(*side) for side in sides),
+        tuple(out_axes),
+        chosen,
+        tuple(reduce_axes),
+        tuple(scatter),
+    )
+
+
+def sharding_rule(
+    contraction: Contraction, spec: ProductSpec, operands: Sequence[Any]
+) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """The Shardy rule, for example ``'b m k, b k n -> b m n'`` reducing over k.
+
+    A shared batch (size 1) gets a factor of its own, so that sharding b never touches it.
+
+    Args:
+        contraction: The family of products.
+        spec: The problem.
+        operands: Anything with shapes.
+    """
+    dims = contraction.dims(spec, *(tuple(t.shape) for t in operands))
+    sides = [
+        " ".join(["b" if batch == dims.batch else shared, *dimensions[1:]])
+        for dimensions, batch, shared in zip(
+            contraction.operand_names(spec),
+            dims.batches,
+            "pqst"[: contraction.operands],
+            strict=True,
+        )
+    ]
+    out = " ".join(["r" if spec.reduce_batch else "b", *contraction.out_names(spec)[1:]])
+    rule = f"{', '.join(sides)} -> {out}"
+    # Shardy wants them in the order in which the rule first has them.
+    factors = {"reduction_factors": tuple(sorted(contraction.summed(spec), key=rule.index))}
+    if contraction.whole:
+        factors["need_replication_factors"] = tuple(contraction.whole)
+    return rule, factors
+
+
+def partitioned(
+    contraction: Contraction, local: Callable[..., jax.Array]
+) -> Callable[..., jax.Array]:
+    """A function of operands and specification that the compiler partitions by `plan`.
+
+    Args:
+        contraction: The family of products.
+        local: Computes one device's product; its last argument is the specification.
+    """
+
+    def rule(spec: ProductSpec, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
+        del mesh, results
+        return sharding_rule(contraction, spec, operands)
+
+    def partition(
+        spec: ProductSpec,
+        mesh: Any,
+        operands: tuple[jax.ShapeDtypeStruct, ...],
+        result: jax.ShapeDtypeStruct,
+    ) -> Any:
+        dims = contraction.dims(spec, *(x.shape for x in operands))
+        a_names, b_names, *_ = contraction.operand_names(spec)
+        decided = plan(
+            contraction,
+            spec,
+            dims,
+            dict(mesh.shape),
+            _named_axes(operands[0], a_names),
+            _named_axes(operands[1], b_names),
+            _named_axes(result, contraction.out_names(spec)),
+        )
+
+        def on_device(*blocks: jax.Array) -> jax.Array:
+            # One device's arrays have no mesh. With the user's explicit one in context, the sum's
+            # reduction would be given a sharding, which XLA's all-reduce passes abort on.
+            with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+                one, blocks = contraction.on_shard(
+                    dataclasses.replace(spec, out_sharding=None),
+                    dims,
+                    decided.axes,
+                    mesh.shape,
+                    blocks,
+                )
+                out = local(*blocks, one)
+                for dimension, axes in decided.scatter:
+                    out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
+                return lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
+
+        def named(axes: tuple[Axes, ...]) -> NamedSharding:
+            return NamedSharding(mesh, PartitionSpec(*(x or None for x in axes)))
+
+        return mesh, on_device, named(decided.out), tuple(map(named, decided.operands))
+
+    function = custom_partitioning(local, static_argnums=(contraction.operands,))
+    function.def_partition(partition=partition, sharding_rule=rule)
+    return function
+
+
+def _named_axes(shape: jax.ShapeDtypeStruct, names: str) -> NamedAxes:
+    sharding = shape.sharding
+    entries = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
+    as_tuple = (
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in entries
+    )
+    return dict(zip(names, as_tuple, strict=False))
