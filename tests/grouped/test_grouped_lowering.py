@@ -174,7 +174,7 @@ def test_unaligned_policy_by_size(caplog: pytest.LogCaptureFixture) -> None:
         assert calls(cuda_text(bw.ragged_dot, struct(30, 33), struct(G, 33, 50), SIZES)) == []
     (line,) = [r.message for r in caplog.records if "padding" in r.message]
     assert line == (
-        "grouped GEMM (rows) bfloat16 x bfloat16 -> bfloat16, rhs major n, M=30 N=50 K=33 E=8 G=8: "
+        "m-grouped GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=30 N=50 K=33 E=8 G=8: "
         "not cutlass (row pitches are not multiples of 16 bytes, and padding M=30 N=50 K=33 E=8 "
         "G=8 to N=56 K=40 does not pay when M, N or K is below 512), using xla"
     )
@@ -238,7 +238,7 @@ def test_config_by_name_and_by_field() -> None:
             cluster_m=kernel.cluster_m,
             swap_ab=kernel.swap_ab,
             schedule=kernel.schedule,
-            order="vertical",
+            raster_order="m",
             swizzle=3,
         )
         text = cuda_text(lambda *a, c=config: bw.ragged_dot(*a, config=c), LHS, RHS, SIZES)
@@ -253,8 +253,9 @@ def test_one_line_is_logged_per_problem(caplog: pytest.LogCaptureFixture) -> Non
             cuda_text(lambda a, b, s, c=offset: bw.ragged_dot(a, b, s) + c, LHS, RHS, SIZES)
     (line,) = [r.message for r in caplog.records]
     assert re.match(
-        rf"grouped GEMM \(rows\) bfloat16 x bfloat16 -> bfloat16, rhs major n, M={M} N={N} K={K} "
-        rf"E={G} G={G}: cutlass sm90_grouped_rows_bf16_bf16_kn_\w+, order heuristic, swizzle \d+; "
+        rf"m-grouped GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M={M} N={N} K={K} "
+        rf"E={G} G={G}: cutlass sm90_grouped_rows_bf16_bf16_kn_\w+, raster heuristic, "
+        r"swizzle \d+, splits 1; "
         r"chosen by the heuristic: 512 rows per group assumed, about \d+ tiles in \d+ waves on 132 "
         r"multiprocessors, bound by \w+, predicted \d+ cycles$",
         line,

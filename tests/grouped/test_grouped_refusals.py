@@ -23,7 +23,7 @@ X, W = np.ones((16, 8), jnp.bfloat16), np.ones((2, 8, 8), jnp.bfloat16)
 F32 = np.ones((16, 8), np.float32), np.ones((2, 8, 8), np.float32)
 S = np.array([4, 4], np.int32)
 KERNEL = next(k.name for k in described_grouped_kernels() if "rows_bf16_bf16_kn" in k.name)
-PROBLEM = "grouped GEMM (rows) bfloat16 x bfloat16 -> bfloat16, rhs major n, M=16 N=8 K=8 E=2 G=2"
+PROBLEM = "m-grouped GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=16 N=8 K=8 E=2 G=2"
 CONTRACT, BATCH = (
     lax.RaggedDotDimensionNumbers(*numbers)
     for numbers in (
@@ -56,16 +56,16 @@ CASES = [
     (
         dot(*F32, S, implementation="cutlass"),
         NotImplementedError,
-        "implementation='cutlass' cannot run grouped GEMM (rows) float32 x float32 -> float32, rhs "
-        "major n, M=16 N=8 K=8 E=2 G=2: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
+        "implementation='cutlass' cannot run m-grouped GEMM float32 x float32 -> float32, majors "
+        "kn, M=16 N=8 K=8 E=2 G=2: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
         "bfloat16 x bfloat16 -> float32, float16 x float16 -> float16, float16 x float16 -> "
         "float32",
     ),
     (
         dot(X, F32[1], S, implementation="cutlass"),
         NotImplementedError,
-        "implementation='cutlass' cannot run grouped GEMM (rows) bfloat16 x float32 -> float32, "
-        "rhs major n, M=16 N=8 K=8 E=2 G=2: kernels multiply operands of one 16-bit type (in a "
+        "implementation='cutlass' cannot run m-grouped GEMM bfloat16 x float32 -> float32, "
+        "majors kn, M=16 N=8 K=8 E=2 G=2: kernels multiply operands of one 16-bit type (in a "
         "gradient, the float32 cotangent comes from preferred_element_type=float32: leave it None, "
         "or allow 'xla')",
     ),
@@ -110,8 +110,8 @@ CASES = [
     (
         general(X, X, S, CONTRACT, config=KERNEL),
         ValueError,
-        f"kernel '{KERNEL}' (rows) multiplies bfloat16 into bfloat16 with rhs major n, but the "
-        "problem (contract) is bfloat16 x bfloat16 -> bfloat16 with rhs major n",
+        f"kernel '{KERNEL}' multiplies bfloat16 into bfloat16 with majors kn, m-grouped, but the "
+        "problem is bfloat16 x bfloat16 -> bfloat16 with majors mn, k-grouped",
     ),
     (
         dot(X, W, S, config=bw.GroupedConfig(tile_m=512)),
@@ -169,8 +169,8 @@ CONFIG_CASES = [
     ({"swizzle": 0}, "swizzle must be positive, got 0"),
     ({"swizzle": 65}, "swizzle must be at most 64, got 65"),
     (
-        {"order": "diagonal"},
-        "order must be one of 'heuristic', 'horizontal', 'vertical', got 'diagonal'",
+        {"raster_order": "diagonal"},
+        "raster_order must be one of 'heuristic', 'm', 'n', got 'diagonal'",
     ),
 ]
 
@@ -200,7 +200,7 @@ def test_messages_name_every_kernel_and_what_is_wrong_with_it() -> None:
 def test_all_of_a_sequence_failing_is_a_group() -> None:
     with pytest.raises(builtins.ExceptionGroup) as caught:
         bw.ragged_dot(*F32, S, implementation=("cutlass", "emulator"))
-    assert caught.value.message.startswith("no implementation can run grouped GEMM (rows) float32")
+    assert caught.value.message.startswith("no implementation can run m-grouped GEMM float32")
     assert [type(e) for e in caught.value.exceptions] == [NotImplementedError] * 2
 
 
@@ -228,7 +228,7 @@ def test_sizes_beyond_32_bits_are_refused() -> None:
 
 def test_runtime_tables_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Absent modules and modules from before there were grouped kernels have none."""
-    row = dict.fromkeys(runtime.GroupedKernelInfo.__dataclass_fields__, 0)
+    row = dict.fromkeys(runtime.GroupedKernelInfo.__dataclass_fields__, 0) | {"kind": "rows"}
     module = SimpleNamespace(
         grouped_kernels=lambda: [row], grouped_workspace_bytes=lambda *args: sum(args[1:])
     )
@@ -245,7 +245,9 @@ def test_runtime_tables_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(namespace, loader, lambda: module)
         assert function("name", 1, 2, 3, 4, 5, 6, 7) == 28
     assert runtime._grouped_table(None) == runtime._grouped_table(SimpleNamespace()) == ()
-    assert runtime._grouped_table(module) == (runtime.GroupedKernelInfo(**row),)
+    assert runtime._grouped_table(module) == (
+        runtime.GroupedKernelInfo(**row | {"kind": "m-grouped"}),
+    )
 
 
 BUILT = {
