@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax_bwgemm.dense.support import refusal
 
 import jax_bwgemm as bw
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.implementations import precision_refusal
+from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.product.support import refusal
 
 X = jnp.ones((16, 16), jnp.bfloat16)
 W = jnp.ones((2, 16, 16), jnp.bfloat16)
@@ -95,8 +97,10 @@ def test_types_without_a_preset_refuse_every_algorithm() -> None:
 
 @pytest.mark.usefixtures("wide_kernels")
 def test_kernels_of_a_new_type_and_a_preset() -> None:
-    spec = GemmSpec("k", "n", "float32", precision=lax.DotAlgorithmPreset.F32_F32_F32)
-    reason = refusal("cutlass", spec, "float32", "float32", GemmDims(16, 16, 16))
+    spec = GemmSpec(
+        out_dtype="float32", policy=Policy(precision=lax.DotAlgorithmPreset.F32_F32_F32)
+    )
+    reason = refusal(DENSE, "cutlass", spec, ["float32", "float32"], GemmDims(16, 16, 16))
     assert reason == (
         "precision=F32_F32_F32 asks for an algorithm other than the kernels' for float32"
     )
