@@ -191,7 +191,7 @@ def checkpoint_as_dot(primitive: Primitive, numbers: Callable[..., DimensionNumb
             return own
         dot = {
             "dimension_numbers": numbers(*avals, **params),
-            "precision": params["spec"].precision,
+            "precision": params["spec"].policy.precision,
             "preferred_element_type": jax.numpy.dtype(params["spec"].out_dtype),
             "out_sharding": params["spec"].out_sharding,
         }

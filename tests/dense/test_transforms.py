@@ -214,5 +214,5 @@ def test_config_is_for_the_call_not_for_its_gradients() -> None:
         return bw.matmul(a, x, config=bw.TuningConfig(swizzle=4)).astype(jnp.float32).sum()
 
     gemms = equations(jax.make_jaxpr(jax.grad(loss))(x).jaxpr, "bw_gemm")
-    configs = [eqn.params["spec"].config for eqn in gemms]
+    configs = [eqn.params["spec"].policy.config for eqn in gemms]
     assert configs == [bw.TuningConfig(swizzle=4), None]

@@ -75,7 +75,9 @@ def test_canonical_form_is_that_of_lax(precision: Any) -> None:
     def parameter(f: Callable[..., Any]) -> Any:
         jaxpr = jax.make_jaxpr(f)(X)
         (eqn,) = (e for e in jaxpr.eqns if "precision" in e.params or "spec" in e.params)
-        return eqn.params["spec"].precision if "spec" in eqn.params else eqn.params["precision"]
+        return (
+            eqn.params["spec"].policy.precision if "spec" in eqn.params else eqn.params["precision"]
+        )
 
     dtype = jnp.float16 if precision == "F16_F16_F32" else jnp.bfloat16
     lax_form = parameter(
