@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 MAJORS = ("kn", "kk", "mn", "mk")
+GROUPED_MAJORS = ("kn", "kk", "mn")
 _SHAPE = re.compile(rf"(\d+)[,x](\d+)[,x](\d+)(?:[,x](\d+))?(?::({'|'.join(MAJORS)}))?")
+_GROUPED = re.compile(rf"(\d+),(\d+),(\d+),(\d+)(?:/(\d+))?(?::({'|'.join(GROUPED_MAJORS)}))?")
+_MAX_SIZE = 2**31 - 1
+_EPILOG = """\
+grouped products (--ragged M,N,K,GROUPS[/MATRICES][:MAJORS]):
+  kn  lhs[M,K] in GROUPS groups of rows, rhs[GROUPS,K,N] -> [M,N]    ragged_dot
+  kk  lhs[M,K] in GROUPS groups of rows, rhs[GROUPS,N,K] -> [M,N]    the gradient of its lhs
+  mn  lhs[M,K], rhs[M,N] in GROUPS groups of rows -> [GROUPS,K,N]    the gradient of its rhs
+  /MATRICES: so many are on this device, of one for each group (expert parallel).
+  A layer x[16384,4096] @ w[64,4096,1536] and its gradients:
+    --ragged 16384,1536,4096,64:kn 16384,4096,1536,64:kk 16384,1536,4096,64:mn
+Group sizes are drawn at random, or are --group-sizes in random order. Calls whose
+representative_group_sizes are about these find the entry; others do not.
+"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -24,12 +38,28 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "tune",
         help="measure kernels for given shapes on this GPU and remember the fastest",
-        description="Measures kernels for the given products on this machine's GPU and writes the "
-        "fastest of each to the tuning cache, which every later process consults before the "
+        description="Measures kernels for the given products on this machine's GPU and writes the\n"
+        "fastest of each to the tuning cache, which every later process consults before the\n"
         "heuristic. Exit code: 0 all tuned, 1 some not, 2 could not run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--shapes", nargs="+", required=True, metavar="M,N,K[xB][:MAJORS]", help="products to tune"
+        "--shapes", nargs="+", default=[], metavar="M,N,K[xB][:MAJORS]", help="dense products"
+    )
+    parser.add_argument(
+        "--ragged",
+        nargs="+",
+        default=[],
+        metavar="M,N,K,GROUPS[/MATRICES][:MAJORS]",
+        help="grouped products, see below",
+    )
+    parser.add_argument(
+        "--group-sizes",
+        nargs="+",
+        type=int,
+        metavar="ROWS",
+        help="typical sizes of the groups of every --ragged; default: nothing is known",
     )
     parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="operands")
     parser.add_argument("--out-dtype", choices=tuple(_DTYPES), help="default: operands'")
@@ -38,7 +68,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         nargs="+",
         choices=MAJORS,
         default=["kn"],
-        help="contiguous dimension of lhs and of rhs; kn kk mn: a layer and its gradients' storage",
+        help="contiguous dimension of lhs and of rhs, where a product does not say; kn kk mn: a "
+        "layer and its gradients' storage",
     )
     parser.add_argument("--out", metavar="FILE", help="default: the tuning cache of this GPU")
     parser.add_argument(
@@ -56,16 +87,41 @@ def parse_shape(text: str) -> tuple[tuple[int, int, int, int], str | None]:
         m, n, k and batch; the majors, if given.
 
     Raises:
-        ValueError: The text is not of that form, or a size is 0.
+        ValueError: The text is not of that form, or a size is 0 or too large.
     """
     match = _SHAPE.fullmatch(text)
-    if match is None or 0 in (sizes := [int(size or 1) for size in match.groups()[:4]]):
+    if match is None or not _sizes_fit(sizes := [int(size or 1) for size in match.groups()[:4]]):
         raise ValueError(
-            f"a shape is M,N,K[xBATCH][:MAJORS] with positive sizes and majors out of "
+            f"a shape is M,N,K[xBATCH][:MAJORS] with sizes from 1 to {_MAX_SIZE} and majors out of "
             f"{' '.join(MAJORS)}, got {text!r}"
         )
     m, n, k, batch = sizes
     return (m, n, k, batch), match[5]
+
+
+def parse_grouped(text: str) -> tuple[tuple[int, int, int, int, int], str | None]:
+    """Reads ``M,N,K,GROUPS``, with ``/MATRICES`` and ``:MAJORS`` where needed.
+
+    Returns:
+        m, n, k, groups and matrices; the majors, if given.
+
+    Raises:
+        ValueError: The text is not of that form, or a size is 0 or too large.
+    """
+    match = _GROUPED.fullmatch(text)
+    sizes = [int(size) for size in match.groups()[:5] if size] if match else [0]
+    if match is None or not _sizes_fit(sizes) or sizes[-1] > sizes[3]:
+        raise ValueError(
+            f"a grouped product is M,N,K,GROUPS[/MATRICES][:MAJORS] with sizes from 1 to "
+            f"{_MAX_SIZE}, at most as many matrices as groups, and majors out of "
+            f"{' '.join(GROUPED_MAJORS)}, got {text!r}"
+        )
+    m, n, k, groups = sizes[:4]
+    return (m, n, k, groups, sizes[4] if match[5] else groups), match[6]
+
+
+def _sizes_fit(sizes: list[int]) -> bool:
+    return all(1 <= size <= _MAX_SIZE for size in sizes)
 
 
 def problem(
@@ -74,6 +130,7 @@ def problem(
     """The problem as selection sees it, or why there is nothing to tune."""
     import jax
 
+    from jax_bwgemm.dense.contraction import DENSE
     from jax_bwgemm.dense.spec import GemmSpec
     from jax_bwgemm.product.spec import Policy
     from jax_bwgemm.tuning import problems
@@ -82,28 +139,71 @@ def problem(
     lhs = (batch, m, k) if majors[0] == "k" else (batch, k, m)
     rhs = (batch, k, n) if majors[1] == "n" else (batch, n, k)
     spec = GemmSpec(*majors, out_dtype=out_dtype, policy=Policy(implementations=("cutlass",)))
-    operands = (jax.ShapeDtypeStruct(x, in_dtype) for x in (lhs, rhs))
-    return problems.key_of(spec, *operands, target)
+    operands = [jax.ShapeDtypeStruct(x, in_dtype) for x in (lhs, rhs)]
+    return problems.key_of(DENSE, spec, operands, target)
+
+
+def grouped_problem(
+    shape: tuple[int, int, int, int, int],
+    in_dtype: str,
+    out_dtype: str,
+    majors: str,
+    group_sizes: list[int] | None,
+    target: Target,
+) -> Key | str:
+    """The grouped problem as selection sees it, or why there is nothing to tune.
+
+    Raises:
+        ValueError: Group sizes that do not fit the problem.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from jax_bwgemm.grouped.contraction import GROUPED
+    from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED, GroupedSpec
+    from jax_bwgemm.grouped.validation import as_representative
+    from jax_bwgemm.product.spec import Policy
+    from jax_bwgemm.tuning import problems
+
+    m, n, k, groups, matrices = shape
+    rhs = {"kn": (1, matrices, k, n), "kk": (1, matrices, n, k), "mn": (1, m, n)}[majors]
+    spec = GroupedSpec(
+        kind=K_GROUPED if majors == "mn" else M_GROUPED,
+        rhs_major=majors[1],
+        out_dtype=out_dtype,
+        experts=matrices if majors == "mn" else 0,
+        representative=as_representative("--group-sizes", group_sizes, groups, m),
+        policy=Policy(implementations=("cutlass",)),
+    )
+    operands = [jax.ShapeDtypeStruct(x, in_dtype) for x in ((1, m, k), rhs)]
+    operands += [jax.ShapeDtypeStruct(x, jnp.int32) for x in ((1, groups), (1,))]
+    return problems.key_of(GROUPED, spec, operands, target)
 
 
 def collect(args: argparse.Namespace, target: Target) -> Problems:
     """All problems that the options describe.
 
     Raises:
-        ValueError: A malformed shape.
+        ValueError: A malformed shape, majors that grouped products cannot have, group sizes that
+            do not fit, or nothing to tune.
     """
     from jax_bwgemm.tuning.problems import Problems
 
-    in_dtype, out_dtype = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
-    counts: Counter[Key] = Counter()
-    skipped = []
+    if not args.shapes and not args.ragged:
+        raise ValueError("nothing to tune: give --shapes or --ragged")
+    types = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
+    rows: list[tuple[str, Key | str]] = []
     for shape, own_majors in map(parse_shape, args.shapes):
         for majors in [own_majors] if own_majors else args.majors:
-            found = problem(shape, in_dtype, out_dtype, majors, target)
-            if isinstance(found, str):
-                skipped.append((f"{shape} {majors}", found))
-            else:
-                counts[found] = 1
+            rows.append((f"{shape} {majors}", problem(shape, *types, majors, target)))
+    for grouped, own_majors in map(parse_grouped, args.ragged):
+        for majors in [own_majors] if own_majors else args.majors:
+            if majors not in GROUPED_MAJORS:
+                raise ValueError(f"--majors {majors} is for --shapes only")
+            found = grouped_problem(grouped, *types, majors, args.group_sizes, target)
+            rows.append((f"{grouped} {majors}", found))
+    counts = Counter(found for _, found in rows if not isinstance(found, str))
+    skipped = [(what, found) for what, found in rows if isinstance(found, str)]
     return Problems(counts, tuple(skipped))
 
 

@@ -12,7 +12,6 @@ from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning.lookup import Found
 
 
 def select(
@@ -36,22 +35,8 @@ def select(
     if spec.policy.config is None:
         found = find_tuned(spec, in_dtype, dims, target, table)
         if found is not None:
-            return _tuned(found, table)
+            return found.selection(table)
     return select_by_heuristic(spec, in_dtype, dims, target, table)
-
-
-def _tuned(found: Found, table: Sequence[KernelInfo]) -> Selection:
-    kernel, entry = found.kernel, found.entry
-    others = tuple((k.name, "another kernel was measured to be best") for k in table if k != kernel)
-    return Selection(
-        kernel,
-        entry.raster_order,
-        entry.swizzle,
-        found.reason,
-        others,
-        entry.splits,
-        entry.decomposition,
-    )
 
 
 def select_by_heuristic(

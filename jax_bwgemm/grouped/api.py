@@ -32,6 +32,7 @@ from jax_bwgemm.grouped.validation import (
 )
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.tuning import context as tuning_context
 
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
@@ -249,6 +250,7 @@ def _ragged(
         config,
         representative,
         explicit_target(),
+        tuning_context.current(),
     )
     return run(lhs, rhs, sizes, group_offset, call)
 

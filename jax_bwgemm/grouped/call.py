@@ -20,6 +20,7 @@ from jax_bwgemm.grouped.primitive import grouped
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED, GroupedSpec
 from jax_bwgemm.grouped.validation import Mode
 from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.tuning.context import Tuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class RaggedCall:
     config: GroupedConfig | None
     representative: tuple[float, ...] | None
     target: Target | None
+    tuning: Tuning | None
 
 
 # Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
@@ -71,6 +73,7 @@ def run(
             config=call.config,
             precision=call.precision,
             target=call.target,
+            tuning=call.tuning,
         ),
     )
     sizes = as_int32(sizes)

@@ -16,7 +16,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped import heuristics, selection
 from jax_bwgemm.grouped.batching import reduce_batch
 from jax_bwgemm.grouped.groups import clamp_offset, local_sizes
 from jax_bwgemm.grouped.reference import grouped_reference
@@ -131,7 +131,7 @@ class Grouped(Contraction):
         target: Target,
         table: Sequence[GroupedKernelInfo],
     ) -> Selection | str:
-        return heuristics.select(spec, in_dtype, dims, target, table)
+        return selection.select(spec, in_dtype, dims, target, table)
 
     def ffi_call(self, call: KernelCall) -> FfiCall:
         selected, sizes = call.selection, call.padded

@@ -152,7 +152,7 @@ def evaluate(
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
     if kernel.kind == M_GROUPED:
-        rows, _ = _tile_extents(kernel)
+        rows, _ = tile_extents(kernel)
         row_tiles = sum(_row_tiles(s, rows, known=spec.representative) for s in sizes)
         tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
@@ -196,14 +196,14 @@ def _paired(kernel: GroupedKernelInfo) -> bool:
 
 def _column_tiles(kernel: GroupedKernelInfo, n: int) -> int:
     """Tiles along the columns of D, in whole clusters."""
-    _, columns = _tile_extents(kernel)
+    _, columns = tile_extents(kernel)
     cluster = kernel.cluster_n
     if kernel.swap_ab:
         cluster = 1 if _paired(kernel) else kernel.cluster_m
     return round_up(ceil_div(n, columns), cluster)
 
 
-def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
+def tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
     """Extent of a tile along the rows of D and along its columns."""
     if kernel.swap_ab:
         return kernel.tile_n, kernel.tile_m
@@ -212,13 +212,19 @@ def _tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
 
 def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
     """Tiles of the result, whatever the sizes: at worst one part-filled for every group."""
-    along_rows, _ = _tile_extents(kernel)
+    along_rows, _ = tile_extents(kernel)
     if kernel.kind == M_GROUPED:
         rows = ceil_div(dims.m, along_rows) + 1 + dims.groups
     else:
         rows = round_up(ceil_div(dims.k, along_rows), 1 if _paired(kernel) else kernel.cluster_m)
         rows *= dims.experts
     return rows * _column_tiles(kernel, dims.n) * dims.batch
+
+
+def tiles_refusal(kernel: GroupedKernelInfo, dims: GroupedDims) -> str | None:
+    """Why a kernel cannot count a problem's tiles; None when it can."""
+    tiles = most_tiles(kernel, dims)
+    return f"{tiles} tiles are more than {MAX_TILES}" if tiles > MAX_TILES else None
 
 
 def _row_tiles(size: float, tile: int, *, known: object) -> float:
@@ -273,8 +279,7 @@ def rank(
     rejected: list[tuple[str, str]] = []
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
-        if reason is None and (tiles := most_tiles(kernel, dims)) > MAX_TILES:
-            reason = f"{tiles} tiles are more than {MAX_TILES}"
+        reason = reason or tiles_refusal(kernel, dims)
         if reason is not None:
             rejected.append((kernel.name, reason))
         else:
@@ -320,7 +325,7 @@ def select(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
         return f"no kernel for {target.arch} fits ({reasons})"
     best, *others = usable
-    order, swizzle = "heuristic", _swizzle(best.kernel, dims)
+    order, swizzle = "heuristic", swizzle_of(best.kernel, dims)
     chosen_by = "the heuristic"
     if spec.policy.config is not None:
         order = spec.policy.config.raster_order or order
@@ -342,7 +347,8 @@ def select(
     return Selection(best.kernel, order, swizzle, reason, (*slower, *rejected))
 
 
-def _swizzle(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
+def swizzle_of(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
+    """Height of the bands of tiles: 1 where L2 holds the operands anyway."""
     operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
     if operands < SWIZZLE_MIN_OPERAND_BYTES:
         return 1

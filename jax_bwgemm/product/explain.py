@@ -191,13 +191,13 @@ def _choose(
 ) -> KernelCall | str:
     """The call that lowering would emit, of the product that it would rewrite this one into."""
     if platform == PLATFORMS[name]:
-        spec, operands = _rewritten(contraction, spec, operands)
+        spec, operands = rewritten(contraction, spec, operands)
     shapes = [x.shape for x in operands]
     dtype = np.dtype(operands[0].dtype).name
     return lowering.choose(contraction, name, platform, spec, dtype, shapes)
 
 
-def _rewritten(
+def rewritten(
     contraction: Contraction, spec: ProductSpec, operands: Sequence[Any]
 ) -> tuple[ProductSpec, Sequence[Any]]:
     """The product that one device computes in the place of this one."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from jax_bwgemm.config import Target
 from jax_bwgemm.tuning import files, problems, storage
 from jax_bwgemm.tuning.bench import Bench
@@ -180,8 +182,12 @@ def tune_with(
         share = now + (deadline - now) / (len(waiting) - done)
         bar.show(done, str(key))
         work = work_of(key, target)
-        measure, failures = measure_with(work)
         choices = work.kernels_to_try(KERNELS)
+        try:
+            measure, failures = measure_with(work)
+        except jax.errors.JaxRuntimeError as error:  # no memory for the operands
+            skipped.append((str(key), str(error).splitlines()[0]))
+            continue
         times, finalists = _measure_one(work, choices, measure, now, share)
         ordered = tuple(sorted(times.items(), key=lambda row: row[1]))
         measurements.append(Measurement(key, ordered, tuple(failures)))

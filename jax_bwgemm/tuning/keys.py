@@ -54,7 +54,7 @@ class GroupedKey:
     """A grouped product: types, storage, padded sizes, and how large its groups are expected to be.
 
     Attributes:
-        kind: As in `GroupedSpec`: which dimension is cut into groups.
+        kind: ``"m-grouped"`` or ``"k-grouped"``, as in `GroupedSpec`.
         in_dtype: Type of both operands.
         out_dtype: Type of the result.
         rhs_major: Storage of B, as in `GroupedSpec`.
@@ -89,7 +89,7 @@ class GroupedKey:
         return self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
-        experts = f"({self.experts} here)" if self.experts != self.groups else ""
+        experts = f" ({self.experts} here)" if self.experts != self.groups else ""
         types = f"{self.in_dtype}->{self.out_dtype}"
         majors = f"k{self.rhs_major}" if self.kind == "m-grouped" else "mn"
         known = f", groups {text}" if (text := shares_text(self.shares)) else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.tuning import devices, files, on_miss
 from jax_bwgemm.tuning.context import Tuning, TuningMissError
 from jax_bwgemm.tuning.keys import Key
@@ -30,13 +31,18 @@ class Found(NamedTuple):
     entry: TunedEntry
     source: str
 
-    @property
-    def reason(self) -> str:
-        """Why it was chosen, for explanations."""
-        entry = self.entry
-        return (
+    def selection(self, table: Sequence[Any]) -> Selection:
+        """The choice as selection gives it, from a table of kernels."""
+        entry, other = self.entry, "another kernel was measured to be best"
+        return Selection(
+            self.kernel,
+            entry.raster_order,
+            entry.swizzle,
             f"tuned, from {self.source}: measured {entry.us:g} us ({entry.method}), the "
-            f"heuristic's choice {entry.heuristic_us:g} us"
+            f"heuristic's choice {entry.heuristic_us:g} us",
+            tuple((k.name, other) for k in table if k != self.kernel),
+            entry.splits,
+            entry.decomposition,
         )
 
 

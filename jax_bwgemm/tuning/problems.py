@@ -1,43 +1,51 @@
-"""Finds the GEMMs that kernels would run in a traced, lowered or compiled program."""
+"""Finds the products that kernels would run in a traced, lowered or compiled program."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import tuned
+from jax_bwgemm.dense import tuned as dense_tuned
 from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.primitive import bw_gemm_local_p, bw_gemm_p
-from jax_bwgemm.dense.spec import GemmSpec, gemm_dims
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.grouped import tuned as grouped_tuned
+from jax_bwgemm.grouped.contraction import GROUPED
+from jax_bwgemm.grouped.spec import K_GROUPED, GroupedSpec
 from jax_bwgemm.product import lowering
+from jax_bwgemm.product.contraction import Contraction
+from jax_bwgemm.product.explain import rewritten
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
-from jax_bwgemm.runtime import KernelInfo
-from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.tuning.keys import Key
+
+_KEY_OF: dict[Contraction, Callable[[Any, str, Any], Key]] = {
+    DENSE: dense_tuned.key_of,
+    GROUPED: grouped_tuned.key_of,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Problems:
-    """The GEMMs of a program.
+    """The products of a program.
 
     Attributes:
         counts: How often each tunable problem occurs, in order of appearance. A loop's body
             counts as often as the loop runs, where that is known.
-        skipped: (problem, reason) of GEMMs that are not tuned.
+        skipped: (problem, reason) of products that are not tuned.
     """
 
-    counts: Mapping[DenseKey, int]
+    counts: Mapping[Key, int]
     skipped: tuple[tuple[str, str], ...]
 
 
 def find(program: Any, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problems:
-    """The GEMMs of a program.
+    """The products of a program.
 
     Args:
         program: A function, jitted or not, with its arguments, which may be
@@ -83,72 +91,116 @@ def _device_count(leaf: Any) -> int:
 
 
 def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
-    counts: Counter[DenseKey] = Counter()
+    counts: Counter[Key] = Counter()
     skipped: dict[str, str] = {}
     for eqn, times in equations(jaxpr):
-        if eqn.primitive not in (bw_gemm_p, bw_gemm_local_p):
+        contraction = CONTRACTIONS.get(eqn.primitive)
+        if contraction is None:
             continue
-        lhs, rhs = (x.aval for x in eqn.invars)
-        spec: GemmSpec = eqn.params["spec"]
-        found = key_of(spec, lhs, rhs, target)
-        if isinstance(found, DenseKey):
-            counts[found] += times
+        avals, spec = [x.aval for x in eqn.invars], eqn.params["spec"]
+        found = key_of(contraction, spec, avals, target)
+        if isinstance(found, str):
+            dims = contraction.dims(spec, *(x.shape for x in avals))
+            skipped[spec.describe([x.dtype.name for x in avals[:2]], dims)] = found
         else:
-            dims = gemm_dims(spec, lhs.shape, rhs.shape)
-            skipped[spec.describe([lhs.dtype.name, rhs.dtype.name], dims)] = found
+            counts[found] += times
     return Problems(counts, tuple(skipped.items()))
 
 
-def key_of(spec: GemmSpec, lhs: Any, rhs: Any, target: Target) -> DenseKey | str:
-    """The problem as selection will see it, or why there is nothing to tune."""
+def key_of(
+    contraction: Contraction, spec: Any, operands: Sequence[Any], target: Target
+) -> Key | str:
+    """The problem as selection will see it, or why there is nothing to tune.
+
+    Args:
+        contraction: The family of products.
+        spec: The product.
+        operands: Anything with shape and dtype.
+        target: The GPU that it is to be tuned for.
+    """
     if spec.policy.config is not None:
         return f"it has an explicit {spec.policy.config}"
     if "cutlass" not in spec.policy.implementations:
         return f"implementation is {', '.join(spec.policy.implementations)}"
-    if gemm_dims(spec, lhs.shape, rhs.shape).empty:
+    if contraction.dims(spec, *(x.shape for x in operands)).empty:
         return "it is empty"
     # Neither tables nor policies of the context may matter for what is to be tuned.
     spec = spec.with_policy(target=target, tuning=None)
-    shapes = (lhs.shape, rhs.shape)
-    call = lowering.choose(DENSE, "cutlass", "cuda", spec, lhs.dtype.name, shapes)
+    spec, operands = rewritten(contraction, spec, operands)
+    shapes, dtype = [x.shape for x in operands], operands[0].dtype.name
+    call = lowering.choose(contraction, "cutlass", "cuda", spec, dtype, shapes)
     if isinstance(call, str):
         return call
-    return tuned.key_of(call.folded.spec, lhs.dtype.name, call.padded)
+    return _KEY_OF[contraction](call.folded.spec, dtype, call.padded)
 
 
-# A custom call of ours in StableHLO: operands, attributes, then operand and result types; and in
-# HLO, where the operands' types stand with the layouts that they must have.
-_STABLEHLO = re.compile(
-    r"custom_call @bwgemm\.gemm\.v1\(.*?kernel = \"(?P<kernel>\w+)\".*?"
-    r" : \(tensor<(?P<lhs>[\dx]+)x\w+>, tensor<(?P<rhs>[\dx]+)x\w+>\) ->"
-)
-_HLO = re.compile(
-    r"custom_call_target=\"bwgemm\.gemm\.v1\", "
-    r"operand_layout_constraints=\{\w+\[(?P<lhs>[\d,]+)\]\{[^}]*\}, \w+\[(?P<rhs>[\d,]+)\]"
-    r".*?kernel = \"(?P<kernel>\w+)\""
-)
+# A custom call of ours, of any version of its format; and its operands' types, which in StableHLO
+# stand behind the attributes, in HLO with the layouts that they must have.
+_CALL = re.compile(r"(?:custom_call @|custom_call_target=\")bwgemm\.(?!\w+\.emulated)[\w.]+")
+_KERNEL = re.compile(r"kernel = \"(\w+)\"")
+_STABLEHLO_OPERANDS = re.compile(r" : \((tensor<[^()]*>)\) ->")
+_STABLEHLO_SHAPE = re.compile(r"tensor<((?:\d+x)*)\w+>")
+_HLO_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:\w+\[[\d,]*\]\{[^}]*\}(?:, )?)*)\}")
+_HLO_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def _in_text(text: str) -> Problems:
-    """The problems of our custom calls in the text of a lowered or compiled program."""
-    counts: Counter[DenseKey] = Counter()
-    table = {kernel.name: kernel for kernel in runtime.kernels()}
-    pattern, separator = (_STABLEHLO, "x") if "stablehlo" in text else (_HLO, ",")
-    calls = [line for line in text.splitlines() if "bwgemm.gemm.v1" in line]
+    """The problems of our custom calls in the text of a lowered or compiled program.
+
+    Which sizes groups are expected to have is not in there.
+    """
+    counts: Counter[Key] = Counter()
     skipped: dict[str, str] = {}
-    for line in calls:
-        match = pattern.search(line)
-        kernel = table.get(match["kernel"]) if match else None
-        if match is None or kernel is None:
-            skipped[line.strip()[:120]] = "not a call of a kernel of this build"
+    for line in text.splitlines():
+        if _CALL.search(line) is None:
             continue
-        shapes = [tuple(map(int, match[side].split(separator))) for side in ("lhs", "rhs")]
-        counts[_kernel_key(kernel, *shapes)] += 1
+        found = _key_in(line)
+        if found is None:
+            skipped[line.strip()[:120]] = "not a call of a kernel of this build"
+        else:
+            counts[found] += 1
     return Problems(counts, tuple(skipped.items()))
 
 
-def _kernel_key(
-    kernel: KernelInfo, lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...]
-) -> DenseKey:
-    spec = GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype)
-    return tuned.key_of(spec, kernel.in_dtype, gemm_dims(spec, lhs_shape, rhs_shape))
+def _key_in(line: str) -> Key | None:
+    """The problem of a custom call; None if this build cannot have made the call."""
+    name, shapes = _KERNEL.search(line), list(_shapes_in(line))
+    for contraction in (DENSE, GROUPED):
+        kernels = contraction.kernels("cutlass")
+        kernel = next((k for k in kernels if name and k.name == name[1]), None)
+        if kernel is not None and len(shapes) >= contraction.operands:
+            spec = _spec_of(contraction, kernel, line)
+            dims = contraction.dims(spec, *shapes[: contraction.operands])
+            return _KEY_OF[contraction](spec, kernel.in_dtype, dims)
+    return None
+
+
+def _shapes_in(line: str) -> Iterator[tuple[int, ...]]:
+    for operands, shape, separator in (
+        (_STABLEHLO_OPERANDS, _STABLEHLO_SHAPE, "x"),
+        (_HLO_OPERANDS, _HLO_SHAPE, ","),
+    ):
+        if match := operands.search(line):
+            for sizes in shape.findall(match[1]):
+                yield tuple(int(size) for size in sizes.split(separator) if size)
+
+
+def _spec_of(contraction: Contraction, kernel: Any, line: str) -> Any:
+    if contraction is DENSE:
+        return GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype)
+    experts = 0
+    if kernel.kind == K_GROUPED:  # what no operand shows is the second size of the result
+        experts = _result_shape(line)[1]
+    return GroupedSpec(
+        kind=kernel.kind, rhs_major=kernel.rhs_major, out_dtype=kernel.out_dtype, experts=experts
+    )
+
+
+_STABLEHLO_RESULT = re.compile(r"\) -> \(?tensor<((?:\d+x)+)\w+>")
+_HLO_RESULT = re.compile(r"= \(?\w+\[([\d,]+)\]")
+
+
+def _result_shape(line: str) -> tuple[int, ...]:
+    """Shape of a custom call's first result."""
+    match = _STABLEHLO_RESULT.search(line) or _HLO_RESULT.search(line)
+    return tuple(int(size) for size in re.findall(r"\d+", match[1])) if match else ()

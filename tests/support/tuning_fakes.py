@@ -14,7 +14,7 @@ import pytest
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.tuning import autotuning, devices, on_miss
-from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice
 
 without_gpu = pytest.mark.skipif(
@@ -28,6 +28,12 @@ BF16 = jnp.bfloat16
 
 def key(m: int, n: int, k: int, majors: str = "kn", batch: int = 1, shared: str = "none") -> Any:
     return DenseKey("bfloat16", "bfloat16", majors, m, n, k, batch, shared)
+
+
+def grouped_key(m: int, n: int, k: int, groups: int, majors: str = "kn", **more: Any) -> GroupedKey:
+    kind = "k-grouped" if majors == "mn" else "m-grouped"
+    fields = {"groups": groups, "experts": groups} | more
+    return GroupedKey(kind, "bfloat16", "bfloat16", majors[1], m, n, k, **fields)
 
 
 def array(*shape: int) -> jax.ShapeDtypeStruct:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from grouped_oracle import canonical, rows
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm.cli import main
+from jax_bwgemm.grouped.tuned import spec_of
+from jax_bwgemm.tuning.devices import local_device
 from jax_bwgemm.tuning.table import TuningTable
+from jax_bwgemm.tuning.work import draw_groups, work_of
 
 pytestmark = pytest.mark.gpu
 
@@ -59,6 +66,84 @@ def test_every_measured_choice_is_right_and_the_fastest_is_kept(
     assert not list(cache.iterdir())  # nothing is saved unless asked for
 
 
+EXPECTED = [600, 0, 24, 8, 0, 100, 268, 24]
+
+
+def ragged_operands(m: int, n: int, k: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers: sums of products of at most 4 stay far below 2^24."""
+    rng = np.random.default_rng(1)
+    x, w = small_integers(rng, (m, k), "bfloat16"), small_integers(rng, (groups, k, n), "bfloat16")
+    return x, w
+
+
+def ragged_step(representative: list[int] | None) -> Any:
+    def loss(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        out = bw.ragged_dot(x, w, sizes, representative_group_sizes=representative)
+        return (out.astype(jnp.float32) ** 2).sum()
+
+    return jax.value_and_grad(loss, (0, 1))
+
+
+@pytest.mark.parametrize("representative", [None, EXPECTED], ids=["unknown", "expected"])
+def test_grouped_products_of_a_step_are_tuned_and_right(
+    cache: Path, representative: list[int] | None
+) -> None:
+    """Every choice that was measured, and the step with the table in force."""
+    m, n, k = 1024, 384, 512
+    x, w = ragged_operands(m, n, k, len(EXPECTED))
+    sizes = np.array(EXPECTED, np.int32)
+    step = ragged_step(representative)
+    found = bw.autotune(step, x, w, jnp.asarray(sizes), timeout=60)
+    assert not found.skipped
+    assert {(p.kind, p.rhs_major, p.n, p.k) for p in found} == {
+        ("m-grouped", "n", n, k), ("m-grouped", "k", k, n), ("k-grouped", "n", n, k),
+    }  # fmt: skip
+    _, target, _ = local_device()
+    rng = np.random.default_rng(2)
+    for measured in found.measurements:
+        problem = measured.problem
+        assert bool(problem.shares) == (representative is not None)
+        entry = found.get(problem)
+        assert entry.method == "cupti"
+        assert entry.us <= entry.heuristic_us
+        assert entry.kernel in {choice.kernel.name for choice, _ in measured.times_us}
+        assert not measured.failures
+        assert len(measured.times_us) > 3
+        work, spec = work_of(problem, target), spec_of(problem)
+        (drawn,) = draw_groups(problem, 1)
+        matrices = [small_integers(rng, x.shape, "bfloat16") for x in work.operands(2)(0)[:2]]
+        operands = (*matrices, *drawn)
+        want = canonical(spec, *operands).astype(jnp.bfloat16)
+        for choice, us in measured.times_us:
+            assert 0 < us < 1e4
+            run = jax.jit(functools.partial(work.emit, choice))
+            assert_exact(run(*map(jnp.asarray, operands)), want, str(choice))
+    with found:
+        products = bw.explain_program(step, x, w, jnp.asarray(sizes)).products
+        kernels = {p.kernel for p, _ in products if "grouped" in p.problem}
+        assert kernels == {entry.kernel for _, entry in found.items()}
+        out = jax.jit(bw.ragged_dot, static_argnames="implementation")(
+            x, w, jnp.asarray(sizes), implementation="cutlass"
+        )
+    assert_exact(out, rows(x, w, sizes).astype(jnp.bfloat16))
+    assert not list(cache.iterdir())  # nothing is saved unless asked for
+
+
+def test_a_grouped_miss_is_tuned_while_compiling(cache: Path) -> None:
+    x, w = ragged_operands(512, 256, 384, 4)
+    sizes = jnp.array([100, 0, 400, 12], jnp.int32)
+    exact = rows(x, w, np.asarray(sizes)).astype(jnp.bfloat16)
+    with bw.config.tuning_miss("autotune"):
+        assert_exact(jax.jit(bw.ragged_dot)(x, w, sizes), exact)
+    (path,) = cache.glob("*.json")
+    ((problem, entry),) = TuningTable.load(path).items()
+    assert (problem.kind, problem.m, problem.groups) == ("m-grouped", 512, 4)
+    with bw.config.tuning_miss("error"):  # it is no longer a miss
+        assert_exact(jax.jit(bw.ragged_dot)(x, w, sizes), exact)
+        ((product, _),) = bw.explain_program(bw.ragged_dot, x, w, sizes).products
+        assert product.kernel == entry.kernel
+
+
 def test_a_miss_is_tuned_while_compiling(cache: Path) -> None:
     a, b, exact = operands(256, 512, 768)
     with bw.config.tuning_miss("autotune"):
@@ -75,3 +160,6 @@ def test_the_command_tunes(cache: Path) -> None:
     assert main(["tune", "--shapes", "256,256,512", "64,512,256:kk", "--budget", "30"]) == 0
     (path,) = cache.glob("*.json")
     assert len(TuningTable.load(path)) == 2
+    ragged = ["512,256,384,8", "512,384,256,8:kk", "512,256,384,8:mn", "512,256,384,8/2"]
+    assert main(["tune", "--ragged", *ragged, "--budget", "60"]) == 0
+    assert len(TuningTable.load(path)) == 6
