@@ -133,7 +133,7 @@ def autotune(
 
 def tune_missing(key: Key, kind: TunedDevice) -> TuningTable:
     """Tunes one problem that a program being compiled needs, on a GPU of this process."""
-    device, target, _ = local_device()
+    device, target, _ = local_device(kind)
     found = tune(problems.Problems({key: 1}, ()), device, target, kind, timeout=MISS_SECONDS)
     return TuningTable(kind, dict(found.items()))
 

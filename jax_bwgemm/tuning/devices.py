@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from jax_bwgemm import runtime
@@ -10,27 +11,35 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.tuning.records import TunedDevice
 
 
-def local_device() -> tuple[Any, Target, TunedDevice]:
-    """The first CUDA GPU of this process, as JAX, selection and tuning tables know it.
+def local_device(kind: TunedDevice | None = None) -> tuple[Any, Target, TunedDevice]:
+    """A CUDA GPU of this process, as JAX, selection and tuning tables know it.
+
+    Args:
+        kind: Which; None for the first.
 
     Raises:
         RuntimeError: There is none, or no kernels for it.
     """
-    found = runtime.local_target()
-    if found.target is None:
-        raise RuntimeError(f"autotune measures on a GPU: {found.reason}")
+    local = runtime.local_target()
+    if local.target is None:
+        raise RuntimeError(f"autotune measures on a GPU: {local.reason}")
     if not runtime.kernels():
         raise RuntimeError("autotune: jax_bwgemm was installed without its compiled kernels")
-    device = jax_backend.backends()["cuda"].local_devices()[0]
-    return device, found.target, _kind(device, found.target)
+    for found in _gpus():
+        if kind in (None, found[2]):
+            return found
+    raise RuntimeError(f"autotune: no {kind} is in this process")
 
 
 def local_kind(target: Target) -> TunedDevice | None:
-    """This process's first GPU, if it is what kernels are selected for."""
-    if runtime.local_target().target != target:
-        return None
-    return _kind(jax_backend.backends()["cuda"].local_devices()[0], target)
+    """The first GPU of this process that is what kernels are selected for; None if none is."""
+    return next((kind for _, own, kind in _gpus() if own == target), None)
 
 
-def _kind(device: Any, target: Target) -> TunedDevice:
-    return TunedDevice(device.device_kind, target.arch, target.sm_count)
+def _gpus() -> Iterator[tuple[Any, Target, TunedDevice]]:
+    """The GPUs of this process that kernels exist for: there may be several kinds."""
+    client = jax_backend.backends().get("cuda")
+    for device in client.local_devices() if client is not None else ():
+        target = runtime.device_target(device).target
+        if target is not None:
+            yield device, target, TunedDevice(device.device_kind, target.arch, target.sm_count)

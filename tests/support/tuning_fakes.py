@@ -50,15 +50,24 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pretends that this process has an H200, as far as selection looks."""
-    device = SimpleNamespace(device_kind=H200.kind, platform="gpu")
-    client = SimpleNamespace(local_devices=lambda: [device])
-    local = runtime.DeviceTarget(SM90, "NVIDIA H200 with 132 multiprocessors")
-    monkeypatch.setattr(runtime, "local_target", lambda: local)
-    backend = SimpleNamespace(backends=lambda: {"cuda": client})
-    monkeypatch.setattr(devices, "jax_backend", backend)
+    pretend(monkeypatch, fake_gpu())
     jax.clear_caches()
     yield
     jax.clear_caches()
+
+
+def fake_gpu(kind: str = H200.kind, capability: str = "9.0", sm_count: int = 132) -> Any:
+    return SimpleNamespace(
+        device_kind=kind, platform="gpu", compute_capability=capability, core_count=sm_count
+    )
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *gpus: Any) -> None:
+    """Lets this process have GPUs, of which the first is JAX's default."""
+    client = SimpleNamespace(local_devices=lambda: list(gpus))
+    backend = SimpleNamespace(backends=lambda: {"cuda": client})
+    monkeypatch.setattr(runtime, "local_target", lambda: runtime.device_target(gpus[0]))
+    monkeypatch.setattr(devices, "jax_backend", backend)
 
 
 @pytest.fixture

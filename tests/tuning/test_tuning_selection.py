@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tuning_fakes import BF16, H200, array, clock, gpu, key, own_cache  # noqa: F401
+from tuning_fakes import (  # noqa: F401
+    BF16,
+    H200,
+    array,
+    clock,
+    fake_gpu,
+    gpu,
+    key,
+    own_cache,
+    pretend,
+)
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -70,6 +80,11 @@ def test_a_table_in_force_decides_and_the_innermost_first() -> None:
 def lowered_text(f: Any, *args: Any) -> str:
     with bw.config.target("sm90"):
         return f.trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def lowered_text_of(*args: Any) -> str:
+    """For the target in force."""
+    return jax.jit(bw.matmul).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_jit_traces_again_under_another_tuning_also_for_gradients() -> None:
@@ -152,6 +167,26 @@ def test_a_cache_file_of_another_gpu_or_a_broken_one_is_ignored(gpu: None, tmp_p
     path.write_text('{"format": "jax_bwgemm tuning", ')
     with pytest.warns(RuntimeWarning, match="is ignored"):
         assert explained(512, 512, 512) == before
+
+
+def test_each_of_two_kinds_of_gpus_has_its_cache_and_is_measured_itself(
+    gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = TunedDevice("NVIDIA H100 PCIe", "sm90", 114)
+    gpus = fake_gpu(), fake_gpu("Tesla T4", "7.5", 40), fake_gpu(other.kind, "9.0", 114)
+    pretend(monkeypatch, *gpus)
+    problem = key(512, 512, 512)
+    tuned_for(problem, swizzle=2).dump(tmp_path / "cache" / "nvidia_h200.json")
+    tuned_for(problem, other, swizzle=4).dump(tmp_path / "cache" / "nvidia_h100_pcie.json")
+    assert explained(512, 512, 512).swizzle == 2
+    for count, swizzle in ((132, 2), (114, 4)):
+        with bw.config.target("sm90", count):
+            text = lowered_text_of(array(512, 512), array(512, 512))
+        assert f"swizzle = {swizzle} : i64" in text
+    assert devices.local_device()[0] is gpus[0]
+    assert devices.local_device(other) == (gpus[2], Target("sm90", 114), other)
+    with pytest.raises(RuntimeError, match=r"no TunedDevice\(kind='B200'.* is in this process"):
+        devices.local_device(TunedDevice("B200", "sm100", 148))
 
 
 # --- the policy on a miss ---
