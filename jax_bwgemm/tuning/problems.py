@@ -22,7 +22,7 @@ from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.explain import rewritten
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS
-from jax_bwgemm.tuning.keys import Key
+from jax_bwgemm.tuning.keys import GroupedKey, Key, Shares, canonical_shares
 
 _KEY_OF: dict[Contraction, Callable[[Any, str, Any], Key]] = {
     DENSE: dense_tuned.key_of,
@@ -75,9 +75,11 @@ def find(program: Any, target: Target, args: tuple[Any, ...], kwargs: dict[str, 
             f"Compiled, or a jaxpr; got {type(program).__name__}"
         )
     jitted = program if isinstance(program, jax.stages.Wrapped) else jax.jit(program)
+    traced = jitted.trace(*args, **kwargs)
     if any(_device_count(leaf) > 1 for leaf in jax.tree.leaves((args, kwargs))):
-        return _in_text(jitted.lower(*args, **kwargs).compile().as_text())
-    return _in_jaxpr(jitted.trace(*args, **kwargs).jaxpr, target)
+        found = _in_text(traced.lower().compile().as_text())
+        return dataclasses.replace(found, counts=_as_expected(found.counts, traced.jaxpr))
+    return _in_jaxpr(traced.jaxpr, target)
 
 
 def _no_arguments(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -134,6 +136,28 @@ def key_of(
     return _KEY_OF[contraction](call.folded.spec, dtype, call.padded)
 
 
+def _as_expected(counts: Mapping[Key, int], jaxpr: Any) -> dict[Key, int]:
+    """Problems read in a compiled program, with the group sizes that the traced one expects.
+
+    Partitioning divides everything but the groups: what is expected of as many groups belongs to
+    each problem that has them.
+    """
+    expected: dict[int, set[Shares]] = {}
+    for eqn, _ in equations(jaxpr):
+        if CONTRACTIONS.get(eqn.primitive) is GROUPED:
+            groups = eqn.invars[2].aval.shape[-1]
+            shares = canonical_shares(eqn.params["spec"].representative)
+            expected.setdefault(groups, set()).add(shares)
+    found: dict[Key, int] = {}
+    for key, times in counts.items():
+        if isinstance(key, GroupedKey):
+            for shares in sorted(expected.get(key.groups, {()})):
+                found[dataclasses.replace(key, shares=shares)] = times
+        else:
+            found[key] = times
+    return found
+
+
 # A custom call of ours, of any version of its format; and its operands' types, which in StableHLO
 # stand behind the attributes, in HLO with the layouts that they must have.
 _CALL = re.compile(r"(?:custom_call @|custom_call_target=\")bwgemm\.(?!\w+\.emulated)[\w.]+")
@@ -147,7 +171,7 @@ _HLO_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 def _in_text(text: str) -> Problems:
     """The problems of our custom calls in the text of a lowered or compiled program.
 
-    Which sizes groups are expected to have is not in there.
+    Which sizes groups are expected to have is not in there, see `_as_expected`.
     """
     counts: Counter[Key] = Counter()
     skipped: dict[str, str] = {}

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from tuning_fakes import (  # noqa: F401
     BF16,
@@ -41,6 +41,7 @@ from jax_bwgemm.grouped.tuned import dims_of, key_of, spec_of
 from jax_bwgemm.tuning import autotuning, kernel_timer, problems
 from jax_bwgemm.tuning.bench import Bench
 from jax_bwgemm.tuning.keys import GroupedKey, Key, canonical_shares, shares_of
+from jax_bwgemm.tuning.problems import Problems
 from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry, TuningFileError
 from jax_bwgemm.tuning.table import TuningTable
 from jax_bwgemm.tuning.work import DRAWS, draw_groups, work_of
@@ -146,6 +147,26 @@ def test_lowered_programs_are_read() -> None:
     assert find(lowered) == {
         grouped_key(M, K, N, G, "kk"): 1,
         grouped_key(M, N, K, G, "mn"): 1,
+    }
+
+
+def test_a_partitioned_programs_expectations_are_kept(
+    cpu_devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled program has one device's sizes but not what is expected of the groups."""
+    one = grouped_key(M // 4, N, K, 4)
+    monkeypatch.setattr(problems, "_in_text", lambda _: Problems({one: 2, key(8, 8, 8): 1}, ()))
+    mesh = Mesh(np.array(cpu_devices[:4]), ("x",))
+    x = jax.device_put(np.zeros((64, K), BF16), NamedSharding(mesh, P("x")))
+
+    def f(x: jax.Array, w: jax.Array, sizes: jax.Array) -> Any:
+        expected = bw.ragged_dot(x, w, sizes, representative_group_sizes=[32, 0, 16, 0])
+        return expected, bw.ragged_dot(x, w, sizes)
+
+    assert find(f, x, array(4, K, N), SIZES_OF_4) == {
+        one: 2,
+        grouped_key(M // 4, N, K, 4, shares=((2, 0), (1, 16), (1, 32))): 2,
+        key(8, 8, 8): 1,
     }
 
 
