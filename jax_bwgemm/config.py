@@ -15,10 +15,14 @@ DEFAULT_SM_COUNT = {"sm90": 132, "sm100": 148}
 # What selection does for a problem that no tuning table has.
 MISS_POLICIES = ("heuristic", "autotune", "error")
 
+# In which type devices exchange partial products.
+PARTIAL_SUMS = ("result", "float32")
+
 # A JAX user context is part of every trace and compilation cache key, so that a function traced
 # for one target is traced again for another.
 _target_context = jax.make_user_context(default_value=None)
 _miss_context = jax.make_user_context(default_value=None)
+_sums_context = jax.make_user_context(default_value=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +94,47 @@ def explicit_target() -> Target | None:
             f"BWGEMM_TARGET_ARCH={text!r}: {error}; expected an architecture, optionally followed "
             "by ':' and a number of multiprocessors, as in 'sm100:148'"
         ) from None
+
+
+def partial_sums(dtype: str) -> Any:
+    """Context manager: the type in which devices exchange parts of a sum that is sharded.
+
+    Where the contracted dimension (or a batch that is summed, in gradients) is sharded over
+    devices, each has a part of every sum, and one all-reduce or reduce-scatter adds them. Takes
+    part in JAX's caches, like `target`. ``BWGEMM_PARTIAL_SUMS`` sets the default.
+
+    Products that are left to XLA while tracing, and sums that a program takes itself inside of
+    ``shard_map``, are not affected.
+
+    Args:
+        dtype: ``"result"`` (default): parts are rounded to the result's type first, as XLA does.
+            ``"float32"``: parts are exchanged as float32 and the sum is rounded once; it sends
+            twice the bytes of 16-bit results.
+
+    Raises:
+        ValueError: Neither of these.
+    """
+    return _sums_context(_check_partial_sums(dtype, "partial_sums"))
+
+
+def current_partial_sums() -> str | None:
+    """The type by `partial_sums` or else by ``BWGEMM_PARTIAL_SUMS``; None is the result's.
+
+    Raises:
+        ValueError: ``BWGEMM_PARTIAL_SUMS`` is neither ``"result"`` nor ``"float32"``.
+    """
+    variable = "BWGEMM_PARTIAL_SUMS"
+    chosen = _sums_context.value
+    if chosen is None:
+        chosen = _check_partial_sums(os.environ.get(variable) or "result", variable)
+    return None if chosen == "result" else chosen
+
+
+def _check_partial_sums(dtype: str, where: str) -> str:
+    if dtype not in PARTIAL_SUMS:
+        known = ", ".join(repr(known) for known in PARTIAL_SUMS)
+        raise ValueError(f"{where}: unknown type {dtype!r}; known are {known}")
+    return dtype
 
 
 def tuning_miss(policy: str) -> Any:

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.config import Target, explicit_target
+from jax_bwgemm.config import Target, current_partial_sums, explicit_target
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
@@ -44,6 +44,7 @@ class Options:
     config: TuningConfig | None
     target: Target | None
     tuning: tuning_context.Tuning | None
+    partial_sums: str | None
 
 
 def make_options(
@@ -73,6 +74,7 @@ def make_options(
         config,
         explicit_target(),
         tuning_context.current(),
+        current_partial_sums(),
     )
 
 
@@ -277,6 +279,7 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
             precision=options.precision,
             target=options.target,
             tuning=options.tuning,
+            partial_sums=options.partial_sums,
         ),
     )
     lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)

@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from jax_bwgemm.product.contraction import Folded
-from jax_bwgemm.product.spec import ProductSpec
+from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -170,6 +169,7 @@ def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> 
         rhs_perm = None if spec.rhs_major == "n" else (1, 0, 2)
         rhs = (1, depth, dims.n) if spec.rhs_major == "n" else (1, dims.n, depth)
         return Folded(summed, (lhs, rhs), (lhs_perm, rhs_perm))
-    if dims.rhs_batch == 1 and spec.lhs_major == "k":
-        lhs_shape = (1, math.prod(lhs_shape[:2]), dims.k)
+    rows = dims.batch * dims.m
+    if dims.rhs_batch == 1 and spec.lhs_major == "k" and rows <= MAX_SIZE:
+        lhs_shape = (1, rows, dims.k)
     return Folded(spec, (lhs_shape, rhs_shape), (None, None))

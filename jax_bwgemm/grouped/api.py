@@ -12,7 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.config import explicit_target
+from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.call import RaggedCall, run
@@ -251,6 +251,7 @@ def _ragged(
         representative,
         explicit_target(),
         tuning_context.current(),
+        current_partial_sums(),
     )
     return run(lhs, rhs, sizes, group_offset, call)
 

@@ -40,6 +40,7 @@ class RaggedCall:
     representative: tuple[float, ...] | None
     target: Target | None
     tuning: Tuning | None
+    partial_sums: str | None
 
 
 # Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
@@ -74,6 +75,7 @@ def run(
             precision=call.precision,
             target=call.target,
             tuning=call.tuning,
+            partial_sums=call.partial_sums,
         ),
     )
     sizes = as_int32(sizes)

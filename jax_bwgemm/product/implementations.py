@@ -23,7 +23,6 @@ DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
 # What the kernels compute, by operand type, as `jax.lax.DotAlgorithmPreset` names it. Types without
 # a preset are not in it.
 NATIVE_ALGORITHMS = {"bfloat16": "BF16_BF16_F32", "float16": "F16_F16_F32"}
-MAX_SIZE = 2**31 - 1
 
 _logger = logging.getLogger("jax_bwgemm")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
@@ -33,6 +34,11 @@ class PartitionPlan:
     axes: NamedAxes
     reduce_axes: Axes = ()
     scatter: tuple[tuple[int, Axes], ...] = ()
+
+    @property
+    def communicates(self) -> bool:
+        """Whether local results are parts of sums."""
+        return bool(self.reduce_axes or self.scatter)
 
 
 def plan(
@@ -206,10 +212,13 @@ def partitioned(
                     mesh.shape,
                     blocks,
                 )
+                if decided.communicates:
+                    one = dataclasses.replace(one, out_dtype=_exchanged(one))
                 out = local(*blocks, one)
                 for dimension, axes in decided.scatter:
                     out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
-                return lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
+                out = lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
+                return out.astype(spec.out_dtype)
 
         def named(axes: tuple[Axes, ...]) -> NamedSharding:
             return NamedSharding(mesh, PartitionSpec(*(x or None for x in axes)))
@@ -219,6 +228,12 @@ def partitioned(
     function = custom_partitioning(local, static_argnums=(contraction.operands,))
     function.def_partition(partition=partition, sharding_rule=rule)
     return function
+
+
+def _exchanged(spec: ProductSpec) -> str:
+    """Type of the local results that devices add up."""
+    narrow = np.dtype(spec.out_dtype).itemsize < np.dtype(np.float32).itemsize
+    return (spec.policy.partial_sums or spec.out_dtype) if narrow else spec.out_dtype
 
 
 def _named_axes(shape: jax.ShapeDtypeStruct, names: str) -> NamedAxes:

@@ -10,6 +10,9 @@ from typing import Any, Self
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernel_config import KernelConfig
 
+# The largest size that kernels count.
+MAX_SIZE = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -22,6 +25,8 @@ class Policy:
             accumulate in f32, which satisfies every value that reaches them.
         target: Architecture chosen explicitly; None means that of the device at lowering.
         tuning: `tuning.context.Tuning` in force; None means the defaults.
+        partial_sums: Type in which devices exchange the parts of a sum that is sharded; None is the
+            result's.
     """
 
     implementations: tuple[str, ...] = ("cutlass", "xla")
@@ -29,6 +34,7 @@ class Policy:
     precision: Hashable = None
     target: Target | None = None
     tuning: Hashable = None
+    partial_sums: str | None = None
 
     @property
     def only_kernels(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax_bwgemm.product import implementations
 from jax_bwgemm.product.contraction import Contraction, Dims
-from jax_bwgemm.product.spec import ProductSpec
+from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
 
 
 def viable_implementations(
@@ -74,8 +74,8 @@ def refusal(
     if reason := implementations.types_refusal(table, types, spec.policy.precision):
         return reason
     too_large = contraction.largest(spec, dims)
-    if too_large > implementations.MAX_SIZE:
-        return f"size {too_large} exceeds {implementations.MAX_SIZE}"
+    if too_large > MAX_SIZE:
+        return f"size {too_large} exceeds {MAX_SIZE}"
     return None
 
 
