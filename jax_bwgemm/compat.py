@@ -132,6 +132,23 @@ def automatic_axes(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
     return tuple(a for a in shape if a not in context.manual_axes and shape[a] > 1)
 
 
+def lowering_devices(ctx: mlir.LoweringRuleContext) -> tuple[jax.Device, ...]:
+    """The devices a program is lowered for; empty where JAX does not know them yet."""
+    context = ctx.module_context.axis_context
+    if isinstance(context, SPMDAxisContext):
+        mesh = context.mesh
+        return tuple(mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else ()
+    return tuple(getattr(context, "device_assignment", None) or ())
+
+
+def default_device() -> jax.Device:
+    """The device that JAX computes on when nothing says otherwise."""
+    chosen = jax.config.jax_default_device
+    if isinstance(chosen, str):  # a platform
+        return jax.local_devices(backend=chosen)[0]
+    return jax.local_devices()[0] if chosen is None else chosen
+
+
 def is_manual(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether a lowering happens inside of shard_map: operands are one device's."""
     context = ctx.module_context.axis_context

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -337,13 +338,40 @@ def device_target(device: jax.Device) -> DeviceTarget:
     return DeviceTarget(Target(arch, count), f"{device.device_kind} with {count} multiprocessors")
 
 
-def local_target() -> DeviceTarget:
-    """The target of this process's first CUDA GPU."""
+def common_target(devices: Sequence[jax.Device]) -> DeviceTarget | None:
+    """The target that all of these devices are; None if no GPU is among them.
+
+    A program has one kernel for all its devices, so there is none for different kinds of GPU.
+    """
+    found = list(dict.fromkeys(device_target(d) for d in devices if d.platform == "gpu"))
+    if len({each.target for each in found}) > 1:
+        kinds = ", ".join(each.reason for each in found)
+        return DeviceTarget(
+            None,
+            f"GPUs of different kinds ({kinds}) would need different kernels: use GPUs of one kind "
+            "(jax.default_device, a mesh), jax_bwgemm.config.target or BWGEMM_TARGET_ARCH",
+        )
+    return found[0] if found else None
+
+
+def cuda_devices() -> list[jax.Device]:
+    """The CUDA GPUs of this process."""
     client = jax_backend.backends().get("cuda")
-    if client is None:
+    return [] if client is None else client.local_devices()
+
+
+def local_target() -> DeviceTarget:
+    """The target of JAX's default device, if that is a CUDA GPU, or else of all in this process."""
+    devices = cuda_devices()
+    if not devices:
         return DeviceTarget(
             None,
             "this process has no CUDA GPU and no target architecture was given: use "
             "jax_bwgemm.config.target('sm90' or 'sm100') or BWGEMM_TARGET_ARCH",
         )
-    return device_target(client.local_devices()[0])
+    default = jax.config.jax_default_device
+    if isinstance(default, jax.Device) and default.platform == "gpu":
+        return device_target(default)
+    found = common_target(devices)
+    assert found is not None  # CUDA devices are GPUs
+    return found

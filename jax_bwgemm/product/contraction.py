@@ -61,27 +61,6 @@ class Folded:
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelCall:
-    """One FFI call, fully decided.
-
-    Attributes:
-        implementation: ``"cutlass"`` or ``"emulator"``.
-        selection: Kernel and run-time attributes, with reasons.
-        target: The GPU it was selected for.
-        folded: The problem as the kernel sees it, before padding.
-        dims: Its sizes before padding.
-        padded: Its sizes as the kernel sees them.
-    """
-
-    implementation: str
-    selection: Selection
-    target: Target
-    folded: Folded
-    dims: Any
-    padded: Any
-
-
-@dataclasses.dataclass(frozen=True)
 class FfiCall:
     """What a kernel call looks like in a program.
 
@@ -94,6 +73,29 @@ class FfiCall:
     target: str
     scratch: int
     config: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """One FFI call, fully decided.
+
+    Attributes:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        selection: Kernel and run-time attributes, with reasons.
+        target: The GPU it was selected for.
+        folded: The problem as the kernel sees it, before padding.
+        dims: Its sizes before padding.
+        padded: Its sizes as the kernel sees them.
+        ffi: What is written into the program; None until `Contraction.ffi_call` has said it.
+    """
+
+    implementation: str
+    selection: Selection
+    target: Target
+    folded: Folded
+    dims: Any
+    padded: Any
+    ffi: FfiCall | None = None
 
 
 class Contraction(abc.ABC):
@@ -222,4 +224,8 @@ class Contraction(abc.ABC):
 
     @abc.abstractmethod
     def ffi_call(self, call: KernelCall) -> FfiCall:
-        """What is written into the program for a kernel call."""
+        """What is written into the program for a kernel call.
+
+        Raises:
+            ValueError: The kernel refuses the sizes.
+        """

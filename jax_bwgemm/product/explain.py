@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm import runtime
+from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import DEFAULT_SM_COUNT, make_target
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction, KernelCall
@@ -119,7 +119,7 @@ def place(
         policy = spec.policy
         if policy.target is not None and policy.implementations[0] != "emulator":
             return "cuda", spec, None
-        device = jax.local_devices()[0]
+        device = compat.default_device()
     if device.platform != "gpu":
         return device.platform, spec, None
     found = runtime.device_target(device)

@@ -36,7 +36,7 @@ def emit(
             strict=True,
         )
     ]
-    ffi = contraction.ffi_call(call)
+    ffi = call.ffi or contraction.ffi_call(call)
     out, _ = jax.ffi.ffi_call(
         ffi.target,
         (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.product.contraction import Contraction, KernelCall
 from jax_bwgemm.product.ffi import emit
@@ -43,6 +43,9 @@ def choose(
 
     Returns:
         The call, or the reason why this implementation cannot run here.
+
+    Raises:
+        NotImplementedError: The kernel that the user's configuration leads to refuses these sizes.
     """
     target = target_here(name, platform, spec.policy.target)
     if isinstance(target, str):
@@ -57,7 +60,16 @@ def choose(
     selection = contraction.select(folded.spec, dtype, padded, target, table)
     if isinstance(selection, str):
         return selection
-    return KernelCall(name, selection, target, folded, dims, padded)
+    call = KernelCall(name, selection, target, folded, dims, padded)
+    try:
+        return dataclasses.replace(call, ffi=contraction.ffi_call(call))
+    except ValueError as refused:  # the compiled code's own checks of sizes
+        reason = f"kernel {selection.kernel.name!r} refuses these sizes: {refused}"
+        if spec.policy.config is None:
+            return reason
+        raise NotImplementedError(
+            f"{spec.policy.config} cannot be satisfied: {reason}"
+        ) from refused
 
 
 def run_on_device(
@@ -108,6 +120,7 @@ def register(contraction: Contraction, primitive: Primitive, local: Primitive) -
 
     def lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ProductSpec) -> Sequence[Any]:
         """Partitions over the mesh, unless the operands already are those of one device."""
+        spec = _for_devices(contraction, spec, ctx)
         bind = partitioned_bind
         if compat.is_manual(ctx):
             bind = local_bind
@@ -115,8 +128,7 @@ def register(contraction: Contraction, primitive: Primitive, local: Primitive) -
                 # XLA partitions such regions in groups of devices: a custom partitioning would
                 # have to speak of these groups, and one in terms of the whole mesh makes XLA abort.
                 reason = f"mesh axes {automatic} are automatic inside shard_map"
-                _refuse(contraction, spec, ctx.avals_in, reason)
-                spec = spec.with_policy(implementations=("xla",))
+                spec = _without(tuple(PLATFORMS), contraction, spec, ctx.avals_in, reason)
         rule = mlir.lower_fun(lambda *args: bind(*args, spec), multiple_results=False)
         return compat.without_types_of_axes(rule)(ctx, *operands)
 
@@ -127,6 +139,24 @@ def register(contraction: Contraction, primitive: Primitive, local: Primitive) -
     mlir.register_lowering(local, _lower_local(contraction, "another platform"))
 
 
+def _for_devices(
+    contraction: Contraction, spec: ProductSpec, ctx: mlir.LoweringRuleContext
+) -> ProductSpec:
+    """The product with the GPUs that the program is lowered for as its target, if they are known.
+
+    Raises:
+        NotImplementedError: No kernel is for all of these, and no other implementation is allowed.
+    """
+    if spec.policy.target is not None or "cutlass" not in spec.policy.implementations:
+        return spec
+    found = runtime.common_target(compat.lowering_devices(ctx))
+    if found is None:
+        return spec
+    if found.target is not None:
+        return spec.with_policy(target=found.target)
+    return _without(("cutlass",), contraction, spec, ctx.avals_in, found.reason)
+
+
 def _lower_local(contraction: Contraction, platform: str) -> mlir.LoweringRule:
     def on_device(*operands: jax.Array, spec: ProductSpec) -> jax.Array:
         return run_on_device(contraction, operands, spec, platform)
@@ -134,18 +164,24 @@ def _lower_local(contraction: Contraction, platform: str) -> mlir.LoweringRule:
     return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))
 
 
-def _refuse(
-    contraction: Contraction, spec: ProductSpec, operands: Sequence[Any], reason: str
-) -> None:
-    """Leaves a product to XLA for a reason, if the user allows that.
+def _without(
+    refused: Sequence[str],
+    contraction: Contraction,
+    spec: ProductSpec,
+    operands: Sequence[Any],
+    reason: str,
+) -> ProductSpec:
+    """A product that some implementations cannot run, for the others.
 
     Raises:
-        NotImplementedError: They do not (several kernel implementations: an ExceptionGroup).
+        NotImplementedError: There are no others (several refused: an ExceptionGroup).
     """
+    names = spec.policy.implementations
     dims = contraction.dims(spec, *(x.shape for x in operands))
     what = spec.describe([x.dtype.name for x in operands[:2]], dims)
-    names = spec.policy.implementations
-    if spec.policy.only_kernels:
+    others = tuple(name for name in names if name not in refused)
+    if not others:
         raise refusal_error(what, [(name, reason) for name in names])
-    if names[0] != "xla":
-        log_once(f"{what}: not {names[0]} ({reason}), using xla")
+    if names[0] != others[0]:
+        log_once(f"{what}: not {names[0]} ({reason}), using {others[0]}")
+    return spec.with_policy(implementations=others)

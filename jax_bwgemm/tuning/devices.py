@@ -15,18 +15,18 @@ def local_device(kind: TunedDevice | None = None) -> tuple[Any, Target, TunedDev
     """A CUDA GPU of this process, as JAX, selection and tuning tables know it.
 
     Args:
-        kind: Which; None for the first.
+        kind: Which; None for the one that `runtime.local_target` speaks of.
 
     Raises:
-        RuntimeError: There is none, or no kernels for it.
+        RuntimeError: There is none, no kernels for it, or several kinds and none was named.
     """
     local = runtime.local_target()
-    if local.target is None:
+    if local.target is None and (kind is None or not any(_gpus())):
         raise RuntimeError(f"autotune measures on a GPU: {local.reason}")
     if not runtime.kernels():
         raise RuntimeError("autotune: jax_bwgemm was installed without its compiled kernels")
     for found in _gpus():
-        if kind in (None, found[2]):
+        if found[2] == kind or (kind is None and found[1] == local.target):
             return found
     raise RuntimeError(f"autotune: no {kind} is in this process")
 
