@@ -153,6 +153,9 @@ class Module:
         self._text = ptx
         self._native = self._call(native().Module.load, ptx)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Module, (self._text,)
+
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the entry functions."""

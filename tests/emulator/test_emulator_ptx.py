@@ -318,6 +318,13 @@ def test_errors_travel_between_processes(make, duplicate) -> None:
     assert {"kind", "line", "__notes__"} <= vars(again).keys()
 
 
+def test_modules_travel_between_processes() -> None:
+    module = pickle.loads(pickle.dumps(emulator.Module(AXPB)))
+    args = axpb_arguments(8)
+    module.launch("axpb", *args, block=8)
+    np.testing.assert_array_equal(args[1], args[0] * 2 + 1)
+
+
 def test_copies_of_a_tensor_map_describe_their_own_array() -> None:
     source, target = np.ones((16, 32), np.float32), np.zeros((16, 32), np.float32)
     maps = [emulator.TensorMap(x, (16, 32), fill="nan") for x in (source, target)]
@@ -349,6 +356,23 @@ def test_write_to_read_only_array() -> None:
     out.flags.writeable = False
     with pytest.raises(emulator.LaunchFault, match=r"st.global.f32"):
         emulator.Module(AXPB).launch("axpb", x, out, *rest, block=32)
+
+
+def test_tensor_map_of_a_read_only_array() -> None:
+    source, target = np.ones((16, 32), np.float32), np.zeros((16, 32), np.float32)
+    target.flags.writeable = False
+    maps = [emulator.TensorMap(x, (16, 32)) for x in (source, target)]
+    with pytest.raises(emulator.LaunchFault, match=r"read-only\): cp\.async\.bulk\.tensor"):
+        emulator.Module(TMA_COPY).launch("tma_copy", *maps, 0, 0, block=32)
+    assert not target.any()
+
+
+def test_atomics_on_a_read_only_array() -> None:
+    total = np.zeros(1, np.uint32)
+    total.flags.writeable = False
+    with pytest.raises(emulator.LaunchFault, match=r"read-only\): red\."):
+        emulator.Module(COUNTER).launch("counter", total, block=32)
+    assert total[0] == 0
 
 
 def test_misaligned_access() -> None:
