@@ -157,17 +157,58 @@ def _installed_folder() -> Path | None:
 
 
 def _import_optional(name: str) -> ModuleType | None:
-    """Imports a compiled module; None only when that very module does not exist."""
+    """Imports a compiled module; None only when that very module does not exist.
+
+    Raises:
+        ImportError: It is broken, or of another version than these Python files.
+    """
     package = importlib.import_module("jax_bwgemm")
     installed = _installed_folder()
     if installed is not None and str(installed) not in package.__path__:
         package.__path__.append(str(installed))
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:  # a broken installation is not "not built"
             raise
         return None
+    if installed is not None and Path(str(module.__file__)).parent == installed:
+        check_versions(_source_version(), _built_version(module), installed)
+    return module
+
+
+def check_versions(source: str, built: str, installed: Path) -> None:
+    """Refuses compiled modules of another version than the Python files.
+
+    Args:
+        source: Version of the Python files.
+        built: Version that the modules were built as.
+        installed: Where the modules are.
+
+    Raises:
+        ImportError: They differ: kernels, targets and tables need not fit together.
+    """
+    if source != built:
+        raise ImportError(
+            f"the Python files in {Path(__file__).parent} are jax_bwgemm {source}, but the "
+            f"compiled modules in {installed} are of {built}: install this source folder (pip "
+            "install .), or run in another folder to use the installed version"
+        )
+
+
+def _source_version() -> str:
+    """Version of this source folder, which `_installed_folder` has found to be one."""
+    import tomllib  # only in source folders
+
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    return tomllib.loads(text)["project"]["version"]
+
+
+def _built_version(module: ModuleType) -> str:
+    """Version that a compiled module was built as; one that does not say has its package's."""
+    if hasattr(module, "build_info"):
+        return module.build_info()["version"]
+    return importlib.metadata.version("jax_bwgemm")
 
 
 @functools.cache
