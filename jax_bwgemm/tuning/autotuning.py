@@ -149,24 +149,6 @@ def tune(
 ) -> AutotuneResult:
     """Measures problems, those that take the longest first."""
     timer = make_timer(device.platform)
-
-    def measure_with(work: Work) -> tuple[MeasureFn, list[tuple[Choice, str]]]:
-        bench = Bench(work, device, timer)
-        return bench.measure, bench.failures
-
-    return tune_with(measure_with, timer, found, target, kind, timeout, progress)
-
-
-def tune_with(
-    measure_with: Callable[[Work], tuple[MeasureFn, list[tuple[Choice, str]]]],
-    timer: Timer,
-    found: problems.Problems,
-    target: Target,
-    kind: TunedDevice,
-    timeout: float,
-    progress: bool | None = False,
-) -> AutotuneResult:
-    """`tune` with the measurement given."""
     deadline = time.monotonic() + timeout
     weight = {key: key.macs * n for key, n in found.counts.items()}
     waiting = sorted(weight, key=lambda key: -weight[key])
@@ -181,23 +163,36 @@ def tune_with(
             continue
         share = now + (deadline - now) / (len(waiting) - done)
         bar.show(done, str(key))
-        work = work_of(key, target)
-        choices = work.kernels_to_try(KERNELS)
-        try:
-            measure, failures = measure_with(work)
-        except jax.errors.JaxRuntimeError as error:  # no memory for the operands
-            skipped.append((str(key), str(error).splitlines()[0]))
-            continue
-        times, finalists = _measure_one(work, choices, measure, now, share)
-        ordered = tuple(sorted(times.items(), key=lambda row: row[1]))
-        measurements.append(Measurement(key, ordered, tuple(failures)))
-        if not ordered:
-            skipped.append((str(key), f"no kernel ran: {failures[0][1]}"))
-            continue
-        entries[key] = _entry(choices[0], finalists, timer.method)
+        measurement, entry = _tune_one(key, device, target, timer, now, share)
+        measurements.append(measurement)
+        if isinstance(entry, str):
+            skipped.append((str(key), entry))
+        else:
+            entries[key] = entry
     bar.show(len(waiting), f"{len(entries)} problems tuned")
     bar.close()
     return AutotuneResult(kind, entries, tuple(measurements), tuple(skipped))
+
+
+def _tune_one(
+    key: Key, device: Any, target: Target, timer: Timer, begin: float, deadline: float
+) -> tuple[Measurement, TunedEntry | str]:
+    """What was measured of a problem, and its entry, or why there is none.
+
+    Operands are gone when it returns: those of the next problem may need the memory.
+    """
+    work = work_of(key, target)
+    choices = work.kernels_to_try(KERNELS)
+    try:
+        bench = Bench(work, device, timer)
+    except jax.errors.JaxRuntimeError as error:  # no memory for the operands
+        return Measurement(key, ()), str(error).splitlines()[0]
+    times, finalists = _measure_one(work, choices, bench.measure, begin, deadline)
+    ordered = tuple(sorted(times.items(), key=lambda row: row[1]))
+    measurement = Measurement(key, ordered, tuple(bench.failures))
+    if not ordered:
+        return measurement, f"no kernel ran: {bench.failures[0][1]}"
+    return measurement, _entry(choices[0], finalists, timer.method)
 
 
 def _measure_one(

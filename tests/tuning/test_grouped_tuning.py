@@ -8,6 +8,7 @@ Only the clock is invented, as in test_autotune.py.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grouped_oracle import canonical
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numerics import assert_exact, small_integers
 from tuning_fakes import (  # noqa: F401
     BF16,
     H200,
@@ -564,13 +567,31 @@ def test_the_command_says_what_is_wrong(
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("majors", ["kn", "mn"])
-def test_the_measured_calls_are_the_kernels(cpu_devices: list[jax.Device], majors: str) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        grouped_key(64, 64, 64, 4),
+        grouped_key(64, 64, 64, 4, "kk", experts=2, shares=((2, 4), (2, 28))),
+        grouped_key(64, 64, 64, 4, "mn", batch=2, shared="lhs"),
+    ],
+    ids=str,
+)
+def test_the_measured_calls_are_the_kernels(
+    cpu_devices: list[jax.Device], problem: GroupedKey
+) -> None:
+    """Every choice computes the product, of operands as they are measured with."""
     if runtime.load_emulator() is None:
         pytest.skip("the emulator was not built")
-    target, problem = make_target("sm90", 2), grouped_key(64, 64, 64, 2, majors)
-    work = work_of(problem, target, "emulator")
+    work = work_of(problem, make_target("sm90", 2), "emulator")
     choices = work.kernels_to_try(1)
     bench = Bench(work, cpu_devices[0], kernel_timer.WallTimer())
     assert list(bench.measure(choices, 0.0)) == choices  # no time: one kernel, one round
     assert not bench.failures
+    rng = np.random.default_rng(0)
+    shapes = [x.shape for x in work.operands(2)(0)[:2]]
+    operands = [small_integers(rng, shape, "bfloat16") for shape in shapes]
+    operands += draw_groups(problem, 1)[0]
+    want = canonical(spec_of(problem), *operands).astype(BF16)
+    for choice in [*choices, *work.orders_to_try(choices[0], choices)]:
+        run = jax.jit(functools.partial(work.emit, choice))
+        assert_exact(run(*map(jnp.asarray, operands)), want, str(choice))
