@@ -267,7 +267,6 @@ HEAVY = {
     "jax._src.export",
     "jax.experimental.pallas",
     "jax.experimental.mosaic",
-    "jax.experimental.shard_map",
     "jax.experimental.sparse",
     "jax.extend",
     "jax._src.pallas",
