@@ -40,6 +40,11 @@ constexpr int kMmaDepth = 16;
 #define BWGEMM_RESULTS_224 BWGEMM_RESULTS_208, BWGEMM_8_RESULTS(104)
 #define BWGEMM_RESULTS_240 BWGEMM_RESULTS_224, BWGEMM_8_RESULTS(112)
 #define BWGEMM_RESULTS_256 BWGEMM_RESULTS_240, BWGEMM_8_RESULTS(120)
+#define BWGEMM_4_RESULTS(n) "+f"(d(n)), "+f"(d(n + 1)), "+f"(d(n + 2)), "+f"(d(n + 3))
+#define BWGEMM_RESULTS_88 BWGEMM_RESULTS_80, BWGEMM_4_RESULTS(40)
+#define BWGEMM_RESULTS_120 BWGEMM_RESULTS_112, BWGEMM_4_RESULTS(56)
+#define BWGEMM_RESULTS_136 BWGEMM_RESULTS_128, BWGEMM_4_RESULTS(64)
+#define BWGEMM_RESULTS_152 BWGEMM_RESULTS_144, BWGEMM_4_RESULTS(72)
 #define BWGEMM_NUMBERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define BWGEMM_NUMBERS_32 BWGEMM_NUMBERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define BWGEMM_NUMBERS_48 BWGEMM_NUMBERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -56,6 +61,10 @@ constexpr int kMmaDepth = 16;
 #define BWGEMM_NUMBERS_224 BWGEMM_NUMBERS_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define BWGEMM_NUMBERS_240 BWGEMM_NUMBERS_224 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define BWGEMM_NUMBERS_256 BWGEMM_NUMBERS_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define BWGEMM_NUMBERS_88 BWGEMM_NUMBERS_80 ", %40, %41, %42, %43"
+#define BWGEMM_NUMBERS_120 BWGEMM_NUMBERS_112 ", %56, %57, %58, %59"
+#define BWGEMM_NUMBERS_136 BWGEMM_NUMBERS_128 ", %64, %65, %66, %67"
+#define BWGEMM_NUMBERS_152 BWGEMM_NUMBERS_144 ", %72, %73, %74, %75"
 
 #define BWGEMM_WGMMA(type, columns, a, b, adds, a_mn, b_mn)                            \
   asm volatile(                                                                        \
@@ -81,7 +90,11 @@ struct Wgmma {
   static constexpr int kColumns = kColumns_;
   static constexpr cute::GMMA::Major kMajorA = kMajorA_, kMajorB = kMajorB_;
   static_assert(std::is_same_v<In, cute::bfloat16_t> || std::is_same_v<In, cute::half_t>);
-  static_assert(kColumns % 16 == 0 && kColumns >= 16 && kColumns <= 256);
+  // The widths that Issue() has an instruction for: it would do nothing for others.
+  static constexpr bool kHasWidth = (kColumns % 16 == 0 && kColumns >= 16 && kColumns <= 256) ||
+                                    kColumns == 88 || kColumns == 120 || kColumns == 136 ||
+                                    kColumns == 152;
+  static_assert(kHasWidth, "add the width to the lists above and below");
 
   // D = A x B, or D += A x B. d(i): the thread's i-th result.
   template <class Results>
@@ -93,10 +106,14 @@ struct Wgmma {
     BWGEMM_WGMMA_OF(48, "%24", "%25", "%26", "%27", "%28")
     BWGEMM_WGMMA_OF(64, "%32", "%33", "%34", "%35", "%36")
     BWGEMM_WGMMA_OF(80, "%40", "%41", "%42", "%43", "%44")
+    BWGEMM_WGMMA_OF(88, "%44", "%45", "%46", "%47", "%48")
     BWGEMM_WGMMA_OF(96, "%48", "%49", "%50", "%51", "%52")
     BWGEMM_WGMMA_OF(112, "%56", "%57", "%58", "%59", "%60")
+    BWGEMM_WGMMA_OF(120, "%60", "%61", "%62", "%63", "%64")
     BWGEMM_WGMMA_OF(128, "%64", "%65", "%66", "%67", "%68")
+    BWGEMM_WGMMA_OF(136, "%68", "%69", "%70", "%71", "%72")
     BWGEMM_WGMMA_OF(144, "%72", "%73", "%74", "%75", "%76")
+    BWGEMM_WGMMA_OF(152, "%76", "%77", "%78", "%79", "%80")
     BWGEMM_WGMMA_OF(160, "%80", "%81", "%82", "%83", "%84")
     BWGEMM_WGMMA_OF(176, "%88", "%89", "%90", "%91", "%92")
     BWGEMM_WGMMA_OF(192, "%96", "%97", "%98", "%99", "%100")

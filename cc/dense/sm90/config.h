@@ -24,11 +24,13 @@ namespace bwgemm::sm90 {
 constexpr int kBlock = kMmaRows;  // also the 16-bit elements of one swizzle line
 constexpr int kLineElements = kBlock;
 constexpr int kMostBoxRows = 104;
+constexpr int kMostBoxes = 4;
 
 // How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
 // K-major: rows x 64 k, a line of 128 bytes for each row; MN-major: rows x all k, a line for each
 // k. A line of MN-major rows is as long as a swizzle, 64, 32 or 16 of them. Other boxes have 64
-// rows, or, where that is no whole number of boxes, up to kMostBoxRows, in the swizzle's eights.
+// rows, or, where that is no whole number of boxes, up to kMostBoxRows, in the swizzle's eights; or
+// all rows, where more than kMostBoxes were needed.
 template <class In, bool kKMajor_, int kRows, int kTileK>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
@@ -37,7 +39,7 @@ struct Stage {
     if (kRows % kLineElements == 0) return kRows / kLineElements;
     int boxes = kKMajor ? (kRows + kMostBoxRows - 1) / kMostBoxRows : kRows / kStep;
     while (kRows % (kStep * boxes) != 0) ++boxes;
-    return boxes;
+    return kKMajor && boxes > kMostBoxes ? 1 : boxes;
   }();
   static constexpr int kBoxRows = kRows / kRowBoxes;
   static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
@@ -88,7 +90,7 @@ struct Config : Spec {
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   static_assert(!Spec::kStreamK && !(kSharesP && kSharesQ) && kCluster <= 8);
-  static_assert(kTileM % kBlock == 0 && kTileN % 16 == 0 && kTileN <= 256);
+  static_assert(kTileM % kBlock == 0 && kTileN % 8 == 0 && kTileN <= 256);
 
   static constexpr bool kLhsKMajor = Spec::kLhs == LhsMajor::kK;
   static constexpr bool kRhsKMajor = Spec::kRhs == RhsMajor::kK;
@@ -108,7 +110,11 @@ struct Config : Spec {
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = 128 / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = Spec::kSwapAb ? Q::kBoxRows : kBlock;
+  // A box of Q higher than most leaves in several stores of equal height, the last of which may
+  // begin within the one before it and writes those rows again, the same.
+  static constexpr int kStores = !Spec::kSwapAb || Q::kBoxRows <= kMostBoxRows ? 1 : 2;
+  static constexpr int kStoreRows =
+      Spec::kSwapAb ? (Q::kBoxRows + 8 * kStores - 1) / (8 * kStores) * 8 : kBlock;
   static constexpr int kStoreBytes = kStoreRows * 128;
   static constexpr int kStoreBuffers = 2;
 

@@ -104,10 +104,14 @@ struct Epilogue {
   __device__ __forceinline__ void Transposed(const Accumulator& acc, uint32_t p, uint32_t q,
                                              int matrix) {
     CUTE_UNROLL
-    for (int i = 0; i < C::kTileN / C::kStoreRows * C::kOwnBlocks; ++i) {
+    for (int i = 0; i < C::Q::kRowBoxes * C::kStores * C::kOwnBlocks; ++i) {
       const int chunk = i / C::kOwnBlocks, block = i % C::kOwnBlocks;
-      const int first = (block * C::kTileN + chunk * C::kStoreRows) / 2;
-      const Place place = PlaceOf(p + block * kBlock, q + chunk * C::kStoreRows);
+      const int box = chunk / C::kStores * C::Q::kBoxRows;
+      const int in_box = chunk % C::kStores * (C::Q::kBoxRows - C::kStoreRows);
+      const int first = (block * C::kTileN + box + in_box) / 2;
+      Place place = PlaceOf(p + block * kBlock, q + box);
+      place.row += in_box;
+      place.inside &= place.row < params.q_rows;  // an operand may have fewer rows than a box
       AwaitBuffer<kF32 ? 0 : 1>();
       uint8_t* lines = shared.store[consumer][buffer];
       if constexpr (kF32) {
