@@ -1,9 +1,13 @@
-"""Fits costs/model.py's constants for H200 to measured kernel times, and says how well they hold.
+"""Fits the cost model of jax_bwgemm/dense/costs.py to recorded times, and says how well it chooses.
 
-    python cost_fit.py                         # held-out error; the fitted constants
-    python cost_fit.py --data gemm.jsonl       # the same from a run of bench_gemm.py --all-kernels
+    python cost_fit.py                 # regret: what the chosen kernels lose to the best recorded
+    python cost_fit.py --fit --write   # fits again and writes jax_bwgemm/dense/fitted_costs.py
+    python cost_fit.py --fit --folds 4 # each problem's regret with its fold left out of the fit
 
-Held out means: each shape is predicted with constants fitted to all other shapes.
+The records are benchmarks/costs/data/*.json (cost_record.py makes them). What is minimised is, over
+the problems, the expected loss of a choice between kernels whose predicted times are nearly equal,
+and a little of the error of the predictions themselves, which keeps them apart where the records
+say nothing.
 """
 
 from __future__ import annotations
@@ -11,191 +15,292 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
-import statistics
+import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-from common import report
-from costs import model as cost_model
-from dense import shapes as shape_lists
-from scipy.optimize import least_squares
-
+from jax_bwgemm.config import make_target
+from jax_bwgemm.dense import costs
+from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
+from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.runtime import KernelInfo
 
-DATA = pathlib.Path(__file__).resolve().parent / "costs" / "data" / "h200_kernels.json"
-# What is fitted, with bounds; everything else about the machine is known or measured by itself.
-FITTED = {
-    "efficiency": (0.6, 1.0),
-    "l2_bytes": (20.0, 128.0),
-    "l2_port": (20.0, 256.0),
-    "sharpness": (1.5, 12.0),
-    "epilogue_bytes": (4.0, 128.0),
-    "launch_cycles": (500.0, 12000.0),
-    "reduce_us": (0.5, 6.0),
-}
+DATA = pathlib.Path(__file__).resolve().parent / "costs" / "data"
+OUTPUT = pathlib.Path(costs.__file__).with_name("fitted_costs.py")
+TARGET = make_target("sm90")
+# Choices between kernels whose predicted times differ by this share are a draw.
+NEARLY_EQUAL = 0.01
+ERROR_WEIGHT = 0.05
+MOST_ERROR = 0.3  # of one launch, so that a few odd ones do not bend the rest
+START = Cost(0.96, 1500.0, 3400.0, 1.0)
+BOUNDS = Cost((0.2, 0.99), (100.0, 4000.0), (1000.0, 8000.0), (0.8, 1.1))
+# Of the parameters without a tile: factors between which each may change in a fit.
+RANGE = (0.5, 2.0)
+STEPS = (0.15, 0.05, 0.015)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
-    """One measured launch.
+class Launch:
+    """One way to run a problem, with its recorded time in microseconds."""
 
-    Attributes:
-        shape: The problem.
-        label: Kernel, raster order, swizzle.
-        amount: The work of it.
-        us: Median kernel time.
-    """
-
-    shape: shape_lists.Shape
-    label: str
-    amount: cost_model.Work
+    kernel: KernelInfo
+    splits: int
+    decomposition: str
     us: float
 
 
-def kernel_from_label(label: str) -> KernelInfo:
-    """The kernel of a label such as ``128x256x64_2x1_cooperative`` (``_swap`` for swapped)."""
-    tile, cluster, schedule, *swap = label.split("_")
-    if not is_modelled(label):
-        raise ValueError(f"the model has no stream-K and no cluster-K kernels: {label}")
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A problem and its recorded launches, each kernel in its best tile order."""
+
+    name: str
+    dims: GemmDims
+    launches: tuple[Launch, ...]
+
+
+def read_kernel(label: str, dtypes: Sequence[str], majors: str) -> Launch:
+    """The kernel of a record's label, with its splits; the time is not known yet."""
+    name, _, _, *rest = label.split("|")
+    tile, cluster, schedule, *variant = name.split("_")
     sizes = (*map(int, tile.split("x")), *map(int, cluster.split("x")))
-    return KernelInfo(
-        label, "sm90", "bfloat16", "bfloat16", "k", "n", *sizes, schedule, 4, 16, bool(swap)
-    )
+    kernel = KernelInfo(
+        name, "sm90", *dtypes, *majors, *sizes, schedule, 4, 16,
+        swap_ab=variant == ["swap"], stream_k=variant == ["streamk"],
+    )  # fmt: skip
+    return Launch(kernel, int(rest[0]) if rest else 1, (rest + ["heuristic"] * 2)[1], 0.0)
 
 
-def is_modelled(label: str) -> bool:
-    """Whether the kernel of a label is part of the model."""
-    return cost_model.models(label.split("_")[2], label.endswith("_streamk"))
-
-
-def load(path: pathlib.Path) -> list[Sample]:
-    """Reads samples: the JSON in data/, or JSON lines of ``bench_gemm.py --all-kernels``.
+def load(paths: Iterable[pathlib.Path] | None = None) -> list[Problem]:
+    """Reads records: JSON files with a list of problems, or JSON lines of cost_record.py.
 
     Raises:
-      ValueError: neither.
+      ValueError: there are none.
     """
-    rows: list[tuple[shape_lists.Shape, str, str, int, int, float]] = []
-    if path.suffix == ".jsonl":
-        for r in report.load(path):
-            if r["record"] == "gemm" and r["status"] == "ok" and r.get("kernel"):
-                shape = shape_lists.Shape(r["m"], r["n"], r["k"], r["batch"], r["majors"])
-                label = r["kernel"].split("_", 4)[4]
-                if not is_modelled(label):
-                    continue
-                order = (r["raster_order"], r["swizzle"], r.get("splits") or 1)
-                rows.append((shape, label, *order, r["median_us"]))
-    else:
-        for entry in json.loads(path.read_text(encoding="utf-8"))["shapes"]:
-            shape = shape_lists.Shape(*entry["shape"])
-            for label, us in entry["us"].items():
-                kernel, raster, swizzle, *splits = label.split("|")
-                rows.append((shape, kernel, raster, int(swizzle), int(*splits or (1,)), us))
-    machine = cost_model.H200
-    samples = []
-    for shape, name, raster, swizzle, splits, us in rows:
-        amount = cost_model.work(
-            kernel_from_label(name), shape, machine.sm_count, machine.l2_mb, raster, swizzle, splits
-        )
-        samples.append(Sample(shape, f"{name} {raster}{swizzle} /{splits}", amount, us))
-    if not samples:
-        raise ValueError(f"{path}: no measured kernels")
-    return samples
+    problems = []
+    for path in sorted(DATA.glob("*.json")) if paths is None else paths:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            entries = [json.loads(line) for line in text.splitlines()]
+        else:
+            entries = json.loads(text)["shapes"]
+        problems += [_problem(entry) for entry in entries]
+    problems = [p for p in problems if len(p.launches) > 1]
+    if not problems:
+        raise ValueError("no recorded kernels")
+    return problems
 
 
-def fit(samples: Sequence[Sample]) -> cost_model.Machine:
-    """The machine whose predictions are nearest in relative terms."""
-    names = list(FITTED)
-    # The same launch under many tile orders is one fact about the constants: each shape and
-    # kernel weighs the same, and the logarithm makes errors relative.
-    groups: dict[tuple[str, str], int] = {}
-    for sample in samples:
-        group = (sample.shape.name, sample.label.split(" ", 1)[0])
-        groups[group] = groups.get(group, 0) + 1
-    weights = np.array([groups[s.shape.name, s.label.split(" ", 1)[0]] ** -0.5 for s in samples])
-    measured = np.log([s.us for s in samples])
+def _problem(entry: Mapping[str, Any]) -> Problem:
+    m, n, k, *rest = entry["shape"]
+    batch, majors = rest or (1, "kn")
+    dtypes = entry.get("dtypes", ("bfloat16", "bfloat16"))
+    fastest: dict[tuple, Launch] = {}
+    for label, us in entry["us"].items():
+        if label in entry.get("wrong", ()):
+            continue
+        launch = dataclasses.replace(read_kernel(label, dtypes, majors), us=us)
+        key = launch.kernel, launch.splits, launch.decomposition
+        if key not in fastest or us < fastest[key].us:
+            fastest[key] = launch
+    types = "" if dtypes[1] == "bfloat16" == dtypes[0] else f" {dtypes[0]}->{dtypes[1]}"
+    name = f"{m},{n},{k}" + (f"x{batch}" if batch > 1 else "") + f":{majors}{types}"
+    return Problem(name, GemmDims(m, n, k, batch, batch, batch), tuple(fastest.values()))
 
-    def residuals(values: np.ndarray) -> np.ndarray:
-        machine = dataclasses.replace(
-            cost_model.H200, **dict(zip(names, map(float, values), strict=True))
-        )
-        predicted = np.log([cost_model.predict(s.amount, machine) for s in samples])
-        return (predicted - measured) * weights
 
-    start = [min(max(getattr(cost_model.H200, n), lo), hi) for n, (lo, hi) in FITTED.items()]
-    bounds = tuple(zip(*FITTED.values(), strict=True))
-    # A robust loss: a few kernels that are odd in ways the model lacks must not bend the rest.
-    scale = [max(abs(x), 1e-3) for x in start]
-    found = least_squares(
-        residuals, start, bounds=bounds, loss="soft_l1", f_scale=0.1, x_scale=scale
+def predict(launch: Launch, dims: GemmDims, parameters: Parameters) -> float:
+    """Predicted clock cycles of a launch."""
+    found = costs.evaluate(
+        launch.kernel, dims, TARGET, launch.splits, launch.decomposition, parameters
     )
-    values = dict(zip(names, (float(f"{x:.4g}") for x in found.x), strict=True))
-    return dataclasses.replace(cost_model.H200, **values)
+    return found.cycles
 
 
-def held_out_errors(
-    samples: Sequence[Sample], folds: int | None = None
-) -> list[tuple[float, Sample]]:
-    """Relative error of every sample, predicted without its shape's samples; worst first.
+def regret(problem: Problem, parameters: Parameters) -> float:
+    """How many times as long as the best launch the one takes that is predicted to be fastest."""
+    chosen = min(problem.launches, key=lambda x: predict(x, problem.dims, parameters))
+    return chosen.us / min(x.us for x in problem.launches)
 
-    Args:
-      samples: all of them.
-      folds: parts that the shapes are divided into, each left out in turn; None leaves out each
-        shape by itself, which takes as many fits as there are shapes.
+
+class Fit:
+    """The loss of parameters over problems, and its descent one number at a time.
+
+    Keeps the predicted times, so that a change of one tile's cost predicts only that tile again.
     """
-    errors = []
-    names = list(dict.fromkeys(s.shape.name for s in samples))
-    for fold in range(folds or len(names)):
-        left_out = set(names[fold :: folds or len(names)])
-        machine = fit([s for s in samples if s.shape.name not in left_out])
-        for sample in samples:
-            if sample.shape.name in left_out:
-                predicted = cost_model.predict(sample.amount, machine)
-                errors.append((predicted / sample.us - 1, sample))
-    return sorted(errors, key=lambda row: -abs(row[0]))
+
+    def __init__(self, problems: Sequence[Problem], start: Parameters) -> None:
+        self.problems = problems
+        self.parameters = start
+        self.logs = [[math.log(x.us) for x in p.launches] for p in problems]
+        self.uses: dict[TileKey, list[int]] = {}
+        for i, problem in enumerate(problems):
+            for key in {costs.tile_key(x.kernel) for x in problem.launches}:
+                self.uses.setdefault(key, []).append(i)
+        self.cycles = [self._predicted(i, start) for i in range(len(problems))]
+        self.losses = [self._loss(i, c) for i, c in enumerate(self.cycles)]
+
+    def _predicted(self, i: int, parameters: Parameters) -> list[float]:
+        problem = self.problems[i]
+        return [math.log(predict(x, problem.dims, parameters)) for x in problem.launches]
+
+    def _loss(self, i: int, predicted: Sequence[float]) -> float:
+        logs = self.logs[i]
+        least, best = min(predicted), min(logs)
+        weights = [math.exp((least - x) / NEARLY_EQUAL) for x in predicted]
+        lost = sum(w * (u - best) for w, u in zip(weights, logs, strict=True)) / sum(weights)
+        # Of predictions relative to the best launch: a common factor does not matter.
+        at_best = predicted[logs.index(best)]
+        errors = [
+            min(MOST_ERROR, abs((x - at_best) - (u - best)))
+            for x, u in zip(predicted, logs, strict=True)
+        ]
+        return lost + ERROR_WEIGHT * sum(errors) / len(errors)
+
+    def _try(self, changed: Parameters, where: Sequence[int]) -> bool:
+        cycles = {i: self._predicted(i, changed) for i in where}
+        losses = {i: self._loss(i, c) for i, c in cycles.items()}
+        if sum(losses.values()) >= sum(self.losses[i] for i in where) - 1e-9:
+            return False
+        self.parameters = changed
+        for i in where:
+            self.cycles[i], self.losses[i] = cycles[i], losses[i]
+        return True
+
+    def _descend_tile(self, key: TileKey, step: float) -> None:
+        for field in Cost._fields:
+            for direction in (1 + step, 1 - step):
+                cost = self.parameters.tiles[key]
+                least, most = getattr(BOUNDS, field)
+                share = 1 + (direction - 1) * (0.3 if field in ("efficiency", "streaming") else 2)
+                value = min(most, max(least, getattr(cost, field) * share))
+                tiles = {**self.parameters.tiles, key: cost._replace(**{field: value})}
+                changed = dataclasses.replace(self.parameters, tiles=tiles)
+                if self._try(changed, self.uses[key]):
+                    break
+
+    def _descend_others(self, start: Parameters, step: float) -> None:
+        everywhere = range(len(self.problems))
+        for field in dataclasses.fields(Parameters):
+            if field.name == "tiles":
+                continue
+            for direction in (1 + step, 1 - step):
+                value = getattr(self.parameters, field.name) * direction
+                first = getattr(start, field.name)
+                value = min(first * RANGE[1], max(first * RANGE[0], value))
+                if self._try(
+                    dataclasses.replace(self.parameters, **{field.name: value}), everywhere
+                ):
+                    break
+
+    def run(self, rounds: int) -> Parameters:
+        """Descends; returns the parameters found."""
+        start, order = self.parameters, random.Random(0)
+        for step in STEPS:
+            for _ in range(rounds):
+                keys = sorted(k for k in self.uses if k in self.parameters.tiles)
+                order.shuffle(keys)
+                for key in keys:
+                    self._descend_tile(key, step)
+                self._descend_others(start, step)
+        return self.parameters
 
 
-def best_kernel_errors(errors: Sequence[tuple[float, Sample]]) -> dict[str, float]:
-    """Of each shape, the error at the launch that was measured fastest: what would be used."""
-    best: dict[str, tuple[float, Sample]] = {}
-    for row in errors:
-        name = row[1].shape.name
-        if name not in best or row[1].us < best[name][1].us:
-            best[name] = row
-    return {name: error for name, (error, _) in best.items()}
+def with_all_tiles(parameters: Parameters, problems: Sequence[Problem]) -> Parameters:
+    """The parameters with a first cost for every recorded tile that has none."""
+    keys = {
+        costs.tile_key(x.kernel) for p in problems for x in p.launches if not x.kernel.cluster_k
+    }
+    missing = sorted(keys - set(parameters.tiles))
+    return dataclasses.replace(
+        parameters, tiles={**parameters.tiles, **dict.fromkeys(missing, START)}
+    )
+
+
+def fit(problems: Sequence[Problem], start: Parameters, rounds: int = 2) -> Parameters:
+    """Parameters with which the chosen kernels lose little to the best."""
+    return Fit(problems, with_all_tiles(start, problems)).run(rounds)
+
+
+def rounded(parameters: Parameters) -> Parameters:
+    """Four digits of every number: what is written is what was judged."""
+
+    def four(x: float) -> float:
+        value = float(f"{x:.4g}")
+        return int(value) if value == int(value) else value
+
+    tiles = {k: Cost(*map(four, c)) for k, c in parameters.tiles.items()}
+    others = {
+        f.name: four(getattr(parameters, f.name))
+        for f in dataclasses.fields(Parameters)
+        if f.name != "tiles"
+    }
+    return Parameters(tiles=tiles, **others)
+
+
+def module_text(parameters: Parameters) -> str:
+    """The Python module that keeps the parameters."""
+    rows = [
+        f'        TileKey("{k.schedule}", {k.tile_m}, {k.tile_n}, {k.cluster_m}, {k.cluster_n}, '
+        f"{k.swap_ab}): Cost({', '.join(map(repr, c))}),\n"
+        for k, c in parameters.tiles.items()
+    ]
+    others = [
+        f"    {f.name}={getattr(parameters, f.name)!r},\n"
+        for f in dataclasses.fields(Parameters)
+        if f.name != "tiles"
+    ]
+    return (
+        '"""Generated from benchmarks/costs/data by benchmarks/cost_fit.py --fit --write."""\n'
+        "\nfrom __future__ import annotations\n\n"
+        "from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey\n\n"
+        "# fmt: off\nSM90 = Parameters(\n    tiles={\n"
+        f"{''.join(rows)}    }},\n{''.join(others)})\n"
+    )
+
+
+def report(regrets: Mapping[str, float]) -> str:
+    """A few lines about what is lost over the problems."""
+    values = sorted(regrets.values())
+    mean = math.exp(sum(map(math.log, values)) / len(values)) - 1
+    worst = sorted(regrets.items(), key=lambda x: -x[1])[:10]
+    lines = [
+        f"{len(values)} problems: the choice loses {mean:.2%} in the mean, at most "
+        f"{values[-1] - 1:.1%}; more than 3 %: {sum(x > 1.03 for x in values)}",
+        *(f"  {x - 1:6.1%}  {name}" for name, x in worst),
+    ]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--data", type=pathlib.Path, default=DATA, help="JSON or JSON lines")
+    parser.add_argument("--data", nargs="*", type=pathlib.Path, help="default: costs/data/*.json")
+    parser.add_argument("--fit", action="store_true", help="fit, starting from what is committed")
+    parser.add_argument("--rounds", type=int, default=2, help="of the descent, for each step size")
+    parser.add_argument("--folds", type=int, default=0, help="fit that often, a part left out each")
+    parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
     try:
-        samples = load(args.data)
+        problems = load(args.data)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    errors = held_out_errors(samples)
-    sizes = sorted(abs(e) for e, _ in errors)
-    shown = best_kernel_errors(errors)
-    print(f"{len(samples)} launches of {len(shown)} shapes, predicted with the shape left out:")
-    print(f"  median error {statistics.median(sizes):.1%}, nine in ten within "
-          f"{sizes[int(0.9 * len(sizes))]:.1%}, worst {sizes[-1]:.1%}")  # fmt: skip
-    absolute = sorted(abs(e) for e in shown.values())
-    print(f"  at each shape's fastest launch: median {statistics.median(absolute):.1%}, "
-          f"worst {absolute[-1]:.1%}")  # fmt: skip
-    rows = [
-        {"shape": name, "error at its fastest launch": f"{error:+.1%}"}
-        for name, error in shown.items()
-    ]
-    print(report.table(sorted(rows, key=lambda r: r["shape"]), list(rows[0])))
-    print("worst launches:")
-    for error, sample in errors[:5]:
-        print(f"  {error:+.1%}  {sample.shape.name}  {sample.label}  measured {sample.us:.1f} us")
-    machine = fit(samples)
-    print("constants fitted to all:")
-    for name in FITTED:
-        print(f"    {name}={getattr(machine, name)},")
+    parameters = costs.SM90
+    if args.folds:
+        left_out = {}
+        for fold in range(args.folds):
+            held = problems[fold :: args.folds]
+            names = {p.name for p in held}
+            found = fit([p for p in problems if p.name not in names], parameters, args.rounds)
+            left_out |= {p.name: regret(p, found) for p in held}
+        print(f"left out of the fit: {report(left_out)}")
+    if args.fit:
+        parameters = rounded(fit(problems, parameters, args.rounds))
+    print(report({p.name: regret(p, parameters) for p in problems}))
+    if args.write:
+        OUTPUT.write_text(module_text(parameters), encoding="utf-8")
+        print(f"wrote {OUTPUT}")
     return 0
 
 

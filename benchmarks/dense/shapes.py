@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from dense import model_products
+
 MAJORS = ("kn", "kk", "mn", "mk")
 
 
@@ -199,6 +201,18 @@ def _unaligned() -> list[Shape]:
     )
 
 
+def _models() -> list[Shape]:
+    """Products of public models; half of them only for checking."""
+    shapes = []
+    products = [(dims, 1, majors, "models") for _, *dims, majors in model_products.PRODUCTS]
+    products += [(d[:3], d[3], d[4], "attention") for d in model_products.ATTENTION]
+    for dims, batch, majors, tag in products:
+        shape = Shape(*dims, batch, majors)
+        half = "fitting" if model_products.is_for_fitting(shape.name) else "checking"
+        shapes.append(dataclasses.replace(shape, tags=frozenset({tag, f"{tag}-{half}"})))
+    return shapes
+
+
 def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:
     """One entry per problem: a shape in two suites carries both tags."""
     merged: dict[str, Shape] = {}
@@ -212,7 +226,9 @@ def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:
 # Small enough for a CPU, large enough to be a GEMM: the rehearsal of every benchmark.
 SMALL = _shapes("small", [(64, 96, 128), (128, 64, 32)])
 
-ALL = _merge([_design(), _suite(), _backward(), _held_out(), _varied(), _unaligned(), SMALL])
+ALL = _merge(
+    [_design(), _suite(), _backward(), _held_out(), _varied(), _models(), _unaligned(), SMALL]
+)
 TAGS = tuple(sorted({tag for shape in ALL for tag in shape.tags}))
 
 

@@ -6,20 +6,14 @@ memory. A launch has one CTA for each tile and part, all of which should run at 
 
 from __future__ import annotations
 
+from jax_bwgemm.dense.cost_parameters import Parameters
 from jax_bwgemm.runtime import KernelInfo
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
 
-# Fitted to 30 launches of the 64 x 64 tile on one H200. The operands' tiles come from L2 without
-# multicast, which is what limits a multiprocessor: bytes per cycle.
-L2_BYTES_PER_CYCLE = 48
-FIXED_CYCLES = 6200  # by hand from 6000: 64 x 4096 x 4096 took 11.4 us, in a plain tile 10.9
-MEMORY_SHARE = 1.08  # of the bandwidth that the caller counts with
-# CTAs that share a multiprocessor have half of the pipeline each; larger clusters and more CTAs
-# find no place (1.4 to 1.5 times as slow).
-SHARED_CYCLES = 2000
+# A multiprocessor holds two CTAs of up to half of its shared memory each; where the second ones are
+# more than half of the first, those of larger clusters find no place.
 MAX_CTAS_PER_SM = 1.5
-CROWDED_PENALTY = 1.4
 MAX_WORTHWHILE = 3
 MIN_BLOCKS = 8  # a part of fewer pipeline stages does not fill its pipeline
 
@@ -31,7 +25,13 @@ def parts(splits: int) -> tuple[int, int]:
 
 
 def cycles(
-    kernel: KernelInfo, tiles: int, k: int, splits: int, sm_count: int, memory_cycles: float
+    kernel: KernelInfo,
+    tiles: int,
+    k: int,
+    splits: int,
+    sm_count: int,
+    memory_cycles: float,
+    parameters: Parameters,
 ) -> float:
     """Predicts a launch, in clock cycles, without adding what clusters leave apart.
 
@@ -42,18 +42,20 @@ def cycles(
         splits: Parts that K is split into.
         sm_count: Multiprocessors of the GPU.
         memory_cycles: What moving the operands and the result takes at the full bandwidth.
+        parameters: The cost model's numbers.
     """
+    p = parameters
     ctas = tiles * splits
     in_turn = -(-ctas // sm_count)
     steps = -(-k // (kernel.tile_k * splits))
     stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
-    busy = in_turn * steps * stage_bytes / L2_BYTES_PER_CYCLE
+    busy = in_turn * steps * stage_bytes / p.cluster_k_bytes_per_cycle
     if ctas > MAX_CTAS_PER_SM * sm_count:
-        busy *= CROWDED_PENALTY
-    fixed = FIXED_CYCLES
-    memory_cycles /= MEMORY_SHARE
+        busy *= p.cluster_k_crowded
+    fixed = p.cluster_k_fixed
+    memory_cycles /= p.cluster_k_memory
     if in_turn > 1:
-        fixed += SHARED_CYCLES
+        fixed += p.cluster_k_turn * (in_turn - 1)
         # Multiprocessors with a CTA more than others have that much more to read at the end.
         memory_cycles *= in_turn * sm_count / ctas
     return max(busy, memory_cycles) + fixed

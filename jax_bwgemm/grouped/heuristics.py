@@ -15,7 +15,6 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import (
     BYTES_PER_CYCLE,
-    LONG_COOPERATIVE_PENALTY,
     LONG_CYCLES,
     MACS_PER_CYCLE,
     ceil_div,
@@ -57,6 +56,8 @@ COSTS = {
 # benchmarks/grouped/problems.py's table, what is chosen is the fastest on an H200; SM100: assumed.
 # For tiles not listed: the smaller, the less reuse of what was read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
+# What cooperative kernels lose to ping-pong ones in launches of milliseconds.
+LONG_COOPERATIVE_PENALTY = 1.03
 # A further row tile of a group reads the same weights: from L2, in such a share of the time that
 # they took from memory. SM90: fitted to the same problems; SM100: unknown.
 REREAD = {"sm90": 0.2, "sm100": 0.0}

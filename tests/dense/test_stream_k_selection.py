@@ -86,7 +86,7 @@ def cycles(kernel: KernelInfo, n: int, decomposition: str = "heuristic") -> floa
 
 
 def test_prediction_follows_the_waves() -> None:
-    margin = costs.STREAM_K_MARGIN
+    margin = costs.SM90.stream_k_margin
     # Whole waves: the same kernel. 8 x 33 tiles are two waves of 132.
     assert cycles(SHARED, 33 * 256) == pytest.approx(margin * cycles(WHOLE, 33 * 256))
     # One tile more a row: a third wave of 8, which stream-K shares.

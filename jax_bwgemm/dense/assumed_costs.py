@@ -1,0 +1,40 @@
+"""The cost model's numbers for SM100: assumed, never measured.
+
+They only have to rank the tiles: large problems get the largest 2-CTA tile, few tiles the 1-CTA
+tile, few rows swapped operands. What is not about tiles is SM90's, or a guess.
+"""
+
+from __future__ import annotations
+
+from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
+
+SM100 = Parameters(
+    tiles={
+        TileKey("2sm", 256, 256, 2, 1, False): Cost(0.95, 400, 5000, 0.9),
+        TileKey("2sm", 256, 128, 2, 1, False): Cost(0.85, 300, 4500, 0.9),
+        TileKey("1sm", 128, 128, 1, 1, False): Cost(0.8, 300, 4000, 0.9),
+        TileKey("1sm", 128, 64, 1, 1, True): Cost(0.45, 300, 4000, 0.95),
+        TileKey("1sm", 128, 32, 1, 1, True): Cost(0.24, 300, 4000, 0.95),
+        TileKey("1sm", 128, 16, 1, 1, True): Cost(0.14, 300, 4000, 1.0),
+    },
+    overlap=4.6,
+    l2_bytes_per_cycle=12700,
+    sm_bytes_per_cycle=200,
+    gpc_share=1.0,
+    gpc_share_later=0.98,
+    unaligned_share=2.4,
+    unaligned_stream_k=2.0,
+    epilogue_cycles=0.1,
+    reduction_cycles=2198,
+    reduction_bytes_per_cycle=3391,
+    stream_k_cycles=6000,
+    stream_k_bytes_per_cycle=60,
+    stream_k_margin=1.04,
+    cluster_k_bytes_per_cycle=48,
+    cluster_k_fixed=6200,
+    cluster_k_memory=1.08,
+    cluster_k_turn=2000,
+    cluster_k_crowded=1.4,
+    padded_tile=0.3,
+    long_cooperative=1.03,
+)
