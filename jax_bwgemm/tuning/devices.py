@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_bwgemm import runtime
-from jax_bwgemm.compat import jax_backend
 from jax_bwgemm.config import Target
 from jax_bwgemm.tuning.records import TunedDevice
 
@@ -38,8 +37,7 @@ def local_kind(target: Target) -> TunedDevice | None:
 
 def _gpus() -> Iterator[tuple[Any, Target, TunedDevice]]:
     """The GPUs of this process that kernels exist for: there may be several kinds."""
-    client = jax_backend.backends().get("cuda")
-    for device in client.local_devices() if client is not None else ():
+    for device in runtime.cuda_devices():
         target = runtime.device_target(device).target
         if target is not None:
             yield device, target, TunedDevice(device.device_kind, target.arch, target.sm_count)

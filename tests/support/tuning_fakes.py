@@ -13,7 +13,7 @@ import pytest
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
-from jax_bwgemm.tuning import autotuning, devices, on_miss
+from jax_bwgemm.tuning import autotuning, on_miss
 from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice
 
@@ -63,11 +63,8 @@ def fake_gpu(kind: str = H200.kind, capability: str = "9.0", sm_count: int = 132
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *gpus: Any) -> None:
-    """Lets this process have GPUs, of which the first is JAX's default."""
-    client = SimpleNamespace(local_devices=lambda: list(gpus))
-    backend = SimpleNamespace(backends=lambda: {"cuda": client})
-    monkeypatch.setattr(runtime, "local_target", lambda: runtime.device_target(gpus[0]))
-    monkeypatch.setattr(devices, "jax_backend", backend)
+    """Lets this process have GPUs, as far as selection and tuning look."""
+    monkeypatch.setattr(runtime, "cuda_devices", lambda: list(gpus))
 
 
 @pytest.fixture

@@ -183,7 +183,8 @@ def test_each_of_two_kinds_of_gpus_has_its_cache_and_is_measured_itself(
         with bw.config.target("sm90", count):
             text = lowered_text_of(array(512, 512), array(512, 512))
         assert f"swizzle = {swizzle} : i64" in text
-    assert devices.local_device()[0] is gpus[0]
+    with pytest.raises(RuntimeError, match="autotune measures on a GPU: GPUs of different kinds"):
+        devices.local_device()
     assert devices.local_device(other) == (gpus[2], Target("sm90", 114), other)
     with pytest.raises(RuntimeError, match=r"no TunedDevice\(kind='B200'.* is in this process"):
         devices.local_device(TunedDevice("B200", "sm100", 148))
