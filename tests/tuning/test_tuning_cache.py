@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -19,12 +20,17 @@ from hypothesis import strategies as st
 from jax_bwgemm import TuningTable
 from jax_bwgemm.tuning import files as tuning_files
 from jax_bwgemm.tuning import storage
-from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
 from jax_bwgemm.tuning.records import TunedDevice, TunedEntry, TuningFileError
 
 H200 = TunedDevice("NVIDIA H200", "sm90", 132)
 KEY = DenseKey("bfloat16", "float32", "kn", 512, 1024, 2048)
 ENTRY = TunedEntry("sm90_bf16_f32_kn_128x128x64_2x1_pingpong", "n", 8, 1, 12.5, 13.0, "cupti")
+GROUPED = GroupedKey(
+    "m-grouped", "bfloat16", "bfloat16", "n", 64, 32, 16, groups=4, experts=2, shares=((4, 16),)
+)
+KINDS = (DenseKey, GroupedKey, TunedEntry)
+FIELDS = ["product", *(field.name for kind in KINDS for field in dataclasses.fields(kind))]
 
 
 def table(*sizes: int, us: float = 1.0, device: TunedDevice = H200) -> TuningTable:
@@ -117,7 +123,7 @@ def test_impossible_values_are_refused_with_their_place(field: str, value: Any) 
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x)
-                    | st.dictionaries(st.sampled_from([*document(), *row()[0]]), x)))  # fmt: skip
+                    | st.dictionaries(st.sampled_from([*document(), *FIELDS]), x)))  # fmt: skip
 def test_any_json_is_read_or_refused(value: Any) -> None:
     with pytest.raises(TuningFileError):
         TuningTable.loads(json.dumps(document(entries=[value])))
@@ -125,7 +131,8 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
 
 @given(st.integers(0, 2000), st.binary(min_size=1, max_size=3))
 def test_a_damaged_file_is_read_or_refused(position: int, junk: bytes) -> None:
-    text = table(8, 16, 24).dumps().encode()
+    tuned = table(8, 16) | TuningTable(H200, {GROUPED: dataclasses.replace(ENTRY, swizzle=3)})
+    text = tuned.dumps().encode()
     position %= len(text)
     with contextlib.suppress(TuningFileError):
         TuningTable.loads(text[:position] + junk + text[position + len(junk) :])
