@@ -26,7 +26,7 @@ from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs
 from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
 from jax_bwgemm.dense.spec import GemmDims
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 DATA = pathlib.Path(__file__).resolve().parent / "costs" / "data"
 OUTPUT = pathlib.Path(costs.__file__).with_name("fitted_costs.py")
@@ -46,7 +46,7 @@ STEPS = (0.15, 0.05, 0.015)
 class Launch:
     """One way to run a problem, with its recorded time in microseconds."""
 
-    kernel: KernelInfo
+    kernel: Kernel
     splits: int
     decomposition: str
     us: float
@@ -65,11 +65,24 @@ def read_kernel(label: str, dtypes: Sequence[str], majors: str) -> Launch:
     """The kernel of a record's label, with its splits; the time is not known yet."""
     name, _, _, *rest = label.split("|")
     tile, cluster, schedule, *variant = name.split("_")
-    sizes = (*map(int, tile.split("x")), *map(int, cluster.split("x")))
-    kernel = KernelInfo(
-        name, "sm90", *dtypes, *majors, *sizes, schedule, 4, 16,
-        swap_ab=variant == ["swap"], stream_k=variant == ["streamk"],
-    )  # fmt: skip
+    tile_m, tile_n, tile_k = map(int, tile.split("x"))
+    cluster_m, cluster_n = map(int, cluster.split("x"))
+    kernel = dataclasses.replace(
+        Kernel.of_tile(
+            "sm90",
+            (tile_m, tile_n, tile_k),
+            (cluster_m, cluster_n),
+            schedule,
+            name=name,
+            swap_ab=variant == ["swap"],
+            stream_k=variant == ["streamk"],
+        ),
+        a_dtype=dtypes[0],
+        b_dtype=dtypes[0],
+        out_dtype=dtypes[1],
+        a_major=majors[0],
+        b_major=majors[1],
+    )
     return Launch(kernel, int(rest[0]) if rest else 1, (rest + ["heuristic"] * 2)[1], 0.0)
 
 

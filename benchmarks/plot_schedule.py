@@ -23,7 +23,7 @@ from common import options
 from jax_bwgemm.dense import work_schedule
 from jax_bwgemm.dense.tile_schedule import Span, Tile, TileOrder, simulate, tile_order
 from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, SWIZZLES
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 # More tiles than this get no numbers: they would not be legible.
 MAX_NUMBERED = 300
@@ -63,10 +63,7 @@ def schedule_of(args: argparse.Namespace) -> tuple[TileOrder, list[Span], str]:
     schedule = "cooperative"
     if args.arch == "sm100":
         schedule = "2sm" if tile_m == 256 else "1sm"
-    kernel = KernelInfo(
-        "drawn", args.arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cluster_m,
-        cluster_n, schedule, 4, 16,
-    )  # fmt: skip
+    kernel = Kernel.of_tile(args.arch, (tile_m, tile_n, 64), (cluster_m, cluster_n), schedule)
     run = args.sms, args.raster, args.swizzle, args.splits
     if args.stream_k:
         work = work_schedule.work_order(kernel, args.m, args.n, args.k, 1, *run, args.stream_k)

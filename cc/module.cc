@@ -5,26 +5,28 @@
 #include <string>
 
 #include "build_config.h"
-#include "dense/gemm_ffi.h"
-#include "dense/python.h"
-#include "grouped/grouped_ffi.h"
-#include "grouped/python.h"
+#include "call/product_ffi.h"
+#include "call/python.h"
 
 namespace nb = nanobind;
 
 namespace bwgemm {
 namespace {
 
+template <class Handler>
+nb::dict Stages(Handler* initialize, Handler* execute) {
+  nb::dict stages;
+  stages["initialize"] = call::HandlerCapsule(initialize);
+  stages["execute"] = call::HandlerCapsule(execute);
+  return stages;
+}
+
+// v1: what earlier versions exported.
 nb::dict Registrations() {
-  nb::dict gemm;
-  gemm["initialize"] = python::HandlerCapsule(BwGemmInitialize);
-  gemm["execute"] = python::HandlerCapsule(BwGemmExecute);
   nb::dict targets;
-  targets["bwgemm.gemm.v1"] = gemm;
-  nb::dict grouped;
-  grouped["initialize"] = python::HandlerCapsule(BwGroupedInitialize);
-  grouped["execute"] = python::HandlerCapsule(BwGroupedExecute);
-  targets["bwgemm.grouped.v1"] = grouped;
+  targets["bwgemm.product.v2"] = Stages(BwProductInitialize, BwProductExecute);
+  targets["bwgemm.gemm.v1"] = Stages(BwGemmV1Initialize, BwGemmV1Execute);
+  targets["bwgemm.grouped.v1"] = Stages(BwGroupedV1Initialize, BwGroupedV1Execute);
   return targets;
 }
 
@@ -46,7 +48,6 @@ NB_MODULE(_ext, m) {
   m.doc() = "jax_bwgemm kernels as XLA FFI handlers. Import through jax_bwgemm.runtime.";
   m.def("registrations", &bwgemm::Registrations,
         "{target name: {stage: capsule}} for jax.ffi.register_ffi_target, platform CUDA.");
-  bwgemm::python::DefineKernelTable(m);
-  bwgemm::grouped::python::DefineKernelTable(m);
+  bwgemm::call::DefineKernelTable(m);
   m.def("build_info", &bwgemm::BuildInfo, "What this extension was built with.");
 }

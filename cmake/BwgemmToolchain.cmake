@@ -48,7 +48,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   # nvcc looks for cudart in lib64; the wheels have lib.
   set(CMAKE_CUDA_FLAGS_INIT "-L${bwgemm_cuda_root}/lib")
 endif()
-set(CMAKE_CUDA_ARCHITECTURES OFF) # each kernel names its own architecture (cc/dense/CMakeLists.txt)
+set(CMAKE_CUDA_ARCHITECTURES OFF) # each kernel names its own architecture (cmake/BwgemmKernelLibrary.cmake)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None) # linked explicitly, statically

@@ -14,129 +14,11 @@ import jax
 
 from jax_bwgemm.compat import jax_backend
 from jax_bwgemm.config import Target
+from jax_bwgemm.product import old_build
+from jax_bwgemm.product.kernels import Kernel
 
-# FFI targets are versioned: exported programs outlive library versions.
-GEMM_TARGET = "bwgemm.gemm.v1"
-EMULATED_GEMM_TARGET = "bwgemm.gemm.emulated.v1"
-GROUPED_TARGET = "bwgemm.grouped.v1"
-EMULATED_GROUPED_TARGET = "bwgemm.grouped.emulated.v1"
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelInfo:
-    """One compiled kernel: one of the up to 16 of a line of ``cc/dense/kernels.def``.
-
-    Attributes:
-        name: Stable name derived from the other fields.
-        arch: ``"sm90"`` or ``"sm100"``.
-        in_dtype: Type of both operands.
-        out_dtype: Type of the result.
-        lhs_major: ``"k"`` ([B, M, K] in memory) or ``"m"`` ([B, K, M]).
-        rhs_major: ``"n"`` ([B, K, N] in memory) or ``"k"`` ([B, N, K]).
-        tile_m: Rows of one MMA tile: per CTA pair for schedule ``2sm``, otherwise per CTA.
-        tile_n: Columns of one MMA tile.
-        tile_k: Elements of K per pipeline stage.
-        cluster_m: CTAs of a cluster along M.
-        cluster_n: CTAs of a cluster along N.
-        schedule: ``cooperative``, ``pingpong`` or ``clusterk`` (sm90), ``1sm`` or ``2sm`` (sm100).
-        stages: Depth of the mainloop pipeline.
-        alignment_bytes: Required multiple of every operand's contiguous extent.
-        swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
-            of D and ``tile_n`` along M, and the cluster likewise.
-        stream_k: Whether CTAs may share a tile along K, so that none is idle in the last wave.
-        has_f32: Whether the same kernel with f32 output is in the build. That one computes the
-            parts of a K that is split into several.
-    """
-
-    name: str
-    arch: str
-    in_dtype: str
-    out_dtype: str
-    lhs_major: str
-    rhs_major: str
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    cluster_m: int
-    cluster_n: int
-    schedule: str
-    stages: int
-    alignment_bytes: int
-    swap_ab: bool = False
-    stream_k: bool = False
-    has_f32: bool = True
-
-    @property
-    def kind(self) -> str:
-        """What it multiplies, as `ProductSpec.kind` says it."""
-        return "dense"
-
-    @property
-    def majors(self) -> str:
-        """Contiguous dimensions of A and B, as `ProductSpec.majors` says it."""
-        return self.lhs_major + self.rhs_major
-
-    @property
-    def cluster_k(self) -> bool:
-        """Whether the CTAs of a cluster share one tile along K, as many as the call's splits."""
-        return self.schedule == "clusterk"
-
-    @property
-    def splits_unevenly(self) -> bool:
-        """Whether parts of K may differ by a block, so that any K has any number of parts."""
-        return not self.stream_k and self.schedule in ("cooperative", "pingpong")
-
-    @property
-    def splits_k(self) -> bool:
-        """Whether K can be divided into parts: the kernel adds them, or has a twin for them."""
-        return self.stream_k or self.has_f32
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupedKernelInfo:
-    """One compiled grouped kernel: described by one line of ``cc/grouped/grouped.def``.
-
-    Attributes:
-        name: Stable name derived from the other fields.
-        arch: ``"sm90"`` or ``"sm100"``.
-        kind: ``"m-grouped"`` (every row times its group's matrix) or ``"k-grouped"`` (one product
-            for each group, over its rows).
-        in_dtype: Type of both operands.
-        out_dtype: Type of the result.
-        rhs_major: ``"n"`` ([B, E, K, N] in memory; k-grouped [B, M, N]) or ``"k"``
-            ([B, E, N, K]).
-        tile_m: Rows of one MMA tile: per CTA pair for 2-CTA kernels, otherwise per CTA.
-        tile_n: Columns of one MMA tile.
-        tile_k: Elements of the contracted dimension per pipeline stage.
-        cluster_m: CTAs of a cluster along M.
-        cluster_n: CTAs of a cluster along N.
-        swap_ab: Whether the kernel computes the transposed problem: ``tile_m`` then lies along N
-            of D and ``tile_n`` along its ragged rows.
-        schedule: ``cooperative`` or ``pingpong`` (sm90), ``1sm`` or ``2sm`` (sm100).
-        stages: Depth of the mainloop pipeline.
-        alignment_bytes: Required multiple of every operand's contiguous extent.
-    """
-
-    name: str
-    arch: str
-    kind: str
-    in_dtype: str
-    out_dtype: str
-    rhs_major: str
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    cluster_m: int
-    cluster_n: int
-    swap_ab: bool
-    schedule: str
-    stages: int
-    alignment_bytes: int
-
-    @property
-    def majors(self) -> str:
-        """Contiguous dimensions of A and B, as `ProductSpec.majors` says it."""
-        return f"k{self.rhs_major}" if self.kind == "m-grouped" else "mn"
+# Earlier names of the record.
+KernelInfo = GroupedKernelInfo = Kernel
 
 
 def _installed_folder() -> Path | None:
@@ -234,115 +116,112 @@ def load_emulator() -> ModuleType | None:
     return module
 
 
+def compiled_module(implementation: str) -> ModuleType | None:
+    """The compiled module of ``"cutlass"`` or ``"emulator"``; None when it was not built."""
+    return extension() if implementation == "cutlass" else load_emulator()
+
+
 @functools.cache
-def kernels() -> tuple[KernelInfo, ...]:
-    """All kernels of this build, in the order of ``kernels.def``; empty when not built."""
-    return _table(extension())
+def kernel_table(implementation: str) -> tuple[Kernel, ...]:
+    """All kernels that ``"cutlass"`` or ``"emulator"`` can run; empty when it was not built.
+
+    In the order of ``kernels.def``, then of ``grouped.def``.
+    """
+    return _table(compiled_module(implementation))
 
 
-def _table(module: ModuleType | None) -> tuple[KernelInfo, ...]:
-    rows = module.kernels() if module is not None else ()
+def _table(module: ModuleType | None) -> tuple[Kernel, ...]:
+    if module is None:
+        return ()
+    rows = old_build.rows(module) if old_build.is_old(module) else module.kernels()
+    return tuple(Kernel(**row) for row in rows)
 
-    def twins(row: dict) -> tuple[str, ...]:  # the name without its output type
-        arch, in_dtype, _, *rest = row["name"].split("_")
-        return arch, in_dtype, *rest
 
-    with_f32 = {twins(row) for row in rows if row["out_dtype"] == "float32"}
-    return tuple(KernelInfo(**row, has_f32=twins(row) in with_f32) for row in rows)
+def _dense(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return tuple(k for k in table if k.contraction == "dense")
+
+
+def _grouped(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return tuple(k for k in table if k.contraction != "dense")
+
+
+@functools.cache
+def kernels() -> tuple[Kernel, ...]:
+    """The dense kernels of this build; empty when not built."""
+    return _dense(kernel_table("cutlass"))
+
+
+@functools.cache
+def emulated_kernels() -> tuple[Kernel, ...]:
+    """Dense kernels the emulator can run: those built into it; empty when it was not built."""
+    return _dense(kernel_table("emulator"))
+
+
+@functools.cache
+def grouped_kernels() -> tuple[Kernel, ...]:
+    """The grouped kernels of this build; empty when not built."""
+    return _grouped(kernel_table("cutlass"))
+
+
+@functools.cache
+def emulated_grouped_kernels() -> tuple[Kernel, ...]:
+    """Grouped kernels the emulator can run; empty when it was not built."""
+    return _grouped(kernel_table("emulator"))
+
+
+def kernel_workspace_bytes(implementation: str, name: str, **problem: int | str) -> int:
+    """Device scratch memory a kernel needs for a problem, in bytes.
+
+    Args:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        name: The kernel.
+        **problem: ``m``, ``n``, ``k``, ``batch`` and ``sm_count``; ``groups`` and ``experts`` of a
+            grouped kernel; ``splits`` of a dense one, and what a stream-K kernel's need depends on
+            as well: ``raster_order``, ``swizzle`` and ``decomposition``.
+
+    Raises:
+        RuntimeError: The implementation was not built.
+        ValueError: The kernel is unknown or cannot run the problem.
+    """
+    module = compiled_module(implementation)
+    if module is None:
+        what = "kernels" if implementation == "cutlass" else "emulator"
+        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its {what}")
+    if old_build.is_old(module):
+        return old_build.workspace_bytes(module, name, problem)
+    return module.workspace_bytes(name, **problem)
 
 
 def workspace_bytes(
     name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int, **order: int | str
 ) -> int:
-    """Device scratch memory a kernel needs for a problem, in bytes.
-
-    Args:
-        name: The kernel.
-        m: Rows of D.
-        n: Columns of D.
-        k: Contracted size.
-        batch: Number of products.
-        splits: Parts that K is split into.
-        sm_count: Multiprocessors of the GPU.
-        **order: What a stream-K kernel's need depends on as well: ``raster_order``, ``swizzle`` and
-            ``decomposition``, which the others ignore.
-
-    Raises:
-        RuntimeError: The kernels were not built.
-        ValueError: The kernel is unknown or cannot run the problem.
-    """
-    module = extension()
-    if module is None:
-        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
-    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count, **order)
-
-
-@functools.cache
-def emulated_kernels() -> tuple[KernelInfo, ...]:
-    """Kernels the emulator can run: those built into it; empty when it was not built."""
-    return _table(load_emulator())
+    """`kernel_workspace_bytes` of a dense kernel."""
+    sizes = {"m": m, "n": n, "k": k, "batch": batch, "splits": splits, "sm_count": sm_count}
+    return kernel_workspace_bytes("cutlass", name, **sizes, **order)
 
 
 def emulated_workspace_bytes(
     name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int, **order: int | str
 ) -> int:
-    """As `workspace_bytes`, for the emulator's build of the kernel.
-
-    Raises:
-        RuntimeError: The emulator was not built.
-    """
-    module = load_emulator()
-    if module is None:
-        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
-    return module.workspace_bytes(name, m, n, k, batch, splits, sm_count, **order)
-
-
-@functools.cache
-def grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
-    """All grouped kernels of this build, in the order of ``grouped.def``; empty when not built."""
-    return _grouped_table(extension())
-
-
-@functools.cache
-def emulated_grouped_kernels() -> tuple[GroupedKernelInfo, ...]:
-    """Grouped kernels the emulator can run; empty when it was not built."""
-    return _grouped_table(load_emulator())
-
-
-def _grouped_table(module: ModuleType | None) -> tuple[GroupedKernelInfo, ...]:
-    # Modules built before there were grouped kernels are still loaded.
-    rows = module.grouped_kernels() if hasattr(module, "grouped_kernels") else ()
-    kinds = {"rows": "m-grouped", "contract": "k-grouped"}
-    return tuple(GroupedKernelInfo(**row | {"kind": kinds[row["kind"]]}) for row in rows)
+    """As `workspace_bytes`, for the emulator's build of the kernel."""
+    sizes = {"m": m, "n": n, "k": k, "batch": batch, "splits": splits, "sm_count": sm_count}
+    return kernel_workspace_bytes("emulator", name, **sizes, **order)
 
 
 def grouped_workspace_bytes(
     name: str, m: int, n: int, k: int, groups: int, experts: int, batch: int, sm_count: int
 ) -> int:
-    """Device scratch memory a grouped kernel needs for a problem, in bytes.
-
-    Raises:
-        RuntimeError: The kernels were not built.
-        ValueError: The kernel is unknown or cannot run the problem.
-    """
-    module = extension()
-    if module is None:
-        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its kernels")
-    return module.grouped_workspace_bytes(name, m, n, k, groups, experts, batch, sm_count)
+    """`kernel_workspace_bytes` of a grouped kernel."""
+    sizes = {"m": m, "n": n, "k": k, "groups": groups, "experts": experts}
+    return kernel_workspace_bytes("cutlass", name, **sizes, batch=batch, sm_count=sm_count)
 
 
 def emulated_grouped_workspace_bytes(
     name: str, m: int, n: int, k: int, groups: int, experts: int, batch: int, sm_count: int
 ) -> int:
-    """As `grouped_workspace_bytes`, for the emulator's build of the kernel.
-
-    Raises:
-        RuntimeError: The emulator was not built.
-    """
-    module = load_emulator()
-    if module is None:
-        raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its emulator")
-    return module.grouped_workspace_bytes(name, m, n, k, groups, experts, batch, sm_count)
+    """As `grouped_workspace_bytes`, for the emulator's build of the kernel."""
+    sizes = {"m": m, "n": n, "k": k, "groups": groups, "experts": experts}
+    return kernel_workspace_bytes("emulator", name, **sizes, batch=batch, sm_count=sm_count)
 
 
 def architecture(compute_capability: str) -> str | None:

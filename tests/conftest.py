@@ -20,14 +20,13 @@ from collections.abc import Iterator  # noqa: E402
 import grouped_oracle  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from grouped_table import described_grouped_kernels  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from jax.extend import backend as jax_backend  # noqa: E402
-from kernel_table import described_kernels, widened  # noqa: E402
+from kernel_table import described_grouped_kernels, described_kernels, widened  # noqa: E402
 
 from jax_bwgemm import runtime  # noqa: E402
 from jax_bwgemm.grouped import contraction as grouped_contraction  # noqa: E402
-from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo  # noqa: E402
+from jax_bwgemm.product.kernels import Kernel  # noqa: E402
 
 # The same cases everywhere, every time: a failure is reproduced by running the test again.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
@@ -93,7 +92,7 @@ def _no_target_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernel_table() -> Iterator[tuple[KernelInfo, ...]]:
+def kernel_table() -> Iterator[tuple[Kernel, ...]]:
     """The kernels of this build, or those that kernels.def describes when there is no build."""
     if runtime.extension() is not None:
         yield runtime.kernels()
@@ -105,9 +104,9 @@ def kernel_table() -> Iterator[tuple[KernelInfo, ...]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def grouped_table() -> Iterator[tuple[GroupedKernelInfo, ...]]:
+def grouped_table() -> Iterator[tuple[Kernel, ...]]:
     """The grouped kernels of this build, or those that grouped.def describes without a build."""
-    if runtime.grouped_kernels():
+    if runtime.extension() is not None:
         yield runtime.grouped_kernels()
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +130,7 @@ def dense_grouped() -> Iterator[None]:
 
 @pytest.fixture
 def wide_kernels(
-    kernel_table: tuple[KernelInfo, ...], monkeypatch: pytest.MonkeyPatch
+    kernel_table: tuple[Kernel, ...], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Pretends that the bf16 kernels exist for f32 and f64 too."""
     wide = widened(kernel_table)

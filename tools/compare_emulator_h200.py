@@ -24,6 +24,7 @@ import numpy as np
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
+from jax_bwgemm.product import targets
 from jax_bwgemm.runtime import KernelInfo
 
 
@@ -66,21 +67,13 @@ def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray, splits: int) ->
     gpu = jax.devices("gpu")[0]
     scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, splits, gpu.core_count)
     with jax.default_device(gpu):
-        out, _ = jax.ffi.ffi_call(
-            runtime.GEMM_TARGET,
-            (
-                jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
-                jax.ShapeDtypeStruct((scratch,), jnp.uint8),
-            ),
-        )(
-            jnp.asarray(a),
-            jnp.asarray(b),
-            config={
-                "kernel": kernel.name,
-                "raster_order": "heuristic",
-                "swizzle": np.int64(1),
-                "splits": np.int64(splits),
-            },
+        out = targets.call_kernel(
+            "cutlass",
+            kernel.name,
+            {"a": jnp.asarray(a), "b": jnp.asarray(b)},
+            jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
+            scratch,
+            splits=splits,
         )
         return np.asarray(out)
 

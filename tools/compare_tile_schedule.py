@@ -18,7 +18,7 @@ import tempfile
 
 from jax_bwgemm.dense.tile_schedule import Tile, TileOrder, band_order, tile_order
 from jax_bwgemm.dense.work_schedule import Part, WorkOrder, work_order
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 SOURCE = pathlib.Path(__file__).with_name("tile_schedule.cc")
 RASTERS = ("heuristic", "m", "n")
@@ -85,10 +85,7 @@ def mirror(case: Case) -> TileOrder | WorkOrder:
     """The tile order of a case, or a stream-K kernel's units, by this package."""
     arch, m, n, batch, tile_m, tile_n, cm, cn, sms, raster, swizzle, k, splits, mode = case
     schedule = "pingpong" if arch == 90 else "2sm" if tile_m == 256 else "1sm"
-    kernel = KernelInfo(
-        "k", f"sm{arch}", "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cm, cn, schedule,
-        4, 16,
-    )  # fmt: skip
+    kernel = Kernel.of_tile(f"sm{arch}", (tile_m, tile_n, 64), (cm, cn), schedule)
     if mode:
         run = sms, RASTERS[raster], swizzle, splits, DECOMPOSITIONS[mode]
         return work_order(kernel, m, n, k, batch, *run)

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/status.h"
-#include "dense/problem.h"
+#include "core/types.h"
 
 namespace bwgemm {
 

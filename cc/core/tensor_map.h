@@ -9,7 +9,7 @@
 
 #include "core/cuda_status.h"
 #include "core/status.h"
-#include "dense/problem.h"
+#include "core/types.h"
 
 namespace bwgemm {
 

@@ -1,15 +1,15 @@
 // One GEMM kernel type: operands -> tile -> epilogue -> mainloop -> kernel, for every architecture.
 #pragma once
 
+#include "core/cutlass_type.h"
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
-#include "dense/cutlass_type.h"
 #include "dense/kernel_spec.h"
 #include "dense/schedules.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 template <class Spec>
 struct GemmKernel : Spec {
@@ -29,9 +29,9 @@ struct GemmKernel : Spec {
   using Row = cutlass::layout::RowMajor;
   using Column = cutlass::layout::ColumnMajor;
   static constexpr bool kAKMajor =
-      Spec::kSwapAb ? Spec::kRhs == RhsMajor::kK : Spec::kLhs == LhsMajor::kK;
+      Spec::kSwapAb ? Spec::kBMajor == BMajor::kK : Spec::kAMajor == AMajor::kK;
   static constexpr bool kBKMajor =
-      Spec::kSwapAb ? Spec::kLhs == LhsMajor::kK : Spec::kRhs == RhsMajor::kK;
+      Spec::kSwapAb ? Spec::kAMajor == AMajor::kK : Spec::kBMajor == BMajor::kK;
   using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
   using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
   using LayoutD = std::conditional_t<Spec::kSwapAb, Column, Row>;
@@ -76,4 +76,4 @@ struct GemmKernel : Spec {
                                                       Epilogue, TileScheduler>;
 };
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -1,30 +1,51 @@
-// What one line of kernels.def says of one kernel, as a type: the parameter of every kernel here.
+// One line of kernels.def for one pair of types and majors, as a type: the parameter of every dense
+// kernel.
 #pragma once
 
-#include "dense/kernel_table.h"
+#include "dense/problem.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
-template <DType kIn_, DType kOut_, LhsMajor kLhs_, RhsMajor kRhs_, int kTileM_, int kTileN_,
+template <DType kIn_, DType kOut_, AMajor kAMajor_, BMajor kBMajor_, int kTileM_, int kTileN_,
           int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
           bool kStreamK_>
 struct KernelSpec {
   static constexpr DType kIn = kIn_, kOut = kOut_;
-  static constexpr LhsMajor kLhs = kLhs_;
-  static constexpr RhsMajor kRhs = kRhs_;
+  static constexpr AMajor kAMajor = kAMajor_;
+  static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = kStreamK_;
 
-  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
+  static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "operands are bf16 or f16");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
 
-  // The row of the kernel table.
-  static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
-    return {name,   arch,      kIn,       kOut,      kLhs,    kRhs,     kTileM, kTileN,
-            kTileK, kClusterM, kClusterN, kSchedule, kSwapAb, kStreamK, stages};
+  // uneven_parts: see KernelInfo.
+  static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages,
+                                   bool uneven_parts) {
+    KernelInfo info{};
+    info.name = name;
+    info.arch = arch;
+    info.contraction = Contraction::kDense;
+    info.a_dtype = info.b_dtype = kIn;
+    info.out_dtype = kOut;
+    info.a_major = kAMajor;
+    info.b_major = kBMajor;
+    info.tile_m = kTileM;
+    info.tile_n = kTileN;
+    info.tile_k = kTileK;
+    info.cluster_m = kClusterM;
+    info.cluster_n = kClusterN;
+    info.schedule = kSchedule;
+    info.swap_ab = kSwapAb;
+    info.stream_k = kStreamK;
+    info.stages = stages;
+    info.alignment_bytes = kAlignmentBytes;
+    info.uneven_parts = uneven_parts;
+    info.f32_twin = f32_twin;
+    return info;
   }
 };
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -1,11 +1,6 @@
 # kernels.def -> generated translation units -> bwgemm_kernels.
 
 set(bwgemm_majors kn kk mn mk)
-set(bwgemm_cxx_cooperative Schedule::kCooperative)
-set(bwgemm_cxx_pingpong Schedule::kPingpong)
-set(bwgemm_cxx_clusterk Schedule::kClusterK)
-set(bwgemm_cxx_1sm Schedule::k1Sm)
-set(bwgemm_cxx_2sm Schedule::k2Sm)
 
 foreach(arch IN LISTS BWGEMM_ARCHS)
   if(NOT arch MATCHES "^sm(90|100)$")
@@ -97,11 +92,15 @@ foreach(line IN LISTS lines)
       if("no_${out}" IN_LIST left_out OR "no_${majors}" IN_LIST left_out OR NOT name MATCHES "${BWGEMM_KERNEL_FILTER}")
         continue()
       endif()
-      string(SUBSTRING ${majors} 0 1 lhs)
-      string(SUBSTRING ${majors} 1 1 rhs)
+      set(f32_twin "${arch}_${in}_f32_${majors}_${suffix}") # computes parts of K; stream-K kernels need none
+      if(stream_k OR "no_f32" IN_LIST left_out OR NOT f32_twin MATCHES "${BWGEMM_KERNEL_FILTER}")
+        set(f32_twin "")
+      endif()
+      string(SUBSTRING ${majors} 0 1 a_major)
+      string(SUBSTRING ${majors} 1 1 b_major)
       string(APPEND instances
-             "  table.push_back(${kernel}<KernelSpec<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_lhs_${lhs}}, "
-             "${bwgemm_cxx_rhs_${rhs}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}>>>(\n      \"${name}\"));\n")
+             "  table.push_back(${kernel}<KernelSpec<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
+             "${bwgemm_cxx_b_${b_major}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}>>>(\n      \"${name}\", \"${f32_twin}\"));\n")
       math(EXPR in_unit "${in_unit} + 1")
       math(EXPR kernel_count "${kernel_count} + 1")
       if(in_unit EQUAL BWGEMM_KERNELS_PER_UNIT)
@@ -121,11 +120,6 @@ string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
 list(JOIN version_numbers "." BWGEMM_CUTLASS_VERSION)
 set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
-set(kernel_headers split_k.h gemm_kernel.h kernel_spec.h cutlass_type.h launcher.h limits.h schedules.h stream_k_sm100.h problem.h kernel_table.h
-    cluster_k/config.h cluster_k/kernel.h cluster_k/launcher.h cluster_k/mainloop.h cluster_k/reduce.h
-    sm90/config.h sm90/epilogue.h sm90/kernel.h sm90/launcher.h sm90/load.h sm90/tiles.h ../sm90/cta.h ../sm90/gpc.h ../sm90/lines.h ../sm90/mma.h ../sm90/mma_types.h ../sm90/stages.h ../sm90/turn.h
-    ../core/status.h ../core/cuda_status.h ../core/cluster.h ../core/launch.h ../core/ring.h ../core/shared_memory.h
-    ../core/tensor_map.h)
-list(TRANSFORM kernel_headers PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+file(GLOB kernel_headers CONFIGURE_DEPENDS *.h cluster_k/*.h sm90/*.h ../core/*.h ../sm90/*.h)
 bwgemm_kernel_library(bwgemm_kernels COUNT ${kernel_count}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" ${units} HEADERS ${kernel_headers})

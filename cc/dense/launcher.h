@@ -3,11 +3,11 @@
 
 #include "core/launch.h"
 #include "cutlass/device_kernel.h"
-#include "dense/kernel_table.h"
 #include "dense/limits.h"
+#include "dense/problem.h"
 #include "dense/split_k.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 template <class Gemm>
 struct Launcher {
@@ -127,10 +127,10 @@ struct Launcher {
 };
 
 template <class Gemm>
-KernelEntry MakeEntry(const char* name) {
+KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<Gemm>;
-  return {Gemm::Info(name, Gemm::Traits::kArch, Gemm::kStages),
+  return {Gemm::Info(name, f32_twin, Gemm::Traits::kArch, Gemm::kStages, /*uneven_parts=*/false),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "dense/problem.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 inline Status NotAligned(const GemmProblem& p) {
   return Status::InvalidArgument("the contiguous dimensions of " + p.ToString() +
@@ -31,4 +31,4 @@ inline Status CheckTiles(const GemmProblem& p, int64_t rows, int64_t columns, in
   return Status::InvalidArgument(p.ToString() + " has more than 2^31 - 1 " + of);
 }
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -7,7 +7,7 @@
 #include "dense/problem.h"
 #include "dense/stream_k_sm100.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 template <Schedule>
 struct ScheduleTraits;
@@ -67,4 +67,4 @@ struct ScheduleTraits<Schedule::k2Sm> {
   }
 };
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -7,7 +7,7 @@
 #include "core/cuda_status.h"
 #include "dense/split_k.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 namespace {
 
 constexpr int kThreads = 128;  // small blocks: a small D should still reach every multiprocessor
@@ -124,4 +124,4 @@ Status AddPartials(const float* partials, void* d, DType d_dtype, int64_t elemen
   return Status::Internal("unknown dtype");
 }
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -11,7 +11,7 @@
 #include "core/status.h"
 #include "dense/problem.h"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 inline constexpr int kMaxSplits = 64;
 
@@ -24,4 +24,4 @@ Status AddPartials(const float* partials, void* d, DType d_dtype, int64_t elemen
 // as kernel time has it.
 Status ClearCounters(void* counters, size_t bytes, cudaStream_t stream);
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense

@@ -11,7 +11,7 @@
 #include "cutlass/arch/barrier.h"
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 
-namespace bwgemm {
+namespace bwgemm::dense {
 
 // The tag that stands for this scheduler, as cutlass::gemm::StreamKScheduler for CUTLASS's.
 struct StreamKSm100Scheduler {};
@@ -77,10 +77,10 @@ class StreamKSm100
   const Params& params_;  // of the kernel
 };
 
-}  // namespace bwgemm
+}  // namespace bwgemm::dense
 
 template <class Tile, class Cluster, uint32_t kStages>
 struct cutlass::gemm::kernel::detail::TileSchedulerSelector<
-    bwgemm::StreamKSm100Scheduler, cutlass::arch::Sm100, Tile, Cluster, kStages> {
-  using Scheduler = bwgemm::StreamKSm100<Tile, Cluster, kStages>;
+    bwgemm::dense::StreamKSm100Scheduler, cutlass::arch::Sm100, Tile, Cluster, kStages> {
+  using Scheduler = bwgemm::dense::StreamKSm100<Tile, Cluster, kStages>;
 };

@@ -12,14 +12,12 @@
 #include <tuple>
 #include <vector>
 
-#include "dense/python.h"
+#include "call/python.h"
 #include "emulator/machine/machine.h"
-#include "emulator/runtime/gemm_emulated.h"
-#include "emulator/runtime/grouped_emulated.h"
+#include "emulator/runtime/product_emulated.h"
 #include "emulator/runtime/ranges.h"
 #include "emulator/runtime/session.h"
 #include "emulator/tensor/tensor_map.h"
-#include "grouped/python.h"
 
 namespace nb = nanobind;
 
@@ -34,8 +32,11 @@ PyObject* error_class = nullptr;  // _emulator.Error(kind, line, message)
 
 nb::dict Registrations() {
   nb::dict targets;
-  targets["bwgemm.gemm.emulated.v1"] = bwgemm::python::HandlerCapsule(BwGemmEmulatedExecute);
-  targets["bwgemm.grouped.emulated.v1"] = bwgemm::python::HandlerCapsule(BwGroupedEmulatedExecute);
+  using call::HandlerCapsule;
+  targets["bwgemm.product.emulated.v2"] = HandlerCapsule(BwProductEmulatedExecute);
+  // What earlier versions exported.
+  targets["bwgemm.gemm.emulated.v1"] = HandlerCapsule(BwGemmV1EmulatedExecute);
+  targets["bwgemm.grouped.emulated.v1"] = HandlerCapsule(BwGroupedV1EmulatedExecute);
   return targets;
 }
 
@@ -283,8 +284,7 @@ NB_MODULE(_emulator, m) {
 
   m.def("registrations", &emu::Registrations,
         "{target name: capsule} for jax.ffi.register_ffi_target, platform cpu.");
-  bwgemm::python::DefineKernelTable(m);
-  bwgemm::grouped::python::DefineKernelTable(m);
+  bwgemm::call::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
         nb::arg("step_limit"), nb::arg("async_hazards"), nb::arg("proxy_fences"),

@@ -1,37 +1,39 @@
-// The grouped-GEMM vocabulary: plain enums and structs, no CUDA, CUTLASS or XLA.
+// The problem of a grouped product: plain enums and structs, no CUDA, CUTLASS or XLA.
 //
-// Group g of batch element b owns the rows [start, start + size) of lhs, start being the sum of the
+// Group g of batch element b owns the rows [start, start + size) of A, start being the sum of the
 // sizes before it. Sizes live on the device: a negative one counts as 0 and the running sum stops
 // at M.
 //
-//   rows      D[b, r, :] = lhs[b, r, :] x rhs[b, g - offset]
-//             for each row r of group g; zero where g - offset is not in [0, E), and for the rows
-//             of no group
-//   contract  D[b, e] = transpose(lhs[b, rows of g]) x rhs[b, rows of g]
-//             with g = e + offset; zero where that group is empty or does not exist
+//   m-grouped  D[b, r, :] = A[b, r, :] x B[b, g - offset]
+//              for each row r of group g; zero where g - offset is not in [0, E), and for the rows
+//              of no group
+//   k-grouped  D[b, e] = transpose(A[b, rows of g]) x B[b, rows of g]
+//              with g = e + offset; zero where that group is empty or does not exist
+//
+// The names of kernels say `rows` for m-grouped and `contract` for k-grouped.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "dense/problem.h"
+#include "core/kernel.h"
 
 namespace bwgemm::grouped {
 
-enum class Kind { kRows, kContract };
+// horizontal: group after group. vertical: a column of tiles over all groups, then the next.
 enum class Order { kHeuristic, kHorizontal, kVertical };
 
 struct GroupedProblem {
-  const void* lhs = nullptr;        // [Ba, M, K]
-  const void* rhs = nullptr;        // rows: [Bb, E, K, N] or [Bb, E, N, K]; contract: [Bb, M, N]
+  const void* a = nullptr;          // [Ba, M, K]
+  const void* b = nullptr;          // m-grouped: [Bb, E, K, N] or [Bb, E, N, K]; else [Bb, M, N]
   const int32_t* sizes = nullptr;   // [Bs, G]
   const int32_t* offset = nullptr;  // [Bo]
-  void* d = nullptr;                // rows: [B, M, N]; contract: [B, E, K, N]
+  void* d = nullptr;                // m-grouped: [B, M, N]; k-grouped: [B, E, K, N]
   int32_t m = 0, n = 0, k = 0;
   int32_t groups = 0;   // G
   int32_t experts = 0;  // E
   int32_t batch = 1;    // B
-  bool lhs_batched = false, rhs_batched = false, sizes_batched = false, offset_batched = false;
+  bool a_batched = false, b_batched = false, sizes_batched = false, offset_batched = false;
   Order order = Order::kHeuristic;
   int32_t swizzle = 1;  // row tiles per band; 1 = none
   int32_t sm_count = 0;
@@ -43,6 +45,7 @@ struct GroupedProblem {
   }
 };
 
-inline const char* Name(Kind v) { return v == Kind::kRows ? "rows" : "contract"; }
+using KernelOps = bwgemm::KernelOps<GroupedProblem>;
+using KernelEntry = bwgemm::KernelEntry<GroupedProblem>;
 
 }  // namespace bwgemm::grouped

@@ -9,14 +9,11 @@
 //               lane first notes the running sums at one point of the list; a ballot over these
 //               finds where to look.
 //
-// `rows` divides a group evenly into as few tiles as hold it. Those that run side by side then take
-// the same time for the same matrix of rhs and the same rows of lhs, and both are read from memory
-// once: a narrow tile would run ahead of a full one until L2 has forgotten what they share. 16384
-// rows in 64 groups of random sizes, times 7168 x 2048 matrices, on an H200: 3.3 GB read with full
-// tiles and what is left over, 2.6 GB like this.
+// m-grouped: a group is divided evenly into as few tiles as hold it. Tiles that run side by side
+// then take the same time, and what they share (a matrix of B, rows of A) is read from memory once.
 // Of 32 neighbouring groups those with the longest tiles come first: tiles of like length run
-// together, and what multiprocessors finish with is short (R. L. Graham, "Bounds on multiprocessing
-// timing anomalies", 1969).
+// together, and the last ones are short (R. L. Graham, "Bounds on multiprocessing timing
+// anomalies", 1969).
 #pragma once
 
 #include <cstdint>
@@ -31,9 +28,9 @@ struct ScheduleParams {
   int32_t sizes_pitch;   // G, or 0 when the batch shares them
   int32_t offset_pitch;  // 1 or 0
   int32_t m, groups, experts, batch;
-  int32_t row_tile;   // rows: most rows of a tile, a multiple of row_step
-  int32_t row_step;   // rows: tiles but a group's last have a multiple of so many
-  int32_t row_tiles;  // contract: tiles along K of one result matrix
+  int32_t row_tile;   // m-grouped: most rows of a tile, a multiple of row_step
+  int32_t row_step;   // m-grouped: tiles but a group's last have a multiple of so many
+  int32_t row_tiles;  // k-grouped: tiles along K of one result matrix
   int32_t col_tiles;  // tiles along N, in units of a cluster
   int32_t swizzle;    // row tiles per band
   bool vertical;
@@ -41,10 +38,10 @@ struct ScheduleParams {
 
 struct Tile {
   int32_t batch;   // -1: there is no such tile
-  int32_t expert;  // index into rhs (rows) or the result (contract); -1: zero rows
-  int32_t row;     // first row of lhs
-  int32_t rows;    // rows: 1..row_tile rows to compute; contract: rows of the whole group, may be 0
-  int32_t m_tile;  // contract: tile along K
+  int32_t expert;  // index into B (m-grouped) or the result (k-grouped); -1: zero rows
+  int32_t row;     // first row of A
+  int32_t rows;  // m-grouped: 1..row_tile rows to compute; k-grouped: of the whole group, may be 0
+  int32_t m_tile;  // k-grouped: tile along K
   int32_t n_tile;  // tile along N, in units of a cluster
 };
 
@@ -61,20 +58,20 @@ __device__ inline void BandOrder(int32_t index, int32_t row_tiles, int32_t col_t
 }
 
 // All methods are called by a whole warp and answer the same in every lane.
-template <Kind kKind>
+template <Contraction kContraction>
 class Scheduler {
  public:
   __device__ explicit Scheduler(const ScheduleParams& params)
       : p_(params), lane_(threadIdx.x % 32) {
     steps_per_batch_ = p_.groups / 32 + 1;  // segments 0..G: the last one is the rows of no group
     steps_ = steps_per_batch_ * p_.batch;
-    if (kKind == Kind::kRows && p_.vertical) BuildIndex();
+    if (kContraction == Contraction::kMGrouped && p_.vertical) BuildIndex();
     Rewind();
   }
 
   // The tile of that index, in [0, 2^31). Cheap when indices increase.
   __device__ Tile At(int32_t index) {
-    if constexpr (kKind == Kind::kRows) {
+    if constexpr (kContraction == Contraction::kMGrouped) {
       return RowsTile(index);
     } else {
       return ContractTile(index);
@@ -150,7 +147,8 @@ class Scheduler {
     if (group < p_.groups) {
       const int32_t wanted = tile.batch * steps_per_batch_ + group / 32;
       if (wanted < step_.index) Rewind();
-      while (step_.index < wanted) Advance();
+      while (step_.index < wanted && Advance()) {
+      }
       tile.row = __shfl_sync(kAll, step_.start, group % 32);
       tile.rows = __shfl_sync(kAll, step_.end, group % 32) - tile.row;
     }
@@ -196,7 +194,7 @@ class Scheduler {
     step_.end =
         segment < p_.groups ? static_cast<int32_t>(min(end, static_cast<int64_t>(p_.m))) : p_.m;
     if (segment > p_.groups) step_.start = p_.m;
-    if constexpr (kKind == Kind::kRows) {
+    if constexpr (kContraction == Contraction::kMGrouped) {
       const int32_t rows = step_.end - step_.start;
       const int32_t tiles = rows == 0 ? 0 : (rows - 1) / p_.row_tile + 1;
       const int32_t rows_of_tile = rows == 0 ? 0 : (rows - 1) / tiles + 1;

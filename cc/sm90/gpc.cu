@@ -130,22 +130,20 @@ std::array<std::atomic<const Orders*>, kMaxDevices> known{};
 
 }  // namespace
 
-Status ProbeGpcs(int device) {
+void ProbeGpcs(int device) {
   static std::mutex mutex;
-  if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) {
-    return Status::Ok();
-  }
+  if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) return;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (known[device].load(std::memory_order_relaxed)) return Status::Ok();
+  if (known[device].load(std::memory_order_relaxed)) return;
   Gpcs gpcs;
-  int sms;
-  BWGEMM_RETURN_IF_ERROR(Probe(device, &gpcs, &sms));
+  int sms = 0;
+  // An error means that nothing is known of this device, and is not asked about again.
+  if (!Probe(device, &gpcs, &sms).ok()) sms = 0;
   auto* orders = new Orders;  // never deleted: launches of any thread read it
   std::vector<int> gpc_of_sm;
   for (int sm = 0; sm < sms; ++sm) gpc_of_sm.push_back(gpcs.Of(sm));
   for (int s = 0; s < 2; ++s) orders->of_size[s] = ClustersByGpc(gpc_of_sm, kSizes[s]);
   known[device].store(orders, std::memory_order_release);
-  return Status::Ok();
 }
 
 bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8_t* slots) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
@@ -15,6 +14,7 @@ from jax_bwgemm.dense.selection import select
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec, fold, gemm_dims, out_shape
 from jax_bwgemm.product.contraction import Contraction, FfiCall, Folded, KernelCall
 from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.product.targets import configure
 from jax_bwgemm.runtime import KernelInfo
 
 
@@ -74,17 +74,13 @@ class Dense(Contraction):
 
     def ffi_call(self, call: KernelCall) -> FfiCall:
         selected, sizes = call.selection, call.padded
-        if call.implementation == "cutlass":
-            target, workspace = runtime.GEMM_TARGET, runtime.workspace_bytes
-        else:
-            target, workspace = runtime.EMULATED_GEMM_TARGET, runtime.emulated_workspace_bytes
-        order: dict[str, int | str] = {}
-        if selected.kernel.stream_k:  # the others' workspace has nothing to do with the order
-            order = {
-                "raster_order": selected.raster_order,
-                "swizzle": selected.swizzle,
-                "decomposition": selected.decomposition,
-            }
+        cutlass = call.implementation == "cutlass"
+        workspace = runtime.workspace_bytes if cutlass else runtime.emulated_workspace_bytes
+        order = {
+            "raster_order": selected.raster_order,
+            "swizzle": selected.swizzle,
+            "decomposition": selected.decomposition,
+        }
         scratch = workspace(
             selected.kernel.name,
             sizes.m,
@@ -93,17 +89,12 @@ class Dense(Contraction):
             sizes.batch,
             selected.splits,
             call.target.sm_count,
-            **order,
+            # The others' workspace has nothing to do with the order.
+            **(order if selected.kernel.stream_k else {}),
         )
-        config = {
-            "kernel": selected.kernel.name,
-            "raster_order": selected.raster_order,
-            "swizzle": np.int64(selected.swizzle),
-            "splits": np.int64(selected.splits),
-        }
-        # Left out where it says nothing: what has no stream-K kernel runs in versions before these.
-        if selected.decomposition != "heuristic":
-            config["decomposition"] = selected.decomposition
+        target, config = configure(
+            call.implementation, selected.kernel.name, ("a", "b"), splits=selected.splits, **order
+        )
         return FfiCall(target, scratch, config)
 
 

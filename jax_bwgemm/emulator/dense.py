@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_bwgemm import runtime
 from jax_bwgemm.emulator.settings import settings
+from jax_bwgemm.product import targets
 from jax_bwgemm.runtime import KernelInfo
 
 
@@ -90,22 +90,18 @@ def run_gemm(
         settings().sm_count,
         **(order if kernel.stream_k else {}),
     )
-    call = jax.ffi.ffi_call(
-        runtime.EMULATED_GEMM_TARGET,
-        (
-            jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
-            jax.ShapeDtypeStruct((scratch,), jnp.uint8),
-        ),
-    )
-    config = {
-        "kernel": kernel.name,
-        "raster_order": raster_order,
-        "swizzle": np.int64(swizzle),
-        "splits": np.int64(splits),
-    } | ({"decomposition": decomposition} if decomposition != "heuristic" else {})
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            return np.asarray(call(a, b, config=config)[0])
+            out = targets.call_kernel(
+                "emulator",
+                kernel.name,
+                {"a": a, "b": b},
+                jax.ShapeDtypeStruct((batch, m, n), kernel.out_dtype),
+                scratch,
+                splits=splits,
+                **order,
+            )
+            return np.asarray(out)
     except ValueError as error:
         # When a call of these shapes has succeeded before, JAX 0.12 raises a run-time error so.
         if str(error).startswith(("INTERNAL: ", "INVALID_ARGUMENT: ", "UNIMPLEMENTED: ")):

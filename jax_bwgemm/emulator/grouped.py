@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_bwgemm import runtime
 from jax_bwgemm.emulator.settings import settings
+from jax_bwgemm.product import targets
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 
@@ -89,17 +89,18 @@ def run_grouped(
         kernel.name, m, n, k, sizes.shape[1], experts, batch, settings().sm_count
     )
     shape = (batch, m, n) if kernel.kind == "m-grouped" else (batch, experts, k, n)
-    call = jax.ffi.ffi_call(
-        runtime.EMULATED_GROUPED_TARGET,
-        (
-            jax.ShapeDtypeStruct(shape, kernel.out_dtype),
-            jax.ShapeDtypeStruct((scratch,), jnp.uint8),
-        ),
-    )
-    config = {"kernel": kernel.name, "order": order, "swizzle": np.int64(swizzle)}
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            return np.asarray(call(lhs, rhs, sizes, offset, config=config)[0])
+            out = targets.call_kernel(
+                "emulator",
+                kernel.name,
+                {"a": lhs, "b": rhs, "group_sizes": sizes, "group_offset": offset},
+                jax.ShapeDtypeStruct(shape, kernel.out_dtype),
+                scratch,
+                order=order,
+                swizzle=swizzle,
+            )
+            return np.asarray(out)
     except ValueError as error:
         # When a call of these shapes has succeeded before, JAX 0.12 raises a run-time error so.
         if str(error).startswith(("INTERNAL: ", "INVALID_ARGUMENT: ", "UNIMPLEMENTED: ")):

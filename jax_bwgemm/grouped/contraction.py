@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -23,6 +22,7 @@ from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.contraction import Contraction, FfiCall, KernelCall, NamedAxes, Run
 from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.product.targets import configure
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 _V1_ORDERS = {"heuristic": "heuristic", "n": "horizontal", "m": "vertical"}
@@ -135,11 +135,10 @@ class Grouped(Contraction):
 
     def ffi_call(self, call: KernelCall) -> FfiCall:
         selected, sizes = call.selection, call.padded
-        if call.implementation == "cutlass":
-            target, workspace = runtime.GROUPED_TARGET, runtime.grouped_workspace_bytes
-        else:
-            target = runtime.EMULATED_GROUPED_TARGET
-            workspace = runtime.emulated_grouped_workspace_bytes
+        cutlass = call.implementation == "cutlass"
+        workspace = (
+            runtime.grouped_workspace_bytes if cutlass else runtime.emulated_grouped_workspace_bytes
+        )
         scratch = workspace(
             selected.kernel.name,
             sizes.m,
@@ -150,11 +149,13 @@ class Grouped(Contraction):
             sizes.batch,
             call.target.sm_count,
         )
-        config = {
-            "kernel": selected.kernel.name,
-            "order": _V1_ORDERS[selected.raster_order],
-            "swizzle": np.int64(selected.swizzle),
-        }
+        target, config = configure(
+            call.implementation,
+            selected.kernel.name,
+            ("a", "b", "group_sizes", "group_offset"),
+            order=_V1_ORDERS[selected.raster_order],
+            swizzle=selected.swizzle,
+        )
         return FfiCall(target, scratch, config)
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import jax.export
 
-from jax_bwgemm import runtime
+from jax_bwgemm.product.targets import TARGETS, V1_TARGETS
 
 # Pass to jax.export.export(..., disabled_checks=DISABLE_EXPORT_CHECKS). Targets are versioned and
 # kernels travel by stable names, so exported programs stay loadable. Programs partitioned by the
 # compiler cannot be serialised (JAX: "serialization of host_callbacks"); shard_map ones can.
 DISABLE_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(target)
-    for target in (
-        runtime.GEMM_TARGET,
-        runtime.EMULATED_GEMM_TARGET,
-        runtime.GROUPED_TARGET,
-        runtime.EMULATED_GROUPED_TARGET,
-    )
+    for target in (*TARGETS.values(), *V1_TARGETS)
 ]

@@ -17,6 +17,7 @@ import pytest
 import jax_bwgemm
 from jax_bwgemm import cli, runtime
 from jax_bwgemm.cli import demo_training, demo_transforms, info, sections
+from jax_bwgemm.product.kernels import Kernel
 
 # --- the command line itself ---
 
@@ -90,15 +91,14 @@ def test_info_json_matches_explain(capsys):
     assert report["examples"][0]["reason"] == expected.reason
 
 
-def _kernel(majors: str, out_dtype: str, tile: tuple[int, int, int]) -> runtime.KernelInfo:
+def _kernel(majors: str, out_dtype: str, tile: tuple[int, int, int]) -> Kernel:
     size = "x".join(map(str, tile))
-    return runtime.KernelInfo(
+    return Kernel(
         name=f"sm90_bf16_{out_dtype}_{majors}_{size}_2x1_cooperative",
         arch="sm90",
-        in_dtype="bfloat16",
         out_dtype={"bf16": "bfloat16", "f32": "float32"}[out_dtype],
-        lhs_major=majors[0],
-        rhs_major=majors[1],
+        a_major=majors[0],
+        b_major=majors[1],
         tile_m=tile[0],
         tile_n=tile[1],
         tile_k=tile[2],

@@ -191,7 +191,7 @@ def test_splits_that_a_problem_cannot_have_are_refused() -> None:
 
 
 def test_a_tile_without_f32_output_is_not_split() -> None:
-    whole = dataclasses.replace(kernel("128x192x64_2x1_pingpong"), has_f32=False)
+    whole = dataclasses.replace(kernel("128x192x64_2x1_pingpong"), f32_twin="")
     refused = heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 2, "heuristic", 2)
     assert refused == "no kernel of this tile has the f32 output that parts of K are computed in"
     assert heuristics.run_refusal(whole, GemmDims(384, 384, 4096), 1, "heuristic", 2) is None

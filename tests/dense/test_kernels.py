@@ -208,7 +208,7 @@ def test_forward_and_backward_run_the_kernels() -> None:
     ours, xla = _training_step(bw.matmul), _training_step(jnp.matmul)
     exact = _training_step(lambda a, b: jnp.matmul(a, b, precision="highest"))
     text = ours.lower(w, x).compile().as_text()
-    assert text.count('custom_call_target="bwgemm.gemm.v1"') == 5
+    assert text.count('custom_call_target="bwgemm.product.v2"') == 5
     assert "cublas" not in text
     (_, got), (_, want) = ours(w, x), xla(w, x)
     _, truth = exact([v.astype(jnp.float32) for v in w], x.astype(jnp.float32))
@@ -276,7 +276,7 @@ def test_unknown_kernel_in_an_exported_program_is_unimplemented() -> None:
     """What an old program meets in a build without its kernel: a clear error with the name."""
     x = jnp.ones((64, 64), jnp.bfloat16)[None]
     call = jax.ffi.ffi_call(
-        runtime.GEMM_TARGET,
+        "bwgemm.gemm.v1",
         (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((0,), jnp.uint8)),
     )
     config = {

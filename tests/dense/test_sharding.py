@@ -243,7 +243,7 @@ def test_automatic_axes_of_size_one_do_not_matter(cpu_devices: list[jax.Device])
     with bw.config.target("sm90"):
         traced = partly_manual(mesh, "cutlass").trace(x, w)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("@bwgemm.gemm.v1") == 1
+    assert text.count("@bwgemm.product.v2") == 1
 
 
 def test_pmap(cpu_devices: list[jax.Device]) -> None:

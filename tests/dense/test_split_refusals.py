@@ -5,8 +5,6 @@ Selection refuses most of them earlier; exported programs and tuning tables reac
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from jax_bwgemm import runtime
@@ -34,10 +32,8 @@ def refusal(k: KernelInfo, m: int, n: int, kk: int, batch: int, splits: int) -> 
 
 def test_a_tile_without_f32_output() -> None:
     k = kernel(has_f32=False, stream_k=False)
-    twin = re.sub("_(bf16|f16)_(bf16|f16)_", r"_\1_f32_", k.name)
     assert refusal(k, 64, 64, 512, 1, 2) == (
-        f"kernel '{k.name}' cannot split K: this build has no '{twin}', which computes the parts "
-        "in f32"
+        f"kernel '{k.name}' cannot split K: this build has no kernel that computes its parts in f32"
     )
 
 

@@ -14,15 +14,12 @@ from jax_bwgemm.dense.stream_k import MIN_STEPS, Plan, plan
 from jax_bwgemm.dense.tile_schedule import Tile
 from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS
 from jax_bwgemm.dense.work_schedule import Part, WorkOrder, simulate, work_order
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
-def kernel(tile_m: int, tile_n: int, cm: int = 1, cn: int = 1, arch: str = "sm90") -> KernelInfo:
+def kernel(tile_m: int, tile_n: int, cm: int = 1, cn: int = 1, arch: str = "sm90") -> Kernel:
     schedule = "cooperative" if arch == "sm90" else "2sm" if tile_m == 256 else "1sm"
-    return KernelInfo(
-        "k", arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cm, cn, schedule, 4, 16,
-        stream_k=True,
-    )  # fmt: skip
+    return Kernel.of_tile(arch, (tile_m, tile_n, 64), (cm, cn), schedule, stream_k=True)
 
 
 # --- by hand ---

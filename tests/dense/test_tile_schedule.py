@@ -22,17 +22,14 @@ from jax_bwgemm.dense.tile_schedule import (
     static_swizzle,
     tile_order,
 )
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
 def kernel(
     tile_m: int, tile_n: int, cm: int = 1, cn: int = 1, arch: str = "sm90", swap: bool = False
-) -> KernelInfo:
+) -> Kernel:
     schedule = "pingpong" if arch == "sm90" else "2sm" if tile_m == 256 else "1sm"
-    return KernelInfo(
-        "k", arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, 64, cm, cn, schedule, 4, 16,
-        swap,
-    )  # fmt: skip
+    return Kernel.of_tile(arch, (tile_m, tile_n, 64), (cm, cn), schedule, swap_ab=swap)
 
 
 def places(tiles: Any) -> list[tuple[int, int]]:
@@ -248,7 +245,7 @@ def test_waves_are_what_runs_together() -> None:
 # --- by the emulator: what the kernels really launch and compute ---
 
 
-def emulated(arch: str, tile_m: int, tile_n: int, cluster_m: int, swap: bool) -> KernelInfo:
+def emulated(arch: str, tile_m: int, tile_n: int, cluster_m: int, swap: bool) -> Kernel:
     if runtime.load_emulator() is None:
         pytest.skip("the emulator was not built")
     wanted = (arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, cluster_m, swap)
@@ -259,7 +256,7 @@ def emulated(arch: str, tile_m: int, tile_n: int, cluster_m: int, swap: bool) ->
     raise AssertionError(f"no kernel {wanted}")
 
 
-def launched(k: KernelInfo, m: int, n: int, sms: int, raster: str, swizzle: int) -> Any:
+def launched(k: Kernel, m: int, n: int, sms: int, raster: str, swizzle: int) -> Any:
     """Statistics of a launch, and MMA instructions by CTA."""
     from jax_bwgemm import emulator
     from jax_bwgemm.emulator.dense import operand_shapes, run_gemm

@@ -122,7 +122,7 @@ def test_unsupported_operands_are_refused_by_the_shared_handler() -> None:
 def test_unknown_kernel_name_is_unimplemented() -> None:
     a, b = integers(1, 64, 64), integers(1, 64, 64)
     call = jax.ffi.ffi_call(
-        runtime.EMULATED_GEMM_TARGET,
+        "bwgemm.gemm.emulated.v1",
         (jax.ShapeDtypeStruct((1, 64, 64), "bfloat16"), jax.ShapeDtypeStruct((0,), "uint8")),
     )
     config = {

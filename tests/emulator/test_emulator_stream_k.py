@@ -167,7 +167,7 @@ def call_raw(
     """The FFI call as an exported program may have it."""
     shape = (1, a.shape[1], b.shape[2])
     call = jax.ffi.ffi_call(
-        runtime.EMULATED_GEMM_TARGET,
+        "bwgemm.gemm.emulated.v1",
         (
             jax.ShapeDtypeStruct(shape, kernel.out_dtype),
             jax.ShapeDtypeStruct((scratch,), "uint8"),
@@ -187,8 +187,8 @@ def call_raw(
         ),
         ({"splits": np.int64(65)}, r"splits 65 is outside \[1, 64\]"),
         ({}, r"needs \d+ bytes of workspace for \[B=1, M=128, .*got 0"),
-        ({"unknown": np.int64(2)}, "config has members that this version of jax_bwgemm does not"),
-        ({"decomposition": np.int64(2)}, "config: decomposition: .*"),
+        ({"unknown": np.int64(2)}, "config member 'unknown' is not known to this version of jax_"),
+        ({"decomposition": np.int64(2)}, "config member 'decomposition': .*"),
     ],
 )
 def test_refusals(config: dict[str, Any], message: str) -> None:

@@ -15,6 +15,7 @@ from numerics import assert_exact, small_integers
 
 import jax_bwgemm
 from jax_bwgemm import runtime
+from jax_bwgemm.product import targets
 from jax_bwgemm.runtime import GroupedKernelInfo
 
 pytestmark = pytest.mark.gpu
@@ -57,15 +58,19 @@ def launcher(kernel: GroupedKernelInfo, p: Problem, order: str, swizzle: int) ->
     workspace = runtime.grouped_workspace_bytes(
         kernel.name, m, n, k, p.sizes.shape[1], p.experts, batch, sms
     )
-    call = jax.ffi.ffi_call(
-        runtime.GROUPED_TARGET,
-        (
-            jax.ShapeDtypeStruct(shape, jnp.dtype(kernel.out_dtype)),
-            jax.ShapeDtypeStruct((max(workspace, 1),), jnp.uint8),
-        ),
+    roles = ("a", "b", "group_sizes", "group_offset")
+    result = jax.ShapeDtypeStruct(shape, jnp.dtype(kernel.out_dtype))
+    return jax.jit(
+        lambda *operands: targets.call_kernel(
+            "cutlass",
+            kernel.name,
+            dict(zip(roles, operands, strict=True)),
+            result,
+            workspace,
+            order=order,
+            swizzle=swizzle,
+        )
     )
-    config = {"kernel": kernel.name, "order": order, "swizzle": np.int64(swizzle)}
-    return jax.jit(lambda *operands: call(*operands, config=config)[0])
 
 
 def run(

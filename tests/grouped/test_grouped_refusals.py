@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from grouped_table import described_grouped_kernels
 from jax import lax
+from kernel_table import described_grouped_kernels
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.grouped.primitive import grouped
 from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.product.kernels import Kernel
 
 # numpy arrays: importing this file must not touch a device.
 X, W = np.ones((16, 8), jnp.bfloat16), np.ones((2, 8, 8), jnp.bfloat16)
@@ -227,10 +229,10 @@ def test_sizes_beyond_32_bits_are_refused() -> None:
 
 
 def test_runtime_tables_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absent modules and modules from before there were grouped kernels have none."""
-    row = dict.fromkeys(runtime.GroupedKernelInfo.__dataclass_fields__, 0) | {"kind": "rows"}
+    """Absent modules have no kernels; sizes reach the module by name."""
+    row = dataclasses.asdict(runtime.grouped_kernels()[0])
     module = SimpleNamespace(
-        grouped_kernels=lambda: [row], grouped_workspace_bytes=lambda *args: sum(args[1:])
+        kernels=lambda: [row], workspace_bytes=lambda name, **sizes: sum(sizes.values())
     )
     for loader, workspace, what in (
         ("extension", "grouped_workspace_bytes", "kernels"),
@@ -244,10 +246,8 @@ def test_runtime_tables_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         assert str(caught.value) == f"kernel 'name': jax_bwgemm was installed without its {what}"
         monkeypatch.setitem(namespace, loader, lambda: module)
         assert function("name", 1, 2, 3, 4, 5, 6, 7) == 28
-    assert runtime._grouped_table(None) == runtime._grouped_table(SimpleNamespace()) == ()
-    assert runtime._grouped_table(module) == (
-        runtime.GroupedKernelInfo(**row | {"kind": "m-grouped"}),
-    )
+    assert runtime._table(None) == ()
+    assert runtime._table(module) == (Kernel(**row),)
 
 
 BUILT = {

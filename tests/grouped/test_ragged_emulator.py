@@ -113,7 +113,7 @@ def test_expert_parallel_equals_one_device(cpu_devices: list[jax.Device]) -> Non
     sharded = jax.device_put(rhs, NamedSharding(mesh, P("x")))
     compiled = jax.jit(lambda a, b, s: dot(a, b, s)).lower(lhs, sharded, sizes).compile()
     text = compiled.as_text()
-    assert text.count('custom_call_target="bwgemm.grouped.emulated.v1"') == 1
+    assert text.count('custom_call_target="bwgemm.product.emulated.v2"') == 1
     assert "bf16[1,2,16,8]" in text
     replicated = NamedSharding(mesh, P())
     args = jax.device_put(lhs, replicated), sharded, jax.device_put(sizes, replicated)

@@ -78,7 +78,7 @@ def test_export_runs_in_another_process(tmp_path: Path) -> None:
             platforms=("cpu", "cuda"),
             disabled_checks=bw.DISABLE_EXPORT_CHECKS,
         )(a, b)
-    assert "bwgemm.gemm.v1" in exported.mlir_module()
+    assert "bwgemm.product.v2" in exported.mlir_module()
     program, inputs, outputs = (tmp_path / name for name in ("p.bin", "in.npz", "out.npz"))
     program.write_bytes(exported.serialize(vjp_order=1))
     np.savez(inputs, np.asarray(a, np.float32), np.asarray(b, np.float32))

@@ -1,4 +1,4 @@
-"""The kernel table that cc/dense/kernels.def describes, for tests on a checkout without a build."""
+"""The kernels that the .def files describe, for tests on a checkout without a build."""
 
 from __future__ import annotations
 
@@ -8,50 +8,110 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
-KERNELS_DEF = Path(__file__).parents[2] / "cc" / "dense" / "kernels.def"
+_CC = Path(__file__).parents[2] / "cc"
+KERNELS_DEF = _CC / "dense" / "kernels.def"
+GROUPED_DEF = _CC / "grouped" / "grouped.def"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+_TYPES = [(i, o) for i in ("bf16", "f16") for o in (i, "f32")]
 _TILE = r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)(.*)\)$"
+_GROUPED = (
+    r"^GROUPED_(ROWS|CONTRACT)(_SWAP_AB)?(_PINGPONG)?"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
+)
+
+
+def _sizes(numbers: tuple[str, ...]) -> dict[str, int]:
+    fields = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
+    return dict(zip(fields, map(int, numbers), strict=True))
+
+
+def _text(numbers: tuple[str, ...]) -> str:
+    return "x".join(numbers[:3]) + "_" + "x".join(numbers[3:])
 
 
 @functools.cache
-def described_kernels() -> tuple[KernelInfo, ...]:
-    """The table as the build makes it: 16 kernels a tile, less those that its line leaves out."""
-    return tuple(
-        KernelInfo(
-            f"{arch}_{in_name}_{out_name}_{majors}_{tm}x{tn}x{tk}_{cm}x{cn}_{schedule}"
-            + {"_SWAP_AB": "_swap", "_STREAM_K": "_streamk"}.get(variant, ""),
-            arch,
-            _DTYPES[in_name],
-            _DTYPES[out_name],
-            *majors,
-            *map(int, (tm, tn, tk, cm, cn)),
-            schedule,
-            swap_ab=variant == "_SWAP_AB",
-            stream_k=variant == "_STREAM_K",
-            stages=4,
-            alignment_bytes=16,
-            has_f32="no_f32" not in left_out,
-        )
-        for variant, arch, tm, tn, tk, cm, cn, schedule, left_out in re.findall(
-            _TILE, KERNELS_DEF.read_text(), re.MULTILINE
-        )
-        for in_name in ("bf16", "f16")
-        for out_name in (in_name, "f32")
-        for majors in ("kn", "kk", "mn", "mk")
-        if f"no_{out_name}" not in left_out and f"no_{majors}" not in left_out
-    )
+def described_kernels() -> tuple[Kernel, ...]:
+    """The dense kernels as the build makes them: 16 a tile, less those that its line leaves out."""
+    found = []
+    for variant, arch, *numbers, schedule, left_out in re.findall(
+        _TILE, KERNELS_DEF.read_text(), re.MULTILINE
+    ):
+        tail = {"_SWAP_AB": "_swap", "_STREAM_K": "_streamk"}.get(variant, "")
+        stream_k = variant == "_STREAM_K"
+        for in_name, out_name in _TYPES:
+            for majors in ("kn", "kk", "mn", "mk"):
+                if f"no_{out_name}" in left_out or f"no_{majors}" in left_out:
+                    continue
+                rest = f"{majors}_{_text(numbers)}_{schedule}{tail}"
+                has_twin = not stream_k and "no_f32" not in left_out
+                found.append(
+                    Kernel(
+                        name=f"{arch}_{in_name}_{out_name}_{rest}",
+                        arch=arch,
+                        a_dtype=_DTYPES[in_name],
+                        b_dtype=_DTYPES[in_name],
+                        out_dtype=_DTYPES[out_name],
+                        a_major=majors[0],
+                        b_major=majors[1],
+                        **_sizes(numbers),
+                        schedule=schedule,
+                        swap_ab=variant == "_SWAP_AB",
+                        stream_k=stream_k,
+                        uneven_parts=not stream_k and schedule in ("cooperative", "pingpong"),
+                        f32_twin=f"{arch}_{in_name}_f32_{rest}" if has_twin else "",
+                    )
+                )
+    return tuple(found)
 
 
-def widened(table: Sequence[KernelInfo]) -> tuple[KernelInfo, ...]:
+def _grouped_schedule(arch: str, cluster_m: int, pingpong: str) -> str:
+    if arch == "sm100":
+        return "2sm" if cluster_m == 2 else "1sm"
+    return "pingpong" if pingpong else "cooperative"
+
+
+@functools.cache
+def described_grouped_kernels() -> tuple[Kernel, ...]:
+    """The grouped kernels as the build makes them: 8 for each m-grouped line, 4 k-grouped."""
+    found = []
+    for kind, swap, pingpong, arch, *numbers in re.findall(
+        _GROUPED, GROUPED_DEF.read_text(), re.MULTILINE
+    ):
+        m_grouped = kind == "ROWS"
+        tail = ("_swap" if swap else "") + ("_pingpong" if pingpong else "")
+        for in_name, out_name in _TYPES:
+            for majors in ("kn", "kk") if m_grouped else ("mn",):
+                types = f"{in_name}_{out_name}_{majors}"
+                found.append(
+                    Kernel(
+                        name=f"{arch}_grouped_{kind.lower()}_{types}_{_text(numbers)}{tail}",
+                        arch=arch,
+                        contraction="m_grouped" if m_grouped else "k_grouped",
+                        a_dtype=_DTYPES[in_name],
+                        b_dtype=_DTYPES[in_name],
+                        out_dtype=_DTYPES[out_name],
+                        a_major=majors[0],
+                        b_major=majors[1],
+                        **_sizes(numbers),
+                        schedule=_grouped_schedule(arch, int(numbers[3]), pingpong),
+                        swap_ab=bool(swap),
+                    )
+                )
+    return tuple(found)
+
+
+def widened(table: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """The bf16 kernels of a table as if they existed for f32 and f64.
 
     The rules then apply to types in which finite differences mean something. On the CPU the
     lowering is XLA's dot anyway, so no kernel is ever asked for.
     """
     return tuple(
-        dataclasses.replace(k, name=f"{dtype}_{k.name}", in_dtype=dtype, out_dtype=dtype)
+        dataclasses.replace(
+            k, name=f"{dtype}_{k.name}", a_dtype=dtype, b_dtype=dtype, out_dtype=dtype
+        )
         for k in table
         if k.in_dtype == k.out_dtype == "bfloat16"
         for dtype in ("float32", "float64")

@@ -9,12 +9,12 @@
 // side. D = transpose of that.
 #pragma once
 
+#include "core/cutlass_type.h"
 #include "cute/tensor.hpp"
-#include "dense/cutlass_type.h"
 #include "dense/kernel_spec.h"
 #include "sm90/mma_types.h"
 
-namespace bwgemm::cluster_k {
+namespace bwgemm::dense::cluster_k {
 
 constexpr int kMaxParts = kMaxClusterParts;
 // Rows of P, rows of Q and depth of a stage: one MMA, one warpgroup, a 128-byte swizzle line of
@@ -71,8 +71,8 @@ struct Config : Spec {
   static_assert(Spec::kTileM == kBlock && Spec::kTileN == kBlock && Spec::kTileK == kBlock,
                 "cluster-K kernels have one tile, 64x64x64");
 
-  static constexpr bool kPKMajor = Spec::kRhs == RhsMajor::kK;
-  static constexpr bool kQKMajor = Spec::kLhs == LhsMajor::kK;
+  static constexpr bool kPKMajor = Spec::kBMajor == BMajor::kK;
+  static constexpr bool kQKMajor = Spec::kAMajor == AMajor::kK;
 
   // The stages of one operand as the MMA sees them. K-major: lines of 64 k; MN-major: 64 k lines.
   template <bool kKMajor>
@@ -83,7 +83,7 @@ struct Config : Spec {
   using LayoutP = Layout<kPKMajor>;
   using LayoutQ = Layout<kQKMajor>;
 
-  using Types = sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
+  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
   using TiledMma = typename Types::template TiledMma<kBlock>;
   using Accumulator = typename Types::template Accumulator<kBlock>;
 };
@@ -107,4 +107,4 @@ struct Work {
   int first_block, blocks;
 };
 
-}  // namespace bwgemm::cluster_k
+}  // namespace bwgemm::dense::cluster_k

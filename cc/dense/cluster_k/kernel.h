@@ -10,7 +10,7 @@
 #include "dense/cluster_k/mainloop.h"
 #include "dense/cluster_k/reduce.h"
 
-namespace bwgemm::cluster_k {
+namespace bwgemm::dense::cluster_k {
 
 // No tile runs over the end, since TMA takes longer to fill in zeros than to load: the last ones
 // begin earlier and compute some results a second time, bit for bit the same.
@@ -71,4 +71,4 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 #endif
 }
 
-}  // namespace bwgemm::cluster_k
+}  // namespace bwgemm::dense::cluster_k

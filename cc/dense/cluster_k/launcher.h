@@ -6,10 +6,10 @@
 #include "core/launch.h"
 #include "core/tensor_map.h"
 #include "dense/cluster_k/kernel.h"
-#include "dense/kernel_table.h"
 #include "dense/limits.h"
+#include "dense/problem.h"
 
-namespace bwgemm::cluster_k {
+namespace bwgemm::dense::cluster_k {
 
 template <class C>
 struct Launcher {
@@ -95,10 +95,10 @@ struct Launcher {
 };
 
 template <class C>
-KernelEntry MakeEntry(const char* name) {
+KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
-  return {C::Info(name, Arch::kSm90, kMaxStages),
+  return {C::Info(name, f32_twin, Arch::kSm90, kMaxStages, /*uneven_parts=*/false),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 
-}  // namespace bwgemm::cluster_k
+}  // namespace bwgemm::dense::cluster_k

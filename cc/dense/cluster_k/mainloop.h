@@ -8,7 +8,7 @@
 #include "cutlass/arch/barrier.h"
 #include "dense/cluster_k/config.h"
 
-namespace bwgemm::cluster_k {
+namespace bwgemm::dense::cluster_k {
 
 using Full = cutlass::arch::ClusterTransactionBarrier;
 using Empty = cutlass::arch::ClusterBarrier;
@@ -84,4 +84,4 @@ __device__ __forceinline__ void Multiply(Shared& shared, int stages, int blocks,
   warpgroup_fence_operand(accumulator);
 }
 
-}  // namespace bwgemm::cluster_k
+}  // namespace bwgemm::dense::cluster_k

@@ -7,7 +7,7 @@
 #include "cutlass/numeric_conversion.h"
 #include "dense/cluster_k/config.h"
 
-namespace bwgemm::cluster_k {
+namespace bwgemm::dense::cluster_k {
 
 // Fragment layout of an accumulator (PTX ISA "wgmma register fragments"): thread t holds, for every
 // 8 columns j and half h, row 16 * (t / 32) + 8 * h + (t % 32) / 4 and columns 8 * j + 2 * (t % 4)
@@ -103,4 +103,4 @@ __device__ __forceinline__ void AddSlice(const Params& params, Shared& shared, c
   }
 }
 
-}  // namespace bwgemm::cluster_k
+}  // namespace bwgemm::dense::cluster_k

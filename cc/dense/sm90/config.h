@@ -9,75 +9,23 @@
 // other's MMAs.
 #pragma once
 
-#include <algorithm>
-
+#include "core/cutlass_type.h"
 #include "core/ring.h"
 #include "cutlass/fast_math.h"
-#include "dense/cutlass_type.h"
 #include "dense/kernel_spec.h"
 #include "sm90/cta.h"
 #include "sm90/gpc.h"
 #include "sm90/mma_types.h"
+#include "sm90/stage.h"
 
-namespace bwgemm::sm90 {
+namespace bwgemm::dense::sm90 {
 
-constexpr int kBlock = kMmaRows;  // also the 16-bit elements of one swizzle line
-constexpr int kLineElements = kBlock;
-constexpr int kMostBoxRows = 104;
-constexpr int kMostBoxes = 4;
-
-// How one operand of kRows x kTileK lies in a stage: in boxes, each what one TMA instruction loads.
-// K-major: rows x 64 k, a line of 128 bytes for each row; MN-major: rows x all k, a line for each
-// k. A line of MN-major rows is as long as a swizzle, 64, 32 or 16 of them. Other boxes have 64
-// rows, or, where that is no whole number of boxes, up to kMostBoxRows, in the swizzle's eights; or
-// all rows, where more than kMostBoxes were needed.
-template <class In, bool kKMajor_, int kRows, int kTileK>
-struct Stage {
-  static constexpr bool kKMajor = kKMajor_;
-  static constexpr int kRowBoxes = [] {
-    constexpr int kStep = kKMajor ? 8 : kRows % 32 != 0 ? 16 : 32;
-    if (kRows % kLineElements == 0) return kRows / kLineElements;
-    int boxes = kKMajor ? (kRows + kMostBoxRows - 1) / kMostBoxRows : kRows / kStep;
-    while (kRows % (kStep * boxes) != 0) ++boxes;
-    return kKMajor && boxes > kMostBoxes ? 1 : boxes;
-  }();
-  static constexpr int kBoxRows = kRows / kRowBoxes;
-  static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
-  static constexpr int kBoxes = kRowBoxes * (kTileK / kBoxK);
-  static constexpr int kBoxBytes = kBoxRows * kBoxK * static_cast<int>(sizeof(In));
-  static constexpr int kBytes = kBoxes * kBoxBytes;
-  static constexpr int kLineBytes =
-      (kKMajor ? kLineElements : kBoxRows) * static_cast<int>(sizeof(In));
-  static_assert(kRows % kBoxRows == 0 && kTileK % kLineElements == 0);
-
-  // Where a box begins that a tile wants at `row` of an operand of `rows`. No box runs over the
-  // end, since TMA takes longer to fill in zeros than to load (64 x 64 tiles on an H200, 4096 x
-  // 4096 weights: 20.0 us for 96 rows, 14.3 for 128): the last ones begin earlier and compute some
-  // results a second time, bit for bit the same.
-  // Rows count in 32 bits without a sign: the tiles of the last cluster may begin beyond 2^31.
-  __device__ static int BoxRow(uint32_t row, int rows) {
-    return min(row, static_cast<uint32_t>(max(rows - kBoxRows, 0)));
-  }
-
-  // An operand of fewer rows than one box has boxes of that many, but for MN-major ones, whose
-  // lines run along the rows.
-  static int BoxRowsOf(int rows) { return kKMajor ? std::min(rows, kBoxRows) : kBoxRows; }
-  static int BytesOf(int rows) { return kBytes / kBoxRows * BoxRowsOf(rows); }
-  static_assert(kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);
-
-  // Of boxes that lie one after the other: along the rows first, then along K.
-  using Atom = std::conditional_t<
-      kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
-      std::conditional_t<kLineBytes == 128, cute::GMMA::Layout_MN_SW128_Atom<In>,
-                         std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_MN_SW64_Atom<In>,
-                                            cute::GMMA::Layout_MN_SW32_Atom<In>>>>;
-  using Order = std::conditional_t<kKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
-                                   cute::Step<cute::_2, cute::_1, cute::_3>>;
-  template <int kLayoutRows, int kCount>
-  using Layout = decltype(cute::tile_to_shape(
-      Atom{}, cute::Shape<cute::Int<kLayoutRows>, cute::Int<kTileK>, cute::Int<kCount>>{},
-      Order{}));
-};
+using bwgemm::sm90::kBlock;
+using bwgemm::sm90::kConsumers;
+using bwgemm::sm90::kLineElements;
+using bwgemm::sm90::kSharedLimit;
+using bwgemm::sm90::kThreads;
+using bwgemm::sm90::Stage;
 
 template <class Spec>
 struct Config : Spec {
@@ -92,10 +40,10 @@ struct Config : Spec {
   static_assert(!Spec::kStreamK && !(kSharesP && kSharesQ) && kCluster <= 8);
   static_assert(kTileM % kBlock == 0 && kTileN % 8 == 0 && kTileN <= 256);
 
-  static constexpr bool kLhsKMajor = Spec::kLhs == LhsMajor::kK;
-  static constexpr bool kRhsKMajor = Spec::kRhs == RhsMajor::kK;
-  using P = Stage<In, Spec::kSwapAb ? kRhsKMajor : kLhsKMajor, kTileM, kTileK>;
-  using Q = Stage<In, Spec::kSwapAb ? kLhsKMajor : kRhsKMajor, kTileN, kTileK>;
+  static constexpr bool kAIsKMajor = Spec::kAMajor == AMajor::kK;
+  static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
+  using P = Stage<In, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK>;
+  using Q = Stage<In, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK>;
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;
@@ -112,7 +60,8 @@ struct Config : Spec {
   static constexpr int kStoreColumns = 128 / static_cast<int>(sizeof(Out));
   // A box of Q higher than most leaves in several stores of equal height, the last of which may
   // begin within the one before it and writes those rows again, the same.
-  static constexpr int kStores = !Spec::kSwapAb || Q::kBoxRows <= kMostBoxRows ? 1 : 2;
+  static constexpr int kStores =
+      !Spec::kSwapAb || Q::kBoxRows <= bwgemm::sm90::kMostBoxRows ? 1 : 2;
   static constexpr int kStoreRows =
       Spec::kSwapAb ? (Q::kBoxRows + 8 * kStores - 1) / (8 * kStores) * 8 : kBlock;
   static constexpr int kStoreBytes = kStoreRows * 128;
@@ -138,7 +87,7 @@ struct Config : Spec {
   using LayoutP = typename P::template Layout<kBlock, kPBlocks * kStages>;
   using LayoutQ = typename Q::template Layout<kTileN, kStages>;
 
-  using Types = MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks>;
+  using Types = bwgemm::sm90::MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks>;
   template <int kColumns>
   using TiledMma = typename Types::template TiledMma<kColumns>;
   template <int kColumns>
@@ -155,7 +104,7 @@ struct TileOrder {
   int32_t log_swizzle;
   bool along_q;  // bands run along Q, their height is along P; or the other way round
   bool placed;   // cluster i begins with tile slots[i] instead of i
-  uint8_t slots[kMaxPlacedClusters];
+  uint8_t slots[bwgemm::sm90::kMaxPlacedClusters];
 };
 
 struct Params {
@@ -171,4 +120,4 @@ struct Params {
   uint64_t p_cache_hint, q_cache_hint;  // L2 eviction priority
 };
 
-}  // namespace bwgemm::sm90
+}  // namespace bwgemm::dense::sm90

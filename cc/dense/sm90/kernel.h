@@ -16,7 +16,7 @@
 #include "dense/sm90/load.h"
 #include "sm90/mma.h"
 
-namespace bwgemm::sm90 {
+namespace bwgemm::dense::sm90 {
 
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
@@ -24,10 +24,10 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a divergent
   // branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
-  Mma<C> mma{shared, consumer, thread};
-  Epilogue<C> epilogue{params, shared, consumer, thread};
+  bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
+  Epilogue<C> epilogue{params, {shared, consumer, thread}};
   LaunchRing state(params.stages);
-  Turn<C> turn{shared, consumer};
+  bwgemm::sm90::Turn<C> turn{shared, consumer};
   int next = 0;
   for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
     const int k_blocks = __shfl_sync(0xffffffff, KBlocks(params, tiles.Current()), 0);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t rank = C::kCluster == 1 ? 0 : cute::block_rank_in_cluster();
 
   if (threadIdx.x == 0) {
-    InitPipeline<C>(shared);
+    bwgemm::sm90::InitPipeline<C>(shared);
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&params.p);
@@ -81,4 +81,4 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-}  // namespace bwgemm::sm90
+}  // namespace bwgemm::dense::sm90

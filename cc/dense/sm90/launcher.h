@@ -6,12 +6,12 @@
 #include "core/launch.h"
 #include "core/tensor_map.h"
 #include "cutlass/gemm/kernel/tile_scheduler_params.h"
-#include "dense/kernel_table.h"
 #include "dense/limits.h"
+#include "dense/problem.h"
 #include "dense/sm90/kernel.h"
-#include "sm90/stages.h"
+#include "sm90/stage_count.h"
 
-namespace bwgemm::sm90 {
+namespace bwgemm::dense::sm90 {
 
 template <class C>
 struct Launcher {
@@ -93,7 +93,7 @@ struct Launcher {
     MakeOrder(p, p_tiles, q_tiles, &params->order, grid);
     const int streamed = (p_streams ? C::P::kBytes / C::kClusterN : 0) +
                          (q_streams ? C::Q::kBytes / C::kClusterM : 0);
-    params->stages = StagesFor(streamed, grid->x * grid->y, C::kStages);
+    params->stages = bwgemm::sm90::StagesFor(streamed, grid->x * grid->y, C::kStages);
     return Status::Ok();
   }
 
@@ -124,16 +124,17 @@ struct Launcher {
         order->along_q ? Raster::AlongN : Raster::AlongM);
     // In a single line of tiles all share one operand and none the other: nothing to bring
     // together.
-    order->placed = (order->clusters != std::max(p_clusters, q_clusters)) &&
-                    PlaceClusters(p.device, C::kCluster, grid->x * grid->y / C::kCluster,
-                                  1 << order->log_swizzle, order->slots);
+    order->placed =
+        (order->clusters != std::max(p_clusters, q_clusters)) &&
+        bwgemm::sm90::PlaceClusters(p.device, C::kCluster, grid->x * grid->y / C::kCluster,
+                                    1 << order->log_swizzle, order->slots);
   }
 
   static Status Prepare(int device) {
     static OncePerDevice once;
     return once.Run(device, [device] {
-      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), C::kSharedBytes));
-      return ProbeGpcs(device);
+      bwgemm::sm90::ProbeGpcs(device);
+      return SetSharedMemoryLimit(Function(), C::kSharedBytes);
     });
   }
 
@@ -150,10 +151,10 @@ struct Launcher {
 };
 
 template <class C>
-KernelEntry MakeEntry(const char* name) {
+KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
-  return {C::Info(name, Arch::kSm90, C::kStages),
+  return {C::Info(name, f32_twin, Arch::kSm90, C::kStages, /*uneven_parts=*/true),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 
-}  // namespace bwgemm::sm90
+}  // namespace bwgemm::dense::sm90

@@ -6,7 +6,7 @@
 #include "cutlass/arch/barrier.h"
 #include "dense/sm90/tiles.h"
 
-namespace bwgemm::sm90 {
+namespace bwgemm::dense::sm90 {
 
 template <class C>
 struct Loader {
@@ -63,4 +63,4 @@ struct Loader {
   }
 };
 
-}  // namespace bwgemm::sm90
+}  // namespace bwgemm::dense::sm90

@@ -3,7 +3,7 @@
 
 #include "dense/sm90/config.h"
 
-namespace bwgemm::sm90 {
+namespace bwgemm::dense::sm90 {
 
 // Where a tile lies, in units of tiles.
 struct Tile {
@@ -75,4 +75,4 @@ class Tiles {
   Tile tile_;
 };
 
-}  // namespace bwgemm::sm90
+}  // namespace bwgemm::dense::sm90

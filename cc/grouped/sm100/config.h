@@ -11,11 +11,12 @@
 
 #include <cuda.h>
 
+#include "core/cutlass_type.h"
 #include "cute/arch/mma_sm100_umma.hpp"
 #include "cute/atom/mma_traits_sm100.hpp"
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
-#include "dense/cutlass_type.h"
+#include "grouped/kernel_spec.h"
 #include "grouped/schedule.h"
 
 namespace bwgemm::grouped::sm100 {
@@ -31,29 +32,21 @@ constexpr int kStoreBuffers = 2;  // per epilogue warp
 constexpr int kStoreBytes = 32 * kLineBytes;
 constexpr int kSharedLimit = 227 * 1024;
 
-template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_>
-struct Config {
-  static constexpr Kind kKind = kKind_;
-  static constexpr DType kIn = kIn_, kOut = kOut_;
-  static constexpr RhsMajor kRhs = kRhs_;
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
-  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
-  static constexpr bool kSwapAb = kSwapAb_;
+template <class Spec>
+struct Config : Spec {
+  using Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped, Spec::kOut;
+  using Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
+  static_assert(Spec::kSchedule == (kClusterM == 2 ? Schedule::k2Sm : Schedule::k1Sm));
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;
 
-  static constexpr bool kContract = kKind == Kind::kContract;
-  static constexpr bool kPKMajor = !kContract && (!kSwapAb || kRhs == RhsMajor::kK);
-  static constexpr bool kQKMajor = !kContract && (kSwapAb || kRhs == RhsMajor::kK);
+  static constexpr bool kPKMajor = !kKGrouped && (!kSwapAb || kBMajor == BMajor::kK);
+  static constexpr bool kQKMajor = !kKGrouped && (kSwapAb || kBMajor == BMajor::kK);
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
   // Tiles that the scheduler may be ahead. Those of contract are better left to who is free first.
-  static constexpr int kRing = kContract ? 2 : 4;
+  static constexpr int kRing = kKGrouped ? 2 : 4;
 
-  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
-  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
-  static_assert(!kContract || (kRhs == RhsMajor::kN && !kSwapAb), "contract has one form");
   static_assert(kClusterN == 1 && (kCtas == 1 || kCtas == 2), "a cluster is the CTAs of one MMA");
   static_assert(kTileM == kLanes * kCtas, "a CTA's accumulator has all lanes of tensor memory");
   // The width of an MMA is a multiple of this.

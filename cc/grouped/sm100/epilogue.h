@@ -79,8 +79,8 @@ struct Epilogue {
   // Lane i is row i of the piece.
   __device__ void Straight(const Tile& tile, bool computed, uint32_t source, int matrix) {
     const int offset = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
-    const int row = (C::kContract ? tile.m_tile * C::kTileM : tile.row) + offset;
-    const int valid = Clamp(C::kContract ? params.d_rows - row : tile.rows - offset, C::kStoreRows);
+    const int row = (C::kKGrouped ? tile.m_tile * C::kTileM : tile.row) + offset;
+    const int valid = Clamp(C::kKGrouped ? params.d_rows - row : tile.rows - offset, C::kStoreRows);
     const int column = tile.n_tile * C::kTileN;
     constexpr int kColumns = C::kStoreColumns;
     const int width = min(params.d_columns - column, C::kTileN);

@@ -31,7 +31,7 @@ struct Loader {
       uint8_t* p = shared.p[state.index];
       uint8_t* q = shared.q[state.index];
       const int k = block * C::kTileK;
-      if constexpr (C::kContract) {
+      if constexpr (C::kKGrouped) {
         LoadGroupRows<kLanes>(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
         LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
       } else if constexpr (C::kSwapAb) {

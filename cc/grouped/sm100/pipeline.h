@@ -22,7 +22,7 @@ __device__ inline void FenceAfterWait() {
 // Blocks of 64 to contract; none where the result is zero.
 template <class C>
 __device__ int KBlocks(const Tile& tile, const Params& params) {
-  if (C::kContract) return (tile.rows + C::kTileK - 1) / C::kTileK;
+  if (C::kKGrouped) return (tile.rows + C::kTileK - 1) / C::kTileK;
   return tile.expert < 0 ? 0 : params.k_blocks;
 }
 

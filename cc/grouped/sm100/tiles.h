@@ -83,8 +83,8 @@ struct LaunchControl {
 
 template <class C>
 __device__ void Schedule(const Params& params, typename C::Shared& shared, uint32_t cta_rank) {
-  Scheduler<C::kKind> scheduler(params.schedule);
-  std::conditional_t<C::kContract, LaunchControl<C>, FixedStride<C>> order(shared, cta_rank);
+  Scheduler<C::kContraction> scheduler(params.schedule);
+  std::conditional_t<C::kKGrouped, LaunchControl<C>, FixedStride<C>> order(shared, cta_rank);
   RingState<C::kRing> state;
   int index = static_cast<int>(blockIdx.x) / C::kCtas;
   for (;;) {

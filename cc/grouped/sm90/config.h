@@ -19,45 +19,41 @@
 
 #include <algorithm>
 
+#include "core/cutlass_type.h"
 #include "core/ring.h"
-#include "dense/cutlass_type.h"
+#include "grouped/kernel_spec.h"
 #include "grouped/schedule.h"
 #include "sm90/cta.h"
 #include "sm90/mma_types.h"
+#include "sm90/stage.h"
 
 namespace bwgemm::grouped::sm90 {
 
+using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
 using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
-constexpr int kRing = 4;  // tiles that the scheduler may be ahead
-constexpr int kMail = 2;  // tile numbers on their way to the other CTA of a cluster
-constexpr int kBlock = bwgemm::sm90::kMmaRows;  // also the elements of one 128-byte row
+constexpr int kRing = 4;        // tiles that the scheduler may be ahead
+constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
 constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
 constexpr int kBlockBytes = kBlock * kRowBytes;
 
-template <Kind kKind_, DType kIn_, DType kOut_, RhsMajor kRhs_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, bool kSwapAb_, bool kPingpong_ = false>
-struct Config {
-  static constexpr Kind kKind = kKind_;
-  static constexpr DType kIn = kIn_, kOut = kOut_;
-  static constexpr RhsMajor kRhs = kRhs_;
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
-  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
-  static constexpr bool kSwapAb = kSwapAb_, kPingpong = kPingpong_;
+template <class Spec>
+struct Config : Spec {
+  using Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped, Spec::kOut;
+  using Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
+  static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
+  static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;
 
-  static constexpr bool kContract = kKind == Kind::kContract;
-  static constexpr bool kPKMajor = !kContract && kRhs == RhsMajor::kK;
-  static constexpr bool kQKMajor = !kContract;
+  static constexpr bool kPKMajor = !kKGrouped && kBMajor == BMajor::kK;
+  static constexpr bool kQKMajor = !kKGrouped;
 
-  static_assert(kIn != DType::kF32, "the tensor-core kernels take bf16 or f16 inputs");
-  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
-  static_assert(kSwapAb == !kContract && (!kContract || kRhs == RhsMajor::kN));
+  static_assert(kSwapAb == !kKGrouped);
   static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
   static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
-  static_assert(!kContract || kTileN % 64 == 0, "an MN-major box is 64 wide");
+  static_assert(!kKGrouped || kTileN % 64 == 0, "an MN-major box is 64 wide");
   static_assert(kTileK == kBlock, "a stage is one swizzle line deep");
   static_assert(kClusterN == 1 && (kClusterM == 1 || (kClusterM == 2 && kTileN >= 128)));
 
@@ -70,7 +66,7 @@ struct Config {
   static constexpr int kCluster = kClusterM;
   // What one TMA instruction loads, or stores, of the rows. Small boxes leave room for a fifth
   // stage of the widest ping-pong tile.
-  static constexpr int kQBox = std::min(kTileN, !kContract && kPingpong ? 32 : kBlock);
+  static constexpr int kQBox = std::min(kTileN, !kKGrouped && kPingpong ? 32 : kBlock);
   static constexpr int kQBoxes = kTileN / kQBox;
   static constexpr int kPBytes = kTileM * kRowBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
@@ -79,11 +75,11 @@ struct Config {
   // Part-filled tiles are computed in multiples of this many columns: the fewer, the more code. 16
   // instead of 32 is 1 to 3 % of the time of large groups.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
-  static constexpr int kColumnStep = kContract ? kTileN : std::min(kTileN, kFineSteps ? 16 : 32);
+  static constexpr int kColumnStep = kKGrouped ? kTileN : std::min(kTileN, kFineSteps ? 16 : 32);
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = kContract ? kBlock : kQBox;
+  static constexpr int kStoreRows = kKGrouped ? kBlock : kQBox;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
   static constexpr int kStoreBuffers = 2;
 
@@ -109,18 +105,9 @@ struct Config {
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
 
-  // Blocks of P lie one after the other; K-major: 64 rows x 64 k, MN-major: 64 k x 64 rows.
-  template <bool kKMajor>
-  using Atom = std::conditional_t<kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
-                                  cute::GMMA::Layout_MN_SW128_Atom<In>>;
-  using LayoutP = decltype(cute::tile_to_shape(
-      Atom<kPKMajor>{},
-      cute::Shape<cute::Int<kBlock>, cute::Int<kTileK>, cute::Int<kPBlocks * kStages>>{}));
-  using QOrder = std::conditional_t<kQKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
-                                    cute::Step<cute::_2, cute::_1, cute::_3>>;
-  using LayoutQ = decltype(cute::tile_to_shape(
-      Atom<kQKMajor>{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>, cute::Int<kStages>>{},
-      QOrder{}));
+  using LayoutP = bwgemm::sm90::StageLayout<In, kPKMajor, kRowBytes, kBlock, kTileK,
+                                            kPBlocks * kStages>;  // blocks one after the other
+  using LayoutQ = bwgemm::sm90::StageLayout<In, kQKMajor, kRowBytes, kTileN, kTileK, kStages>;
 
   using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>

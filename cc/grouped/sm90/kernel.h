@@ -24,12 +24,17 @@ struct RingReader {
   typename C::Shared& shared;
   RingState<kRing> state{};
 
-  // Called by whole warps (or by the loading thread alone): one of each arrives.
-  __device__ __forceinline__ grouped::Tile Next(bool arrives) {
+  // Called by whole warps, or by a single thread. One thread of each caller arrives, when all of
+  // its threads have read the tile. A wait may leave the lanes of a warp apart, so the mask is
+  // given: __activemask() would be those that happen to be together.
+  template <bool kWholeWarp>
+  __device__ __forceinline__ grouped::Tile Next() {
     cutlass::arch::ClusterBarrier::wait(&shared.ring_full[state.index], state.phase);
     const grouped::Tile tile = shared.ring[state.index];
-    __syncwarp(__activemask());
-    if (arrives) cutlass::arch::ClusterBarrier::arrive(&shared.ring_empty[state.index]);
+    if constexpr (kWholeWarp) __syncwarp();
+    if (!kWholeWarp || threadIdx.x % 32 == 0) {
+      cutlass::arch::ClusterBarrier::arrive(&shared.ring_empty[state.index]);
+    }
     state.Advance();
     return tile;
   }
@@ -37,7 +42,7 @@ struct RingReader {
 
 template <class C>
 __device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& params) {
-  if (C::kContract) return (tile.rows + C::kTileK - 1) / C::kTileK;
+  if (C::kKGrouped) return (tile.rows + C::kTileK - 1) / C::kTileK;
   return tile.expert < 0 ? 0 : params.k_blocks;
 }
 
@@ -46,7 +51,7 @@ __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xfffffff
 template <class C>
 __device__ __forceinline__ void Schedule(const Params& params, typename C::Shared& shared,
                                          uint32_t cta_rank) {
-  Scheduler<C::kKind> scheduler(params.schedule);
+  Scheduler<C::kContraction> scheduler(params.schedule);
   TileClaims<C> claims{params, shared, cta_rank};
   RingState<kRing> state;
   for (int index = claims.First();; index = claims.Next(index)) {
@@ -68,7 +73,7 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
   for (;;) {
-    const grouped::Tile tile = ring.Next(true);
+    const grouped::Tile tile = ring.template Next<false>();
     if (tile.batch < 0) return;
     loader.Tile(tile, KBlocks<C>(tile, params), state);
   }
@@ -95,12 +100,12 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
                                         uint32_t cta_rank) {
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
-  Epilogue<C> epilogue{params, shared, consumer, thread, cta_rank};
+  Epilogue<C> epilogue{params, cta_rank, {shared, consumer, thread}};
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
-    const grouped::Tile tile = ring.Next(thread % 32 == 0);
+    const grouped::Tile tile = ring.template Next<true>();
     if (Uniform(tile.batch) < 0) break;
     // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a
     // divergent branch.
@@ -110,14 +115,14 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       continue;
     }
     const int rows = Uniform(tile.rows);
-    const int tail = C::kContract ? rows % C::kTileK : 0;
+    const int tail = C::kKGrouped ? rows % C::kTileK : 0;
     auto zero_tail = [&](uint32_t stage, int left) {
-      if constexpr (C::kContract) {
+      if constexpr (C::kKGrouped) {
         if (tail != 0 && left == 1) ZeroTail<C>(shared, stage, tail, consumer, thread);
       }
     };
     // A group's last tile is computed no wider than its rows need.
-    Compute<C>(C::kContract ? C::kTileN : rows, tile, mma, epilogue, k_blocks, state, turn,
+    Compute<C>(C::kKGrouped ? C::kTileN : rows, tile, mma, epilogue, k_blocks, state, turn,
                zero_tail);
   }
   epilogue.Finish();

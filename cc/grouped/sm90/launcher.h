@@ -5,13 +5,19 @@
 
 #include "core/launch.h"
 #include "core/tensor_map.h"
-#include "grouped/kernel_table.h"
+#include "grouped/limits.h"
 #include "grouped/sm90/kernel.h"
 
 namespace bwgemm::grouped::sm90 {
 
 template <class C>
 struct Launcher {
+  static constexpr int kClusterTile = C::kTileM * C::kCluster;  // along P
+  static constexpr TileShape kTile{C::kContraction, C::kKGrouped ? kClusterTile : C::kTileN,
+                                   C::kKGrouped ? C::kTileN : kClusterTile};
+
+  static Status Supports(const GroupedProblem& p) { return CheckLimits(p, kTile, C::kIn); }
+
   // A matrix per index of the last extent; columns contiguous. The box is what one TMA instruction
   // moves.
   static Status Map(const void* data, DType dtype, int64_t columns, int64_t rows, int64_t matrices,
@@ -21,28 +27,27 @@ struct Launcher {
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {
     Params& params = *out;
-    const int64_t lhs_matrices = p.lhs_batched ? p.batch : 1;
-    const int64_t rhs_batches = p.rhs_batched ? p.batch : 1;
-    if constexpr (C::kContract) {
-      BWGEMM_RETURN_IF_ERROR(Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock, kBlock, &params.p));
-      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, &params.q));
+    const int64_t lhs_matrices = p.a_batched ? p.batch : 1;
+    const int64_t rhs_batches = p.b_batched ? p.batch : 1;
+    if constexpr (C::kKGrouped) {
+      BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kIn, p.k, p.m, lhs_matrices, kBlock, kBlock, &params.p));
+      BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, &params.q));
       BWGEMM_RETURN_IF_ERROR(Map(p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts,
                                  C::kStoreColumns, C::kStoreRows, &params.d));
-      params.p_batch = p.lhs_batched;
-      params.q_batch = p.rhs_batched;
+      params.p_batch = p.a_batched;
+      params.q_batch = p.b_batched;
       params.d_batch = p.experts;
       params.d_expert = 1;
     } else {
-      const bool n_major = C::kRhs == RhsMajor::kN;
-      BWGEMM_RETURN_IF_ERROR(Map(p.rhs, C::kIn, n_major ? p.n : p.k, n_major ? p.k : p.n,
+      const bool n_major = C::kBMajor == BMajor::kN;
+      BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kIn, n_major ? p.n : p.k, n_major ? p.k : p.n,
                                  rhs_batches * p.experts, kBlock, kBlock, &params.p));
-      BWGEMM_RETURN_IF_ERROR(
-          Map(p.lhs, C::kIn, p.k, p.m, lhs_matrices, kBlock, C::kQBox, &params.q));
+      BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kIn, p.k, p.m, lhs_matrices, kBlock, C::kQBox, &params.q));
       BWGEMM_RETURN_IF_ERROR(
           Map(p.d, C::kOut, p.n, p.m, p.batch, C::kStoreColumns, C::kStoreRows, &params.d));
-      params.p_batch = p.rhs_batched ? p.experts : 0;
+      params.p_batch = p.b_batched ? p.experts : 0;
       params.p_expert = 1;
-      params.q_batch = p.lhs_batched;
+      params.q_batch = p.a_batched;
       params.d_batch = 1;
     }
     params.k_blocks = (p.k - 1) / C::kTileK + 1;
@@ -61,8 +66,8 @@ struct Launcher {
     s.batch = p.batch;
     s.row_tile = C::kTileN;
     s.row_step = C::kColumnStep;
-    s.row_tiles = (p.k - 1) / (C::kTileM * C::kCluster) + 1;
-    s.col_tiles = (p.n - 1) / (C::kContract ? C::kTileN : C::kTileM * C::kCluster) + 1;
+    s.row_tiles = static_cast<int32_t>(CeilDiv(p.k, kClusterTile));
+    s.col_tiles = static_cast<int32_t>(CeilDiv(p.n, kTile.columns));
     s.swizzle = p.swizzle;
     s.vertical = p.order == Order::kVertical;
     return Status::Ok();
@@ -76,12 +81,7 @@ struct Launcher {
   static Status Launch(const GroupedProblem& p, void* workspace, cudaStream_t stream) {
     Params params{};
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
-    const ScheduleParams& s = params.schedule;
-    // No more CTAs than there can be tiles. Every group may leave one tile part empty.
-    const int64_t tiles =
-        int64_t{s.batch} * s.col_tiles *
-        (C::kContract ? int64_t{s.experts} * s.row_tiles
-                      : (p.m - 1) / s.row_tile + 1 + std::min<int64_t>(s.groups + 1, p.m));
+    const int64_t tiles = MostTiles(p, kTile);
     const int clusters = static_cast<int>(std::min<int64_t>(tiles, p.sm_count / C::kCluster));
     if (tiles > clusters) {
       params.counter = static_cast<int32_t*>(workspace);
@@ -102,10 +102,8 @@ struct Launcher {
 template <class C>
 KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
-  return {{name, Arch::kSm90, C::kKind, C::kIn, C::kOut, C::kRhs, C::kTileM, C::kTileN, C::kTileK,
-           C::kClusterM, C::kClusterN, C::kSwapAb,
-           C::kPingpong ? Schedule::kPingpong : Schedule::kCooperative, C::kStages},
-          {&L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+  return {C::Info(name, Arch::kSm90, C::kStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 
 }  // namespace bwgemm::grouped::sm90

@@ -21,15 +21,15 @@ struct Loader {
     // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.
     const int column = (tile.n_tile * C::kCluster + cta_rank) * C::kTileM;
-    const int p0 = C::kContract ? (tile.m_tile * C::kCluster + cta_rank) * C::kTileM : column;
-    const int q0 = C::kContract ? tile.n_tile * C::kTileN : tile.row;
-    const int q_boxes = C::kContract ? C::kQBoxes : (tile.rows + C::kQBox - 1) / C::kQBox;
+    const int p0 = C::kKGrouped ? (tile.m_tile * C::kCluster + cta_rank) * C::kTileM : column;
+    const int q0 = C::kKGrouped ? tile.n_tile * C::kTileN : tile.row;
+    const int q_boxes = C::kKGrouped ? C::kQBoxes : (tile.rows + C::kQBox - 1) / C::kQBox;
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
     const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
     const uint32_t bytes = C::kPBytes + q_boxes * (C::kQBox * kRowBytes);
 
     for (int block = 0; block < k_blocks; ++block) {
-      const int k0 = (C::kContract ? tile.row : 0) + block * C::kTileK;
+      const int k0 = (C::kKGrouped ? tile.row : 0) + block * C::kTileK;
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, bytes);
@@ -53,7 +53,7 @@ struct Loader {
   // had better keep the rows. 4096 rows in 64 groups of random sizes, times 7168 x 2048 matrices,
   // on an H200: 458 us instead of 466; none of twelve problems took longer.
   static constexpr uint64_t kQHint =
-      C::kContract ? kEvictNormal : static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+      C::kKGrouped ? kEvictNormal : static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
 
   template <bool kKMajor, bool kMulticast>
   __device__ __forceinline__ void Box(const CUtensorMap& map, uint64_t hint, uint64_t* full,

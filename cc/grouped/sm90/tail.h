@@ -5,11 +5,8 @@
 
 namespace bwgemm::grouped::sm90 {
 
-// Named barriers beyond the ones that CUTLASS keeps for itself.
-enum Barrier : uint32_t {
-  kStoreBarrier = 0,         // + consumer
-  kTailBarrier = kConsumers  // ping-pong: + consumer
-};
+// Named barrier of ZeroTail, plus the consumer for ping-pong: after those of StoreBuffers.
+constexpr uint32_t kTailBarrier = kConsumers;
 
 // The last block of a group's rows runs into its neighbour's: those rows become zeros in both
 // operands (in one would not do: 0 x inf is NaN). Operands are MN-major here, a row is one line

@@ -1,9 +1,9 @@
 // DType as the type that CUTLASS and CuTe compute with.
 #pragma once
 
+#include "core/types.h"
 #include "cutlass/bfloat16.h"
 #include "cutlass/half.h"
-#include "dense/problem.h"
 
 namespace bwgemm {
 

@@ -1,0 +1,61 @@
+// The buffers of a call: arrays of a framework, each with a role.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/status.h"
+#include "core/types.h"
+
+namespace bwgemm::call {
+
+inline constexpr int kMaxRank = 6;
+
+// A dense row-major array.
+struct Buffer {
+  void* data = nullptr;
+  size_t bytes = 0;
+  DType dtype = DType::kBF16;
+  int rank = -1;  // -1: the call has none
+  std::array<int64_t, kMaxRank> dims{};
+
+  bool present() const { return rank >= 0; }
+  int64_t last() const { return dims[rank - 1]; }
+};
+
+// What a buffer is to the product. Operands come first, then results.
+enum class Role { kA, kB, kGroupSizes, kGroupOffset, kD, kWorkspace };
+inline constexpr int kRoles = 6;
+
+std::string_view Name(Role role);
+bool IsResult(Role role);
+
+class Buffers {
+ public:
+  Buffer& operator[](Role role) { return of_role_[static_cast<int>(role)]; }
+  const Buffer& operator[](Role role) const { return of_role_[static_cast<int>(role)]; }
+
+ private:
+  std::array<Buffer, kRoles> of_role_;
+};
+
+// The role of the next word of `text`, which then loses it. Words are separated by single spaces.
+// Unimplemented for an unknown word: a later version of this library may know it.
+Status TakeRole(std::string_view* text, bool result, Role* role);
+
+// For messages: "bfloat16[1,64,128]".
+std::string ShapeString(const Buffer& buffer);
+
+// InvalidArgument unless the buffer has these types and extents. Of the first extent, the batch, it
+// may also have just one. *batched: whether there is one matrix for each batch element.
+Status CheckBuffer(Role role, const Buffer& buffer, DType dtype,
+                   std::initializer_list<int64_t> extents, bool* batched);
+
+// InvalidArgument unless all are in [1, 2^31): sizes are 32-bit integers on the device. `what`: for
+// messages.
+Status CheckExtents(std::string_view what, std::initializer_list<int64_t> extents);
+
+}  // namespace bwgemm::call

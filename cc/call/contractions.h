@@ -1,0 +1,24 @@
+// How a call of each contraction is run: dense_call.cc, grouped_call.cc.
+#pragma once
+
+#include "call/product_call.h"
+#include "core/device.h"
+
+namespace bwgemm::call {
+
+// Types, buffers and roles are as the kernel's contraction wants them, the device is current.
+struct Launch {
+  int device;
+  DeviceProperties properties;
+  cudaStream_t stream;
+};
+
+Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& launch);
+Status DenseWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, const Options& options,
+                           int sm_count, size_t* bytes);
+
+Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch);
+Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
+                             const Options& options, int sm_count, size_t* bytes);
+
+}  // namespace bwgemm::call

@@ -1,0 +1,116 @@
+#include <string>
+
+#include "call/contractions.h"
+
+namespace bwgemm::call {
+namespace {
+
+using grouped::GroupedProblem;
+using grouped::Order;
+
+constexpr int64_t kMaxSwizzle = 64;
+
+Status SetSizes(const ProductSizes& sizes, int sm_count, GroupedProblem* problem) {
+  BWGEMM_RETURN_IF_ERROR(CheckExtents(
+      "a grouped product", {sizes.batch, sizes.m, sizes.n, sizes.k, sizes.groups, sizes.experts}));
+  problem->m = static_cast<int32_t>(sizes.m);
+  problem->n = static_cast<int32_t>(sizes.n);
+  problem->k = static_cast<int32_t>(sizes.k);
+  problem->groups = static_cast<int32_t>(sizes.groups);
+  problem->experts = static_cast<int32_t>(sizes.experts);
+  problem->batch = static_cast<int32_t>(sizes.batch);
+  problem->sm_count = sm_count;
+  return Status::Ok();
+}
+
+Status SetOptions(const Options& options, GroupedProblem* problem) {
+  if (options.order == "heuristic") {
+    problem->order = Order::kHeuristic;
+  } else if (options.order == "horizontal") {
+    problem->order = Order::kHorizontal;
+  } else if (options.order == "vertical") {
+    problem->order = Order::kVertical;
+  } else {
+    return Status::InvalidArgument("order '" + std::string(options.order) +
+                                   "' is none of 'heuristic', 'horizontal', 'vertical'");
+  }
+  if (options.swizzle < 1 || options.swizzle > kMaxSwizzle) {
+    return Status::InvalidArgument("swizzle " + std::to_string(options.swizzle) +
+                                   " is outside [1, " + std::to_string(kMaxSwizzle) + "]");
+  }
+  problem->swizzle = static_cast<int32_t>(options.swizzle);
+  return Status::Ok();
+}
+
+Status CheckRank(Role role, const Buffer& buffer, int rank) {
+  if (buffer.rank == rank) return Status::Ok();
+  return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffer) +
+                                 ", expected rank " + std::to_string(rank));
+}
+
+Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
+                   GroupedProblem* p) {
+  const Buffers& buffers = call.buffers;
+  const Buffer &a = buffers[Role::kA], &b = buffers[Role::kB], &d = buffers[Role::kD];
+  const Buffer &sizes = buffers[Role::kGroupSizes], &offset = buffers[Role::kGroupOffset];
+  const bool m_grouped = kernel.contraction == Contraction::kMGrouped;
+  BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kA, a, 3));
+  BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kB, b, m_grouped ? 4 : 3));
+  BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kGroupSizes, sizes, 2));
+  BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kGroupOffset, offset, 1));
+  BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kD, d, m_grouped ? 3 : 4));
+
+  const int64_t batch = d.dims[0], m = a.dims[1], k = a.dims[2], n = d.last();
+  const int64_t groups = sizes.dims[1], experts = m_grouped ? b.dims[1] : d.dims[1];
+  BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch, groups, experts}, sm_count, p));
+  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, m, k}, &p->a_batched));
+  bool d_batched;
+  if (m_grouped) {
+    const bool n_major = kernel.b_major == BMajor::kN;
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype,
+                                       {batch, experts, n_major ? k : n, n_major ? n : k},
+                                       &p->b_batched));
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, n}, &d_batched));
+  } else {
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {batch, m, n}, &p->b_batched));
+    BWGEMM_RETURN_IF_ERROR(
+        CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, experts, k, n}, &d_batched));
+  }
+  BWGEMM_RETURN_IF_ERROR(
+      CheckBuffer(Role::kGroupSizes, sizes, DType::kS32, {batch, groups}, &p->sizes_batched));
+  BWGEMM_RETURN_IF_ERROR(
+      CheckBuffer(Role::kGroupOffset, offset, DType::kS32, {batch}, &p->offset_batched));
+  p->a = a.data;
+  p->b = b.data;
+  p->sizes = static_cast<const int32_t*>(sizes.data);
+  p->offset = static_cast<const int32_t*>(offset.data);
+  p->d = d.data;
+  return SetOptions(call.options, p);
+}
+
+}  // namespace
+
+Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
+  const grouped::KernelOps& ops = *kernel.grouped;
+  GroupedProblem problem;
+  BWGEMM_RETURN_IF_ERROR(WithContext(
+      MakeProblem(kernel.info, call, launch.properties.sm_count, &problem), kernel.info, problem));
+  BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
+  BWGEMM_RETURN_IF_ERROR(CheckWorkspace(call, ops.workspace_bytes(problem), problem));
+  BWGEMM_RETURN_IF_ERROR(WithContext(ops.prepare(launch.device), kernel.info, problem));
+  return WithContext(ops.launch(problem, call.buffers[Role::kWorkspace].data, launch.stream),
+                     kernel.info, problem);
+}
+
+Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
+                             const Options& options, int sm_count, size_t* bytes) {
+  const grouped::KernelOps& ops = *kernel.grouped;
+  GroupedProblem problem;
+  BWGEMM_RETURN_IF_ERROR(SetSizes(sizes, sm_count, &problem));
+  BWGEMM_RETURN_IF_ERROR(SetOptions(options, &problem));
+  BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
+  *bytes = ops.workspace_bytes(problem);
+  return Status::Ok();
+}
+
+}  // namespace bwgemm::call

@@ -1,0 +1,25 @@
+// The kernels of this build, dense and grouped.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "dense/problem.h"
+#include "grouped/problem.h"
+
+namespace bwgemm::call {
+
+// One of the two tables of functions is there, by the kernel's contraction.
+struct Kernel {
+  KernelInfo info;
+  const dense::KernelOps* dense = nullptr;
+  const grouped::KernelOps* grouped = nullptr;
+};
+
+// In the order of kernels.def, then of grouped.def.
+const std::vector<Kernel>& AllKernels();
+
+// The kernel of that name, or null.
+const Kernel* FindKernel(std::string_view name);
+
+}  // namespace bwgemm::call

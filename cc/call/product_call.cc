@@ -1,0 +1,107 @@
+#include "call/product_call.h"
+
+#include <string>
+
+#include "call/contractions.h"
+#include "core/device.h"
+
+namespace bwgemm::call {
+namespace {
+
+Status Lookup(std::string_view name, const Kernel** kernel) {
+  *kernel = FindKernel(name);
+  if (*kernel) return Status::Ok();
+  return Status::Unimplemented(
+      "kernel '" + std::string(name) +
+      "' is not in this build of jax_bwgemm (`python -m jax_bwgemm info --kernels` "
+      "lists those that are)");
+}
+
+bool Takes(Contraction contraction, Role role) {
+  const bool of_groups = role == Role::kGroupSizes || role == Role::kGroupOffset;
+  return !of_groups || contraction != Contraction::kDense;
+}
+
+// A kernel without an option refuses any value of it but the default.
+Status CheckOptions(const KernelInfo& kernel, const Options& options) {
+  const Options none;
+  const bool dense = kernel.contraction == Contraction::kDense;
+  std::string_view extra;
+  if (dense && options.order != none.order) extra = "order";
+  if (!dense && options.raster_order != none.raster_order) extra = "raster_order";
+  if (!dense && options.splits != none.splits) extra = "splits";
+  if (!dense && options.decomposition != none.decomposition) extra = "decomposition";
+  if (extra.empty()) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
+                                 Name(kernel.contraction) + ") has no " + std::string(extra));
+}
+
+Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
+  for (int i = 0; i < kRoles; ++i) {
+    const Role role = static_cast<Role>(i);
+    const bool takes = Takes(kernel.contraction, role);
+    // A kernel that needs no workspace may get none.
+    if (buffers[role].present() == takes || (takes && role == Role::kWorkspace)) continue;
+    return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
+                                   Name(kernel.contraction) + ") " +
+                                   (takes ? "needs " : "takes no ") + std::string(Name(role)));
+  }
+  const Buffer &a = buffers[Role::kA], &b = buffers[Role::kB], &d = buffers[Role::kD];
+  if (a.dtype != kernel.a_dtype || b.dtype != kernel.b_dtype || d.dtype != kernel.out_dtype) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' computes " +
+                                   Name(kernel.a_dtype) + " x " + Name(kernel.b_dtype) + " -> " +
+                                   Name(kernel.out_dtype) + ", the call is " + ShapeString(a) +
+                                   " x " + ShapeString(b) + " -> " + ShapeString(d));
+  }
+  for (Role role : {Role::kA, Role::kB, Role::kD}) {
+    if (reinterpret_cast<uintptr_t>(buffers[role].data) % kernel.alignment_bytes != 0) {
+      return Status::InvalidArgument(std::string(Name(role)) + " is not aligned to " +
+                                     std::to_string(kernel.alignment_bytes) + " bytes");
+    }
+  }
+  return Status::Ok();
+}
+
+Status (*PrepareOf(const Kernel& kernel))(int) {
+  return kernel.dense ? kernel.dense->prepare : kernel.grouped->prepare;
+}
+
+}  // namespace
+
+Status Prepare(std::string_view name, int device) {
+  const Kernel* kernel;
+  BWGEMM_RETURN_IF_ERROR(Lookup(name, &kernel));
+  DeviceProperties properties;
+  BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &properties));
+  BWGEMM_RETURN_IF_ERROR(CheckArch(kernel->info.name, kernel->info.arch, device, properties));
+  DeviceScope scope;
+  BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  return PrepareOf(*kernel)(device);
+}
+
+Status Run(const ProductCall& call, int device, cudaStream_t stream) {
+  const Kernel* kernel;
+  BWGEMM_RETURN_IF_ERROR(Lookup(call.kernel, &kernel));
+  Launch launch{device, {}, stream};
+  BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &launch.properties));
+  BWGEMM_RETURN_IF_ERROR(
+      CheckArch(kernel->info.name, kernel->info.arch, device, launch.properties));
+  BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, call.options));
+  BWGEMM_RETURN_IF_ERROR(CheckBuffers(kernel->info, call.buffers));
+  DeviceScope scope;
+  BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  return kernel->dense ? RunDense(*kernel, call, launch) : RunGrouped(*kernel, call, launch);
+}
+
+Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Options& options,
+                      int sm_count, size_t* bytes) {
+  const Kernel* kernel;
+  BWGEMM_RETURN_IF_ERROR(Lookup(name, &kernel));
+  BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, options));
+  BWGEMM_RETURN_IF_ERROR(CheckExtents("a product, or sm_count,",
+                                      {sizes.m, sizes.n, sizes.k, sizes.batch, int64_t{sm_count}}));
+  return kernel->dense ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
+                       : GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
+}
+
+}  // namespace bwgemm::call

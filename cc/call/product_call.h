@@ -1,0 +1,73 @@
+// A call of a kernel as it arrives from a framework: buffers and options, checked and launched.
+// Knows nothing of XLA or CUTLASS; the CUDA and the emulated FFI handlers both end here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "call/buffer.h"
+#include "call/kernel_table.h"
+
+namespace bwgemm::call {
+
+// What is chosen at run time. A kernel refuses what it has not.
+struct Options {
+  std::string_view raster_order = "heuristic";   // dense: "heuristic", "m" or "n"
+  int64_t swizzle = 1;                           // dense: 1, 2, 4, 8 or 16; grouped: 1 to 64
+  int64_t splits = 1;                            // dense: parts of K, computed side by side
+  std::string_view decomposition = "heuristic";  // stream-K kernels: also "data_parallel",
+                                                 // "split_k", "stream_k"; see Decomposition
+  std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
+};
+
+struct ProductCall {
+  std::string_view kernel;  // its name
+  Options options;
+  // A's and B's memory order is the kernel's a_major and b_major:
+  //   dense      a [Ba, M, K] or [Ba, K, M], b [Bb, K, N] or [Bb, N, K]; d [B, M, N]
+  //   m-grouped  a [Ba, M, K], b [Bb, E, K, N] or [Bb, E, N, K], group_sizes [Bs, G],
+  //              group_offset [Bo]; d [B, M, N]
+  //   k-grouped  a [Ba, M, K], b [Bb, M, N], group_sizes [Bs, G], group_offset [Bo];
+  //              d [B, E, K, N]
+  // Batch extents of operands are B or 1. workspace: bytes.
+  Buffers buffers;
+};
+
+// Sizes of a problem; groups and experts of grouped ones alone.
+struct ProductSizes {
+  int64_t m = 0, n = 0, k = 0, batch = 1, groups = 0, experts = 0;
+};
+
+// Resolves the kernel and does what must not happen under graph capture. Cheap when repeated.
+Status Prepare(std::string_view kernel, int device);
+
+// Checks everything, then launches on the stream.
+Status Run(const ProductCall& call, int device, cudaStream_t stream);
+
+// For the Python side, which allocates the workspace.
+Status WorkspaceBytes(std::string_view kernel, const ProductSizes& sizes, const Options& options,
+                      int sm_count, size_t* bytes);
+
+// Says which kernel and problem an error of the layers below belongs to.
+template <class Problem>
+Status WithContext(Status status, const KernelInfo& kernel, const Problem& problem) {
+  if (!status.ok()) {
+    status.message += " (kernel '" + std::string(kernel.name) + "', " + problem.ToString() + ")";
+  }
+  return status;
+}
+
+// InvalidArgument unless the call's workspace has so many bytes.
+template <class Problem>
+Status CheckWorkspace(const ProductCall& call, size_t need, const Problem& problem) {
+  const size_t got = call.buffers[Role::kWorkspace].bytes;
+  if (got >= need) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(call.kernel) + "' needs " +
+                                 std::to_string(need) + " bytes of workspace for " +
+                                 problem.ToString() + ", got " + std::to_string(got));
+}
+
+}  // namespace bwgemm::call

@@ -1,0 +1,189 @@
+#include "call/product_ffi.h"
+
+#include <string>
+
+namespace bwgemm::call {
+namespace {
+
+// Members of `config` that are read into `call` or into the roles.
+template <class T>
+Status Read(const ffi::Dictionary& config, const ffi::Dictionary::Iterator& member, T* value) {
+  const ffi::ErrorOr<T> found = config.get<T>(*member);
+  if (!found.has_value()) {
+    return Status::InvalidArgument("config member '" + std::string(*member) +
+                                   "': " + found.error().message());
+  }
+  *value = *found;
+  return Status::Ok();
+}
+
+Status DecodeConfig(const Target& target, const ffi::Dictionary& config, ProductCall* call,
+                    Target* roles) {
+  *roles = target;
+  const bool fixed_roles = !target.operands.empty();
+  Options& options = call->options;
+  for (auto member = config.begin(); member != config.end(); ++member) {
+    const std::string_view name = *member;
+    Status status;
+    if (name == "kernel") {
+      status = Read(config, member, &call->kernel);
+    } else if (name == "operands" && !fixed_roles) {
+      status = Read(config, member, &roles->operands);
+    } else if (name == "results" && !fixed_roles) {
+      status = Read(config, member, &roles->results);
+    } else if (name == "raster_order") {
+      status = Read(config, member, &options.raster_order);
+    } else if (name == "swizzle") {
+      status = Read(config, member, &options.swizzle);
+    } else if (name == "splits") {
+      status = Read(config, member, &options.splits);
+    } else if (name == "decomposition") {
+      status = Read(config, member, &options.decomposition);
+    } else if (name == "order") {
+      status = Read(config, member, &options.order);
+    } else {
+      status = Status::Unimplemented("config member '" + std::string(name) +
+                                     "' is not known to this version of jax_bwgemm");
+    }
+    BWGEMM_RETURN_IF_ERROR(status);
+  }
+  for (auto [name, value] :
+       {std::pair("kernel", call->kernel), std::pair("operands", roles->operands),
+        std::pair("results", roles->results)}) {
+    if (value.empty()) {
+      return Status::InvalidArgument(std::string("config has no member '") + name + "'");
+    }
+  }
+  return Status::Ok();
+}
+
+Status ToDType(ffi::DataType type, Role role, DType* dtype) {
+  switch (type) {
+    case ffi::DataType::BF16:
+      *dtype = DType::kBF16;
+      return Status::Ok();
+    case ffi::DataType::F16:
+      *dtype = DType::kF16;
+      return Status::Ok();
+    case ffi::DataType::F32:
+      *dtype = DType::kF32;
+      return Status::Ok();
+    case ffi::DataType::S32:
+      *dtype = DType::kS32;
+      return Status::Ok();
+    case ffi::DataType::U8:
+      *dtype = DType::kU8;
+      return Status::Ok();
+    default:
+      return Status::InvalidArgument(
+          std::string(Name(role)) +
+          " has none of the types bfloat16, float16, float32, int32, uint8");
+  }
+}
+
+Status ToBuffer(const ffi::AnyBuffer& from, Role role, Buffer* buffer) {
+  if (buffer->present()) {
+    return Status::InvalidArgument("the call has " + std::string(Name(role)) + " twice");
+  }
+  BWGEMM_RETURN_IF_ERROR(ToDType(from.element_type(), role, &buffer->dtype));
+  const auto dims = from.dimensions();
+  if (dims.size() > kMaxRank) {
+    return Status::InvalidArgument(std::string(Name(role)) + " has rank " +
+                                   std::to_string(dims.size()) + ", more than " +
+                                   std::to_string(kMaxRank));
+  }
+  buffer->rank = static_cast<int>(dims.size());
+  for (int i = 0; i < buffer->rank; ++i) buffer->dims[i] = dims[i];
+  buffer->data = from.untyped_data();
+  buffer->bytes = from.size_bytes();
+  return Status::Ok();
+}
+
+Status CountError(const char* what, size_t count, std::string_view roles) {
+  return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
+                                 ", their roles are '" + std::string(roles) + "'");
+}
+
+// buffer(i) is the i-th operand or result.
+template <class Get>
+Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& get,
+                     Buffers* buffers) {
+  const char* const what = results ? "results" : "operands";
+  std::string_view rest = roles;
+  for (size_t i = 0; i < count; ++i) {
+    if (rest.empty()) return CountError(what, count, roles);
+    Role role;
+    BWGEMM_RETURN_IF_ERROR(TakeRole(&rest, results, &role));
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), role, &(*buffers)[role]));
+  }
+  return rest.empty() ? Status::Ok() : CountError(what, count, roles);
+}
+
+template <const Target& kTarget>
+ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
+                      ffi::Dictionary config) {
+  ProductCall call;
+  Target roles;
+  const Status status = DecodeConfig(kTarget, config, &call, &roles);
+  return ToFfiError(status.ok() ? Prepare(call.kernel, device) : status);
+}
+
+template <const Target& kTarget>
+ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
+                   ffi::RemainingRets results, ffi::Dictionary config) {
+  ProductCall call;
+  const Status status = DecodeCall(kTarget, operands, results, config, &call);
+  return ToFfiError(status.ok() ? Run(call, device, stream) : status);
+}
+
+}  // namespace
+
+Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
+                  const ffi::RemainingRets& results, const ffi::Dictionary& config,
+                  ProductCall* call) {
+  Target roles;
+  BWGEMM_RETURN_IF_ERROR(DecodeConfig(target, config, call, &roles));
+  BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
+      roles.operands, operands.size(), /*results=*/false,
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, &call->buffers));
+  return DecodeBuffers(
+      roles.results, results.size(), /*results=*/true,
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, &call->buffers);
+}
+
+ffi::Error ToFfiError(const Status& status) {
+  switch (status.code) {
+    case StatusCode::kOk:
+      return ffi::Error::Success();
+    case StatusCode::kInvalidArgument:
+      return ffi::Error(ffi::ErrorCode::kInvalidArgument, status.message);
+    case StatusCode::kUnimplemented:
+      return ffi::Error(ffi::ErrorCode::kUnimplemented, status.message);
+    case StatusCode::kInternal:
+      break;
+  }
+  return ffi::Error(ffi::ErrorCode::kInternal, status.message);
+}
+
+}  // namespace bwgemm::call
+
+// Nothing is allocated, queried or synchronised in execute after initialize, and group sizes are
+// read on the device alone: XLA may capture it into a CUDA graph.
+#define BWGEMM_DEFINE_HANDLERS(prefix, target)                                               \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##Initialize, bwgemm::call::Initialize<target>,        \
+                                xla::ffi::Ffi::Bind<xla::ffi::ExecutionStage::kInitialize>() \
+                                    .Ctx<xla::ffi::DeviceOrdinal>()                          \
+                                    .RemainingArgs()                                         \
+                                    .RemainingRets()                                         \
+                                    .Attr<xla::ffi::Dictionary>("config"));                  \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##Execute, bwgemm::call::Execute<target>,              \
+                                xla::ffi::Ffi::Bind()                                        \
+                                    .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()           \
+                                    .Ctx<xla::ffi::DeviceOrdinal>()                          \
+                                    .RemainingArgs()                                         \
+                                    .RemainingRets()                                         \
+                                    .Attr<xla::ffi::Dictionary>("config"),                   \
+                                {xla::ffi::Traits::kCmdBufferCompatible})
+BWGEMM_DEFINE_HANDLERS(BwProduct, bwgemm::call::kProductV2);
+BWGEMM_DEFINE_HANDLERS(BwGemmV1, bwgemm::call::kGemmV1);
+BWGEMM_DEFINE_HANDLERS(BwGroupedV1, bwgemm::call::kGroupedV1);

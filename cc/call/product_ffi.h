@@ -1,0 +1,44 @@
+// The XLA FFI side of a product: attribute dictionary, buffer decoding, error codes.
+//
+// Target bwgemm.product.v2 has any number of operands and results and one attribute, the dictionary
+// `config`. Its members are
+//   kernel             name of the kernel
+//   operands, results  the roles of the buffers, in their order: "a b", "d workspace" (buffer.h)
+//   raster_order, swizzle, splits, decomposition, order   see Options; those left out have defaults
+// Exported programs outlive versions of this library. A version refuses members and roles that it
+// does not know by name, so programs that need none of them run in any version.
+#pragma once
+
+#include <string_view>
+
+#include "call/product_call.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace bwgemm::call {
+
+namespace ffi = ::xla::ffi;
+
+// A target: v2, or one of v1, whose roles are fixed.
+struct Target {
+  std::string_view operands, results;  // empty: members of config
+};
+inline constexpr Target kProductV2{};
+inline constexpr Target kGemmV1{"a b", "d workspace"};
+inline constexpr Target kGroupedV1{"a b group_sizes group_offset", "d workspace"};
+
+// The call points into the buffers and attributes.
+Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
+                  const ffi::RemainingRets& results, const ffi::Dictionary& config,
+                  ProductCall* call);
+
+ffi::Error ToFfiError(const Status& status);
+
+}  // namespace bwgemm::call
+
+// On platform CUDA: bwgemm.product.v2, bwgemm.gemm.v1, bwgemm.grouped.v1.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwProductInitialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwProductExecute);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmV1Initialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmV1Execute);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGroupedV1Initialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGroupedV1Execute);

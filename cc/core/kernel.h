@@ -1,0 +1,50 @@
+// One kernel of a build: what it is (KernelInfo) and how it is used (KernelOps). Dense and grouped
+// kernels share the record; their problems differ.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "core/status.h"
+#include "core/types.h"
+
+namespace bwgemm {
+
+// Every fact is a field: nobody reads it out of the name. The Python record with the same fields is
+// jax_bwgemm.product.kernels.Kernel.
+struct KernelInfo {
+  const char* name;
+  Arch arch;
+  Contraction contraction;
+  DType a_dtype, b_dtype, out_dtype;
+  AMajor a_major;
+  BMajor b_major;
+  int tile_m, tile_n, tile_k;  // per CTA pair for a 2-CTA MMA, per CTA otherwise
+  int cluster_m, cluster_n;    // CTAs
+  Schedule schedule;
+  bool swap_ab;         // the MMA computes transpose(D): tile_m is along N, tile_n along M
+  bool stream_k;        // CTAs may share tiles along K, in a fixed order
+  int stages;           // depth of the shared-memory pipeline
+  int alignment_bytes;  // of base addresses and of contiguous extents
+  bool uneven_parts;    // parts of K may differ in length by one block
+  const char*
+      f32_twin;  // computes parts of K: same but for f32 results; empty if the build has none
+};
+
+// Pointers in the problem may be null for the first two.
+template <class Problem>
+struct KernelOps {
+  Status (*supports)(const Problem&);
+  size_t (*workspace_bytes)(const Problem&);
+  Status (*prepare)(int device);  // once per kernel and device; idempotent, then free
+  Status (*launch)(const Problem&, void* workspace, cudaStream_t);
+};
+
+template <class Problem>
+struct KernelEntry {
+  KernelInfo info;
+  KernelOps<Problem> ops;
+};
+
+}  // namespace bwgemm

@@ -1,0 +1,92 @@
+// The words that every layer shares: architectures, element types, memory orders, schedules. Plain
+// enums, no CUDA, CUTLASS or XLA.
+#pragma once
+
+namespace bwgemm {
+
+enum class Arch { kSm90, kSm100 };
+
+// Element types of buffers. Kernels multiply the 16-bit ones; kS32 are group sizes, kU8 workspaces.
+enum class DType { kBF16, kF16, kF32, kS32, kU8 };
+
+// What a product contracts. Matrices of A, B and the result D, where G groups own rows of A:
+//   kDense     D[M, N] = A[M, K] x B[K, N]
+//   kMGrouped  D[rows of g, N] = A[rows of g, K] x B[g][K, N]
+//   kKGrouped  D[g][K, N] = transpose(A[rows of g, K]) x B[rows of g, N]
+enum class Contraction { kDense, kMGrouped, kKGrouped };
+
+// The contiguous dimension of an operand: A is stored [M, K] or [K, M], B [K, N] or [N, K].
+enum class AMajor { kK, kM };
+enum class BMajor { kN, kK };
+
+enum class Schedule {
+  kCooperative,  // sm90: two consumer warpgroups share one tile
+  kPingpong,     // sm90: two consumer warpgroups alternate tiles
+  kClusterK,     // sm90: the CTAs of a cluster share one tile along K
+  k1Sm,          // sm100: one CTA issues the MMA
+  k2Sm,          // sm100: a pair of CTAs issues one MMA
+};
+
+// TMA's alignment of base addresses and row pitches.
+inline constexpr int kAlignmentBytes = 16;
+
+constexpr int SizeOf(DType v) {
+  switch (v) {
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    case DType::kF32:
+    case DType::kS32:
+      return 4;
+    case DType::kU8:
+      return 1;
+  }
+  return 0;
+}
+
+inline const char* Name(Arch v) { return v == Arch::kSm90 ? "sm90" : "sm100"; }
+inline const char* Name(AMajor v) { return v == AMajor::kK ? "k" : "m"; }
+inline const char* Name(BMajor v) { return v == BMajor::kN ? "n" : "k"; }
+inline const char* Name(Contraction v) {
+  switch (v) {
+    case Contraction::kDense:
+      return "dense";
+    case Contraction::kMGrouped:
+      return "m_grouped";
+    case Contraction::kKGrouped:
+      return "k_grouped";
+  }
+  return "?";
+}
+inline const char* Name(DType v) {
+  switch (v) {
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF32:
+      return "float32";
+    case DType::kS32:
+      return "int32";
+    case DType::kU8:
+      return "uint8";
+  }
+  return "?";
+}
+inline const char* Name(Schedule v) {
+  switch (v) {
+    case Schedule::kCooperative:
+      return "cooperative";
+    case Schedule::kPingpong:
+      return "pingpong";
+    case Schedule::kClusterK:
+      return "clusterk";
+    case Schedule::k1Sm:
+      return "1sm";
+    case Schedule::k2Sm:
+      return "2sm";
+  }
+  return "?";
+}
+
+}  // namespace bwgemm

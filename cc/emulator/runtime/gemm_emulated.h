@@ -1,7 +1,0 @@
-// Target bwgemm.gemm.emulated.v1 on platform cpu: the GEMM handler, with its kernels run by the
-// emulator.
-#pragma once
-
-#include "xla/ffi/api/ffi.h"
-
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmEmulatedExecute);

@@ -1,0 +1,50 @@
+// One line of grouped.def for one pair of types and majors, as a type: the parameter of every
+// grouped kernel.
+#pragma once
+
+#include "grouped/limits.h"
+
+namespace bwgemm::grouped {
+
+template <Contraction kContraction_, DType kIn_, DType kOut_, BMajor kBMajor_, int kTileM_,
+          int kTileN_, int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_,
+          bool kSwapAb_>
+struct KernelSpec {
+  static constexpr Contraction kContraction = kContraction_;
+  static constexpr bool kKGrouped = kContraction == Contraction::kKGrouped;
+  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr BMajor kBMajor = kBMajor_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr Schedule kSchedule = kSchedule_;
+  static constexpr bool kSwapAb = kSwapAb_;
+
+  static_assert(kContraction != Contraction::kDense);
+  static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "operands are bf16 or f16");
+  static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
+  static_assert(!kKGrouped || (kBMajor == BMajor::kN && !kSwapAb), "k-grouped has one form");
+
+  static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
+    KernelInfo info{};
+    info.name = name;
+    info.arch = arch;
+    info.contraction = kContraction;
+    info.a_dtype = info.b_dtype = kIn;
+    info.out_dtype = kOut;
+    info.a_major = kKGrouped ? AMajor::kM : AMajor::kK;
+    info.b_major = kBMajor;
+    info.tile_m = kTileM;
+    info.tile_n = kTileN;
+    info.tile_k = kTileK;
+    info.cluster_m = kClusterM;
+    info.cluster_n = kClusterN;
+    info.schedule = kSchedule;
+    info.swap_ab = kSwapAb;
+    info.stages = stages;
+    info.alignment_bytes = kAlignmentBytes;
+    info.f32_twin = "";
+    return info;
+  }
+};
+
+}  // namespace bwgemm::grouped

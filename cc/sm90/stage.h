@@ -1,0 +1,72 @@
+// How the operands of a tile lie in the shared memory of a pipeline stage: swizzled boxes, each
+// what one TMA instruction loads.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cute/tensor.hpp"
+#include "sm90/wgmma.h"
+
+namespace bwgemm::sm90 {
+
+constexpr int kBlock = kMmaRows;       // rows of one MMA
+constexpr int kLineElements = kBlock;  // 16-bit elements of one 128-byte swizzle line
+constexpr int kMostBoxRows = 104;
+constexpr int kMostBoxes = 4;
+
+// The layout of `kCount` tiles of kRows x kTileK as wgmma reads it. K-major: a line holds elements
+// of K. MN-major: a line holds rows, and is as long as a swizzle, 128, 64 or 32 bytes. Boxes lie
+// one after the other: along the rows first, then along K.
+template <class In, bool kKMajor, int kLineBytes, int kRows, int kTileK, int kCount>
+using StageLayout = decltype(cute::tile_to_shape(
+    std::conditional_t<
+        kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
+        std::conditional_t<kLineBytes == 128, cute::GMMA::Layout_MN_SW128_Atom<In>,
+                           std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_MN_SW64_Atom<In>,
+                                              cute::GMMA::Layout_MN_SW32_Atom<In>>>>{},
+    cute::Shape<cute::Int<kRows>, cute::Int<kTileK>, cute::Int<kCount>>{},
+    std::conditional_t<kKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
+                       cute::Step<cute::_2, cute::_1, cute::_3>>{}));
+
+// One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x 64 k, one
+// 128-byte line per row; those of an MN-major operand are rows x all k, one line of 64, 32 or 16
+// rows per k. A box has 64 rows. Where kRows is no multiple of 64, it has up to kMostBoxRows, in
+// multiples of the swizzle's 8.
+template <class In, bool kKMajor_, int kRows, int kTileK>
+struct Stage {
+  static constexpr bool kKMajor = kKMajor_;
+  static constexpr int kRowBoxes = [] {
+    constexpr int kStep = kKMajor ? 8 : kRows % 32 != 0 ? 16 : 32;
+    if (kRows % kLineElements == 0) return kRows / kLineElements;
+    int boxes = kKMajor ? (kRows + kMostBoxRows - 1) / kMostBoxRows : kRows / kStep;
+    while (kRows % (kStep * boxes) != 0) ++boxes;
+    return kKMajor && boxes > kMostBoxes ? 1 : boxes;
+  }();
+  static constexpr int kBoxRows = kRows / kRowBoxes;
+  static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
+  static constexpr int kBoxes = kRowBoxes * (kTileK / kBoxK);
+  static constexpr int kBoxBytes = kBoxRows * kBoxK * static_cast<int>(sizeof(In));
+  static constexpr int kBytes = kBoxes * kBoxBytes;
+  static constexpr int kLineBytes =
+      (kKMajor ? kLineElements : kBoxRows) * static_cast<int>(sizeof(In));
+  static_assert(kRows % kBoxRows == 0 && kTileK % kLineElements == 0);
+
+  // Clamps a box's first row so that the box stays inside an operand of `rows`: TMA takes longer to
+  // fill in zeros than to load. Some results are then computed a second time, bit for bit the same.
+  // `row` is unsigned: the tiles of the last cluster may begin beyond 2^31.
+  __device__ static int BoxRow(uint32_t row, int rows) {
+    return min(row, static_cast<uint32_t>(max(rows - kBoxRows, 0)));
+  }
+
+  // An operand of fewer rows than one box has boxes of that many, but for MN-major ones, whose
+  // lines run along the rows.
+  static int BoxRowsOf(int rows) { return kKMajor ? std::min(rows, kBoxRows) : kBoxRows; }
+  static int BytesOf(int rows) { return kBytes / kBoxRows * BoxRowsOf(rows); }
+  static_assert(kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);
+
+  template <int kLayoutRows, int kCount>
+  using Layout = StageLayout<In, kKMajor, kLineBytes, kLayoutRows, kTileK, kCount>;
+};
+
+}  // namespace bwgemm::sm90

@@ -1,0 +1,99 @@
+// What the epilogues of the SM90 kernels share: results from registers through shared-memory
+// buffers to TMA stores.
+#pragma once
+
+#include "core/types.h"
+#include "cute/arch/copy_sm90_tma.hpp"
+#include "cutlass/arch/barrier.h"
+#include "sm90/lines.h"
+#include "sm90/stage.h"
+
+namespace bwgemm::sm90 {
+
+// The two store buffers of one consumer warpgroup. C says what they look like: Out, kOut,
+// kOwnBlocks, kStoreColumns (elements of a 128-byte line), Shared with `store`. Named barriers 0
+// and 1 belong to the consumers.
+template <class C>
+struct StoreBuffers {
+  using Out = typename C::Out;
+  static constexpr bool kF32 = C::kOut == DType::kF32;
+  static constexpr int kChunk = C::kStoreColumns;
+  typename C::Shared& shared;
+  int consumer;
+  int thread;      // of the warpgroup
+  int buffer = 0;  // the one to fill next; transposed f32 results always fill both
+
+  // Called for each tile. Reads the thread's number again, by a volatile instruction: else whatever
+  // follows from it is computed once ahead of the loop over tiles, and kept in registers that the
+  // widest ping-pong tile's main loop does not have.
+  __device__ __forceinline__ void RereadThread() {
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    thread %= 128;
+  }
+
+  // No thread may leave while TMA still reads its buffers.
+  __device__ __forceinline__ void Finish() {
+    if (thread == 0) cute::tma_store_wait<0>();
+  }
+
+  // Rows of the accumulator, which is kColumns wide, are rows of D. place(block, chunk) says where
+  // 64 rows and kChunk columns of it go: called before the wait for a buffer, since whatever comes
+  // after the wait delays the store. send(lines, place) stores them.
+  template <int kColumns, class Accumulator, class Place, class Send>
+  __device__ __forceinline__ void Straight(const Accumulator& acc, Place&& place, Send&& send) {
+    constexpr int kChunks = kColumns / kChunk;
+    CUTE_UNROLL
+    for (int i = 0; i < C::kOwnBlocks * kChunks; ++i) {
+      const int block = i / kChunks, chunk = i % kChunks;
+      const int first = (block * kColumns + chunk * kChunk) / 2;
+      const auto to = place(block, chunk);
+      uint8_t* lines = shared.store[consumer][buffer];
+      buffer ^= 1;
+      Await<1>();
+      if constexpr (kF32) {
+        WriteRowsF32(acc, first, lines, thread);
+      } else {
+        WriteRows<Out>(acc, first, lines, thread);
+      }
+      Filled();
+      send(lines, to);
+    }
+  }
+
+  // Columns of the accumulator are rows of D. Fills kLines lines from register `first` on: 16-bit
+  // results one buffer, f32 both, 32 columns of D in each. The caller sends Lines(i) for each part
+  // i, then calls Next().
+  static constexpr int kTransposedParts = kBlock / kChunk;
+  template <int kLines, class Accumulator>
+  __device__ __forceinline__ void FillTransposed(const Accumulator& acc, int first) {
+    Await<kF32 ? 0 : 1>();
+    if constexpr (kF32) {
+      WriteColumnsF32<kLines>(acc, first, shared.store[consumer][0], shared.store[consumer][1],
+                              thread);
+    } else {
+      WriteColumns<Out, kLines>(acc, first, shared.store[consumer][buffer], thread);
+    }
+    Filled();
+  }
+  __device__ __forceinline__ const uint8_t* Lines(int part) const {
+    return shared.store[consumer][kF32 ? part : buffer];
+  }
+  __device__ __forceinline__ void Next() { buffer ^= !kF32; }
+
+ private:
+  __device__ __forceinline__ void Sync() { cutlass::arch::NamedBarrier::sync(128, consumer); }
+
+  // Waits until TMA has read all but the last kPending buffers that were sent.
+  template <int kPending>
+  __device__ __forceinline__ void Await() {
+    if (thread == 0) cute::tma_store_wait<kPending>();
+    Sync();
+  }
+
+  __device__ __forceinline__ void Filled() {
+    cute::tma_store_fence();
+    Sync();
+  }
+};
+
+}  // namespace bwgemm::sm90

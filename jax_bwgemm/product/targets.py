@@ -1,0 +1,85 @@
+"""The FFI call of a kernel: one target for every product, its buffers named by their roles.
+
+The target takes any number of operands and results. Its one attribute ``config`` says which is
+which, names the kernel and has the options that differ from their defaults. Exported programs
+outlive versions of this library: a version refuses members and roles it does not know, and a
+program that needs none of them runs in any version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_bwgemm import runtime
+from jax_bwgemm.product import old_build
+
+TARGETS = {"cutlass": "bwgemm.product.v2", "emulator": "bwgemm.product.emulated.v2"}
+# Those of version 1 are still registered: programs exported then run.
+V1_TARGETS = (
+    "bwgemm.gemm.v1",
+    "bwgemm.gemm.emulated.v1",
+    "bwgemm.grouped.v1",
+    "bwgemm.grouped.emulated.v1",
+)
+_DEFAULTS: Mapping[str, int | str] = {
+    "raster_order": "heuristic",
+    "swizzle": 1,
+    "splits": 1,
+    "decomposition": "heuristic",
+    "order": "heuristic",
+}
+
+
+def configure(
+    implementation: str, kernel: str, operands: Sequence[str], **options: int | str
+) -> tuple[str, dict[str, Any]]:
+    """Target and attribute of a kernel's call.
+
+    Args:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        kernel: Its name.
+        operands: Their roles, in order: ``a``, ``b``, and for grouped kernels ``group_sizes`` and
+            ``group_offset``. The results are ``d`` and ``workspace``.
+        **options: ``raster_order``, ``swizzle``, ``splits`` and ``decomposition`` of a dense
+            kernel; ``order`` and ``swizzle`` of a grouped one.
+    """
+    target = TARGETS[implementation]
+    config: dict[str, Any] = {
+        "kernel": kernel,
+        "operands": " ".join(operands),
+        "results": "d workspace",
+    }
+    for name, value in options.items():
+        if value != _DEFAULTS[name]:
+            config[name] = value if isinstance(value, str) else np.int64(value)
+    if old_build.is_old(runtime.compiled_module(implementation)):
+        target, config = old_build.v1_call(implementation, config)
+    return target, config
+
+
+def call_kernel(
+    implementation: str,
+    kernel: str,
+    operands: Mapping[str, jax.Array | np.ndarray],
+    result: jax.ShapeDtypeStruct,
+    workspace: int,
+    **options: int | str,
+) -> jax.Array:
+    """Emits the call of a kernel, without selection and padding: D.
+
+    Args:
+        implementation: ``"cutlass"`` or ``"emulator"``.
+        kernel: Its name.
+        operands: The operands by their roles.
+        result: Shape and type of D.
+        workspace: Bytes of scratch memory that the kernel needs.
+        **options: As those of `configure`.
+    """
+    target, config = configure(implementation, kernel, tuple(operands), **options)
+    results = (result, jax.ShapeDtypeStruct((workspace,), jnp.uint8))
+    return jax.ffi.ffi_call(target, results)(*operands.values(), config=config)[0]

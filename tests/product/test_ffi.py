@@ -1,0 +1,194 @@
+"""The FFI target of version 2, called as an exported program may: members, roles and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from numerics import assert_exact
+
+from jax_bwgemm import runtime
+from jax_bwgemm.product import targets
+from jax_bwgemm.product.kernels import Kernel
+
+pytestmark = requires_emulator
+
+ROLES = {"operands": "a b", "results": "d workspace"}
+GROUPED_ROLES = {"operands": "a b group_sizes group_offset", "results": "d workspace"}
+
+
+def first(contraction: str) -> Kernel:
+    """A kernel of the build: bf16, A and B with their columns contiguous."""
+    a_major = "m" if contraction == "k_grouped" else "k"
+    wanted = (contraction, "bfloat16", "bfloat16", a_major, "n", False)
+    for k in runtime.kernel_table("emulator"):
+        if (k.contraction, k.a_dtype, k.out_dtype, k.a_major, k.b_major, k.stream_k) == wanted:
+            return k
+    pytest.skip("the emulator was not built with such a kernel")
+
+
+def call(
+    operands: tuple[np.ndarray, ...],
+    results: tuple[tuple[tuple[int, ...], str], ...] = (((1, 64, 64), "bfloat16"), ((0,), "uint8")),
+    target: str = targets.TARGETS["emulator"],
+    **config: Any,
+) -> np.ndarray:
+    shapes = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return np.asarray(jax.ffi.ffi_call(target, shapes)(*operands, config=config)[0])
+
+
+def ones(*shape: int, dtype: str = "bfloat16") -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+A, B = ones(1, 64, 64), ones(1, 64, 64)
+SIZES, OFFSET = np.array([[40, 24]], np.int32), np.zeros(1, np.int32)
+
+
+def test_members_with_defaults_may_be_missing() -> None:
+    out = call((A, B), kernel=first("dense").name, **ROLES)
+    assert_exact(out, np.full((1, 64, 64), 64, "bfloat16"))
+
+
+def test_buffers_follow_their_roles() -> None:
+    b = B.copy()
+    b[:, :, 1:] = 0
+    swapped = {"operands": "b a", "results": "d workspace"}
+    out = call((b, A), kernel=first("dense").name, **swapped)
+    assert_exact(out, (A.astype(np.float32) @ b.astype(np.float32)).astype("bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("target", "roles"),
+    [(targets.TARGETS["emulator"], GROUPED_ROLES), ("bwgemm.grouped.emulated.v1", {})],
+)
+def test_grouped_kernels_have_the_same_target(target: str, roles: dict[str, str]) -> None:
+    kernel = first("m_grouped")
+    scratch = runtime.emulated_grouped_workspace_bytes(kernel.name, 64, 64, 64, 2, 2, 1, 132)
+    options: dict[str, Any] = {"order": "vertical", "swizzle": np.int64(3)}
+    out = call(
+        (A, ones(1, 2, 64, 64), SIZES, OFFSET),
+        (((1, 64, 64), "bfloat16"), ((scratch,), "uint8")),
+        target,
+        kernel=kernel.name,
+        **options,
+        **roles,
+    )
+    assert_exact(out, np.full((1, 64, 64), 64, "bfloat16"))
+
+
+def test_version_1_has_its_roles_fixed() -> None:
+    name = first("dense").name
+    config = {"kernel": name, "raster_order": "m", "swizzle": np.int64(2)}
+    out = call((A, B), target="bwgemm.gemm.emulated.v1", **config)
+    assert_exact(out, np.full((1, 64, 64), 64, "bfloat16"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="config member 'operands' is not known"):
+        call((A, B), target="bwgemm.gemm.emulated.v1", **config, **ROLES)
+
+
+TWO = (((1, 64, 64), "bfloat16"), ((0,), "uint8"))
+REFUSALS: list[tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = [
+    ((A, B), {"scale_block": np.int64(32)}, "UNIMPLEMENTED: config member 'scale_block' is not"),
+    ((A, B), {"swizzle": "2"}, "INVALID_ARGUMENT: config member 'swizzle': "),
+    ((A, B), {"kernel": ""}, "INVALID_ARGUMENT: config has no member 'kernel'"),
+    ((A, B), {"kernel": "sm90_none"}, "UNIMPLEMENTED: kernel 'sm90_none' is not in this build"),
+    ((A, B), {"operands": ""}, "INVALID_ARGUMENT: config has no member 'operands'"),
+    ((A, B), {"operands": "a scale_b"}, "UNIMPLEMENTED: operand 'scale_b' is not known"),
+    ((A, B), {"operands": "a d"}, "UNIMPLEMENTED: operand 'd' is not known"),
+    ((A, B), {"results": "d amax"}, "UNIMPLEMENTED: result 'amax' is not known"),
+    ((A, B), {"operands": "a a"}, "INVALID_ARGUMENT: the call has a twice"),
+    ((A, B), {"operands": "a"}, "INVALID_ARGUMENT: the call has 2 operands, their roles are 'a'"),
+    ((A,), {}, "INVALID_ARGUMENT: the call has 1 operands, their roles are 'a b'"),
+    ((A,), {"operands": "a"}, r"INVALID_ARGUMENT: kernel '.*' \(dense\) needs b"),
+    (
+        (A, B, SIZES),
+        {"operands": "a b group_sizes"},
+        r"INVALID_ARGUMENT: kernel '.*' \(dense\) takes no group_sizes",
+    ),
+    ((A, B), {"order": "vertical"}, r"INVALID_ARGUMENT: kernel '.*' \(dense\) has no order"),
+    ((A, B), {"raster_order": "k"}, "raster_order 'k' is none of 'heuristic', 'm', 'n'"),
+    ((A, B), {"swizzle": np.int64(3)}, "swizzle 3 is none of 1, 2, 4, 8, 16"),
+    ((ones(1, 64, 64, dtype="float32"), B), {}, r"computes bfloat16 x .*float32\[1,64,64\]"),
+    ((ones(1, 64, 64, dtype="int8"), B), {}, "a has none of the types bfloat16, float16, "),
+    ((ones(64, 64), B), {}, r"a is bfloat16\[64,64\], expected rank 3"),
+    ((ones(1, 32, 64), B), {}, r"operand a is bfloat16\[1,32,64\], expected bfloat16\[1,64,64\]"),
+    ((ones(*[1] * 6, 64), B), {}, "a has rank 7, more than 6"),
+    ((ones(1, 64, 0), ones(1, 0, 64)), {}, r"extent 0 of the problem .* is outside \[1, 2\^31\)"),
+]
+
+
+@pytest.mark.parametrize(("operands", "config", "message"), REFUSALS, ids=lambda x: str(x)[:40])
+def test_refusals(operands: tuple[np.ndarray, ...], config: dict[str, Any], message: str) -> None:
+    whole = {"kernel": first("dense").name, **ROLES} | config
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        call(operands, **whole)
+
+
+GROUPED_REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"splits": np.int64(2)}, r"kernel '.*' \(m_grouped\) has no splits"),
+    ({"raster_order": "m"}, r"kernel '.*' \(m_grouped\) has no raster_order"),
+    ({"decomposition": "stream_k"}, r"kernel '.*' \(m_grouped\) has no decomposition"),
+    ({"order": "k"}, "order 'k' is none of 'heuristic', 'horizontal', 'vertical'"),
+    ({"swizzle": np.int64(65)}, r"swizzle 65 is outside \[1, 64\]"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), GROUPED_REFUSALS, ids=lambda x: str(x)[:40])
+def test_refusals_of_grouped_kernels(config: dict[str, Any], message: str) -> None:
+    whole = {"kernel": first("m_grouped").name, **GROUPED_ROLES} | config
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        call((A, ones(1, 2, 64, 64), SIZES, OFFSET), **whole)
+
+
+def test_grouped_buffers_are_checked() -> None:
+    whole = {"kernel": first("m_grouped").name, **GROUPED_ROLES}
+    b = ones(1, 2, 64, 64)
+    for operands, message in [
+        ((A, B, SIZES, OFFSET), r"b is bfloat16\[1,64,64\], expected rank 4"),
+        (
+            (A, b, SIZES.astype(np.float32), OFFSET),
+            r"group_sizes is float32\[1,2\], expected int32",
+        ),
+        ((A, b, SIZES, np.zeros(3, np.int32)), r"group_offset is int32\[3\], expected int32\[1\]"),
+    ]:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            call(operands, **whole)
+
+
+def test_problems_whose_steps_do_not_fit_in_32_bits_are_refused() -> None:
+    """2^20 groups in each of 2^17 batch elements were 2^32 steps of 32 groups: zero."""
+    for contraction in ("m_grouped", "k_grouped"):
+        name = first(contraction).name
+        for groups, batch in ((2**20, 2**17), (2**31 - 1, 64)):
+            with pytest.raises(ValueError, match="steps of 32 groups"):
+                runtime.emulated_grouped_workspace_bytes(name, 8, 8, 8, groups, 1, batch, 132)
+    # A group without rows has no tile: many groups of few rows are no reason to refuse.
+    name = first("m_grouped").name
+    assert runtime.emulated_grouped_workspace_bytes(name, 8, 2**20, 8, 2**25, 1, 1, 132) >= 0
+
+
+def test_the_record_says_what_names_say() -> None:
+    table = {k.name: k for k in runtime.kernel_table("emulator")}
+    for k in table.values():
+        grouped = k.contraction != "dense"
+        kind = {"dense": "", "m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
+        short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+        types = f"{short[k.a_dtype]}_{short[k.out_dtype]}_{k.a_major}{k.b_major}"
+        tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}"
+        schedule = "_pingpong" if k.schedule == "pingpong" else ""
+        tail = f"_{k.schedule}" + ("_streamk" if k.stream_k else "") + ("_swap" * k.swap_ab)
+        if grouped:
+            tail = "_swap" * k.swap_ab + schedule
+        assert k.name == f"{k.arch}_{kind[k.contraction]}{types}_{tile}{tail}"
+        assert k.a_dtype == k.b_dtype
+        assert k.alignment_bytes == 16
+        if k.f32_twin:
+            twin = table[k.f32_twin]
+            assert twin.out_dtype == "float32"
+            assert (twin.tile_m, twin.tile_n, twin.schedule) == (k.tile_m, k.tile_n, k.schedule)
+        uneven = k.arch == "sm90" and not grouped and not k.stream_k and not k.cluster_k
+        assert k.uneven_parts == uneven
