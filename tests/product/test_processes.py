@@ -18,6 +18,7 @@ from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
+from jax_bwgemm.product import targets
 
 HERE = Path(__file__).parents[1] / "support"
 # jax_bwgemm as this process has it (installed or a checkout), and the helpers of the tests.
@@ -114,7 +115,7 @@ def test_exported_emulated_program_needs_the_import_only(tmp_path: Path) -> None
             platforms=("cpu",),
             disabled_checks=bw.DISABLE_EXPORT_CHECKS,
         )(a, b)
-    assert runtime.EMULATED_GEMM_TARGET in exported.mlir_module()
+    assert targets.TARGETS["emulator"] in exported.mlir_module()
     program, inputs, outputs = (tmp_path / name for name in ("p.bin", "in.npz", "out.npz"))
     program.write_bytes(exported.serialize())
     np.savez(inputs, np.asarray(a, np.float32), np.asarray(b, np.float32))
@@ -127,7 +128,7 @@ def test_export_without_the_disabled_checks_says_which_target() -> None:
     x = jax.ShapeDtypeStruct((16, 16), jnp.bfloat16)
     with (
         bw.config.target("sm90"),
-        pytest.raises(ValueError, match=r"bwgemm\.gemm\.v1"),
+        pytest.raises(ValueError, match=r"bwgemm\.product\.v2"),
     ):
         jax.export.export(jax.jit(lambda a: bw.matmul(a, a)), platforms=("cuda",))(x)
 
