@@ -26,7 +26,7 @@ def test_one_line_per_tile(capsys: pytest.CaptureFixture[str]) -> None:
     lines = info.grouped_kernel_lines(False)
     assert all(f"  {line}\n" in text for line in lines)
     assert len(lines) == len(tiles)
-    rows = next(line for line in lines if " rows" in line)
+    rows = next(line for line in lines if " m-grouped" in line)
     assert rows.endswith(
         ": 8 kernels, bfloat16->bfloat16, bfloat16->float32, float16->float16, float16->float32, "
         "rhs majors k n"
