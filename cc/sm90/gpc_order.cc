@@ -7,9 +7,9 @@
 namespace bwgemm::sm90 {
 namespace {
 
-// The GPC of each cluster of a launch that fills the GPU. Seen on an H200: GPCs take one each in
-// turn, first those of two multiprocessors, as long as there is room. The turn may begin elsewhere,
-// which leaves most of those together that are.
+// The GPC of each cluster of a launch that fills the GPU. Assumed, as seen on an H200: GPCs take
+// one cluster each in turn, as long as they have room, GPCs of two multiprocessors first. If the
+// turn begins with another GPC, most clusters that are placed together here still share one.
 std::vector<int> LaunchOrder(const std::vector<int>& gpc_of_sm, int cluster_ctas) {
   std::map<int, int> sms_of;
   for (int gpc : gpc_of_sm) ++sms_of[gpc];
@@ -57,8 +57,8 @@ std::vector<uint8_t> ClustersByGpc(const std::vector<int>& gpc_of_sm, int cluste
   return order;
 }
 
-// Along the band, then the next line of it; what is left over as it comes. No divisions: this is
-// done on every launch.
+// Along the band, then its next line; the rest in the order it has. No divisions, since this runs
+// on every launch.
 void PlaceAlongBands(const std::vector<uint8_t>& order, int clusters, int height, uint8_t* slots) {
   const int length = clusters / height;  // of the band, as far as one launch fills it
   int across = 0, along = 0, left_over = height * length;

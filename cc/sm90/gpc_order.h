@@ -1,4 +1,4 @@
-// Which tile each cluster of a launch takes, once it is known what shares a GPC: see gpc.h.
+// Which tile each cluster of a launch takes, given which multiprocessors share a GPC: see gpc.h.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // The shape of one cluster-K kernel: operand roles, tiles, shared memory.
 //
-// The CTAs of a cluster share one tile of D: each multiplies its part of K, then adds the parts of
-// its slice of the tile out of the others' shared memory. Splitting K that way costs no second
-// kernel and no trip through L2. Made for results of few tiles: small M, where weights stream from
-// memory and every multiprocessor should pull its share, and long K.
+// The CTAs of a cluster share one tile of D. Each multiplies its part of K, then adds its slice of
+// the tile from the others' shared memory. Splitting K that way needs no second kernel and no trip
+// through L2. Made for results of few tiles: small M, where weights stream from memory and every
+// multiprocessor should read its share, and long K.
 //
 // The MMA computes P x transpose(Q): P = rhs columns (weights) on its M side, Q = lhs rows on its N
 // side. D = transpose of that.
@@ -32,11 +32,11 @@ constexpr int kThreads = kConsumerThreads + 32;
 constexpr int kPartialPitch = kBlock + 4;
 constexpr int kPartialBytes = kBlock * kPartialPitch * static_cast<int>(sizeof(float));
 
-// CTAs may share a multiprocessor. A launch has as many stages as their number leaves room for:
-// what is on its way from memory hides its latency.
+// CTAs may share a multiprocessor. A launch has as many stages as their number leaves room for: the
+// more loads are in flight, the better they hide the latency of memory.
 constexpr int kCtasPerSm = 3;
-constexpr int kSharedOfSm = 228 * 1024;  // of a multiprocessor,
-constexpr int kSharedReserved = 1024;    // of which the system takes this for each CTA
+constexpr int kSharedOfSm = 228 * 1024;  // bytes of a multiprocessor
+constexpr int kSharedReserved = 1024;    // bytes of these that the system takes for each CTA
 constexpr int kAlignment = 1024;         // of swizzled tiles
 // The base of dynamic shared memory is only 16-byte aligned; then come the barriers.
 constexpr int kFixedBytes = 2 * kAlignment;

@@ -12,8 +12,8 @@
 
 namespace bwgemm::dense::cluster_k {
 
-// No tile runs over the end, since TMA takes longer to fill in zeros than to load: the last ones
-// begin earlier and compute some results a second time, bit for bit the same.
+// Clamps a tile's start so that the tile stays inside the operand: TMA takes longer to fill in
+// zeros than to load. Some results are then computed a second time, bit for bit the same.
 __device__ __forceinline__ int FirstOf(uint32_t tile, int extent) {
   return min(static_cast<int>(tile * kBlock), max(extent - kBlock, 0));
 }

@@ -44,7 +44,7 @@ struct Config : Spec {
   static constexpr bool kQKMajor = !kKGrouped && (kSwapAb || kBMajor == BMajor::kK);
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
-  // Tiles that the scheduler may be ahead. Those of contract are better left to who is free first.
+  // Tiles that the scheduler may be ahead: few for k-grouped, whose tiles differ in cost.
   static constexpr int kRing = kKGrouped ? 2 : 4;
 
   static_assert(kClusterN == 1 && (kCtas == 1 || kCtas == 2), "a cluster is the CTAs of one MMA");

@@ -24,8 +24,8 @@ struct TileReader {
   }
 };
 
-// rows: all tiles cost the same, and only the device knows how many there are. Each cluster takes
-// every so manieth.
+// m-grouped: tiles cost about the same, and only the device knows how many there are. Clusters take
+// them in a fixed stride.
 template <class C>
 struct FixedStride {
   __device__ FixedStride(typename C::Shared&, uint32_t) {}
@@ -33,9 +33,9 @@ struct FixedStride {
   __device__ int Next(int index) { return index + static_cast<int>(gridDim.x) / C::kCtas; }
 };
 
-// contract: a tile costs as much as its group has rows, but there is one cluster in the grid for
-// each tile. Who is free takes the place of a cluster that has not started (cluster launch control,
-// PTX ISA 9.7.13.17). The leader asks; the answer arrives in both CTAs.
+// k-grouped: a tile costs as much as its group has rows, and the grid has one cluster for each
+// tile. A cluster that is done takes over one that has not started (cluster launch control, PTX ISA
+// 9.7.13.17). The leader asks; the answer arrives in both CTAs.
 template <class C>
 struct LaunchControl {
   typename C::Shared& shared;

@@ -1,8 +1,8 @@
 // Which tile number a cluster takes next.
 //
-// Tiles differ in cost (a group's last tile is narrow, contract's groups differ in length), so
-// clusters take the next number from a counter in global memory whenever they are ready for one.
-// Rank 0 asks and tells its neighbour.
+// Tiles differ in cost (a group's last tile is narrow, k-grouped groups differ in length), so a
+// cluster that is ready takes the next number from a counter in global memory. Rank 0 asks and
+// tells its neighbour.
 #pragma once
 
 #include "cute/arch/cluster_sm90.hpp"

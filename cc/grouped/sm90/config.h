@@ -72,8 +72,8 @@ struct Config : Spec {
   static constexpr int kQBytes = kTileN * kRowBytes;
   static constexpr int kStageBytes = kPBytes + kQBytes;
 
-  // Part-filled tiles are computed in multiples of this many columns: the fewer, the more code. 16
-  // instead of 32 is 1 to 3 % of the time of large groups.
+  // Part-filled tiles are computed in multiples of this many columns. A smaller step wastes less
+  // work and needs more code.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
   static constexpr int kColumnStep = kKGrouped ? kTileN : std::min(kTileN, kFineSteps ? 16 : 32);
 

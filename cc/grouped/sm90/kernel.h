@@ -1,8 +1,8 @@
 // The SM90 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
 //
 //   warpgroup 0      producer: warp 0 loads (one thread), warp 1 decides which tile comes next
-//   warpgroups 1, 2  consumers: MMA, then epilogue. Ping-pong: of every second tile each, and one's
-//                    MMAs are issued when all of the other's are
+//   warpgroups 1, 2  consumers: MMA, then epilogue. Ping-pong: each owns every second tile, and
+//                    issues its MMAs after all of the other's
 //
 // Tiles travel from the scheduler to the others through a ring in shared memory.
 #pragma once
