@@ -195,7 +195,8 @@ def test_vmap_of_every_subset_of_operands() -> None:
 def masked_einsum(lhs: Any, rhs: Any, sizes: Any) -> Any:
     ends = jnp.cumsum(sizes)
     row = jnp.arange(lhs.shape[0])[:, None]
-    return jnp.einsum("mk,ekn,me->mn", lhs, rhs, ((row < ends) & (row >= ends - sizes)) * 1.0)
+    inside = (row < ends) & (row >= ends - sizes)
+    return jnp.einsum("mk,ekn,me->mn", lhs, rhs, inside.astype(lhs.dtype))
 
 
 @pytest.mark.parametrize("order", ["examples within members", "members within examples"])

@@ -88,9 +88,7 @@ def dense(lhs: Any, rhs: Any, sizes: Any, offset: Any, spec: Any) -> jax.Array:
     row = jnp.arange(rows)[:, None]
     inside = (row < ends[:, None]) & (row >= (ends - jnp.clip(sizes, 0, rows))[:, None])
     # [B, M, G] and [B, E, G] to [B, M, E]: which row belongs to which matrix.
-    mask = jnp.einsum(
-        "bmg,beg->bme", *_batched(inside * 1.0, group[:, :, None] == jnp.arange(groups))
-    )
+    mask = jnp.einsum("bmg,beg->bme", *_batched(inside, group[:, :, None] == jnp.arange(groups)))
     subscripts = {
         ("m-grouped", "n"): "bmk,bekn,bme->bmn",
         ("m-grouped", "k"): "bmk,benk,bme->bmn",
