@@ -40,7 +40,7 @@ def install(*, primitive: bool) -> None:
     _count_binds()
     ours = {
         lax.dot_general: jax_bwgemm.dot_general,
-        lax.dot: functools.partial(_dot, lax.dot),
+        lax.dot: _dot(lax.dot),
         lax.ragged_dot: jax_bwgemm.ragged_dot,
         lax.ragged_dot_general: jax_bwgemm.ragged_dot_general,
         jnp.matmul: jax_bwgemm.matmul,
@@ -88,19 +88,21 @@ def _called_by_us() -> bool:
     return False
 
 
-def _dot(original: Callable[..., Any], lhs: Any, rhs: Any, **options: Any) -> Any:
-    """`jax.lax.dot` by `jax_bwgemm.dot_general`, which has no default for dimension numbers."""
+def _dot(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.lax.dot` by `jax_bwgemm.dot_general`; errors about its own arguments are JAX's."""
     import numpy as np
 
     import jax_bwgemm
 
-    numbers = options.pop("dimension_numbers", None)
-    if numbers is None:
-        left, right = np.shape(lhs), np.shape(rhs)
-        if not (1 <= len(left) <= 2 and 1 <= len(right) <= 2 and left[-1] == right[0]):
+    def dot(lhs: Any, rhs: Any, **options: Any) -> Any:
+        numbers = options.pop("dimension_numbers", None)
+        shapes = np.shape(lhs), np.shape(rhs)
+        simple = {len(shape) for shape in shapes} <= {1, 2} and shapes[0][-1] == shapes[1][0]
+        if numbers is None and not simple:
             return original(lhs, rhs, **options)
-        numbers = (((len(left) - 1,), (0,)), ((), ()))
-    return jax_bwgemm.dot_general(lhs, rhs, numbers, **options)
+        return jax_bwgemm.dot_general(lhs, rhs, numbers, **options)
+
+    return dot
 
 
 def _count_binds() -> None:
