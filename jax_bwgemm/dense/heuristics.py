@@ -112,6 +112,8 @@ def possible_splits(
     way = (spec.policy.config and spec.policy.config.decomposition) or "heuristic"
     if spec.policy.config is not None and spec.policy.config.splits is not None:
         wanted = spec.policy.config.splits
+        if kernel.stream_k or kernel.splits_unevenly:  # no part is shorter than a step of K
+            wanted = max(1, min(wanted, -(-dims.k // kernel.tile_k)))
         return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
     if kernel.cluster_k:
         return cluster_k.worthwhile_splits(kernel, dims.k, tiles, sm_count)

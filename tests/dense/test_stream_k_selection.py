@@ -232,3 +232,12 @@ def test_tuned_entries_are_selected_if_they_can_run(changes: dict[str, Any], use
     assert got.reason.startswith("tuned") == used
     if used:
         assert (got.kernel, got.decomposition, got.swizzle) == (SHARED, "stream_k", 2)
+
+
+@pytest.mark.parametrize("kernel", [SHARED, WHOLE], ids=["stream-k", "twin"])
+def test_no_part_of_k_is_shorter_than_a_step(kernel: KernelInfo) -> None:
+    steps = {64: 1, 200: 4, 1024: 16, 64 * 64: 64}
+    got = {k: selected(128, 256, k, kernel=kernel.name, splits=64) for k in steps}
+    assert {k: chosen.splits for k, chosen in got.items()} == steps
+    assert "parts" not in got[64].reason
+    assert "K in 4 parts" in got[200].reason
