@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax_bwgemm.product.kernel_config import KernelConfig, kernel_config
 
 SCHEDULES = ("cooperative", "pingpong", "1sm", "2sm")
-MAX_SWIZZLE = 64  # kMaxSwizzle of cc/grouped/grouped_call.cc
+MAX_SWIZZLE = 64  # kMaxSwizzle of cc/call/grouped_call.cc
 
 
 @kernel_config(order="raster_order")

@@ -18,10 +18,12 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(
     r"(?<![\w./-])((?:benchmarks|cc|cmake|docs|examples|jax_bwgemm|tests|tools)/[\w./-]*\.(?!\.)\w+)"
 )
-SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".toml"}
+SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".def", ".toml"}
 PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
 # `dense/api.py`: a module of the package, without the package's name.
 MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|tuning)/\w+\.py)`")
+# `call/buffer.h`: a C++ file, without the folder cc.
+CPP_FILE = re.compile(r"`((?:call|core|dense|grouped|sm90)/[\w/]+\.(?:h|cc|cu|cmake|def))`")
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "README.md").exists(), reason="needs the source tree, not an installed package"
@@ -68,6 +70,7 @@ def missing_files(document: Path) -> list[str]:
     """Named files of the repository that do not exist."""
     named = {*FILE.findall(text(document)), *PROGRAM.findall(text(document))}
     named |= {f"jax_bwgemm/{module}" for module in MODULE.findall(text(document))}
+    named |= {f"cc/{file}" for file in CPP_FILE.findall(text(document))}
     return sorted(name for name in named if not (ROOT / name).exists())
 
 
@@ -92,7 +95,7 @@ def test_files_named_in_sources_exist() -> None:
         for source in sources()
         if source != Path(__file__)
         for name in FILE.findall(text(source))
-        if Path(name).suffix in {*SOURCE_SUFFIXES, ".def", ".md"} and not (ROOT / name).exists()
+        if Path(name).suffix in {*SOURCE_SUFFIXES, ".md"} and not (ROOT / name).exists()
     }
     assert not missing
 
@@ -111,12 +114,13 @@ def test_checks_notice_what_is_wrong(tmp_path: Path) -> None:
     page.write_text(
         "# A page\n[a](missing.md) [b](#a-page) [c](#none) [d](https://x.invalid/e.md)\n"
         "`python benchmarks/none.py` and cc/core/none.h, `python benchmarks/compare.py`\n"
-        "`dense/none.py`, `dense/api.py`\n",
+        "`dense/none.py`, `dense/api.py`, `call/none.h`\n",
         encoding="utf-8",
     )
     assert broken_links(page) == ["missing.md", "#none"]
     assert missing_files(page) == [
         "benchmarks/none.py",
+        "cc/call/none.h",
         "cc/core/none.h",
         "jax_bwgemm/dense/none.py",
     ]
