@@ -19,7 +19,7 @@ from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.costs import Candidate
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ PUBLISHED = {
 
 
 def best(
-    kernels: Sequence[KernelInfo], shape: shape_lists.Shape, machine: Machine
+    kernels: Sequence[Kernel], shape: shape_lists.Shape, machine: Machine
 ) -> tuple[Candidate, float]:
     """The kernel that selection would choose, and its predicted microseconds.
 
@@ -85,7 +85,7 @@ def best(
 
 
 def expected(
-    kernels: Sequence[KernelInfo], selected: Sequence[shape_lists.Shape], machine: Machine
+    kernels: Sequence[Kernel], selected: Sequence[shape_lists.Shape], machine: Machine
 ) -> list[dict[str, Any]]:
     """One row per shape: the chosen kernel and its predicted time."""
     rows = []

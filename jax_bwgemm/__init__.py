@@ -18,7 +18,7 @@ from jax_bwgemm.tuning import on_miss as _on_miss
 from jax_bwgemm.tuning.context import TuningMissError as TuningMissError
 from jax_bwgemm.tuning.table import TuningTable as TuningTable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Registers the FFI targets, so that exported programs run wherever this package was imported. Both
 # modules are mapped, not read: their kernels stay on disk until one is used.

@@ -14,11 +14,7 @@ import jax
 
 from jax_bwgemm.compat import jax_backend
 from jax_bwgemm.config import Target
-from jax_bwgemm.product import old_build
 from jax_bwgemm.product.kernels import Kernel
-
-# Earlier names of the record.
-KernelInfo = GroupedKernelInfo = Kernel
 
 
 def _installed_folder() -> Path | None:
@@ -133,8 +129,7 @@ def kernel_table(implementation: str) -> tuple[Kernel, ...]:
 def _table(module: ModuleType | None) -> tuple[Kernel, ...]:
     if module is None:
         return ()
-    rows = old_build.rows(module) if old_build.is_old(module) else module.kernels()
-    return tuple(Kernel(**row) for row in rows)
+    return tuple(Kernel(**row) for row in module.kernels())
 
 
 def _dense(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
@@ -187,8 +182,6 @@ def kernel_workspace_bytes(implementation: str, name: str, **problem: int | str)
     if module is None:
         what = "kernels" if implementation == "cutlass" else "emulator"
         raise RuntimeError(f"kernel {name!r}: jax_bwgemm was installed without its {what}")
-    if old_build.is_old(module):
-        return old_build.workspace_bytes(module, name, problem)
     return module.workspace_bytes(name, **problem)
 
 

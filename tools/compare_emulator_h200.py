@@ -25,10 +25,10 @@ import numpy as np
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
 from jax_bwgemm.product import targets
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
-def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int, int]]:
+def problems(kernel: Kernel) -> Iterator[tuple[int, int, int, int, int]]:
     """M, N, K, batch, splits: one tile; every edge ragged, with K several times around the
     pipeline; a batch; and, where possible, K in two parts.
     """
@@ -41,8 +41,8 @@ def problems(kernel: KernelInfo) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def cases(
-    kernels: tuple[KernelInfo, ...],
-) -> Iterator[tuple[str, KernelInfo, np.ndarray, np.ndarray, int]]:
+    kernels: tuple[Kernel, ...],
+) -> Iterator[tuple[str, Kernel, np.ndarray, np.ndarray, int]]:
     """Key, kernel, operands and splits of every comparison."""
     for kernel in kernels:
         for m, n, k, batch, splits in problems(kernel):
@@ -59,7 +59,7 @@ def cases(
                 yield key, kernel, a, b, splits
 
 
-def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray, splits: int) -> np.ndarray:
+def run_on_gpu(kernel: Kernel, a: np.ndarray, b: np.ndarray, splits: int) -> np.ndarray:
     """The compiled kernel, called as `run_gemm` calls the emulated one."""
     m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
     n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
@@ -78,7 +78,7 @@ def run_on_gpu(kernel: KernelInfo, a: np.ndarray, b: np.ndarray, splits: int) ->
         return np.asarray(out)
 
 
-def allowed(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def allowed(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Largest difference of two results on normal values, element by element."""
     k = a.shape[2] if kernel.lhs_major == "k" else a.shape[1]
     magnitude = reference(kernel, np.abs(a), np.abs(b))
@@ -88,7 +88,7 @@ def allowed(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return bound
 
 
-def emulated_kernels() -> tuple[KernelInfo, ...]:
+def emulated_kernels() -> tuple[Kernel, ...]:
     """The Hopper kernels of the emulator's build."""
     return tuple(k for k in runtime.emulated_kernels() if k.arch == "sm90")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_bwgemm.runtime import KernelInfo
+    from jax_bwgemm.product.kernels import Kernel
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -114,7 +114,7 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _choose(args: argparse.Namespace, kernels: tuple[KernelInfo, ...]) -> KernelInfo:
+def _choose(args: argparse.Namespace, kernels: tuple[Kernel, ...]) -> Kernel:
     """The kernel that the options name or describe."""
     from jax_bwgemm.emulator.dense import find_kernel
 
@@ -131,7 +131,7 @@ def _choose(args: argparse.Namespace, kernels: tuple[KernelInfo, ...]) -> Kernel
 
 
 def _operands(
-    args: argparse.Namespace, kernel: KernelInfo
+    args: argparse.Namespace, kernel: Kernel
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Small integers, and their product in the kernel's output type: exact in f32 arithmetic."""
     import jax.numpy as jnp

@@ -127,7 +127,7 @@ def kernel_lines(every: bool) -> list[str]:
 
     if every:
         return [kernel.name for kernel in runtime.kernels()]
-    tiles: dict[tuple, list[runtime.KernelInfo]] = {}
+    tiles: dict[tuple, list[Any]] = {}
     for k in runtime.kernels():
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}"
         schedule = k.schedule + " swapped" * k.swap_ab + " stream-K" * k.stream_k
@@ -151,7 +151,7 @@ def grouped_kernel_lines(every: bool) -> list[str]:
 
     if every:
         return [kernel.name for kernel in runtime.grouped_kernels()]
-    tiles: dict[tuple, list[runtime.GroupedKernelInfo]] = {}
+    tiles: dict[tuple, list[Any]] = {}
     for k in runtime.grouped_kernels():
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k} cluster {k.cluster_m}x{k.cluster_n}"
         form = k.kind + " swapped" * k.swap_ab + " pingpong" * (k.schedule == "pingpong")

@@ -7,7 +7,7 @@ memory. A launch has one CTA for each tile and part, all of which should run at 
 from __future__ import annotations
 
 from jax_bwgemm.dense.cost_parameters import Parameters
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
 
@@ -25,7 +25,7 @@ def parts(splits: int) -> tuple[int, int]:
 
 
 def cycles(
-    kernel: KernelInfo,
+    kernel: Kernel,
     tiles: int,
     k: int,
     splits: int,
@@ -61,7 +61,7 @@ def cycles(
     return max(busy, memory_cycles) + fixed
 
 
-def worthwhile_splits(kernel: KernelInfo, k: int, tiles: int, sm_count: int) -> list[int]:
+def worthwhile_splits(kernel: Kernel, k: int, tiles: int, sm_count: int) -> list[int]:
     """The numbers of parts worth comparing: as long as all CTAs run at once."""
     return [1] + [
         s

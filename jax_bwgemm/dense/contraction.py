@@ -13,9 +13,9 @@ from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.selection import select
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec, fold, gemm_dims, out_shape
 from jax_bwgemm.product.contraction import Contraction, FfiCall, Folded, KernelCall
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.product.targets import configure
-from jax_bwgemm.runtime import KernelInfo
 
 
 class Dense(Contraction):
@@ -44,7 +44,7 @@ class Dense(Contraction):
 
     typed_like = reference
 
-    def kernels(self, implementation: str) -> tuple[KernelInfo, ...]:
+    def kernels(self, implementation: str) -> tuple[Kernel, ...]:
         return runtime.kernels() if implementation == "cutlass" else runtime.emulated_kernels()
 
     def largest(self, spec: GemmSpec, dims: GemmDims) -> int:
@@ -68,7 +68,7 @@ class Dense(Contraction):
         in_dtype: str,
         dims: GemmDims,
         target: Target,
-        table: Sequence[KernelInfo],
+        table: Sequence[Kernel],
     ) -> Selection | str:
         return select(spec, in_dtype, dims, target, table)
 

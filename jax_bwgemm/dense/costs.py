@@ -15,7 +15,7 @@ from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Parameters, TileKey
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.occupancy import concurrent_ctas
 from jax_bwgemm.dense.spec import GemmDims
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 PARAMETERS = {"sm90": SM90, "sm100": SM100}
 
@@ -62,7 +62,7 @@ class Candidate:
         decomposition: How a stream-K kernel divides the work.
     """
 
-    kernel: KernelInfo
+    kernel: Kernel
     tiles_m: int
     tiles_n: int
     waves: int
@@ -71,19 +71,19 @@ class Candidate:
     decomposition: str = "heuristic"
 
 
-def is_known(kernel: KernelInfo) -> bool:
+def is_known(kernel: Kernel) -> bool:
     """Whether times of the kernel's tile were measured."""
     return kernel.cluster_k or tile_key(kernel) in PARAMETERS[kernel.arch].tiles
 
 
-def tile_key(kernel: KernelInfo) -> TileKey:
+def tile_key(kernel: Kernel) -> TileKey:
     """What a kernel's cost is kept under."""
     k = kernel
     return TileKey(k.schedule, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n, k.swap_ab)
 
 
 def evaluate(
-    kernel: KernelInfo,
+    kernel: Kernel,
     dims: GemmDims,
     target: Target,
     splits: int = 1,
@@ -175,7 +175,7 @@ def evaluate(
 
 
 def _bytes_per_k(
-    kernel: KernelInfo, share: float, aligned: tuple[bool, bool], unaligned: float
+    kernel: Kernel, share: float, aligned: tuple[bool, bool], unaligned: float
 ) -> float:
     """Bytes that a tile's CTAs ask L2 for, for each k: 16-bit operands, a multicast once.
 
@@ -190,7 +190,7 @@ def _bytes_per_k(
     return 2 * (p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m)
 
 
-def _pitches(kernel: KernelInfo, dims: GemmDims) -> tuple[int, int]:
+def _pitches(kernel: Kernel, dims: GemmDims) -> tuple[int, int]:
     """Elements between rows in memory, of the operand on the MMA's M side and on its N side."""
     lhs = dims.k if kernel.lhs_major == "k" else dims.m
     rhs = dims.n if kernel.rhs_major == "n" else dims.k
@@ -214,7 +214,7 @@ def _sum_cycles(dims: GemmDims, parts: int, p: Parameters) -> float:
 
 
 def stream_k_plan(
-    kernel: KernelInfo, tiles: int, steps: int, target: Target, splits: int, decomposition: str
+    kernel: Kernel, tiles: int, steps: int, target: Target, splits: int, decomposition: str
 ) -> stream_k.Plan:
     """How a stream-K kernel divides a launch of so many MMA tiles, whatever their order."""
     cluster = kernel.cluster_m * kernel.cluster_n
@@ -226,7 +226,7 @@ def stream_k_plan(
 
 
 def _stream_k_cycles(
-    kernel: KernelInfo, plan: stream_k.Plan, ctas: int, step: float, per_tile: float, p: Parameters
+    kernel: Kernel, plan: stream_k.Plan, ctas: int, step: float, per_tile: float, p: Parameters
 ) -> float:
     """The busiest CTA's cycles for what it multiplies and hands on."""
     if plan.kind == "data_parallel":

@@ -16,7 +16,7 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 # Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)
@@ -90,7 +90,7 @@ def split_refusal(dims: GemmDims, splits: int, in_bytes: int, *, evenly: bool) -
 
 
 def run_refusal(
-    kernel: KernelInfo, dims: GemmDims, splits: int, decomposition: str, in_bytes: int
+    kernel: Kernel, dims: GemmDims, splits: int, decomposition: str, in_bytes: int
 ) -> str | None:
     """Why a kernel cannot divide a problem in that way; None when it can."""
     if not kernel.stream_k:
@@ -106,7 +106,7 @@ def run_refusal(
 
 
 def possible_splits(
-    spec: GemmSpec, kernel: KernelInfo, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
+    spec: GemmSpec, kernel: Kernel, dims: GemmDims, in_bytes: int, tiles: int, sm_count: int
 ) -> list[int]:
     """The numbers of parts worth comparing, or the one that the configuration names."""
     way = (spec.policy.config and spec.policy.config.decomposition) or "heuristic"
@@ -129,7 +129,7 @@ def possible_splits(
     ]
 
 
-def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str) -> str | None:
+def kernel_mismatch(kernel: Kernel, spec: GemmSpec, in_dtype: str, arch: str) -> str | None:
     """Why a kernel cannot run a (padded) problem; None when it can."""
     if kernel.arch != arch:
         return f"for {kernel.arch}"
@@ -141,7 +141,7 @@ def kernel_mismatch(kernel: KernelInfo, spec: GemmSpec, in_dtype: str, arch: str
 
 
 def rank(
-    table: Sequence[KernelInfo], spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target
+    table: Sequence[Kernel], spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """All usable kernels, each with its best splits, best first; the others with the reason."""
     usable: list[Candidate] = []

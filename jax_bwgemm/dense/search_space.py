@@ -13,7 +13,7 @@ from jax_bwgemm.dense.selection import select_by_heuristic
 from jax_bwgemm.dense.tile_schedule import tile_order
 from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.dense.work_schedule import work_order
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import Choice
 
@@ -24,7 +24,7 @@ MAX_PREDICTED_RATIO = 2.0
 
 
 def kernels_to_try(
-    key: DenseKey, table: Sequence[KernelInfo], target: Target, limit: int
+    key: DenseKey, table: Sequence[Kernel], target: Target, limit: int
 ) -> list[Choice]:
     """The heuristic's choice, then the kernels and splits with the best predicted times.
 
@@ -76,7 +76,7 @@ def kernels_to_try(
 
 
 def _decompositions(
-    kernel: KernelInfo, key: DenseKey, table: Sequence[KernelInfo], target: Target
+    kernel: Kernel, key: DenseKey, table: Sequence[Kernel], target: Target
 ) -> list[costs.Candidate]:
     """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
     run = kernel, key.m, key.n, key.k, key.batch, target.sm_count

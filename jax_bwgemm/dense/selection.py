@@ -10,12 +10,12 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.runtime import KernelInfo
 
 
 def select(
-    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[Kernel]
 ) -> Selection | str:
     """Selects the kernel for a problem whose sizes satisfy the alignment rules.
 
@@ -40,7 +40,7 @@ def select(
 
 
 def select_by_heuristic(
-    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[Kernel]
 ) -> Selection | str:
     """As `select`, without tuned entries: explicit configuration, then predicted times."""
     usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import ceil_div, round_up
 from jax_bwgemm.dense.occupancy import concurrent_ctas
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 # Largest grid.y; a raster order chosen freely avoids exceeding it.
 MAX_GRID_Y = 2**16 - 1
@@ -108,7 +108,7 @@ class TileOrder:
 
 
 def tile_order(
-    kernel: KernelInfo,
+    kernel: Kernel,
     m: int,
     n: int,
     batch: int,
@@ -136,7 +136,7 @@ def tile_order(
 
 
 def band_order(
-    kernel: KernelInfo,
+    kernel: Kernel,
     m: int,
     n: int,
     batch: int,
@@ -152,7 +152,7 @@ def band_order(
 
 
 def _order(
-    kernel: KernelInfo,
+    kernel: Kernel,
     m: int,
     n: int,
     layers: int,
@@ -274,7 +274,7 @@ def _dynamic(
     return raster, swizzle, (fast * cm, slow * cn, layers), coordinates
 
 
-def _cluster_k(kernel: KernelInfo, m: int, n: int, batch: int, splits: int) -> TileOrder:
+def _cluster_k(kernel: Kernel, m: int, n: int, batch: int, splits: int) -> TileOrder:
     """Cluster-K: the parts of a tile side by side, then the tiles along M, along N, the batch."""
     inside, apart = cluster_k.parts(splits)
     rows, columns = ceil_div(m, kernel.tile_n), ceil_div(n, kernel.tile_m)

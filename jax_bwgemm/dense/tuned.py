@@ -9,7 +9,7 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import lookup
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import TunedEntry
@@ -38,7 +38,7 @@ def dims_of(key: DenseKey) -> GemmDims:
 
 
 def find_tuned(
-    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[KernelInfo]
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[Kernel]
 ) -> lookup.Found | None:
     """The tuned choice of a folded and padded problem; None to leave it to the heuristic.
 
@@ -53,7 +53,7 @@ def find_tuned(
         TuningMissError: There is none, and the policy is ``"error"``.
     """
 
-    def usable(entry: TunedEntry) -> KernelInfo | str:
+    def usable(entry: TunedEntry) -> Kernel | str:
         kernel = next((k for k in table if k.name == entry.kernel), None)
         if kernel is None:
             return "is not in this build"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax_bwgemm.product.kernel_config import KernelConfig, kernel_config
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 SWIZZLES = (1, 2, 4, 8, 16)
 MAX_SPLITS = 64  # kMaxSplits of cc/dense/split_k.h
@@ -107,7 +107,7 @@ class TuningConfig(KernelConfig):
                 f"M), got cluster_m={self.cluster_m}"
             )
 
-    def mismatch(self, kernel: KernelInfo) -> str | None:
+    def mismatch(self, kernel: Kernel) -> str | None:
         """Why a kernel does not satisfy this configuration; None when it does."""
         if reason := super().mismatch(kernel):
             return reason
@@ -118,7 +118,7 @@ class TuningConfig(KernelConfig):
             return "a cluster-K kernel has one order of its tiles"
         return None
 
-    def _properties(self, kernel: KernelInfo) -> Mapping[str, Any]:
+    def _properties(self, kernel: Kernel) -> Mapping[str, Any]:
         return {
             **super()._properties(kernel),
             "two_cta": kernel.schedule == "2sm",

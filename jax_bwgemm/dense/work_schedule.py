@@ -15,7 +15,7 @@ from jax_bwgemm.dense.tile_schedule import (
     band_order,
     tile_order,
 )
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class WorkOrder:
 
 
 def work_order(
-    kernel: KernelInfo,
+    kernel: Kernel,
     m: int,
     n: int,
     k: int,

@@ -8,10 +8,10 @@ import numpy as np
 from jax_bwgemm import runtime
 from jax_bwgemm.emulator.settings import settings
 from jax_bwgemm.product import targets
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
-def find_kernel(name: str) -> KernelInfo:
+def find_kernel(name: str) -> Kernel:
     """The emulated kernel of that name.
 
     Raises:
@@ -24,7 +24,7 @@ def find_kernel(name: str) -> KernelInfo:
 
 
 def operand_shapes(
-    kernel: KernelInfo, m: int, n: int, k: int, batch: int
+    kernel: Kernel, m: int, n: int, k: int, batch: int
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Shapes of both operands in the kernel's memory order."""
     lhs = (batch, m, k) if kernel.lhs_major == "k" else (batch, k, m)
@@ -32,7 +32,7 @@ def operand_shapes(
     return lhs, rhs
 
 
-def reference(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def reference(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The exact product in float64.
 
     Args:
@@ -49,7 +49,7 @@ def reference(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def run_gemm(
-    kernel: KernelInfo,
+    kernel: Kernel,
     a: np.ndarray,
     b: np.ndarray,
     *,

@@ -8,7 +8,7 @@ import numpy as np
 from jax_bwgemm import runtime
 from jax_bwgemm.emulator.settings import settings
 from jax_bwgemm.product import targets
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 
 def group_rows(sizes: np.ndarray, rows: int) -> list[tuple[int, int]]:
@@ -23,7 +23,7 @@ def group_rows(sizes: np.ndarray, rows: int) -> list[tuple[int, int]]:
 
 
 def reference(
-    kernel: GroupedKernelInfo,
+    kernel: Kernel,
     lhs: np.ndarray,
     rhs: np.ndarray,
     sizes: np.ndarray,
@@ -52,7 +52,7 @@ def reference(
 
 
 def run_grouped(
-    kernel: GroupedKernelInfo,
+    kernel: Kernel,
     lhs: np.ndarray,
     rhs: np.ndarray,
     sizes: np.ndarray,

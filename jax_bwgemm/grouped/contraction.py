@@ -21,9 +21,9 @@ from jax_bwgemm.grouped.groups import clamp_offset, local_sizes
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.contraction import Contraction, FfiCall, KernelCall, NamedAxes, Run
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.product.targets import configure
-from jax_bwgemm.runtime import GroupedKernelInfo
 
 _V1_ORDERS = {"heuristic": "heuristic", "n": "horizontal", "m": "vertical"}
 
@@ -100,7 +100,7 @@ class Grouped(Contraction):
             out = jnp.repeat(out, dims.batch, axis=0)
         return out if spec.out_sharding is None else jax.sharding.reshard(out, spec.out_sharding)
 
-    def kernels(self, implementation: str) -> tuple[GroupedKernelInfo, ...]:
+    def kernels(self, implementation: str) -> tuple[Kernel, ...]:
         if implementation == "cutlass":
             return runtime.grouped_kernels()
         return runtime.emulated_grouped_kernels()
@@ -129,7 +129,7 @@ class Grouped(Contraction):
         in_dtype: str,
         dims: GroupedDims,
         target: Target,
-        table: Sequence[GroupedKernelInfo],
+        table: Sequence[Kernel],
     ) -> Selection | str:
         return selection.select(spec, in_dtype, dims, target, table)
 

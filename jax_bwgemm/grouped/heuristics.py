@@ -22,8 +22,8 @@ from jax_bwgemm.dense.costs import (
 )
 from jax_bwgemm.dense.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.runtime import GroupedKernelInfo
 
 
 class GroupedCost(NamedTuple):
@@ -108,7 +108,7 @@ class Candidate:
         limit: What decides the duration: ``"compute"`` or ``"memory"``.
     """
 
-    kernel: GroupedKernelInfo
+    kernel: Kernel
     tiles: float
     waves: int
     cycles: float
@@ -128,9 +128,7 @@ def expected_sizes(spec: GroupedSpec, dims: GroupedDims) -> tuple[float, ...]:
     return tuple(ordered[(2 * i + 1) * dims.groups // (2 * count)] for i in range(count))
 
 
-def kernel_mismatch(
-    kernel: GroupedKernelInfo, spec: GroupedSpec, in_dtype: str, arch: str
-) -> str | None:
+def kernel_mismatch(kernel: Kernel, spec: GroupedSpec, in_dtype: str, arch: str) -> str | None:
     """Why a kernel cannot run a (padded) problem; None when it can."""
     if kernel.arch != arch:
         return f"for {kernel.arch}"
@@ -143,9 +141,7 @@ def kernel_mismatch(
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
-def evaluate(
-    kernel: GroupedKernelInfo, spec: GroupedSpec, dims: GroupedDims, target: Target
-) -> Candidate:
+def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Target) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run."""
     tile = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m)
     cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
@@ -185,17 +181,17 @@ def evaluate(
     return Candidate(kernel, tiles, waves, cycles, limit)
 
 
-def row_step(kernel: GroupedKernelInfo) -> int:
+def row_step(kernel: Kernel) -> int:
     """An SM90 tile's rows are computed in multiples of this (kColumnStep of its config.h)."""
     return 16 if kernel.cluster_m == 2 and kernel.out_dtype != "float32" else 32
 
 
-def _paired(kernel: GroupedKernelInfo) -> bool:
+def _paired(kernel: Kernel) -> bool:
     """Whether a tile is computed by two CTAs together."""
     return kernel.arch == "sm100" and kernel.cluster_m == 2
 
 
-def _column_tiles(kernel: GroupedKernelInfo, n: int) -> int:
+def _column_tiles(kernel: Kernel, n: int) -> int:
     """Tiles along the columns of D, in whole clusters."""
     _, columns = tile_extents(kernel)
     cluster = kernel.cluster_n
@@ -204,14 +200,14 @@ def _column_tiles(kernel: GroupedKernelInfo, n: int) -> int:
     return round_up(ceil_div(n, columns), cluster)
 
 
-def tile_extents(kernel: GroupedKernelInfo) -> tuple[int, int]:
+def tile_extents(kernel: Kernel) -> tuple[int, int]:
     """Extent of a tile along the rows of D and along its columns."""
     if kernel.swap_ab:
         return kernel.tile_n, kernel.tile_m
     return kernel.tile_m, kernel.tile_n
 
 
-def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
+def most_tiles(kernel: Kernel, dims: GroupedDims) -> int:
     """Tiles of the result, whatever the sizes: at worst one part-filled for every group."""
     along_rows, _ = tile_extents(kernel)
     if kernel.kind == M_GROUPED:
@@ -222,7 +218,7 @@ def most_tiles(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
     return rows * _column_tiles(kernel, dims.n) * dims.batch
 
 
-def tiles_refusal(kernel: GroupedKernelInfo, dims: GroupedDims) -> str | None:
+def tiles_refusal(kernel: Kernel, dims: GroupedDims) -> str | None:
     """Why a kernel cannot count a problem's tiles; None when it can."""
     tiles = most_tiles(kernel, dims)
     return f"{tiles} tiles are more than {MAX_TILES}" if tiles > MAX_TILES else None
@@ -254,9 +250,7 @@ def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> floa
     return read + out_bytes * dims.batch * dims.experts * dims.k * dims.n
 
 
-def _rereads(
-    kernel: GroupedKernelInfo, dims: GroupedDims, sizes: Sequence[float], row_tiles: float
-) -> float:
+def _rereads(kernel: Kernel, dims: GroupedDims, sizes: Sequence[float], row_tiles: float) -> float:
     """What tiles of m-grouped products read again, as bytes from memory."""
     used = sum(1 for size in sizes if size > 0)
     weights = 2 * dims.rhs_batch * dims.k * dims.n
@@ -269,7 +263,7 @@ def _rereads(
 
 
 def rank(
-    table: Sequence[GroupedKernelInfo],
+    table: Sequence[Kernel],
     spec: GroupedSpec,
     in_dtype: str,
     dims: GroupedDims,
@@ -307,7 +301,7 @@ def select(
     in_dtype: str,
     dims: GroupedDims,
     target: Target,
-    table: Sequence[GroupedKernelInfo],
+    table: Sequence[Kernel],
 ) -> Selection | str:
     """Selects the kernel for a problem whose sizes satisfy the alignment rules.
 
@@ -348,7 +342,7 @@ def select(
     return Selection(best.kernel, order, swizzle, reason, (*slower, *rejected))
 
 
-def swizzle_of(kernel: GroupedKernelInfo, dims: GroupedDims) -> int:
+def swizzle_of(kernel: Kernel, dims: GroupedDims) -> int:
     """Height of the bands of tiles: 1 where L2 holds the operands anyway."""
     operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
     if operands < SWIZZLE_MIN_OPERAND_BYTES:

@@ -10,7 +10,7 @@ from jax_bwgemm.dense.costs import ceil_div
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import M_GROUPED
 from jax_bwgemm.grouped.tuned import dims_of, spec_of
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning.keys import GroupedKey, shares_of
 from jax_bwgemm.tuning.records import Choice
 
@@ -21,7 +21,7 @@ MAX_PREDICTED_RATIO = 4.0
 
 
 def kernels_to_try(
-    key: GroupedKey, table: Sequence[GroupedKernelInfo], target: Target, limit: int
+    key: GroupedKey, table: Sequence[Kernel], target: Target, limit: int
 ) -> list[Choice]:
     """The heuristic's choice, then the kernels with the best predicted times.
 
@@ -71,7 +71,7 @@ def orders_to_try(choice: Choice, key: GroupedKey, known: Sequence[Choice]) -> l
     return found
 
 
-def _most_row_tiles(kernel: GroupedKernelInfo, key: GroupedKey) -> int:
+def _most_row_tiles(kernel: Kernel, key: GroupedKey) -> int:
     """Rows of tiles that one matrix of the result, or one group, has at most."""
     rows, _ = heuristics.tile_extents(kernel)
     if key.kind != M_GROUPED:

@@ -8,8 +8,8 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.grouped.tuned import find_tuned
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.runtime import GroupedKernelInfo
 
 
 def select(
@@ -17,7 +17,7 @@ def select(
     in_dtype: str,
     dims: GroupedDims,
     target: Target,
-    table: Sequence[GroupedKernelInfo],
+    table: Sequence[Kernel],
 ) -> Selection | str:
     """Selects the kernel for a problem whose sizes satisfy the alignment rules.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import K_GROUPED, GroupedDims, GroupedSpec
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import lookup
 from jax_bwgemm.tuning.keys import GroupedKey, canonical_shares, shares_of
 from jax_bwgemm.tuning.records import TunedEntry
@@ -62,7 +62,7 @@ def find_tuned(
     in_dtype: str,
     dims: GroupedDims,
     target: Target,
-    table: Sequence[GroupedKernelInfo],
+    table: Sequence[Kernel],
 ) -> lookup.Found | None:
     """The tuned choice of a padded problem; None to leave it to the heuristic.
 
@@ -77,7 +77,7 @@ def find_tuned(
         TuningMissError: There is none, and the policy is ``"error"``.
     """
 
-    def usable(entry: TunedEntry) -> GroupedKernelInfo | str:
+    def usable(entry: TunedEntry) -> Kernel | str:
         kernel = next((k for k in table if k.name == entry.kernel), None)
         if kernel is None:
             return "is not in this build"

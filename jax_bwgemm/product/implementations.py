@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from jax import lax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product.kernel_config import KernelConfig
-from jax_bwgemm.runtime import GroupedKernelInfo, KernelInfo
-
-AnyKernel = TypeVar("AnyKernel", KernelInfo, GroupedKernelInfo)
+from jax_bwgemm.product.kernels import Kernel
 
 IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
@@ -140,7 +138,7 @@ def missing_kernels(name: str, config: KernelConfig | None, tail: str = "") -> s
 
 
 def types_refusal(
-    table: Sequence[KernelInfo | GroupedKernelInfo],
+    table: Sequence[Kernel],
     types: tuple[str, str, str],
     precision: object,
 ) -> str | None:
@@ -156,7 +154,7 @@ def types_refusal(
     return precision_refusal(precision, types[0])
 
 
-def of_types(table: Sequence[AnyKernel], types: tuple[str, str, str]) -> list[AnyKernel]:
+def of_types(table: Sequence[Kernel], types: tuple[str, str, str]) -> list[Kernel]:
     """The kernels that multiply these types."""
     return [k for k in table if (k.in_dtype, k.in_dtype, k.out_dtype) == types]
 
@@ -174,8 +172,8 @@ def precision_refusal(precision: object, dtype: str) -> str | None:
 
 def check_config(
     config: KernelConfig,
-    table: Sequence[KernelInfo | GroupedKernelInfo],
-    fitting: Sequence[KernelInfo | GroupedKernelInfo],
+    table: Sequence[Kernel],
+    fitting: Sequence[Kernel],
     describe: Callable[[Any], str],
 ) -> None:
     """Checks a configuration against the kernels of this build.

@@ -15,9 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm import runtime
-from jax_bwgemm.product import old_build
-
 TARGETS = {"cutlass": "bwgemm.product.v2", "emulator": "bwgemm.product.emulated.v2"}
 # Those of version 1 are still registered: programs exported then run.
 V1_TARGETS = (
@@ -48,7 +45,6 @@ def configure(
         **options: ``raster_order``, ``swizzle``, ``splits`` and ``decomposition`` of a dense
             kernel; ``order`` and ``swizzle`` of a grouped one.
     """
-    target = TARGETS[implementation]
     config: dict[str, Any] = {
         "kernel": kernel,
         "operands": " ".join(operands),
@@ -57,9 +53,7 @@ def configure(
     for name, value in options.items():
         if value != _DEFAULTS[name]:
             config[name] = value if isinstance(value, str) else np.int64(value)
-    if old_build.is_old(runtime.compiled_module(implementation)):
-        target, config = old_build.v1_call(implementation, config)
-    return target, config
+    return TARGETS[implementation], config
 
 
 def call_kernel(

@@ -15,12 +15,12 @@ from jax_bwgemm.dense import cluster_k, costs, heuristics
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.dense.tile_schedule import tile_order
 from jax_bwgemm.emulator.dense import operand_shapes, run_gemm
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 KERNELS = tuple(k for k in emulated("sm90") if k.cluster_k)
 
 
-def kernel() -> KernelInfo:
+def kernel() -> Kernel:
     return next(k for k in described_kernels() if k.cluster_k)
 
 
@@ -92,7 +92,7 @@ def test_two_parts_are_predicted_to_pay_where_tiles_are_few() -> None:
 class TestEmulated:
     @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 8, 9, 16])
     @pytest.mark.parametrize("k", KERNELS, ids=lambda k: k.name)
-    def test_any_number_of_parts(self, k: KernelInfo, splits: int) -> None:
+    def test_any_number_of_parts(self, k: Kernel, splits: int) -> None:
         """Some parts have no K block at all; the tile has edges both ways."""
         rng = np.random.default_rng(splits)
         depth = 144 * 3 if splits in (9, 16) else 4 * 64 + 8
@@ -105,7 +105,7 @@ class TestEmulated:
         assert_exact(got, expected(k, a, b))
 
     @pytest.mark.parametrize("k", KERNELS[:4], ids=lambda k: k.name)
-    def test_a_batch_shares_an_operand(self, k: KernelInfo) -> None:
+    def test_a_batch_shares_an_operand(self, k: Kernel) -> None:
         rng = np.random.default_rng(0)
         lhs, rhs = operand_shapes(k, 24, 136, 200, 3)
         a = small_integers(rng, lhs, k.in_dtype)
@@ -129,7 +129,7 @@ class TestEmulated:
             )
 
     @pytest.mark.parametrize("k", KERNELS, ids=lambda k: k.name)
-    def test_workspace_holds_what_clusters_leave_apart(self, k: KernelInfo) -> None:
+    def test_workspace_holds_what_clusters_leave_apart(self, k: Kernel) -> None:
         """One tile: its f32 result for every launch's worth of parts, none if there is one."""
         for splits in range(1, 65):
             apart = cluster_k.parts(splits)[1]

@@ -17,15 +17,15 @@ from jax_bwgemm.dense import costs, heuristics
 from jax_bwgemm.dense.selection import Selection, select
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.runtime import KernelInfo
 
 SM90, SM100 = make_target("sm90"), make_target("sm100")
 TABLE = described_kernels()
 PLAIN = tuple(k for k in TABLE if "_bf16_bf16_kn_" in k.name)  # one of each tile
 
 
-def kernel(tile: str) -> KernelInfo:
+def kernel(tile: str) -> Kernel:
     """The kernel of a tile by the end of its name."""
     (found,) = (k for k in PLAIN if k.name.endswith(f"_kn_{tile}"))
     return found
@@ -200,7 +200,7 @@ def test_a_tile_without_f32_output_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("candidate", PLAIN, ids=lambda k: k.name)
-def test_predicted_time_grows_with_the_problem(candidate: KernelInfo) -> None:
+def test_predicted_time_grows_with_the_problem(candidate: Kernel) -> None:
     target = make_target(candidate.arch)
     times = [
         costs.evaluate(candidate, GemmDims(m, 4096, 4096), target).cycles
@@ -347,7 +347,7 @@ def test_explain_uses_the_explicit_target() -> None:
 @pytest.mark.parametrize("sizes", [(0, 64, 64, 1), (64, 0, 64, 1), (64, 64, 0, 1), (64, 64, 64, 0)])
 @pytest.mark.parametrize("candidate", PLAIN, ids=lambda k: k.name)
 def test_every_kernel_can_be_asked_about_an_empty_problem(
-    candidate: KernelInfo, sizes: tuple[int, int, int, int]
+    candidate: Kernel, sizes: tuple[int, int, int, int]
 ) -> None:
     m, n, k, batch = sizes
     dims, target = GemmDims(m, n, k, batch, batch, batch), make_target(candidate.arch)

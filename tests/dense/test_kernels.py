@@ -26,8 +26,8 @@ from jax_bwgemm import runtime
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.runtime import KernelInfo
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ FAMILIES = {
 }
 
 
-def gpu_kernels(which: Callable[[KernelInfo], bool] = lambda _: True) -> list[Any]:
+def gpu_kernels(which: Callable[[Kernel], bool] = lambda _: True) -> list[Any]:
     """Test parameters: kernels of this build, each marked with its architecture."""
     marks = {"sm90": pytest.mark.sm90, "sm100": pytest.mark.sm100}
     built = [k for k in runtime.kernels() if which(k)] if runtime.extension() is not None else []
@@ -56,7 +56,7 @@ def gpu_kernels(which: Callable[[KernelInfo], bool] = lambda _: True) -> list[An
     return [pytest.param(k, id=k.name, marks=marks[k.arch]) for k in built]
 
 
-def operands(kernel: KernelInfo, family: str, make: Any, seed: int = 0) -> tuple[Any, Any]:
+def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any, Any]:
     a_batch, b_batch, m, n, k = FAMILIES[family]
     rng = np.random.default_rng(seed)
     a_shape = (a_batch, m, k) if kernel.lhs_major == "k" else (a_batch, k, m)
@@ -64,7 +64,7 @@ def operands(kernel: KernelInfo, family: str, make: Any, seed: int = 0) -> tuple
     return make(rng, a_shape, kernel.in_dtype), make(rng, b_shape, kernel.in_dtype)
 
 
-def spec_of(kernel: KernelInfo, **config: Any) -> GemmSpec:
+def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:
     return GemmSpec(
         *kernel.majors,
         out_dtype=kernel.out_dtype,
@@ -74,14 +74,14 @@ def spec_of(kernel: KernelInfo, **config: Any) -> GemmSpec:
     )
 
 
-def numpy_gemm(kernel: KernelInfo, a: Any, b: Any) -> np.ndarray:
+def numpy_gemm(kernel: Kernel, a: Any, b: Any) -> np.ndarray:
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     a = a if kernel.lhs_major == "k" else np.swapaxes(a, 1, 2)
     b = b if kernel.rhs_major == "n" else np.swapaxes(b, 1, 2)
     return np.matmul(a, b)
 
 
-def run_families(kernel: KernelInfo, families: tuple[str, ...], make: Any) -> list[Any]:
+def run_families(kernel: Kernel, families: tuple[str, ...], make: Any) -> list[Any]:
     """Results of one kernel for several shape families, from one compilation."""
     inputs = [operands(kernel, family, make) for family in families]
     return jax.jit(lambda pairs: [gemm(a, b, spec_of(kernel)) for a, b in pairs])(inputs)
@@ -102,7 +102,7 @@ def xla_gemm(in_dtype: str, out_dtype: str, majors: str, family: str) -> tuple[A
 
 
 @pytest.mark.parametrize("kernel", gpu_kernels())
-def test_exact_on_small_integers(kernel: KernelInfo) -> None:
+def test_exact_on_small_integers(kernel: Kernel) -> None:
     results = run_families(kernel, tuple(FAMILIES), small_integers)
     for family, got in zip(FAMILIES, results, strict=True):
         want = numpy_gemm(kernel, *operands(kernel, family, small_integers))
@@ -111,7 +111,7 @@ def test_exact_on_small_integers(kernel: KernelInfo) -> None:
 
 
 @pytest.mark.parametrize("kernel", gpu_kernels())
-def test_as_good_as_xla_on_normal_values(kernel: KernelInfo) -> None:
+def test_as_good_as_xla_on_normal_values(kernel: Kernel) -> None:
     families = ("aligned", "past the tile", "deep", "batch of 3")
     majors = kernel.lhs_major + kernel.rhs_major
     for family, got in zip(families, run_families(kernel, families, normal), strict=True):
@@ -123,7 +123,7 @@ def test_as_good_as_xla_on_normal_values(kernel: KernelInfo) -> None:
 @pytest.mark.parametrize(
     "kernel", gpu_kernels(lambda k: "_bf16_bf16_kn_" in k.name and not k.cluster_k)
 )  # one type and storage order of each tile is enough; cluster-K kernels have one order
-def test_tile_orders(kernel: KernelInfo) -> None:
+def test_tile_orders(kernel: Kernel) -> None:
     """Raster order and swizzle permute the tiles: the result may not change by a bit."""
     rng = np.random.default_rng(0)
     a = normal(rng, (1, 1160, 72), "bfloat16")
@@ -142,7 +142,7 @@ def test_tile_orders(kernel: KernelInfo) -> None:
     "kernel", gpu_kernels(lambda k: k.splits_k and "_bf16_" in k.name and "_kn_" in k.name)
 )
 @pytest.mark.parametrize(("splits", "k"), [(2, 96), (3, 144), (16, 768), (5, 1000), (11, 568)])
-def test_split_k(kernel: KernelInfo, splits: int, k: int) -> None:
+def test_split_k(kernel: Kernel, splits: int, k: int) -> None:
     if k % (8 * splits) and not (kernel.splits_unevenly or kernel.stream_k):
         pytest.skip("divides K into equal parts")
     rng = np.random.default_rng(splits)
@@ -159,7 +159,7 @@ SHARED = [(136, 264, 8200, 1), (1160, 1544, 4104, 1), (2056, 2312, 1032, 1), (26
 
 @pytest.mark.parametrize("kernel", gpu_kernels(lambda k: k.stream_k and "_kn_" in k.name))
 @pytest.mark.parametrize("shape", SHARED, ids=str)
-def test_stream_k(kernel: KernelInfo, shape: tuple[int, int, int, int]) -> None:
+def test_stream_k(kernel: Kernel, shape: tuple[int, int, int, int]) -> None:
     m, n, k, batch = shape
     rng = np.random.default_rng(0)
     a = small_integers(rng, (batch, m, k), kernel.in_dtype)

@@ -24,8 +24,8 @@ from jax_bwgemm import runtime
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.runtime import KernelInfo
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +40,7 @@ COMPANY = ((512, 512, 576), (256, 2048, 1008), (2048, 256, 504), (64, 4096, 504)
 def schedulers() -> list[Any]:
     """(kernel, run-time options) of every way to compute: one kernel of each schedule."""
     marks = {"sm90": pytest.mark.sm90, "sm100": pytest.mark.sm100}
-    kinds: dict[tuple, KernelInfo] = {}
+    kinds: dict[tuple, Kernel] = {}
     for k in runtime.kernels() if runtime.extension() is not None else ():
         if (k.in_dtype, k.out_dtype, k.lhs_major + k.rhs_major) == ("bfloat16", "bfloat16", "kn"):
             size = "wide" if k.tile_n >= 256 else ""
@@ -67,7 +67,7 @@ def operands(m: int, n: int, k: int, seed: int = 0) -> tuple[jax.Array, jax.Arra
     )
 
 
-def spec_of(kernel: KernelInfo, options: dict[str, Any]) -> GemmSpec:
+def spec_of(kernel: Kernel, options: dict[str, Any]) -> GemmSpec:
     config = TuningConfig(kernel=kernel.name, **options)
     return GemmSpec(
         "k",
@@ -133,14 +133,14 @@ def memory_fills() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kernel", "options"), schedulers())
-def test_alone(kernel: KernelInfo, options: dict[str, Any]) -> None:
+def test_alone(kernel: Kernel, options: dict[str, Any]) -> None:
     a, b = operands(M, N, K)
     run = jax.jit(lambda x, y: gemm(x, y, spec_of(kernel, options)))
     assert_same_bits(lambda: run(a, b))
 
 
 @pytest.mark.parametrize(("kernel", "options"), schedulers())
-def test_beside_other_streams_and_threads(kernel: KernelInfo, options: dict[str, Any]) -> None:
+def test_beside_other_streams_and_threads(kernel: Kernel, options: dict[str, Any]) -> None:
     a, b = operands(M, N, K)
     run = jax.jit(lambda x, y: gemm(x, y, spec_of(kernel, options)))
     expected = run(a, b)
@@ -160,7 +160,7 @@ def test_beside_other_streams_and_threads(kernel: KernelInfo, options: dict[str,
 
 
 @pytest.mark.parametrize(("kernel", "options"), schedulers())
-def test_in_concurrent_branches_of_a_graph(kernel: KernelInfo, options: dict[str, Any]) -> None:
+def test_in_concurrent_branches_of_a_graph(kernel: Kernel, options: dict[str, Any]) -> None:
     pairs = [operands(M, N, K), *(operands(*sizes, seed=1) for sizes in COMPANY)]
     spec = spec_of(kernel, options)
     together = jax.jit(lambda args: [gemm(x, y, spec) for x, y in args])

@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 
 from jax_bwgemm import runtime
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = pytest.mark.emulator
 
 MOST = 2**31 - 8
 
 
-def kernel(**fields: object) -> KernelInfo:
+def kernel(**fields: object) -> Kernel:
     """The first kernel of the build with these fields, of SM90 if they do not say."""
     fields = {"arch": "sm90"} | fields
     for k in runtime.emulated_kernels():
@@ -24,7 +24,7 @@ def kernel(**fields: object) -> KernelInfo:
     pytest.skip("the emulator was not built with such a kernel")
 
 
-def refusal(k: KernelInfo, m: int, n: int, kk: int, batch: int, splits: int) -> str:
+def refusal(k: Kernel, m: int, n: int, kk: int, batch: int, splits: int) -> str:
     with pytest.raises(ValueError) as caught:
         runtime.emulated_workspace_bytes(k.name, m, n, kk, batch, splits, 132)
     return str(caught.value)

@@ -14,8 +14,8 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs, heuristics, search_space, selection
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.runtime import KernelInfo
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry, TuningFileError
 from jax_bwgemm.tuning.table import TuningTable
@@ -80,7 +80,7 @@ def test_splits_inside_of_a_stream_k_kernel_have_no_conditions() -> None:
     assert (got.splits, got.decomposition) == (3, "heuristic")
 
 
-def cycles(kernel: KernelInfo, n: int, decomposition: str = "heuristic") -> float:
+def cycles(kernel: Kernel, n: int, decomposition: str = "heuristic") -> float:
     dims = GemmDims(1024, n, 4096)
     return costs.evaluate(kernel, dims, H200, 1, decomposition).cycles
 
@@ -235,7 +235,7 @@ def test_tuned_entries_are_selected_if_they_can_run(changes: dict[str, Any], use
 
 
 @pytest.mark.parametrize("kernel", [SHARED, WHOLE], ids=["stream-k", "twin"])
-def test_no_part_of_k_is_shorter_than_a_step(kernel: KernelInfo) -> None:
+def test_no_part_of_k_is_shorter_than_a_step(kernel: Kernel) -> None:
     steps = {64: 1, 200: 4, 1024: 16, 64 * 64: 64}
     got = {k: selected(128, 256, k, kernel=kernel.name, splits=64) for k in steps}
     assert {k: chosen.splits for k, chosen in got.items()} == steps

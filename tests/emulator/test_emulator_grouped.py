@@ -31,13 +31,13 @@ from jax_bwgemm import emulator
 from jax_bwgemm.config import target
 from jax_bwgemm.dense.costs import round_up
 from jax_bwgemm.grouped.heuristics import row_step
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = requires_emulator
 
 
 def _id(value: object) -> str | None:
-    return value.name if isinstance(value, GroupedKernelInfo) else None
+    return value.name if isinstance(value, Kernel) else None
 
 
 every_kernel = pytest.mark.parametrize("kernel", emulated(), ids=_id)
@@ -55,7 +55,7 @@ def test_both_kinds_of_both_architectures_are_tested() -> None:
 
 
 @every_kernel
-def test_group_sizes(kernel: GroupedKernelInfo) -> None:
+def test_group_sizes(kernel: Kernel) -> None:
     """All families; types and majors are kernels of their own. N and K end inside of a tile."""
     m, n, k = 2 * row_tile(kernel) + 60, column_tile(kernel) + 72, 136
     for i, (name, sizes) in enumerate(families(kernel, m).items()):
@@ -70,7 +70,7 @@ def test_group_sizes(kernel: GroupedKernelInfo) -> None:
 
 
 @every_kernel
-def test_offset(kernel: GroupedKernelInfo) -> None:
+def test_offset(kernel: Kernel) -> None:
     """Any offset, clamped; what lies outside of the experts' groups is NaN and does not count."""
     m = 2 * row_tile(kernel) + 60
     sizes = families(kernel, m)["random"]
@@ -88,7 +88,7 @@ def test_offset(kernel: GroupedKernelInfo) -> None:
 
 
 @every_line
-def test_groups_do_not_touch_each_other(kernel: GroupedKernelInfo) -> None:
+def test_groups_do_not_touch_each_other(kernel: Kernel) -> None:
     """A group of NaNs makes NaNs of its own result and of no other."""
     m = row_tile(kernel) + 60
     sizes = np.asarray([7, 0, row_tile(kernel) - 3, 21, 4, 2])
@@ -105,7 +105,7 @@ def test_groups_do_not_touch_each_other(kernel: GroupedKernelInfo) -> None:
 
 
 @every_line
-def test_extents(kernel: GroupedKernelInfo) -> None:
+def test_extents(kernel: Kernel) -> None:
     """From less than one tile to K several times around the pipeline."""
     deep = (2 * kernel.stages + 1) * kernel.tile_k + 8
     for m, n, k in ((1, 8, 8), (9, column_tile(kernel), kernel.tile_k), (40, 24, deep)):
@@ -117,7 +117,7 @@ def test_extents(kernel: GroupedKernelInfo) -> None:
 
 
 @every_kernel
-def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
+def test_last_tiles_of_every_width(kernel: Kernel) -> None:
     """A tile is computed as wide as its rows need: around every multiple of 16.
 
     Of every kernel, since the steps depend on the type of the result.
@@ -136,7 +136,7 @@ def test_last_tiles_of_every_width(kernel: GroupedKernelInfo) -> None:
 )
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])
 def test_groups_are_divided_evenly_and_come_in_falling_order_of_their_tiles(
-    kernel: GroupedKernelInfo, order: str
+    kernel: Kernel, order: str
 ) -> None:
     """One cluster computes one tile after the other. 32 groups are ordered, then the next 32."""
     step = row_step(kernel)
@@ -166,7 +166,7 @@ def _even(rows: int, tiles: int, step: int) -> list[int]:
 @every_line
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])
 @pytest.mark.parametrize("swizzle", [1, 2])
-def test_order_and_swizzle(kernel: GroupedKernelInfo, order: str, swizzle: int) -> None:
+def test_order_and_swizzle(kernel: Kernel, order: str, swizzle: int) -> None:
     """More groups than a warp has lanes, and several tiles in every direction."""
     rng = np.random.default_rng(1)
     sizes = np.where(rng.random(70) < 0.3, 0, rng.integers(0, 9, 70))
@@ -178,7 +178,7 @@ def test_order_and_swizzle(kernel: GroupedKernelInfo, order: str, swizzle: int) 
 
 
 @every_line
-def test_batch(kernel: GroupedKernelInfo) -> None:
+def test_batch(kernel: Kernel) -> None:
     """Operands of the batch, or shared by it, in any combination."""
     m = row_tile(kernel) + 9
     sizes = np.asarray([[5, row_tile(kernel), 2], [30, 0, 11]])
@@ -198,7 +198,7 @@ def test_batch(kernel: GroupedKernelInfo) -> None:
 
 
 @every_line
-def test_random_problems(kernel: GroupedKernelInfo) -> None:
+def test_random_problems(kernel: Kernel) -> None:
     rng = np.random.default_rng(2)
     for i in range(4):
         m = int(rng.integers(1, 2 * row_tile(kernel) + 30))
@@ -212,7 +212,7 @@ def test_random_problems(kernel: GroupedKernelInfo) -> None:
 
 
 @every_line
-def test_seeds_give_identical_results(kernel: GroupedKernelInfo) -> None:
+def test_seeds_give_identical_results(kernel: Kernel) -> None:
     """Whatever the order in which warps run and copies and MMAs complete."""
     m = 2 * row_tile(kernel) + 60
     sizes = families(kernel, m)["straddling"]
@@ -225,7 +225,7 @@ def test_seeds_give_identical_results(kernel: GroupedKernelInfo) -> None:
 
 
 @pytest.mark.parametrize("kernel", [k for k in one_per_line() if k.arch == "sm100"], ids=_id)
-def test_no_row_of_another_group_is_loaded(kernel: GroupedKernelInfo) -> None:
+def test_no_row_of_another_group_is_loaded(kernel: Kernel) -> None:
     """Groups much smaller than the tile: SM100 kernels read their rows and nothing around them.
 
     With swapped operands they do not compute the rest of the tile either.

@@ -19,18 +19,18 @@ from numerics import assert_as_good_as_xla, assert_exact, normal
 
 from jax_bwgemm import emulator
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = requires_emulator
 
 
 def _id(value: object) -> str | None:
-    return value.name if isinstance(value, KernelInfo) else None
+    return value.name if isinstance(value, Kernel) else None
 
 
 @pytest.mark.parametrize("case", ["one_tile", "many_tiles_batch_3", "ragged_deep", "tiny"])
 @pytest.mark.parametrize("kernel", emulated("sm100"), ids=_id)
-def test_sm100_kernel(kernel: KernelInfo, case: str) -> None:
+def test_sm100_kernel(kernel: Kernel, case: str) -> None:
     """All dtypes, outputs and majors are kernels of their own."""
     p = problems(kernel)[case]
     stats = check(kernel, p, sm_count=4)
@@ -43,12 +43,12 @@ def test_sm100_kernel(kernel: KernelInfo, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["one_tile", "many_tiles_batch_3", "ragged_deep", "tiny"])
 @pytest.mark.parametrize("kernel", emulated("sm90"), ids=_id)
-def test_sm90_kernel(kernel: KernelInfo, case: str) -> None:
+def test_sm90_kernel(kernel: Kernel, case: str) -> None:
     check(kernel, problems(kernel)[case], sm_count=4)
 
 
 @pytest.mark.parametrize("kernel", one_per_tile("sm100") + one_per_tile("sm90"), ids=_id)
-def test_random_values_as_good_as_xla(kernel: KernelInfo) -> None:
+def test_random_values_as_good_as_xla(kernel: Kernel) -> None:
     """Real numbers, where the order of the sums shows."""
     rng = np.random.default_rng(1)
     a, b = (
@@ -76,14 +76,14 @@ def test_raster_order_and_swizzle(raster_order: str, swizzle: int) -> None:
     "kernel", [k for k in one_per_tile("sm100") + one_per_tile("sm90") if k.splits_k], ids=_id
 )
 @pytest.mark.parametrize("splits", [2, 3])
-def test_split_k(kernel: KernelInfo, splits: int) -> None:
+def test_split_k(kernel: Kernel, splits: int) -> None:
     """Parts of K as a batch, and the kernel that adds their results."""
     a, b = operands(kernel, Problem(72, 136, 48 * splits))
     out = run_gemm(kernel, a, b, splits=splits)
     assert_exact(out, expected(kernel, a, b), f"{splits} splits")
 
 
-def split_unevenly() -> list[KernelInfo]:
+def split_unevenly() -> list[Kernel]:
     """A kernel of each tile, and all majors of one."""
     majors = [k for k in emulated("sm90") if "bf16_bf16" in k.name and "64x128x64_1x1" in k.name]
     kernels = dict.fromkeys([*one_per_tile("sm90"), *majors])
@@ -93,7 +93,7 @@ def split_unevenly() -> list[KernelInfo]:
 # Parts of two blocks and of one; of one and of none.
 @pytest.mark.parametrize(("k", "splits"), [(456, 3), (72, 5)])
 @pytest.mark.parametrize("kernel", split_unevenly(), ids=_id)
-def test_split_k_in_uneven_parts(kernel: KernelInfo, k: int, splits: int) -> None:
+def test_split_k_in_uneven_parts(kernel: Kernel, k: int, splits: int) -> None:
     a, b = operands(kernel, Problem(72, 136, k))
     out = run_gemm(kernel, a, b, splits=splits)
     assert_exact(out, expected(kernel, a, b), f"{splits} splits of {k}")
@@ -108,7 +108,7 @@ def test_broadcast_operand(batch_a: int, batch_b: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", one_per_tile("sm100")[:2] + one_per_tile("sm90")[:1], ids=_id)
-def test_twenty_seeds_give_identical_results(kernel: KernelInfo) -> None:
+def test_twenty_seeds_give_identical_results(kernel: Kernel) -> None:
     rng = np.random.default_rng(2)
     a, b = (
         normal(rng, shape, kernel.in_dtype)
@@ -126,9 +126,9 @@ def test_twenty_seeds_give_identical_results(kernel: KernelInfo) -> None:
     assert len(orders) > 10, "the seeds did not change the schedule"
 
 
-def one_per_schedule() -> tuple[KernelInfo, ...]:
+def one_per_schedule() -> tuple[Kernel, ...]:
     """A kernel of each schedule; stream-K kernels have tests of their own."""
-    first: dict[tuple, KernelInfo] = {}
+    first: dict[tuple, Kernel] = {}
     for k in one_per_tile("sm100") + one_per_tile("sm90"):
         if k.splits_k and not k.stream_k:
             first.setdefault((k.schedule, k.swap_ab), k)
@@ -137,7 +137,7 @@ def one_per_schedule() -> tuple[KernelInfo, ...]:
 
 @pytest.mark.parametrize("kernel", one_per_schedule(), ids=_id)
 @pytest.mark.parametrize("splits", [1, 3])
-def test_bits_do_not_depend_on_the_seed(kernel: KernelInfo, splits: int) -> None:
+def test_bits_do_not_depend_on_the_seed(kernel: Kernel, splits: int) -> None:
     """Every schedule over several tiles a CTA, and the sum of split K."""
     rng = np.random.default_rng(4)
     sizes = 2 * kernel.tile_m + 8, 2 * kernel.tile_n + 8, 6 * kernel.tile_k, 1

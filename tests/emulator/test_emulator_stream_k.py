@@ -21,7 +21,7 @@ from jax_bwgemm import emulator, runtime
 from jax_bwgemm.dense.work_schedule import work_order
 from jax_bwgemm.emulator.dense import operand_shapes, run_gemm
 from jax_bwgemm.emulator.trace import ASYNC
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = requires_emulator
 
@@ -31,10 +31,10 @@ TILES = tuple(k for k in KERNELS if "_bf16_bf16_kn_" in k.name)
 
 
 def _id(value: object) -> str | None:
-    return value.name if isinstance(value, KernelInfo) else None
+    return value.name if isinstance(value, Kernel) else None
 
 
-def problems(kernel: KernelInfo) -> dict[str, tuple[Problem, int]]:
+def problems(kernel: Kernel) -> dict[str, tuple[Problem, int]]:
     """Problems with the number of multiprocessors, which decides how they are divided."""
     tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
     return {
@@ -51,7 +51,7 @@ def problems(kernel: KernelInfo) -> dict[str, tuple[Problem, int]]:
 @pytest.mark.parametrize("decomposition", ["heuristic", "stream_k"])
 @pytest.mark.parametrize("case", ["shared", "hybrid", "one_tile", "batch"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=_id)
-def test_exact(kernel: KernelInfo, case: str, decomposition: str) -> None:
+def test_exact(kernel: Kernel, case: str, decomposition: str) -> None:
     p, sms = problems(kernel)[case]
     a, b = operands(kernel, p)
     with emulator.configure(sm_count=sms):
@@ -64,7 +64,7 @@ def test_exact(kernel: KernelInfo, case: str, decomposition: str) -> None:
     ("decomposition", "splits"),
     [("heuristic", 3), ("split_k", 2), ("split_k", 64), ("data_parallel", 1)],
 )
-def test_split_inside_of_the_kernel(kernel: KernelInfo, decomposition: str, splits: int) -> None:
+def test_split_inside_of_the_kernel(kernel: Kernel, decomposition: str, splits: int) -> None:
     """Also where two kernels could not: a batch, and a K that the parts do not divide."""
     p = Problem(kernel.tile_m + 40, kernel.tile_n + 24, 10 * kernel.tile_k + 8, batch=2)
     a, b = operands(kernel, p)
@@ -75,7 +75,7 @@ def test_split_inside_of_the_kernel(kernel: KernelInfo, decomposition: str, spli
 
 @pytest.mark.parametrize("kernel", TILES, ids=_id)
 @pytest.mark.parametrize(("raster_order", "swizzle"), [("m", 1), ("n", 4), ("m", 2)])
-def test_tile_orders(kernel: KernelInfo, raster_order: str, swizzle: int) -> None:
+def test_tile_orders(kernel: Kernel, raster_order: str, swizzle: int) -> None:
     p = Problem(3 * kernel.tile_m, 3 * kernel.tile_n, 9 * kernel.tile_k)
     a, b = operands(kernel, p)
     for decomposition in ("heuristic", "stream_k"):
@@ -89,7 +89,7 @@ def test_tile_orders(kernel: KernelInfo, raster_order: str, swizzle: int) -> Non
 
 @pytest.mark.parametrize("kernel", TILES, ids=_id)
 @pytest.mark.parametrize("case", ["shared", "one_tile"])
-def test_bits_do_not_depend_on_who_is_first(kernel: KernelInfo, case: str) -> None:
+def test_bits_do_not_depend_on_who_is_first(kernel: Kernel, case: str) -> None:
     """The parts' order of arrival changes with the seed, the order in which they are added not."""
     p, sms = problems(kernel)[case]
     rng = np.random.default_rng(3)
@@ -112,9 +112,7 @@ def test_bits_do_not_depend_on_who_is_first(kernel: KernelInfo, case: str) -> No
 @pytest.mark.parametrize("kernel", TILES, ids=_id)
 @pytest.mark.parametrize("case", ["shared", "hybrid", "one_tile", "batch"])
 @pytest.mark.parametrize("decomposition", ["heuristic", "stream_k", "data_parallel"])
-def test_ctas_multiply_what_the_mirror_says(
-    kernel: KernelInfo, case: str, decomposition: str
-) -> None:
+def test_ctas_multiply_what_the_mirror_says(kernel: Kernel, case: str, decomposition: str) -> None:
     p, sms = problems(kernel)[case]
     a, b = operands(kernel, p)
     with emulator.configure(seed=0, sm_count=sms, trace=True):
@@ -162,7 +160,7 @@ def test_a_part_is_not_used_before_it_has_left_tensor_memory() -> None:
 
 
 def call_raw(
-    kernel: KernelInfo, a: np.ndarray, b: np.ndarray, scratch: int, **config: Any
+    kernel: Kernel, a: np.ndarray, b: np.ndarray, scratch: int, **config: Any
 ) -> np.ndarray:
     """The FFI call as an exported program may have it."""
     shape = (1, a.shape[1], b.shape[2])

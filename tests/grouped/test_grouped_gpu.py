@@ -16,12 +16,12 @@ from numerics import assert_exact, small_integers
 import jax_bwgemm
 from jax_bwgemm import runtime
 from jax_bwgemm.product import targets
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = pytest.mark.gpu
 
 
-def built() -> list[GroupedKernelInfo]:
+def built() -> list[Kernel]:
     return list(runtime.grouped_kernels()) if runtime.extension() is not None else []
 
 
@@ -30,7 +30,7 @@ def gpu_kernels(each_line: bool = False) -> list[Any]:
     marks = {"sm90": pytest.mark.sm90, "sm100": pytest.mark.sm100}
     found = built()
     if each_line:
-        lines: dict[tuple, list[GroupedKernelInfo]] = {}
+        lines: dict[tuple, list[Kernel]] = {}
         for k in found:
             key = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab, k.schedule)
             lines.setdefault(key, []).append(k)
@@ -44,7 +44,7 @@ every_kernel = pytest.mark.parametrize("kernel", gpu_kernels())
 every_line = pytest.mark.parametrize("kernel", gpu_kernels(each_line=True))
 
 
-def launcher(kernel: GroupedKernelInfo, p: Problem, order: str, swizzle: int) -> Any:
+def launcher(kernel: Kernel, p: Problem, order: str, swizzle: int) -> Any:
     """The FFI call of exactly this kernel."""
     batch = max(p.lhs.shape[0], p.rhs.shape[0], p.sizes.shape[0], p.offset.shape[0])
     m, k = p.lhs.shape[1:]
@@ -73,15 +73,13 @@ def launcher(kernel: GroupedKernelInfo, p: Problem, order: str, swizzle: int) ->
     )
 
 
-def run(
-    kernel: GroupedKernelInfo, p: Problem, order: str = "heuristic", swizzle: int = 8
-) -> np.ndarray:
+def run(kernel: Kernel, p: Problem, order: str = "heuristic", swizzle: int = 8) -> np.ndarray:
     operands = (p.lhs, p.rhs, p.sizes, p.offset)
     return np.asarray(launcher(kernel, p, order, swizzle)(*operands))
 
 
 @every_kernel
-def test_group_sizes(kernel: GroupedKernelInfo) -> None:
+def test_group_sizes(kernel: Kernel) -> None:
     """Zeros, ones, all rows in one group, sum below M, straddling tiles, hostile, random."""
     m, n, k = 3 * row_tile(kernel) + 60, 3 * column_tile(kernel) + 72, 328
     for i, (name, sizes) in enumerate(families(kernel, m).items()):
@@ -90,7 +88,7 @@ def test_group_sizes(kernel: GroupedKernelInfo) -> None:
 
 
 @every_kernel
-def test_offset(kernel: GroupedKernelInfo) -> None:
+def test_offset(kernel: Kernel) -> None:
     """Any offset, clamped; what lies outside of the experts' groups is NaN and does not count."""
     m = 2 * row_tile(kernel) + 60
     sizes = families(kernel, m)["random"]
@@ -108,7 +106,7 @@ def test_offset(kernel: GroupedKernelInfo) -> None:
 
 @every_line
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])
-def test_many_groups_in_every_order(kernel: GroupedKernelInfo, order: str) -> None:
+def test_many_groups_in_every_order(kernel: Kernel, order: str) -> None:
     """512 groups, many of them empty, one of them large; more tiles than multiprocessors."""
     rng = np.random.default_rng(1)
     sizes = np.where(rng.random(512) < 0.5, 0, rng.integers(0, 24, 512))
@@ -120,7 +118,7 @@ def test_many_groups_in_every_order(kernel: GroupedKernelInfo, order: str) -> No
 
 
 @every_line
-def test_batch(kernel: GroupedKernelInfo) -> None:
+def test_batch(kernel: Kernel) -> None:
     """Operands of the batch, or shared by it, in any combination."""
     sizes = np.asarray([[5, row_tile(kernel), 2], [30, 0, 11]])
     m = row_tile(kernel) + 50
@@ -141,7 +139,7 @@ def test_batch(kernel: GroupedKernelInfo) -> None:
 
 
 @every_line
-def test_same_bits_every_time(kernel: GroupedKernelInfo) -> None:
+def test_same_bits_every_time(kernel: Kernel) -> None:
     """Tiles go to whoever is free; the result does not depend on it."""
     rng = np.random.default_rng(2)
     m, n, k = 3000, 1544, 1032

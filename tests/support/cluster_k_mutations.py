@@ -31,7 +31,7 @@ from grouped_mutations import wait_before
 from sm90_mutations import expecting
 
 from jax_bwgemm.emulator.dense import run_gemm
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 # Edges both ways; every CTA's part of K goes several times around the pipeline, which is at its
 # shallowest where so many CTAs share a multiprocessor, and ends in a stage that results overwrite.
@@ -45,7 +45,7 @@ LAST_WAIT = "wgmma.wait_group.sync.aligned 0;"
 ARRIVE, WAIT = "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;"
 
 
-def kernel() -> KernelInfo:
+def kernel() -> Kernel:
     """The kernel that the faults are injected into."""
     return next(k for k in emulated("sm90") if k.cluster_k)
 

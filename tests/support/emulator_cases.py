@@ -12,7 +12,7 @@ from numerics import assert_exact, small_integers
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 BUILT = runtime.load_emulator() is not None
 if not BUILT and os.environ.get("BWGEMM_REQUIRE_EMULATOR") == "1":
@@ -24,20 +24,20 @@ requires_emulator = [
 ]
 
 
-def emulated(arch: str) -> tuple[KernelInfo, ...]:
+def emulated(arch: str) -> tuple[Kernel, ...]:
     """Every kernel of an architecture that this build can emulate."""
     return tuple(k for k in runtime.emulated_kernels() if k.arch == arch)
 
 
-def one_per_tile(arch: str) -> tuple[KernelInfo, ...]:
+def one_per_tile(arch: str) -> tuple[Kernel, ...]:
     """The first kernel of each tile shape and schedule."""
-    first: dict[str, KernelInfo] = {}
+    first: dict[str, Kernel] = {}
     for k in emulated(arch):
         first.setdefault(k.name.split("_", 4)[4], k)
     return tuple(first.values())
 
 
-def two_cta_kernel() -> KernelInfo:
+def two_cta_kernel() -> Kernel:
     """The flagship: 256x256x64 over a pair of CTAs, bf16, row-major operands."""
     name = "sm100_bf16_bf16_kn_256x256x64_2x1_2sm"
     return next(k for k in runtime.emulated_kernels() if k.name == name)
@@ -56,7 +56,7 @@ class Problem:
         return f"{self.m}x{self.n}x{self.k}" + (f"_b{self.batch}" if self.batch > 1 else "")
 
 
-def problems(kernel: KernelInfo) -> dict[str, Problem]:
+def problems(kernel: Kernel) -> dict[str, Problem]:
     """The shapes that every kernel has to get right, from its tile."""
     tm, tn, tk = kernel.tile_m, kernel.tile_n, kernel.tile_k
     return {
@@ -71,19 +71,19 @@ def problems(kernel: KernelInfo) -> dict[str, Problem]:
     }
 
 
-def operands(kernel: KernelInfo, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def operands(kernel: Kernel, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Small integers in the kernel's memory order."""
     rng = np.random.default_rng(seed)
     lhs, rhs = operand_shapes(kernel, p.m, p.n, p.k, p.batch)
     return small_integers(rng, lhs, kernel.in_dtype), small_integers(rng, rhs, kernel.in_dtype)
 
 
-def expected(kernel: KernelInfo, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def expected(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The exact product, rounded once to the output type."""
     return reference(kernel, a, b).astype(np.float32).astype(jnp.dtype(kernel.out_dtype))
 
 
-def check(kernel: KernelInfo, p: Problem, **settings: int | bool) -> emulator.LaunchStats:
+def check(kernel: Kernel, p: Problem, **settings: int | bool) -> emulator.LaunchStats:
     """Runs a kernel on integers and compares bit for bit; returns the launch's statistics."""
     a, b = operands(kernel, p)
     with emulator.configure(**settings):

@@ -10,39 +10,39 @@ from numerics import assert_exact, small_integers
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.grouped import group_rows, reference, run_grouped
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 GROUPS = 6
 LARGEST = 2**31 - 1
 
 
-def emulated() -> tuple[GroupedKernelInfo, ...]:
+def emulated() -> tuple[Kernel, ...]:
     """Every grouped kernel that this build can emulate."""
     return runtime.emulated_grouped_kernels()
 
 
-def one_per_line() -> tuple[GroupedKernelInfo, ...]:
+def one_per_line() -> tuple[Kernel, ...]:
     """One kernel of each line of grouped.def; types and majors differ from line to line."""
-    lines: dict[tuple[object, ...], list[GroupedKernelInfo]] = {}
+    lines: dict[tuple[object, ...], list[Kernel]] = {}
     for k in emulated():
         tile = (k.arch, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n)
         lines.setdefault((*tile, k.swap_ab, k.schedule), []).append(k)
     return tuple(kernels[i % len(kernels)] for i, kernels in enumerate(lines.values()))
 
 
-def row_tile(kernel: GroupedKernelInfo) -> int:
+def row_tile(kernel: Kernel) -> int:
     """Ragged rows that a tile (rows) or a stage of the pipeline (contract) has."""
     if kernel.kind == "k-grouped":
         return kernel.tile_k
     return kernel.tile_n if kernel.swap_ab else kernel.tile_m
 
 
-def column_tile(kernel: GroupedKernelInfo) -> int:
+def column_tile(kernel: Kernel) -> int:
     """Columns of D that a tile has."""
     return kernel.tile_m if kernel.swap_ab else kernel.tile_n
 
 
-def families(kernel: GroupedKernelInfo, rows: int) -> dict[str, np.ndarray]:
+def families(kernel: Kernel, rows: int) -> dict[str, np.ndarray]:
     """Group sizes, [GROUPS] each, that every kernel has to get right."""
     tile = row_tile(kernel)
     rng = np.random.default_rng(0)
@@ -71,7 +71,7 @@ class Problem:
 
 
 def problem(
-    kernel: GroupedKernelInfo,
+    kernel: Kernel,
     m: int,
     n: int,
     k: int,
@@ -95,19 +95,19 @@ def problem(
     return Problem(lhs, rhs, sizes, np.atleast_1d(np.asarray(offset, np.int32)), experts)
 
 
-def expected(kernel: GroupedKernelInfo, p: Problem) -> np.ndarray:
+def expected(kernel: Kernel, p: Problem) -> np.ndarray:
     """The exact result, rounded once to the output type."""
     exact = reference(kernel, p.lhs, p.rhs, p.sizes, p.offset, p.experts)
     return exact.astype(np.float32).astype(jnp.dtype(kernel.out_dtype))
 
 
-def run(kernel: GroupedKernelInfo, p: Problem, **attributes: str | int) -> np.ndarray:
+def run(kernel: Kernel, p: Problem, **attributes: str | int) -> np.ndarray:
     """The kernel's result."""
     return run_grouped(kernel, p.lhs, p.rhs, p.sizes, p.offset, p.experts, **attributes)
 
 
 def check(
-    kernel: GroupedKernelInfo, p: Problem, context: str, **attributes: str | int
+    kernel: Kernel, p: Problem, context: str, **attributes: str | int
 ) -> emulator.LaunchStats:
     """Compares bit for bit; the statistics of the launch."""
     assert_exact(run(kernel, p, **attributes), expected(kernel, p), f"{kernel.name} {context}")

@@ -30,7 +30,7 @@ from emulator_mutations import (
 from grouped_cases import Problem, emulated, expected, problem, run
 
 from jax_bwgemm import emulator
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 LOAD = "cp.async.bulk.tensor.4d.cta_group::2"
 STORE = "cp.async.bulk.tensor.4d.global"
@@ -38,7 +38,7 @@ ASK = "clusterlaunchcontrol.try_cancel"
 SMS = 2
 
 
-def kernel() -> GroupedKernelInfo:
+def kernel() -> Kernel:
     """The kernel that the faults are injected into."""
     return next(k for k in emulated() if k.arch == "sm100" and k.kind == "k-grouped")
 
@@ -139,7 +139,7 @@ MUTATIONS = (
 )
 
 
-def launch_of(k: GroupedKernelInfo, p: Problem) -> Launch:
+def launch_of(k: Kernel, p: Problem) -> Launch:
     """Runs a kernel on a problem."""
     right = expected(k, p)
     return lambda: (run(k, p), right)

@@ -20,7 +20,7 @@ from emulator_mutations import (
 from grouped_cases import Problem, emulated, problem
 from grouped_mutations import SMS, launch_of, wait_before
 
-from jax_bwgemm.runtime import GroupedKernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 MMA = "wgmma.mma_async"
 LAST_WAIT = "wgmma.wait_group.sync.aligned 0;"
@@ -28,7 +28,7 @@ ARRIVE = "mbarrier.arrive.shared::cta.b64 _,"
 RELEASE = "mbarrier.arrive.shared::cluster.b64 _, [remAddr32];"
 
 
-def kernel() -> GroupedKernelInfo:
+def kernel() -> Kernel:
     """The kernel that the faults are injected into."""
     return next(k for k in emulated() if (k.kind, k.schedule) == ("k-grouped", "pingpong"))
 

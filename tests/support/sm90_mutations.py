@@ -27,7 +27,7 @@ from emulator_mutations import (
 from grouped_mutations import wait_before
 
 from jax_bwgemm.emulator.dense import run_gemm
-from jax_bwgemm.runtime import KernelInfo
+from jax_bwgemm.product.kernels import Kernel
 
 # Edges both ways and along K, several tiles for each of two clusters, the pipeline several times
 # around, a last band that is lower.
@@ -41,7 +41,7 @@ ARRIVE = "mbarrier.arrive.shared::cta.b64 _,"
 RELEASE = "mbarrier.arrive.shared::cluster.b64 _, [remAddr32];"
 
 
-def kernel() -> KernelInfo:
+def kernel() -> Kernel:
     """The kernel that the faults are injected into: pairs of CTAs share an operand."""
     return next(
         k

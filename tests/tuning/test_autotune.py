@@ -41,6 +41,7 @@ from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.dense import heuristics, search_space
 from jax_bwgemm.dense.tuned import dims_of, spec_of
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import autotuning, kernel_timer, problems
 from jax_bwgemm.tuning.bench import Bench
 from jax_bwgemm.tuning.keys import DenseKey
@@ -168,7 +169,7 @@ def test_other_programs_and_stray_arguments_are_type_errors() -> None:
 # --- what is tried ---
 
 
-def table_for(target: Target) -> list[runtime.KernelInfo]:
+def table_for(target: Target) -> list[Kernel]:
     return [k for k in runtime.kernels() if k.arch == target.arch]
 
 

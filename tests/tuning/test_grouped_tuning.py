@@ -41,6 +41,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.grouped import heuristics, search_space
 from jax_bwgemm.grouped.tuned import dims_of, key_of, spec_of
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import autotuning, kernel_timer, problems
 from jax_bwgemm.tuning.bench import Bench
 from jax_bwgemm.tuning.keys import GroupedKey, Key, canonical_shares, shares_of
@@ -63,7 +64,7 @@ def find(f: Any, *args: Any) -> dict[Key, int]:
     return dict(problems.find(f, SM90, args, {}).counts)
 
 
-def table_of(kind: str, arch: str = "sm90") -> list[runtime.GroupedKernelInfo]:
+def table_of(kind: str, arch: str = "sm90") -> list[Kernel]:
     return [k for k in runtime.grouped_kernels() if (k.kind, k.arch) == (kind, arch)]
 
 
@@ -338,7 +339,7 @@ def test_the_fastest_is_kept_and_selected(gpu: None, clock: list[Choice], tmp_pa
                for e, _ in found if "grouped" in e.problem)  # fmt: skip
 
 
-def entry_for(kernel: runtime.GroupedKernelInfo | str, **changes: Any) -> TunedEntry:
+def entry_for(kernel: Kernel | str, **changes: Any) -> TunedEntry:
     name = kernel if isinstance(kernel, str) else kernel.name
     fields = {"kernel": name, "raster_order": "m", "swizzle": 3, "splits": 1, "us": 1.0}
     return TunedEntry(**fields | {"heuristic_us": 2.0, "method": "cupti"} | changes)
