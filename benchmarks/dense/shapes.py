@@ -202,15 +202,15 @@ def _unaligned() -> list[Shape]:
 
 
 def _models() -> list[Shape]:
-    """Products of public models; half of them only for checking."""
+    """Products of public models, half of them only for checking, and of attention."""
     shapes = []
-    products = [(dims, 1, majors, "models") for _, *dims, majors in model_products.PRODUCTS]
-    products += [(d[:3], d[3], d[4], "attention") for d in model_products.ATTENTION]
-    for dims, batch, majors, tag in products:
-        shape = Shape(*dims, batch, majors)
+    for _, *dims, majors in model_products.PRODUCTS:
+        shape = Shape(*dims, 1, majors)
         half = "fitting" if model_products.is_for_fitting(shape.name) else "checking"
-        shapes.append(dataclasses.replace(shape, tags=frozenset({tag, f"{tag}-{half}"})))
-    return shapes
+        tags = frozenset({"models", f"models-{half}"})
+        shapes.append(dataclasses.replace(shape, tags=tags))
+    attention = frozenset({"attention"})
+    return shapes + [Shape(*dims, tags=attention) for dims in model_products.ATTENTION]
 
 
 def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:

@@ -100,7 +100,9 @@ def test_shape_errors_name_the_value():
         shapes.parse("1,2,3:nt")
     with pytest.raises(ValueError, match="extents must be positive, got m=0 n=2 k=3 batch=1"):
         shapes.parse("0,2,3")
-    with pytest.raises(ValueError, match="unknown tag 'huge'; the tags are backward, design"):
+    with pytest.raises(
+        ValueError, match=r"unknown tag 'huge'; the tags are attention, .*, suite, "
+    ):
         shapes.select(["huge"])
 
 
@@ -367,3 +369,22 @@ def test_pallas_reasons_are_reported():
             compiler.candidates(fits, operands, jnp.bfloat16)
     finally:
         compiler.close()
+
+
+def test_products_of_models_come_in_two_halves() -> None:
+    from dense import model_products, shapes
+
+    fitting, checking = (shapes.select([f"models-{half}"]) for half in ("fitting", "checking"))
+    assert not {s.name for s in fitting} & {s.name for s in checking}
+    assert len(fitting) + len(checking) == 100
+    assert all(model_products.is_for_fitting(s.name) for s in fitting)
+
+
+def test_no_cost_was_fitted_to_the_checking_half() -> None:
+    import cost_fit
+    from dense import shapes
+
+    held = {s.name for s in shapes.select(["models-checking"])}
+    assert len(held) == 46
+    recorded = {p.name.removesuffix(":kn") for p in cost_fit.load()}
+    assert not held & recorded
