@@ -79,11 +79,16 @@ def compiled_candidate(name: str, function: Product, operands: Sequence[Operands
 
 
 def chosen(text: str) -> dict[str, Any]:
-    """The first kernel call in an HLO text: its kernel, order and swizzle. XLA's have none."""
-    found = re.search(r'kernel = "(\w+)", order = "(\w+)", swizzle = (\d+)', text)
-    if found is None:
+    """The first kernel call in an HLO text: its kernel, order and swizzle. XLA's have none.
+
+    A call leaves members out that have their default.
+    """
+    config = re.search(r'config = \{([^}]*kernel = "\w+"[^}]*)\}', text)
+    if config is None:
         return {"kernel": None}
-    return {"kernel": found[1], "order": found[2], "swizzle": int(found[3])}
+    members = dict(re.findall(r'(\w+) = "?(\w+)', config[1]))
+    order, swizzle = members.get("order", "heuristic"), int(members.get("swizzle", 1))
+    return {"kernel": members["kernel"], "order": order, "swizzle": swizzle}
 
 
 def bwgemm(

@@ -327,5 +327,5 @@ def test_kernels_of_one_device_are_selected_for_its_part(cpu_devices: list[jax.D
     with bw.config.target("sm90"):
         traced = jax.jit(f).trace(LHS, RHS, SIZES)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    (call,) = re.findall(r"custom_call @bwgemm\.grouped\.v1\(.*", text)
+    (call,) = re.findall(r"custom_call @bwgemm\.product\.v2\(.*", text)
     assert f"tensor<1x{M}x{K}xbf16>, tensor<1x1x{K}x{N}xbf16>, tensor<1x{E}xi32>" in call
