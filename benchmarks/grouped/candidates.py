@@ -83,7 +83,7 @@ def chosen(text: str) -> dict[str, Any]:
 
     A call leaves members out that have their default.
     """
-    config = re.search(r'config = \{([^}]*kernel = "\w+"[^}]*)\}', text)
+    config = re.search(r'config = \{([^}]*kernel = "\w+"[^}]*)', text)
     if config is None:
         return {"kernel": None}
     members = dict(re.findall(r'(\w+) = "?(\w+)', config[1]))

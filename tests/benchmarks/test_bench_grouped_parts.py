@@ -217,9 +217,12 @@ def test_tokamax_needs_nothing_but_a_vjp(mode, problem, monkeypatch):
 def test_the_choice_is_read_from_the_program():
     from grouped import candidates as grouped_candidates
 
-    text = 'backend_config={config = {kernel = "sm90_grouped_x", order = "vertical", swizzle = 8 :'
+    config = 'kernel = "sm90_grouped_x", operands = "a b", order = "vertical", swizzle = 8 : i64'
     found = {"kernel": "sm90_grouped_x", "order": "vertical", "swizzle": 8}
-    assert grouped_candidates.chosen(text) == found
+    assert grouped_candidates.chosen(f"backend_config={{config = {{{config}}}}}") == found
+    defaults = 'config = {kernel = "sm90_grouped_x", operands = "a b", results = "d workspace"}'
+    found = {"kernel": "sm90_grouped_x", "order": "heuristic", "swizzle": 1}
+    assert grouped_candidates.chosen(defaults) == found
     assert grouped_candidates.chosen("dot(a, b)") == {"kernel": None}
 
 
