@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from jax_bwgemm import config as config
 from jax_bwgemm import runtime as _runtime
 from jax_bwgemm.dense.api import dot_general as dot_general
 from jax_bwgemm.dense.api import matmul as matmul
-from jax_bwgemm.dense.explain import explain as explain
 from jax_bwgemm.dense.tuning_config import TuningConfig as TuningConfig
 from jax_bwgemm.grouped.api import ragged_dot as ragged_dot
 from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
 from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
-from jax_bwgemm.product.program_explanation import explain_program as explain_program
 from jax_bwgemm.tuning import on_miss as _on_miss
 from jax_bwgemm.tuning.context import TuningMissError as TuningMissError
 from jax_bwgemm.tuning.table import TuningTable as TuningTable
@@ -36,6 +35,7 @@ __all__ = [
     "dot_general",
     "explain",
     "explain_program",
+    "linear_softmax_cross_entropy_loss",
     "matmul",
     "ragged_dot",
     "ragged_dot_general",
@@ -51,14 +51,23 @@ def _tune_missing(*args: Any) -> TuningTable:
 _on_miss.register(_tune_missing)
 
 
+# What few programs need, and the module that has it: imported when it is first used.
+_LAZY = {
+    "DISABLE_EXPORT_CHECKS": "product.export",
+    "autotune": "tuning.autotuning",
+    "explain": "dense.explain",
+    "explain_program": "product.program_explanation",
+    "linear_softmax_cross_entropy_loss": "loss.api",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # What few programs need; jax.export is slow to import.
-    if name == "DISABLE_EXPORT_CHECKS":
-        from jax_bwgemm.product.export import DISABLE_EXPORT_CHECKS
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
 
-        return DISABLE_EXPORT_CHECKS
-    if name == "autotune":
-        from jax_bwgemm.tuning.autotuning import autotune
 
-        return autotune
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -77,8 +77,13 @@ def result_aval(
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return core.ShapedArray(shape, dtype)
-    (aval,) = jax.make_jaxpr(reference)(*operands).out_avals
+    (aval,) = result_avals(reference, *operands)
     return aval
+
+
+def result_avals(function: Callable[..., Any], *operands: core.ShapedArray) -> list[Any]:
+    """Abstract values of a function's results: shardings and varying axes included."""
+    return list(jax.make_jaxpr(function)(*operands).out_avals)
 
 
 def explicit_sharding(aval: core.ShapedArray) -> NamedSharding | None:

@@ -1,0 +1,1 @@
+"""Losses whose logits are products on the tensor cores."""

@@ -1,0 +1,184 @@
+"""The public loss: the last linear layer of a language model and its softmax cross-entropy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jax_bwgemm import compat
+from jax_bwgemm.dense.api import dot_general
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
+from jax_bwgemm.loss.statistics import Options, row_statistics
+from jax_bwgemm.product.implementations import as_implementations
+
+REDUCTIONS = ("sum", "mean", "none")
+LOGITS = ("stored", "recomputed")
+_NAME = "linear_softmax_cross_entropy_loss"
+
+
+def linear_softmax_cross_entropy_loss(
+    x: ArrayLike,
+    labels: ArrayLike,
+    weights: ArrayLike,
+    *,
+    reduction: str = "sum",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    logit_softcap: float | None = None,
+    logits: str = "stored",
+    return_logsumexp: bool = False,
+    axis_name: Any = None,
+    precision: Any = None,
+    implementation: str | Sequence[str] | None = None,
+) -> Any:
+    """Softmax cross-entropy of the logits ``x @ weights`` against integer labels.
+
+    With z = x @ weights (soft-capped: c * tanh(z / c)), lse = log(sum(exp(z))) and smoothing e, a
+    row's loss is ``lse - (1 - e) * z[label] - e * mean(z) + z_loss * lse**2``. Statistics and
+    losses are float32; logits have the operands' type, and so do their cotangents, so that all
+    three products are 16-bit ones.
+
+    Args:
+        x: [..., H], the last hidden layer.
+        labels: [...], of an integer type. A row whose label is neither in [0, V) nor
+            ``ignore_index`` has a loss of NaN, and no gradient.
+        weights: [H, V].
+        reduction: ``"sum"``, ``"mean"`` over the rows that are not ignored (0 if all are), or
+            ``"none"``: a loss for each row.
+        ignore_index: Rows with this label have a loss of 0 and no gradient.
+        label_smoothing: e in [0, 1]: the label's share is 1 - e, all columns share e.
+        z_loss: Weight of the square of lse, which keeps logits from drifting.
+        logit_softcap: c > 0, or None for logits as they are.
+        logits: ``"stored"`` keeps the logits, in the operands' type, for the backward pass.
+            ``"recomputed"`` never has more than a block of their columns in memory and computes
+            them again in the backward pass, a fourth product. Columns that are sharded need
+            ``jax.shard_map`` and ``axis_name`` then: else every block is gathered.
+        return_logsumexp: Whether lse, [...], is returned too.
+        axis_name: Inside `jax.shard_map`: the mesh axis (or axes) over which the columns of
+            ``weights`` are sharded; labels count the columns of all. Outside leave it None:
+            sharded arrays need nothing here.
+        precision: As in `jax_bwgemm.dot_general`.
+        implementation: As in `jax_bwgemm.dot_general`.
+
+    Returns:
+        The loss, float32: a scalar, or [...] for ``reduction="none"``. With ``return_logsumexp``
+        a pair of it and lse.
+
+    Raises:
+        TypeError: Not arrays, labels that are not integers, operands that are not floating point,
+            or shapes that do not fit together.
+        ValueError: An unknown word or a number out of range.
+        NotImplementedError: The named implementation cannot run a product, or recomputed logits
+            of weights whose type says that their columns are sharded.
+    """
+    x, weights = as_array(_NAME, "x", x), as_array(_NAME, "weights", weights)
+    labels = as_array(_NAME, "labels", labels)
+    _check_arrays(x, labels, weights)
+    _check_word("reduction", reduction, REDUCTIONS)
+    _check_word("logits", logits, LOGITS)
+    _check_number("label_smoothing", label_smoothing, 0, 1)
+    _check_number("z_loss", z_loss, 0, math.inf)
+    if logit_softcap is not None:
+        _check_number("logit_softcap", logit_softcap, math.ulp(0), math.inf)
+    if ignore_index is not None and (
+        isinstance(ignore_index, bool) or not isinstance(ignore_index, int)
+    ):
+        raise TypeError(f"{_NAME}: ignore_index must be an int or None, got {ignore_index!r}")
+    products = Products(
+        functools.partial(
+            dot_general,
+            precision=compat.canonical_precision(precision),
+            implementation=as_implementations(implementation),
+        )
+    )
+    options = Options(
+        None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
+    )
+    shape, labels = x.shape[:-1], labels.astype(jnp.int32).reshape(-1)
+    columns = weights.shape[1]
+    local, vocabulary = labels, columns
+    if axis_name is not None:
+        local = labels - lax.axis_index(axis_name) * columns
+        vocabulary = columns * lax.axis_size(axis_name)
+    rows, weights, local = compat.match_varying(x.reshape(-1, x.shape[-1]), weights, local)
+    if logits == "recomputed":
+        _check_whole_columns(weights)
+    if logits == "stored":
+        found = row_statistics(products.logits(rows, weights), local, options)
+    else:
+        found = recomputed_statistics(rows, weights, local, options, products)
+    lse, picked, *total = found if axis_name is None else _over_devices(found, axis_name)
+
+    losses = lse - (1 - label_smoothing) * picked
+    if total:
+        losses -= label_smoothing / vocabulary * total[0]
+    if z_loss:
+        losses += z_loss * jnp.square(lse)
+    losses = jnp.where((labels >= 0) & (labels < vocabulary), losses, jnp.nan)
+    count: Any = labels.size
+    if ignore_index is not None:
+        kept = labels != ignore_index
+        losses = jnp.where(kept, losses, 0)
+        count = jnp.maximum(jnp.sum(kept), 1)
+    if reduction == "none":
+        loss = losses.reshape(shape)
+    else:
+        loss = jnp.sum(losses) / (count or 1) if reduction == "mean" else jnp.sum(losses)
+    return (loss, lse.reshape(shape)) if return_logsumexp else loss
+
+
+def _over_devices(found: tuple[jax.Array, ...], axis_name: Any) -> tuple[jax.Array, ...]:
+    """Statistics of whole rows from those of each device's columns."""
+    lse, *sums = found
+    largest = lax.stop_gradient(lax.pmax(lax.stop_gradient(lse), axis_name))
+    lse = jnp.log(lax.psum(jnp.exp(lse - largest), axis_name)) + largest
+    return (lse, *(lax.psum(part, axis_name) for part in sums))
+
+
+def _check_arrays(x: jax.Array, labels: jax.Array, weights: jax.Array) -> None:
+    for name, operand in (("x", x), ("weights", weights)):
+        if not jnp.issubdtype(operand.dtype, jnp.floating):
+            raise TypeError(f"{_NAME}: {name} must be floating point, got {operand.dtype}")
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"{_NAME}: labels must be integers, got {labels.dtype}")
+    if x.ndim < 1 or weights.ndim != 2 or x.shape[-1] != weights.shape[0]:
+        raise TypeError(
+            f"{_NAME}: x must be [..., H] and weights [H, V], got {x.shape} and {weights.shape}"
+        )
+    if labels.shape != x.shape[:-1]:
+        raise TypeError(
+            f"{_NAME}: labels must have the shape {x.shape[:-1]} of x's rows, got {labels.shape}"
+        )
+    if weights.shape[1] == 0:
+        raise TypeError(f"{_NAME}: weights must have at least one column, got {weights.shape}")
+
+
+def _check_whole_columns(weights: jax.Array) -> None:
+    sharding = compat.explicit_sharding(jax.typeof(weights))
+    if sharding is not None and tuple(sharding.spec)[1] is not None:
+        raise NotImplementedError(
+            f"{_NAME}: logits='recomputed' takes blocks of columns, and those of weights are "
+            f"sharded {sharding.spec}: use jax.shard_map and axis_name, or logits='stored'"
+        )
+
+
+def _check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
+    if value not in words:
+        listed = ", ".join(repr(word) for word in words)
+        raise ValueError(f"{_NAME}: {name} must be one of {listed}, got {value!r}")
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{_NAME}: {name} must be a number, got {value!r}")
+    if not (low <= value <= high and math.isfinite(value)):
+        raise ValueError(f"{_NAME}: {name}={value} is out of range")
