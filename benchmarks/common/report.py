@@ -32,6 +32,7 @@ REQUIRED = {
     "sharded": {"mode", "devices", "shape", "median_us", "efficiency", "collectives", "status"},
     "block": {"impl", "median_us", "what"},
     "import": {"what", "median_us"},
+    "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }
 PACKAGES = ("jax_bwgemm", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "torch")

@@ -155,4 +155,5 @@ linear_map_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[linear_map_p] = _jvp
 ad.primitive_transposes[linear_map_p] = _transpose
 batching.primitive_batchers[linear_map_p] = _batch
+compat.lower_with_devices(linear_map_p)
 mlir.register_lowering(linear_map_p, mlir.lower_fun(_run, multiple_results=True))

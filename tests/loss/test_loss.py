@@ -1,0 +1,242 @@
+"""The loss against its formula, its derivatives of every order, and its errors. On XLA."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from numerics import CHECK_GRADS, LOSS, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.loss import recomputed
+
+ROWS, WIDTH, VOCABULARY = 15, 16, 40
+LOGITS = ("stored", "recomputed")
+EXTRAS = {"label_smoothing": 0.1, "z_loss": 0.01, "logit_softcap": 3.0}
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four blocks, the last of which is narrower."""
+    monkeypatch.setattr(recomputed, "block_columns", lambda vocabulary: min(vocabulary, 12))
+
+
+@pytest.fixture
+def operands() -> tuple[jax.Array, jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(normal(rng, (ROWS, WIDTH), "float32"))
+    weights = jnp.asarray(normal(rng, (WIDTH, VOCABULARY), "float32"))
+    return x, jnp.asarray(rng.integers(0, VOCABULARY, ROWS)), weights
+
+
+def formula(
+    x: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    logit_softcap: float | None = None,
+) -> jax.Array:
+    """Every row's loss, as the docstring says it."""
+    z = x @ weights
+    if logit_softcap is not None:
+        z = logit_softcap * jnp.tanh(z / logit_softcap)
+    lse = jax.nn.logsumexp(z, -1)
+    columns = z.shape[-1]
+    target = jax.nn.one_hot(labels, columns) * (1 - label_smoothing) + label_smoothing / columns
+    return lse - jnp.sum(target * z, -1) + z_loss * lse**2
+
+
+def close(got: Any, want: Any) -> None:
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LOSS), got, want)
+
+
+@pytest.mark.parametrize("extras", [{}, EXTRAS], ids=["plain", "extras"])
+@pytest.mark.parametrize("logits", LOGITS)
+class TestDerivatives:
+    """Against JAX's differentiation of the formula."""
+
+    @pytest.fixture
+    def pair(self, operands, logits, extras) -> Any:
+        x, labels, weights = operands
+
+        def ours(x: jax.Array, weights: jax.Array) -> jax.Array:
+            return bw.linear_softmax_cross_entropy_loss(x, labels, weights, logits=logits, **extras)
+
+        def theirs(x: jax.Array, weights: jax.Array) -> jax.Array:
+            return jnp.sum(formula(x, labels, weights, **extras))
+
+        return ours, theirs, x, weights
+
+    def test_value_and_gradients(self, pair) -> None:
+        ours, theirs, *at = pair
+        close(ours(*at), theirs(*at))
+        for argnums in (0, 1, (0, 1)):
+            want = jax.grad(theirs, argnums)(*at)
+            close(jax.grad(ours, argnums)(*at), want)
+            close(jax.jit(jax.grad(jax.checkpoint(ours), argnums))(*at), want)
+
+    def test_forward_mode(self, pair) -> None:
+        ours, theirs, *operands = pair
+        at = tuple(operands)
+        check_grads(ours, at, order=1, modes=["fwd"], **CHECK_GRADS)
+        for moving in ((jnp.cos(at[0]), jnp.sin(at[1])), (jnp.cos(at[0]), jnp.zeros_like(at[1]))):
+            close(jax.jvp(ours, at, moving)[1], jax.jvp(theirs, at, moving)[1])
+
+    def test_second_order(self, pair) -> None:
+        ours, theirs, *operands = pair
+        at = tuple(operands)
+        toward = (jnp.cos(at[0]), jnp.sin(at[1]))
+
+        def forward_over_reverse(f: Any) -> Any:
+            return jax.jvp(jax.grad(f, (0, 1)), at, toward)[1]
+
+        def reverse_over_reverse(f: Any) -> Any:
+            inner = lambda x: jnp.vdot(jax.grad(f, 1)(x, at[1]), toward[1])  # noqa: E731
+            return jax.grad(inner)(at[0])
+
+        for order in (forward_over_reverse, reverse_over_reverse):
+            close(order(ours), order(theirs))
+
+    def test_vmap(self, pair) -> None:
+        ours, theirs, x, weights = pair
+        stack = jnp.stack([weights, 2 * weights, -weights])
+        grads = [jax.vmap(jax.grad(f, (0, 1)), (None, 0))(x, stack) for f in (ours, theirs)]
+        close(*grads)
+        summed = [
+            jax.grad(lambda x, f=f: jnp.sum(jax.vmap(f, (None, 0))(x, stack)))(x)
+            for f in (ours, theirs)
+        ]
+        close(*summed)
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_reductions_and_ignored_rows(operands, logits, reduction) -> None:
+    x, labels, weights = operands
+    labels = labels.at[jnp.array([2, 7])].set(-100)
+    kept = labels != -100
+    rows = jnp.where(kept, formula(x, labels, weights), 0)
+    want = {"sum": jnp.sum(rows), "mean": jnp.sum(rows) / jnp.sum(kept), "none": rows}[reduction]
+    loss = functools.partial(
+        bw.linear_softmax_cross_entropy_loss,
+        reduction=reduction,
+        ignore_index=-100,
+        logits=logits,
+        return_logsumexp=True,
+    )
+    got, lse = loss(x, labels, weights)
+    close(got, want)
+    close(lse, jax.nn.logsumexp(x @ weights, -1))
+    shaped, lse = loss(x.reshape(3, 5, WIDTH), labels.reshape(3, 5), weights)
+    close(shaped, want.reshape(3, 5) if reduction == "none" else want)
+    assert lse.shape == (3, 5)
+    gradient = jax.grad(lambda x: jnp.sum(loss(x, labels, weights)[0]))(x)
+    assert not gradient[jnp.array([2, 7])].any()
+    assert gradient[0].any()
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+def test_all_rows_ignored_or_none(operands, logits) -> None:
+    x, labels, weights = operands
+    loss = functools.partial(
+        bw.linear_softmax_cross_entropy_loss, reduction="mean", ignore_index=-1, logits=logits
+    )
+    assert loss(x, jnp.full_like(labels, -1), weights) == 0
+    assert loss(x[:0], labels[:0], weights) == 0
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("label", [-1, VOCABULARY])
+def test_a_label_that_is_no_column_is_seen(operands, logits, label) -> None:
+    x, labels, weights = operands
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, reduction="none", logits=logits)
+    found = loss(x, labels.at[3].set(label), weights)
+    assert jnp.isnan(found[3])
+    close(jnp.delete(found, 3), jnp.delete(formula(x, labels, weights), 3))
+    gradient = jax.grad(lambda x: jnp.nansum(loss(x, labels.at[3].set(label), weights)))(x)
+    assert not gradient[3].any()
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_operands(operands, logits, dtype) -> None:
+    """Logits and their cotangents have the operands' type; nothing else is rounded."""
+    x, labels, weights = operands
+    x, weights = x.astype(dtype), weights.astype(dtype)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, logits=logits)
+    got, (dx, dw) = jax.value_and_grad(loss, (0, 2))(x, labels, weights)
+    assert (got.dtype, dx.dtype, dw.dtype) == (jnp.float32, x.dtype, weights.dtype)
+    z = (x @ weights).astype(jnp.float32)
+    close(got, jnp.sum(jax.nn.logsumexp(z, -1) - z[jnp.arange(ROWS), labels]))
+    bar = (jax.nn.softmax(z) - jax.nn.one_hot(labels, VOCABULARY)).astype(dtype)
+    eps = float(jnp.finfo(dtype).eps)
+    wide = bar.astype(jnp.float32), x.astype(jnp.float32), weights.astype(jnp.float32)
+    for found, want in ((dx, wide[0] @ wide[2].T), (dw, wide[1].T @ wide[0])):
+        # Two roundings, and those of bar where exp differs in its last bit.
+        assert jnp.max(jnp.abs(found.astype(jnp.float32) - want)) <= 2 * eps * jnp.max(abs(want))
+
+
+def test_extreme_logits() -> None:
+    """Rows far from zero neither overflow nor lose their probabilities."""
+    x = jnp.array([[1e4], [-1e4], [0.0]])
+    weights = jnp.array([[1.0, 2.0, 3.0]])
+    labels = jnp.array([0, 1, 2])
+    for logits in LOGITS:
+        found = bw.linear_softmax_cross_entropy_loss(
+            x, labels, weights, reduction="none", logits=logits
+        )
+        close(found, jnp.array([2e4, 1e4, jnp.log(3.0)]))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 1000, 8192, 50257, 50304, 128256, 201088])
+def test_blocks(monkeypatch: pytest.MonkeyPatch, vocabulary: int) -> None:
+    monkeypatch.undo()
+    columns = recomputed.block_columns(vocabulary)
+    assert 1 <= columns <= min(vocabulary, recomputed.MOST_COLUMNS)
+    assert columns == vocabulary or columns % 256 == 0
+
+
+def test_the_backward_pass_is_three_products_and_no_scatter(operands) -> None:
+    x, labels, weights = operands
+    loss = bw.linear_softmax_cross_entropy_loss
+    text = str(jax.make_jaxpr(jax.value_and_grad(loss, (0, 2)))(x, labels, weights))
+    assert text.count("dot_general") + text.count("bw_gemm[") == 3
+    assert "scatter" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"x": jnp.ones((3, 4), jnp.int32)}, TypeError, "x must be floating point, got int32"),
+        (
+            {"weights": jnp.ones((4, 5), bool)},
+            TypeError,
+            "weights must be floating point, got bool",
+        ),
+        ({"labels": jnp.ones(3)}, TypeError, "labels must be integers, got float32"),
+        ({"weights": jnp.ones((5, 4))}, TypeError, r"x must be \[..., H\] and weights \[H, V\]"),
+        ({"weights": jnp.ones((4, 0))}, TypeError, "at least one column"),
+        ({"labels": jnp.ones(4, int)}, TypeError, "labels must have the shape"),
+        ({"reduction": "max"}, ValueError, "reduction must be one of 'sum', 'mean', 'none'"),
+        ({"logits": "fast"}, ValueError, "logits must be one of 'stored', 'recomputed'"),
+        ({"label_smoothing": 1.5}, ValueError, "label_smoothing=1.5 is out of range"),
+        ({"label_smoothing": "a"}, TypeError, "label_smoothing must be a number"),
+        ({"z_loss": -1}, ValueError, "z_loss=-1 is out of range"),
+        ({"z_loss": float("nan")}, ValueError, "z_loss=nan is out of range"),
+        ({"logit_softcap": 0}, ValueError, "logit_softcap=0 is out of range"),
+        ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int or None"),
+        ({"implementation": "cublas"}, ValueError, "unknown implementation 'cublas'"),
+        ({"x": "x"}, TypeError, "linear_softmax_cross_entropy_loss"),
+    ],
+)
+def test_errors(change: dict, error: type[Exception], text: str) -> None:
+    operands = {"x": jnp.ones((3, 4)), "labels": jnp.zeros(3, int), "weights": jnp.ones((4, 5))}
+    with pytest.raises(error, match=text):
+        bw.linear_softmax_cross_entropy_loss(**{**operands, **change})
