@@ -23,9 +23,9 @@ from jax_bwgemm.loss.statistics import Options, capped, cotangent, is_label, tan
 Product = Callable[..., jax.Array]
 
 # Columns of a block: enough for full waves of tiles, few enough that a block of logits is small.
-MOST_COLUMNS = 8192
+MOST_COLUMNS = 16384
 LEAST_COLUMNS = 1024
-LEAST_BLOCKS = 6
+LEAST_BLOCKS = 8
 
 
 def block_columns(vocabulary: int) -> int:

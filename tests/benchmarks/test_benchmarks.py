@@ -412,3 +412,31 @@ def test_runs_as_a_script_from_elsewhere(tmp_path, benchmark_programs):
     )
     assert done.returncode == 0
     assert "--require-geomean" in done.stdout
+
+
+def test_bench_loss(tmp_path, capsys):
+    import bench_loss
+
+    path = tmp_path / "loss.jsonl"
+    assert bench_loss.main(["--small", "--problems", "16,8,40", "--out", str(path)]) == 0
+    rows = _records(path, "loss")
+    names = {"stored", "recomputed", "xla f32", "xla 16-bit", "xla chunks"}
+    assert {(r["impl"], r["what"]) for r in rows} >= {
+        (name, what) for name in names for what in ("forward", "forward+backward")
+    }
+    for row in (r for r in rows if r["what"] == "forward+backward"):
+        # bf16 logits of 16 rows; their gradients are bf16 numbers.
+        assert row["value_error"] <= 2e-3
+        assert row["gradient_error"] <= 2e-2
+        assert row["tflops"] == pytest.approx(3 * 2 * 16 * 8 * 40 / row["median_us"] / 1e6)
+    assert "forward+backward: xla f32 time / stored time" in capsys.readouterr().out
+
+
+def test_bench_loss_names_a_bad_problem(capsys):
+    import bench_loss
+
+    with pytest.raises(SystemExit):
+        bench_loss.main(["--problems", "16,8"])
+    assert "'16,8' is not ROWS,WIDTH,VOCABULARY" in capsys.readouterr().err
+    assert bench_loss.main(["--dry-run"]) == 0
+    assert "8192,4096,128256: 25.82 TFLOP in three products" in capsys.readouterr().out

@@ -277,8 +277,12 @@ HEAVY = {
     "numpy.testing",
     "scipy",
     "jax_bwgemm.cli",
+    "jax_bwgemm.dense.explain",
     "jax_bwgemm.emulator",
+    "jax_bwgemm.loss",
+    "jax_bwgemm.product.explain",
     "jax_bwgemm.product.export",
+    "jax_bwgemm.product.program_explanation",
     "jax_bwgemm.tuning.autotuning",
     "jax_bwgemm.tuning.bench",
 }

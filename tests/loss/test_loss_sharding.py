@@ -1,0 +1,87 @@
+"""The loss on 8 CPU devices: equal to one device's, and only vectors of rows between devices."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numerics import LOSS, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.loss import recomputed
+
+ROWS, WIDTH, VOCABULARY = 32, 16, 64
+SPECS = (P("data"), P("data"), P(None, "vocabulary"))
+LOSS_OF = functools.partial(bw.linear_softmax_cross_entropy_loss, label_smoothing=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputed, "block_columns", lambda vocabulary: min(vocabulary, 12))
+
+
+@pytest.fixture
+def operands() -> tuple[jax.Array, ...]:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(normal(rng, (ROWS, WIDTH), "float32"))
+    labels = jnp.asarray(rng.integers(0, VOCABULARY, ROWS))
+    return x, labels, jnp.asarray(normal(rng, (WIDTH, VOCABULARY), "float32"))
+
+
+def mesh_of(devices: list[jax.Device], kind: AxisType) -> jax.sharding.Mesh:
+    axes = ("data", "vocabulary")
+    return jax.make_mesh((2, 4), axes, axis_types=(kind, kind), devices=devices)
+
+
+def place(mesh: jax.sharding.Mesh, operands: tuple[jax.Array, ...]) -> list[jax.Array]:
+    return [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, SPECS, strict=True)]
+
+
+def check(f: Any, placed: list[jax.Array], operands: tuple[jax.Array, ...]) -> None:
+    """Value and gradients as on one device; no collective larger than a device's rows forward."""
+    want = jax.value_and_grad(LOSS_OF, (0, 2))(*operands)
+    got = jax.jit(jax.value_and_grad(f, (0, 2)))(*placed)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LOSS), got, want)
+    text = jax.jit(f).lower(*placed).compile().as_text()
+    results = re.findall(r"= (.+) (?:all-|reduce-scatter|collective-permute)[\w-]*\(", text)
+    assert results
+    for shape in re.findall(r"\[([\d,]*)\]", " ".join(results)):
+        assert math.prod(map(int, filter(None, shape.split(",")))) <= ROWS // 2, shape
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_sharded_arrays(cpu_devices, operands, kind) -> None:
+    mesh = mesh_of(cpu_devices, kind)
+    with jax.set_mesh(mesh):
+        check(LOSS_OF, place(mesh, operands), operands)
+
+
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+@pytest.mark.parametrize("checked", [True, False])
+def test_shard_map(cpu_devices, operands, logits, checked) -> None:
+    mesh = mesh_of(cpu_devices, AxisType.Auto)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=checked)
+    def loss(x: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        part = LOSS_OF(x, labels, weights, logits=logits, axis_name="vocabulary")
+        return lax.psum(part, "data")
+
+    check(loss, place(mesh, operands), operands)
+
+
+def test_recomputed_blocks_need_whole_columns(cpu_devices, operands) -> None:
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(NotImplementedError, match=r"use jax.shard_map and axis_name"),
+    ):
+        LOSS_OF(*place(mesh, operands), logits="recomputed")
