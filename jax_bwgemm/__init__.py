@@ -30,6 +30,7 @@ __all__ = [
     "TuningConfig",
     "TuningMissError",
     "TuningTable",
+    "accelerate",
     "autotune",
     "config",
     "dot_general",
@@ -54,6 +55,7 @@ _on_miss.register(_tune_missing)
 # What few programs need, and the module that has it: imported when it is first used.
 _LAZY = {
     "DISABLE_EXPORT_CHECKS": "product.export",
+    "accelerate": "rewriting.decorator",
     "autotune": "tuning.autotuning",
     "explain": "dense.explain",
     "explain_program": "product.program_explanation",

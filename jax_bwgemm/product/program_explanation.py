@@ -21,6 +21,39 @@ _XLA_REASON = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Rewrite:
+    """What `jax_bwgemm.accelerate` decided for one of JAX's products in a program.
+
+    Attributes:
+        product: JAX's operation and its types.
+        rewritten: Whether it became this package's.
+        reason: Why, or why not.
+        source: File, line and function of the user's code; empty if unknown.
+        place: The bodies it is in, from the outermost, as ``"scan body > checkpoint"``; empty at
+            the top.
+        times: How often it runs, as in `ProgramExplanation`.
+    """
+
+    product: str
+    rewritten: bool
+    reason: str
+    source: str = ""
+    place: str = ""
+    times: int = 1
+
+    def inside(self, place: str, times: int) -> Rewrite:
+        """The decision seen from outside of a body that runs so often."""
+        path = f"{place} > {self.place}" if self.place else place
+        return dataclasses.replace(self, place=path, times=self.times * times)
+
+    def __str__(self) -> str:
+        where = ", ".join(x for x in (self.place, self.source) if x)
+        lines = [f"{self.times} x {self.product}"]
+        lines.append(f"  {'rewritten' if self.rewritten else 'left to XLA'}: {self.reason}")
+        return "\n".join([*lines, f"  in {where}"] if where else lines)
+
+
+@dataclasses.dataclass(frozen=True)
 class ProgramExplanation:
     """The decisions for the products of a program. ``str()`` of it is meant to be read.
 
@@ -28,9 +61,12 @@ class ProgramExplanation:
         products: (decision, how often it runs) of every different product, in order of appearance.
             A loop's body counts as often as the loop runs, where that is known, and else once; so
             does each branch of a condition.
+        rewrites: What `jax_bwgemm.accelerate` decided, if the program is such a function (jitted
+            or not): every product of JAX's that it found, in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
+    rewrites: tuple[Rewrite, ...] = ()
 
     def __str__(self) -> str:
         if not self.products:
@@ -38,6 +74,8 @@ class ProgramExplanation:
         lines: list[str] = []
         for found, times in self.products:
             lines += [f"{times} x {found.problem}", *found.decision()]
+        if self.rewrites:
+            lines += ["", "accelerate, of the products that it found:", *map(str, self.rewrites)]
         return "\n".join(lines)
 
 
@@ -72,7 +110,14 @@ def explain_program(
         found = _explain(eqn, device)
         if found is not None:
             counts[found] += times
-    return ProgramExplanation(tuple(counts.items()))
+    return ProgramExplanation(tuple(counts.items()), _rewrites(program, args, kwargs))
+
+
+def _rewrites(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rewrite, ...]:
+    """What the function that ``accelerate`` returned, within jit or not, says of its rewriting."""
+    while program is not None and not hasattr(program, "explain_rewrites"):
+        program = getattr(program, "__wrapped__", None)
+    return () if program is None else program.explain_rewrites(*args, **kwargs)
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,1 @@
+"""Rewrites traced programs so that their products run on this package's kernels."""

@@ -1,0 +1,68 @@
+"""A call of a function, traced: arrays are its operands, everything else stays what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jax_bwgemm import compat
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedCall:
+    """A traced call, ready to be run with its arguments.
+
+    Attributes:
+        jaxpr: The program.
+        constants: Arrays that the function found elsewhere.
+        operands: Arrays among the arguments.
+        rebuild: From the program's results to what the function returns.
+    """
+
+    jaxpr: Any
+    constants: list[Any]
+    operands: list[Any]
+    rebuild: Callable[[list[Any]], Any]
+
+    def run(self, jaxpr: Any) -> Any:
+        """What the function returns, computed by a jaxpr in the place of its own."""
+        return self.rebuild(compat.evaluate(jaxpr, self.constants, self.operands))
+
+
+def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
+    """Traces a call.
+
+    Only arrays of JAX's (tracers included) become operands, and `jax.ShapeDtypeStruct`, for calls
+    that are not run. So Python scalars keep their weak types, and strings, functions and whatever
+    else the arguments hold need not be declared static. The same holds for results.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)]
+    rest: list[Any] = []  # of the results: those that are no arrays, None where arrays are
+    structure: list[Any] = []
+
+    def flat(*operands: jax.Array) -> list[jax.Array]:
+        inner = list(leaves)
+        for place, operand in zip(places, operands, strict=True):
+            inner[place] = operand
+        inner_args, inner_kwargs = jax.tree.unflatten(tree, inner)
+        results, out_tree = jax.tree.flatten(f(*inner_args, **inner_kwargs))
+        structure.append(out_tree)
+        arrays = [isinstance(x, jax.Array) for x in results]
+        rest.extend(
+            (is_array, None if is_array else x) for x, is_array in zip(results, arrays, strict=True)
+        )
+        return [x for x, is_array in zip(results, arrays, strict=True) if is_array]
+
+    operands = [leaves[i] for i in places]
+    jaxpr, constants = compat.trace(flat, [compat.type_of(x) for x in operands])
+
+    def rebuild(results: list[Any]) -> Any:
+        arrays = iter(results)
+        out = [next(arrays) if is_array else x for is_array, x in rest]
+        return jax.tree.unflatten(structure[0], out)
+
+    return TracedCall(jaxpr, constants, operands, rebuild)

@@ -1,0 +1,59 @@
+"""`accelerate`: the decorator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.rewriting.calls import trace_call
+from jax_bwgemm.rewriting.rewrite import accelerated, rewrite
+
+
+def accelerate(
+    f: Callable[..., Any] | None = None, *, implementation: str | Sequence[str] | None = None
+) -> Callable[..., Any]:
+    """Runs the products of any function on this package's kernels; its code stays as it is.
+
+        @jax.jit
+        @jax_bwgemm.accelerate
+        def train_step(params, batch): ...
+
+    ``f`` is traced, and every `jax.lax.dot_general` and `jax.lax.ragged_dot` in it that a kernel
+    takes becomes this package's, gradients taken in it included: within jit, scan, while, cond,
+    checkpoint, custom derivatives and shard_map. All else stays: donation, shardings, names,
+    effects. Results differ from f's by the rounding of the products. Which products stay with XLA,
+    and why: `jax_bwgemm.explain_program` of the result.
+
+    Put it within jit and around the gradients: an eager call is traced every time. Arrays are
+    traced, so that f cannot branch on their values; all other arguments reach f as they are.
+
+    Args:
+        f: Any function of arrays, pytrees of them, and anything else; jitted or not. None: returns
+            the decorator, ``@accelerate(implementation=...)``.
+        implementation: As in `jax_bwgemm.dot_general`, for every product that is rewritten.
+
+    Returns:
+        A function with f's arguments and results. It can be jitted, differentiated and mapped.
+
+    Raises:
+        TypeError: f is not callable, or ``implementation`` of the wrong type.
+        ValueError: Unknown implementation.
+    """
+    implementations = as_implementations(implementation)
+    if f is None:
+        return functools.partial(accelerate, implementation=implementations)
+    if not callable(f):
+        raise TypeError(f"accelerate takes a function, got {type(f).__name__}")
+
+    @functools.wraps(f, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return accelerated(f, implementations)(*args, **kwargs)
+
+    def explain_rewrites(*args: Any, **kwargs: Any) -> tuple[Rewrite, ...]:
+        return rewrite(trace_call(f, args, kwargs).jaxpr, implementations)[1]
+
+    wrapper.explain_rewrites = explain_rewrites
+    return wrapper

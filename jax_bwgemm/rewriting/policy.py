@@ -1,0 +1,60 @@
+"""Which products stay with XLA although a kernel takes them. Pure; the only place that decides it.
+
+Two reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. And
+what XLA's product takes along (bias, residual, ReLU) costs a pass of its own after a kernel that
+XLA cannot see into: the product is left to XLA unless the kernel's gain is predicted to be more
+than the extra reading and writing. That comparison knows the bytes of the extra passes and the
+multiply-adds of the product, and nothing else: not what the passes cost in launches, and not how
+much faster than XLA's the kernel is on this very shape.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
+
+# Fewer multiply-adds than these are tiny.
+MIN_MACS = 64**3
+# Share of a product's time that the kernels save over XLA's: the middle of the geometric means of
+# the lists of shapes in docs/performance.md, 1.00 to 1.08.
+TYPICAL_GAIN = 0.04
+
+
+def tiny(eqn: Any) -> str | None:
+    """Why a product is too small to be worth a launch; None when it is not.
+
+    Args:
+        eqn: An equation of a dense product of JAX's.
+    """
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    lhs = eqn.invars[0].aval.shape
+    macs = math.prod(eqn.outvars[0].aval.shape) * math.prod(lhs[d] for d in contracted)
+    if macs >= MIN_MACS:
+        return None
+    return f"{macs} multiply-adds are fewer than {MIN_MACS}: XLA may compute it within a pass"
+
+
+def loses(dims: Any, out_dtype: str, passes: int, target: Target) -> str | None:
+    """Why a dense product is better left to XLA because of what XLA takes into it; None otherwise.
+
+    Args:
+        dims: Sizes of the product: m, n, k and batch.
+        out_dtype: Type of its result.
+        passes: Extra readings and writings of the result: `Uses.extra_passes`.
+        target: The GPU.
+    """
+    results = dims.batch * dims.m * dims.n
+    extra = passes * results * np.dtype(out_dtype).itemsize / BYTES_PER_CYCLE[target.arch]
+    product = results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
+    if extra <= TYPICAL_GAIN * product:
+        return None
+    return (
+        f"XLA takes the bias, residual or ReLU after it into the product; {passes} more "
+        f"pass{'es' * (passes > 1)} over the result (predicted {extra:.0f} cycles) would cost more "
+        f"than the kernel gains ({TYPICAL_GAIN * product:.0f})"
+    )

@@ -1,0 +1,155 @@
+"""Jaxpr to jaxpr: products become ours, wherever they are; every other equation stays as it is.
+
+Equations that hold jaxprs get rewritten ones of the same operands and results, so that everything
+else they carry (donation, shardings, carried values, policies, names, effects) stays valid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.rewriting.calls import trace_call
+from jax_bwgemm.rewriting.products import PRODUCTS, replace
+from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
+from jax_bwgemm.tuning import context as tuning_context
+
+# Equations that hold jaxprs whose results go to memory: parameter and the place it is called.
+_CONTROL = {
+    "scan": {"jaxpr": "scan body"},
+    "while": {"cond_jaxpr": "while condition", "body_jaxpr": "while body"},
+    "cond": {"branches": "cond branch"},
+}
+# Bodies that run in place of their equation; jit's is named after its function.
+_PLACES = {
+    "remat2": "checkpoint",
+    "checkpoint": "checkpoint",
+    "custom_jvp_call": "custom_jvp",
+    "custom_vjp_call": "custom_vjp",
+    "shard_map": "shard_map",
+    "closed_call": "call",
+    "core_call": "call",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rewritten:
+    """A jaxpr's replacement (None: nothing in it changes) and the decisions taken in it."""
+
+    jaxpr: Any
+    decisions: tuple[Rewrite, ...]
+
+
+def rewrite(
+    jaxpr: Any, implementations: tuple[str, ...], results: Sequence[Uses] | None = None
+) -> tuple[Any, tuple[Rewrite, ...]]:
+    """A jaxpr in which every product that our kernels take, and should, is ours.
+
+    Args:
+        jaxpr: A jaxpr, closed or not.
+        implementations: As the argument of `jax_bwgemm.dot_general`.
+        results: What reads its results; None: memory.
+
+    Returns:
+        The new jaxpr, the same object where nothing changes; and the decision for every product.
+    """
+    results = (STORED,) * len(jaxpr.outvars) if results is None else tuple(results)
+    # What the choice of a kernel depends on besides.
+    context = (explicit_target(), tuning_context.current(), current_partial_sums())
+    done = _rewrite(jaxpr, results, implementations, context)
+    return (jaxpr if done.jaxpr is None else done.jaxpr), done.decisions
+
+
+def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Callable[..., Any]:
+    """The function whose program is ``f``'s, rewritten."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        traced = trace_call(f, args, kwargs)
+        return traced.run(rewrite(traced.jaxpr, implementations)[0])
+
+    return call
+
+
+# One jaxpr has one replacement, as JAX's caches of compiled programs are by the jaxpr's identity.
+@compat.weakref_lru_cache
+def _rewrite(
+    jaxpr: Any, results: tuple[Uses, ...], implementations: tuple[str, ...], context: Any
+) -> _Rewritten:
+    del context
+    body = getattr(jaxpr, "jaxpr", jaxpr)
+    uses = uses_of(body, results)
+    eqns: list[Any] = []
+    decisions: list[Rewrite] = []
+    changed = False
+    for eqn in body.eqns:
+        after = [uses.get(v, Uses()) for v in eqn.outvars]
+        name = eqn.primitive.name
+        new = [eqn]
+        if name in PRODUCTS and after[0].count:
+            ours, why = replace(eqn, after[0], implementations)
+            decisions.append(_decision(eqn, ours is not None, why))
+            new = [eqn] if ours is None else ours
+        elif name in INLINED or name in _CONTROL:
+            params, inner = _parameters(eqn, after, implementations)
+            decisions += inner
+            if params is not None:
+                new = [eqn.replace(params=params)]
+        changed |= new[0] is not eqn
+        eqns += new
+    return _Rewritten(compat.with_equations(jaxpr, eqns) if changed else None, tuple(decisions))
+
+
+def _decision(eqn: Any, rewritten: bool, why: str) -> Rewrite:
+    types = " x ".join(x.aval.str_short(short_dtypes=True) for x in eqn.invars[:2])
+    result = eqn.outvars[0].aval.str_short(short_dtypes=True)
+    what = f"{eqn.primitive.name} {types} -> {result}"
+    return Rewrite(what, rewritten, why, source=compat.source_line(eqn))
+
+
+def _parameters(
+    eqn: Any, after: list[Uses], implementations: tuple[str, ...]
+) -> tuple[dict[str, Any] | None, list[Rewrite]]:
+    """An equation's parameters with rewritten jaxprs (None: they stay), and the decisions."""
+    name, params = eqn.primitive.name, dict(eqn.params)
+    decisions: list[Rewrite] = []
+
+    def body(jaxpr: Any, place: str, results: list[Uses] | None, times: int = 1) -> Any:
+        new, inner = rewrite(jaxpr, implementations, results)
+        decisions.extend(one.inside(place, times) for one in inner)
+        return new
+
+    if name in INLINED:
+        place = _PLACES.get(name) or f"jit {params.get('name', '')}".rstrip()
+        params[INLINED[name]] = body(params[INLINED[name]], place, after)
+    else:
+        times = params["length"] if name == "scan" else 1
+        for key, place in _CONTROL[name].items():
+            old = params[key]
+            if isinstance(old, tuple):
+                new = tuple(body(j, f"{place} {i}", None) for i, j in enumerate(old))
+                params[key] = old if all(a is b for a, b in zip(old, new, strict=True)) else new
+            else:
+                params[key] = body(old, place, None, times)
+    params |= _rules(name, params, implementations)
+    changed = any(params[key] is not eqn.params[key] for key in params)
+    return (params if changed else None), decisions
+
+
+def _rules(name: str, params: dict[str, Any], implementations: tuple[str, ...]) -> dict[str, Any]:
+    """The rules of differentiation that a program brings along, rewritten when they are used."""
+
+    def rewritten(jaxpr: Any, *rest: Any) -> tuple[Any, ...]:
+        return (rewrite(jaxpr, implementations)[0], *rest)
+
+    if name == "custom_jvp_call":
+        return {"jvp_jaxpr_fun": compat.after(params["jvp_jaxpr_fun"], rewritten)}
+    if name == "custom_vjp_call":
+        return {
+            "fwd_jaxpr_thunk": compat.after(params["fwd_jaxpr_thunk"], rewritten),
+            "bwd": compat.around(params["bwd"], lambda f: accelerated(f, implementations)),
+        }
+    return {}

@@ -1,0 +1,137 @@
+"""What a program does with the result of a product, counted on its jaxpr.
+
+XLA's cuBLAS calls take a bias, a residual and a ReLU along; a kernel that XLA cannot see into does
+not. What that costs depends on what comes after: see `Uses.extra_passes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+# Equations whose body XLA sees as if it stood in their place, and the parameter that holds it.
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "shard_map": "jaxpr",
+}
+
+# The result is the operand: nothing is computed.
+_ALIASES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "name", "copy_p", "pvary"))
+_ALIASES |= {"sharding_constraint", "reshard", "pcast"}
+
+# What XLA computes in one pass with its neighbours.
+_FUSIBLE = frozenset(
+    (
+        "abs", "add", "add_any", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2",
+        "atanh", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate",
+        "convert_element_type", "cos", "cosh", "digamma", "div", "dynamic_slice", "eq", "erf",
+        "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow",
+        "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne",
+        "neg", "nextafter", "not", "or", "pad", "pow", "real", "reduce_and", "reduce_max",
+        "reduce_min", "reduce_or", "reduce_precision", "reduce_prod", "reduce_sum", "rem", "rev",
+        "round", "rsqrt", "select_n", "sign", "sin", "sinh", "slice", "split", "sqrt", "square",
+        "stop_gradient", "sub", "tan", "tanh", "xor", "argmax", "argmin",
+    )
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Uses:
+    """What reads a value.
+
+    Attributes:
+        count: How many equations read it, 2 standing for more.
+        fused: Some of them belong to a pass of XLA's that reads the value anyway.
+        stored: Some of them need it in memory: products, loops, calls, the program's results.
+        folded: Its only use is a step that XLA takes into the product. Then what reads the result
+            of the last such step: (fused, stored).
+    """
+
+    count: int = 0
+    fused: bool = False
+    stored: bool = False
+    folded: tuple[bool, bool] | None = None
+
+    def __or__(self, other: Uses) -> Uses:
+        if not self.count or not other.count:
+            return other if other.count else self
+        # A value with several readers is not folded into the product: XLA would compute it twice.
+        fused = self.fused or other.fused or bool(self.folded or other.folded)
+        return Uses(2, fused, self.stored or other.stored)
+
+    @property
+    def extra_passes(self) -> int:
+        """Readings and writings of the value that a kernel opaque to XLA adds to the program.
+
+        None where nothing would have been taken into the product, or where the next pass, which
+        reads the value anyway, takes those steps. One where that pass must also write what the
+        product would have written; two (read and write) where there is no such pass.
+        """
+        if self.folded is None:
+            return 0
+        fused, stored = self.folded
+        return 0 if not stored else 1 if fused else 2
+
+
+STORED = Uses(1, stored=True)
+_FUSED = Uses(1, fused=True)
+
+
+def uses_of(jaxpr: Any, results: Sequence[Uses]) -> dict[Any, Uses]:
+    """What reads each variable of a jaxpr.
+
+    Args:
+        jaxpr: The jaxpr, closed or not.
+        results: What reads its results, outside.
+    """
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    found: dict[Any, Uses] = {}
+
+    def add(atom: Any, uses: Uses) -> None:
+        if not hasattr(atom, "val"):  # no literal
+            found[atom] = found.get(atom, Uses()) | uses
+
+    for atom, uses in zip(jaxpr.outvars, results, strict=True):
+        add(atom, uses)
+    for eqn in reversed(jaxpr.eqns):
+        after = [found.get(v, Uses()) for v in eqn.outvars]
+        for atom, uses in zip(eqn.invars, _operands(eqn, after), strict=True):
+            add(atom, uses)
+    return found
+
+
+def _operands(eqn: Any, after: list[Uses]) -> list[Uses]:
+    """What an equation, whose results are read like that, does with each of its operands."""
+    name = eqn.primitive.name
+    if name in INLINED:
+        body = eqn.params[INLINED[name]]
+        body = getattr(body, "jaxpr", body)
+        inside = uses_of(body, after)
+        return [inside.get(v, Uses()) for v in body.invars]
+    if name in _ALIASES:
+        return [after[0]] * len(eqn.invars)
+    if name not in _FUSIBLE:
+        return [STORED] * len(eqn.invars)
+    if not any(uses.count for uses in after):  # dead code
+        return [Uses()] * len(eqn.invars)
+    return [_step(eqn, i, after[0]) for i in range(len(eqn.invars))]
+
+
+def _step(eqn: Any, operand: int, after: Uses) -> Uses:
+    """One pass's step as its operand sees it: folded into a product before it, or not."""
+    name, atom = eqn.primitive.name, eqn.invars[operand]
+    same = atom.aval.shape == eqn.outvars[0].aval.shape and atom.aval.shape
+    others = [x for i, x in enumerate(eqn.invars) if i != operand]
+    scalar = bool(others) and not others[0].aval.shape
+    foldable = name in ("add", "add_any") or (scalar and name in ("mul", "max"))
+    if not same or not foldable:
+        return _FUSED
+    return Uses(1, fused=True, folded=after.folded or (after.fused, after.stored))
