@@ -31,6 +31,7 @@ REQUIRED = {
     "layer": {"shape", "top_k", "dtype", "impl", "status"},
     "sharded": {"mode", "devices", "shape", "median_us", "efficiency", "collectives", "status"},
     "block": {"impl", "median_us", "what"},
+    "model": {"model", "impl", "median_us", "loss"},
     "import": {"what", "median_us"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},

@@ -106,18 +106,24 @@ def explain_program(
             (several: an ExceptionGroup of these).
     """
     counts: Counter[Explanation] = Counter()
+    accelerated, rewrites = _accelerated(program), ()
+    if accelerated is not None:
+        program, rewrites = accelerated.rewritten(*args, **kwargs)
+        args, kwargs = (), {}
     for eqn, times in equations(_traced(program, args, kwargs)):
         found = _explain(eqn, device)
         if found is not None:
             counts[found] += times
-    return ProgramExplanation(tuple(counts.items()), _rewrites(program, args, kwargs))
+    return ProgramExplanation(tuple(counts.items()), rewrites)
 
 
-def _rewrites(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rewrite, ...]:
-    """What the function that ``accelerate`` returned, within jit or not, says of its rewriting."""
-    while program is not None and not hasattr(program, "explain_rewrites"):
+def _accelerated(program: Any) -> Any:
+    """The function that ``accelerate`` returned, if the program is one, jitted or not; or None."""
+    if isinstance(program, jax.stages.Wrapped):
         program = getattr(program, "__wrapped__", None)
-    return () if program is None else program.explain_rewrites(*args, **kwargs)
+    # Not one that was wrapped in a function that took its attributes over.
+    owner = getattr(program, "accelerated", None)
+    return program if owner is program else None
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.rewrite import accelerated, rewrite
 
@@ -52,8 +53,13 @@ def accelerate(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return accelerated(f, implementations)(*args, **kwargs)
 
-    def explain_rewrites(*args: Any, **kwargs: Any) -> tuple[Rewrite, ...]:
-        return rewrite(trace_call(f, args, kwargs).jaxpr, implementations)[1]
+    def rewritten(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Rewrite, ...]]:
+        called = f
+        if flax_nnx.has_objects(args, kwargs):
+            called, state, _ = flax_nnx.functional(f, args, kwargs)
+            args, kwargs = (state,), {}
+        return rewrite(trace_call(called, args, kwargs).jaxpr, implementations)
 
-    wrapper.explain_rewrites = explain_rewrites
+    # For `explain_program`.
+    wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
     return wrapper

@@ -13,6 +13,7 @@ from typing import Any
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
@@ -68,6 +69,12 @@ def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Call
     """The function whose program is ``f``'s, rewritten."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if flax_nnx.has_objects(args, kwargs):
+            pure, state, finish = flax_nnx.functional(f, args, kwargs)
+            return finish(plain(pure, (state,), {}))
+        return plain(f, args, kwargs)
+
+    def plain(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         traced = trace_call(f, args, kwargs)
         return traced.run(rewrite(traced.jaxpr, implementations)[0])
 

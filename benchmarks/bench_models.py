@@ -1,0 +1,115 @@
+"""Training steps of whole models: XLA's, `accelerate` around the same code, and every product ours.
+
+    python bench_models.py
+    python bench_models.py --models gpt2-124m --logits float32
+
+The third column calls `jax_bwgemm.dot_general` in the model, so that XLA can fuse nothing into any
+product: what `accelerate` leaves to XLA is the difference to it. Kernel time of a step is that of
+all its kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Sequence
+
+import jax
+from common import options, report, timing
+from models.transformer import MODELS, Model, dot_by, init, make_step
+
+# Relative. Losses are near log(vocabulary); products of bf16 round by 2^-9, here through a few
+# dozen layers.
+LOSS_BOUND = 1e-2
+
+
+def parse_args(argv: Sequence[str] | None):
+    parser = options.parser(__doc__.split("\n", 1)[0])
+    names = [model.name for model in MODELS]
+    parser.add_argument("--models", nargs="+", choices=names, default=names)
+    parser.add_argument("--logits", choices=options.DTYPES, help="type of the logits")
+    parser.add_argument("--rounds", type=options.positive, default=5)
+    return parser.parse_args(argv)
+
+
+def measure(model: Model, args: argparse.Namespace, out: report.Report, timer) -> list[dict]:
+    """A row for each column."""
+    import jax_bwgemm
+
+    weights = init(model, args.dtype, args.seed)
+    shape = (model.batch, model.sequence)
+    tokens = jax.random.randint(jax.random.key(args.seed + 1), shape, 0, model.vocabulary)
+    attention = "xla" if timer.method == "wall" else "cudnn"
+    plain = make_step(model, dot_by(jax.lax.dot_general), attention, args.logits)
+    allowed = None if args.implementation in ("cutlass", "auto") else args.implementation
+    accelerated = jax_bwgemm.accelerate(plain, implementation=allowed)
+    ours = functools.partial(jax_bwgemm.dot_general, implementation=allowed)
+    by_hand = make_step(model, dot_by(ours), attention, args.logits)
+    steps = {"xla": plain, "accelerate": accelerated, "all": by_hand}
+    decisions = jax_bwgemm.explain_program(accelerated, weights, tokens).rewrites
+    rewritten = sum(one.times for one in decisions if one.rewritten)
+    losses, found = {}, []
+    for name, step in steps.items():
+        compiled = jax.jit(step).lower(weights, tokens).compile()
+        losses[name] = float(compiled(weights, tokens)[0])
+        found.append(
+            timing.Candidate(name, lambda _, f=compiled: f(weights, tokens), jax.block_until_ready)
+        )
+    for candidate in found:
+        timing.warm_up(candidate, 0.0 if args.small else 0.2)
+    rounds = 2 if args.small else args.rounds
+    rows = []
+    for candidate, times in zip(
+        found, timing.interleave(timer, found, rounds=rounds, burst=1), strict=True
+    ):
+        name, stats = candidate.name, report.summarise(times.times_us)
+        rows.append(
+            out.add(
+                "model",
+                model=model.name,
+                impl=name,
+                dtype=args.dtype,
+                logits=args.logits,
+                method=timer.method,
+                loss=losses[name],
+                rewritten=rewritten if name == "accelerate" else None,
+                products=sum(one.times for one in decisions),
+                kernels=len(times.kernels),
+                tflops=model.step_flops / stats["median_us"] / 1e6,
+                **stats,
+            )
+        )
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    chosen = [model.tiny if args.small else model for model in MODELS if model.name in args.models]
+    if args.dry_run:
+        for model in chosen:
+            print(f"{model}: {model.step_flops / 1e12:.3g} TFLOP a step")
+        return 0
+    timer = timing.CuptiTimer() if options.prepare(args) == "gpu" else timing.WallTimer()
+    out = report.Report(args.out, "bench_models")
+    rows, bad = [], []
+    for model in chosen:
+        xla, accelerated, ours = measure(model, args, out, timer)
+        rows += [xla, accelerated, ours]
+        print(
+            f"{model.name}: {accelerated['rewritten']} of {xla['products']} products rewritten; "
+            f"xla's time over accelerate's {xla['median_us'] / accelerated['median_us']:.3f}, "
+            f"over that with all products ours {xla['median_us'] / ours['median_us']:.3f}",
+            flush=True,
+        )
+        if not abs(accelerated["loss"] - xla["loss"]) <= LOSS_BOUND * abs(xla["loss"]):
+            bad.append(f"{model.name}: loss {accelerated['loss']} instead of {xla['loss']}")
+    out.close()
+    print(report.table(rows, ("model", "impl", "median_us", "tflops", "loss", "spread")))
+    for line in bad:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

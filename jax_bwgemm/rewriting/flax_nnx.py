@@ -1,0 +1,67 @@
+"""Modules of `flax.nnx` as arguments: what a call changes in them is changed in the caller's.
+
+They are pytrees, so a traced function would get copies, and lose what it does to them: an
+optimizer's update, counts of random numbers, running means. flax itself is never imported here: a
+program with such arguments has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def _objects(args: Any) -> list[Any]:
+    """Modules, optimizers and variables of flax.nnx among the arguments."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return []
+
+    def is_object(x: Any) -> bool:
+        return isinstance(x, (nnx.Object, nnx.Variable))
+
+    return [x for x in jax.tree.leaves(args, is_leaf=is_object) if is_object(x)]
+
+
+def has_objects(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether there are modules, optimizers or variables of flax.nnx among the arguments."""
+    return bool(_objects((args, kwargs)))
+
+
+def functional(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], Any, Callable[[Any], Any]]:
+    """A call with such arguments, as a function of their state alone.
+
+    Returns:
+        The function; its argument; and what turns its result into f's, and changes the arguments.
+
+    Raises:
+        ValueError: When it runs: f added, removed or replaced parts of a module or its attributes
+            that are no arrays.
+    """
+    nnx = sys.modules["flax.nnx"]
+    before, state = nnx.split((args, kwargs))
+    after: list[Any] = []
+
+    def pure(state: Any) -> Any:
+        inner = nnx.merge(before, state)
+        result = f(*inner[0], **inner[1])
+        if nnx.graphdef(inner) != before:
+            raise ValueError(
+                "accelerate: the function changes the structure of a flax.nnx module (adds or "
+                "removes a variable, or assigns an attribute that is no array); do that outside"
+            )
+        structure, new = nnx.split((inner, result))
+        after.append(structure)
+        return new
+
+    def finish(new: Any) -> Any:
+        inner, result = nnx.merge(after[-1], new)
+        nnx.update(_objects((args, kwargs)), nnx.state(_objects(inner)))
+        return result
+
+    return pure, state, finish
