@@ -51,21 +51,22 @@ class Uses:
         count: How many equations read it, 2 standing for more.
         fused: Some of them belong to a pass of XLA's that reads the value anyway.
         stored: Some of them need it in memory: products, loops, calls, the program's results.
-        folded: Its only use is a step that XLA takes into the product. Then what reads the result
-            of the last such step: (fused, stored).
+        folded: Its only use is a step that XLA takes into the product: then what reads the result
+            of the last such step. None otherwise.
+        residual: One of these steps adds a whole matrix.
     """
 
     count: int = 0
     fused: bool = False
     stored: bool = False
-    folded: tuple[bool, bool] | None = None
+    folded: Uses | None = None
+    residual: bool = False
 
     def __or__(self, other: Uses) -> Uses:
         if not self.count or not other.count:
             return other if other.count else self
         # A value with several readers is not folded into the product: XLA would compute it twice.
-        fused = self.fused or other.fused or bool(self.folded or other.folded)
-        return Uses(2, fused, self.stored or other.stored)
+        return Uses(2, self.fused or other.fused, self.stored or other.stored)
 
     @property
     def extra_passes(self) -> int:
@@ -73,12 +74,14 @@ class Uses:
 
         None where nothing would have been taken into the product, or where the next pass, which
         reads the value anyway, takes those steps. One where that pass must also write what the
-        product would have written; two (read and write) where there is no such pass.
+        product would have written: something needs it in memory, or a sum with a residual has
+        several readers. Two (read and write) where there is no such pass.
         """
         if self.folded is None:
             return 0
-        fused, stored = self.folded
-        return 0 if not stored else 1 if fused else 2
+        if not self.folded.stored:
+            return int(self.residual and self.folded.count > 1)
+        return 1 if self.folded.fused else 2
 
 
 STORED = Uses(1, stored=True)
@@ -101,15 +104,22 @@ def uses_of(jaxpr: Any, results: Sequence[Uses]) -> dict[Any, Uses]:
 
     for atom, uses in zip(jaxpr.outvars, results, strict=True):
         add(atom, uses)
+    repeated = {e.outvars[0] for e in jaxpr.eqns if e.primitive.name == "broadcast_in_dim"}
     for eqn in reversed(jaxpr.eqns):
         after = [found.get(v, Uses()) for v in eqn.outvars]
-        for atom, uses in zip(eqn.invars, _operands(eqn, after), strict=True):
+        for atom, uses in zip(eqn.invars, _operands(eqn, after, repeated), strict=True):
             add(atom, uses)
     return found
 
 
-def _operands(eqn: Any, after: list[Uses]) -> list[Uses]:
-    """What an equation, whose results are read like that, does with each of its operands."""
+def _operands(eqn: Any, after: list[Uses], repeated: set[Any]) -> list[Uses]:
+    """What an equation does with each of its operands.
+
+    Args:
+        eqn: The equation.
+        after: What reads its results.
+        repeated: Variables that repeat a smaller array.
+    """
     name = eqn.primitive.name
     if name in INLINED:
         body = eqn.params[INLINED[name]]
@@ -122,16 +132,19 @@ def _operands(eqn: Any, after: list[Uses]) -> list[Uses]:
         return [STORED] * len(eqn.invars)
     if not any(uses.count for uses in after):  # dead code
         return [Uses()] * len(eqn.invars)
-    return [_step(eqn, i, after[0]) for i in range(len(eqn.invars))]
+    return [_step(eqn, i, after[0], repeated) for i in range(len(eqn.invars))]
 
 
-def _step(eqn: Any, operand: int, after: Uses) -> Uses:
-    """One pass's step as its operand sees it: folded into a product before it, or not."""
+def _step(eqn: Any, operand: int, after: Uses, repeated: set[Any]) -> Uses:
+    """One pass's step as its operand sees it: taken into a product before it, or not."""
     name, atom = eqn.primitive.name, eqn.invars[operand]
-    same = atom.aval.shape == eqn.outvars[0].aval.shape and atom.aval.shape
+    shape = eqn.outvars[0].aval.shape
     others = [x for i, x in enumerate(eqn.invars) if i != operand]
-    scalar = bool(others) and not others[0].aval.shape
-    foldable = name in ("add", "add_any") or (scalar and name in ("mul", "max"))
-    if not same or not foldable:
+    adds = name in ("add", "add_any")
+    scales = name in ("mul", "max") and not others[0].aval.shape
+    if not shape or atom.aval.shape != shape or not (adds or scales):
         return _FUSED
-    return Uses(1, fused=True, folded=after.folded or (after.fused, after.stored))
+    (other,) = others
+    matrix = other.aval.shape == shape and (hasattr(other, "val") or other not in repeated)
+    residual = after.residual or (adds and matrix)
+    return Uses(1, fused=True, folded=after.folded or after, residual=residual)
