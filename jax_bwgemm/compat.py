@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax import core
 from jax._src import ad_checkpoint as _ad_checkpoint
 from jax._src import api_util as _api_util
 from jax._src import checkify as _checkify
+from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import linear_util as _lu
@@ -25,6 +27,7 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import remat as _remat
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax._src.lax.lax import _convert_element_type
 from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax._src.util import weakref_lru_cache  # noqa: F401
@@ -322,7 +325,13 @@ def trace(f: Callable[..., list[Any]], types: list[Any]) -> tuple[Any, list[Any]
 
 def evaluate(jaxpr: Any, constants: list[Any], operands: list[Any]) -> list[Any]:
     """Runs (or traces into the caller) a jaxpr that `trace` returned, or one rewritten from it."""
-    return _core.eval_jaxpr(jaxpr, constants, *operands)
+    results = _core.eval_jaxpr(jaxpr, constants, *operands)
+    return [
+        _convert_element_type(x, atom.aval.dtype, atom.aval.weak_type)
+        if isinstance(atom, _core.Literal)
+        else x
+        for x, atom in zip(results, jaxpr.outvars, strict=True)
+    ]
 
 
 def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
@@ -336,6 +345,19 @@ def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
 def equation_context(eqn: Any) -> Any:
     """Context manager: the mesh and other settings an equation was traced under."""
     return eqn.ctx.manager
+
+
+@contextlib.contextmanager
+def body_context(eqn: Any) -> Iterator[None]:
+    """The mesh axes and the kind of types that the body of an equation is traced under."""
+    if eqn.primitive.name != "shard_map":
+        yield
+        return
+    mesh = eqn.params["mesh"]
+    manual = eqn.params["newly_manual_axes"] | set(mesh.manual_axes)
+    sizes = [(axis, size) for axis, size in mesh.shape.items() if axis in manual]
+    with _core.extend_axis_env_nd(sizes), _config._check_vma(eqn.params["check_vma"]):
+        yield
 
 
 def source_line(eqn: Any) -> str:

@@ -125,7 +125,8 @@ def _parameters(
     decisions: list[Rewrite] = []
 
     def body(jaxpr: Any, place: str, results: list[Uses] | None, times: int = 1) -> Any:
-        new, inner = rewrite(jaxpr, implementations, results)
+        with compat.body_context(eqn):
+            new, inner = rewrite(jaxpr, implementations, results)
         decisions.extend(one.inside(place, times) for one in inner)
         return new
 

@@ -1,0 +1,106 @@
+"""How readers of a product's result are counted, and what that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from accelerated import SIZE, counts
+
+import jax_bwgemm as bw
+from jax_bwgemm.config import make_target
+from jax_bwgemm.dense.spec import GemmDims
+from jax_bwgemm.rewriting import policy
+from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
+
+X = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
+BIAS = jax.ShapeDtypeStruct((SIZE,), jnp.bfloat16)
+
+
+def after_product(f: Callable[..., Any]) -> Uses:
+    """What reads x @ x in ``f(x @ x, x, bias)``."""
+    closed = jax.make_jaxpr(lambda x, bias: f(x @ x, x, bias))(X, BIAS)
+    (product,) = (e for e in closed.eqns if e.primitive.name == "dot_general")
+    uses = uses_of(closed, [STORED] * len(closed.out_avals))
+    return uses.get(product.outvars[0], Uses())
+
+
+@pytest.mark.parametrize(
+    ("f", "passes"),
+    [
+        (lambda d, x, bias: d, 0),
+        (lambda d, x, bias: x, 0),  # nothing reads it
+        (lambda d, x, bias: d + bias, 2),
+        (lambda d, x, bias: jax.jit(jnp.add)(d, x), 2),
+        (lambda d, x, bias: jax.nn.relu(d + bias), 2),
+        (lambda d, x, bias: (d + bias) * 0.5, 2),
+        (lambda d, x, bias: (d + x).reshape(-1), 2),
+        # A pass comes anyway.
+        (lambda d, x, bias: jax.nn.gelu(d + bias), 0),
+        (lambda d, x, bias: jnp.sum(d + bias), 0),
+        (lambda d, x, bias: jnp.tanh(d), 0),
+        # That pass also writes the sum.
+        (lambda d, x, bias: (jnp.tanh(d + bias), d + bias), 0),  # two sums: two readers of d
+        (lambda d, x, bias: (lambda z: (jnp.tanh(z), z))(d + bias), 1),
+        (lambda d, x, bias: (lambda z: jnp.tanh(z) + jnp.sum(z))(d + bias), 0),
+        (lambda d, x, bias: (lambda z: jnp.tanh(z) + jnp.sum(z))(d + x), 1),
+        # In memory for a product, a loop.
+        (lambda d, x, bias: (d + bias) @ x, 2),
+        (lambda d, x, bias: jax.lax.fori_loop(0, 2, lambda _, c: jnp.sin(c), d + bias), 2),
+    ],
+)
+def test_extra_passes(f: Callable[..., Any], passes: int) -> None:
+    closed = jax.make_jaxpr(lambda x, bias: f(x @ x, x, bias))(X, BIAS)
+    product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
+    uses = uses_of(closed, [STORED] * len(closed.out_avals))
+    assert uses.get(product.outvars[0], Uses()).extra_passes == passes
+
+
+def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
+    target = make_target("sm90")
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, target)
+    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, target) is None
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, target) is None
+
+
+def test_the_decision_is_taken_where_the_bias_is() -> None:
+    def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
+        return x @ x + bias
+
+    def activated(x: jax.Array, bias: jax.Array) -> jax.Array:
+        return jax.nn.gelu(biased(x, bias))
+
+    assert counts(bw.accelerate(biased), X, BIAS) == (0, 1)
+    assert counts(bw.accelerate(activated), X, BIAS) == (1, 0)
+    # The same jitted function, with and without a pass after it.
+    inner = jax.jit(biased)
+
+    def both(x: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return inner(x, bias), jax.nn.gelu(inner(2 * x, bias))
+
+    assert counts(bw.accelerate(both), X, BIAS) == (1, 1)
+    first, second = bw.explain_program(bw.accelerate(both), X, BIAS, device="sm90").rewrites
+    assert (first.rewritten, second.rewritten) == (False, True)
+    assert "2 more passes over the result" in first.reason
+    assert first.place == "jit biased"
+
+
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        (jax.ShapeDtypeStruct((SIZE, SIZE), jnp.int8), "no kernel multiplies int8 x int8 -> int8"),
+        (jax.ShapeDtypeStruct((16, 16), jnp.bfloat16), "4096 multiply-adds are fewer than 262144"),
+    ],
+)
+def test_what_no_kernel_takes_stays_untouched(x: Any, reason: str) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return x @ x
+
+    plain = str(jax.make_jaxpr(f)(x))
+    assert str(jax.make_jaxpr(bw.accelerate(f))(x)) == plain
+    (one,) = bw.explain_program(bw.accelerate(f), x, device="sm90").rewrites
+    assert not one.rewritten
+    assert reason in one.reason
