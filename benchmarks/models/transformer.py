@@ -41,7 +41,7 @@ class Model:
     def tiny(self) -> Model:
         """The same with few elements, for rehearsals."""
         return dataclasses.replace(
-            self, batch=2, sequence=32, width=64, hidden=96, layers=2, vocabulary=128, heads=4
+            self, batch=2, sequence=32, width=64, hidden=96, layers=1, vocabulary=128, heads=4
         )
 
 
