@@ -40,7 +40,7 @@ class Copy : public AsyncOp {
       std::memset(p.data, 0, bytes);
       if (p.source_bytes > 0) std::memcpy(p.data, p.source, p.source_bytes);
       std::memcpy(shared.data(p.offset), p.data, bytes);
-      shared.end_async_write(p.offset, bytes);
+      shared.end_async_write(p.offset, bytes, origin.line);
       shared.stamp(p.offset, bytes, warp->proxy_stamp());
       AsyncGroups& groups = warp->cp_async_groups(p.lane);
       groups.read_done(p.group);
@@ -78,9 +78,7 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
               static_cast<unsigned long long>(from), bytes);
     p.source = p.source_bytes > 0 ? w.global(from, p.source_bytes, 1, false) : nullptr;
     p.group = w.cp_async_groups(lane).join();
-    // Copies smaller than a granule share it with those of other lanes.
-    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(),
-                                        bytes < SharedMemory::kGranule);
+    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin());
     op->pieces.push_back(p);
     w.launch().stats().global_load_bytes += p.source_bytes;
   });

@@ -279,7 +279,7 @@ class AsyncStore : public AsyncOp {
         std::memcpy(to + i, &value, 8);
       }
     }
-    if (kind == AsyncKind::kStore) cta->shared().end_async_write(offset, bytes);
+    if (kind == AsyncKind::kStore) cta->shared().end_async_write(offset, bytes, origin.line);
     mbarrier_complete_tx(launch, *barrier_cta, barrier_offset, bytes, origin);
     return true;
   }
@@ -315,10 +315,8 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
       else
         std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
     }
-    // Stores of several lanes share granules of the shadow, and so do the reductions: order among
-    // them is free.
     if (a.kind == AsyncKind::kStore)
-      to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), true);
+      to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin());
     w.launch().submit(w, std::move(op));
   });
   return Step::kNext;

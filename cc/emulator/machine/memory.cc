@@ -78,40 +78,82 @@ void SharedMemory::reset(uint32_t bytes, const Checks& checks) {
   const size_t granules = (size_t{bytes} + kGranule - 1) / kGranule;
   bytes_.assign(granules * kGranule, 0xFF);
   shadow_.assign(granules, Shadow{});
+  parts_.clear();
+}
+
+bool SharedMemory::find_conflict(uint32_t granule, Bytes bytes, bool write, Conflict* found) const {
+  const Shadow& s = shadow_[granule];
+  if (s.writes != 0 || (write && s.reads != 0)) {
+    *found = {s.line, s.writes != 0};
+    return true;
+  }
+  if (s.parts == 0) return false;
+  for (const Part& part : parts_.find(granule)->second) {
+    if ((part.bytes & bytes) == 0 || !(write || part.writes)) continue;
+    *found = {part.line, part.writes};
+    return true;
+  }
+  return false;
+}
+
+void SharedMemory::begin(uint32_t granule, Bytes bytes, bool write, int32_t line) {
+  Shadow& s = shadow_[granule];
+  if (bytes != kAllBytes) {
+    parts_[granule].push_back({bytes, write, line});
+    ++s.parts;
+    return;
+  }
+  ++(write ? s.writes : s.reads);
+  if (write || s.writes == 0) s.line = line;
+}
+
+void SharedMemory::end(uint32_t granule, Bytes bytes, bool write, int32_t line) {
+  Shadow& s = shadow_[granule];
+  if (bytes != kAllBytes) {
+    const auto at = parts_.find(granule);
+    std::vector<Part>& parts = at->second;
+    const auto ended = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
+      return p.bytes == bytes && p.writes == write && p.line == line;
+    });
+    *ended = parts.back();
+    parts.pop_back();
+    if (parts.empty()) parts_.erase(at);
+    --s.parts;
+    return;
+  }
+  --(write ? s.writes : s.reads);
 }
 
 void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t bytes,
-                                     const Origin& origin, bool same_pipe) {
+                                     const Origin& origin, bool unordered) {
   if (bytes == 0) return;
-  const uint32_t last = (offset + bytes - 1) / kGranule;
-  for (uint32_t g = offset / kGranule; g <= last; ++g) {
-    Shadow& s = shadow_[g];
+  for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
+    const Bytes part = bytes_of(g, offset, bytes);
     if (checks_.async_hazards) {
-      if (!same_pipe && (s.writes | s.reads) != 0) {
+      Conflict other;
+      if (!unordered && find_conflict(g, part, true, &other)) {
         launch.fault(origin, format("asynchronous write of shared memory 0x%x while the operation "
                                     "of line %d still %s it",
-                                    g * kGranule, s.line, s.writes != 0 ? "writes" : "reads"));
+                                    g * kGranule, other.line, other.writes ? "writes" : "reads"));
       }
-      ++s.writes;
-      s.line = origin.line;
+      begin(g, part, true, origin.line);
     }
-    s.writer = 0;
-    s.written = true;
+    shadow_[g].writer = 0;
+    shadow_[g].written |= part;
   }
 }
 
-void SharedMemory::end_async_write(uint32_t offset, uint32_t bytes) {
+void SharedMemory::end_async_write(uint32_t offset, uint32_t bytes, int32_t line) {
   if (!checks_.async_hazards || bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
-    --shadow_[g].writes;
+    end(g, bytes_of(g, offset, bytes), true, line);
 }
 
 void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes,
-                                    const Origin& origin, bool same_pipe) {
+                                    const Origin& origin) {
   if (bytes == 0) return;
-  const uint32_t last = (offset + bytes - 1) / kGranule;
-  for (uint32_t g = offset / kGranule; g <= last; ++g) {
-    Shadow& s = shadow_[g];
+  for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
+    const Shadow& s = shadow_[g];
     if (checks_.proxy_fences && s.writer != 0) {
       Cluster& cluster = origin.cta->cluster();
       const uint32_t index = (s.writer >> 20) - 1;
@@ -126,42 +168,40 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
       }
     }
     if (checks_.async_hazards) {
-      if (!same_pipe && s.writes != 0) {
+      const Bytes part = bytes_of(g, offset, bytes);
+      Conflict other;
+      if (find_conflict(g, part, false, &other)) {
         launch.fault(origin, format("asynchronous read of shared memory 0x%x while the operation "
                                     "of line %d still writes it",
-                                    g * kGranule, s.line));
+                                    g * kGranule, other.line));
       }
-      if (checks_.uninitialized && !s.written) {
+      if (checks_.uninitialized && (~s.written & part) != 0) {
         launch.fault(origin,
                      format("asynchronous read of shared memory 0x%x that nothing has written",
                             g * kGranule));
       }
-      ++s.reads;
-      if (s.writes == 0) s.line = origin.line;
+      begin(g, part, false, origin.line);
     }
   }
 }
 
-void SharedMemory::end_async_read(uint32_t offset, uint32_t bytes) {
+void SharedMemory::end_async_read(uint32_t offset, uint32_t bytes, int32_t line) {
   if (!checks_.async_hazards || bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
-    --shadow_[g].reads;
+    end(g, bytes_of(g, offset, bytes), false, line);
 }
 
-void SharedMemory::read_conflict(Warp& warp, uint32_t granule) {
-  warp.fault(
-      "read of shared memory 0x%x while the asynchronous operation of line %d still writes it",
-      granule * kGranule, shadow_[granule].line);
+void SharedMemory::check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes,
+                                  bool write) {
+  Conflict other;
+  if (!find_conflict(granule, bytes_of(granule, offset, bytes), write, &other)) return;
+  warp.fault("%s of shared memory 0x%x while the asynchronous operation of line %d still %s it",
+             write ? "write" : "read", granule * kGranule, other.line,
+             other.writes ? "writes" : "reads");
 }
 
 void SharedMemory::read_uninitialized(Warp& warp, uint32_t granule) {
   warp.fault("read of shared memory 0x%x that nothing has written", granule * kGranule);
-}
-
-void SharedMemory::write_conflict(Warp& warp, uint32_t granule) {
-  const Shadow& s = shadow_[granule];
-  warp.fault("write of shared memory 0x%x while the asynchronous operation of line %d still %s it",
-             granule * kGranule, s.line, s.writes != 0 ? "writes" : "reads");
 }
 
 }  // namespace bwgemm::emulator

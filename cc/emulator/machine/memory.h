@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "emulator/machine/config.h"
@@ -61,8 +62,9 @@ struct Origin {
   const char* name = "";
 };
 
-// Shared memory of one CTA. The shadow keeps, per granule of 16 bytes: asynchronous writes and
-// reads in flight, and the last generic-proxy write that no proxy fence has covered.
+// Shared memory of one CTA. The shadow keeps asynchronous writes and reads in flight and the last
+// generic-proxy write that no proxy fence has covered. It has one entry for each granule of 16
+// bytes; operations in flight that own a part of a granule are kept byte by byte beside it.
 class SharedMemory {
  public:
   static constexpr uint32_t kGranule = 16;
@@ -77,16 +79,16 @@ class SharedMemory {
   }
 
   // --- Asynchronous operations bracket the time during which they own [offset, offset + bytes):
-  // begin_* at issue, end_* at completion. begin_* fault on a conflict: writing what is being read
-  // or written, reading what is being written, reading generic-proxy writes that were not fenced.
-  // The range must be inside (check contains() first). Overlapping reads are fine. same_pipe: the
-  // caller orders this operation after those already in flight, so conflicts are not checked.
+  // begin_* at issue, end_* at completion, with the line of the issue. begin_* fault on a conflict:
+  // writing what is being read or written, reading what is being written, reading generic-proxy
+  // writes that were not fenced. The range must be inside (check contains() first). Overlapping
+  // reads are fine. unordered: a reduction, which may meet others in one place: conflicts are not
+  // checked.
   void begin_async_write(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin,
-                         bool same_pipe = false);
-  void end_async_write(uint32_t offset, uint32_t bytes);
-  void begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin,
-                        bool same_pipe = false);
-  void end_async_read(uint32_t offset, uint32_t bytes);
+                         bool unordered = false);
+  void end_async_write(uint32_t offset, uint32_t bytes, int32_t line);
+  void begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin);
+  void end_async_read(uint32_t offset, uint32_t bytes, int32_t line);
 
   // Copies of the generic proxy that finish late (cp.async) leave their stamp at the end.
   void stamp(uint32_t offset, uint32_t bytes, uint32_t writer_stamp) {
@@ -99,36 +101,65 @@ class SharedMemory {
   void check_read(Warp& warp, uint32_t offset, uint32_t bytes) {
     if (!checks_.async_hazards && !checks_.uninitialized) return;
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
-      if (shadow_[g].writes != 0) read_conflict(warp, g);
-      if (checks_.uninitialized && !shadow_[g].written) read_uninitialized(warp, g);
+      const Shadow& s = shadow_[g];
+      if ((s.writes | s.parts) != 0) check_conflict(warp, g, offset, bytes, false);
+      if (checks_.uninitialized && (~s.written & bytes_of(g, offset, bytes)) != 0)
+        read_uninitialized(warp, g);
     }
   }
   void note_write(Warp& warp, uint32_t offset, uint32_t bytes, uint32_t writer_stamp) {
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
       Shadow& s = shadow_[g];
-      if ((s.writes | s.reads) != 0) write_conflict(warp, g);
+      if ((s.writes | s.reads | s.parts) != 0) check_conflict(warp, g, offset, bytes, true);
       s.writer = writer_stamp;
-      s.written = true;
+      s.written |= bytes_of(g, offset, bytes);
     }
   }
 
  private:
+  // Sets of bytes of a granule.
+  using Bytes = uint16_t;
+  static constexpr Bytes kAllBytes = 0xFFFF;
+
   struct Shadow {
-    uint16_t writes = 0;  // asynchronous writes in flight
-    uint16_t reads = 0;   // asynchronous reads in flight
+    uint16_t writes = 0;  // asynchronous writes in flight of the whole granule
+    uint16_t reads = 0;   // asynchronous reads in flight of the whole granule
     uint32_t writer =
         0;  // Warp::proxy_stamp() of the last generic writer, 0: none since the last async write
-    int32_t line = 0;  // PTX line of the last asynchronous operation begun here
-    bool written = false;
+    int32_t line = 0;    // PTX line of the last asynchronous operation begun on the whole granule
+    uint16_t parts = 0;  // operations in flight in parts_
+    Bytes written = 0;
   };
-  [[noreturn]] void read_conflict(Warp& warp, uint32_t granule);
+  // An operation in flight that owns some bytes of a granule.
+  struct Part {
+    Bytes bytes;
+    bool writes;
+    int32_t line;
+  };
+  static Bytes bytes_of(uint32_t granule, uint32_t offset, uint32_t bytes) {
+    const uint32_t start = granule * kGranule;
+    const uint32_t first = offset > start ? offset - start : 0;
+    const uint32_t end = offset + bytes - start;
+    if (first == 0 && end >= kGranule) return kAllBytes;
+    return static_cast<Bytes>((1u << (end < kGranule ? end : kGranule)) - (1u << first));
+  }
+  // An operation in flight.
+  struct Conflict {
+    int32_t line = 0;
+    bool writes = false;
+  };
+  // The one that an access of these bytes conflicts with, if any.
+  bool find_conflict(uint32_t granule, Bytes bytes, bool write, Conflict* found) const;
+  void begin(uint32_t granule, Bytes bytes, bool write, int32_t line);
+  void end(uint32_t granule, Bytes bytes, bool write, int32_t line);
+  void check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes, bool write);
   [[noreturn]] void read_uninitialized(Warp& warp, uint32_t granule);
-  void write_conflict(Warp& warp, uint32_t granule);
 
   uint32_t size_ = 0;
   Checks checks_;
   std::vector<uint8_t> bytes_;
   std::vector<Shadow> shadow_;
+  std::unordered_map<uint32_t, std::vector<Part>> parts_;  // by granule
 };
 
 }  // namespace bwgemm::emulator

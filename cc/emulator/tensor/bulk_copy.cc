@@ -47,8 +47,8 @@ struct IntoShared : AsyncOp {
                                             : global_bytes(launch, origin, global, bytes, false);
     combine(args->reduces, args->operation, args->type, to.cta->shared().data(to.offset), from,
             bytes);
-    to.cta->shared().end_async_write(to.offset, bytes);
-    if (source != nullptr) source->shared().end_async_read(source_offset, bytes);
+    to.cta->shared().end_async_write(to.offset, bytes, origin.line);
+    if (source != nullptr) source->shared().end_async_read(source_offset, bytes, origin.line);
     mbarrier_complete_tx(launch, *to.barrier_cta, to.barrier, bytes, origin);
     return true;
   }

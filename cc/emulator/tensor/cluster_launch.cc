@@ -30,7 +30,7 @@ struct CancelOp : AsyncOp {
     }
     for (Cta* cta : ctas) {
       std::memcpy(cta->shared().data(response), words, sizeof(words));
-      cta->shared().end_async_write(response, sizeof(words));
+      cta->shared().end_async_write(response, sizeof(words), origin.line);
       mbarrier_complete_tx(launch, *cta, barrier, sizeof(words), origin);
     }
     return true;

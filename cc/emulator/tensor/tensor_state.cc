@@ -29,7 +29,7 @@ void Holds::read_shared(Launch& launch, Cta& cta, const std::vector<ByteRange>& 
                                   cta.rank(), range.begin, range.bytes, cta.shared().size()));
     }
     cta.shared().begin_async_read(launch, range.begin, range.bytes, origin);
-    shared_.push_back({&cta, range});
+    shared_.push_back({&cta, range, origin.line});
   }
 }
 
@@ -57,7 +57,8 @@ void Holds::take(Holds&& other) {
 }
 
 void Holds::release() {
-  for (const Shared& s : shared_) s.cta->shared().end_async_read(s.range.begin, s.range.bytes);
+  for (const Shared& s : shared_)
+    s.cta->shared().end_async_read(s.range.begin, s.range.bytes, s.line);
   for (const Tmem& t : tmem_) t.memory->end_access(t.ticket);
   shared_.clear();
   tmem_.clear();

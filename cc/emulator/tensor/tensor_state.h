@@ -32,6 +32,7 @@ class Holds {
   struct Shared {
     Cta* cta;
     ByteRange range;
+    int32_t line;
   };
   struct Tmem {
     TensorMemory* memory;

@@ -51,7 +51,7 @@ struct LoadOp : AsyncOp {
     const bool finished = next == box.spans.size();
     if (finished) {
       for_ranges(map, box, to.offset, [&](uint32_t offset, uint32_t count) {
-        to.cta->shared().end_async_write(offset, count);
+        to.cta->shared().end_async_write(offset, count, origin.line);
       });
     }
     mbarrier_complete_tx(launch, *to.barrier_cta, to.barrier, bytes, origin);

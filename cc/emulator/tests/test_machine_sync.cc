@@ -234,6 +234,29 @@ TEST(reading_a_copy_too_early) {
   CHECK(caught > 0);
 }
 
+// Neighbouring copies of one 16-byte granule are apart: the first of two 4-byte copies may be read
+// while the second is on its way, the second may not.
+TEST(copies_in_flight_are_told_apart_byte_by_byte) {
+  const std::string copies =
+      std::string(kCopy) +
+      "cp.async.ca.shared.global [%r2], [%d1], 4;\ncp.async.commit_group;\n"
+      "cp.async.ca.shared.global [%r2+4], [%d1], 4;\ncp.async.commit_group;\n"
+      "cp.async.wait_group 1;\n";
+  int early = 0;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    Run run;
+    run.config.seed = seed;
+    run(copies +
+        "ld.shared.u32 %r0, [%r2];\nst.shared.u8 [%r2+9], 1;\ncp.async.wait_all;\n"
+        "ld.shared.u32 %r3, [%r2+4];\nadd.u32 %r0, %r0, %r3;\nst.global.u32 [%d1+8], %r0;")
+        .ok();
+    for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[4 * t + 2], 2 * t);
+    run(copies + "ld.shared.u16 %r3, [%r2+6];");
+    early += !run.result.ok && run.result.error.find("still writes it") != std::string::npos;
+  }
+  CHECK(early > 0);
+}
+
 TEST(st_async_and_red_async) {
   Run run;
   run.grid.x = run.cluster.x = 2;
