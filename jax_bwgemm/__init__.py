@@ -27,19 +27,25 @@ _runtime.load_emulator()
 __all__ = [
     "DISABLE_EXPORT_CHECKS",
     "GroupedConfig",
+    "Recipe",
+    "ScaledArray",
     "TuningConfig",
     "TuningMissError",
     "TuningTable",
     "accelerate",
     "autotune",
     "config",
+    "dequantize",
     "dot_general",
     "explain",
     "explain_program",
+    "fp8_dot_general",
     "linear_softmax_cross_entropy_loss",
     "matmul",
+    "quantize",
     "ragged_dot",
     "ragged_dot_general",
+    "scaled_matmul",
 ]
 
 
@@ -55,11 +61,17 @@ _on_miss.register(_tune_missing)
 # What few programs need, and the module that has it: imported when it is first used.
 _LAZY = {
     "DISABLE_EXPORT_CHECKS": "product.export",
+    "Recipe": "scaled.recipes",
+    "ScaledArray": "scaled.scaled_array",
     "accelerate": "rewriting.decorator",
     "autotune": "tuning.autotuning",
+    "dequantize": "scaled.scaled_array",
     "explain": "dense.explain",
     "explain_program": "product.program_explanation",
+    "fp8_dot_general": "scaled.training",
     "linear_softmax_cross_entropy_loss": "loss.api",
+    "quantize": "scaled.quantization",
+    "scaled_matmul": "scaled.api",
 }
 
 

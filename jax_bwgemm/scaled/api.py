@@ -1,0 +1,142 @@
+"""The public product of scaled operands: validate, then one product for each batch element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.reference import scaled_reference
+from jax_bwgemm.scaled.scaled_array import ScaledArray, check
+
+ACCUMULATIONS = ("promoted", "fast")
+OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
+_NO_KERNELS = "this build has no kernels for scaled operands"
+
+
+def scaled_matmul(
+    a: ScaledArray,
+    b: ScaledArray,
+    *,
+    preferred_element_type: DTypeLike = jnp.bfloat16,
+    accumulation: str = "promoted",
+    implementation: str | Sequence[str] | None = None,
+) -> jax.Array:
+    """The product ``a @ b.mT`` of scaled operands, both with K last, as `jax.nn.scaled_matmul`.
+
+    D[..., m, n] is the sum over k of a's value times its scale times b's value times its scale,
+    accumulated in float32 and rounded once. Any two layouts can be multiplied. Scales of 128
+    elements along K multiply sums of 128 products, those of whole rows the whole sum.
+
+    It has no derivative: those of the values would be unscaled 8-bit numbers. `fp8_dot_general`
+    is differentiable.
+
+    Args:
+        a: [..., M, K].
+        b: [..., N, K]. Leading dimensions are those of a, or one of the two has none.
+        preferred_element_type: Type of the result: bfloat16, float16 or float32.
+        accumulation: ``"promoted"``: sums of at most 128 products are added in float32, since
+            Hopper's FP8 accumulators keep 14 bits. ``"fast"``: the hardware's accumulators for all
+            of K. Layouts with blocks of 128 along K are always promoted.
+        implementation: As in `jax_bwgemm.matmul`.
+
+    Returns:
+        [..., M, N].
+
+    Raises:
+        TypeError: Not `ScaledArray`, shapes that do not fit together, or another result type.
+            Differentiating also raises it.
+        ValueError: An unknown accumulation or implementation.
+        NotImplementedError: The named implementation cannot run the product.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
+    """
+    implementations = as_implementations(implementation)
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, ScaledArray):
+            raise TypeError(f"scaled_matmul requires ScaledArray, got {name}: {type(x).__name__}")
+        check(x, f"scaled_matmul {name}")
+    if accumulation not in ACCUMULATIONS:
+        raise ValueError(
+            f"scaled_matmul: accumulation must be 'promoted' or 'fast', got {accumulation!r}"
+        )
+    out_dtype = np.dtype(preferred_element_type)
+    if out_dtype not in OUT_DTYPES:
+        raise TypeError(
+            f"scaled_matmul: preferred_element_type must be bfloat16, float16 or float32, got "
+            f"{out_dtype}"
+        )
+    if a.shape[-1] != b.shape[-1]:
+        raise TypeError(
+            f"scaled_matmul contracts the last dimensions of a {a.shape} and b {b.shape}: "
+            f"{a.shape[-1]} and {b.shape[-1]} differ"
+        )
+    if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+        raise TypeError(
+            f"scaled_matmul: leading dimensions of a {a.shape} and b {b.shape} must be equal, or "
+            "one of the two must have none"
+        )
+    _choose(implementations, a, b, out_dtype)
+    return _batched(a, b, out_dtype, accumulation)
+
+
+def _choose(
+    implementations: tuple[str, ...], a: ScaledArray, b: ScaledArray, out_dtype: np.dtype
+) -> None:
+    """Logs once why kernels are not used.
+
+    Raises:
+        NotImplementedError: ``"xla"`` is not among the implementations.
+    """
+    what = (
+        f"scaled GEMM {a.dtype} {a.scaling} x {b.dtype} {b.scaling} -> {out_dtype}, "
+        f"{a.shape} by {b.shape}"
+    )
+    refusals = [(name, _NO_KERNELS) for name in implementations if name != "xla"]
+    if "xla" not in implementations:
+        raise refusal_error(what, refusals)
+    for name, reason in refusals:
+        log_once(f"{what}: not {name} ({reason}), using xla")
+
+
+def _batched(a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str) -> jax.Array:
+    product = functools.partial(_product, out_dtype=out_dtype, accumulation=accumulation)
+    for _ in range(max(a.ndim, b.ndim) - 2):
+        product = jax.vmap(product, in_axes=(_axes(a), _axes(b)))
+    return product(a, b)
+
+
+def _axes(x: ScaledArray) -> Any:
+    """What of an operand has the leading dimensions, for `jax.vmap`."""
+    if x.ndim == 2:
+        return None
+    whole_array = layout_of(x.scaling).block_rows is None and x.scales.ndim == 0
+    one_global = x.global_scale is not None and x.global_scale.ndim > 0
+    made = (0, None if whole_array else 0, 0 if one_global else None)
+    return ScaledArray.tree_unflatten(x.scaling, made)
+
+
+def _product(a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str) -> jax.Array:
+    return _differentiated(a, b, out_dtype, accumulation)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _differentiated(
+    a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str
+) -> jax.Array:
+    return scaled_reference(a, b, out_dtype, accumulation)
+
+
+@_differentiated.defjvp
+def _no_derivative(*args: Any) -> NoReturn:
+    del args
+    raise TypeError(
+        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
+        "8-bit numbers. Use fp8_dot_general"
+    )

@@ -1,0 +1,53 @@
+"""Recipes: which layouts and types the three products of a layer have. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a layer trains in low precision.
+
+    Attributes:
+        lhs: Layout of the left operand, a layer's activations.
+        rhs: Layout of the right operand, a layer's weights.
+        gradient: Layout of the result's cotangent.
+        dtype: Type of both operands' values.
+        gradient_dtype: Type of the cotangent's values.
+        power_of_two: Whether f32 scales are rounded up to powers of two.
+        forward_accumulation: That of the forward product; the gradients' are promoted.
+    """
+
+    lhs: str
+    rhs: str
+    gradient: str
+    dtype: str = E4M3
+    gradient_dtype: str = E4M3
+    power_of_two: bool = False
+    forward_accumulation: str = "promoted"
+
+
+RECIPES = {
+    "per_tensor": Recipe(
+        "tensor", "tensor", "tensor", gradient_dtype=E5M2, forward_accumulation="fast"
+    ),
+    "blockwise": Recipe("1x128", "128x128", "1x128", power_of_two=True),
+    "mxfp8": Recipe("mxfp8", "mxfp8", "mxfp8"),
+}
+
+
+def as_recipe(recipe: str | Recipe) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, str) or recipe not in RECIPES:
+        known = ", ".join(repr(name) for name in RECIPES)
+        raise ValueError(f"recipe must be one of {known} or a Recipe, got {recipe!r}")
+    return RECIPES[recipe]

@@ -1,0 +1,110 @@
+"""The scaled product by XLA: what every implementation computes, but for the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_bwgemm import compat
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.scaled_array import ScaledArray, block_scales
+
+# Products that are added before they meet the f32 accumulator: where promotion happens.
+PROMOTED_K = 128
+
+
+def scaled_reference(
+    a: ScaledArray, b: ScaledArray, out_dtype: Any, accumulation: str
+) -> jax.Array:
+    """D = A B' of two matrices.
+
+    Scales of whole rows multiply the sum over K, scales of blocks of K each block's sum; those of
+    8 bits multiply the values before, which is exact in bfloat16.
+
+    Args:
+        a: [M, K].
+        b: [N, K].
+        out_dtype: Type of D.
+        accumulation: As in `scaled_matmul`.
+
+    Returns:
+        D, [M, N].
+    """
+    if 0 in (*a.shape, *b.shape):
+        return jnp.zeros((a.shape[0], b.shape[0]), out_dtype)
+    left, right = _multiplied(a), _multiplied(b)
+    if left.dtype != right.dtype and jnp.bfloat16 in (left.dtype, right.dtype):
+        left, right = left.astype(jnp.bfloat16), right.astype(jnp.bfloat16)
+    blocked = [layout_of(x.scaling).block_k == PROMOTED_K for x in (a, b)]
+    if any(blocked):
+        out = _promoted(left, right, a, b, blocked)
+    else:
+        precision = lax.Precision.HIGHEST if accumulation == "promoted" else None
+        out = _dot(left, right, precision)
+    for x, k_blocked, axis in zip((a, b), blocked, (1, 0), strict=True):
+        if not (k_blocked or layout_of(x.scaling).exact_in_bfloat16):
+            column = block_scales(x)  # [rows or 1, 1]
+            out *= column if axis == 1 else column.T
+        if x.global_scale is not None:
+            out *= x.global_scale.reshape(())
+    return out.astype(out_dtype)
+
+
+def _multiplied(x: ScaledArray) -> jax.Array:
+    """What the tensor cores multiply: the values, or these times scales of 8 bits."""
+    layout = layout_of(x.scaling)
+    if not layout.exact_in_bfloat16:
+        return x.values
+    rows, k = x.shape
+    blocks = x.values.astype(jnp.bfloat16)
+    blocks = jnp.pad(blocks, ((0, 0), (0, -k % layout.block_k)))
+    blocks = blocks.reshape(rows, -1, layout.block_k) * x.scales.astype(jnp.bfloat16)[..., None]
+    return blocks.reshape(rows, -1)[:, :k]
+
+
+def _promoted(
+    left: jax.Array, right: jax.Array, a: ScaledArray, b: ScaledArray, blocked: Sequence[bool]
+) -> jax.Array:
+    """Sums of 128 products times their scales, added in float32, in order."""
+
+    def leading_blocks(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % PROMOTED_K)))
+        return jnp.swapaxes(x.reshape(x.shape[0], -1, PROMOTED_K), 0, 1)
+
+    def leading_scales(x: ScaledArray, k_blocked: bool) -> jax.Array:
+        """[blocks of K, rows]."""
+        blocks = -(-x.shape[1] // PROMOTED_K)
+        if not k_blocked:
+            return jnp.ones((blocks, x.shape[0]), jnp.float32)
+        scales = block_scales(x)
+        in_rows = layout_of(x.scaling).block_rows or 1
+        return jnp.repeat(scales.T, in_rows, 1)[:, : x.shape[0]]
+
+    def step(out: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        left, right, left_scales, right_scales = block
+        scales = left_scales[:, None] * right_scales
+        return out + _dot(left, right, None) * scales, None
+
+    operands = (
+        leading_blocks(left),
+        leading_blocks(right),
+        leading_scales(a, blocked[0]),
+        leading_scales(b, blocked[1]),
+    )
+    zeros = jnp.zeros((left.shape[0], right.shape[0]), jnp.float32)
+    zeros, *operands = compat.match_varying(zeros, *operands)
+    return lax.scan(step, zeros, tuple(operands))[0]
+
+
+def _dot(left: jax.Array, right: jax.Array, precision: Any) -> jax.Array:
+    return lax.dot_general(
+        left,
+        right,
+        (((1,), (1,)), ((), ())),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )

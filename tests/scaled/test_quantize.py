@@ -1,0 +1,269 @@
+"""`quantize` and `dequantize` against their formulas, special numbers, and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numerics import FRACTION_DB, STOCHASTIC_MEAN, assert_exact, decibels
+from scaled_cases import SCALINGS, exact_operand, formula_values
+
+import jax_bwgemm as bw
+from jax_bwgemm.scaled.layouts import layout_of
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+F32_SCALED = ("tensor", "row", "1x128", "128x128")
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).standard_normal(shape), jnp.float32)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("shape", [(256, 384), (3, 130, 200), (1, 16), (5, 0), (0, 32)])
+def test_types_and_shapes(scaling: str, shape: tuple[int, ...]) -> None:
+    q, t = bw.quantize(normal(*shape), scaling, transposed=True)
+    layout = layout_of(scaling)
+    assert q.shape == q.values.shape == shape
+    assert q.ndim == len(shape)
+    assert q.dtype == layout.value_dtypes[0]
+    assert q.scales.shape == layout.scales_shapes(shape)[0]
+    assert t.shape == (*shape[:-2], shape[-1], shape[-2])
+    assert q.scaling == t.scaling == scaling
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_dequantize_is_values_times_scales(scaling: str) -> None:
+    q = exact_operand(np.random.default_rng(1), (2, 130, 300), scaling)
+    assert_exact(bw.dequantize(q), formula_values(q).astype(np.float32))
+    assert bw.dequantize(q, jnp.bfloat16).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_values_are_near(scaling: str, power_of_two: bool, dtype: str) -> None:
+    if scaling == "nvfp4":
+        dtype = "float4_e2m1fn"
+    x = normal(200, 300)
+    q, t = bw.quantize(x, scaling, dtype=dtype, power_of_two=power_of_two, transposed=True)
+    least = FRACTION_DB[int(jnp.finfo(dtype).nmant)]
+    assert decibels(bw.dequantize(q), x) > least
+    assert decibels(bw.dequantize(t), x.T) > least
+
+
+@pytest.mark.parametrize("scaling", F32_SCALED)
+def test_largest_value_of_a_block_is_the_types_largest(scaling: str) -> None:
+    q = bw.quantize(normal(256, 256) * 1e-3, scaling)
+    blocks = {
+        "tensor": (1, 256, 1, 256),
+        "row": (256, 1, 1, 256),
+        "1x128": (256, 1, 2, 128),
+        "128x128": (2, 128, 2, 128),
+    }[scaling]
+    values = np.abs(np.asarray(q.values, np.float32)).reshape(blocks)
+    assert np.all(values.max((1, 3)) == 448)
+
+
+@pytest.mark.parametrize("scaling", [*F32_SCALED, "mxfp8"])
+def test_scales_that_are_powers_of_two(scaling: str) -> None:
+    x = normal(256, 256)
+    rounded = bw.quantize(x, scaling, power_of_two=True).scales.astype(jnp.float32)
+    fractions, _ = np.frexp(np.asarray(rounded))
+    assert np.all(fractions == 0.5)
+    if scaling != "mxfp8":
+        exact = bw.quantize(x, scaling).scales
+        assert np.all((exact <= rounded) & (rounded < 2 * exact))
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_exact_numbers_stay(scaling: str) -> None:
+    """Integers up to 4 and a scale that is a power of two: nothing is rounded."""
+    x = np.random.default_rng(0).integers(-4, 5, (128, 256)).astype(np.float32)
+    x[:, ::16] = 4 if scaling == "nvfp4" else 3.5
+    q = bw.quantize(jnp.asarray(x), scaling, power_of_two=True)
+    if scaling == "nvfp4":  # 4 / 6 is no scale of this format: its neighbours are
+        assert decibels(bw.dequantize(q), x) > FRACTION_DB[1]
+    else:
+        assert_exact(bw.dequantize(q), x)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_zeros(scaling: str) -> None:
+    q = bw.quantize(jnp.zeros((128, 128)), scaling)
+    assert_exact(bw.dequantize(q), np.zeros((128, 128), np.float32))
+    assert np.all(np.asarray(q.scales, np.float32) == 1)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 3e38])
+def test_tiny_and_huge_numbers_are_finite(scaling: str, size: float) -> None:
+    q = bw.quantize(jnp.full((128, 128), size, jnp.float32), scaling)
+    got = np.asarray(bw.dequantize(q))
+    assert np.all(np.isfinite(got))
+    if size > 1e-30:
+        assert decibels(got, np.full((128, 128), size)) > FRACTION_DB[1]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_special_numbers_are_seen(scaling: str, special: float, dtype: str) -> None:
+    x = np.ones((128, 256), np.float32)
+    x[3, 5] = special
+    if scaling == "nvfp4":
+        dtype = "float4_e2m1fn"
+    got = np.array(bw.dequantize(bw.quantize(jnp.asarray(x), scaling, dtype=dtype)))
+    if dtype == "float8_e5m2" and not np.isnan(special):
+        assert got[3, 5] == special
+    else:
+        assert np.isnan(got[3, 5])
+    if scaling != "nvfp4":  # whose scale it is that says so
+        got[3, 5] = 1
+        assert_exact(got, np.ones((128, 256), np.float32))
+
+
+def test_epsilon_is_the_least_amax() -> None:
+    q = bw.quantize(jnp.full((2, 128), 1e-6), "1x128", epsilon=1e-4)
+    np.testing.assert_array_equal(q.scales, np.float32(1e-4) / np.float32(448))
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_stochastic_rounding_is_right_in_the_mean(scaling: str) -> None:
+    """Of many copies of a number between two neighbours, both are found, and their mean is it."""
+    x = np.full((64, 64), 1.07, np.float32)
+    x[:, ::16] = 6.0  # so that all scales are those of 6
+    q = bw.quantize(jnp.asarray(x), scaling, power_of_two=True, key=jax.random.key(0))
+    got = np.asarray(bw.dequantize(q))[:, 1::16]
+    low, high = np.unique(got)
+    assert low < 1.07 < high
+    # 256 numbers, not 4,096: four times the deviation.
+    assert abs(got.mean() - 1.07) < 4 * STOCHASTIC_MEAN * (high - low)
+
+
+def test_stochastic_rounding_leaves_exact_numbers() -> None:
+    x = jnp.asarray(np.random.default_rng(0).integers(-8, 9, (64, 128)), jnp.float32)
+    q = bw.quantize(x, "1x128", power_of_two=True, key=jax.random.key(1))
+    assert_exact(bw.dequantize(q), np.asarray(x))
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "128x128"])
+def test_transposed_copy_shares_the_scales(scaling: str) -> None:
+    q, t = bw.quantize(normal(3, 256, 384), scaling, transposed=True)
+    for got, want in zip(jax.tree.leaves(t), jax.tree.leaves(q.mT), strict=True):
+        assert_exact(got, want)
+    assert_exact(bw.dequantize(t), np.swapaxes(np.asarray(bw.dequantize(q)), -1, -2))
+
+
+@pytest.mark.parametrize("scaling", ["row", "1x128", "mxfp8", "nvfp4"])
+def test_transposed_copy_has_its_own_scales(scaling: str) -> None:
+    x = normal(96, 160)
+    _, t = bw.quantize(x, scaling, transposed=True)
+    for got, want in zip(
+        jax.tree.leaves(t), jax.tree.leaves(bw.quantize(x.T, scaling)), strict=True
+    ):
+        assert_exact(got, want)
+    with pytest.raises(ValueError, match="has no transpose without quantizing again"):
+        _ = bw.quantize(x, scaling).mT
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_jit_and_vmap(scaling: str) -> None:
+    x = normal(3, 64, 96)
+    batched = jax.jit(jax.vmap(lambda y: bw.quantize(y, scaling)))(x)
+    for i in range(3):
+        want = jax.jit(lambda y: bw.quantize(y, scaling))(x[i])
+        for got, expected in zip(jax.tree.leaves(batched), jax.tree.leaves(want), strict=True):
+            assert_exact(got[i], expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: bw.quantize(normal(4, 4), "column"),
+            ValueError,
+            "scaling must be one of 'tensor'",
+        ),
+        (lambda: bw.quantize([1.0], "row"), TypeError, "quantize requires arrays, got x of type"),
+        (
+            lambda: bw.quantize(jnp.ones((4, 4), jnp.int32), "row"),
+            TypeError,
+            "requires 16-bit floating point or wider, got int32",
+        ),
+        (
+            lambda: bw.quantize(jnp.ones((4, 4), jnp.float8_e5m2), "row"),
+            TypeError,
+            "requires 16-bit floating point or wider, got float8_e5m2",
+        ),
+        (
+            lambda: bw.quantize(jnp.ones(4), "row"),
+            TypeError,
+            r"requires x \[..., R, K\], got shape",
+        ),
+        (
+            lambda: bw.quantize(normal(4, 4), "nvfp4", dtype="float8_e5m2"),
+            TypeError,
+            "has values of type float4_e2m1fn, got float8_e5m2",
+        ),
+        (
+            lambda: bw.quantize(normal(4, 4), "row", epsilon=-1.0),
+            ValueError,
+            "a finite epsilon of at least 0, got -1.0",
+        ),
+        (lambda: bw.dequantize(jnp.ones((2, 2))), TypeError, "dequantize requires a ScaledArray"),
+        (
+            lambda: jax.grad(lambda x: jnp.sum(bw.dequantize(bw.quantize(x, "row"))))(normal(4, 4)),
+            TypeError,
+            "quantize is not differentiable: use fp8_dot_general",
+        ),
+    ],
+)
+def test_errors(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+VALUES = np.zeros((256, 256), np.dtype("float8_e4m3fn"))
+
+
+@pytest.mark.parametrize(
+    ("values", "scales", "scaling", "whole", "message"),
+    [
+        (VALUES, 1.0, "tensor", None, "scales must be an array, got float"),
+        (VALUES.astype(np.float32), np.float32(1), "tensor", None, "must be of type float8_e4m3fn"),
+        (VALUES[0], np.float32(1), "tensor", None, r"values must be \[..., R, K\], got shape"),
+        (VALUES, np.float16(1), "tensor", None, "must be of type float32, got float16"),
+        (VALUES, np.ones(3, np.float32), "tensor", None, r"must have shape \(\), got \(3,\)"),
+        (VALUES, np.ones(255, np.float32), "row", None, r"must have shape \(256,\), got \(255,\)"),
+        (
+            VALUES,
+            np.ones((256, 2), np.float32),
+            "1x128",
+            None,
+            r"must have shape \(2, 256\), got \(256, 2\)",
+        ),
+        (VALUES, np.ones((2, 3), np.float32), "128x128", None, r"must have shape \(2, 2\)"),
+        (VALUES, np.float32(1), "tensor", np.float32(1), "scaling 'tensor' has no global_scale"),
+        (
+            VALUES.astype("float4_e2m1fn"),
+            np.ones((256, 16), "float8_e4m3fn"),
+            "nvfp4",
+            None,
+            "scaling 'nvfp4' needs a global_scale",
+        ),
+        (
+            VALUES.astype("float4_e2m1fn"),
+            np.ones((256, 16), "float8_e4m3fn"),
+            "nvfp4",
+            np.ones(2, np.float32),
+            r"global_scale must be float32 of shape \(\) or \(\), got float32 of shape \(2,\)",
+        ),
+    ],
+)
+def test_wrong_scales(values: Any, scales: Any, scaling: str, whole: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        bw.ScaledArray(values, scales, scaling, whole)
