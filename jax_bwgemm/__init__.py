@@ -26,6 +26,7 @@ _runtime.load_emulator()
 
 __all__ = [
     "DISABLE_EXPORT_CHECKS",
+    "EpilogueError",
     "GroupedConfig",
     "Recipe",
     "ScaledArray",
@@ -40,6 +41,8 @@ __all__ = [
     "explain",
     "explain_program",
     "fp8_dot_general",
+    "gated_linear_unit",
+    "linear",
     "linear_softmax_cross_entropy_loss",
     "matmul",
     "quantize",
@@ -61,6 +64,7 @@ _on_miss.register(_tune_missing)
 # What few programs need, and the module that has it: imported when it is first used.
 _LAZY = {
     "DISABLE_EXPORT_CHECKS": "product.export",
+    "EpilogueError": "epilogue.tracing",
     "Recipe": "scaled.recipes",
     "ScaledArray": "scaled.scaled_array",
     "accelerate": "rewriting.decorator",
@@ -69,6 +73,8 @@ _LAZY = {
     "explain": "dense.explain",
     "explain_program": "product.program_explanation",
     "fp8_dot_general": "scaled.training",
+    "gated_linear_unit": "epilogue.linear",
+    "linear": "epilogue.linear",
     "linear_softmax_cross_entropy_loss": "loss.api",
     "quantize": "scaled.quantization",
     "scaled_matmul": "scaled.api",

@@ -26,6 +26,7 @@ from jax_bwgemm.dense.validation import (
     check_dot_general,
     check_matmul,
 )
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 from jax_bwgemm.product.spec import Policy
@@ -87,7 +88,9 @@ def matmul(
     out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
-) -> jax.Array:
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_operands: Sequence[ArrayLike] = (),
+) -> Any:
     """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
 
     The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32; the result is
@@ -106,20 +109,36 @@ def matmul(
             order, or None: cutlass where device and problem are supported, otherwise xla, with
             the reason logged once (logger ``jax_bwgemm``, INFO).
         config: Constraints on the kernel, or a kernel's name. Not applied to gradients.
+        epilogue: An elementwise function ``f(product, *epilogue_operands)`` of the product, which
+            it gets as float32: docs/epilogues.md. None: the product as it is.
+        epilogue_operands: Arrays that broadcast to the product's shape.
 
     Returns:
-        Array of shape ``(..., M, N)``, without M or N for 1-D operands.
+        Array of shape ``(..., M, N)``, without M or N for 1-D operands. With an epilogue what that
+        returns, a pytree of arrays of this shape, floating-point ones rounded to the product's
+        type.
 
     Raises:
-        TypeError: Not arrays, or contracted sizes differ.
+        TypeError: Not arrays, contracted sizes differ, or epilogue operands that do not fit.
         ValueError: Rank 0, batches that do not broadcast, unknown implementation, or a
             configuration that is impossible or for another kind of problem.
         NotImplementedError: The named implementation cannot run the problem, or no kernel of
             this build satisfies ``config``.
+        EpilogueError: A NotImplementedError: the epilogue is not elementwise.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     a, b = as_array("matmul", "a", a), as_array("matmul", "b", b)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    operands = tuple(as_array("matmul", "epilogue_operands", x) for x in epilogue_operands)
+    if epilogue is not None:
+        after = Epilogue(epilogue, "matmul")
+        return _with_epilogue(a, b, operands, options, after)
+    if operands:
+        raise TypeError(f"matmul: {len(operands)} epilogue_operands and no epilogue")
+    return _product(a, b, options)
+
+
+def _product(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     if _symbolic("matmul", a, b, options):
         return _xla_matmul(a, b, options)
     check_matmul(a.shape, b.shape)
@@ -223,6 +242,17 @@ def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Opti
 def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     labels = matmul_labels(a.shape, b.shape)
     return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options), promotes=True)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4), inline=compat.INLINE)
+def _with_epilogue(
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    options: Options,
+    epilogue: Epilogue,
+) -> Any:
+    return apply_epilogue(epilogue, _product(a, b, options), operands)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=compat.INLINE)

@@ -1,0 +1,1 @@
+"""Elementwise functions of a product's result: traced, checked, written as C++."""

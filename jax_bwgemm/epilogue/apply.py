@@ -1,0 +1,60 @@
+"""An epilogue after a product: checked, then computed by XLA in one pass over the result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_bwgemm.epilogue.program import FLOATS
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+
+
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """A function of a product's result and of operands, and the function that has it.
+
+    Attributes:
+        function: ``f(accumulator, *operands)``: a pytree of arrays of the accumulator's shape.
+        caller: Name of the public function, for messages.
+    """
+
+    function: Callable[..., Any]
+    caller: str
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(
+                f"{self.caller}: epilogue must be a function, got {type(self.function).__name__}"
+            )
+
+
+def apply_epilogue(epilogue: Epilogue, product: jax.Array, operands: Sequence[jax.Array]) -> Any:
+    """What an epilogue returns, floating-point results rounded to the product's type.
+
+    It sees the product, which was rounded to its type, as float32.
+
+    Args:
+        epilogue: The function.
+        product: The product.
+        operands: Arrays that broadcast to the product's shape.
+
+    Raises:
+        TypeError: The product is not of a floating-point type of at most 32 bits, or an operand
+            does not fit.
+        EpilogueError: The function is not elementwise.
+    """
+    if product.dtype.name not in FLOATS:
+        raise TypeError(
+            f"{epilogue.caller}: an epilogue takes products of {', '.join(FLOATS)}, "
+            f"got {product.dtype.name}"
+        )
+    trace_epilogue(epilogue.function, product.shape, operands)  # refuses what is no epilogue
+
+    def rounded(x: jax.Array) -> jax.Array:
+        return x.astype(product.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(rounded, epilogue.function(product.astype(jnp.float32), *operands))

@@ -1,0 +1,89 @@
+"""`Program`: an elementwise function of an accumulator and operands. Pure and hashable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+
+# Types that values of a program may have.
+FLOATS = ("float32", "bfloat16", "float16")
+SIGNED = ("int8", "int16", "int32")
+UNSIGNED = ("uint8", "uint16", "uint32")
+TYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array that a program reads, at the position of the result or of its row or column.
+
+    Attributes:
+        dtype: Name of its type.
+        axes: Dimensions of the result that it varies along: () is a scalar, of a matrix ``(1,)`` a
+            row, which has a value for each column, and ``(0, 1)`` a whole matrix.
+    """
+
+    dtype: str
+    axes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One operation.
+
+    Attributes:
+        op: Name of the primitive of `jax.lax`; or ``"literal"``.
+        inputs: The values it reads: see `Program`.
+        dtype: Name of its result's type.
+        params: What else it depends on, by name.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    dtype: str
+    params: tuple[tuple[str, Hashable], ...] = ()
+
+    def param(self, name: str) -> Hashable:
+        """A parameter by its name."""
+        return dict(self.params)[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What is computed at every position of a result.
+
+    Values have numbers: 0 is the accumulator, float32; then come the operands, then the results of
+    the steps.
+
+    Attributes:
+        rank: How many dimensions a position has.
+        operands: The arrays that it reads.
+        steps: Its operations, in order.
+        results: The values that it returns.
+    """
+
+    rank: int
+    operands: tuple[Operand, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+
+    def dtype(self, value: int) -> str:
+        """Name of a value's type."""
+        if value == 0:
+            return "float32"
+        if value <= len(self.operands):
+            return self.operands[value - 1].dtype
+        return self.steps[value - 1 - len(self.operands)].dtype
+
+    def __str__(self) -> str:
+        def name(value: int) -> str:
+            if value == 0:
+                return "acc"
+            first = 1 + len(self.operands)
+            return f"x{value - 1}" if value < first else f"v{value - first}"
+
+        lines = [f"x{i}: {x.dtype} along {x.axes}" for i, x in enumerate(self.operands)]
+        for i, step in enumerate(self.steps):
+            params = "".join(f" {key}={value}" for key, value in step.params)
+            inputs = "".join(f" {name(x)}" for x in step.inputs)
+            lines.append(f"v{i}: {step.dtype} = {step.op}{inputs}{params}")
+        return "\n".join([*lines, f"return {', '.join(map(name, self.results))}"])

@@ -1,0 +1,305 @@
+"""A JAX function of an accumulator and operands -> `Program`.
+
+Every value of the traced function is followed together with where its dimensions lie in the result:
+a function whose values would meet at different positions is no epilogue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_bwgemm import compat
+from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, PRIMITIVES, SPECIAL
+from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step
+from jax_bwgemm.rewriting.uses import INLINED
+
+# Of every dimension of a value: the result's dimension it lies along, None where it does not vary.
+Places = tuple[int | None, ...]
+
+_BODIES = {name: key for name, key in INLINED.items() if name != "shard_map"}
+_MAX_POWER = 64
+
+
+class EpilogueError(NotImplementedError):
+    """A function that no epilogue can be made of; the message names what it has and where."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    number: int
+    places: Places
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedEpilogue:
+    """A function, traced.
+
+    Attributes:
+        program: What it computes.
+        tree: The structure of what it returns.
+    """
+
+    program: Program
+    tree: Any
+
+
+def trace_epilogue(
+    f: Callable[..., Any], shape: tuple[int, ...], operands: Sequence[Any]
+) -> TracedEpilogue:
+    """Traces ``f(accumulator, *operands)``.
+
+    Args:
+        f: The function. It gets the accumulator as float32.
+        shape: The result's.
+        operands: Arrays or `jax.ShapeDtypeStruct`, whose shapes broadcast to the result's.
+
+    Raises:
+        EpilogueError: It has an operation that is not elementwise or not known, reads arrays that
+            are no arguments, or returns something else than arrays of the result's shape.
+        TypeError: Operands that do not broadcast to the result, or of types that epilogues have
+            not.
+    """
+    types = [jax.ShapeDtypeStruct(shape, np.float32)]
+    found = []
+    for i, operand in enumerate(operands):
+        dtype = np.dtype(operand.dtype).name
+        if dtype not in TYPES:
+            raise TypeError(
+                f"epilogue operand {i} is of type {dtype}; types are {', '.join(TYPES)}"
+            )
+        found.append(
+            Operand(dtype, tuple(p for p in _places(i, operand.shape, shape) if p is not None))
+        )
+        types.append(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
+    trees: list[Any] = []
+
+    def flat(*xs: jax.Array) -> list[Any]:
+        results, tree = jax.tree.flatten(f(*xs))
+        trees.append(tree)
+        for x in results:
+            if not isinstance(x, jax.Array):
+                raise EpilogueError(f"an epilogue returns arrays, not {type(x).__name__}")
+        return results
+
+    jaxpr, constants = compat.trace(flat, [compat.type_of(x) for x in types])
+    tracer = _Tracer(shape, tuple(found))
+    values = [_Value(0, _of_result(shape))]
+    values += [_Value(1 + i, _places(i, x.shape, shape)) for i, x in enumerate(operands)]
+    results = tracer.run(jaxpr, [tracer.constant(c) for c in constants], values)
+    if not results:
+        raise EpilogueError("an epilogue returns at least one array")
+    for atom, value in zip(jaxpr.outvars, results, strict=True):
+        if atom.aval.shape != shape or any(p not in (None, d) for d, p in enumerate(value.places)):
+            raise EpilogueError(
+                f"an epilogue returns arrays of the product's shape {shape}, value by value; "
+                f"got {atom.aval.shape}"
+            )
+    numbers = tuple(value.number for value in results)
+    program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers)
+    return TracedEpilogue(_without_dead_steps(program), trees[0])
+
+
+def _places(i: int, shape: tuple[int, ...], result: tuple[int, ...]) -> Places:
+    """Where an operand's dimensions lie, by the rules of broadcasting."""
+    first = len(result) - len(shape)
+    sizes = zip(shape, result[max(first, 0) :], strict=False)
+    if first < 0 or any(size not in (1, whole) for size, whole in sizes):
+        raise TypeError(f"epilogue operand {i} of shape {shape} does not broadcast to {result}")
+    return tuple(None if size == 1 else first + d for d, size in enumerate(shape))
+
+
+def _of_result(shape: tuple[int, ...]) -> Places:
+    return tuple(None if size == 1 else d for d, size in enumerate(shape))
+
+
+@dataclasses.dataclass
+class _Tracer:
+    shape: tuple[int, ...]
+    operands: tuple[Operand, ...]
+    steps: list[Step] = dataclasses.field(default_factory=list)
+
+    def run(self, jaxpr: Any, constants: list[_Value], arguments: list[_Value]) -> list[_Value]:
+        """The values that a jaxpr, not closed, returns."""
+        values: dict[Any, _Value] = {}
+        values.update(zip(jaxpr.constvars, constants, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> _Value:
+            if hasattr(atom, "val"):
+                return self.constant(atom.val, atom.aval.dtype)
+            return values[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [read(atom) for atom in eqn.invars]
+            results = self.equation(eqn, inputs)
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def add(self, op: str, inputs: Sequence[_Value], dtype: Any, places: Places, **params: Any):
+        dtype = np.dtype(dtype).name
+        step = Step(op, tuple(x.number for x in inputs), dtype, tuple(sorted(params.items())))
+        self.steps.append(step)
+        return _Value(len(self.operands) + len(self.steps), places)
+
+    def constant(self, value: Any, dtype: Any = None) -> _Value:
+        """A constant of one element, whatever its rank."""
+        if isinstance(value, jax.core.Tracer):
+            raise EpilogueError(
+                "an epilogue reads an array that is traced outside of it: pass it in "
+                "epilogue_operands"
+            )
+        array = np.asarray(value, dtype)
+        if array.size != 1:
+            raise EpilogueError(
+                f"an epilogue reads a constant array of shape {array.shape}: pass it in "
+                "epilogue_operands"
+            )
+        if array.dtype.name not in TYPES:
+            raise EpilogueError(f"an epilogue has a constant of type {array.dtype.name}")
+        wide = np.float32 if KINDS[array.dtype.name] == "f" else array.dtype
+        plain = array.astype(wide).item()
+        key = np.float32(plain).tobytes().hex() if wide is np.float32 else plain
+        return self.add("literal", (), array.dtype, (None,) * array.ndim, value=key)
+
+    def equation(self, eqn: Any, inputs: list[_Value]) -> list[_Value]:
+        """The values that an equation gives."""
+        name, params = eqn.primitive.name, eqn.params
+        if name in _BODIES:
+            body = params[_BODIES[name]]
+            constants = [self.constant(c) for c in getattr(body, "consts", ())]
+            return self.run(getattr(body, "jaxpr", body), constants, inputs)
+        if name in ALIASES:
+            return inputs
+        out = eqn.outvars[0].aval
+        dtype = np.dtype(out.dtype).name
+        if dtype not in TYPES:
+            raise self.refused(eqn, f"its result is of type {dtype}")
+        if name in _MOVES:
+            places = _MOVES[name](eqn, inputs[0].places)
+            if places is None:
+                raise self.refused(eqn, "it moves values to other positions")
+            return [dataclasses.replace(inputs[0], places=places)]
+        if name == "iota":
+            return [self.iota(eqn)]
+        if name not in PRIMITIVES and name not in SPECIAL:
+            raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
+        places = self.meet(eqn, inputs)
+        kind = KINDS[np.dtype(eqn.invars[0].aval.dtype).name]
+        if name in PRIMITIVES and kind not in PRIMITIVES[name].kinds:
+            raise self.refused(eqn, f"epilogues do not have it of {eqn.invars[0].aval.dtype}")
+        if name == "nextafter" and dtype != "float32":
+            raise self.refused(eqn, f"epilogues do not have it of {dtype}")
+        if name == "convert_element_type":
+            if eqn.invars[0].aval.dtype == out.dtype:
+                return inputs
+            return [self.add(name, inputs, dtype, places)]
+        return [self.add(name, inputs, dtype, places, **self.parameters(eqn))]
+
+    def parameters(self, eqn: Any) -> dict[str, Any]:
+        """What a step depends on besides its operands."""
+        name, params = eqn.primitive.name, eqn.params
+        if name == "integer_pow":
+            if abs(params["y"]) > _MAX_POWER or (
+                params["y"] < 0 and KINDS[eqn.outvars[0].aval.dtype.name] != "f"
+            ):
+                raise self.refused(eqn, f"epilogues do not have the power {params['y']}")
+            return {"y": int(params["y"])}
+        if name == "round":
+            return {"even": bool(int(params["rounding_method"]))}
+        if name == "reduce_precision":
+            bits = params["exponent_bits"], params["mantissa_bits"]
+            names = {(8, 23): "float32", (8, 7): "bfloat16", (5, 10): "float16"}
+            if bits not in names:
+                raise self.refused(eqn, f"epilogues do not have numbers of {bits} bits")
+            return {"to": names[bits]}
+        return {}
+
+    def meet(self, eqn: Any, inputs: list[_Value]) -> Places:
+        """Where the result of an elementwise operation lies: where all its operands do."""
+        shape = eqn.outvars[0].aval.shape
+        places: list[int | None] = [None] * len(shape)
+        for value in inputs:
+            for d, place in enumerate(value.places):  # scalars have none
+                if place is not None and places[d] is not None and places[d] != place:
+                    raise self.refused(eqn, "its operands meet at different positions")
+                places[d] = places[d] if place is None else place
+        return tuple(places)
+
+    def iota(self, eqn: Any) -> _Value:
+        """The position along one dimension of the result."""
+        shape, d, out = eqn.params["shape"], eqn.params["dimension"], eqn.outvars[0].aval
+        if eqn.invars or not all(isinstance(size, int) for size in shape):
+            raise self.refused(eqn, "its sizes are not known")
+        if shape[d] == 1:
+            zero = self.constant(np.zeros((), out.dtype))
+            return dataclasses.replace(zero, places=(None,) * len(shape))
+        same_rank = len(shape) == len(self.shape) and shape[d] == self.shape[d]
+        fitting = [d] if same_rank else [i for i, n in enumerate(self.shape) if n == shape[d]]
+        if len(fitting) != 1:
+            raise self.refused(
+                eqn,
+                "it is not clear which of the product's dimensions it counts: use "
+                "jax.lax.broadcasted_iota of the product's shape",
+            )
+        places = tuple(fitting[0] if i == d else None for i in range(len(shape)))
+        return self.add("iota", (), out.dtype, places, axis=fitting[0])
+
+    def refused(self, eqn: Any, why: str) -> EpilogueError:
+        at = compat.source_line(eqn)
+        return EpilogueError(
+            f"an epilogue cannot have {eqn.primitive.name!r}{' at ' + at if at else ''}: {why}"
+        )
+
+
+def _broadcast(eqn: Any, places: Places) -> Places | None:
+    out: list[int | None] = [None] * len(eqn.params["shape"])
+    for place, d in zip(places, eqn.params["broadcast_dimensions"], strict=True):
+        out[d] = place
+    return tuple(out)
+
+
+def _reshape(eqn: Any, places: Places) -> Places | None:
+    """Dimensions of size 1 come and go; nothing else may change."""
+    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    large = [(n, p) for n, p in zip(before, places, strict=True) if n != 1]
+    if [n for n, _ in large] != [n for n in after if n != 1]:
+        return None
+    rest = iter(p for _, p in large)
+    return tuple(None if n == 1 else next(rest) for n in after)
+
+
+def _transpose(eqn: Any, places: Places) -> Places | None:
+    return tuple(places[d] for d in eqn.params["permutation"])
+
+
+# Operations that compute nothing: where the dimensions of their operand lie then; None: elsewhere.
+_MOVES: dict[str, Callable[[Any, Places], Places | None]] = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "transpose": _transpose,
+}
+
+
+def _without_dead_steps(program: Program) -> Program:
+    """The program without steps whose results nothing uses, or that repeat earlier ones."""
+    first = 1 + len(program.operands)
+    needed = set(program.results)
+    for number in range(first + len(program.steps) - 1, first - 1, -1):
+        if number in needed:
+            needed.update(program.steps[number - first].inputs)
+    renamed = {number: number for number in range(first)}
+    kept: dict[Step, int] = {}
+    for number, step in enumerate(program.steps, first):
+        if number in needed:
+            inputs = tuple(renamed[x] for x in step.inputs)
+            new = dataclasses.replace(step, inputs=inputs)
+            renamed[number] = kept.setdefault(new, first + len(kept))
+    results = tuple(renamed[x] for x in program.results)
+    return dataclasses.replace(program, steps=tuple(kept), results=results)
