@@ -172,10 +172,12 @@ BW_FUNCTION T bw_shift_right_logical(T x, T y) {
   return (unsigned)y >= (unsigned)bw_of<T>::bits ? T(0) : (T)(((unsigned)x & kMask) >> y);
 }
 
+// Fills in the highest bit, of unsigned integers too.
 template <class T>
 BW_FUNCTION T bw_shift_right_arithmetic(T x, T y) {
-  constexpr int kLast = bw_of<T>::bits - 1;
-  return (T)(x >> ((unsigned)y > (unsigned)kLast ? kLast : (int)y));
+  constexpr int kMore = 32 - bw_of<T>::bits, kLast = bw_of<T>::bits - 1;
+  const int extended = (int)((unsigned)x << kMore) >> kMore;
+  return (T)(extended >> ((unsigned)y > (unsigned)kLast ? kLast : (int)y));
 }
 
 template <class T>

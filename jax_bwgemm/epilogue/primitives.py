@@ -99,7 +99,8 @@ PRIMITIVES = {
     "atanh": Primitive("atanhf({0})", ulp=3),
     "erf": Primitive("erff({0})", ulp=2),
     "erfc": Primitive("erfcf({0})", ulp=4),
-    "logistic": Primitive("bw_logistic({0})", ulp=3),
+    "logistic": Primitive("bw_logistic({0})", ulp=3),  # 0 below -88
+    "one_minus_square": Primitive("(1.0f - {0}) * (1.0f + {0})", ulp=2),  # of JAX 0.12
 }
 PRIMITIVES["add_any"] = PRIMITIVES["add"]
 

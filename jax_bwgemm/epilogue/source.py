@@ -59,6 +59,29 @@ def program_source(program: Program) -> str:
     return "\n".join([f"BW_FUNCTION void bw_program({arguments}) {{", *lines, "}", ""])
 
 
+def load(dtype: str, pointer: str, index: str) -> str:
+    """The value of an element in memory, as an expression.
+
+    Args:
+        dtype: The array's type.
+        pointer: Its address, a ``const void*``.
+        index: The element.
+    """
+    element = f"((const {memory_type(dtype)}*){pointer})[{index}]"
+    return f"bw_from_{dtype}({element})" if dtype in ("bfloat16", "float16") else element
+
+
+def store(dtype: str, pointer: str, index: str, value: str) -> str:
+    """The statement that writes a value to an element in memory."""
+    value = f"bw_to_{dtype}({value})" if dtype in ("bfloat16", "float16") else value
+    return f"(({memory_type(dtype)}*){pointer})[{index}] = {value};"
+
+
+def memory_type(dtype: str) -> str:
+    """C++ type of an element in memory."""
+    return "unsigned short" if dtype in ("bfloat16", "float16") else C_TYPES[dtype]
+
+
 def _rounded(step: Step, code: str) -> str:
     """The expression, rounded to its type where that is narrower than the one it is computed in."""
     narrow = step.dtype in ("bfloat16", "float16") and step.op not in ("literal", "select_n")

@@ -67,7 +67,7 @@ def trace_epilogue(
     types = [jax.ShapeDtypeStruct(shape, np.float32)]
     found = []
     for i, operand in enumerate(operands):
-        dtype = np.dtype(operand.dtype).name
+        dtype = _type_name(operand)
         if dtype not in TYPES:
             raise TypeError(
                 f"epilogue operand {i} is of type {dtype}; types are {', '.join(TYPES)}"
@@ -102,6 +102,11 @@ def trace_epilogue(
     numbers = tuple(value.number for value in results)
     program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers)
     return TracedEpilogue(_without_dead_steps(program), trees[0])
+
+
+def _type_name(x: Any) -> str:
+    """Name of an array's type; some of JAX's, as those of random keys, are no NumPy types."""
+    return str(getattr(getattr(x, "dtype", None), "name", "no array"))
 
 
 def _places(i: int, shape: tuple[int, ...], result: tuple[int, ...]) -> Places:
@@ -175,8 +180,10 @@ class _Tracer:
             return self.run(getattr(body, "jaxpr", body), constants, inputs)
         if name in ALIASES:
             return inputs
+        if len(eqn.outvars) != 1:
+            raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         out = eqn.outvars[0].aval
-        dtype = np.dtype(out.dtype).name
+        dtype = _type_name(out)
         if dtype not in TYPES:
             raise self.refused(eqn, f"its result is of type {dtype}")
         if name in _MOVES:
@@ -189,9 +196,9 @@ class _Tracer:
         if name not in PRIMITIVES and name not in SPECIAL:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         places = self.meet(eqn, inputs)
-        kind = KINDS[np.dtype(eqn.invars[0].aval.dtype).name]
-        if name in PRIMITIVES and kind not in PRIMITIVES[name].kinds:
-            raise self.refused(eqn, f"epilogues do not have it of {eqn.invars[0].aval.dtype}")
+        read = _type_name(eqn.invars[0].aval)
+        if name in PRIMITIVES and KINDS[read] not in PRIMITIVES[name].kinds:
+            raise self.refused(eqn, f"epilogues do not have it of {read}")
         if name == "nextafter" and dtype != "float32":
             raise self.refused(eqn, f"epilogues do not have it of {dtype}")
         if name == "convert_element_type":

@@ -29,6 +29,8 @@ STOCHASTIC_MEAN = 6 * 0.5 / 64
 # Losses and their derivatives, f32 sums of some dozen terms in another order; a Hessian's are a
 # hundred times as large as the terms that cancel in it.
 LOSS = {"atol": 1e-3, "rtol": 1e-4}
+# Layers in f32 and their gradients, sums of some dozen terms of size one in another order.
+LAYERS = {"atol": 1e-4, "rtol": 1e-4}
 
 
 def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -94,3 +96,13 @@ def assert_same_training(
     """
     np.testing.assert_allclose(got, want, rtol=5e-2 if low_precision else 2e-2)
     assert want[-1] < want[0], "the training does not learn, so its losses show nothing"
+
+
+def ulps(got: np.ndarray, exact: np.ndarray) -> float:
+    """Largest error of f32 values in units in the last place of the exact ones.
+
+    Below the normal numbers a unit is that of the smallest normal one.
+    """
+    size = np.maximum(np.abs(exact), float(np.finfo(np.float32).tiny))
+    unit = 2.0 ** (np.floor(np.log2(size)) - 23)
+    return float(np.max(np.abs(np.asarray(got, np.float64) - exact) / unit))

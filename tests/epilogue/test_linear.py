@@ -1,0 +1,255 @@
+"""The layers against their formulas: values, derivatives, mapping, sharding, errors. On XLA."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+from numerics import CHECK_GRADS, LAYERS, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.epilogue.activations import ACTIVATIONS
+
+M, K, N = 6, 16, 24
+
+
+@pytest.fixture
+def arrays() -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (M, K), "w": (K, N), "b": (N,), "r": (M, N), "gated": (K, 2, N)}
+    found = {name: jnp.asarray(normal(rng, shape, "float32")) for name, shape in shapes.items()}
+    return found | {name: found[name] * K**-0.5 for name in ("w", "gated")}
+
+
+def close(got: Any, want: Any) -> None:
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LAYERS), got, want)
+
+
+def formula(x: Any, w: Any, b: Any, r: Any, activation: Any = jax.nn.gelu) -> Any:
+    return activation(jnp.dot(x, w, precision="highest") + b) + r
+
+
+def ours(x: Any, w: Any, b: Any, r: Any, activation: Any = "gelu") -> Any:
+    return bw.linear(x, w, b, activation=activation, residual=r)
+
+
+class TestLinear:
+    @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+    def test_every_activation(self, arrays, name) -> None:
+        x, w, b, r, _ = arrays.values()
+        close(ours(x, w, b, r, name), formula(x, w, b, r, ACTIVATIONS[name]))
+        assert ACTIVATIONS[name](jnp.float32(0.5)).dtype == jnp.float32
+
+    def test_each_part_may_be_left_out(self, arrays) -> None:
+        x, w, b, r, _ = arrays.values()
+        close(bw.linear(x, w), x @ w)
+        close(bw.linear(x, w, b), x @ w + b)
+        close(bw.linear(x, w, residual=r), x @ w + r)
+        close(bw.linear(x, w, activation=jnp.sin), jnp.sin(x @ w))
+        close(bw.linear(x[0], w, b), x[0] @ w + b)
+        close(bw.linear(x.reshape(2, 3, K), w, b).reshape(M, N), x @ w + b)
+
+    def test_rounds_the_product_then_the_result(self, arrays) -> None:
+        x, w, b, r = (arrays[name].astype(jnp.bfloat16) for name in "xwbr")
+        got = jax.jit(ours)(x, w, b, r)
+        z = jnp.dot(x, w).astype(jnp.float32)
+        want = jax.nn.gelu(z + b.astype(jnp.float32)) + r.astype(jnp.float32)
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+        wide = bw.linear(x, w, b, preferred_element_type=jnp.float32)
+        assert wide.dtype == jnp.float32
+
+    def test_derivatives_of_all_orders(self, arrays) -> None:
+        at = tuple(arrays[name] for name in "xwbr")
+        check_grads(ours, at, order=2, **CHECK_GRADS)
+        for f in (ours, jax.checkpoint(ours)):
+            got = jax.jit(jax.grad(lambda *a, f=f: jnp.sum(f(*a) ** 2), (0, 1, 2, 3)))(*at)
+            close(got, jax.grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1, 2, 3))(*at))
+
+    def test_vmap_of_every_subset(self, arrays) -> None:
+        at = tuple(arrays[name] for name in "xwbr")
+        stacked = tuple(jnp.stack([x, 2 * x, -x]) for x in at)
+        for mask in range(1, 16):
+            axes = tuple(0 if mask >> i & 1 else None for i in range(4))
+            operands = [s if a == 0 else x for s, x, a in zip(stacked, at, axes, strict=True)]
+            close(jax.vmap(ours, axes)(*operands), jax.vmap(formula, axes)(*operands))
+
+    # JAX wants an out_sharding where a contracted dimension is explicitly sharded.
+    @pytest.mark.parametrize(
+        ("kind", "x", "w"),
+        [
+            (AxisType.Auto, ("i", None), (None, "j")),
+            (AxisType.Explicit, ("i", None), (None, "j")),
+            (AxisType.Auto, (None, "i"), ("i", "j")),
+            (AxisType.Auto, ("i", "j"), ("j", None)),
+        ],
+        ids=["m,n", "m,n explicit", "k,n", "m,k"],
+    )
+    def test_sharded(self, arrays, kind, x, w) -> None:
+        mesh = jax.make_mesh((2, 4), ("i", "j"), axis_types=(kind,) * 2)
+        at = tuple(arrays[name] for name in "xwbr")
+        specs = [x, w, (w[1],), (x[0], w[1])]
+        with jax.set_mesh(mesh):
+            placed = [
+                jax.device_put(a, NamedSharding(mesh, PartitionSpec(*s)))
+                for a, s in zip(at, specs, strict=True)
+            ]
+            got = jax.jit(jax.value_and_grad(lambda *a: jnp.sum(ours(*a) ** 2), (0, 1)))(*placed)
+        close(got, jax.value_and_grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1))(*at))
+
+    def test_within_shard_map(self, arrays) -> None:
+        mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
+        p = PartitionSpec
+        at = tuple(arrays[name] for name in "xwbr")
+        f = jax.shard_map(ours, mesh=mesh, in_specs=(p("i"), p(), p(), p("i")), out_specs=p("i"))
+        close(f(*at), formula(*at))
+        close(jax.grad(lambda w: jnp.sum(f(at[0], w, *at[2:])))(at[1]),
+              jax.grad(lambda w: jnp.sum(formula(at[0], w, *at[2:])))(at[1]))  # fmt: skip
+
+    def test_layers_are_compiled_once(self, arrays) -> None:
+        x, w, b, r, _ = arrays.values()
+        traced = [str(jax.make_jaxpr(ours)(x, w, b, r)) for _ in "ab"]
+        assert traced[0] == traced[1]
+
+
+@pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "pair"])
+class TestGatedLinearUnit:
+    @staticmethod
+    def formula(x: Any, weights: Any, activation: Any = jax.nn.silu) -> Any:
+        return activation(x @ weights[:, 0]) * (x @ weights[:, 1])
+
+    @staticmethod
+    def ours(x: Any, weights: Any, *, stacked: bool) -> Any:
+        form = weights if stacked else (weights[:, 0], weights[:, 1])
+        return bw.gated_linear_unit(x, form, activation="silu")
+
+    def test_values_and_derivatives(self, arrays, stacked) -> None:
+        x, weights = arrays["x"], arrays["gated"]
+        f = functools.partial(self.ours, stacked=stacked)
+        close(f(x, weights), self.formula(x, weights))
+        close(f(x.reshape(2, 3, K), weights).reshape(M, N), self.formula(x, weights))
+        check_grads(f, (x, weights), order=2, **CHECK_GRADS)
+        many = jnp.stack([weights, -weights])
+        close(jax.vmap(f, (None, 0))(x, many), jax.vmap(self.formula, (None, 0))(x, many))
+
+    def test_without_activation(self, arrays, stacked) -> None:
+        x, weights = arrays["x"], arrays["gated"]
+        form = weights if stacked else [weights[:, 0], weights[:, 1]]
+        want = self.formula(x, weights, lambda z: z)
+        close(bw.gated_linear_unit(x, form), want)
+
+    def test_rounding(self, arrays, stacked) -> None:
+        x, weights = (arrays[n].astype(jnp.bfloat16) for n in ("x", "gated"))
+        got = jax.jit(functools.partial(self.ours, stacked=stacked))(x, weights)
+        gate, up = (jnp.dot(x, weights[:, i]).astype(jnp.float32) for i in (0, 1))
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(got, (jax.nn.silu(gate) * up).astype(jnp.bfloat16))
+
+
+class TestMatmul:
+    def test_several_results_and_operands_of_every_shape(self, arrays) -> None:
+        x, w, b, r, _ = arrays.values()
+        column, scale = x[:, :1], jnp.float32(3)
+
+        def f(z: Any, *operands: Any) -> dict[str, Any]:
+            b, r, column, scale = operands
+            y = (z + b) * column + scale * r
+            return {"y": y, "positive": y > 0}
+
+        got = bw.matmul(x, w, epilogue=f, epilogue_operands=(b, r, column, scale))
+        close(got["y"], (x @ w + b) * column + 3 * r)
+        assert got["positive"].dtype == bool
+        np.testing.assert_array_equal(got["positive"], got["y"] > 0)
+
+    def test_operands_of_every_type(self, arrays) -> None:
+        x, w = arrays["x"], arrays["w"]
+        mask = jnp.arange(N) % 2 == 0
+        counts = jnp.arange(M, dtype=jnp.int32)[:, None]
+        half = jnp.ones((M, N), jnp.float16)
+
+        def f(z: Any, mask: Any, counts: Any, half: Any) -> Any:
+            return jnp.where(mask, z, 0) + counts.astype(z.dtype) + half
+
+        got = bw.matmul(x, w, epilogue=f, epilogue_operands=[mask, counts, half])
+        close(got, jnp.where(mask, x @ w, 0) + counts + 1)
+
+    def test_batches(self, arrays) -> None:
+        x, w, b = (arrays[name] for name in "xwb")
+        many = jnp.stack([x, -x, 2 * x])
+        got = bw.matmul(many, w, epilogue=lambda z, b: z + b, epilogue_operands=(b,))
+        close(got, many @ w + b)
+
+    def test_derivatives_reach_operands(self, arrays) -> None:
+        x, w, b = (arrays[name] for name in "xwb")
+
+        def f(x: Any, w: Any, b: Any) -> Any:
+            epilogue = lambda z, b: (jnp.tanh(z * b), z)  # noqa: E731
+            return bw.matmul(x, w, epilogue=epilogue, epilogue_operands=(b,))
+
+        check_grads(f, (x, w, b), order=2, **CHECK_GRADS)
+
+    def test_results_are_rounded_to_the_products_type(self, arrays) -> None:
+        x, w = (arrays[name].astype(jnp.float16) for name in "xw")
+        y, n = bw.matmul(x, w, epilogue=lambda z: (z, z.astype(jnp.int32)))
+        assert y.dtype == jnp.float16
+        assert n.dtype == jnp.int32
+
+    def test_reaches_the_kernels(self, arrays) -> None:
+        x, w = (arrays[name].astype(jnp.bfloat16) for name in "xw")
+        with pytest.raises(NotImplementedError, match="cutlass"):
+            bw.linear(x, w, activation="relu", implementation="cutlass")
+
+
+class TestErrors:
+    def test_of_linear(self, arrays) -> None:
+        x, w, b, _, _ = arrays.values()
+        cases = [
+            (lambda: bw.linear(x, w.T), r"x must be \[..., K\] and weights \[K, N\], got"),
+            (lambda: bw.linear(x[0, 0], w), r"x must be"),
+            (lambda: bw.linear(x, w, b[:3]), r"b must have the shape \(24,\), got \(3,\)"),
+            (lambda: bw.linear(x, w, residual=b), r"residual must have the shape \(6, 24\), got"),
+            (lambda: bw.linear(x, w, activation=3), "activation must be None, a name or a func"),
+            (lambda: bw.linear([1], w), "linear requires arrays, got x of type list"),
+        ]
+        for call, message in cases:
+            with pytest.raises(TypeError, match=message):
+                call()
+        with pytest.raises(ValueError, match="unknown activation 'gleu'; names are 'relu'"):
+            bw.linear(x, w, activation="gleu")
+        with pytest.raises(bw.EpilogueError, match="reduce_max"):
+            bw.linear(x, w, activation=jax.nn.softmax)
+
+    def test_of_gated_linear_unit(self, arrays) -> None:
+        x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
+        cases = [
+            (lambda: bw.gated_linear_unit(x, w), r"weights \[K, 2, N\] or a pair"),
+            (lambda: bw.gated_linear_unit(x, (w,)), "weights must be a pair, got 1 arrays"),
+            (lambda: bw.gated_linear_unit(x, (w, w[:, :3])), "must have the same shape, got"),
+            (lambda: bw.gated_linear_unit(x, gated[:, :1]), r"\[K, 2, N\] or a pair, got \(16, 1"),
+            (lambda: bw.gated_linear_unit(x, gated, activation=1), "gated_linear_unit: activation"),
+        ]
+        for call, message in cases:
+            with pytest.raises(TypeError, match=message):
+                call()
+
+    def test_of_matmul(self, arrays) -> None:
+        x, w, b = (arrays[name] for name in "xwb")
+        integers = jnp.ones((4, 4), jnp.int32)
+        cases = [
+            (lambda: bw.matmul(x, w, epilogue="gelu"), "epilogue must be a function, got str"),
+            (lambda: bw.matmul(x, w, epilogue_operands=[b]), "1 epilogue_operands and no epilogue"),
+            (lambda: bw.matmul(integers, integers, epilogue=lambda z: z), "got int32"),
+            (
+                lambda: bw.matmul(x, w, epilogue=lambda z, r: z, epilogue_operands=[b[:5]]),
+                r"operand 0 of shape \(5,\) does not broadcast to \(6, 24\)",
+            ),
+        ]
+        for call, message in cases:
+            with pytest.raises(TypeError, match=message):
+                call()

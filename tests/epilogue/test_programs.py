@@ -1,0 +1,172 @@
+"""Which functions are epilogues, what their programs look like, and why others are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_bwgemm as bw
+from jax_bwgemm.epilogue.primitives import PRIMITIVES
+from jax_bwgemm.epilogue.program import Operand
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+
+SHAPE = (4, 6)
+
+
+def spec(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def test_operands_know_what_they_vary_along() -> None:
+    operands = [spec(), spec(6), spec(1, 6), spec(4, 1), spec(4, 6), spec(1)]
+    program = trace_epilogue(lambda z, *xs: z + sum(xs), SHAPE, operands).program
+    axes = [(), (1,), (1,), (0,), (0, 1), ()]
+    assert program.operands == tuple(Operand("float32", a) for a in axes)
+
+
+def test_of_higher_rank() -> None:
+    operands = [spec(6), spec(4, 6), spec(3, 1, 1)]
+    program = trace_epilogue(lambda z, *xs: z + sum(xs), (3, *SHAPE), operands).program
+    assert [x.axes for x in program.operands] == [(2,), (1, 2), (0,)]
+    assert program.rank == 3
+
+
+def test_bodies_are_inlined() -> None:
+    @jax.custom_vjp
+    def clipped(x: jax.Array) -> jax.Array:
+        return jnp.minimum(x, 1)
+
+    clipped.defvjp(lambda x: (clipped(x), None), lambda _, g: (g,))
+    functions = [jax.nn.silu, jax.nn.relu, clipped, jax.checkpoint(jnp.sin), jax.jit(jnp.cos)]
+    for f in functions:
+        program = trace_epilogue(f, SHAPE, ()).program
+        assert program.steps
+        assert {step.op for step in program.steps} <= {*PRIMITIVES, "literal"}
+
+
+def test_derivatives_are_epilogues() -> None:
+    def backward(z: jax.Array, g: jax.Array) -> jax.Array:
+        return jax.vjp(jax.nn.gelu, z)[1](g)[0]
+
+    assert trace_epilogue(backward, SHAPE, [spec(*SHAPE)]).program.steps
+
+
+def test_several_results_keep_their_structure() -> None:
+    traced = trace_epilogue(lambda z: {"y": jnp.tanh(z), "z": z}, SHAPE, ())
+    assert jax.tree.unflatten(traced.tree, traced.program.results) == {"y": 1, "z": 0}
+
+
+def test_unused_and_repeated_steps_are_dropped() -> None:
+    def f(z: jax.Array) -> jax.Array:
+        jnp.exp(z)
+        return jnp.sin(z) * jnp.sin(z)
+
+    assert [step.op for step in trace_epilogue(f, SHAPE, ()).program.steps] == ["sin", "mul"]
+
+
+def test_equal_functions_have_equal_programs() -> None:
+    one, two = (trace_epilogue(lambda z, b: jax.nn.gelu(z + b), SHAPE, [spec(6)]) for _ in "ab")
+    assert one.program == two.program
+    assert hash(one.program) == hash(two.program)
+
+
+def test_positions() -> None:
+    def causal(z: jax.Array) -> jax.Array:
+        rows, columns = (lax.broadcasted_iota(jnp.int32, z.shape, d) for d in (0, 1))
+        return jnp.where(rows >= columns, z, -jnp.inf)
+
+    steps = trace_epilogue(causal, SHAPE, ()).program.steps
+    assert [step.param("axis") for step in steps if step.op == "iota"] == [0, 1]
+    for f in (lambda z: z + jnp.arange(6.0), lambda z: z + jnp.arange(4.0)[:, None]):
+        assert any(step.op == "iota" for step in trace_epilogue(f, SHAPE, ()).program.steps)
+    one = trace_epilogue(lambda z: z + jnp.arange(1), (1, 6), ()).program.steps
+    assert not any(step.op == "iota" for step in one)
+
+
+def test_the_text_of_a_program() -> None:
+    program = trace_epilogue(lambda z, b: jnp.maximum(z + b, 0), SHAPE, [spec(6)]).program
+    assert str(program).splitlines() == [
+        "x0: float32 along (1,)",
+        "v0: float32 = add acc x0",
+        "v1: float32 = literal value=00000000",
+        "v2: float32 = max v0 v1",
+        "return v2",
+    ]
+
+
+def with_effect(z: jax.Array) -> jax.Array:
+    jax.debug.print("z {}", z)
+    return z
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: jax.nn.softmax(z), "cannot have 'reduce_max' at .*test_programs.py.*not elem"),
+        (lambda z: z[::-1], "cannot have 'rev'"),
+        (lambda z: z + z[0], "cannot have '.*slice'"),
+        (lambda z: lax.erf_inv(z), "cannot have 'erf_inv'"),
+        (lambda z: z + (z @ z.T)[:, :1], "cannot have 'dot_general'"),
+        (lambda z: lax.cumsum(z), "cannot have 'cumsum'"),
+        (with_effect, "cannot have 'debug_.*'"),
+        (lambda z: z + jax.random.normal(jax.random.key(0), z.shape), "type key<fry>"),
+        (lambda z: z.reshape(6, 4).T + z, "cannot have 'reshape'.*moves values"),
+        (lambda z: z.astype(jnp.complex64).real, "its result is of type complex64"),
+        (lambda z: z.astype(jnp.float8_e4m3fn).astype(z.dtype), "type float8_e4m3fn"),
+        (lambda z: lax.integer_pow(z, 65), "do not have the power 65"),
+        (lambda z: lax.reduce_precision(z, 4, 3), r"do not have numbers of \(4, 3\) bits"),
+        (lambda z: lax.nextafter(z.astype(jnp.bfloat16), z.astype(jnp.bfloat16)), "of bfloat16"),
+        (lambda z: lax.clamp(False, z > 0, True), "clamp.* of bool"),
+        (lambda z: z[0], "cannot have"),
+        (lambda z: z + np.ones(6, np.float32), r"constant array of shape \(6,\)"),
+        (lambda z: z * np.complex64(1j), "complex64"),
+        (lambda z: 1.0, "returns arrays, not float"),
+        (lambda z: (), "at least one array"),
+        (lambda z: z.T, r"arrays of the product's shape \(4, 6\), value by value; got \(6, 4\)"),
+        (lambda z: jnp.zeros(6), r"got \(6,\)"),
+    ],
+)
+def test_refused(function: Any, message: str) -> None:
+    with pytest.raises(bw.EpilogueError, match=message):
+        trace_epilogue(function, SHAPE, ())
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z, x: z + x.T, "'add'.*its operands meet at different positions"),
+        (lambda z, x: x.T, "value by value"),
+        (lambda z, x: z + jnp.arange(4.0), "'iota'.*not clear which.*broadcasted_iota"),
+    ],
+)
+def test_refused_of_a_square(function: Any, message: str) -> None:
+    with pytest.raises(bw.EpilogueError, match=message):
+        trace_epilogue(function, (4, 4), [spec(4, 4)])
+
+
+def test_arrays_from_elsewhere_are_refused() -> None:
+    def outer(b: jax.Array) -> jax.Array:
+        return bw.matmul(jnp.ones((4, 4)), jnp.ones((4, 6)), epilogue=lambda z: z + b)
+
+    with pytest.raises(
+        bw.EpilogueError, match="traced outside of it: pass it in epilogue_operands"
+    ):
+        jax.jit(outer)(jnp.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (spec(5), r"operand 0 of shape \(5,\) does not broadcast to \(4, 6\)"),
+        (spec(1, 4, 6), r"operand 0 of shape \(1, 4, 6\) does not broadcast"),
+        (spec(6, dtype=jnp.complex64), "operand 0 is of type complex64; types are float32"),
+    ],
+)
+def test_operands_that_do_not_fit(operand: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        trace_epilogue(lambda z, x: z + x, SHAPE, [operand])
