@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -111,6 +112,14 @@ class TestLinear:
         close(f(*at), formula(*at))
         close(jax.grad(lambda w: jnp.sum(f(at[0], w, *at[2:])))(at[1]),
               jax.grad(lambda w: jnp.sum(formula(at[0], w, *at[2:])))(at[1]))  # fmt: skip
+
+    def test_exported_with_a_symbolic_size(self, arrays) -> None:
+        rows = jax.export.symbolic_shape("rows")[0]
+        types = [jax.ShapeDtypeStruct(arrays[name].shape, jnp.float32) for name in "xwb"]
+        types[0] = jax.ShapeDtypeStruct((rows, K), jnp.float32)
+        f = functools.partial(bw.linear, activation="gelu")
+        x, w, b, _, _ = arrays.values()
+        close(jax.export.export(jax.jit(f))(*types).call(x, w, b), formula(x, w, b, 0))
 
     def test_layers_are_compiled_once(self, arrays) -> None:
         x, w, b, r, _ = arrays.values()

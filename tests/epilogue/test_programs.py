@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from jax_bwgemm.epilogue.program import Operand
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 SHAPE = (4, 6)
+DOCUMENT = Path(__file__).parents[2] / "docs" / "epilogues.md"
 
 
 def spec(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -170,3 +173,12 @@ def test_arrays_from_elsewhere_are_refused() -> None:
 def test_operands_that_do_not_fit(operand: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         trace_epilogue(lambda z, x: z + x, SHAPE, [operand])
+
+
+def test_the_documented_accuracy_is_that_of_the_table() -> None:
+    rows = re.findall(r"^\| (.*`.*) \| (\d) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {}
+    for names, error in rows[1:]:
+        documented |= dict.fromkeys(re.findall(r"`(\w+)`", names), float(error))
+    rounded = {name: p.ulp for name, p in PRIMITIVES.items() if p.ulp}
+    assert documented == {k: v for k, v in rounded.items() if k != "one_minus_square"}
