@@ -1,14 +1,17 @@
 // The consumers' main loop of the SM90 kernels: wgmma on the stages that a producer filled.
 #pragma once
 
-#include "cute/tensor.hpp"
+#include "cute/algorithm/clear.hpp"
+#include "cute/tensor_impl.hpp"
+#include "cutlass/arch/barrier.h"
 #include "sm90/turn.h"
+#include "sm90/wgmma.h"
 
 namespace bwgemm::sm90 {
 
-// C says what the stages look like: In, LayoutP, LayoutQ, TiledMma<columns>, Accumulator<columns>,
-// kTileN, kPBlocks, kOwnBlocks, FirstBlock(consumer), kStages, kCluster, and Shared with p, q, full
-// and empty.
+// C says what the stages look like: DescriptorP of a block of 64 rows, DescriptorQ, kTileK,
+// Multiply<columns>, Accumulator<columns>, kPBlocks, kOwnBlocks, FirstBlock(consumer), kStages,
+// kCluster, and Shared with p, q, full and empty.
 template <class C>
 struct Mma {
   using Full = cutlass::arch::ClusterTransactionBarrier;
@@ -17,63 +20,53 @@ struct Mma {
   int consumer;  // 0 or 1
   int thread;    // of the warpgroup
 
-  // One turn. kColumns: how many of the tile's columns to compute. ready(stage, left): called when
-  // a block has arrived, with the number of blocks from it to the last.
+  // One turn. kColumns: how many of the tile's columns to compute; a narrow MMA reads the first
+  // rows of the same Q. ready(stage, left): called when a block has arrived, with the number of
+  // blocks from it to the last.
   template <int kColumns, class Ring, class Ready>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
                                        int k_blocks, Ring& state, Turn<C>& turn, Ready&& ready) {
-    using namespace cute;
-    typename C::template TiledMma<kColumns> mma;
-    auto slice = mma.get_slice(thread);
-    Tensor p = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.p)),
-                           typename C::LayoutP{});
-    Tensor q = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.q)),
-                           typename C::LayoutQ{});
-    // Descriptors. Q's are the widest MMA's: a narrower one reads the first rows of the same tile.
-    auto widest = typename C::template TiledMma<C::kTileN>{}.get_slice(thread);
-    Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));    // (1, 1, K, block)
-    Tensor q_fragments = widest.make_fragment_B(widest.partition_B(q));  // (1, 1, K, stage)
+    using Multiply = typename C::template Multiply<kColumns>;
+    const typename C::DescriptorP p(shared.p);
+    const typename C::DescriptorQ q(shared.q);
 
-    auto issue = [&](int left) {
+    auto issue = [&](int left, bool accumulate) {
       Full::wait(&shared.full[state.index], state.phase);
       ready(state.index, left);
-      warpgroup_fence_operand(accumulator);
-      warpgroup_arrive();
+      FenceResults(accumulator);
+      ArriveWarpgroup();
       CUTE_UNROLL
-      for (int k = 0; k < size<2>(q_fragments); ++k) {
+      for (int k = 0; k < C::kTileK; k += kMmaDepth) {
         CUTE_UNROLL
         for (int block = 0; block < C::kOwnBlocks; ++block) {
-          gemm(mma,
-               p_fragments(_, 0, k, state.index * C::kPBlocks + C::FirstBlock(consumer) + block),
-               q_fragments(_, 0, k, state.index), accumulator(_, block, 0));
+          Multiply::Issue(p.At(state.index * C::kPBlocks + C::FirstBlock(consumer) + block, k),
+                          q.At(state.index, k), accumulator(cute::_, block), accumulate || k > 0);
         }
-        mma.accumulate_ = GMMA::ScaleOut::One;
       }
-      warpgroup_commit_batch();
+      CommitBatch();
     };
 
     turn.Wait();
     if (k_blocks == 0) {
       turn.Pass();
-      clear(accumulator);
+      cute::clear(accumulator);
       return;
     }
-    mma.accumulate_ = GMMA::ScaleOut::Zero;
-    issue(k_blocks);
+    issue(k_blocks, false);
     uint32_t previous = state.index;
     state.Advance();
     CUTE_NO_UNROLL
     for (int left = k_blocks - 1; left > 0; --left) {
-      issue(left);
-      warpgroup_wait<1>();  // the block before this one is done
-      warpgroup_fence_operand(accumulator);
+      issue(left, true);
+      AwaitBatches<1>();  // the block before this one is done
+      FenceResults(accumulator);
       Release(previous);
       previous = state.index;
       state.Advance();
     }
     turn.Pass();  // now, so that the other's first MMAs follow our last ones without a gap
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(accumulator);
+    AwaitBatches<0>();
+    FenceResults(accumulator);
     Release(previous);
   }
 

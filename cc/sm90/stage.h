@@ -3,9 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
-#include "cute/tensor.hpp"
+#include "sm90/descriptor.h"
 #include "sm90/wgmma.h"
 
 namespace bwgemm::sm90 {
@@ -14,20 +13,6 @@ constexpr int kBlock = kMmaRows;       // rows of one MMA
 constexpr int kLineElements = kBlock;  // 16-bit elements of one 128-byte swizzle line
 constexpr int kMostBoxRows = 104;
 constexpr int kMostBoxes = 4;
-
-// The layout of `kCount` tiles of kRows x kTileK as wgmma reads it. K-major: a line holds elements
-// of K. MN-major: a line holds rows, and is as long as a swizzle, 128, 64 or 32 bytes. Boxes lie
-// one after the other: along the rows first, then along K.
-template <class In, bool kKMajor, int kLineBytes, int kRows, int kTileK, int kCount>
-using StageLayout = decltype(cute::tile_to_shape(
-    std::conditional_t<
-        kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
-        std::conditional_t<kLineBytes == 128, cute::GMMA::Layout_MN_SW128_Atom<In>,
-                           std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_MN_SW64_Atom<In>,
-                                              cute::GMMA::Layout_MN_SW32_Atom<In>>>>{},
-    cute::Shape<cute::Int<kRows>, cute::Int<kTileK>, cute::Int<kCount>>{},
-    std::conditional_t<kKMajor, cute::Step<cute::_1, cute::_2, cute::_3>,
-                       cute::Step<cute::_2, cute::_1, cute::_3>>{}));
 
 // One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x 64 k, one
 // 128-byte line per row; those of an MN-major operand are rows x all k, one line of 64, 32 or 16
@@ -65,8 +50,9 @@ struct Stage {
   static int BytesOf(int rows) { return kBytes / kBoxRows * BoxRowsOf(rows); }
   static_assert(kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);
 
-  template <int kLayoutRows, int kCount>
-  using Layout = StageLayout<In, kKMajor, kLineBytes, kLayoutRows, kTileK, kCount>;
+  // `kDescribedRows` of the operand, all or one box, as wgmma finds them.
+  template <int kDescribedRows>
+  using Descriptor = TileDescriptor<In, kKMajor, kLineBytes, kDescribedRows, kTileK>;
 };
 
 }  // namespace bwgemm::sm90

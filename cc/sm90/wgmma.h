@@ -1,17 +1,16 @@
-// wgmma on two operands in shared memory: 64 x kColumns x 16, 16-bit types, f32 results, as an MMA
-// operation of CuTe.
+// wgmma on two operands in shared memory: 64 x kColumns x 16, 16-bit types, f32 results.
 //
 // CuTe has an operation of its own for every width, those of most widths in headers of 77 thousand
-// lines, which cost each translation unit 24 s. Here the width is a parameter. What the instruction
-// does: PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
+// lines, and templates over layouts to find descriptors: both cost each translation unit more time
+// than its kernels. Here the width is a parameter, and descriptors are arithmetic: descriptor.h.
+// What the instruction does: PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
-#include "cute/arch/mma_sm90_desc.hpp"
-#include "cute/arch/mma_sm90_gmma.hpp"
-#include "cute/atom/mma_traits_sm90_gmma.hpp"
-#include "cute/tensor.hpp"
+#include "cute/tensor_impl.hpp"
+#include "cutlass/numeric_types.h"
 
 namespace bwgemm::sm90 {
 
@@ -73,7 +72,7 @@ constexpr int kMmaDepth = 16;
       " {" BWGEMM_NUMBERS_##columns "}, " a ", " b ", p, 1, 1, " a_mn ", " b_mn ";\n}" \
       : BWGEMM_RESULTS_##columns                                                       \
       : "l"(desc_a), "l"(desc_b), "r"(static_cast<int>(accumulate)),                   \
-        "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)))
+        "n"(kAKMajor ? 0 : 1), "n"(kBKMajor ? 0 : 1))
 #define BWGEMM_WGMMA_OF(columns, ...)                                                  \
   if constexpr (kColumns == columns) {                                                 \
     if constexpr (std::is_same_v<In, cute::bfloat16_t>) {                              \
@@ -84,11 +83,8 @@ constexpr int kMmaDepth = 16;
   }
 // clang-format on
 
-template <class In_, int kColumns_, cute::GMMA::Major kMajorA_, cute::GMMA::Major kMajorB_>
+template <class In, int kColumns, bool kAKMajor, bool kBKMajor>
 struct Wgmma {
-  using In = In_;
-  static constexpr int kColumns = kColumns_;
-  static constexpr cute::GMMA::Major kMajorA = kMajorA_, kMajorB = kMajorB_;
   static_assert(std::is_same_v<In, cute::bfloat16_t> || std::is_same_v<In, cute::half_t>);
   // The widths that Issue() has an instruction for: it would do nothing for others.
   static constexpr bool kHasWidth = (kColumns % 16 == 0 && kColumns >= 16 && kColumns <= 256) ||
@@ -98,8 +94,7 @@ struct Wgmma {
 
   // D = A x B, or D += A x B. d(i): the thread's i-th result.
   template <class Results>
-  __device__ static void Issue(uint64_t desc_a, uint64_t desc_b, Results& d,
-                               cute::GMMA::ScaleOut accumulate) {
+  __device__ static void Issue(uint64_t desc_a, uint64_t desc_b, Results&& d, bool accumulate) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     BWGEMM_WGMMA_OF(16, "%8", "%9", "%10", "%11", "%12")
     BWGEMM_WGMMA_OF(32, "%16", "%17", "%18", "%19", "%20")
@@ -130,30 +125,28 @@ struct Wgmma {
 #undef BWGEMM_WGMMA_OF
 #undef BWGEMM_WGMMA
 
-template <class In, int kColumns, cute::GMMA::Major kMajorA, cute::GMMA::Major kMajorB, class TD,
-          class LayoutD, class TA, class LayoutA, class TB, class LayoutB, class TC, class LayoutC>
-__device__ void mma_unpack(const cute::MMA_Traits<Wgmma<In, kColumns, kMajorA, kMajorB>>& traits,
-                           cute::Tensor<TD, LayoutD>& d, const cute::Tensor<TA, LayoutA>& a,
-                           const cute::Tensor<TB, LayoutB>& b, const cute::Tensor<TC, LayoutC>&) {
-  static_assert(decltype(cute::size(d))::value == kColumns / 2, "the results of one MMA");
-  Wgmma<In, kColumns, kMajorA, kMajorB>::Issue(a(0), b(0), d, traits.accumulate_);
+// Ahead of the MMAs of a batch: they see the registers and shared memory as they are now.
+__device__ __forceinline__ void ArriveWarpgroup() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Ends a batch of MMAs.
+__device__ __forceinline__ void CommitBatch() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until all but the last kPending batches are done.
+template <int kPending>
+__device__ __forceinline__ void AwaitBatches() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving what it does with the results across: the MMAs that write them
+// are asynchronous.
+template <class Results>
+__device__ __forceinline__ void FenceResults(Results& results) {
+  CUTE_UNROLL
+  for (int i = 0; i < cute::size(results); ++i) asm volatile("" : "+f"(results(i))::"memory");
 }
 
 }  // namespace bwgemm::sm90
-
-template <class In, int kColumns, cute::GMMA::Major kMajorA, cute::GMMA::Major kMajorB>
-struct cute::MMA_Traits<bwgemm::sm90::Wgmma<In, kColumns, kMajorA, kMajorB>> {
-  using ValTypeD = float;
-  using ValTypeA = In;
-  using ValTypeB = In;
-  using ValTypeC = float;
-  using FrgTypeA = cute::GMMA::smem_desc<kMajorA>;
-  using FrgTypeB = cute::GMMA::smem_desc<kMajorB>;
-  using Shape_MNK = cute::Shape<cute::Int<bwgemm::sm90::kMmaRows>, cute::Int<kColumns>,
-                                cute::Int<bwgemm::sm90::kMmaDepth>>;
-  using ThrID = cute::Layout<cute::_128>;
-  using ALayout = cute::GMMA::ABLayout<bwgemm::sm90::kMmaRows, bwgemm::sm90::kMmaDepth>;
-  using BLayout = cute::GMMA::ABLayout<kColumns, bwgemm::sm90::kMmaDepth>;
-  using CLayout = cute::GMMA::CLayout_64xN<kColumns>;
-  cute::GMMA::ScaleOut accumulate_ = cute::GMMA::ScaleOut::One;
-};

@@ -10,7 +10,6 @@
 #pragma once
 
 #include "core/cutlass_type.h"
-#include "cute/tensor.hpp"
 #include "dense/kernel_spec.h"
 #include "sm90/mma_types.h"
 
@@ -52,7 +51,7 @@ static_assert(kPartialBytes <= kMinStages * kStageBytes, "it takes the place of 
 struct Shared {
   alignas(kAlignment) uint64_t full[kMaxStages];
   uint64_t empty[kMaxStages];
-  alignas(kAlignment) union {
+  union alignas(kAlignment) {
     uint8_t stages[kMaxStages * kStageBytes];  // P of all stages, then Q: a launch may have fewer
     float partial[kBlock][kPartialPitch];
   };
@@ -74,17 +73,11 @@ struct Config : Spec {
   static constexpr bool kPKMajor = Spec::kBMajor == BMajor::kK;
   static constexpr bool kQKMajor = Spec::kAMajor == AMajor::kK;
 
-  // The stages of one operand as the MMA sees them. K-major: lines of 64 k; MN-major: 64 k lines.
   template <bool kKMajor>
-  using Layout = decltype(cute::tile_to_shape(
-      std::conditional_t<kKMajor, cute::GMMA::Layout_K_SW128_Atom<In>,
-                         cute::GMMA::Layout_MN_SW128_Atom<In>>{},
-      cute::Shape<cute::Int<kBlock>, cute::Int<kBlock>, cute::Int<kMaxStages>>{}));
-  using LayoutP = Layout<kPKMajor>;
-  using LayoutQ = Layout<kQKMajor>;
+  using Descriptor = bwgemm::sm90::TileDescriptor<In, kKMajor, kRowBytes, kBlock, kBlock>;
 
   using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
-  using TiledMma = typename Types::template TiledMma<kBlock>;
+  using Multiply = typename Types::template Multiply<kBlock>;
   using Accumulator = typename Types::template Accumulator<kBlock>;
 };
 

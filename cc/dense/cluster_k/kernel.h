@@ -6,6 +6,7 @@
 
 #include "core/cluster.h"
 #include "core/shared_memory.h"
+#include "cute/algorithm/clear.hpp"
 #include "cutlass/cutlass.h"
 #include "dense/cluster_k/mainloop.h"
 #include "dense/cluster_k/reduce.h"

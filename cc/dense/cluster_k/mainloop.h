@@ -42,46 +42,36 @@ __device__ __forceinline__ void Load(const Params& params, Shared& shared, const
 template <class C>
 __device__ __forceinline__ void Multiply(Shared& shared, int stages, int blocks,
                                          typename C::Accumulator& accumulator) {
-  using namespace cute;
-  typename C::TiledMma mma;
-  auto slice = mma.get_slice(threadIdx.x);
-  Tensor p = make_tensor(make_smem_ptr(reinterpret_cast<typename C::In*>(shared.stages)),
-                         typename C::LayoutP{});
-  Tensor q = make_tensor(
-      make_smem_ptr(reinterpret_cast<typename C::In*>(shared.stages + stages * kBoxBytes)),
-      typename C::LayoutQ{});
-  Tensor p_fragments = slice.make_fragment_A(slice.partition_A(p));  // (1, 1, K, stage)
-  Tensor q_fragments = slice.make_fragment_B(slice.partition_B(q));  // (1, 1, K, stage)
+  const typename C::template Descriptor<C::kPKMajor> p(shared.stages);
+  const typename C::template Descriptor<C::kQKMajor> q(shared.stages + stages * kBoxBytes);
 
-  auto issue = [&](const RingPosition& stage) {
+  auto issue = [&](const RingPosition& stage, bool accumulate) {
     Full::wait(&shared.full[stage.index], stage.phase);
-    warpgroup_fence_operand(accumulator);
-    warpgroup_arrive();
+    bwgemm::sm90::FenceResults(accumulator);
+    bwgemm::sm90::ArriveWarpgroup();
     CUTE_UNROLL
-    for (int k = 0; k < size<2>(q_fragments); ++k) {
-      gemm(mma, p_fragments(_, 0, k, stage.index), q_fragments(_, 0, k, stage.index),
-           accumulator(_, 0, 0));
-      mma.accumulate_ = GMMA::ScaleOut::One;
+    for (int k = 0; k < kBlock; k += bwgemm::sm90::kMmaDepth) {
+      C::Multiply::Issue(p.At(stage.index, k), q.At(stage.index, k), accumulator,
+                         accumulate || k > 0);
     }
-    warpgroup_commit_batch();
+    bwgemm::sm90::CommitBatch();
   };
 
-  mma.accumulate_ = GMMA::ScaleOut::Zero;
   RingPosition stage;
-  issue(stage);
+  issue(stage, false);
   uint32_t previous = stage.index;
   stage.Advance(stages);
   CUTE_NO_UNROLL
   for (int left = blocks - 1; left > 0; --left) {
-    issue(stage);
-    warpgroup_wait<1>();  // the block before this one is done
-    warpgroup_fence_operand(accumulator);
+    issue(stage, true);
+    bwgemm::sm90::AwaitBatches<1>();  // the block before this one is done
+    bwgemm::sm90::FenceResults(accumulator);
     if (threadIdx.x % 32 == 0) Empty::arrive(&shared.empty[previous]);
     previous = stage.index;
     stage.Advance(stages);
   }
-  warpgroup_wait<0>();
-  warpgroup_fence_operand(accumulator);
+  bwgemm::sm90::AwaitBatches<0>();
+  bwgemm::sm90::FenceResults(accumulator);
 }
 
 }  // namespace bwgemm::dense::cluster_k

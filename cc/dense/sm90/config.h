@@ -84,12 +84,12 @@ struct Config : Spec {
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
 
-  using LayoutP = typename P::template Layout<kBlock, kPBlocks * kStages>;
-  using LayoutQ = typename Q::template Layout<kTileN, kStages>;
+  using DescriptorP = typename P::template Descriptor<kBlock>;
+  using DescriptorQ = typename Q::template Descriptor<kTileN>;
 
   using Types = bwgemm::sm90::MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks>;
   template <int kColumns>
-  using TiledMma = typename Types::template TiledMma<kColumns>;
+  using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>
   using Accumulator = typename Types::template Accumulator<kColumns>;
 };

@@ -105,13 +105,12 @@ struct Config : Spec {
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
 
-  using LayoutP = bwgemm::sm90::StageLayout<In, kPKMajor, kRowBytes, kBlock, kTileK,
-                                            kPBlocks * kStages>;  // blocks one after the other
-  using LayoutQ = bwgemm::sm90::StageLayout<In, kQKMajor, kRowBytes, kTileN, kTileK, kStages>;
+  using DescriptorP = bwgemm::sm90::TileDescriptor<In, kPKMajor, kRowBytes, kBlock, kTileK>;
+  using DescriptorQ = bwgemm::sm90::TileDescriptor<In, kQKMajor, kRowBytes, kTileN, kTileK>;
 
   using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>
-  using TiledMma = typename Types::template TiledMma<kColumns>;
+  using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>
   using Accumulator = typename Types::template Accumulator<kColumns>;
 };
