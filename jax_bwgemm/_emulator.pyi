@@ -33,13 +33,13 @@ def configure(
     seed: int,
     sm_count: int,
     step_limit: int,
-    async_hazards: bool,
-    proxy_fences: bool,
-    uninitialized: bool,
+    rules: Sequence[tuple[str, str]],
+    relaxed: bool,
     poison_outputs: bool,
     trace: bool,
     trace_limit: int,
 ) -> None: ...
+def rules() -> list[tuple[str, str, str]]: ...
 def settings() -> dict[str, Any]: ...
 def last_launch() -> dict[str, Any] | None: ...
 def last_trace() -> tuple[bytes, list[str], int] | None: ...

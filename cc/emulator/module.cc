@@ -46,18 +46,31 @@ nb::dict SettingsDict() {
   d["seed"] = s.launch.seed;
   d["sm_count"] = s.launch.sm_count;
   d["step_limit"] = s.launch.step_limit;
-  d["async_hazards"] = s.launch.checks.async_hazards;
-  d["proxy_fences"] = s.launch.checks.proxy_fences;
-  d["uninitialized"] = s.launch.checks.uninitialized;
+  nb::dict rules;
+  for (size_t i = 0; i < kRuleCount; ++i) {
+    const Rule rule = static_cast<Rule>(i);
+    rules[info(rule).name] = to_string(s.launch.rules[rule]);
+  }
+  d["rules"] = rules;
+  d["relaxed"] = s.launch.relaxed;
   d["poison_outputs"] = s.poison_outputs;
   d["trace"] = s.trace;
   d["trace_limit"] = s.trace_limit;
   return d;
 }
 
-void Configure(uint64_t seed, int sm_count, uint64_t step_limit, bool async_hazards,
-               bool proxy_fences, bool uninitialized, bool poison_outputs, bool trace,
-               uint64_t trace_limit) {
+nb::list RuleList() {
+  nb::list rules;
+  for (size_t i = 0; i < kRuleCount; ++i) {
+    const RuleInfo& rule = info(static_cast<Rule>(i));
+    rules.append(nb::make_tuple(rule.name, to_string(rule.severity), rule.meaning));
+  }
+  return rules;
+}
+
+void Configure(uint64_t seed, int sm_count, uint64_t step_limit,
+               const std::vector<std::tuple<std::string, std::string>>& rules, bool relaxed,
+               bool poison_outputs, bool trace, uint64_t trace_limit) {
   if (sm_count < 1 || sm_count > kMaxSmCount) {
     throw std::invalid_argument("sm_count must be in [1, " + std::to_string(kMaxSmCount) +
                                 "], got " + std::to_string(sm_count));
@@ -67,9 +80,12 @@ void Configure(uint64_t seed, int sm_count, uint64_t step_limit, bool async_haza
   s.launch.seed = seed;
   s.launch.sm_count = sm_count;
   s.launch.step_limit = step_limit;
-  s.launch.checks.async_hazards = async_hazards;
-  s.launch.checks.proxy_fences = proxy_fences;
-  s.launch.checks.uninitialized = uninitialized;
+  for (const auto& [name, severity] : rules) {
+    if (!s.launch.rules.set(name, severity)) {
+      throw std::invalid_argument("no rule '" + name + "' or no severity '" + severity + "'");
+    }
+  }
+  s.launch.relaxed = relaxed;
   s.poison_outputs = poison_outputs;
   s.trace = trace;
   s.trace_limit = trace_limit;
@@ -93,6 +109,12 @@ nb::dict RecordDict(const LaunchRecord& r) {
   d["kind"] = r.result.ok ? "" : to_string(r.result.kind);
   d["error"] = r.result.error;
   d["line"] = r.result.line;
+  d["rule"] = r.result.rule;
+  nb::list warnings;
+  for (const Warning& w : r.result.warnings) {
+    warnings.append(nb::make_tuple(info(w.rule).name, w.line, w.text, w.count));
+  }
+  d["warnings"] = warnings;
   d["instructions"] = s.instructions;
   d["thread_instructions"] = s.thread_instructions;
   d["ticks"] = s.ticks;
@@ -287,9 +309,9 @@ NB_MODULE(_emulator, m) {
   bwgemm::call::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
-        nb::arg("step_limit"), nb::arg("async_hazards"), nb::arg("proxy_fences"),
-        nb::arg("uninitialized"), nb::arg("poison_outputs"), nb::arg("trace"),
-        nb::arg("trace_limit"), "Sets what the following launches use.");
+        nb::arg("step_limit"), nb::arg("rules"), nb::arg("relaxed"), nb::arg("poison_outputs"),
+        nb::arg("trace"), nb::arg("trace_limit"), "Sets what the following launches use.");
+  m.def("rules", &emu::RuleList, "[(name, default severity, meaning)] of all rules.");
   m.def("settings", &emu::SettingsDict, "What `configure` set, as a dict.");
   m.def("last_launch", &emu::LastLaunch, "Statistics of the last launch, None before the first.");
   m.def("last_trace", &emu::LastTrace,

@@ -57,6 +57,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the scheduler and of the operands"
     )
+    parser.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        type=_severity,
+        metavar="NAME=SEVERITY",
+        help="make a rule an error, a warning or off (docs/emulator.md lists them); repeatable",
+    )
+    parser.add_argument(
+        "--relaxed",
+        action="store_true",
+        help="tcgen05.ld and .st are done when they are issued, whether or not the kernel waits",
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
 
@@ -76,7 +89,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"kernel           {kernel.name}")
         print(f"problem          B={args.batch} M={args.m} N={args.n} K={args.k}", flush=True)
         tracing = bool(args.trace or args.picture)
-        with emulator.configure(seed=args.seed, sm_count=args.sm_count, trace=tracing):
+        settings = emulator.configure(
+            seed=args.seed,
+            sm_count=args.sm_count,
+            trace=tracing,
+            rules=dict(args.rule),
+            relaxed=args.relaxed,
+        )
+        with settings:
             out = _with_progress(lambda: run_gemm(kernel, a, b))
     except ValueError as error:
         return _refuse(str(error))
@@ -107,6 +127,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
     return int(text)
+
+
+def _severity(text: str) -> tuple[str, str]:
+    name, equals, severity = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=SEVERITY, got {text!r}")
+    return name, severity
 
 
 def _refuse(message: str) -> int:

@@ -10,9 +10,10 @@ from jax_bwgemm.emulator.errors import EmulatorError, LaunchError, LaunchFault, 
 from jax_bwgemm.emulator.patching import last_ptx, substituted_ptx
 from jax_bwgemm.emulator.picture import save_picture
 from jax_bwgemm.emulator.ptx import Module, Param, TensorMap
-from jax_bwgemm.emulator.settings import Settings, configure, settings
+from jax_bwgemm.emulator.settings import Rule, Settings, configure, rules, settings
 from jax_bwgemm.emulator.stats import (
     LaunchStats,
+    LaunchWarning,
     WarpStats,
     last_launch,
     launch_count,
@@ -25,9 +26,11 @@ __all__ = [
     "LaunchError",
     "LaunchFault",
     "LaunchStats",
+    "LaunchWarning",
     "Module",
     "Param",
     "PtxError",
+    "Rule",
     "Settings",
     "TensorMap",
     "Trace",
@@ -38,6 +41,7 @@ __all__ = [
     "last_trace",
     "launch_count",
     "progress",
+    "rules",
     "save_picture",
     "settings",
     "substituted_ptx",

@@ -12,12 +12,14 @@ class EmulatorError(RuntimeError):
         kind: ``"parse error"``, ``"unsupported"``, ``"launch error"``, ``"fault"``, ``"deadlock"``
             or ``"step limit"``.
         line: 1-based line of the PTX text, 0 when no line is to blame.
+        rule: Name of the rule that was broken (`rules`), empty when the error is about none.
     """
 
-    def __init__(self, message: str, *, kind: str, line: int) -> None:
+    def __init__(self, message: str, *, kind: str, line: int, rule: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.line = line
+        self.rule = rule
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is unpickled by calling its class with `args`, which lack the keywords: a
@@ -68,7 +70,7 @@ def check_text(what: str, text: object) -> None:
         raise ValueError(f"{what} is no valid Unicode: {error}") from None
 
 
-def make_error(kind: str, line: int, message: str, ptx: str) -> EmulatorError:
+def make_error(kind: str, line: int, message: str, ptx: str, rule: str = "") -> EmulatorError:
     """The exception for an error that the compiled part reported about a PTX text."""
     if kind in ("parse error", "unsupported"):
         lines = ptx.splitlines()
@@ -76,4 +78,4 @@ def make_error(kind: str, line: int, message: str, ptx: str) -> EmulatorError:
         return PtxError(message, kind=kind, line=line, text=text)
     if kind == "launch error":
         return LaunchError(message, kind=kind, line=line)
-    return LaunchFault(message, kind=kind, line=line)
+    return LaunchFault(message, kind=kind, line=line, rule=rule)

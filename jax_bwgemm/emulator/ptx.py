@@ -227,7 +227,9 @@ class Module:
             buffers=[(*_span(array), bool(array.flags.writeable), n) for n, array in buffers],
         )
         if not record["ok"]:
-            raise make_error(record["kind"], record["line"], record["error"], self._text)
+            raise make_error(
+                record["kind"], record["line"], record["error"], self._text, record["rule"]
+            )
         return LaunchStats.from_record(record)
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 from jax_bwgemm import runtime
 
@@ -22,6 +23,37 @@ def native() -> ModuleType:
     return module
 
 
+SEVERITIES = ("off", "warning", "error")
+
+# Switches of earlier versions: the rule that each turns on and off.
+_OLDER_NAMES = {
+    "async_hazards": "async-hazard",
+    "proxy_fences": "proxy-fence",
+    "uninitialized": "uninitialized-shared",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Something that a launch is watched for.
+
+    Attributes:
+        name: What `Settings.rules`, reports and ``--rule`` call it.
+        severity: By default: ``"error"`` ends the launch, ``"warning"`` is kept in
+            `LaunchStats.warnings`, ``"off"`` is not looked for.
+        meaning: What is reported.
+    """
+
+    name: str
+    severity: str
+    meaning: str
+
+
+def rules() -> tuple[Rule, ...]:
+    """All rules, with their severities by default."""
+    return tuple(Rule(*rule) for rule in native().rules())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """What emulated launches use.
@@ -32,10 +64,10 @@ class Settings:
         sm_count: Multiprocessors of the machine. Few of them make a persistent kernel loop over
             many tiles.
         step_limit: Warp instructions after which a launch is stopped and reported.
-        async_hazards: Report accesses to memory that an asynchronous operation in flight owns.
-        proxy_fences: Report asynchronous reads of shared memory that ordinary stores wrote, without
-            the proxy fence.
-        uninitialized: Report ordinary loads of shared memory that nothing has written.
+        rules: Severity of each rule by name: ``"error"``, ``"warning"`` or ``"off"``. Rules that
+            are not named have the severity that `rules` says.
+        relaxed: Loads and stores of tensor memory are done when they are issued, as hardware is
+            seen to do for one thread: programs that leave out ``tcgen05.wait`` run.
         poison_outputs: Fill the results of a JAX call with NaN bit patterns before the kernel runs.
         trace: Keep the timeline of each launch (`last_trace`).
         trace_limit: Events kept of one launch; the rest is counted and dropped.
@@ -44,9 +76,8 @@ class Settings:
     seed: int = 0
     sm_count: int = 4
     step_limit: int = 1 << 36
-    async_hazards: bool = True
-    proxy_fences: bool = True
-    uninitialized: bool = False
+    rules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    relaxed: bool = False
     poison_outputs: bool = True
     trace: bool = False
     trace_limit: int = 1 << 21
@@ -67,6 +98,24 @@ class Settings:
             value = getattr(self, field.name)
             if isinstance(field.default, bool) and not isinstance(value, bool):
                 raise TypeError(f"{field.name} must be True or False, got {value!r}")
+        object.__setattr__(self, "rules", _severities(self.rules))
+
+
+def _severities(changes: Any) -> dict[str, str]:
+    """The severity of every rule, with these changes."""
+    if not isinstance(changes, Mapping):
+        raise TypeError(f"rules must be a mapping of names to severities, got {changes!r}")
+    severities = {rule.name: rule.severity for rule in rules()}
+    for name, severity in changes.items():
+        if name not in severities:
+            raise ValueError(f"no rule {name!r}: there are {', '.join(severities)}")
+        if severity not in SEVERITIES:
+            raise ValueError(
+                f"the severity of rule {name!r} must be one of {', '.join(SEVERITIES)}, "
+                f"got {severity!r}"
+            )
+        severities[name] = severity
+    return severities
 
 
 def settings() -> Settings:
@@ -75,7 +124,7 @@ def settings() -> Settings:
 
 
 @contextlib.contextmanager
-def configure(**changes: int | bool) -> Iterator[Settings]:
+def configure(**changes: Any) -> Iterator[Settings]:
     """Changes settings for the launches inside a ``with`` block.
 
     The settings belong to the process, not to the thread, because JAX runs CPU computations on
@@ -83,7 +132,8 @@ def configure(**changes: int | bool) -> Iterator[Settings]:
     not nest blocks on different threads.
 
     Args:
-        **changes: Fields of `Settings`.
+        **changes: Fields of `Settings`. ``rules`` changes the severities of the rules that it
+            names and leaves the others as they are.
 
     Yields:
         The settings inside the block.
@@ -93,9 +143,29 @@ def configure(**changes: int | bool) -> Iterator[Settings]:
         ValueError: A value is out of range.
     """
     before = settings()
-    inside = dataclasses.replace(before, **changes)
-    native().configure(**dataclasses.asdict(inside))
+    inside = dataclasses.replace(before, **_current_names(before, changes))
+    _apply(inside)
     try:
         yield inside
     finally:
-        native().configure(**dataclasses.asdict(before))
+        _apply(before)
+
+
+def _current_names(before: Settings, changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes with severities added to those in force, and without older names."""
+    changes = dict(changes)
+    severities = {}
+    for old, rule in _OLDER_NAMES.items():
+        if old in changes:
+            value = changes.pop(old)
+            if not isinstance(value, bool):
+                raise TypeError(f"{old} must be True or False, got {value!r}")
+            severities[rule] = "error" if value else "off"
+    named = changes.pop("rules", {})
+    _severities(named)  # before they are merged: its errors are about the caller's value
+    return {**changes, "rules": {**before.rules, **severities, **named}}
+
+
+def _apply(settings: Settings) -> None:
+    fields = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    native().configure(**{**fields, "rules": list(settings.rules.items())})

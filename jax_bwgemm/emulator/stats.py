@@ -31,6 +31,24 @@ class WarpStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class LaunchWarning:
+    """Breaches of a rule whose severity is ``"warning"``, in one line of the PTX.
+
+    Attributes:
+        rule: Name of the rule (`rules`).
+        line: PTX line, 0 when no line is to blame.
+        text: Report of the first one: what happened, the PTX line and, where the PTX says so, the
+            line of the source.
+        count: How many there were.
+    """
+
+    rule: str
+    line: int
+    text: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
 class LaunchStats:
     """One launch. A tick is one executed warp instruction: an order of events, not a time.
 
@@ -47,6 +65,8 @@ class LaunchStats:
         kind: Kind of the error, empty if none.
         error: Report of the error, empty if none.
         line: PTX line of the error.
+        rule: Rule that the error is about, empty if none.
+        warnings: In the order in which they were first seen.
         instructions: Warp instructions executed.
         thread_instructions: The same times active lanes.
         ticks: End of the timeline.
@@ -75,6 +95,8 @@ class LaunchStats:
     kind: str
     error: str
     line: int
+    rule: str
+    warnings: tuple[LaunchWarning, ...]
     instructions: int
     thread_instructions: int
     ticks: int
@@ -94,7 +116,8 @@ class LaunchStats:
     def from_record(cls, record: Mapping[str, Any]) -> LaunchStats:
         """Reads the dict that the compiled emulator returns."""
         warps = tuple(WarpStats(**warp) for warp in record["warps"])
-        return cls(**{**record, "warps": warps})
+        warnings = tuple(LaunchWarning(*warning) for warning in record["warnings"])
+        return cls(**{**record, "warps": warps, "warnings": warnings})
 
     def table(self) -> str:
         """The statistics as lines of text, the warps' waits per role included."""
@@ -124,6 +147,7 @@ class LaunchStats:
             f"{warp.wait_ticks:>14,} {warp.mma:>6,} {warp.tma:>6,}"
             for index, warp in enumerate(self.warps)
         ]
+        lines += [f"warning          {w.text}, {w.count:,} times" for w in self.warnings]
         return "\n".join(lines)
 
 

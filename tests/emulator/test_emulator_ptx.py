@@ -486,6 +486,15 @@ def test_refused_tensor_maps(
         ({"speed": 1}, TypeError, "speed"),
         ({"trace": "no"}, TypeError, "trace must be True or False, got 'no'"),
         ({"poison_outputs": 1}, TypeError, "poison_outputs must be True or False, got 1"),
+        ({"relaxed": 1}, TypeError, "relaxed must be True or False, got 1"),
+        ({"rules": "off"}, TypeError, "rules must be a mapping of names to severities, got 'off'"),
+        ({"rules": {"race": "off"}}, ValueError, "no rule 'race': there are async-hazard,"),
+        (
+            {"rules": {"load-wait": "loud"}},
+            ValueError,
+            "the severity of rule 'load-wait' must be one of off, warning, error, got 'loud'",
+        ),
+        ({"proxy_fences": 0}, TypeError, "proxy_fences must be True or False, got 0"),
     ],
 )
 def test_refused_settings(changes: dict[str, object], error: type, message: str) -> None:

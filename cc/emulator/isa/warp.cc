@@ -4,6 +4,7 @@
 
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
+#include "emulator/machine/launch.h"
 
 namespace bwgemm::emulator {
 namespace {
@@ -15,7 +16,14 @@ enum class Shuffle : uint8_t { kUp, kDown, kBfly, kIdx };
 // op: d, a, b, c, membermask; imm: predicate destination. c = clamp in bits 0-4, segment mask in
 // bits 8-12.
 Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[4], mask), mask)) return Step::kBlock;
+  const uint32_t members = members_of(w, in.op[4], mask);
+  if (!w.gather(members, mask)) return Step::kBlock;
+  const uint32_t exited = members & w.existing() & ~w.live();
+  if (exited != 0) {
+    w.report(
+        Rule::kExitedLanes,
+        format("the membermask 0x%08x names lanes 0x%08x, which have exited", members, exited));
+  }
   uint32_t source[kWarpSize];
   std::memcpy(source, w.r32(in.op[1]), sizeof source);
   const uint32_t *b = w.r32(in.op[2]), *c = w.r32(in.op[3]);
@@ -48,6 +56,11 @@ Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
         break;
     }
     if (!in_range) from = lane;
+    if ((mask >> (from & 31) & 1) == 0) {
+      w.report(
+          Rule::kShuffleSource,
+          format("lane %d reads lane %d, which does not execute the shuffle", lane, from & 31));
+    }
     result[lane] = source[from & 31];
     valid |= static_cast<uint32_t>(in_range) << lane;
   });

@@ -8,21 +8,13 @@
 #include <vector>
 
 #include "emulator/machine/error.h"
+#include "emulator/machine/rules.h"
 
 namespace bwgemm::emulator {
 
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
   uint64_t count() const { return uint64_t{x} * y * z; }
-};
-
-// Each check can be switched off to run code that is sloppy but works.
-struct Checks {
-  bool async_hazards =
-      true;  // shared/tensor memory touched while an asynchronous operation owns it
-  bool proxy_fences =
-      true;  // generic-proxy writes read by the async proxy without fence.proxy.async
-  bool uninitialized = false;  // generic reads of shared memory that nothing has written
 };
 
 // One span or instant of the timeline. Times are scheduler ticks (one executed warp instruction =
@@ -51,7 +43,10 @@ struct LaunchConfig {
   uint64_t step_limit = uint64_t{1} << 36;  // warp instructions
   size_t shared_per_sm = 228 * 1024;        // bytes, decides how many CTAs fit on one SM
   size_t shared_per_cta = 227 * 1024;
-  Checks checks;
+  Rules rules;
+  // tcgen05.ld and tcgen05.st are done when they are issued, as hardware is seen to do for one
+  // thread: programs that leave out their waits run.
+  bool relaxed = false;
   TraceSink* trace = nullptr;
   // Called now and then with (clusters finished, clusters in the grid); returning false stops the
   // launch.
@@ -90,6 +85,8 @@ struct LaunchResult {
   ErrorKind kind = ErrorKind::kFault;  // if !ok
   std::string error;                   // message with line number and text
   int line = 0;
+  std::string rule;               // that was broken; empty for faults that no rule covers
+  std::vector<Warning> warnings;  // of rules that are warnings, in the order of the first breach
   Stats stats;
 };
 

@@ -177,7 +177,7 @@ Row Decoder::src(const Operand& o, int bits, bool loose) {
     case Symbol::Kind::kRegister:
       if (o.value != 0) error("a register cannot have an offset here");
       if (symbol.bits == bits || (bits == 8 && symbol.bits <= 32) || (loose && symbol.bits > bits))
-        return symbol.index;
+        return builder_.reads(symbol.index);
       error(format("register '%s' has %d bits, expected %d", std::string(o.name).c_str(),
                    symbol.bits, bits));
     case Symbol::Kind::kSpecial:
@@ -283,7 +283,7 @@ Address Decoder::address(const Operand& o, ptx::Space space, size_t item) {
     case Symbol::Kind::kRegister:
       if (symbol.bits != 32 && symbol.bits != 64)
         error("an address register must have 32 or 64 bits");
-      a.row = symbol.index;
+      a.row = builder_.reads(symbol.index);
       a.wide = symbol.bits == 64;
       return a;
     case Symbol::Kind::kShared:

@@ -28,6 +28,7 @@ class Error : public std::runtime_error {
 
   ErrorKind kind;
   int line;
+  const char* rule = "";  // static storage
 };
 
 // printf into a std::string, for messages.

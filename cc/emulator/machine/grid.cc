@@ -135,7 +135,7 @@ void Launch::start_cluster(uint64_t index) {
     cta->id_ = {cluster.first_cta_.x + x, cluster.first_cta_.y + y, cluster.first_cta_.z + z};
     cta->linear_ = cta->id_.x + grid_.x * (cta->id_.y + grid_.y * cta->id_.z);
     cta->threads_ = static_cast<uint32_t>(block_.count());
-    cta->shared_.reset(shared_bytes_, config_.checks);
+    cta->shared_.reset(shared_bytes_, config_.rules);
     cluster.ctas_.push_back(std::move(cta));
   }
   cluster.live_ctas_ = size;

@@ -77,10 +77,18 @@ struct KernelParam {
   uint32_t offset = 0, size = 0, align = 1;
 };
 
+// A variable in shared memory. The dynamic one reaches to the end.
+struct SharedSymbol {
+  std::string name;
+  uint32_t offset = 0, size = 0;
+};
+
 struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
   std::vector<Instr> code;
+  std::vector<std::vector<Row>> sources;  // rows that code[i] reads, constants included
+  std::vector<SharedSymbol> shared_symbols;
   uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;
   uint32_t local_bytes = 0;          // per lane

@@ -123,6 +123,8 @@ uint64_t KernelBuilder::allocate_shared(const ptx::Variable& variable) {
       throw Error(ErrorKind::kUnsupported, variable.line, "too much static shared memory");
     kernel_.static_shared_bytes = static_cast<uint32_t>(offset + variable.bytes);
     it->second = offset;
+    kernel_.shared_symbols.push_back({std::string(variable.name), static_cast<uint32_t>(offset),
+                                      static_cast<uint32_t>(variable.bytes)});
   }
   return it->second;
 }
@@ -212,6 +214,7 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
       if (variable.is_extern && variable.bytes == 0) {
         symbol.dynamic = true;
         kernel_.uses_dynamic_shared = true;
+        dynamic_name_ = variable.name;
         kernel_.dynamic_align =
             std::max<uint32_t>(kernel_.dynamic_align, static_cast<uint32_t>(variable.align));
       } else {
@@ -327,10 +330,15 @@ void KernelBuilder::build(const ptx::Function& entry) {
     base = info->statement_pc.back() + 1;  // + the implicit return at the end
   }
   kernel_.code.resize(base);
+  kernel_.sources.resize(base);
   for (auto& info : functions_) decode_function(*info);
   const uint64_t dynamic_base = round_up(kernel_.static_shared_bytes, kernel_.dynamic_align);
   if (kernel_.uses_dynamic_shared)
     kernel_.static_shared_bytes = static_cast<uint32_t>(dynamic_base);
+  if (!dynamic_name_.empty()) {
+    kernel_.shared_symbols.push_back(
+        {std::string(dynamic_name_), static_cast<uint32_t>(dynamic_base), ~uint32_t{0}});
+  }
   for (size_t i : dynamic_inits_) kernel_.inits[i].value += dynamic_base;
 }
 

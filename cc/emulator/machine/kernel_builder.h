@@ -65,6 +65,11 @@ class KernelBuilder {
   bool in_entry() const { return current_->function->is_entry; }
   const FunctionInfo& current() const { return *current_; }
   uint32_t pc() const { return pc_; }
+  // Says that the instruction being decoded reads these rows.
+  Row reads(Row row) {
+    kernel_.sources[pc_].push_back(row);
+    return row;
+  }
   Module& module() { return module_; }
 
  private:
@@ -87,6 +92,7 @@ class KernelBuilder {
   std::unordered_map<uint64_t, Row> specials_;
   std::unordered_map<std::string, Row> addresses_;
   std::unordered_map<const ptx::Variable*, uint64_t> shared_offsets_;
+  std::string_view dynamic_name_;
   std::vector<size_t> dynamic_inits_;  // inits to move by the size of static shared memory
 };
 

@@ -15,7 +15,8 @@ Launch::Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& c
 
 Launch::~Launch() = default;
 
-void Launch::fault(const Origin& origin, const std::string& message) {
+std::string Launch::report_text(const Origin& origin, const std::string& message,
+                                const char* rule) const {
   std::string text;
   if (origin.line > 0) {
     std::string_view source = kernel_.module->line_text(origin.line);
@@ -23,13 +24,50 @@ void Launch::fault(const Origin& origin, const std::string& message) {
       source.remove_prefix(1);
     text = format("line %d: %s: %s", origin.line, message.c_str(),
                   std::string(source.substr(0, 160)).c_str());
+    const std::string place = kernel_.module->source_text(origin.line);
+    if (!place.empty()) text += " (" + place + ")";
   } else {
     text = message;
   }
   if (origin.cta != nullptr)
     text += format(" [CTA %s", dims(origin.cta->id()).c_str()) +
             (origin.warp >= 0 ? format(", warp %d]", origin.warp) : "]");
-  throw Error(ErrorKind::kFault, origin.line, text);
+  if (*rule != '\0') text += format(" [rule %s]", rule);
+  return text;
+}
+
+void Launch::fault(const Origin& origin, const std::string& message) {
+  throw Error(ErrorKind::kFault, origin.line, report_text(origin, message, ""));
+}
+
+void Launch::report(Rule rule, const Origin& origin, const std::string& message) {
+  const char* name = info(rule).name;
+  switch (config_.rules[rule]) {
+    case Severity::kOff:
+      return;
+    case Severity::kError: {
+      Error error(ErrorKind::kFault, origin.line, report_text(origin, message, name));
+      error.rule = name;
+      throw error;
+    }
+    case Severity::kWarning:
+      break;
+  }
+  for (Warning& known : warnings_) {
+    if (known.rule != rule || known.line != origin.line) continue;
+    ++known.count;
+    return;
+  }
+  warnings_.push_back({rule, origin.line, report_text(origin, message, name), 1});
+}
+
+std::string Launch::shared_text(uint32_t offset) const {
+  for (const SharedSymbol& s : kernel_.shared_symbols) {
+    if (offset < s.offset || offset - s.offset >= s.size) continue;
+    if (offset == s.offset) return format("0x%x ('%s')", offset, s.name.c_str());
+    return format("0x%x ('%s'+0x%x)", offset, s.name.c_str(), offset - s.offset);
+  }
+  return format("0x%x", offset);
 }
 
 std::string Launch::describe_waits() const {

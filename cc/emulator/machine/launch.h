@@ -112,6 +112,8 @@ class Cluster {
 
 // Called when a CTA's last warp has exited, e.g. to report tensor memory that was not deallocated.
 using CtaExitHook = void (*)(Cta& cta);
+// Called before these lanes exit.
+using LaneExitHook = void (*)(Warp& warp, uint32_t mask);
 
 class Launch {
  public:
@@ -154,6 +156,12 @@ class Launch {
 
   // Throws Error{kFault} with "line N: text", CTA, warp and message.
   [[noreturn]] void fault(const Origin& origin, const std::string& message);
+  // A breach of a rule: a fault, a warning or nothing, as the settings say.
+  void report(Rule rule, const Origin& origin, const std::string& message);
+  bool watches(Rule rule) const { return config_.rules.on(rule); }
+  std::vector<Warning>& warnings() { return warnings_; }
+  // "0x430" with the variable that lies there, if one does: "0x430 ('buf'+0x30)".
+  std::string shared_text(uint32_t offset) const;
 
   bool tracing() const { return config_.trace != nullptr; }
   void trace(const TraceEvent& event) {
@@ -165,8 +173,10 @@ class Launch {
   // --- For launch()
   void run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared, std::vector<uint8_t> params);
 
-  std::unique_ptr<Extension> tensor;    // for cc/emulator/tensor
-  CtaExitHook cta_exit_hook = nullptr;  // set by cc/emulator/tensor when it creates state
+  std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+  // Set by cc/emulator/tensor when it creates state.
+  CtaExitHook cta_exit_hook = nullptr;
+  LaneExitHook lane_exit_hook = nullptr;
 
  private:
   friend class Warp;
@@ -191,11 +201,13 @@ class Launch {
   void operation_done(Cta& cta);
   [[noreturn]] void deadlock();
   std::string describe_waits() const;
+  std::string report_text(const Origin& origin, const std::string& message, const char* rule) const;
 
   GlobalMemory& memory_;
   const Kernel& kernel_;
   LaunchConfig config_;
   Stats stats_;
+  std::vector<Warning> warnings_;
   Random random_;
   Dim3 grid_, block_, cluster_dim_;
   std::vector<uint8_t> params_;

@@ -72,9 +72,11 @@ std::string GlobalMemory::describe(uint64_t address) const {
   return "in no registered memory";
 }
 
-void SharedMemory::reset(uint32_t bytes, const Checks& checks) {
+void SharedMemory::reset(uint32_t bytes, const Rules& rules) {
   size_ = bytes;
-  checks_ = checks;
+  hazards_ = rules.on(Rule::kAsyncHazard);
+  proxy_fences_ = rules.on(Rule::kProxyFence);
+  uninitialized_ = rules.on(Rule::kUninitializedShared);
   const size_t granules = (size_t{bytes} + kGranule - 1) / kGranule;
   bytes_.assign(granules * kGranule, 0xFF);
   shadow_.assign(granules, Shadow{});
@@ -129,12 +131,14 @@ void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t b
   if (bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Bytes part = bytes_of(g, offset, bytes);
-    if (checks_.async_hazards) {
+    if (hazards_) {
       Conflict other;
       if (!unordered && find_conflict(g, part, true, &other)) {
-        launch.fault(origin, format("asynchronous write of shared memory 0x%x while the operation "
-                                    "of line %d still %s it",
-                                    g * kGranule, other.line, other.writes ? "writes" : "reads"));
+        launch.report(Rule::kAsyncHazard, origin,
+                      format("asynchronous write of shared memory %s while the operation of line "
+                             "%d still %s it",
+                             launch.shared_text(g * kGranule).c_str(), other.line,
+                             other.writes ? "writes" : "reads"));
       }
       begin(g, part, true, origin.line);
     }
@@ -144,7 +148,7 @@ void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t b
 }
 
 void SharedMemory::end_async_write(uint32_t offset, uint32_t bytes, int32_t line) {
-  if (!checks_.async_hazards || bytes == 0) return;
+  if (!hazards_ || bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
     end(g, bytes_of(g, offset, bytes), true, line);
 }
@@ -154,31 +158,32 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
   if (bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Shadow& s = shadow_[g];
-    if (checks_.proxy_fences && s.writer != 0) {
+    if (proxy_fences_ && s.writer != 0) {
       Cluster& cluster = origin.cta->cluster();
       const uint32_t index = (s.writer >> 20) - 1;
       const uint32_t per_cta = static_cast<uint32_t>(origin.cta->warps().size());
       const uint32_t rank = index / per_cta, warp = index % per_cta;
       if (rank < cluster.size() &&
           !cluster.cta(rank).warps()[warp]->proxy_fenced(s.writer & 0xFFFFF)) {
-        launch.fault(origin, format("the asynchronous proxy reads shared memory 0x%x that warp %u "
-                                    "of the CTA with rank %u wrote without a "
-                                    "fence.proxy.async after it",
-                                    g * kGranule, warp, rank));
+        launch.report(Rule::kProxyFence, origin,
+                      format("the asynchronous proxy reads shared memory %s that warp %u of the "
+                             "CTA with rank %u wrote without a fence.proxy.async after it",
+                             launch.shared_text(g * kGranule).c_str(), warp, rank));
       }
     }
-    if (checks_.async_hazards) {
+    if (hazards_) {
       const Bytes part = bytes_of(g, offset, bytes);
       Conflict other;
       if (find_conflict(g, part, false, &other)) {
-        launch.fault(origin, format("asynchronous read of shared memory 0x%x while the operation "
-                                    "of line %d still writes it",
-                                    g * kGranule, other.line));
+        launch.report(Rule::kAsyncHazard, origin,
+                      format("asynchronous read of shared memory %s while the operation of line %d "
+                             "still writes it",
+                             launch.shared_text(g * kGranule).c_str(), other.line));
       }
-      if (checks_.uninitialized && (~s.written & part) != 0) {
-        launch.fault(origin,
-                     format("asynchronous read of shared memory 0x%x that nothing has written",
-                            g * kGranule));
+      if (uninitialized_ && (~s.written & part) != 0) {
+        launch.report(Rule::kUninitializedShared, origin,
+                      format("asynchronous read of shared memory %s that nothing has written",
+                             launch.shared_text(g * kGranule).c_str()));
       }
       begin(g, part, false, origin.line);
     }
@@ -186,7 +191,7 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
 }
 
 void SharedMemory::end_async_read(uint32_t offset, uint32_t bytes, int32_t line) {
-  if (!checks_.async_hazards || bytes == 0) return;
+  if (!hazards_ || bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
     end(g, bytes_of(g, offset, bytes), false, line);
 }
@@ -195,13 +200,17 @@ void SharedMemory::check_conflict(Warp& warp, uint32_t granule, uint32_t offset,
                                   bool write) {
   Conflict other;
   if (!find_conflict(granule, bytes_of(granule, offset, bytes), write, &other)) return;
-  warp.fault("%s of shared memory 0x%x while the asynchronous operation of line %d still %s it",
-             write ? "write" : "read", granule * kGranule, other.line,
-             other.writes ? "writes" : "reads");
+  warp.report(
+      Rule::kAsyncHazard,
+      format("%s of shared memory %s while the asynchronous operation of line %d still %s it",
+             write ? "write" : "read", warp.launch().shared_text(granule * kGranule).c_str(),
+             other.line, other.writes ? "writes" : "reads"));
 }
 
 void SharedMemory::read_uninitialized(Warp& warp, uint32_t granule) {
-  warp.fault("read of shared memory 0x%x that nothing has written", granule * kGranule);
+  warp.report(Rule::kUninitializedShared,
+              format("read of shared memory %s that nothing has written",
+                     warp.launch().shared_text(granule * kGranule).c_str()));
 }
 
 }  // namespace bwgemm::emulator

@@ -70,7 +70,7 @@ class SharedMemory {
   static constexpr uint32_t kGranule = 16;
 
   void reset(uint32_t bytes,
-             const Checks& checks);  // poisons everything with 0xFF (NaN in every float type)
+             const Rules& rules);  // poisons everything with 0xFF (NaN in every float type)
   uint32_t size() const { return size_; }
   uint8_t* data(uint32_t offset) { return bytes_.data() + offset; }
 
@@ -79,7 +79,7 @@ class SharedMemory {
   }
 
   // --- Asynchronous operations bracket the time during which they own [offset, offset + bytes):
-  // begin_* at issue, end_* at completion, with the line of the issue. begin_* fault on a conflict:
+  // begin_* at issue, end_* at completion, with the line of the issue. begin_* report a conflict:
   // writing what is being read or written, reading what is being written, reading generic-proxy
   // writes that were not fenced. The range must be inside (check contains() first). Overlapping
   // reads are fine. unordered: a reduction, which may meet others in one place: conflicts are not
@@ -96,14 +96,14 @@ class SharedMemory {
       shadow_[g].writer = writer_stamp;
   }
 
-  // --- Generic proxy: called by ld/st/atom and friends; the range must be inside. Fault on a
-  // conflict.
+  // --- Generic proxy: called by ld/st/atom and friends; the range must be inside. Report
+  // conflicts.
   void check_read(Warp& warp, uint32_t offset, uint32_t bytes) {
-    if (!checks_.async_hazards && !checks_.uninitialized) return;
+    if (!hazards_ && !uninitialized_) return;
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
       const Shadow& s = shadow_[g];
       if ((s.writes | s.parts) != 0) check_conflict(warp, g, offset, bytes, false);
-      if (checks_.uninitialized && (~s.written & bytes_of(g, offset, bytes)) != 0)
+      if (uninitialized_ && (~s.written & bytes_of(g, offset, bytes)) != 0)
         read_uninitialized(warp, g);
     }
   }
@@ -153,10 +153,10 @@ class SharedMemory {
   void begin(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void end(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes, bool write);
-  [[noreturn]] void read_uninitialized(Warp& warp, uint32_t granule);
+  void read_uninitialized(Warp& warp, uint32_t granule);
 
   uint32_t size_ = 0;
-  Checks checks_;
+  bool hazards_ = true, proxy_fences_ = true, uninitialized_ = false;  // rules that are on
   std::vector<uint8_t> bytes_;
   std::vector<Shadow> shadow_;
   std::unordered_map<uint32_t, std::vector<Part>> parts_;  // by granule

@@ -104,12 +104,16 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
     result.kind = error.kind;
     result.error = error.what();
     result.line = error.line;
+    result.rule = error.rule;
   } catch (const std::bad_alloc&) {
     result.ok = false;
     result.kind = ErrorKind::kLaunch;
     result.error = "not enough memory for this launch";
   }
-  if (run) result.stats = std::move(run->stats());
+  if (run) {
+    result.stats = std::move(run->stats());
+    result.warnings = std::move(run->warnings());
+  }
   if (registered) module.unregister_variables(memory);
   return result;
 }

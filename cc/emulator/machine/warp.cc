@@ -1,5 +1,6 @@
 #include "emulator/machine/warp.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <utility>
@@ -16,6 +17,25 @@ void Warp::fault(const char* fmt, ...) {
   std::vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
   launch_->fault(origin(), text);
+}
+
+void Warp::report(Rule rule, const std::string& message) {
+  launch_->report(rule, origin(), message);
+}
+
+void Warp::expect_register(Row row) {
+  if (launch_->watches(Rule::kLoadWait)) expected_rows_.push_back(row);
+}
+
+void Warp::check_sources(const Instr& in) {
+  for (const Row row : kernel_->sources[static_cast<size_t>(&in - kernel_->code.data())]) {
+    if (std::find(expected_rows_.begin(), expected_rows_.end(), row) == expected_rows_.end())
+      continue;
+    report(Rule::kLoadWait,
+           "reads a register that an earlier tcgen05.ld loads, before tcgen05.wait::ld");
+    registers_arrived();
+    return;
+  }
 }
 
 // ---- Memory
@@ -157,6 +177,7 @@ Step Warp::branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay) {
 }
 
 Step Warp::exit_lanes(uint32_t mask) {
+  if (launch_->lane_exit_hook != nullptr) launch_->lane_exit_hook(*this, mask);
   LaneGroup& g = group();
   live_ &= ~mask;
   g.mask &= ~mask;

@@ -126,6 +126,12 @@ class Warp {
   }  // lanes that exist (the last warp of a CTA may be partial)
 
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
+  void report(Rule rule, const std::string& message);
+
+  // --- Registers whose values are on their way (tcgen05.ld): reading one is reported until they
+  // have been waited for.
+  void expect_register(Row row);
+  void registers_arrived() { expected_rows_.clear(); }
 
   // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation,
   // proxy_fence() at fence.proxy.async.
@@ -175,6 +181,8 @@ class Warp {
   void merge();         // joins groups that stand at the current group's instruction
   void remove_group(size_t i);
 
+  void check_sources(const Instr& in);
+
   uint32_t* regs_ = nullptr;
   uint32_t* preds_ = nullptr;
   Launch* launch_ = nullptr;
@@ -190,6 +198,7 @@ class Warp {
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
   uint32_t cluster_arrived_ = 0;
   uint64_t cluster_generation_ = 0;
+  std::vector<Row> expected_rows_;
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;

@@ -93,6 +93,13 @@ struct Function {
   bool explicit_cluster = false;
 };
 
+// Where the statements of the lines from `line` on come from (.loc); file 0: unknown.
+struct SourceLine {
+  int line = 0;
+  int file = 0;
+  int source_line = 0;
+};
+
 struct Module {
   std::string text;
   std::string target;  // "sm_100f"
@@ -102,6 +109,12 @@ struct Module {
   std::unordered_map<std::string_view, size_t> variable_index;
   std::unordered_map<std::string_view, Function*> function_index;
   std::vector<std::string_view> lines;  // lines[n-1] is line n of the text
+
+  std::unordered_map<int, std::string> files;  // .file
+  std::vector<SourceLine> source_lines;        // ascending
+
+  // "kernel.cu:17" for a line of the text, empty if it does not say.
+  std::string source_text(int line) const;
 
   std::string_view line_text(int line) const {
     if (line < 1 || static_cast<size_t>(line) > lines.size()) return {};

@@ -1,5 +1,6 @@
 // Functions and statements. Registers, labels and variables are only recorded per scope; the
 // decoder resolves them.
+#include <algorithm>
 #include <utility>
 
 #include "emulator/machine/error.h"
@@ -44,7 +45,9 @@ class Parser : Declarations {
     } else if (word == "address_size") {
       advance();
       if (expect_int("an address size") != 64) fail(".address_size must be 64");
-    } else if (word == "file" || word == "loc") {
+    } else if (word == "file") {
+      file();
+    } else if (word == "loc") {
       skip_line();
     } else if (word == "section") {
       advance();
@@ -132,6 +135,7 @@ class Parser : Declarations {
     }
     if (!accept(';')) {
       f.has_body = true;
+      module_.source_lines.push_back({cur().line, 0, 0});  // not the last function's place
       expect('{');
       function_ = &f;
       block(0, 0);
@@ -210,7 +214,8 @@ class Parser : Declarations {
 
   void body_directive(int scope) {
     const std::string_view word = cur().text;
-    if (word == "loc" || word == "file") return skip_line();
+    if (word == "loc") return location();
+    if (word == "file") return file();
     if (word == "pragma") {
       while (cur().kind != Kind::kEnd && !accept(';')) advance();
       return;
@@ -231,6 +236,26 @@ class Parser : Declarations {
         fail("variable '" + std::string(name) + "' is defined twice");
       }
     }
+  }
+
+  // .file number "name" {, time, size}
+  void file() {
+    const int line = cur().line;
+    if (ahead(1).kind == Kind::kInt && ahead(2).kind == Kind::kString && ahead(2).line == line) {
+      const std::string_view quoted = ahead(2).text;
+      module_.files[static_cast<int>(ahead(1).value)] = quoted.substr(1, quoted.size() - 2);
+    }
+    skip_line();
+  }
+
+  // .loc file line column ...; inlined code says its own place, not that of the call.
+  void location() {
+    const int line = cur().line;
+    if (ahead(1).kind == Kind::kInt && ahead(2).kind == Kind::kInt && ahead(2).line == line) {
+      module_.source_lines.push_back(
+          {line, static_cast<int>(ahead(1).value), static_cast<int>(ahead(2).value)});
+    }
+    skip_line();
   }
 
   void registers(int scope) {
@@ -310,6 +335,16 @@ class Parser : Declarations {
 };
 
 }  // namespace
+
+std::string Module::source_text(int line) const {
+  const auto next = std::upper_bound(source_lines.begin(), source_lines.end(), line,
+                                     [](int l, const SourceLine& s) { return l < s.line; });
+  if (next == source_lines.begin()) return "";
+  const SourceLine& at = *(next - 1);
+  const auto name = files.find(at.file);
+  if (name == files.end()) return "";
+  return name->second + ":" + std::to_string(at.source_line);
+}
 
 std::unique_ptr<Module> parse(std::string text) {
   auto module = std::make_unique<Module>();

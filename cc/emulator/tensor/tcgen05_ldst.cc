@@ -1,8 +1,8 @@
 // tcgen05.ld, tcgen05.st and tcgen05.wait: PTX ISA 9.7.16.8.
 //
-// The registers of a load are written at once: the hardware interlocks them. What a missing
-// wait::ld endangers is the tensor memory that is still being read; what a missing wait::st
-// endangers is whoever reads tensor memory. Both stay marked until the wait.
+// The registers of a load are written at once; reading one before wait::ld is reported. A missing
+// wait::ld also endangers the tensor memory that is still being read, a missing wait::st whoever
+// reads tensor memory: both stay marked until the wait.
 #include <vector>
 
 #include "emulator/tensor/register.h"
@@ -51,12 +51,15 @@ TmemRegion region_of(const LdStArgs& args, const TmemAddress& address) {
 Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
   const LdStArgs& args = *static_cast<const LdStArgs*>(in.aux);
   const TmemAddress address = checked_address(warp, args, mask);
-  tensor_of(warp).loads.access_tmem(warp.launch(), warp.cta(), region_of(args, address), false,
-                                    false, warp.origin());
+  Launch& launch = warp.launch();
+  Holds& loads = tensor_of(warp).loads;
+  loads.access_tmem(launch, warp.cta(), region_of(args, address), false, false, warp.origin());
+  if (launch.config().relaxed) loads.release();
   TensorMemory& memory = tmem_of(warp.cta());
   for (size_t r = 0; r < args.registers.size(); ++r) {
     uint32_t* to = args.registers[r] == kNoRow ? nullptr : warp.r32(args.registers[r]);
     if (to == nullptr) continue;
+    if (!launch.config().relaxed) warp.expect_register(args.registers[r]);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       const CellOffset& cell = args.cells[r * kWarpSize + lane];
       const uint32_t* from = memory.cell(address.lane + cell.lane, address.column + cell.column);
@@ -107,6 +110,11 @@ Step exec_st(Warp& warp, const Instr& in, uint32_t mask) {
     op->values.insert(op->values.end(), from, from + kWarpSize);
   }
   ++state.stores_in_flight;
+  if (warp.launch().config().relaxed) {
+    op->step(warp.launch());
+    state.stores.release();
+    return Step::kNext;
+  }
   warp.launch().submit(warp, std::move(op));
   return Step::kNext;
 }
@@ -162,6 +170,7 @@ void decode_st(Decoder& d) { decode_ldst(d, false); }
 
 Step exec_wait_ld(Warp& warp, const Instr&, uint32_t) {
   tensor_of(warp).loads.release();
+  warp.registers_arrived();
   return Step::kNext;
 }
 

@@ -9,6 +9,18 @@ T& extension(std::unique_ptr<Extension>& slot) {
   return static_cast<T&>(*slot);
 }
 
+// A bulk store reads shared memory until its thread has waited for its group.
+void report_unwaited_stores(Warp& warp, uint32_t mask) {
+  if (!warp.tensor || !warp.launch().watches(Rule::kBulkExit)) return;
+  for_lanes(mask, [&](int lane) {
+    if (!tensor_of(warp).bulk[lane].empty()) {
+      warp.report(Rule::kBulkExit,
+                  "exits while bulk stores that it has issued may still read shared memory "
+                  "(cp.async.bulk.wait_group is missing)");
+    }
+  });
+}
+
 // PTX ISA 9.7.16.7: all allocated tensor memory must be deallocated before the kernel exits.
 void report_leak(Cta& cta) {
   const int columns = tmem_of(cta).allocated_columns(&cta);
@@ -38,12 +50,13 @@ void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool
   TensorMemory& memory = tmem_of(cta);
   const std::string problem = memory.check(region, &cta);
   if (!problem.empty()) launch.fault(origin, problem);
-  if (!launch.config().checks.async_hazards) return;
+  if (!launch.watches(Rule::kTensorHazard)) return;
   if (const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe)) {
-    launch.fault(origin, std::string(writes ? "write to" : "read of") + " tensor memory (" +
-                             region.text() + ") while " + other->text() + " " +
-                             (other->writes ? "writes" : "reads") + " it (" + other->region.text() +
-                             "): its completion has not been waited for");
+    launch.report(Rule::kTensorHazard, origin,
+                  std::string(writes ? "write to" : "read of") + " tensor memory (" +
+                      region.text() + ") while " + other->text() + " " +
+                      (other->writes ? "writes" : "reads") + " it (" + other->region.text() +
+                      "): its completion has not been waited for");
   }
   tmem_.push_back(
       {&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line, &cta})});
@@ -82,6 +95,7 @@ WarpTensor& tensor_of(Warp& warp) {
   if (state.uncommitted.empty()) {
     state.uncommitted.resize(kWarpSize);
     state.bulk.resize(kWarpSize);
+    warp.launch().lane_exit_hook = report_unwaited_stores;
   }
   return state;
 }

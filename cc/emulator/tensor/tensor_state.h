@@ -46,6 +46,7 @@ class Holds {
 class GroupHolds {
  public:
   Holds& open() { return open_; }
+  bool empty() const { return open_.empty() && committed_.empty(); }
   void commit() {
     committed_.push_back(std::move(open_));
     open_ = Holds{};

@@ -210,13 +210,13 @@ TEST(counts_of_mbarriers) {
        "barrier 1: 33 threads have arrived, 32 were expected"},
   });
   Run run;
-  run.config.checks.uninitialized = true;
+  run.config.rules.set(Rule::kUninitializedShared, Severity::kError);
   run(".shared .align 16 .b8 s[64];\nld.shared.u32 %r0, [s];")
-      .fails(ErrorKind::kFault, "read of shared memory 0x400 that nothing has written");
+      .fails(ErrorKind::kFault, "read of shared memory 0x400 ('s') that nothing has written");
   run(".shared .align 16 .b8 s[64];\nmov.u32 %r1, s;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 "
       "cp.async.bulk.global.shared::cta.bulk_group [%out], [%r1], 16;")
       .fails(ErrorKind::kFault,
-             "asynchronous read of shared memory 0x400 that nothing has written");
+             "asynchronous read of shared memory 0x400 ('s') that nothing has written");
   run.grid.x = run.cluster.x = 2;
   run(".shared .align 8 .b64 bar;\nmov.u32 %r1, bar;\nxor.b32 %r2, %rank, "
       "1;\nmapa.shared::cluster.u32 %r2, %r1, %r2;\n"

@@ -112,7 +112,7 @@ TEST(warp_barrier_at_two_places) {
 
 TEST(collectives_need_their_lanes) {
   Run run;
-  run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra END;\nshfl.sync.idx.b32 %r0, %thread, 0, 31, "
+  run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra END;\nvote.sync.ballot.b32 %r0, %p0, "
       "-1;\nEND:")
       .ok();  // lanes 0-3 exit, so the rest are all
   run("setp.lt.u32 %p0, %thread, 4;\n@%p0 vote.sync.ballot.b32 %r0, %p0, -1;")

@@ -1,0 +1,128 @@
+// Rules: names, severities, what a report says, and the rules that look at one thread or warp.
+#include "emulator/machine/rules.h"
+#include "emulator/tests/rule_cases.h"
+
+using namespace bwgemm::emulator;
+using namespace bwgemm::emulator::testing;
+
+namespace {
+
+// Warp 0 allocates 32 columns; %r6 is the address in this warp's lanes.
+std::string with_tensor_memory(const std::string& body) {
+  return "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra ALLOCED;\n"
+         "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5], 32;\nALLOCED:\n"
+         "bar.sync 0;\nld.shared.b32 %r7, [%r5];\nshl.b32 %r6, %r1, 21;\n"
+         "add.u32 %r6, %r6, %r7;\n" +
+         body +
+         "bar.sync 0;\n@%p1 bra FREED;\n"
+         "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r7, 32;\nFREED:\n";
+}
+
+}  // namespace
+
+TEST(severities_are_set_by_name) {
+  Rules rules;
+  CHECK(rules[Rule::kAsyncHazard] == Severity::kError);
+  CHECK(!rules.on(Rule::kUninitializedShared));
+  CHECK(rules.set("uninitialized-shared", "warning"));
+  CHECK(rules[Rule::kUninitializedShared] == Severity::kWarning);
+  CHECK(!rules.set("uninitialized", "warning"));
+  CHECK(!rules.set("async-hazard", "loud"));
+  for (size_t i = 0; i < kRuleCount; ++i) {
+    CHECK(rules.set(info(static_cast<Rule>(i)).name, "off"));
+    CHECK(!rules.on(static_cast<Rule>(i)));
+  }
+}
+
+TEST(a_report_names_variable_and_source_line) {
+  Launcher launcher;
+  launcher.block.x = 32;
+  launcher.config.rules.set(Rule::kUninitializedShared, Severity::kWarning);
+  const std::string text = kernel("",
+                                  ".loc 1 16 3\nadd.u32 %r10, %r3, 32;\n.loc 1 17 5\n"
+                                  "ld.shared.u32 %r11, [%r10];\nld.shared.u32 %r11, [%r10];\n") +
+                           ".file 1 \"kernel.cu\"\n";
+  const LaunchResult warned = launcher.run(text, Params());
+  CHECK_TEXT(warned.error, "");
+  CHECK_EQ(warned.warnings.size(), size_t{2});
+  const Warning& first = warned.warnings[0];
+  CHECK_TEXT(first.text,
+             "read of shared memory 0x420 ('buf'+0x20) that nothing has written: "
+             "ld.shared.u32 %r11, [%r10]; (kernel.cu:17)");
+  CHECK_TEXT(first.text, "[rule uninitialized-shared]");
+  CHECK_EQ(first.count, uint64_t{32});
+  launcher.config.rules.set(Rule::kUninitializedShared, Severity::kError);
+  const LaunchResult failed = launcher.run(text, Params());
+  CHECK_TEXT(failed.error, first.text);
+  CHECK_EQ(failed.rule, "uninitialized-shared");
+}
+
+TEST(a_place_ends_with_its_function) {
+  const std::string text =
+      ".version 8.8\n.target sm_100a\n.address_size 64\n.file 1 \"a.cu\"\n"
+      ".visible .entry j()\n{\n.loc 1 5 0\nret;\n}\n.visible .entry k()\n{\n.reg .b64 %d<2>;\n"
+      "st.global.u32 [0], 1;\nret;\n}\n";
+  const LaunchResult result = Launcher().run(text, Params());
+  CHECK_TEXT(result.error, "st.global.u32 [0], 1; [CTA");
+}
+
+TEST(a_thread_must_not_exit_with_bulk_stores_in_flight) {
+  const std::string store =
+      "st.shared.u32 [%r3], 1;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n@!%p0 bra END;\n"
+      "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 16;\n"
+      "cp.async.bulk.commit_group;\n";
+  const std::string init = "@%p0 ";
+  const char* message = "exits while bulk stores that it has issued may still read shared memory";
+  check_rule(Rule::kBulkExit, init + store + "END:\n",
+             init + store + "cp.async.bulk.wait_group.read 0;\nEND:\n", message);
+  // All but the last group.
+  check_rule(Rule::kBulkExit,
+             init + store +
+                 "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 16;\n"
+                 "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 1;\nEND:\n",
+             init + store + "cp.async.bulk.wait_group 0;\nEND:\n", message);
+}
+
+TEST(registers_of_a_tensor_memory_load_need_its_wait) {
+  const std::string fill =
+      "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r0};\ntcgen05.wait::st.sync.aligned;\n";
+  const std::string load = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r10, %r11}, [%r6];\n";
+  const std::string wait = "tcgen05.wait::ld.sync.aligned;\n";
+  check_rule(Rule::kLoadWait, with_tensor_memory(fill + load + "add.u32 %r12, %r10, 1;\n" + wait),
+             with_tensor_memory(fill + load + "add.u32 %r12, %r0, 1;\n" + wait +
+                                "add.u32 %r12, %r10, 1;\n"),
+             "reads a register that an earlier tcgen05.ld loads");
+}
+
+TEST(relaxed_loads_and_stores_need_no_wait) {
+  const std::string body = with_tensor_memory(
+      "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r0};\n"
+      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r10}, [%r6];\n"
+      "mul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\nst.global.u32 [%d2], %r10;\n");
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    Launcher launcher;
+    launcher.config.seed = seed;
+    Buffer out(1024);
+    launcher.add(out, true, "out");
+    const std::string text = kernel(".param .u64 out", "ld.param.u64 %d1, [out];\n" + body);
+    CHECK_TEXT(launcher.run(text, Params().u64(out.address())).error,
+               "its completion has not been waited for");
+    launcher.config.relaxed = true;
+    CHECK_TEXT(launcher.run(text, Params().u64(out.address())).error, "");
+    for (uint32_t t = 0; t < 128; ++t) CHECK_EQ(out.as<uint32_t>()[t], t);
+  }
+}
+
+TEST(shuffles_read_lanes_that_take_part) {
+  const std::string leave = "setp.ge.u32 %p1, %r0, 16;\n@%p1 exit;\n";
+  Setting one;
+  one.block.x = 32;
+  check_rule(Rule::kShuffleSource, leave + "shfl.sync.bfly.b32 %r10, %r0, 16, 31, 0xffff;\n",
+             leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
+             "lane 0 reads lane 16, which does not execute the shuffle", one);
+  check_rule(Rule::kExitedLanes, leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, -1;\n",
+             leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
+             "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);
+}
+
+int main(int argc, char** argv) { return run_all(argc, argv); }

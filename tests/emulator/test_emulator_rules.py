@@ -1,0 +1,96 @@
+"""Rules: their names in Python and in the documentation, severities, warnings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from ptx_samples import HEADER
+
+from jax_bwgemm import emulator
+
+pytestmark = requires_emulator
+
+DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
+
+# Reads shared memory that nothing has written, in two places.
+UNWRITTEN = (
+    HEADER
+    + """
+.visible .entry unwritten(.param .u64 out)
+{
+  .reg .b32 %r<3>;
+  .reg .b64 %rd<2>;
+  .shared .align 16 .b8 tile[64];
+  .loc 1 30 7
+  ld.shared.u32 %r1, [tile+4];
+  .loc 1 31 7
+  ld.shared.u32 %r2, [tile+8];
+  ld.param.u64 %rd1, [out];
+  st.global.u32 [%rd1], 7;
+  ret;
+}
+.file 1 "kernel.cu"
+"""
+)
+
+
+def unwritten() -> emulator.LaunchStats:
+    out = np.zeros(1, np.int32)
+    stats = emulator.Module(UNWRITTEN).launch("unwritten", out, block=1)
+    assert out[0] == 7
+    return stats
+
+
+def test_the_documentation_lists_the_rules() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.+) \|$", DOCS.read_text(), re.MULTILINE)
+    assert [tuple(row) for row in rows] == [
+        (rule.name, rule.severity, rule.meaning) for rule in emulator.rules()
+    ]
+
+
+def test_a_rule_that_is_off_is_silent() -> None:
+    assert unwritten().warnings == ()
+
+
+def test_warnings_are_collected() -> None:
+    with emulator.configure(rules={"uninitialized-shared": "warning"}):
+        stats = unwritten()
+    assert stats.ok
+    assert stats.rule == ""
+    assert [(w.rule, w.count) for w in stats.warnings] == [("uninitialized-shared", 1)] * 2
+    first, second = stats.warnings
+    assert UNWRITTEN.splitlines()[first.line - 1].strip() == "ld.shared.u32 %r1, [tile+4];"
+    assert "('tile'" in first.text
+    assert "kernel.cu:30" in first.text
+    assert "kernel.cu:31" in second.text
+    assert second.text in stats.table()
+
+
+def test_an_error_names_its_rule() -> None:
+    with (
+        emulator.configure(rules={"uninitialized-shared": "error"}),
+        pytest.raises(emulator.LaunchFault, match=r"\[rule uninitialized-shared\]") as caught,
+    ):
+        unwritten()
+    assert caught.value.rule == "uninitialized-shared"
+
+
+def test_severities_add_up() -> None:
+    with (
+        emulator.configure(rules={"load-wait": "off"}),
+        emulator.configure(rules={"proxy-fence": "warning"}) as inside,
+    ):
+        assert inside.rules["load-wait"] == "off"
+        assert inside.rules["proxy-fence"] == "warning"
+        assert inside.rules["async-hazard"] == "error"
+
+
+def test_older_switches_set_their_rules() -> None:
+    with emulator.configure(async_hazards=False, uninitialized=True) as inside:
+        assert inside.rules["async-hazard"] == "off"
+        assert inside.rules["uninitialized-shared"] == "error"
+        assert inside.rules["proxy-fence"] == "error"
