@@ -147,7 +147,12 @@ class LaunchStats:
             f"{warp.wait_ticks:>14,} {warp.mma:>6,} {warp.tma:>6,}"
             for index, warp in enumerate(self.warps)
         ]
-        lines += [f"warning          {w.text}, {w.count:,} times" for w in self.warnings]
+        for rule in dict.fromkeys(w.rule for w in self.warnings):
+            found = [w for w in self.warnings if w.rule == rule]
+            lines.append(
+                f"warning          {found[0].text}: {sum(w.count for w in found):,} times, "
+                f"{len(found)} lines"
+            )
         return "\n".join(lines)
 
 

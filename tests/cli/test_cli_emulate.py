@@ -124,6 +124,19 @@ def test_sizes_must_be_positive(text: str, capsys: pytest.CaptureFixture[str]) -
     assert f"must be an integer of at least 1, got '{text}'" in capsys.readouterr().err
 
 
+def test_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--relaxed", "--rule", "load-wait=error", "--rule=bulk-exit=off"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert main([*SMALL, "--rule", "race=off"]) == 2
+    assert "error: no rule 'race'" in capsys.readouterr().err
+
+
+def test_a_rule_needs_a_severity(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*SMALL, "--rule", "load-wait"])
+    assert "must be NAME=SEVERITY, got 'load-wait'" in capsys.readouterr().err
+
+
 def test_not_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(runtime, "load_emulator", lambda: None)
     assert main(SMALL) == 2

@@ -224,7 +224,7 @@ Row Decoder::dst(const Operand& o, int bits, bool loose, bool sink_allowed) {
     error("'" + std::string(o.name) + "' is not a register");
   if (o.value != 0 || o.negated) error("malformed destination");
   if (symbol.bits == bits || (bits == 8 && symbol.bits <= 32) || (loose && symbol.bits > bits))
-    return symbol.index;
+    return builder_.writes(symbol.index);
   error(format("register '%s' has %d bits, expected %d", std::string(o.name).c_str(), symbol.bits,
                bits));
 }

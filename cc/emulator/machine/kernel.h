@@ -87,7 +87,11 @@ struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
   std::vector<Instr> code;
-  std::vector<std::vector<Row>> sources;  // rows that code[i] reads, constants included
+  // Rows that code[i] reads, and for moves between registers those that it writes.
+  struct Rows {
+    std::vector<Row> read, moved_to;
+  };
+  std::vector<Rows> rows_of;
   std::vector<SharedSymbol> shared_symbols;
   uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;

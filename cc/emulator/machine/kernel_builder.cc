@@ -330,7 +330,7 @@ void KernelBuilder::build(const ptx::Function& entry) {
     base = info->statement_pc.back() + 1;  // + the implicit return at the end
   }
   kernel_.code.resize(base);
-  kernel_.sources.resize(base);
+  kernel_.rows_of.resize(base);
   for (auto& info : functions_) decode_function(*info);
   const uint64_t dynamic_base = round_up(kernel_.static_shared_bytes, kernel_.dynamic_align);
   if (kernel_.uses_dynamic_shared)

@@ -67,7 +67,11 @@ class KernelBuilder {
   uint32_t pc() const { return pc_; }
   // Says that the instruction being decoded reads these rows.
   Row reads(Row row) {
-    kernel_.sources[pc_].push_back(row);
+    kernel_.rows_of[pc_].read.push_back(row);
+    return row;
+  }
+  Row writes(Row row) {
+    if (statement_->parts[0] == "mov") kernel_.rows_of[pc_].moved_to.push_back(row);
     return row;
   }
   Module& module() { return module_; }

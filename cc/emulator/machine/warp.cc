@@ -28,11 +28,17 @@ void Warp::expect_register(Row row) {
 }
 
 void Warp::check_sources(const Instr& in) {
-  for (const Row row : kernel_->sources[static_cast<size_t>(&in - kernel_->code.data())]) {
+  const Kernel::Rows& rows = kernel_->rows_of[static_cast<size_t>(&in - kernel_->code.data())];
+  for (const Row row : rows.read) {
     if (std::find(expected_rows_.begin(), expected_rows_.end(), row) == expected_rows_.end())
       continue;
+    // Compilers name a register anew right after the load; that is no use of its value.
+    if (!rows.moved_to.empty()) {
+      expected_rows_.insert(expected_rows_.end(), rows.moved_to.begin(), rows.moved_to.end());
+      continue;
+    }
     report(Rule::kLoadWait,
-           "reads a register that an earlier tcgen05.ld loads, before tcgen05.wait::ld");
+           "uses a register that an earlier tcgen05.ld loads, before tcgen05.wait::ld");
     registers_arrived();
     return;
   }

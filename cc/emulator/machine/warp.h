@@ -128,7 +128,7 @@ class Warp {
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
   void report(Rule rule, const std::string& message);
 
-  // --- Registers whose values are on their way (tcgen05.ld): reading one is reported until they
+  // --- Registers whose values are on their way (tcgen05.ld): using one is reported until they
   // have been waited for.
   void expect_register(Row row);
   void registers_arrived() { expected_rows_.clear(); }

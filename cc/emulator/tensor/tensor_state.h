@@ -2,6 +2,7 @@
 // and per warp the asynchronous accesses that have been issued but not yet waited for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -46,7 +47,10 @@ class Holds {
 class GroupHolds {
  public:
   Holds& open() { return open_; }
-  bool empty() const { return open_.empty() && committed_.empty(); }
+  bool empty() const {
+    return open_.empty() && std::all_of(committed_.begin(), committed_.end(),
+                                        [](const Holds& group) { return group.empty(); });
+  }
   void commit() {
     committed_.push_back(std::move(open_));
     open_ = Holds{};

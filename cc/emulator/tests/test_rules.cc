@@ -89,9 +89,9 @@ TEST(registers_of_a_tensor_memory_load_need_its_wait) {
   const std::string load = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r10, %r11}, [%r6];\n";
   const std::string wait = "tcgen05.wait::ld.sync.aligned;\n";
   check_rule(Rule::kLoadWait, with_tensor_memory(fill + load + "add.u32 %r12, %r10, 1;\n" + wait),
-             with_tensor_memory(fill + load + "add.u32 %r12, %r0, 1;\n" + wait +
-                                "add.u32 %r12, %r10, 1;\n"),
-             "reads a register that an earlier tcgen05.ld loads");
+             with_tensor_memory(fill + load + "add.u32 %r12, %r0, 1;\nmov.b32 %r13, %r11;\n" +
+                                wait + "add.u32 %r12, %r10, %r13;\n"),
+             "uses a register that an earlier tcgen05.ld loads");
 }
 
 TEST(relaxed_loads_and_stores_need_no_wait) {
