@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "core/types.h"
+#include "dense/epilogue_arguments.h"
 
 namespace bwgemm::call {
 
@@ -27,8 +28,20 @@ struct Buffer {
 };
 
 // What a buffer is to the product. Operands come first, then results.
-enum class Role { kA, kB, kGroupSizes, kGroupOffset, kD, kWorkspace };
-inline constexpr int kRoles = 6;
+// x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
+enum class Role {
+  kA,
+  kB,
+  kGroupSizes,
+  kGroupOffset,
+  kX0,
+  kD = kX0 + dense::kMaxEpilogueOperands,
+  kWorkspace,
+  kY1,
+};
+inline constexpr int kRoles = static_cast<int>(Role::kY1) + dense::kMaxEpilogueResults;
+inline Role EpilogueOperand(int i) { return static_cast<Role>(static_cast<int>(Role::kX0) + i); }
+inline Role EpilogueResult(int i) { return static_cast<Role>(static_cast<int>(Role::kY1) + i); }
 
 std::string_view Name(Role role);
 bool IsResult(Role role);

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/linked.h"
 #include "dense/split_k.h"
 
 namespace bwgemm::call {
@@ -210,12 +211,30 @@ Status MakePlan(const Kernel& kernel, const Options& options, const GemmProblem&
                      plan->problem);
 }
 
+// The kernel with an epilogue: it adds no parts of K, and stores every element itself.
+Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
+                 const Launch& launch) {
+  BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, kernel.info, &problem));
+  if (call.options.splits != 1 || problem.batch != 1) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                   "' with an epilogue has no splits and no batch");
+  }
+  BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
+  dense::EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, problem.m, problem.n, &arguments));
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(FindLinked(kernel, call.epilogue, launch.device, &function));
+  return WithContext(kernel.dense->launch_linked(problem, function, &arguments, launch.stream),
+                     kernel.info, problem);
+}
+
 }  // namespace
 
 Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
   GemmProblem problem;
   problem.device = launch.device;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel.info, call, launch.properties.sm_count, &problem));
+  if (!call.epilogue.code.empty()) return RunLinked(kernel, call, problem, launch);
   char* workspace = static_cast<char*>(call.buffers[Role::kWorkspace].data);
   Plan plan;
   BWGEMM_RETURN_IF_ERROR(MakePlan(kernel, call.options, problem, workspace, &plan));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/linked.h"
 #include "core/device.h"
 
 namespace bwgemm::call {
@@ -22,6 +23,8 @@ bool Takes(Contraction contraction, Role role) {
   return !of_groups || contraction != Contraction::kDense;
 }
 
+bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
+
 // A kernel without an option refuses any value of it but the default.
 Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   const Options none;
@@ -36,9 +39,20 @@ Status CheckOptions(const KernelInfo& kernel, const Options& options) {
                                  Name(kernel.contraction) + ") has no " + std::string(extra));
 }
 
+// Without an epilogue there are no buffers of one.
+Status CheckNoEpilogue(const ProductCall& call) {
+  for (int i = 0; i < kRoles; ++i) {
+    const Role role = static_cast<Role>(i);
+    if (!OfEpilogue(role) || !call.buffers[role].present()) continue;
+    return Status::InvalidArgument("the call has " + std::string(Name(role)) + " and no epilogue");
+  }
+  return Status::Ok();
+}
+
 Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
   for (int i = 0; i < kRoles; ++i) {
     const Role role = static_cast<Role>(i);
+    if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
     const bool takes = Takes(kernel.contraction, role);
     // A kernel that needs no workspace may get none.
     if (buffers[role].present() == takes || (takes && role == Role::kWorkspace)) continue;
@@ -68,7 +82,7 @@ Status (*PrepareOf(const Kernel& kernel))(int) {
 
 }  // namespace
 
-Status Prepare(std::string_view name, int device) {
+Status Prepare(std::string_view name, const LinkedEpilogue& epilogue, int device) {
   const Kernel* kernel;
   BWGEMM_RETURN_IF_ERROR(Lookup(name, &kernel));
   DeviceProperties properties;
@@ -76,6 +90,10 @@ Status Prepare(std::string_view name, int device) {
   BWGEMM_RETURN_IF_ERROR(CheckArch(kernel->info.name, kernel->info.arch, device, properties));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  if (!epilogue.code.empty()) {
+    const void* function;
+    return FindLinked(*kernel, epilogue, device, &function);
+  }
   return PrepareOf(*kernel)(device);
 }
 
@@ -88,6 +106,8 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
       CheckArch(kernel->info.name, kernel->info.arch, device, launch.properties));
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, call.options));
   BWGEMM_RETURN_IF_ERROR(CheckBuffers(kernel->info, call.buffers));
+  if (call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckNoEpilogue(call));
+  if (!call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckLinkable(*kernel));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
   return kernel->dense ? RunDense(*kernel, call, launch) : RunGrouped(*kernel, call, launch);

@@ -23,9 +23,18 @@ struct Options {
   std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
 };
 
+// An epilogue that is linked into the kernel; `code` is empty where there is none.
+struct LinkedEpilogue {
+  std::string_view code;      // the kernel: a cubin or, for the emulator, PTX
+  std::string_view digest;    // a name for the code
+  std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:"
+  std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
+};
+
 struct ProductCall {
   std::string_view kernel;  // its name
   Options options;
+  LinkedEpilogue epilogue;
   // A's and B's memory order is the kernel's a_major and b_major:
   //   dense      a [Ba, M, K] or [Ba, K, M], b [Bb, K, N] or [Bb, N, K]; d [B, M, N]
   //   m-grouped  a [Ba, M, K], b [Bb, E, K, N] or [Bb, E, N, K], group_sizes [Bs, G],
@@ -42,7 +51,7 @@ struct ProductSizes {
 };
 
 // Resolves the kernel and does what must not happen under graph capture. Cheap when repeated.
-Status Prepare(std::string_view kernel, int device);
+Status Prepare(std::string_view kernel, const LinkedEpilogue& epilogue, int device);
 
 // Checks everything, then launches on the stream.
 Status Run(const ProductCall& call, int device, cudaStream_t stream);

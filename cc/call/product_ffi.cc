@@ -31,6 +31,14 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       status = Read(config, member, &roles->operands);
     } else if (name == "results" && !fixed_roles) {
       status = Read(config, member, &roles->results);
+    } else if (name == "epilogue") {
+      status = Read(config, member, &call->epilogue.code);
+    } else if (name == "epilogue_digest") {
+      status = Read(config, member, &call->epilogue.digest);
+    } else if (name == "epilogue_operands") {
+      status = Read(config, member, &call->epilogue.operands);
+    } else if (name == "epilogue_results") {
+      status = Read(config, member, &call->epilogue.results);
     } else if (name == "raster_order") {
       status = Read(config, member, &options.raster_order);
     } else if (name == "swizzle") {
@@ -125,7 +133,7 @@ ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
   ProductCall call;
   Target roles;
   const Status status = DecodeConfig(kTarget, config, &call, &roles);
-  return ToFfiError(status.ok() ? Prepare(call.kernel, device) : status);
+  return ToFfiError(status.ok() ? Prepare(call.kernel, call.epilogue, device) : status);
 }
 
 template <const Target& kTarget>

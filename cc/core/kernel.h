@@ -39,6 +39,10 @@ struct KernelOps {
   size_t (*workspace_bytes)(const Problem&);
   Status (*prepare)(int device);  // once per kernel and device; idempotent, then free
   Status (*launch)(const Problem&, void* workspace, cudaStream_t);
+  // The same of this kernel with an epilogue linked in, `function`; null: it can have none.
+  Status (*prepare_linked)(const void* function, int device) = nullptr;
+  Status (*launch_linked)(const Problem&, const void* function, const void* arguments,
+                          cudaStream_t) = nullptr;
 };
 
 template <class Problem>

@@ -204,7 +204,38 @@ BW_FUNCTION float bw_rsqrt(float x) {
 #endif
 }
 
-BW_FUNCTION float bw_logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+// --- Functions that kernels with 16-bit results approximate (BW_APPROXIMATE): to 2^-14 of the
+// result or better, where rounding it changes 2^-9 (bfloat16) or 2^-12 (float16).
+
+#ifdef BW_APPROXIMATE
+BW_FUNCTION float bw_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+BW_FUNCTION float bw_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
+#else
+BW_FUNCTION float bw_reciprocal(float x) { return 1.0f / x; }
+BW_FUNCTION float bw_exp(float x) { return expf(x); }
+#endif
+
+BW_FUNCTION float bw_logistic(float x) { return bw_reciprocal(1.0f + bw_exp(-x)); }
+
+// Without the cancellation of 1 + tanh(x).
+BW_FUNCTION float bw_one_plus_tanh(float x) { return 2.0f * bw_logistic(2.0f * x); }
+
+BW_FUNCTION float bw_tanh(float x) {
+#ifdef BW_APPROXIMATE
+  const float near = x - x * x * x * (1.0f / 3.0f);
+  return fabsf(x) < 0.1f ? near : bw_one_plus_tanh(x) - 1.0f;
+#else
+  return tanhf(x);
+#endif
+}
 
 // x to the power kPower > 0.
 template <int kPower, class T>

@@ -76,7 +76,7 @@ PRIMITIVES = {
     "population_count": Primitive("bw_population_count({0})", _INTEGERS),
     "clz": Primitive("bw_clz({0})", _INTEGERS),
     # Rounded.
-    "exp": Primitive("expf({0})", ulp=1),
+    "exp": Primitive("bw_exp({0})", ulp=1),
     "exp2": Primitive("exp2f({0})", ulp=2),
     "expm1": Primitive("expm1f({0})", ulp=1),
     "log": Primitive("logf({0})", ulp=1),
@@ -93,7 +93,7 @@ PRIMITIVES = {
     "atan2": Primitive("atan2f({0}, {1})", ulp=3),
     "sinh": Primitive("sinhf({0})", ulp=3),
     "cosh": Primitive("coshf({0})", ulp=2),
-    "tanh": Primitive("tanhf({0})", ulp=2),
+    "tanh": Primitive("bw_tanh({0})", ulp=2),
     "asinh": Primitive("asinhf({0})", ulp=3),
     "acosh": Primitive("acoshf({0})", ulp=4),
     "atanh": Primitive("atanhf({0})", ulp=3),
@@ -107,6 +107,6 @@ PRIMITIVES["add_any"] = PRIMITIVES["add"]
 # Those that `source.py` writes itself, because they depend on more than their operands.
 # integer_pow multiplies, so it is off by half a unit a factor.
 SPECIAL = ("literal", "iota", "convert_element_type", "integer_pow", "reduce_precision", "round")
-SPECIAL += ("select_n",)
+SPECIAL += ("select_n", "one_plus_tanh")
 # Values as they are. stop_gradient and names mean something to JAX alone.
 ALIASES = ("copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier")

@@ -149,6 +149,11 @@ def _round(step: Step, names: list[str], of: list[str]) -> str:
     return f"{'rintf' if step.param('even') else 'roundf'}({names[0]})"
 
 
+def _one_plus_tanh(step: Step, names: list[str], of: list[str]) -> str:
+    del step, of
+    return f"bw_one_plus_tanh({names[0]})"
+
+
 def _select(step: Step, names: list[str], of: list[str]) -> str:
     which, *cases = names
     if of[0] == "bool":
@@ -167,4 +172,5 @@ _SPECIAL = {
     "reduce_precision": _reduce_precision,
     "round": _round,
     "select_n": _select,
+    "one_plus_tanh": _one_plus_tanh,
 }

@@ -33,6 +33,7 @@ struct Config : Spec {
   using Out = typename CutlassType<Spec::kOut>::type;
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
+  static constexpr bool kLinked = false;  // whether an epilogue is linked in: see linked.h
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;

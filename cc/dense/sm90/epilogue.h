@@ -1,6 +1,7 @@
 // The consumers' epilogue: registers -> shared memory -> D.
 #pragma once
 
+#include "dense/sm90/linked.h"
 #include "dense/sm90/tiles.h"
 #include "sm90/store.h"
 
@@ -14,7 +15,7 @@ struct Epilogue {
   const Params& params;
   Buffers buffers;
 
-  __device__ __forceinline__ void StoreTile(const Tile& tile, const Accumulator& accumulator) {
+  __device__ __forceinline__ void StoreTile(const Tile& tile, Accumulator& accumulator) {
     buffers.RereadThread();
     const uint32_t p = PRow<C>(tile) + C::FirstBlock(buffers.consumer) * kBlock;
     const uint32_t q = QRow<C>(tile);
@@ -51,8 +52,26 @@ struct Epilogue {
     }
   }
 
-  __device__ __forceinline__ void Straight(const Accumulator& acc, uint32_t p, uint32_t q,
-                                           int matrix) {
+  // The linked epilogue of 64 rows of P and kWidth rows of Q, of which the first are p and q, in
+  // place. Before the wait for a buffer: its loads then take no time of their own. Rows beyond D
+  // get whatever: TMA clips them.
+  template <int kWidth>
+  __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q) {
+    const EpilogueArguments& arguments = static_cast<const LinkedParams&>(params).epilogue;
+    const int lane = buffers.thread % 32;
+    p += buffers.thread / 32 * 16 + lane / 4;
+    q += lane % 4 * 2;
+    CUTE_UNROLL
+    for (int i = 0; i < kWidth / 2; i += 2) {
+      const int a = first + i, in_p = p + i / 2 % 2 * 8, in_q = q + i / 4 * 8;
+      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), C::kSwapAb ? in_q : in_p,
+                                          C::kSwapAb ? in_p : in_q, &arguments);
+      acc(a) = pair.x;
+      acc(a + 1) = pair.y;
+    }
+  }
+
+  __device__ __forceinline__ void Straight(Accumulator& acc, uint32_t p, uint32_t q, int matrix) {
     constexpr int kChunksOfBox = C::Q::kBoxRows / kColumns;
     static_assert(C::kTileN % kColumns == 0 && C::Q::kBoxRows % kColumns == 0);
     struct At {
@@ -62,14 +81,20 @@ struct Epilogue {
     buffers.template Straight<C::kTileN>(
         acc,
         [&](int block, int chunk) {
-          return At{PlaceOf(p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows),
-                    chunk % kChunksOfBox * kColumns};
+          const At at{PlaceOf(p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows),
+                      chunk % kChunksOfBox * kColumns};
+          if constexpr (C::kLinked) {
+            Apply<kColumns>(acc, (block * C::kTileN + chunk * kColumns) / 2, at.place.row,
+                            at.place.column + at.offset);
+          }
+          return at;
         },
         [&](const uint8_t* lines, const At& at) { Send(lines, at.place, at.offset, matrix); });
   }
 
-  __device__ __forceinline__ void Transposed(const Accumulator& acc, uint32_t p, uint32_t q,
-                                             int matrix) {
+  __device__ __forceinline__ void Transposed(Accumulator& acc, uint32_t p, uint32_t q, int matrix) {
+    static_assert(!C::kLinked || C::kStores * C::kStoreRows == C::Q::kBoxRows,
+                  "an epilogue is applied in place, once");
     CUTE_UNROLL
     for (int i = 0; i < C::Q::kRowBoxes * C::kStores * C::kOwnBlocks; ++i) {
       const int chunk = i / C::kOwnBlocks, block = i % C::kOwnBlocks;
@@ -79,6 +104,7 @@ struct Epilogue {
       Place place = PlaceOf(p + block * kBlock, q + box);
       place.row += in_box;
       place.inside &= place.row < params.q_rows;  // an operand may have fewer rows than a box
+      if constexpr (C::kLinked) Apply<C::kStoreRows>(acc, first, place.column, place.row);
       buffers.template FillTransposed<C::kStoreRows>(acc, first);
       CUTE_UNROLL
       for (int part = 0; part < Buffers::kTransposedParts; ++part) {

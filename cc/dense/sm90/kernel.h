@@ -41,9 +41,9 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   epilogue.Finish();
 }
 
+// All of a kernel. `params`: in the constant memory of its parameters.
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
-    GemmKernelSm90(const __grid_constant__ Params params) {
+__device__ __forceinline__ void RunGemm(const Params& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
@@ -78,6 +78,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GemmKernelSm90(const __grid_constant__ Params params) {
+  RunGemm<C>(params);
 }
 
 }  // namespace bwgemm::dense::sm90

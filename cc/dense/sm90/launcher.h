@@ -147,6 +147,23 @@ struct Launcher {
     return LaunchClusters(Function(), params, shape, stream);
   }
 
+  static Status PrepareLinked(const void* function, int device) {
+    bwgemm::sm90::ProbeGpcs(device);
+    return SetSharedMemoryLimit(function, C::kSharedBytes);
+  }
+
+  // The kernel differs in nothing that the launch sees but in its parameters.
+  static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
+                             cudaStream_t stream) {
+    LinkedParams params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    dim3 grid;
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params, &grid));
+    const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),
+                            C::kSharedBytes};
+    return LaunchClusters(function, params, shape, stream);
+  }
+
   static const void* Function() { return reinterpret_cast<const void*>(&GemmKernelSm90<C>); }
 };
 
@@ -154,7 +171,8 @@ template <class C>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
   return {C::Info(name, f32_twin, Arch::kSm90, C::kStages, /*uneven_parts=*/true),
-          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch, &L::PrepareLinked,
+           &L::LaunchLinked}};
 }
 
 }  // namespace bwgemm::dense::sm90

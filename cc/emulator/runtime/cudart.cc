@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -162,6 +163,32 @@ cudaError_t __cudaGetKernel(cudaKernel_t* handle, const void* host_function) {
   *handle = reinterpret_cast<cudaKernel_t>(kernel);
   return cudaSuccess;
 }
+
+// --- Libraries: PTX, of which one kernel is taken
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
+                                unsigned, cudaLibraryOption*, void**, unsigned) {
+  *library =
+      reinterpret_cast<cudaLibrary_t>(Registry::Get().AddLibrary(static_cast<const char*>(code)));
+  return cudaSuccess;
+}
+
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* handle, cudaLibrary_t library, const char* name) {
+  auto* fat = reinterpret_cast<bwgemm::emulator::FatModule*>(library);
+  try {
+    const std::vector<std::string> names = fat->module().kernels();
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return Fail(cudaErrorSymbolNotFound,
+                  std::string("emulator: the PTX has no kernel '") + name + "'");
+    }
+  } catch (const std::exception& e) {
+    return Fail(cudaErrorInvalidPtx, std::string("emulator: ") + e.what());
+  }
+  *handle = reinterpret_cast<cudaKernel_t>(Registry::Get().AddLibraryKernel(fat, name));
+  return cudaSuccess;
+}
+
+// --- Launches of compiled kernels
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args,
                                size_t shared, cudaStream_t) {

@@ -8,7 +8,9 @@ namespace bwgemm::emulator {
 
 Module& FatModule::module() {
   std::lock_guard lock(mutex_);
-  if (!module_) {
+  if (!module_ && !wrapper_) {
+    module_ = Module::load(std::move(ptx_));
+  } else if (!module_) {
     std::vector<PtxImage> images = ReadFatBinaryWrapper(wrapper_);
     if (images.size() != 1) {
       throw std::runtime_error("the fat binary holds " + std::to_string(images.size()) +
@@ -38,6 +40,22 @@ void Registry::AddKernel(FatModule* fat, const void* host_function, const char* 
   kernel->fat = fat;
   std::lock_guard lock(mutex_);
   by_host_function_[host_function] = std::move(kernel);
+}
+
+FatModule* Registry::AddLibrary(std::string ptx) {
+  std::lock_guard lock(mutex_);
+  fats_.push_back(std::make_unique<FatModule>(std::move(ptx)));
+  return fats_.back().get();
+}
+
+RegisteredKernel* Registry::AddLibraryKernel(FatModule* library, const std::string& name) {
+  auto kernel = std::make_unique<RegisteredKernel>();
+  kernel->name = name;
+  kernel->fat = library;
+  std::lock_guard lock(mutex_);
+  RegisteredKernel* const handle = kernel.get();
+  by_host_function_[handle] = std::move(kernel);  // its handle is all that is launched
+  return handle;
 }
 
 RegisteredKernel* Registry::Find(const void* function_or_handle) {

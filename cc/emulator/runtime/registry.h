@@ -12,17 +12,20 @@
 
 namespace bwgemm::emulator {
 
-// One registered fat binary. Its PTX is found and parsed when one of its kernels is first used,
-// because registration runs in static constructors, where an error could not be reported.
+// One registered fat binary, or PTX that was loaded as a library. It is found and parsed when one
+// of its kernels is first used, because registration runs in static constructors, where an error
+// could not be reported.
 class FatModule {
  public:
   explicit FatModule(const void* wrapper) : wrapper_(wrapper) {}
+  explicit FatModule(std::string ptx) : wrapper_(nullptr), ptx_(std::move(ptx)) {}
 
   // Throws std::runtime_error (fat binary) or Error (PTX).
   Module& module();
 
  private:
-  const void* wrapper_;
+  const void* wrapper_;  // null: the text is ptx_
+  std::string ptx_;
   std::mutex mutex_;
   std::unique_ptr<Module> module_;
 };
@@ -39,6 +42,10 @@ class Registry {
 
   FatModule* AddFatBinary(const void* wrapper);
   void AddKernel(FatModule* fat, const void* host_function, const char* name);
+
+  // A library of PTX, and one of its kernels.
+  FatModule* AddLibrary(std::string ptx);
+  RegisteredKernel* AddLibraryKernel(FatModule* library, const std::string& name);
 
   // Takes a host function or a kernel handle (a RegisteredKernel*); null if it is neither.
   RegisteredKernel* Find(const void* function_or_handle);

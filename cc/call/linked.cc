@@ -1,0 +1,136 @@
+#include "call/linked.h"
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/cuda_status.h"
+#include "core/launch.h"
+
+namespace bwgemm::call {
+namespace {
+
+// Loaded code. The code is kept: it is compared, and names of 256 bits need not be trusted.
+struct Loaded {
+  std::string code;
+  cudaLibrary_t library = nullptr;
+  const void* function = nullptr;
+  OncePerDevice prepared;
+};
+
+// Never unloaded: a graph that XLA captured may launch a kernel at any time.
+struct Cache {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Loaded>, std::less<>> by_digest;
+};
+
+Cache& TheCache() {
+  static Cache* cache = new Cache;
+  return *cache;
+}
+
+Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded) {
+  loaded->code = epilogue.code;  // with a final 0, which PTX needs
+  BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
+      &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
+  cudaKernel_t function;
+  BWGEMM_RETURN_IF_ERROR(
+      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, kernel.info.name)));
+  loaded->function = reinterpret_cast<const void*>(function);
+  return Status::Ok();
+}
+
+Status Find(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded** found) {
+  Cache& cache = TheCache();
+  std::lock_guard lock(cache.mutex);
+  auto it = cache.by_digest.find(epilogue.digest);
+  if (it == cache.by_digest.end()) {
+    auto loaded = std::make_unique<Loaded>();
+    BWGEMM_RETURN_IF_ERROR(Load(kernel, epilogue, loaded.get()));
+    it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
+  } else if (it->second->code != epilogue.code) {
+    return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
+                                   "' belongs to other code");
+  }
+  *found = it->second.get();
+  return Status::Ok();
+}
+
+// The next word of `text`, which then loses it.
+std::string_view TakeWord(std::string_view* text) {
+  const std::string_view word = text->substr(0, text->find(' '));
+  text->remove_prefix(word.size() == text->size() ? word.size() : word.size() + 1);
+  return word;
+}
+
+Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64_t elements) {
+  const std::string what = (IsResult(role) ? "result " : "operand ") + std::string(Name(role));
+  if (!buffer.present()) return Status::InvalidArgument("the epilogue needs " + what);
+  int64_t count = 1;
+  for (int i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
+  if (bwgemm::Name(buffer.dtype) == dtype && count == elements) {
+    // What is read at once, and what XLA aligns.
+    if (reinterpret_cast<uintptr_t>(buffer.data) % 16 == 0) return Status::Ok();
+    return Status::InvalidArgument(what + " is not aligned to 16 bytes");
+  }
+  return Status::InvalidArgument(what + " is " + ShapeString(buffer) + ", expected " +
+                                 std::to_string(elements) + " elements of " + std::string(dtype));
+}
+
+}  // namespace
+
+Status CheckLinkable(const Kernel& kernel) {
+  if (kernel.dense && kernel.dense->launch_linked) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                 "' can have no epilogue");
+}
+
+Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
+                  const void** function) {
+  BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel));
+  Loaded* loaded;
+  BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, &loaded));
+  *function = loaded->function;
+  return loaded->prepared.Run(
+      device, [&] { return kernel.dense->prepare_linked(loaded->function, device); });
+}
+
+Status ReadEpilogue(const ProductCall& call, int32_t m, int32_t n,
+                    dense::EpilogueArguments* arguments) {
+  arguments->m = m;
+  arguments->n = n;
+  std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
+  for (int i = 0; i < dense::kMaxEpilogueOperands; ++i) {
+    const Role role = EpilogueOperand(i);
+    const Buffer& buffer = call.buffers[role];
+    if (operands.empty()) {
+      if (!buffer.present()) continue;
+      return Status::InvalidArgument("the epilogue takes no " + std::string(Name(role)));
+    }
+    const std::string_view word = TakeWord(&operands);
+    const size_t colon = word.find(':');
+    const std::string_view along = colon == word.npos ? "" : word.substr(colon + 1);
+    int64_t elements = 1;
+    if (along.find('m') != along.npos) elements *= m;
+    if (along.find('n') != along.npos) elements *= n;
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, word.substr(0, colon), elements));
+    arguments->operands[i] = buffer.data;
+  }
+  for (int i = 0; i < dense::kMaxEpilogueResults; ++i) {
+    const Role role = EpilogueResult(i);
+    const Buffer& buffer = call.buffers[role];
+    if (results.empty()) {
+      if (!buffer.present()) continue;
+      return Status::InvalidArgument("the epilogue has no " + std::string(Name(role)));
+    }
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, TakeWord(&results), int64_t{m} * n));
+    arguments->results[i] = buffer.data;
+  }
+  if (operands.empty() && results.empty()) return Status::Ok();
+  return Status::InvalidArgument("the epilogue has too many operands or results");
+}
+
+}  // namespace bwgemm::call

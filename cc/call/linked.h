@@ -1,0 +1,21 @@
+// Kernels with an epilogue linked in: loaded from the call that carries them.
+#pragma once
+
+#include "call/product_call.h"
+#include "dense/epilogue_arguments.h"
+
+namespace bwgemm::call {
+
+// InvalidArgument unless epilogues can be linked into the kernel.
+Status CheckLinkable(const Kernel& kernel);
+
+// The function to launch, loaded and prepared on the current device. A process loads a piece of
+// code once; later calls look it up.
+Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
+                  const void** function);
+
+// The buffers of an epilogue, after checking that they are what its code was written for.
+Status ReadEpilogue(const ProductCall& call, int32_t m, int32_t n,
+                    dense::EpilogueArguments* arguments);
+
+}  // namespace bwgemm::call

@@ -1,0 +1,18 @@
+// What a linked epilogue reads and writes besides the product. The text that declares it for the
+// epilogue's own compilation is in jax_bwgemm/epilogue/hook.py.
+#pragma once
+
+#include <cstdint>
+
+namespace bwgemm::dense {
+
+inline constexpr int kMaxEpilogueOperands = 8;
+inline constexpr int kMaxEpilogueResults = 3;  // besides D
+
+struct EpilogueArguments {
+  const void* operands[kMaxEpilogueOperands];
+  void* results[kMaxEpilogueResults];
+  int32_t m, n;  // of D
+};
+
+}  // namespace bwgemm::dense
