@@ -23,6 +23,7 @@ PARTIAL_SUMS = ("result", "float32")
 _target_context = jax.make_user_context(default_value=None)
 _miss_context = jax.make_user_context(default_value=None)
 _sums_context = jax.make_user_context(default_value=None)
+_linked_context = jax.make_user_context(default_value=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +136,33 @@ def _check_partial_sums(dtype: str, where: str) -> str:
         known = ", ".join(repr(known) for known in PARTIAL_SUMS)
         raise ValueError(f"{where}: unknown type {dtype!r}; known are {known}")
     return dtype
+
+
+def linked_epilogues(enabled: bool) -> Any:
+    """Context manager: whether epilogues may be linked into kernels.
+
+    Takes part in JAX's caches, like `target`. ``BWGEMM_LINKED_EPILOGUES`` (``1`` or ``0``) sets the
+    default, which is not to.
+
+    Args:
+        enabled: Whether.
+    """
+    return _linked_context(bool(enabled))
+
+
+def links_epilogues() -> bool:
+    """Whether epilogues may be linked, by `linked_epilogues` or ``BWGEMM_LINKED_EPILOGUES``.
+
+    Raises:
+        ValueError: The variable is neither ``0`` nor ``1``.
+    """
+    chosen = _linked_context.value
+    if chosen is not None:
+        return chosen
+    text = os.environ.get("BWGEMM_LINKED_EPILOGUES") or "0"
+    if text not in ("0", "1"):
+        raise ValueError(f"BWGEMM_LINKED_EPILOGUES={text!r}: expected 0 or 1")
+    return text == "1"
 
 
 def tuning_miss(policy: str) -> Any:

@@ -13,8 +13,9 @@
 namespace bwgemm::call {
 namespace {
 
-// Loaded code. The code is kept: it is compared, and names of 256 bits need not be trusted.
+// Loaded code. The text is kept: it is compared, so that digests need not be trusted.
 struct Loaded {
+  std::string text;
   std::string code;
   cudaLibrary_t library = nullptr;
   const void* function = nullptr;
@@ -32,8 +33,34 @@ Cache& TheCache() {
   return *cache;
 }
 
+// Base64, padded, without white space.
+Status Decode(std::string_view text, std::string* code) {
+  const Status invalid = Status::InvalidArgument("the epilogue is not base64");
+  if (text.size() % 4 != 0) return invalid;
+  for (size_t i = 0; i < text.size(); i += 4) {
+    uint32_t bits = 0;
+    int padding = 0;
+    for (const char c : text.substr(i, 4)) {
+      const size_t digit =
+          std::string_view("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+              .find(c);
+      if (c == '=') ++padding;
+      if ((c != '=' && (digit == std::string_view::npos || padding > 0)) || padding > 2 ||
+          (padding > 0 && i + 4 != text.size())) {
+        return invalid;
+      }
+      bits = bits << 6 | (c == '=' ? 0 : static_cast<uint32_t>(digit));
+    }
+    for (int byte = 0; byte < 3 - padding; ++byte) {
+      code->push_back(static_cast<char>(bits >> (16 - 8 * byte) & 0xff));
+    }
+  }
+  return Status::Ok();
+}
+
 Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded) {
-  loaded->code = epilogue.code;  // with a final 0, which PTX needs
+  loaded->text = epilogue.code;
+  BWGEMM_RETURN_IF_ERROR(Decode(epilogue.code, &loaded->code));
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
       &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
   cudaKernel_t function;
@@ -51,7 +78,7 @@ Status Find(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded** found
     auto loaded = std::make_unique<Loaded>();
     BWGEMM_RETURN_IF_ERROR(Load(kernel, epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-  } else if (it->second->code != epilogue.code) {
+  } else if (it->second->text != epilogue.code) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
   }

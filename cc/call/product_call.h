@@ -25,7 +25,7 @@ struct Options {
 
 // An epilogue that is linked into the kernel; `code` is empty where there is none.
 struct LinkedEpilogue {
-  std::string_view code;      // the kernel: a cubin or, for the emulator, PTX
+  std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:"
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is

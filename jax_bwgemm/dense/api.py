@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.config import Target, current_partial_sums, explicit_target
+from jax_bwgemm.config import Target, current_partial_sums, explicit_target, links_epilogues
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
@@ -26,7 +26,14 @@ from jax_bwgemm.dense.validation import (
     check_dot_general,
     check_matmul,
 )
-from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
+from jax_bwgemm.epilogue.apply import (
+    Epilogue,
+    apply_epilogue,
+    check_epilogue,
+    rounded_results,
+)
+from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.program import FLOATS, as_matrix
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 from jax_bwgemm.product.spec import Policy
@@ -252,7 +259,66 @@ def _with_epilogue(
     options: Options,
     epilogue: Epilogue,
 ) -> Any:
-    return apply_epilogue(epilogue, _product(a, b, options), operands)
+    fused = _fused(a, b, operands, options, epilogue) if links_epilogues() else None
+    return apply_epilogue(epilogue, _product(a, b, options), operands) if fused is None else fused
+
+
+def _fused(
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    options: Options,
+    epilogue: Epilogue,
+) -> Any | None:
+    """Product and epilogue as one primitive; None where they are two."""
+    if options.implementations == ("xla",) or _symbolic("matmul", a, b, options):
+        return None
+    check_matmul(a.shape, b.shape)
+    labels = matmul_labels(a.shape, b.shape)
+    problem = make_problem(a, b, labels, options, promotes=True)
+    spec, plan, dims = problem.spec, problem.plan, problem.dims
+    dtypes = [a.dtype.name, b.dtype.name]
+    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
+    if (
+        plan.perm is not None
+        or dims.batch != 1
+        or plan.shape[-1:] != (dims.n,)
+        or dtypes != [spec.out_dtype] * 2
+        or any(sharding is not None for sharding in explicit)
+    ):
+        return None
+    viable = viable_implementations(DENSE, spec, dtypes, dims, veto=problem.veto)
+    if viable[0] == "xla":
+        return None
+    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), plan.shape, operands)
+    program = as_matrix(traced.program, plan.shape)
+    if isinstance(program, str):
+        log_once(f"{spec}: the epilogue is a pass of its own: {program}")
+        return None
+    types = (program.dtype(x) for x in program.results)
+    results = gemm_with_epilogue(
+        _arrange(a, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
+        _arrange(b, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
+        operands,
+        Fused(
+            spec.with_policy(implementations=viable),
+            _flat(epilogue.function),
+            program,
+            tuple(spec.out_dtype if t in FLOATS else t for t in types),
+            plan.shape,
+        ),
+    )
+    return jax.tree.unflatten(traced.tree, results)
+
+
+@functools.lru_cache(maxsize=256)
+def _flat(function: Callable[..., Any]) -> Callable[..., list[jax.Array]]:
+    """An epilogue's rounded results as a list; the same function for the same one."""
+
+    def flat(product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(rounded_results(function, product, *operands))
+
+    return flat
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=compat.INLINE)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm.epilogue.program import FLOATS
-from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.epilogue.tracing import TracedEpilogue, trace_epilogue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,24 @@ class Epilogue:
             )
 
 
+def check_epilogue(
+    epilogue: Epilogue, dtype: Any, shape: tuple[int, ...], operands: Sequence[jax.Array]
+) -> TracedEpilogue:
+    """Traces an epilogue of a product of that type and shape.
+
+    Raises:
+        TypeError: The product is not of a floating-point type of at most 32 bits, or an operand
+            does not fit.
+        EpilogueError: The function is not elementwise.
+    """
+    if dtype.name not in FLOATS:
+        raise TypeError(
+            f"{epilogue.caller}: an epilogue takes products of {', '.join(FLOATS)}, "
+            f"got {dtype.name}"
+        )
+    return trace_epilogue(epilogue.function, shape, operands)
+
+
 def apply_epilogue(epilogue: Epilogue, product: jax.Array, operands: Sequence[jax.Array]) -> Any:
     """What an epilogue returns, floating-point results rounded to the product's type.
 
@@ -43,18 +61,16 @@ def apply_epilogue(epilogue: Epilogue, product: jax.Array, operands: Sequence[ja
         operands: Arrays that broadcast to the product's shape.
 
     Raises:
-        TypeError: The product is not of a floating-point type of at most 32 bits, or an operand
-            does not fit.
-        EpilogueError: The function is not elementwise.
+        TypeError, EpilogueError: As `check_epilogue`.
     """
-    if product.dtype.name not in FLOATS:
-        raise TypeError(
-            f"{epilogue.caller}: an epilogue takes products of {', '.join(FLOATS)}, "
-            f"got {product.dtype.name}"
-        )
-    trace_epilogue(epilogue.function, product.shape, operands)  # refuses what is no epilogue
+    check_epilogue(epilogue, product.dtype, product.shape, operands)
+    return rounded_results(epilogue.function, product, *operands)
+
+
+def rounded_results(function: Callable[..., Any], product: jax.Array, *operands: jax.Array) -> Any:
+    """The results of an epilogue, floating-point ones rounded to the product's type."""
 
     def rounded(x: jax.Array) -> jax.Array:
         return x.astype(product.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
-    return jax.tree.map(rounded, epilogue.function(product.astype(jnp.float32), *operands))
+    return jax.tree.map(rounded, function(product.astype(jnp.float32), *operands))

@@ -69,7 +69,9 @@ class Hook:
         lines = [
             # Inside of D: what lies beyond is not stored, but must not be read either.
             f"  const int m0 = min(m, a->m - 1), n0 = min(n, a->n - {1 if self.swapped else 2});",
-            "  const int m1 = min(m + 1, a->m - 1);" if self.swapped else "  const int n1 = n0 + 1;",
+            "  const int m1 = min(m + 1, a->m - 1);"
+            if self.swapped
+            else "  const int n1 = n0 + 1;",
             "  const long long width = a->n;",
         ]
         for i, operand in enumerate(self.program.operands):

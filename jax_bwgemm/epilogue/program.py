@@ -87,3 +87,33 @@ class Program:
             inputs = "".join(f" {name(x)}" for x in step.inputs)
             lines.append(f"v{i}: {step.dtype} = {step.op}{inputs}{params}")
         return "\n".join([*lines, f"return {', '.join(map(name, self.results))}"])
+
+
+def as_matrix(program: Program, shape: tuple[int, ...]) -> Program | str:
+    """The same program of a matrix whose rows are all dimensions but the last.
+
+    Args:
+        program: The program.
+        shape: The result's shape.
+
+    Returns:
+        The program, or why it has no such form.
+    """
+    rows = {axis for axis, size in enumerate(shape[:-1]) if size != 1}
+    last = program.rank - 1
+    operands = []
+    for i, operand in enumerate(program.operands):
+        along = set(operand.axes) - {last}
+        if along not in (set(), rows):
+            return f"operand {i} varies along some of the rows' dimensions and not along others"
+        axes = ((0,) if along else ()) + ((1,) if last in operand.axes else ())
+        operands.append(dataclasses.replace(operand, axes=axes))
+    steps = []
+    for step in program.steps:
+        if step.op == "iota":
+            axis = step.param("axis")
+            if axis != last and rows != {axis}:
+                return "it reads a position along one of several dimensions of the rows"
+            step = dataclasses.replace(step, params=(("axis", 1 if axis == last else 0),))
+        steps.append(step)
+    return dataclasses.replace(program, rank=2, operands=tuple(operands), steps=tuple(steps))

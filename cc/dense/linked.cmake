@@ -1,0 +1,42 @@
+# Units of kernels that epilogues are linked into -> fat binaries of LTO-IR, which are data of the Python package.
+#
+# Like kernel libraries they are kept in BWGEMM_KERNEL_CACHE under a hash of all their inputs.
+
+# bwgemm_linked_kernels(UNITS file.cu... HEADERS file... INDEX "kernel file" lines)
+function(bwgemm_linked_kernels)
+  cmake_parse_arguments(arg "" "INDEX" "UNITS;HEADERS" ${ARGN})
+  set(flags --generate-code=arch=compute_90a,code=lto_90a -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
+  set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags}")
+  foreach(header IN LISTS arg_HEADERS)
+    file(SHA256 "${header}" hash)
+    string(APPEND headers_key ";${hash}")
+  endforeach()
+  set(pool "")
+  if(BWGEMM_NVCC_JOBS GREATER 0)
+    set(pool JOB_POOL nvcc)
+  endif()
+  set(files "")
+  foreach(unit IN LISTS arg_UNITS)
+    file(SHA256 "${unit}" hash)
+    string(SHA256 key "${headers_key};${hash}")
+    string(SUBSTRING ${key} 0 16 key)
+    get_filename_component(name "${unit}" NAME_WE)
+    set(file "${BWGEMM_KERNEL_CACHE}/${key}/${name}.fatbin")
+    list(APPEND files "${file}")
+    if(EXISTS "${file}")
+      continue()
+    endif()
+    file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
+    # Written under another name first: an interrupted file must not look like a finished one.
+    add_custom_command(OUTPUT "${file}"
+      COMMAND "${CMAKE_CUDA_COMPILER}" -fatbin ${flags} "-I${CMAKE_SOURCE_DIR}/cc" "-I${bwgemm_cutlass}/include"
+              "-I${BWGEMM_CUDA_INCLUDE}" "-I${BWGEMM_CUDA_INCLUDE}/cccl" "${unit}" -o "${file}.part"
+      COMMAND "${CMAKE_COMMAND}" -E rename "${file}.part" "${file}"
+      DEPENDS "${unit}" ${arg_HEADERS} ${pool}
+      COMMENT "Compiling ${name} for linking" VERBATIM)
+  endforeach()
+  set(index "${CMAKE_BINARY_DIR}/generated/linkable/index.txt")
+  file(CONFIGURE OUTPUT "${index}" CONTENT "${arg_INDEX}" @ONLY)
+  add_custom_target(bwgemm_linked ALL DEPENDS ${files})
+  install(FILES ${files} "${index}" DESTINATION jax_bwgemm/linkable)
+endfunction()

@@ -1,0 +1,12 @@
+// The entry point of a kernel for linking. It has the kernel's stable name, by which it is found.
+#pragma once
+
+#include "dense/sm90/kernel.h"
+
+#define BWGEMM_LINKED_KERNEL(name, ...)                                   \
+  extern "C" __global__ void __launch_bounds__(bwgemm::sm90::kThreads, 1) \
+      name(const __grid_constant__ dense::sm90::LinkedParams params) {    \
+    using Spec = __VA_ARGS__;                                             \
+    using C = dense::sm90::Linked<dense::sm90::Config<Spec>>;             \
+    dense::sm90::RunGemm<C>(params);                                      \
+  }

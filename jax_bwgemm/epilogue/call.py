@@ -1,0 +1,165 @@
+"""The call of a kernel with an epilogue in it, or why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.costs import BYTES_PER_CYCLE
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE
+from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS, OPERAND_TYPES, Hook
+from jax_bwgemm.epilogue.linker import LinkError
+from jax_bwgemm.epilogue.linking import linked_kernel
+from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.product.contraction import KernelCall
+from jax_bwgemm.product.implementations import PLATFORMS
+from jax_bwgemm.product.lowering import choose
+
+
+def run_linked(
+    operands: Sequence[jax.Array],
+    spec: GemmSpec,
+    program: Program,
+    result_types: Sequence[str],
+    shape: tuple[int, ...],
+    platform: str,
+) -> list[jax.Array] | str:
+    """Emits one device's product with its epilogue, or says why no kernel takes it along.
+
+    Args:
+        operands: A, B and the epilogue's operands.
+        spec: The product.
+        program: The epilogue, of rank 2.
+        result_types: Types of its results.
+        shape: Their shape.
+        platform: JAX platform being lowered for.
+    """
+    a, b, *rest = operands
+    refusals = []
+    for name in spec.policy.implementations:
+        if name == "xla" or platform != PLATFORMS[name]:
+            continue
+        call = _choose(name, platform, spec, program, result_types, (a, b))
+        if isinstance(call, str):
+            refusals.append(f"{name}: {call}")
+            continue
+        # D is the first result of its type: that a kernel rounds.
+        first = next((i for i, t in enumerate(result_types) if t == spec.out_dtype), None)
+        if first is None:
+            return f"no result is of the kernels' type {spec.out_dtype}"
+        order = [first, *(i for i in range(len(result_types)) if i != first)]
+        hook = Hook(
+            dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
+            tuple(result_types[i] for i in order),
+            call.selection.kernel.swap_ab,
+        )
+        try:
+            code = linked_kernel(call.selection.kernel.name, hook, ptx=name == "emulator")
+        except LinkError as error:
+            refusals.append(f"{name}: {error}")
+            continue
+        results = _emit(call, hook, code.code, code.digest, a, b, rest)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return [results[i].reshape(shape) for i in back]
+    return "; ".join(refusals) or f"no kernels for {platform} are allowed"
+
+
+def _choose(
+    name: str,
+    platform: str,
+    spec: GemmSpec,
+    program: Program,
+    result_types: Sequence[str],
+    operands: tuple[jax.Array, jax.Array],
+) -> KernelCall | str:
+    """The kernel, or why none takes the epilogue along."""
+    if len(program.operands) > MAX_OPERANDS or len(program.results) > MAX_RESULTS:
+        return f"more than {MAX_OPERANDS} operands or {MAX_RESULTS} results"
+    for operand in program.operands:
+        if operand.dtype not in OPERAND_TYPES:
+            return f"an operand is of type {operand.dtype}; kernels read {', '.join(OPERAND_TYPES)}"
+    for dtype in result_types:
+        if dtype not in OPERAND_TYPES:
+            return f"a result is of type {dtype}; kernels write {', '.join(OPERAND_TYPES)}"
+    if math.prod(x.size for x in operands) == 0:
+        return "an empty problem runs no kernel"
+    table = LINKABLE_DENSE.kernels(name)
+    if not table:
+        return "this installation has no kernels that epilogues are linked into"
+    dtype = operands[0].dtype.name
+    try:
+        call = choose(LINKABLE_DENSE, name, platform, spec, dtype, [x.shape for x in operands])
+    except NotImplementedError as error:
+        return str(error)
+    if isinstance(call, str):
+        return call
+    if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
+        return "row pitches are not multiples of 16 bytes, or the product is a batch"
+    return _slower(name, call, dtype) or call
+
+
+def _slower(name: str, call: KernelCall, dtype: str) -> str | None:
+    """Why the kernel and the epilogue had better be two passes; None when not.
+
+    The best of all kernels may be so much better than those an epilogue can be linked into that
+    reading and writing the result once more costs less.
+    """
+    spec, dims, target = call.folded.spec, call.dims, call.target
+    if spec.policy.config is not None:
+        return None
+    best = heuristics.rank(DENSE.kernels(name), spec, dtype, dims, target)[0]
+    ours = heuristics.rank([call.selection.kernel], spec, dtype, dims, target)[0]
+    saved = _pass_cycles(dims.m * dims.n, spec.out_dtype, target)
+    if not best or not ours or ours[0].cycles <= best[0].cycles + saved:
+        return None
+    return (
+        f"{best[0].kernel.name} without it and a pass over the result are predicted to take "
+        f"{best[0].cycles + saved:.0f} cycles, {call.selection.kernel.name} with it "
+        f"{ours[0].cycles:.0f}"
+    )
+
+
+def _pass_cycles(results: int, dtype: str, target: Target) -> float:
+    return 2 * results * np.dtype(dtype).itemsize / BYTES_PER_CYCLE[target.arch]
+
+
+def _emit(
+    call: KernelCall,
+    hook: Hook,
+    code: str,
+    digest: str,
+    a: jax.Array,
+    b: jax.Array,
+    rest: Sequence[jax.Array],
+) -> list[jax.Array]:
+    """The call: all results, in the hook's order."""
+    assert call.ffi is not None
+    config = dict(call.ffi.config)
+    names = [f"x{i}" for i in range(len(rest))]
+    more = [f"y{i}" for i in range(1, len(hook.result_types))]
+    config["operands"] = " ".join(["a", "b", *names])
+    config["results"] = " ".join(["d", "workspace", *more])
+    config["epilogue"] = code
+    config["epilogue_digest"] = digest
+    if rest:
+        config["epilogue_operands"] = hook.operand_roles
+    if more:
+        config["epilogue_results"] = hook.result_roles
+    shape = (1, call.dims.m, call.dims.n)
+    results = [
+        jax.ShapeDtypeStruct(shape, jnp.dtype(hook.result_types[0])),
+        jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8),
+        *(jax.ShapeDtypeStruct(shape, jnp.dtype(t)) for t in hook.result_types[1:]),
+    ]
+    arranged = [x.reshape(s) for x, s in zip((a, b), call.folded.shapes, strict=True)]
+    d, _, *others = jax.ffi.ffi_call(call.ffi.target, results)(*arranged, *rest, config=config)
+    return [d, *others]

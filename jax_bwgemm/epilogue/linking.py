@@ -1,0 +1,112 @@
+"""Kernels with an epilogue in them, linked when they are first needed and kept.
+
+In memory, and on disk under a hash of everything that goes into one: in ``$BWGEMM_LINK_CACHE``, or
+else in ``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
+``BWGEMM_LINK_CACHE=off`` switches that off. A file is only believed if it begins with the hash of
+its contents.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import time
+from pathlib import Path
+
+from jax_bwgemm.epilogue.hook import Hook
+from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.linker import Linker, linker
+from jax_bwgemm.tuning import storage
+
+_logger = logging.getLogger("jax_bwgemm")
+# Changes when the same inputs no longer give the same file.
+_FORMAT = "jax_bwgemm linked kernel 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkedKernel:
+    """A kernel with an epilogue in it.
+
+    Attributes:
+        code: The code, base64.
+        digest: Its name.
+    """
+
+    code: str
+    digest: str
+
+
+@functools.lru_cache(maxsize=1024)
+def linked_kernel(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
+    """Links a function into a kernel, or finds it linked.
+
+    Args:
+        kernel: A name in `linkable_kernels`.
+        hook: The function.
+        ptx: Whether the code is PTX, for the emulator; else it is a cubin.
+
+    Raises:
+        NoLinkerError: It was not linked before and there is no linker.
+        LinkError: The tools refuse it.
+    """
+    source, tools = hook.source(), linker()
+    file = linkable_kernels()[kernel]
+    inputs = (_FORMAT, kernel, source, str(ptx), tools.version, _hash_of(file))
+    key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()
+    folder = cache_folder()
+    path = None if folder is None else folder / f"{key}.txt"
+    code = None if path is None else _read(path)
+    if code is None:
+        code = _link(tools, file, kernel, source, ptx=ptx)
+        if path is not None:
+            _write(path, code)
+    return LinkedKernel(code, hashlib.sha256(code.encode()).hexdigest())
+
+
+def cache_folder() -> Path | None:
+    """Where linked kernels are kept; None when that is switched off."""
+    folder = os.environ.get("BWGEMM_LINK_CACHE", "")
+    if folder == "off":
+        return None
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(folder) if folder else Path(base) / "jax_bwgemm" / "linked-v1"
+
+
+@functools.cache
+def _hash_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _link(tools: Linker, file: Path, kernel: str, source: str, *, ptx: bool) -> str:
+    start = time.perf_counter()
+    code = tools.link(file.read_bytes(), kernel, tools.compile(source), ptx=ptx)
+    _logger.info("%s: epilogue linked in %.1f s", kernel, time.perf_counter() - start)
+    return base64.b64encode(code).decode()
+
+
+def _read(path: Path) -> str | None:
+    """The code in a file of the cache; None where there is none that is whole."""
+    try:
+        digest, _, code = storage.read(path).decode("ascii").partition("\n")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, storage.TuningFileError) as error:
+        _logger.warning("%s is not used: %s", path, error)
+        return None
+    if hashlib.sha256(code.encode()).hexdigest() == digest:
+        return code
+    _logger.warning("%s is not used: it is damaged, and will be written again", path)
+    return None
+
+
+def _write(path: Path, code: str) -> None:
+    """Keeps code for other processes; where that fails, the program goes on without."""
+    try:
+        with storage.locked(path):
+            storage.replace(path, f"{hashlib.sha256(code.encode()).hexdigest()}\n{code}")
+    except (OSError, storage.TuningFileError) as error:
+        _logger.warning("%s is not written: %s", path, error)

@@ -1,0 +1,152 @@
+"""The primitive ``bw_gemm_epilogue_p``: a dense product and an elementwise function of it.
+
+Where a kernel takes the function, it is one call. Everywhere else, and for every transformation, it
+is `separate`: the product's own primitive, then the function by XLA.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core
+from jax.interpreters import ad, batching, mlir
+
+from jax_bwgemm import compat, runtime
+from jax_bwgemm.compat import Primitive
+from jax_bwgemm.dense.primitive import gemm
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.epilogue.call import run_linked
+from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.product.implementations import log_once
+
+bw_gemm_epilogue_p = Primitive("bw_gemm_epilogue")
+bw_gemm_epilogue_p.multiple_results = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """What is computed: hashable, the primitive's only parameter.
+
+    Attributes:
+        spec: The product.
+        function: ``f(product, *operands)`` as a list of arrays, floating-point ones rounded.
+        program: The same, of rank 2, for kernels.
+        result_types: Types of the results.
+        shape: Shape of the product that the function sees, and of every result.
+        keeps_product: Whether the rounded product is returned as well, last.
+    """
+
+    spec: GemmSpec
+    function: Callable[..., list[jax.Array]]
+    program: Program
+    result_types: tuple[str, ...]
+    shape: tuple[int, ...]
+    keeps_product: bool = False
+
+    def with_product(self) -> Fused:
+        """The same, which returns the product as well."""
+        return dataclasses.replace(
+            self,
+            program=dataclasses.replace(self.program, results=(*self.program.results, 0)),
+            result_types=(*self.result_types, self.spec.out_dtype),
+            keeps_product=True,
+        )
+
+
+def gemm_with_epilogue(
+    a: jax.Array, b: jax.Array, operands: Sequence[jax.Array], fused: Fused
+) -> list[jax.Array]:
+    """Binds the primitive.
+
+    Args:
+        a: A as `gemm` takes it.
+        b: B, likewise.
+        operands: Arrays that broadcast to ``fused.shape``.
+        fused: What is computed.
+    """
+    return bw_gemm_epilogue_p.bind(*compat.match_varying(a, b, *operands), fused=fused)
+
+
+def separate(a: jax.Array, b: jax.Array, *operands: jax.Array, fused: Fused) -> list[jax.Array]:
+    """The product by its own primitive, then the function by XLA."""
+    product = gemm(a, b, fused.spec).reshape(fused.shape)
+    results = fused.function(product, *operands)
+    return [*results, product] if fused.keeps_product else list(results)
+
+
+def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.ShapedArray]:
+    plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
+    if all(plain):
+        return [core.ShapedArray(fused.shape, jnp.dtype(t)) for t in fused.result_types]
+    return compat.result_avals(functools.partial(separate, fused=fused), *operands)
+
+
+def _jvp(
+    primals: Sequence[jax.Array], tangents: Sequence[Any], *, fused: Fused
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """The function's derivative at the rounded product, which is then a second result."""
+    a, b, *operands = primals
+    da, db, *operand_tangents = tangents
+    kept = fused if fused.keeps_product else fused.with_product()
+    *_, product = results = gemm_with_epilogue(a, b, operands, kept)
+    moving = [
+        gemm(x, y, fused.spec)
+        for x, y, tangent in ((da, b, da), (a, db, db))
+        if not isinstance(tangent, ad.Zero)
+    ]
+    toward = sum(moving[1:], moving[0]) if moving else jnp.zeros_like(product)
+    toward = toward.reshape(fused.shape)
+    operand_tangents = [ad.instantiate_zeros(t) for t in operand_tangents]
+    _, out = jax.jvp(fused.function, (product, *operands), (toward, *operand_tangents))
+    if fused.keeps_product:
+        return results, [*out, toward]
+    return results[:-1], list(out)
+
+
+def _batch(
+    operands: Sequence[jax.Array], axes: Sequence[int | None], *, fused: Fused
+) -> tuple[list[jax.Array], list[int]]:
+    # vmap passes an operand that is not mapped with axis None.
+    results = jax.vmap(functools.partial(separate, fused=fused), in_axes=tuple(axes))(*operands)
+    return results, [0] * len(results)
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Sequence[Any]:
+    spec, reason = fused.spec, None
+    manual = compat.is_manual(ctx)
+    devices = compat.lowering_devices(ctx)
+    platforms = ctx.module_context.platforms
+    if (not manual and len(devices) > 1) or compat.automatic_axes(ctx):
+        reason = "XLA partitions this program"
+    elif len(platforms) != 1:
+        reason = "the program is lowered for several platforms"
+    elif spec.policy.target is None and "cutlass" in spec.policy.implementations:
+        found = runtime.common_target(devices)
+        if found is not None and found.target is not None:
+            fused = dataclasses.replace(fused, spec=spec.with_policy(target=found.target))
+
+    def local(*xs: jax.Array) -> list[jax.Array]:
+        if reason is None:
+            linked = run_linked(
+                xs, fused.spec, fused.program, fused.result_types, fused.shape, platforms[0]
+            )
+            if not isinstance(linked, str):
+                return linked
+            log_once(f"{fused.spec}: the epilogue is a pass of its own: {linked}")
+        return separate(*xs, fused=fused)
+
+    rule = mlir.lower_fun(local, multiple_results=True)
+    return rule(ctx, *operands)
+
+
+bw_gemm_epilogue_p.def_impl(jax.jit(bw_gemm_epilogue_p.bind, static_argnames=("fused",)))
+bw_gemm_epilogue_p.def_abstract_eval(_abstract_eval)
+ad.primitive_jvps[bw_gemm_epilogue_p] = _jvp
+batching.primitive_batchers[bw_gemm_epilogue_p] = _batch
+compat.lower_with_devices(bw_gemm_epilogue_p)
+mlir.register_lowering(bw_gemm_epilogue_p, _lower)
