@@ -121,6 +121,19 @@ def build() -> dict[str, Any]:
     }
 
 
+def epilogue_line() -> str:
+    """How many kernels epilogues can be linked into, and whether there is a linker."""
+    from jax_bwgemm.epilogue.linkable import linkable_kernels
+    from jax_bwgemm.epilogue.linker import LinkError, linker
+
+    if not linkable_kernels():
+        return "no kernels to link them into were built"
+    try:
+        return f"{len(linkable_kernels())} kernels to link them into, tools {linker().version}"
+    except LinkError as error:
+        return f"{len(linkable_kernels())} kernels to link them into, but {error}"
+
+
 def kernel_lines(every: bool) -> list[str]:
     """The kernel table: one line per tile, or per kernel."""
     from jax_bwgemm import runtime
@@ -198,6 +211,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"  {name:18s} {value}")
     emulated = compiled["emulator"]
     print(f"  emulator           {'not built' if emulated is None else f'{emulated} kernels'}")
+    print(f"  epilogues          {epilogue_line()}")
     print(f"Kernels ({len(runtime.kernels())})")
     for line in kernel_lines(args.kernels):
         print(f"  {line}")

@@ -279,9 +279,11 @@ def _fused(
     spec, plan, dims = problem.spec, problem.plan, problem.dims
     dtypes = [a.dtype.name, b.dtype.name]
     explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
+    # A batch of rows with a shared B is more rows.
+    one_matrix = dims.batch == 1 or (dims.rhs_batch == 1 and spec.lhs_major == "k")
     if (
         plan.perm is not None
-        or dims.batch != 1
+        or not one_matrix
         or plan.shape[-1:] != (dims.n,)
         or dtypes != [spec.out_dtype] * 2
         or any(sharding is not None for sharding in explicit)

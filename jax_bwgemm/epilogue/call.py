@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,14 +49,12 @@ def run_linked(
     for name in spec.policy.implementations:
         if name == "xla" or platform != PLATFORMS[name]:
             continue
-        call = _choose(name, platform, spec, program, result_types, (a, b))
+        call = choose_linked(name, platform, spec, program, result_types, (a, b))
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
         # D is the first result of its type: that a kernel rounds.
-        first = next((i for i, t in enumerate(result_types) if t == spec.out_dtype), None)
-        if first is None:
-            return f"no result is of the kernels' type {spec.out_dtype}"
+        first = list(result_types).index(spec.out_dtype)
         order = [first, *(i for i in range(len(result_types)) if i != first)]
         hook = Hook(
             dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
@@ -73,15 +72,24 @@ def run_linked(
     return "; ".join(refusals) or f"no kernels for {platform} are allowed"
 
 
-def _choose(
+def choose_linked(
     name: str,
     platform: str,
     spec: GemmSpec,
     program: Program,
     result_types: Sequence[str],
-    operands: tuple[jax.Array, jax.Array],
+    operands: Sequence[Any],
 ) -> KernelCall | str:
-    """The kernel, or why none takes the epilogue along."""
+    """The kernel, or why none takes the epilogue along.
+
+    Args:
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        spec: The product.
+        program: The epilogue, of rank 2.
+        result_types: Types of its results.
+        operands: A and B, or their types.
+    """
     if len(program.operands) > MAX_OPERANDS or len(program.results) > MAX_RESULTS:
         return f"more than {MAX_OPERANDS} operands or {MAX_RESULTS} results"
     for operand in program.operands:
@@ -90,6 +98,8 @@ def _choose(
     for dtype in result_types:
         if dtype not in OPERAND_TYPES:
             return f"a result is of type {dtype}; kernels write {', '.join(OPERAND_TYPES)}"
+    if spec.out_dtype not in result_types:
+        return f"no result is of the kernels' type {spec.out_dtype}"
     if math.prod(x.size for x in operands) == 0:
         return "an empty problem runs no kernel"
     table = LINKABLE_DENSE.kernels(name)

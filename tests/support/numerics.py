@@ -31,6 +31,8 @@ STOCHASTIC_MEAN = 6 * 0.5 / 64
 LOSS = {"atol": 1e-3, "rtol": 1e-4}
 # Layers in f32 and their gradients, sums of some dozen terms of size one in another order.
 LAYERS = {"atol": 1e-4, "rtol": 1e-4}
+# Results of size one in bf16, of f32 accumulators in another order: a unit in the last place.
+LINKED = {"atol": 2**-7, "rtol": 2**-7}
 
 
 def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

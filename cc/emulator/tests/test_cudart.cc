@@ -127,6 +127,21 @@ TEST(launch_through_the_stub) {
   CHECK_EQ(call.words[16], 0u);
 }
 
+TEST(libraries_are_ptx) {
+  Call call;
+  cudaLibrary_t library = nullptr;
+  CHECK_EQ(cudaLibraryLoadData(&library, kFill, nullptr, nullptr, 0, nullptr, nullptr, 0),
+           cudaSuccess);
+  cudaKernel_t kernel = nullptr;
+  CHECK_EQ(cudaLibraryGetKernel(&kernel, library, "fill"), cudaSuccess);
+  CHECK_EQ(launch(reinterpret_cast<const void*>(kernel), call.words, 32), cudaSuccess);
+  CHECK_EQ(call.words[31], 7u);
+  CHECK_TEXT(text(cudaLibraryGetKernel(&kernel, library, "spill")), "no kernel 'spill'");
+  CHECK_EQ(cudaLibraryLoadData(&library, "no PTX", nullptr, nullptr, 0, nullptr, nullptr, 0),
+           cudaSuccess);
+  CHECK_TEXT(text(cudaLibraryGetKernel(&kernel, library, "fill")), "emulator: ");
+}
+
 TEST(cluster_attribute_is_used) {
   Call call;
   cudaLaunchAttribute cluster{};

@@ -1,0 +1,231 @@
+"""Linear layers: bias, activation, residual. Linked into the kernel, after it, and by XLA.
+
+    python bench_linear.py                  # every problem, GELU, SiLU and squared ReLU
+    python bench_linear.py --kernels        # also every kernel that epilogues are linked into
+
+Columns: `fused` is `linear` with the epilogue in the kernel, `unfused` the same with the epilogue
+as a pass of XLA's, `product` our product alone, `xla` the layer as users write it. Time is that of
+all kernels of a call. `fused / product` is what the epilogue costs; errors are against float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from common import options, report, timing
+
+ACTIVATIONS = ("gelu", "silu", "squared_relu", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """x [m, k] @ w [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.m},{self.n},{self.k}"
+
+    @property
+    def bytes(self) -> int:
+        """Of 16-bit operands and result."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+LAYERS = (
+    Layer(8192, 14336, 4096),
+    Layer(4096, 8192, 4096),
+    Layer(2048, 11008, 4096),
+    Layer(8192, 3072, 768),
+    Layer(16384, 1024, 1024),
+    Layer(512, 6144, 4096),
+    Layer(16, 14336, 4096),
+)
+SMALL = (Layer(32, 48, 64),)
+
+
+def parse_args(argv: Sequence[str] | None):
+    parser = options.parser(__doc__.split("\n", 1)[0])
+    options.add_turns(parser, rounds=5)
+    parser.add_argument("--problems", nargs="+", metavar="M,N,K")
+    parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=ACTIVATIONS[:3])
+    parser.add_argument("--residual", choices=("without", "with", "both"), default="both")
+    parser.add_argument("--kernels", action="store_true", help="every kernel for linking, too")
+    args = parser.parse_args(argv)
+    if args.problems:
+        args.problems = [_layer(parser, text) for text in args.problems]
+    else:
+        args.problems = list(SMALL if args.small else LAYERS)
+    if args.small:
+        args.rounds, args.burst = 2, 1
+    return args
+
+
+def _layer(parser, text: str) -> Layer:
+    sizes = text.split(",")
+    if len(sizes) != 3 or not all(s.isdigit() and int(s) for s in sizes):
+        parser.error(f"--problems: {text!r} is not M,N,K")
+    return Layer(*map(int, sizes))
+
+
+def formula(name: str) -> Callable[[jax.Array], jax.Array]:
+    """An activation as users write it."""
+    from jax_bwgemm.epilogue.activations import ACTIVATIONS as KNOWN
+
+    return (lambda x: x) if name == "none" else KNOWN[name]
+
+
+def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Array]]:
+    """Every column: a function of x, w, b and perhaps a residual."""
+    import jax_bwgemm
+    from jax_bwgemm import config
+    from jax_bwgemm.epilogue.linkable import linkable_kernels
+
+    implementation = options.implementation_of(args)
+    named = None if activation == "none" else activation
+
+    def ours(x, w, b, *r, linked: bool, kernel: str | None = None):
+        with config.linked_epilogues(linked):
+            return jax_bwgemm.linear(
+                x,
+                w,
+                b,
+                activation=named,
+                residual=r[0] if r else None,
+                implementation=implementation,
+                config=kernel,
+            )
+
+    def xla(x, w, b, *r):
+        y = formula(activation)(x @ w + b)
+        return y + r[0] if r else y
+
+    found = {
+        "fused": functools.partial(ours, linked=True),
+        "unfused": functools.partial(ours, linked=False),
+        "product": lambda x, w, *_: jax_bwgemm.matmul(x, w, implementation=implementation),
+        "xla": xla,
+    }
+    if args.kernels:
+        short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+        for kernel in linkable_kernels():
+            if kernel.startswith(f"sm90_{short}_{short}_kn_"):
+                tile = kernel.removeprefix(f"sm90_{short}_{short}_kn_")
+                found[f"fused {tile}"] = functools.partial(ours, linked=True, kernel=kernel)
+    return found
+
+
+def operands(layer: Layer, args, copy: int) -> list[jax.Array]:
+    """x, w, b and a residual."""
+    keys = jax.random.split(jax.random.key(args.seed + copy), 4)
+    shapes = ((layer.m, layer.k), (layer.k, layer.n), (layer.n,), (layer.m, layer.n))
+    x, w, b, r = (
+        jax.random.normal(key, shape).astype(args.dtype)
+        for key, shape in zip(keys, shapes, strict=True)
+    )
+    return [x, w * jnp.asarray(layer.k**-0.5, w.dtype), b, r]
+
+
+def measure(layer: Layer, activation: str, with_residual: bool, args, out, timer) -> list[dict]:
+    """One problem's rows."""
+    copies = 2 if args.small else timing.copies_for(layer.bytes)
+    count = 4 if with_residual else 3
+    arrays = [operands(layer, args, i)[:count] for i in range(copies)]
+    wide = [x.astype(jnp.float32) for x in arrays[0]]
+    exact = formula(activation)(jnp.dot(wide[0], wide[1], precision="highest") + wide[2])
+    exact = exact + wide[3] if with_residual else exact
+    candidates = []
+    for name, function in columns(args, activation, args.dtype).items():
+        lowered = jax.jit(function).lower(*arrays[0])
+        info: dict[str, Any] = {"linked": "epilogue_digest" in lowered.as_text()}
+        compiled = lowered.compile()
+        if name != "product":
+            error = jnp.max(jnp.abs(compiled(*arrays[0]).astype(jnp.float32) - exact))
+            info["error"] = float(error / jnp.sqrt(jnp.mean(exact**2)))
+        call = functools.partial(_call, compiled, arrays)
+        candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
+    timings = timing.interleave(
+        timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+    )
+    rows = []
+    medians = {}
+    for candidate, found in zip(candidates, timings, strict=True):
+        stats = report.summarise(found.times_us)
+        medians[candidate.name] = stats["median_us"]
+        rows.append(
+            {
+                "impl": candidate.name,
+                "problem": str(layer),
+                "layer": f"{activation}{' + residual' if with_residual else ''}",
+                "dtype": args.dtype,
+                "method": timer.method,
+                "kernels": found.kernels,
+                "turn_ms": args.turn_ms,
+                **candidate.info,
+                **stats,
+            }
+        )
+    for row in rows:
+        row["of_product"] = row["median_us"] / medians["product"]
+        row["xla_over"] = medians["xla"] / row["median_us"]
+    return [out.add("linear", **row) for row in rows]
+
+
+def _call(compiled, arrays: list[list[jax.Array]], copy: int):
+    return compiled(*arrays[copy % len(arrays)])
+
+
+def summary(rows: Sequence[dict]) -> list[str]:
+    """The fused layer against the product and against XLA, by kind of layer."""
+    lines = []
+    for layer in dict.fromkeys(r["layer"] for r in rows):
+        fused = [r for r in rows if r["layer"] == layer and r["impl"] == "fused"]
+        linked = sum(r["linked"] for r in fused)
+        ratios, costs = [r["xla_over"] for r in fused], [r["of_product"] for r in fused]
+        lines.append(
+            f"{layer}: {linked} of {len(fused)} linked; fused / product {report.geomean(costs):.3f}"
+            f", most {max(costs):.3f}; xla / fused {report.geomean(ratios):.3f}, least "
+            f"{min(ratios):.3f}"
+        )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    if args.dry_run:
+        for layer in args.problems:
+            print(f"{layer}: {2 * layer.m * layer.n * layer.k / 1e12:.2f} TFLOP")
+        return 0
+    platform = options.prepare(args)
+    out = report.Report(args.out, "bench_linear")
+    timer = timing.make_timer("auto", platform)
+    residuals = {"without": [False], "with": [True], "both": [False, True]}[args.residual]
+    rows = []
+    for layer in args.problems:
+        for activation in args.activations:
+            for with_residual in residuals:
+                out.progress(f"{layer} {activation}: {options.turns(args)}")
+                shown = measure(layer, activation, with_residual, args, out, timer)
+                rows += shown
+                print(
+                    report.table(
+                        shown,
+                        ("problem", "layer", "impl", "linked", "median_us", "of_product",
+                         "xla_over", "error", "spread"),
+                    )
+                )  # fmt: skip
+    out.close()
+    print(*summary(rows), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Kernels with epilogues linked into them, on a GPU of compute capability 9.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from linked_cases import EPILOGUES, F32, kernels, operands, product, reference, requires_linker
+from numerics import LINKED
+
+import jax_bwgemm as bw
+from jax_bwgemm import config
+from jax_bwgemm.epilogue import linking
+
+pytestmark = [pytest.mark.sm90, requires_linker]
+
+KERNELS = [k for k in kernels("cutlass") if k.b_major == "n"]
+
+
+@pytest.fixture(autouse=True)
+def _linked() -> Any:
+    with config.linked_epilogues(True):
+        yield
+
+
+def close(got: Any, want: Any) -> None:
+    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        if jnp.issubdtype(ours.dtype, jnp.integer):
+            # A product near zero may have either sign.
+            assert float(jnp.mean(ours != theirs)) < 1e-3
+        else:
+            np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize(("m", "n", "k"), [(1000, 1512, 328), (40, 264, 1024)])
+def test_every_kernel(kernel: Any, name: str, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = product(rng, kernel, m, n, k)
+    f, arrays = operands(rng, name, m, n)
+
+    def call(a: Any, b: Any, *arrays: Any) -> Any:
+        return bw.matmul(
+            a,
+            b,
+            epilogue=f,
+            epilogue_operands=arrays,
+            implementation="cutlass",
+            config=kernel.name,
+        )
+
+    lowered = jax.jit(call).lower(a, b, *arrays)
+    assert lowered.as_text().count("epilogue_digest") == 1
+    close(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
+
+
+def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+    return bw.linear(x, w, b, activation="gelu", residual=r)
+
+
+@pytest.fixture
+def arrays() -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = ((512, 256), (256, 1024), (1024,), (512, 1024))
+    x, w, b, r = (jax.random.normal(k, s, jnp.bfloat16) for k, s in zip(keys, shapes, strict=True))
+    return [x, w / 16, b, r]
+
+
+def formula(*arrays: Any) -> Any:
+    x, w, b, r = (x.astype(F32) for x in arrays)
+    return jax.nn.gelu(jnp.dot(x, w, precision="highest") + b) + r
+
+
+def test_in_a_loop_that_xla_captures(arrays) -> None:
+    def many(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return jax.lax.fori_loop(0, 50, lambda _, y: layer(x, w, b, r) + 0 * y, r)
+
+    f = jax.jit(many)
+    assert "epilogue_digest" in f.lower(*arrays).as_text()
+    for _ in range(3):
+        close(f(*arrays), formula(*arrays))
+
+
+def test_gradients(arrays) -> None:
+    def loss(f: Any) -> Any:
+        return lambda *xs: jnp.vdot(f(*xs).astype(F32), jnp.sin(arrays[3].astype(F32)))
+
+    got = jax.jit(jax.grad(loss(layer), (0, 1, 2, 3)))(*arrays)
+    want = jax.grad(loss(formula), (0, 1, 2, 3))(*arrays)
+    for ours, theirs in zip(got, want, strict=True):
+        scale = float(jnp.max(jnp.abs(theirs)))
+        got_, want_ = (x.astype(F32) / scale for x in (ours, theirs))
+        np.testing.assert_allclose(got_, want_, **LINKED)
+
+
+def test_exported_programs_need_no_linker(arrays, monkeypatch) -> None:
+    exported = jax.export.export(jax.jit(layer), disabled_checks=bw.DISABLE_EXPORT_CHECKS)(*arrays)
+    data = exported.serialize()
+    assert "epilogue_digest" in exported.mlir_module()
+    monkeypatch.setattr(linking, "linker", None)
+    linking.linked_kernel.cache_clear()
+    jax.clear_caches()
+    close(jax.export.deserialize(data).call(*arrays), formula(*arrays))
