@@ -34,6 +34,7 @@ REQUIRED = {
     "model": {"model", "impl", "median_us", "loss"},
     "import": {"what", "median_us"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
+    "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }
 PACKAGES = ("jax_bwgemm", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "torch")

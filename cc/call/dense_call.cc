@@ -223,7 +223,8 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
   dense::EpilogueArguments arguments{};
   BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, problem.m, problem.n, &arguments));
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(FindLinked(kernel, call.epilogue, launch.device, &function));
+  BWGEMM_RETURN_IF_ERROR(
+      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
   return WithContext(kernel.dense->launch_linked(problem, function, &arguments, launch.stream),
                      kernel.info, problem);
 }

@@ -10,8 +10,9 @@ namespace bwgemm::call {
 Status CheckLinkable(const Kernel& kernel);
 
 // The function to launch, loaded and prepared on the current device. A process loads a piece of
-// code once; later calls look it up.
-Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
+// code once; later calls look it up by its digest. `compare`: whether its text is compared then,
+// which is too slow for every execution.
+Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
 // The buffers of an epilogue, after checking that they are what its code was written for.

@@ -16,13 +16,14 @@ from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE
+from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS, OPERAND_TYPES, Hook
 from jax_bwgemm.epilogue.linker import LinkError
 from jax_bwgemm.epilogue.linking import linked_kernel
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
 
@@ -106,15 +107,56 @@ def choose_linked(
     if not table:
         return "this installation has no kernels that epilogues are linked into"
     dtype = operands[0].dtype.name
-    try:
-        call = choose(LINKABLE_DENSE, name, platform, spec, dtype, [x.shape for x in operands])
-    except NotImplementedError as error:
-        return str(error)
+
+    def chosen(contraction: LinkableDense) -> KernelCall | str:
+        try:
+            return choose(contraction, name, platform, spec, dtype, [x.shape for x in operands])
+        except NotImplementedError as error:
+            return str(error)
+
+    call = chosen(LINKABLE_DENSE)
     if isinstance(call, str):
         return call
+    if spec.policy.config is None:
+        best = _best(call, program, dtype, table)
+        call = call if best == call.selection.kernel.name else chosen(LinkableDense(best))
+        if isinstance(call, str):
+            return call
     if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
         return "row pitches are not multiples of 16 bytes, or the product is a batch"
     return _slower(name, call, dtype) or call
+
+
+def _best(call: KernelCall, program: Program, dtype: str, table: Sequence[Kernel]) -> str:
+    """The kernel that takes least time with its epilogue.
+
+    Consumers of a cooperative kernel compute it while no tensor core works, those of a ping-pong
+    kernel under each other's MMAs, but for that of the last tile.
+    """
+    target = call.target
+    usable, _ = heuristics.rank(table, call.folded.spec, dtype, call.dims, target)
+
+    def cycles(candidate: heuristics.Candidate) -> float:
+        kernel = candidate.kernel
+        tiles = 1 if kernel.schedule == "pingpong" else candidate.waves
+        return candidate.cycles + tiles * kernel.tile_m * kernel.tile_n * element_cycles(program)
+
+    return min(usable, key=cycles).kernel.name
+
+
+def element_cycles(program: Program) -> float:
+    """Cycles of a multiprocessor that an epilogue takes for one element, loads left out."""
+    special = sum(_SPECIAL_FUNCTIONS.get(step.op, 0) for step in program.steps)
+    plain = sum(step.op not in ("literal", "iota") for step in program.steps)
+    return max(special / _SPECIAL_A_CYCLE, (plain + 4 * special) / _PLAIN_A_CYCLE)
+
+
+# Of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, "Arithmetic
+# Instructions"), and how many special functions an operation is made of.
+_SPECIAL_A_CYCLE, _PLAIN_A_CYCLE = 16, 128
+_SPECIAL_FUNCTIONS = dict.fromkeys(("exp", "exp2", "log", "rsqrt", "sqrt", "div", "sin", "cos"), 1)
+_SPECIAL_FUNCTIONS |= dict.fromkeys(("tanh", "logistic", "erf", "erfc", "expm1", "log1p"), 2)
+_SPECIAL_FUNCTIONS |= dict.fromkeys(("pow", "sinh", "cosh", "tan", "atan2", "cbrt"), 4)
 
 
 def _slower(name: str, call: KernelCall, dtype: str) -> str | None:
@@ -138,8 +180,14 @@ def _slower(name: str, call: KernelCall, dtype: str) -> str | None:
     )
 
 
+# What a pass costs however small it is: assumed, about a microsecond.
+_LEAST_PASS_CYCLES = 2000
+
+
 def _pass_cycles(results: int, dtype: str, target: Target) -> float:
-    return 2 * results * np.dtype(dtype).itemsize / BYTES_PER_CYCLE[target.arch]
+    return (
+        _LEAST_PASS_CYCLES + 2 * results * np.dtype(dtype).itemsize / BYTES_PER_CYCLE[target.arch]
+    )
 
 
 def _emit(

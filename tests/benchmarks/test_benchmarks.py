@@ -442,6 +442,31 @@ def test_bench_loss_names_a_bad_problem(capsys):
     assert "8192,4096,128256: 25.82 TFLOP in three products" in capsys.readouterr().out
 
 
+def test_bench_linear(tmp_path, capsys):
+    import bench_linear
+
+    path = tmp_path / "linear.jsonl"
+    arguments = ["--small", "--activations", "gelu", "none", "--out", str(path)]
+    assert bench_linear.main(arguments) == 0
+    rows = _records(path, "linear")
+    assert len(rows) == 2 * 2 * 4
+    for row in rows:
+        assert not row["linked"]
+        if row["impl"] != "product":
+            assert row["error"] <= 0.1  # of bf16 layers, the largest over the root mean square
+    assert "gelu + residual: 0 of 1 linked; fused / product" in capsys.readouterr().out
+
+
+def test_bench_linear_names_a_bad_problem(capsys):
+    import bench_linear
+
+    with pytest.raises(SystemExit):
+        bench_linear.main(["--problems", "16,8"])
+    assert "'16,8' is not M,N,K" in capsys.readouterr().err
+    assert bench_linear.main(["--dry-run"]) == 0
+    assert "16,14336,4096: 0.00 TFLOP" in capsys.readouterr().out
+
+
 def test_bench_models(tmp_path, capsys):
     import bench_models
 
