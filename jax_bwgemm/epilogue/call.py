@@ -19,7 +19,7 @@ from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS, OPERAND_TYPES, Hook
 from jax_bwgemm.epilogue.linker import LinkError
-from jax_bwgemm.epilogue.linking import linked_kernel
+from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -54,14 +54,7 @@ def run_linked(
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
-        # D is the first result of its type: that a kernel rounds.
-        first = list(result_types).index(spec.out_dtype)
-        order = [first, *(i for i in range(len(result_types)) if i != first)]
-        hook = Hook(
-            dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
-            tuple(result_types[i] for i in order),
-            call.selection.kernel.swap_ab,
-        )
+        hook, order = hook_of(call, program, result_types)
         try:
             code = linked_kernel(call.selection.kernel.name, hook, ptx=name == "emulator")
         except LinkError as error:
@@ -71,6 +64,43 @@ def run_linked(
         back = sorted(range(len(order)), key=order.__getitem__)
         return [results[i].reshape(shape) for i in back]
     return "; ".join(refusals) or f"no kernels for {platform} are allowed"
+
+
+def hook_of(
+    call: KernelCall, program: Program, result_types: Sequence[str]
+) -> tuple[Hook, list[int]]:
+    """The function to link into a kernel, and which result each of its results is."""
+    # D is the first result of its type: that a kernel rounds.
+    first = list(result_types).index(call.folded.spec.out_dtype)
+    order = [first, *(i for i in range(len(result_types)) if i != first)]
+    hook = Hook(
+        dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
+        tuple(result_types[i] for i in order),
+        call.selection.kernel.swap_ab,
+    )
+    return hook, order
+
+
+def prepare_linked(
+    operands: Sequence[Any], spec: GemmSpec, program: Program, result_types: Sequence[str]
+) -> None:
+    """Begins to link what `run_linked` will need if the program runs on this process's only device.
+
+    Args:
+        operands: A and B, or their types.
+        spec: The product.
+        program: The epilogue, of rank 2.
+        result_types: Types of its results.
+    """
+    if jax.local_device_count() != 1:  # the product may yet be partitioned
+        return
+    platform = jax.default_backend().replace("gpu", "cuda")
+    for name in spec.policy.implementations:
+        if PLATFORMS.get(name) == platform:
+            call = choose_linked(name, platform, spec, program, result_types, operands)
+            if not isinstance(call, str):
+                hook, _ = hook_of(call, program, result_types)
+                start_linking(call.selection.kernel.name, hook, ptx=name == "emulator")
 
 
 def choose_linked(

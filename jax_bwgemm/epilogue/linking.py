@@ -14,7 +14,9 @@ import functools
 import hashlib
 import logging
 import os
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from jax_bwgemm.epilogue.hook import Hook
@@ -40,7 +42,30 @@ class LinkedKernel:
     digest: str
 
 
-@functools.lru_cache(maxsize=1024)
+_lock = threading.Lock()
+_futures: dict[tuple[str, Hook, bool], Future[LinkedKernel]] = {}
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bwgemm-link")
+
+
+def start_linking(kernel: str, hook: Hook, *, ptx: bool) -> Future[LinkedKernel]:
+    """Begins what `linked_kernel` does, unless it has begun: kernels are linked side by side."""
+    key = (kernel, hook, ptx)
+    with _lock:
+        if key not in _futures:
+            _futures[key] = _threads().submit(_find_or_link, kernel, hook, ptx=ptx)
+        return _futures[key]
+
+
+def forget_linked_kernels() -> None:
+    """Forgets what this process has linked. What is on disk stays."""
+    with _lock:
+        _futures.clear()
+
+
 def linked_kernel(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
     """Links a function into a kernel, or finds it linked.
 
@@ -53,6 +78,10 @@ def linked_kernel(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
         NoLinkerError: It was not linked before and there is no linker.
         LinkError: The tools refuse it.
     """
+    return start_linking(kernel, hook, ptx=ptx).result()
+
+
+def _find_or_link(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
     source, tools = hook.source(), linker()
     file = linkable_kernels()[kernel]
     inputs = (_FORMAT, kernel, source, str(ptx), tools.version, _hash_of(file))

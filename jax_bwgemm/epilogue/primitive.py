@@ -21,7 +21,7 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue.call import choose_linked, run_linked
+from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.explain import Explanation, explain_product, place
 from jax_bwgemm.product.implementations import PLATFORMS, log_once
@@ -83,6 +83,8 @@ def separate(a: jax.Array, b: jax.Array, *operands: jax.Array, fused: Fused) -> 
 
 
 def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.ShapedArray]:
+    # Linking takes seconds: it begins now, for all of a program's products side by side.
+    prepare_linked(operands[:2], fused.spec, fused.program, fused.result_types)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return [core.ShapedArray(fused.shape, jnp.dtype(t)) for t in fused.result_types]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -323,7 +324,7 @@ class TestFallbacks:
             raise NoLinkerError("libnvJitLink.so.13 is not installed")
 
         monkeypatch.setattr(linking, "linker", none)
-        linking.linked_kernel.cache_clear()
+        linking.forget_linked_kernels()
         text = self.reason(caplog, lambda z: z + 12345.0)
         assert "libnvJitLink.so.13 is not installed" in text
 
@@ -378,14 +379,14 @@ class TestCache:
     @pytest.fixture
     def folder(self, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path))
-        linking.linked_kernel.cache_clear()
+        linking.forget_linked_kernels()
         return tmp_path
 
     def files(self, folder: Path) -> list[Path]:
         return [p for p in folder.iterdir() if p.suffix == ".txt"]
 
     def link(self, hook: Hook) -> linking.LinkedKernel:
-        linking.linked_kernel.cache_clear()
+        linking.forget_linked_kernels()
         return linking.linked_kernel(KERNELS[0].name, hook, ptx=True)
 
     def test_is_read_again(self, hook, folder, monkeypatch) -> None:
@@ -416,6 +417,28 @@ class TestCache:
         if damage != "folder":
             assert path.read_text() == text
 
+    def test_kernels_are_linked_side_by_side(self, folder, monkeypatch) -> None:
+        """Tracing begins to link; what is lowered then waits for it."""
+        monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+        both = threading.Barrier(2, timeout=60)
+        link = Linker.link
+
+        def at_once(*args: Any, **kwargs: Any) -> bytes:
+            both.wait()  # for the other link
+            return link(*args, **kwargs)
+
+        monkeypatch.setattr(Linker, "link", at_once)
+        a = jnp.ones((16, 64), jnp.bfloat16)
+        b = jnp.ones((64, 24), jnp.bfloat16)
+
+        @jax.jit
+        def two(a: Any, b: Any) -> Any:
+            one = bw.matmul(a, b, epilogue=jnp.sin, implementation="emulator")
+            return one, bw.matmul(a, b, epilogue=jnp.cos, implementation="emulator")
+
+        close(two(a, b), (jnp.sin(jnp.full((16, 24), 64.0)), jnp.cos(jnp.full((16, 24), 64.0))))
+        assert len(self.files(folder)) == 2
+
     def test_off_and_unwritable(self, hook, folder, monkeypatch, caplog) -> None:
         monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
         first = self.link(hook)
@@ -438,7 +461,7 @@ class TestCache:
         assert "epilogue_digest" in exported.mlir_module()
         data = exported.serialize()
         monkeypatch.setattr(linking, "linker", None)
-        linking.linked_kernel.cache_clear()
+        linking.forget_linked_kernels()
         jax.clear_caches()
         got = jax.export.deserialize(data).call(a, b)
         close(got, jnp.sin(jnp.dot(a.astype(F32), b.astype(F32))))
