@@ -18,14 +18,12 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
-from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
+from jax_bwgemm.epilogue.call import prepare_linked, run_linked
 from jax_bwgemm.epilogue.program import Program
-from jax_bwgemm.product.explain import Explanation, explain_product, place
-from jax_bwgemm.product.implementations import PLATFORMS, log_once
-from jax_bwgemm.product.program_explanation import EXPLAINERS
+from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.primitive import EXPLAINED_BY
 
 bw_gemm_epilogue_p = Primitive("bw_gemm_epilogue")
 bw_gemm_epilogue_p.multiple_results = True
@@ -149,37 +147,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
     return rule(ctx, *operands)
 
 
-def _explain(eqn: Any, device: Any) -> Explanation:
-    """The product's decision, and whether its kernel takes the epilogue along."""
-    a, b, *rest = (x.aval for x in eqn.invars)
-    fused = eqn.params["fused"]
-    platform, spec, reason = place(fused.spec, device)
-    for name in spec.policy.implementations:
-        if reason is None and PLATFORMS.get(name) == platform:
-            call = choose_linked(name, platform, spec, fused.program, fused.result_types, (a, b))
-            if isinstance(call, str):
-                reason = call
-                break
-            selected = call.selection
-            dims = DENSE.dims(spec, a.shape, b.shape)
-            return Explanation(
-                f"{spec.describe([a.dtype.name, b.dtype.name], dims)}, and an epilogue of "
-                f"{len(rest)} operands",
-                name,
-                f"{selected.reason}; the epilogue is linked into the kernel",
-                selected.kernel.name,
-                raster_order=selected.raster_order,
-                swizzle=selected.swizzle,
-                splits=selected.splits,
-            )
-    found = explain_product(DENSE, fused.spec, (a, b), device)
-    why = reason or f"no kernels for {platform} are allowed"
-    return dataclasses.replace(
-        found, reason=f"{found.reason}; the epilogue is a pass of XLA's: {why}"
-    )
-
-
-EXPLAINERS[bw_gemm_epilogue_p] = _explain
+EXPLAINED_BY[bw_gemm_epilogue_p] = "jax_bwgemm.epilogue.explain"
 bw_gemm_epilogue_p.def_impl(jax.jit(bw_gemm_epilogue_p.bind, static_argnames=("fused",)))
 bw_gemm_epilogue_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_gemm_epilogue_p] = _jvp

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from jax_bwgemm.product.explain import Explanation, explain_product
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
-from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BY
 from jax_bwgemm.product.support import refusal
 
 # JAX's own, by name: those that a call of ours became while it was traced are among them.
@@ -19,9 +19,6 @@ _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _XLA_REASON = (
     "an operation of JAX's own, or left to XLA while tracing (the log, jax_bwgemm, INFO, says why)"
 )
-# What explains an equation of a primitive that is more than a product: from the equation and the
-# device to the decision.
-EXPLAINERS: dict[Any, Callable[[Any, Any], Explanation]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +144,8 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
     """The decision for an equation; None if it is no product."""
     avals = [x.aval for x in eqn.invars]
-    if eqn.primitive in EXPLAINERS:
-        return EXPLAINERS[eqn.primitive](eqn, device)
+    if eqn.primitive in EXPLAINED_BY:
+        return importlib.import_module(EXPLAINED_BY[eqn.primitive]).explain(eqn, device)
     contraction = CONTRACTIONS.get(eqn.primitive)
     if contraction is not None:
         spec = eqn.params["spec"]

@@ -17,6 +17,7 @@ from numerics import ulps
 
 from jax_bwgemm.epilogue.primitives import KINDS, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES
+from jax_bwgemm.epilogue.simplify import simplified
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
@@ -194,8 +195,8 @@ def test_every_primitive_is_tested() -> None:
     exact = {*EXACT_UNARY, *INTEGER_UNARY, *EXACT_BINARY, *INTEGER_BINARY, "clamp", "add_any"}
     exact |= {"sqrt", "nextafter", "one_minus_square"}
     assert exact | set(EXACT) == set(PRIMITIVES)
-    assert set(SPECIAL) == {"literal", "iota", "convert_element_type", "integer_pow", "round",
-                            "reduce_precision", "select_n"}  # fmt: skip
+    special = {"literal", "iota", "convert_element_type", "integer_pow", "round"}
+    assert set(SPECIAL) == special | {"reduce_precision", "select_n", "one_plus_tanh"}
 
 
 def test_square_roots_remainders_and_neighbours() -> None:
@@ -271,3 +272,15 @@ def test_random_functions(function: Any, seed: int) -> None:
     f, types = function
     rng = np.random.default_rng(seed)
     check(f, values(rng, "float32", (6, 8)), *(values(rng, t, s) for t, s in types))
+
+
+def test_one_plus_tanh_does_not_cancel() -> None:
+    z = np.linspace(-20, 20, 4000, dtype=np.float32).reshape(40, 100)
+    for f in (lambda z: 1 + jnp.tanh(z), lambda z: jnp.tanh(z) + 1):
+        program = simplified(trace_epilogue(f, z.shape, ()).program)
+        assert [step.op for step in program.steps if step.inputs] == ["tanh", "one_plus_tanh"]
+        (got,) = run_on_host(program, z, ())
+        # 1 + tanh(x) is 2 / (1 + exp(-2 x)).
+        assert ulps(got, 2 / (1 + np.exp(-2 * z.astype(np.float64)))) <= 6
+    other = trace_epilogue(lambda z: 2 + jnp.tanh(z), z.shape, ()).program
+    assert simplified(other) == other
