@@ -6,11 +6,12 @@
 
 namespace bwgemm::dense {
 
-template <DType kIn_, DType kOut_, AMajor kAMajor_, BMajor kBMajor_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
-          bool kStreamK_>
+template <DType kA_, DType kB_, DType kOut_, AMajor kAMajor_, BMajor kBMajor_, int kTileM_,
+          int kTileN_, int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_,
+          bool kSwapAb_, bool kStreamK_>
 struct KernelSpec {
-  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
+  static constexpr DType kIn = kA == DType::kF32 ? kB : kA;  // what the MMA multiplies
   static constexpr AMajor kAMajor = kAMajor_;
   static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
@@ -18,7 +19,9 @@ struct KernelSpec {
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = kStreamK_;
 
-  static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "operands are bf16 or f16");
+  static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "the MMA multiplies bf16 or f16");
+  static_assert(kA == kB || (kIn == DType::kBF16 && (kA == DType::kF32) != (kB == DType::kF32)),
+                "operands of one type, or f32 and bf16");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
 
   // uneven_parts: see KernelInfo.
@@ -28,7 +31,8 @@ struct KernelSpec {
     info.name = name;
     info.arch = arch;
     info.contraction = Contraction::kDense;
-    info.a_dtype = info.b_dtype = kIn;
+    info.a_dtype = kA;
+    info.b_dtype = kB;
     info.out_dtype = kOut;
     info.a_major = kAMajor;
     info.b_major = kBMajor;

@@ -15,12 +15,12 @@ inline Status NotAligned(const GemmProblem& p) {
 }
 
 // Tensor maps want every line to begin at a multiple of 16 bytes.
-inline Status CheckAligned(const GemmProblem& p, DType in, DType out) {
+inline Status CheckAligned(const GemmProblem& p, DType a, DType b, DType out) {
   auto aligned = [](const GemmOperand& x, DType dtype) {
     const int elements = kAlignmentBytes / SizeOf(dtype);
     return x.pitch % elements == 0 && x.batch_pitch % elements == 0;
   };
-  const bool all = aligned(p.a, in) && aligned(p.b, in) && aligned(p.d, out);
+  const bool all = aligned(p.a, a) && aligned(p.b, b) && aligned(p.d, out);
   return all ? Status::Ok() : NotAligned(p);
 }
 

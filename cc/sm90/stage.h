@@ -9,21 +9,22 @@
 
 namespace bwgemm::sm90 {
 
-constexpr int kBlock = kMmaRows;       // rows of one MMA
-constexpr int kLineElements = kBlock;  // 16-bit elements of one 128-byte swizzle line
+constexpr int kBlock = kMmaRows;  // rows of one MMA
 constexpr int kMostBoxRows = 104;
 constexpr int kMostBoxes = 4;
 
-// One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x 64 k, one
-// 128-byte line per row; those of an MN-major operand are rows x all k, one line of 64, 32 or 16
-// rows per k. A box has 64 rows. Where kRows is no multiple of 64, it has up to kMostBoxRows, in
-// multiples of the swizzle's 8.
-template <class In, bool kKMajor_, int kRows, int kTileK>
+// One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x one 128-byte line
+// of K; those of an MN-major operand are rows x all k, one line of 128, 64 or 32 bytes of rows per
+// k. A box has 64 rows, or 32 where only those fit a line. Where kRows is no multiple of 64, it has
+// up to kMostBoxRows, in multiples of the swizzle's 8.
+template <class Element, bool kKMajor_, int kRows, int kTileK>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
+  static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
+  static constexpr int kLineElements = 128 / kElementBytes;
   static constexpr int kRowBoxes = [] {
     constexpr int kStep = kKMajor ? 8 : kRows % 32 != 0 ? 16 : 32;
-    if (kRows % kLineElements == 0) return kRows / kLineElements;
+    if (kRows % kBlock == 0) return kRows / (kKMajor ? kBlock : std::min(kBlock, kLineElements));
     int boxes = kKMajor ? (kRows + kMostBoxRows - 1) / kMostBoxRows : kRows / kStep;
     while (kRows % (kStep * boxes) != 0) ++boxes;
     return kKMajor && boxes > kMostBoxes ? 1 : boxes;
@@ -31,17 +32,25 @@ struct Stage {
   static constexpr int kBoxRows = kRows / kRowBoxes;
   static constexpr int kBoxK = kKMajor ? kLineElements : kTileK;
   static constexpr int kBoxes = kRowBoxes * (kTileK / kBoxK);
-  static constexpr int kBoxBytes = kBoxRows * kBoxK * static_cast<int>(sizeof(In));
+  static constexpr int kBoxBytes = kBoxRows * kBoxK * kElementBytes;
   static constexpr int kBytes = kBoxes * kBoxBytes;
-  static constexpr int kLineBytes =
-      (kKMajor ? kLineElements : kBoxRows) * static_cast<int>(sizeof(In));
+  static constexpr int kLineBytes = (kKMajor ? kLineElements : kBoxRows) * kElementBytes;
   static_assert(kRows % kBoxRows == 0 && kTileK % kLineElements == 0);
 
-  // Clamps a box's first row so that the box stays inside an operand of `rows`: TMA takes longer to
-  // fill in zeros than to load. Some results are then computed a second time, bit for bit the same.
-  // `row` is unsigned: the tiles of the last cluster may begin beyond 2^31.
-  __device__ static int BoxRow(uint32_t row, int rows) {
-    return min(row, static_cast<uint32_t>(max(rows - kBoxRows, 0)));
+  // Rows that are moved together: a box, but no less than what one store of results takes.
+  static constexpr int kUnitRows = kBoxRows < kBlock && kRows % kBlock == 0 ? kBlock : kBoxRows;
+  static_assert(kUnitRows % kBoxRows == 0);
+
+  // Clamps a unit's first row so that the unit stays inside an operand of `rows`: TMA takes longer
+  // to fill in zeros than to load. Some results are then computed a second time, bit for bit the
+  // same. `row` is unsigned: the tiles of the last cluster may begin beyond 2^31.
+  __device__ static int UnitRow(uint32_t row, int rows) {
+    return min(row, static_cast<uint32_t>(max(rows - kUnitRows, 0)));
+  }
+  // The first row of the tile's box i, counted along the rows, of a tile at `row`.
+  __device__ static int BoxRow(uint32_t row, int i, int rows) {
+    const int in_tile = i * kBoxRows, in_unit = in_tile % kUnitRows;
+    return UnitRow(row + (in_tile - in_unit), rows) + in_unit;
   }
 
   // An operand of fewer rows than one box has boxes of that many, but for MN-major ones, whose
@@ -52,7 +61,7 @@ struct Stage {
 
   // `kDescribedRows` of the operand, all or one box, as wgmma finds them.
   template <int kDescribedRows>
-  using Descriptor = TileDescriptor<In, kKMajor, kLineBytes, kDescribedRows, kTileK>;
+  using Descriptor = TileDescriptor<Element, kKMajor, kLineBytes, kDescribedRows, kTileK>;
 };
 
 }  // namespace bwgemm::sm90

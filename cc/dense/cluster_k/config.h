@@ -64,6 +64,7 @@ struct Config : Spec {
   using Out = typename CutlassType<Spec::kOut>::type;
 
   static_assert(Spec::kSchedule == Schedule::kClusterK && !Spec::kStreamK);
+  static_assert(Spec::kA == Spec::kB, "operands of one type");
   static_assert(Spec::kSwapAb, "rhs columns are the MMA's M side");
   static_assert(Spec::kClusterM == 1 && Spec::kClusterN == 1,
                 "the cluster lies along K: see splits");

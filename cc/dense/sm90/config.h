@@ -4,6 +4,8 @@
 // or with swapped operands rhs columns and lhs rows; then the result is transposed on its way to D.
 // CTAs of a cluster are neighbours along P and share Q, or neighbours along Q and share P.
 //
+// An operand of f32 is P: it is split on its way to the MMA (sm90/split_mma.h).
+//
 // The two consumer warpgroups either share a tile, half of P's rows each (cooperative), or own
 // every second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
 // other's MMAs.
@@ -22,14 +24,13 @@ namespace bwgemm::dense::sm90 {
 
 using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
-using bwgemm::sm90::kLineElements;
 using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
 template <class Spec>
 struct Config : Spec {
-  using In = typename CutlassType<Spec::kIn>::type;
+  using In = typename CutlassType<Spec::kIn>::type;  // of the MMA
   using Out = typename CutlassType<Spec::kOut>::type;
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
@@ -43,7 +44,12 @@ struct Config : Spec {
 
   static constexpr bool kAIsKMajor = Spec::kAMajor == AMajor::kK;
   static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
-  using P = Stage<In, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK>;
+  static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
+  static constexpr DType kTypeQ = Spec::kSwapAb ? Spec::kA : Spec::kB;
+  static constexpr bool kSplitsP = kTypeP == DType::kF32;
+  static_assert(kTypeQ == Spec::kIn, "the f32 operand is P");
+  using P = Stage<typename CutlassType<kTypeP>::type, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor,
+                  kTileM, kTileK>;
   using Q = Stage<In, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK>;
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
@@ -51,7 +57,7 @@ struct Config : Spec {
   static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
   static constexpr int FirstBlock(int consumer) { return kPingpong ? 0 : consumer * kOwnBlocks; }
   static_assert(kPBlocks % kTileConsumers == 0);
-  static_assert(kPBlocks == 1 || kTileK == kLineElements, "a block of P is one box");
+  static_assert(kSplitsP || kPBlocks == 1 || kTileK == P::kLineElements, "a block of P is one box");
   // 32-bit results that a thread keeps. Where they are few, no registers need to change hands.
   static constexpr int kResults = kOwnBlocks * kTileN / 2;
   static constexpr bool kMovesRegisters = kResults > 96;

@@ -29,13 +29,13 @@ struct Epilogue {
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
-  // Where in D the results of a box of P and one of Q go; of boxes beside D: nowhere.
+  // Where in D the results of a unit of P's rows and one of Q's go; of units beside D: nowhere.
   struct Place {
     int column, row;
     bool inside;
   };
   __device__ __forceinline__ Place PlaceOf(uint32_t p, uint32_t q) {
-    const int in_p = C::P::BoxRow(p, params.p_rows), in_q = C::Q::BoxRow(q, params.q_rows);
+    const int in_p = C::P::UnitRow(p, params.p_rows), in_q = C::Q::UnitRow(q, params.q_rows);
     const bool inside =
         p < static_cast<uint32_t>(params.p_rows) && q < static_cast<uint32_t>(params.q_rows);
     return {C::kSwapAb ? in_p : in_q, C::kSwapAb ? in_q : in_p, inside};

@@ -22,7 +22,7 @@ struct Launcher {
   static int QTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.m : p.n, C::kTileN); }
 
   static Status Supports(const GemmProblem& p) {
-    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kOut));
+    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kA, C::kB, C::kOut));
     return CheckTiles(p, Tiles(PTiles(p), C::kClusterM) * C::kClusterM,
                       Tiles(QTiles(p), C::kClusterN) * C::kClusterN, p.batch, "tiles");
   }
@@ -30,10 +30,11 @@ struct Launcher {
   static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
 
   template <class S>
-  static Status Map(const GemmOperand& x, int rows, const GemmProblem& p, CUtensorMap* map) {
+  static Status Map(const GemmOperand& x, DType dtype, int rows, const GemmProblem& p,
+                    CUtensorMap* map) {
     TensorMapSpec t;
     t.data = x.data;
-    t.dtype = C::kIn;
+    t.dtype = dtype;
     t.extent0 = S::kKMajor ? p.k : rows;
     t.extent1 = S::kKMajor ? rows : p.k;
     t.extent2 = x.batch_pitch ? p.batch : 1;
@@ -73,8 +74,8 @@ struct Launcher {
     params->p_rows = C::kSwapAb ? p.n : p.m;
     params->q_rows = C::kSwapAb ? p.m : p.n;
     params->stage_bytes = C::P::BytesOf(params->p_rows) + C::Q::BytesOf(params->q_rows);
-    BWGEMM_RETURN_IF_ERROR(Map<typename C::P>(first, params->p_rows, p, &params->p));
-    BWGEMM_RETURN_IF_ERROR(Map<typename C::Q>(second, params->q_rows, p, &params->q));
+    BWGEMM_RETURN_IF_ERROR(Map<typename C::P>(first, C::kTypeP, params->p_rows, p, &params->p));
+    BWGEMM_RETURN_IF_ERROR(Map<typename C::Q>(second, C::kTypeQ, params->q_rows, p, &params->q));
     BWGEMM_RETURN_IF_ERROR(MapD(p, &params->d));
     const int k_blocks = Tiles(p.k, C::kTileK), parts = p.parts_of_k ? p.batch : 1;
     params->k_blocks = k_blocks / parts;

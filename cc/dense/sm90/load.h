@@ -50,7 +50,7 @@ struct Loader {
     CUTE_UNROLL
     for (int i = 0; i < S::kBoxes; ++i) {
       const int box_k = k + i / S::kRowBoxes * S::kBoxK;
-      const int box_row = S::BoxRow(row + i % S::kRowBoxes * S::kBoxRows, rows);
+      const int box_row = S::BoxRow(row, i % S::kRowBoxes, rows);
       const int inner = S::kKMajor ? box_k : box_row, outer = S::kKMajor ? box_row : box_k;
       if constexpr (!kShared) {
         cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to + i * S::kBoxBytes, inner, outer, matrix);
