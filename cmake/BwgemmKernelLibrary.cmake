@@ -21,9 +21,9 @@ set(bwgemm_nvcc_flags -O3 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPI
     -diag-suppress=177 # unused variables inside CUTLASS headers
 )
 
-# (input:output) types that a tile is compiled for unless its line leaves some out, and the names in kernel lists as C++
+# (A:B:output) types that a tile is compiled for unless its line leaves some out, and the names in kernel lists as C++
 # enumerators.
-set(bwgemm_dtypes "bf16:bf16" "bf16:f32" "f16:f16" "f16:f32")
+set(bwgemm_dtypes "bf16:bf16:bf16" "bf16:bf16:f32" "f16:f16:f16" "f16:f16:f32")
 set(bwgemm_cxx_bf16 DType::kBF16)
 set(bwgemm_cxx_f16 DType::kF16)
 set(bwgemm_cxx_f32 DType::kF32)
