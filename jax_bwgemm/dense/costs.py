@@ -10,7 +10,7 @@ import dataclasses
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k, stream_k
-from jax_bwgemm.dense.assumed_costs import SM100
+from jax_bwgemm.dense.assumed_costs import SM90_F32, SM100
 from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Parameters, TileKey
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.occupancy import concurrent_ctas
@@ -21,6 +21,9 @@ PARAMETERS = {"sm90": SM90, "sm100": SM100}
 
 # Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
+
+# Of an element.
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
@@ -73,7 +76,12 @@ class Candidate:
 
 def is_known(kernel: Kernel) -> bool:
     """Whether times of the kernel's tile were measured."""
-    return kernel.cluster_k or tile_key(kernel) in PARAMETERS[kernel.arch].tiles
+    return kernel.cluster_k or tile_key(kernel) in parameters_of(kernel).tiles
+
+
+def parameters_of(kernel: Kernel) -> Parameters:
+    """The model's numbers for a kernel: of its architecture, of f32 operands others."""
+    return PARAMETERS[kernel.arch] if kernel.terms == 1 else SM90_F32
 
 
 def tile_key(kernel: Kernel) -> TileKey:
@@ -98,11 +106,12 @@ def evaluate(
         target: The GPU.
         splits: Parts that K is split into.
         decomposition: How a stream-K kernel divides the work.
-        parameters: The model's numbers, by default those of the kernel's architecture.
+        parameters: The model's numbers, by default those of `parameters_of`.
     """
-    p = parameters or PARAMETERS[kernel.arch]
-    moved_bytes = 2 * (dims.lhs_batch * dims.m + dims.rhs_batch * dims.n) * dims.k
-    moved_bytes += (4 if kernel.out_dtype == "float32" else 2) * dims.m * dims.n * dims.batch
+    p = parameters or parameters_of(kernel)
+    a_bytes, b_bytes, out_bytes = map(BYTES.get, (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype))
+    moved_bytes = (a_bytes * dims.lhs_batch * dims.m + b_bytes * dims.rhs_batch * dims.n) * dims.k
+    moved_bytes += out_bytes * dims.m * dims.n * dims.batch
     if kernel.cluster_k:
         tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
         count = tiles[0] * tiles[1] * dims.batch
@@ -129,7 +138,7 @@ def evaluate(
         concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
     cost = p.tiles.get(tile_key(kernel), UNKNOWN_COST)
-    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency
+    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency / kernel.terms
     depth = round_up(ceil_div(max(dims.k, 1), 1 if kernel.stream_k else splits), kernel.tile_k)
     if kernel.stream_k:
         step = kernel.tile_m * kernel.tile_n * kernel.tile_k / rate
@@ -177,7 +186,7 @@ def evaluate(
 def _bytes_per_k(
     kernel: Kernel, share: float, aligned: tuple[bool, bool], unaligned: float
 ) -> float:
-    """Bytes that a tile's CTAs ask L2 for, for each k: 16-bit operands, a multicast once.
+    """Bytes that a tile's CTAs ask L2 for, for each k: a multicast once.
 
     Args:
         kernel: The kernel.
@@ -187,7 +196,11 @@ def _bytes_per_k(
     """
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
     p_share, q_share = (share if a else unaligned for a in aligned)
-    return 2 * (p_share * kernel.tile_m / kernel.cluster_n + q_share * kernel.tile_n / clusters_m)
+    p_bytes, q_bytes = BYTES[kernel.a_dtype], BYTES[kernel.b_dtype]
+    if kernel.swap_ab:
+        p_bytes, q_bytes = q_bytes, p_bytes
+    p_loaded = p_bytes * p_share * kernel.tile_m / kernel.cluster_n
+    return p_loaded + q_bytes * q_share * kernel.tile_n / clusters_m
 
 
 def _pitches(kernel: Kernel, dims: GemmDims) -> tuple[int, int]:

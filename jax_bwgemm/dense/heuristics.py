@@ -10,12 +10,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
 
 # Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
@@ -146,7 +145,7 @@ def rank(
     """All usable kernels, each with its best splits, best first; the others with the reason."""
     usable: list[Candidate] = []
     rejected: list[tuple[str, str]] = []
-    in_bytes = np.dtype(in_dtype).itemsize
+    in_bytes = narrowest_bytes(in_dtype)
     for kernel in table:
         reason = kernel_mismatch(kernel, spec, in_dtype, target.arch)
         decomposition = "heuristic"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import costs, heuristics
 from jax_bwgemm.dense.selection import select_by_heuristic
 from jax_bwgemm.dense.tile_schedule import tile_order
 from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.dense.work_schedule import work_order
+from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import Choice
@@ -48,7 +47,7 @@ def kernels_to_try(
         selected.decomposition,
     )
     usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, dims_of(key), target)
-    spec, in_bytes = spec_of(key), np.dtype(key.in_dtype).itemsize
+    spec, in_bytes = spec_of(key), narrowest_bytes(key.in_dtype)
     predicted = []
     for whole in usable:
         if whole.kernel.stream_k:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
+from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 
@@ -21,7 +20,7 @@ def select(
 
     Args:
         spec: The problem.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         dims: Sizes, padded where needed.
         target: The GPU.
         table: The kernels to choose from.
@@ -48,7 +47,7 @@ def select_by_heuristic(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
         return f"no kernel for {target.arch} fits ({reasons})"
     best, *others = usable
-    raster_order, swizzle = heuristics.tile_order(best, dims, np.dtype(in_dtype).itemsize)
+    raster_order, swizzle = heuristics.tile_order(best, dims, narrowest_bytes(in_dtype))
     chosen_by = "the heuristic"
     if spec.policy.config is not None:
         raster_order = spec.policy.config.raster_order or raster_order

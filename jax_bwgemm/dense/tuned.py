@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import lookup
 from jax_bwgemm.tuning.keys import DenseKey
@@ -44,7 +43,7 @@ def find_tuned(
 
     Args:
         spec: The problem, with the tuning in force where it was traced.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         dims: Sizes.
         target: The GPU.
         table: The kernels to choose from.
@@ -59,7 +58,7 @@ def find_tuned(
             return "is not in this build"
         reason = heuristics.kernel_mismatch(kernel, spec, in_dtype, target.arch)
         if reason is None:
-            in_bytes = np.dtype(in_dtype).itemsize
+            in_bytes = narrowest_bytes(in_dtype)
             reason = heuristics.run_refusal(
                 kernel, dims, entry.splits, entry.decomposition, in_bytes
             )

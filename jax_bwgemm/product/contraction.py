@@ -218,6 +218,8 @@ class Contraction(abc.ABC):
     ) -> Selection | str:
         """The kernel for a problem of aligned sizes, or why there is none.
 
+        ``in_dtype``: the operands' types, as `dtypes.operand_types` says them.
+
         Raises:
             TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
         """

@@ -32,6 +32,22 @@ def dot_dtype(
     return np.dtype(jax.eval_shape(dot, *scalars).dtype)
 
 
+def operand_types(a: str, b: str) -> str:
+    """The types of A and B in one word or three: ``"bfloat16"``, ``"float32 x bfloat16"``."""
+    return a if a == b else f"{a} x {b}"
+
+
+def types_of_operands(types: str) -> tuple[str, str]:
+    """A's and B's type from what `operand_types` made of them."""
+    a, _, b = types.partition(" x ")
+    return a, b or a
+
+
+def narrowest_bytes(types: str) -> int:
+    """Bytes of an element of the narrower operand: its rows are the least aligned."""
+    return min(np.dtype(dtype).itemsize for dtype in types_of_operands(types))
+
+
 def product_dtype(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> np.dtype:
     """The type to ask XLA for where the result is rounded to ``out``.
 

@@ -14,7 +14,7 @@ from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import DEFAULT_SM_COUNT, make_target
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction, KernelCall
-from jax_bwgemm.product.implementations import PLATFORMS, refusal_error
+from jax_bwgemm.product.implementations import PLATFORMS, refusal_error, rounded_types
 from jax_bwgemm.product.spec import ProductSpec
 
 # As many with the same reason are named one by one.
@@ -193,8 +193,8 @@ def _choose(
     if platform == PLATFORMS[name]:
         spec, operands = rewritten(contraction, spec, operands)
     shapes = [x.shape for x in operands]
-    dtype = np.dtype(operands[0].dtype).name
-    return lowering.choose(contraction, name, platform, spec, dtype, shapes)
+    dtypes = rounded_types([np.dtype(x.dtype).name for x in operands[:2]], spec.policy.precision)
+    return lowering.choose(contraction, name, platform, spec, dtypes, shapes)
 
 
 def rewritten(

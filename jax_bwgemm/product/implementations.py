@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.kernel_config import KernelConfig
 from jax_bwgemm.product.kernels import Kernel
 
@@ -18,9 +20,16 @@ IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
 PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
-# What the kernels compute, by operand type, as `jax.lax.DotAlgorithmPreset` names it. Types without
-# a preset are not in it.
-NATIVE_ALGORITHMS = {"bfloat16": "BF16_BF16_F32", "float16": "F16_F16_F32"}
+# Algorithms, as `jax.lax.DotAlgorithmPreset` names them, that kernels answer, by operand types:
+# first their own, then less accurate ones. Two terms of an f32 operand with an exact bf16 one are
+# all that X3 has.
+_SPLIT = ("BF16_BF16_F32_X3", "TF32_TF32_F32")
+NATIVE_ALGORITHMS = {
+    "bfloat16": ("BF16_BF16_F32",),
+    "float16": ("F16_F16_F32",),
+    "float32 x bfloat16": _SPLIT,
+    "bfloat16 x float32": _SPLIT,
+}
 
 _logger = logging.getLogger("jax_bwgemm")
 
@@ -143,30 +152,48 @@ def types_refusal(
     precision: object,
 ) -> str | None:
     """Why no kernel multiplies these types (lhs, rhs, result); None when some do."""
-    if "float32" in types[:2] and types[0] != types[1]:
-        return (
-            "kernels multiply operands of one 16-bit type (in a gradient, the float32 cotangent "
-            "comes from preferred_element_type=float32: leave it None, or allow 'xla')"
-        )
+    operands = rounded_types(types[:2], precision)
+    types = (*operands, types[2])
     if not of_types(table, types):
-        pairs = sorted({f"{k.in_dtype} x {k.in_dtype} -> {k.out_dtype}" for k in table})
+        pairs = sorted({f"{k.a_dtype} x {k.b_dtype} -> {k.out_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
-    return precision_refusal(precision, types[0])
+    return precision_refusal(precision, operand_types(*operands))
 
 
 def of_types(table: Sequence[Kernel], types: tuple[str, str, str]) -> list[Kernel]:
     """The kernels that multiply these types."""
-    return [k for k in table if (k.in_dtype, k.in_dtype, k.out_dtype) == types]
+    return [k for k in table if (k.a_dtype, k.b_dtype, k.out_dtype) == types]
 
 
-def precision_refusal(precision: object, dtype: str) -> str | None:
-    """Why the kernels' exact products with f32 accumulation do not answer a precision request."""
+def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
+    """The types that A and B are rounded to ahead of a kernel: their own, unless it is asked for.
+
+    ``DotAlgorithmPreset.BF16_BF16_F32`` asks for float32 operands in bfloat16.
+    """
+    a, b = dtypes
+    if precision != lax.DotAlgorithmPreset.BF16_BF16_F32:
+        return a, b
+    return tuple("bfloat16" if dtype == "float32" else dtype for dtype in (a, b))
+
+
+def precision_refusal(precision: object, types: str) -> str | None:
+    """Why kernels do not answer a precision request.
+
+    16-bit operands are multiplied exactly and accumulated in f32; of an f32 operand two bf16 terms
+    are multiplied, an error of at most 2^-17 in each product.
+
+    Args:
+        precision: As `Policy.precision`.
+        types: The operands' types, as `dtypes.operand_types` says them.
+    """
     if isinstance(precision, lax.DotAlgorithm):
         return f"precision={precision} asks for a particular algorithm"
     if isinstance(precision, lax.DotAlgorithmPreset):
-        native = NATIVE_ALGORITHMS.get(dtype, f"the kernels' for {dtype}")
-        if precision.name not in ("DEFAULT", native):
-            return f"precision={precision.name} asks for an algorithm other than {native}"
+        native = NATIVE_ALGORITHMS.get(types, (f"the kernels' for {types}",))
+        if precision.name not in ("DEFAULT", *native):
+            return f"precision={precision.name} asks for an algorithm other than {native[0]}"
+    if "float32" in types and lax.Precision.HIGHEST in np.atleast_1d(precision):
+        return "precision=HIGHEST asks for float32's accuracy, kernels split float32 into two terms"
     return None
 
 

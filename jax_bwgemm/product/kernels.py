@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
+from jax_bwgemm.product.dtypes import operand_types
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kernel:
@@ -105,6 +107,11 @@ class Kernel:
         return self.schedule == "clusterk"
 
     @property
+    def terms(self) -> int:
+        """MMAs for each product: two where an f32 operand is split into two bf16 terms."""
+        return 1 if self.a_dtype == self.b_dtype else 2
+
+    @property
     def splits_k(self) -> bool:
         """Whether K can be divided into parts: the kernel adds them, or has a twin for them."""
         return self.stream_k or bool(self.f32_twin)
@@ -118,8 +125,8 @@ class Kernel:
 
     @property
     def in_dtype(self) -> str:
-        """`a_dtype`, of kernels whose operands are of one type."""
-        return self.a_dtype
+        """The types of A and B, as `dtypes.operand_types` says them."""
+        return operand_types(self.a_dtype, self.b_dtype)
 
     @property
     def lhs_major(self) -> str:

@@ -14,8 +14,15 @@ from jax.interpreters import mlir
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.dtypes import narrowest_bytes, operand_types
 from jax_bwgemm.product.ffi import emit
-from jax_bwgemm.product.implementations import PLATFORMS, log_once, refusal_error, target_here
+from jax_bwgemm.product.implementations import (
+    PLATFORMS,
+    log_once,
+    refusal_error,
+    rounded_types,
+    target_here,
+)
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
 from jax_bwgemm.product.spec import ProductSpec
@@ -26,7 +33,7 @@ def choose(
     name: str,
     platform: str,
     spec: ProductSpec,
-    dtype: str,
+    dtypes: Sequence[str],
     shapes: Sequence[Sequence[int]],
 ) -> KernelCall | str:
     """Decides the FFI call of a kernel implementation for one device's operands.
@@ -38,7 +45,7 @@ def choose(
         name: ``"cutlass"`` or ``"emulator"``.
         platform: JAX platform being lowered for.
         spec: The problem.
-        dtype: Type of A and B.
+        dtypes: Types of A and B, as the kernel gets them.
         shapes: The operands' shapes on this device.
 
     Returns:
@@ -52,12 +59,13 @@ def choose(
         return target
     folded = contraction.fold(spec, shapes)
     dims = contraction.dims(folded.spec, *folded.shapes)
-    in_bytes, out_bytes = np.dtype(dtype).itemsize, np.dtype(spec.out_dtype).itemsize
+    types = operand_types(*dtypes)
+    in_bytes, out_bytes = narrowest_bytes(types), np.dtype(spec.out_dtype).itemsize
     padded = contraction.aligned_dims(folded.spec, dims, in_bytes, out_bytes)
     if not spec.policy.only_kernels and (refused := contraction.padding_refusal(dims, padded)):
         return refused
     table = contraction.kernels(name)
-    selection = contraction.select(folded.spec, dtype, padded, target, table)
+    selection = contraction.select(folded.spec, types, padded, target, table)
     if isinstance(selection, str):
         return selection
     call = KernelCall(name, selection, target, folded, dims, padded)
@@ -84,7 +92,9 @@ def run_on_device(
     dims = contraction.dims(spec, *shapes)
     if dims.batch == 1:
         spec = dataclasses.replace(spec, reduce_batch=False)
-    what = spec.describe([x.dtype.name for x in operands[:2]], dims)
+    dtypes = [x.dtype.name for x in operands[:2]]
+    what = spec.describe(dtypes, dims)
+    rounded = rounded_types(dtypes, spec.policy.precision)
 
     def again(*operands_and_spec: Any) -> jax.Array:
         *inner, one = operands_and_spec
@@ -102,10 +112,12 @@ def run_on_device(
             rewritten = contraction.rewrite(again, operands, spec)
             if rewritten is not None:
                 return rewritten
-        call = choose(contraction, name, platform, spec, operands[0].dtype.name, shapes)
+        call = choose(contraction, name, platform, spec, rounded, shapes)
         if isinstance(call, KernelCall):
             log_once(f"{what}: {name} {call.selection}")
-            return emit(contraction, call, operands, contraction.out_shape(spec, dims))
+            inputs = [x.astype(dtype) for x, dtype in zip(operands[:2], rounded, strict=True)]
+            inputs += operands[2:]
+            return emit(contraction, call, tuple(inputs), contraction.out_shape(spec, dims))
         refusals.append((name, call))
     raise refusal_error(what, refusals)
 

@@ -59,7 +59,7 @@ def refusal(
     table = contraction.kernels(name)
     if not table:
         return implementations.missing_kernels(name, config, contraction.missing)
-    types = (*dtypes, spec.out_dtype)
+    types = (*implementations.rounded_types(dtypes, spec.policy.precision), spec.out_dtype)
     if config is not None:
         layout = _layout(spec)
         implementations.check_config(

@@ -20,7 +20,7 @@ class DenseKey:
     """A dense product: types, majors and padded sizes.
 
     Attributes:
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         out_dtype: Type of the result.
         majors: Storage of both operands, as in kernel names.
         m: Rows of D, with the padding that alignment demands.
@@ -55,7 +55,7 @@ class GroupedKey:
 
     Attributes:
         kind: ``"m-grouped"`` or ``"k-grouped"``, as in `GroupedSpec`.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         out_dtype: Type of the result.
         rhs_major: Storage of B, as in `GroupedSpec`.
         m: Rows of A, those of all groups.

@@ -19,7 +19,9 @@ from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.spec import K_GROUPED, GroupedSpec
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction
+from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.explain import rewritten
+from jax_bwgemm.product.implementations import rounded_types
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.tuning.keys import GroupedKey, Key, Shares, canonical_shares
@@ -129,11 +131,12 @@ def key_of(
     # Neither tables nor policies of the context may matter for what is to be tuned.
     spec = spec.with_policy(target=target, tuning=None)
     spec, operands = rewritten(contraction, spec, operands)
-    shapes, dtype = [x.shape for x in operands], operands[0].dtype.name
-    call = lowering.choose(contraction, "cutlass", "cuda", spec, dtype, shapes)
+    shapes = [x.shape for x in operands]
+    dtypes = rounded_types([x.dtype.name for x in operands[:2]], spec.policy.precision)
+    call = lowering.choose(contraction, "cutlass", "cuda", spec, dtypes, shapes)
     if isinstance(call, str):
         return call
-    return _KEY_OF[contraction](call.folded.spec, dtype, call.padded)
+    return _KEY_OF[contraction](call.folded.spec, operand_types(*dtypes), call.padded)
 
 
 def _as_expected(counts: Mapping[Key, int], jaxpr: Any) -> dict[Key, int]:

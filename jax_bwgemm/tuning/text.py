@@ -33,6 +33,7 @@ VERSION = 2
 
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
+_IN_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
 _MAJORS = ("kn", "kk", "mn", "mk")
 MAX_SIZE = 2**31 - 1
 
@@ -137,7 +138,7 @@ _DEVICE_CHECKS = {
     "sm_count": lambda v: _is_int(v, 10**4),
 }
 _DENSE_CHECKS = {
-    "in_dtype": _one_of(_DTYPES),
+    "in_dtype": _one_of(_IN_DTYPES),
     "out_dtype": _one_of(_DTYPES),
     "majors": _one_of(_MAJORS),
     "m": _is_int,

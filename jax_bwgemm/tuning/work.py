@@ -22,6 +22,7 @@ from jax_bwgemm.grouped import search_space as grouped_search
 from jax_bwgemm.grouped import tuned as grouped_tuned
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.product.contraction import Contraction, Folded, KernelCall
+from jax_bwgemm.product.dtypes import types_of_operands
 from jax_bwgemm.product.ffi import emit
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.tuning.keys import DenseKey, GroupedKey, Key, shares_of
@@ -56,8 +57,14 @@ class Work(abc.ABC):
             (batch, *(extents[d] for d in dims[1:]))
             for batch, dims in zip(self._dims.batches, names, strict=True)
         )
-        size = jnp.dtype(key.in_dtype).itemsize
-        self.bytes = size * sum(int(np.prod(s, dtype=object)) for s in self._shapes[:2])
+        self.bytes = sum(
+            jnp.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
+            for dtype, shape in self._typed_shapes()
+        )
+
+    def _typed_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Type and shape of A and of B."""
+        return list(zip(types_of_operands(self._key.in_dtype), self._shapes[:2], strict=True))
 
     @abc.abstractmethod
     def problem(self) -> tuple[Any, Any]:
@@ -80,14 +87,16 @@ class Work(abc.ABC):
 
         Normal numbers: how many bits toggle decides power, and so the clock.
         """
-        dtype, shapes = self._key.in_dtype, self._shapes[:2]
 
-        @functools.partial(jax.jit, static_argnums=1)
-        def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        @functools.partial(jax.jit, static_argnums=(1, 2))
+        def draw(key: jax.Array, dtype: str, shape: tuple[int, ...]) -> jax.Array:
             return jax.random.normal(key, shape, dtype)
 
         keys = jax.random.split(jax.random.key(0), (copies, 2))
-        drawn = [tuple(draw(k, s) for k, s in zip(row, shapes, strict=True)) for row in keys]
+        drawn = [
+            tuple(draw(k, *x) for k, x in zip(row, self._typed_shapes(), strict=True))
+            for row in keys
+        ]
         return lambda i: drawn[i % copies]
 
     def emit(self, choice: Choice, *operands: jax.Array) -> jax.Array:
