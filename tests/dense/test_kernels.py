@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from numerics import assert_as_good_as_xla, assert_exact, normal, small_integers
+from numerics import assert_as_good_as_xla, assert_exact, exact_integers, normal
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -61,7 +61,7 @@ def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any
     rng = np.random.default_rng(seed)
     a_shape = (a_batch, m, k) if kernel.lhs_major == "k" else (a_batch, k, m)
     b_shape = (b_batch, k, n) if kernel.rhs_major == "n" else (b_batch, n, k)
-    return make(rng, a_shape, kernel.in_dtype), make(rng, b_shape, kernel.in_dtype)
+    return make(rng, a_shape, kernel.a_dtype), make(rng, b_shape, kernel.b_dtype)
 
 
 def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:
@@ -102,10 +102,10 @@ def xla_gemm(in_dtype: str, out_dtype: str, majors: str, family: str) -> tuple[A
 
 
 @pytest.mark.parametrize("kernel", gpu_kernels())
-def test_exact_on_small_integers(kernel: Kernel) -> None:
-    results = run_families(kernel, tuple(FAMILIES), small_integers)
+def test_exact_on_exact_integers(kernel: Kernel) -> None:
+    results = run_families(kernel, tuple(FAMILIES), exact_integers)
     for family, got in zip(FAMILIES, results, strict=True):
-        want = numpy_gemm(kernel, *operands(kernel, family, small_integers))
+        want = numpy_gemm(kernel, *operands(kernel, family, exact_integers))
         # Sums of small integers are exact in f32, so the result is rounded once, or not at all.
         assert_exact(got, want.astype(np.float32).astype(got.dtype), f"{kernel.name} {family}")
 
@@ -146,8 +146,8 @@ def test_split_k(kernel: Kernel, splits: int, k: int) -> None:
     if k % (8 * splits) and not (kernel.splits_unevenly or kernel.stream_k):
         pytest.skip("divides K into equal parts")
     rng = np.random.default_rng(splits)
-    a = small_integers(rng, (1, 200, k), "bfloat16")
-    b = small_integers(rng, (1, k, 264), "bfloat16")
+    a = exact_integers(rng, (1, 200, k), kernel.a_dtype)
+    b = exact_integers(rng, (1, k, 264), kernel.b_dtype)
     got = jax.jit(lambda x, y: gemm(x, y, spec_of(kernel, splits=splits)))(a, b)
     want = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
     assert_exact(got, want.astype(np.float32).astype(got.dtype), f"{kernel.name} /{splits}")
@@ -162,8 +162,8 @@ SHARED = [(136, 264, 8200, 1), (1160, 1544, 4104, 1), (2056, 2312, 1032, 1), (26
 def test_stream_k(kernel: Kernel, shape: tuple[int, int, int, int]) -> None:
     m, n, k, batch = shape
     rng = np.random.default_rng(0)
-    a = small_integers(rng, (batch, m, k), kernel.in_dtype)
-    b = small_integers(rng, (batch, k, n), kernel.in_dtype)
+    a = exact_integers(rng, (batch, m, k), kernel.a_dtype)
+    b = exact_integers(rng, (batch, k, n), kernel.b_dtype)
     want = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))  # exact: integers
     ways: list[dict[str, Any]] = [{"decomposition": d} for d in ("heuristic", "stream_k")]
     ways += [{"splits": 5}, {"decomposition": "stream_k", "swizzle": 4}]
@@ -179,7 +179,7 @@ def test_stream_k(kernel: Kernel, shape: tuple[int, int, int, int]) -> None:
 def test_unaligned_shapes_are_padded(dtype: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     rng = np.random.default_rng(0)
-    a, b = small_integers(rng, (m, k), dtype), small_integers(rng, (k, n), dtype)
+    a, b = exact_integers(rng, (m, k), dtype), exact_integers(rng, (k, n), dtype)
     got = jax.jit(lambda x, y: bw.matmul(x, y, implementation="cutlass"))(a, b)
     want = np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
     assert_exact(got, want.astype(np.float32).astype(got.dtype))
@@ -229,7 +229,7 @@ def test_command_buffer_capture_and_replay_with_new_data() -> None:
         "xla_gpu_graph_min_graph_size": "1",
     }
     rng = np.random.default_rng(0)
-    first = [jnp.asarray(small_integers(rng, (256, 256), "bfloat16")) for _ in range(2)]
+    first = [jnp.asarray(exact_integers(rng, (256, 256), "bfloat16")) for _ in range(2)]
     compiled = jax.jit(chain).lower(*first).compile(compiler_options=options)
     assert "command_buffer" in compiled.as_text()
 
@@ -240,7 +240,7 @@ def test_command_buffer_capture_and_replay_with_new_data() -> None:
         return a.astype(jnp.bfloat16)
 
     for _ in range(5):  # capture, then replays, each with other buffers and other values
-        operands = [jnp.asarray(small_integers(rng, (256, 256), "bfloat16")) for _ in range(2)]
+        operands = [jnp.asarray(exact_integers(rng, (256, 256), "bfloat16")) for _ in range(2)]
         assert_exact(compiled(*operands), want(*operands))
 
 
@@ -257,7 +257,7 @@ np.save(sys.argv[3], np.asarray(exported.call(a, b), np.float32))
 
 def test_exported_program_runs_in_another_process(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    a, b = (small_integers(rng, (256, 256), "bfloat16") for _ in range(2))
+    a, b = (exact_integers(rng, (256, 256), "bfloat16") for _ in range(2))
     exported = jax.export.export(
         jax.jit(lambda x, y: bw.matmul(x, y, implementation="cutlass")),
         platforms=("cuda",),
@@ -292,7 +292,7 @@ def test_unknown_kernel_in_an_exported_program_is_unimplemented() -> None:
 @pytest.mark.multigpu
 def test_every_gpu_of_the_host() -> None:
     rng = np.random.default_rng(0)
-    a, b = (small_integers(rng, (256, 256), "bfloat16") for _ in range(2))
+    a, b = (exact_integers(rng, (256, 256), "bfloat16") for _ in range(2))
     for device in jax.devices("gpu"):
         got = jax.jit(bw.matmul)(jax.device_put(a, device), jax.device_put(b, device))
         assert got.devices() == {device}

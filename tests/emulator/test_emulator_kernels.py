@@ -9,16 +9,17 @@ from emulator_cases import (
     check,
     emulated,
     expected,
+    normals,
     one_per_tile,
     operands,
     problems,
     requires_emulator,
     two_cta_kernel,
 )
-from numerics import assert_as_good_as_xla, assert_exact, normal
+from numerics import assert_as_good_as_xla, assert_exact, split_error
 
 from jax_bwgemm import emulator
-from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
+from jax_bwgemm.emulator.dense import reference, run_gemm
 from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = requires_emulator
@@ -51,16 +52,31 @@ def test_sm90_kernel(kernel: Kernel, case: str) -> None:
 def test_random_values_as_good_as_xla(kernel: Kernel) -> None:
     """Real numbers, where the order of the sums shows."""
     rng = np.random.default_rng(1)
-    a, b = (
-        normal(rng, shape, kernel.in_dtype)
-        for shape in operand_shapes(kernel, kernel.tile_m, 64, 192, 1)
-    )
+    a, b = normals(kernel, rng, kernel.tile_m, 64, 192, 1)
     exact = reference(kernel, a, b)
     # XLA on CPU may accumulate in other ways; one rounding of the exact product is the strictest
     # peer.
     assert_as_good_as_xla(
-        run_gemm(kernel, a, b), exact.astype(np.float32).astype(kernel.out_dtype), exact
+        run_gemm(kernel, a, b),
+        exact.astype(np.float32).astype(kernel.out_dtype),
+        exact,
+        split=split_error(reference(kernel, np.abs(a), np.abs(b))) if kernel.terms == 2 else 0.0,
     )
+
+
+@pytest.mark.parametrize("kernel", [k for k in emulated("sm90") if k.terms == 2], ids=_id)
+def test_f32_values_that_have_no_two_finite_terms(kernel: Kernel) -> None:
+    """Infinities, NaN, zeros and values below bf16's least come out as IEEE products do."""
+    row = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, 3.0e38, 1.0], np.float32)
+    f32 = np.zeros((1, 8, 8), np.float32)
+    np.fill_diagonal(f32[0], row)
+    ones = np.ones((1, 8, 8), "bfloat16")
+    a, b = (f32, ones) if kernel.a_dtype == "float32" else (ones, f32)
+    with np.errstate(invalid="ignore"):
+        want = reference(kernel, a, b).astype(np.float32).astype(kernel.out_dtype)
+    got = run_gemm(kernel, a, b)
+    flat = np.isclose(np.float32(got), np.float32(want), rtol=2e-5, atol=2.0**-133, equal_nan=True)
+    assert flat.all(), f"got {got}, expected {want}"
 
 
 @pytest.mark.parametrize("raster_order", ["m", "n"])
@@ -110,10 +126,7 @@ def test_broadcast_operand(batch_a: int, batch_b: int) -> None:
 @pytest.mark.parametrize("kernel", one_per_tile("sm100")[:2] + one_per_tile("sm90")[:1], ids=_id)
 def test_twenty_seeds_give_identical_results(kernel: Kernel) -> None:
     rng = np.random.default_rng(2)
-    a, b = (
-        normal(rng, shape, kernel.in_dtype)
-        for shape in operand_shapes(kernel, kernel.tile_m + 8, kernel.tile_n, 5 * kernel.tile_k, 1)
-    )
+    a, b = normals(kernel, rng, kernel.tile_m + 8, kernel.tile_n, 5 * kernel.tile_k, 1)
     first, orders = None, set()
     for seed in range(20):
         with emulator.configure(seed=seed, sm_count=2):
@@ -141,7 +154,7 @@ def test_bits_do_not_depend_on_the_seed(kernel: Kernel, splits: int) -> None:
     """Every schedule over several tiles a CTA, and the sum of split K."""
     rng = np.random.default_rng(4)
     sizes = 2 * kernel.tile_m + 8, 2 * kernel.tile_n + 8, 6 * kernel.tile_k, 1
-    a, b = (normal(rng, s, kernel.in_dtype) for s in operand_shapes(kernel, *sizes))
+    a, b = normals(kernel, rng, *sizes)
     results = []
     for seed in range(4):
         with emulator.configure(seed=seed, sm_count=4):

@@ -8,7 +8,7 @@ import os
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numerics import assert_exact, small_integers
+from numerics import assert_exact, exact_integers, normal
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
@@ -33,7 +33,8 @@ def one_per_tile(arch: str) -> tuple[Kernel, ...]:
     """The first kernel of each tile shape and schedule."""
     first: dict[str, Kernel] = {}
     for k in emulated(arch):
-        first.setdefault(k.name.split("_", 4)[4], k)
+        rest = k.name.split(f"_{k.majors}_", 1)[1]
+        first.setdefault(rest if k.terms == 1 else f"{k.in_dtype} {rest}", k)
     return tuple(first.values())
 
 
@@ -75,7 +76,13 @@ def operands(kernel: Kernel, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.
     """Small integers in the kernel's memory order."""
     rng = np.random.default_rng(seed)
     lhs, rhs = operand_shapes(kernel, p.m, p.n, p.k, p.batch)
-    return small_integers(rng, lhs, kernel.in_dtype), small_integers(rng, rhs, kernel.in_dtype)
+    return exact_integers(rng, lhs, kernel.a_dtype), exact_integers(rng, rhs, kernel.b_dtype)
+
+
+def normals(kernel: Kernel, rng: np.random.Generator, *sizes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Normal values in the kernel's memory order; sizes are M, N, K and batch."""
+    lhs, rhs = operand_shapes(kernel, *sizes)
+    return normal(rng, lhs, kernel.a_dtype), normal(rng, rhs, kernel.b_dtype)
 
 
 def expected(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -15,7 +15,10 @@ KERNELS_DEF = _CC / "dense" / "kernels.def"
 GROUPED_DEF = _CC / "grouped" / "grouped.def"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _TYPES = [(i, o) for i in ("bf16", "f16") for o in (i, "f32")]
-_TILE = r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)(.*)\)$"
+_TILE = (
+    r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K|_F32|_F32_SWAP_AB)?"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)(.*)\)$"
+)
 _GROUPED = (
     r"^GROUPED_(ROWS|CONTRACT)(_SWAP_AB)?(_PINGPONG)?"
     r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
@@ -31,16 +34,28 @@ def _text(numbers: tuple[str, ...]) -> str:
     return "x".join(numbers[:3]) + "_" + "x".join(numbers[3:])
 
 
+def _types(variant: str) -> list[tuple[str, str, str]]:
+    """Types of A, B and D that a line stands for."""
+    if variant.startswith("_F32"):
+        a, b = ("bf16", "f32") if variant.endswith("_SWAP_AB") else ("f32", "bf16")
+        return [(a, b, out) for out in ("bf16", "f32")]
+    return [(i, i, out) for i, out in _TYPES]
+
+
 @functools.cache
 def described_kernels() -> tuple[Kernel, ...]:
-    """The dense kernels as the build makes them: 16 a tile, less those that its line leaves out."""
+    """The dense kernels as the build makes them: 16 a tile (of f32 operands 8), less those that its
+    line leaves out.
+    """
     found = []
     for variant, arch, *numbers, schedule, left_out in re.findall(
         _TILE, KERNELS_DEF.read_text(), re.MULTILINE
     ):
-        tail = {"_SWAP_AB": "_swap", "_STREAM_K": "_streamk"}.get(variant, "")
+        swap_ab = variant.endswith("_SWAP_AB")
+        tail = "_swap" if swap_ab else "_streamk" if variant == "_STREAM_K" else ""
         stream_k = variant == "_STREAM_K"
-        for in_name, out_name in _TYPES:
+        for a, b, out_name in _types(variant):
+            in_name = a if a == b else f"{a}_{b}"
             for majors in ("kn", "kk", "mn", "mk"):
                 if f"no_{out_name}" in left_out or f"no_{majors}" in left_out:
                     continue
@@ -50,14 +65,14 @@ def described_kernels() -> tuple[Kernel, ...]:
                     Kernel(
                         name=f"{arch}_{in_name}_{out_name}_{rest}",
                         arch=arch,
-                        a_dtype=_DTYPES[in_name],
-                        b_dtype=_DTYPES[in_name],
+                        a_dtype=_DTYPES[a],
+                        b_dtype=_DTYPES[b],
                         out_dtype=_DTYPES[out_name],
                         a_major=majors[0],
                         b_major=majors[1],
                         **_sizes(numbers),
                         schedule=schedule,
-                        swap_ab=variant == "_SWAP_AB",
+                        swap_ab=swap_ab,
                         stream_k=stream_k,
                         uneven_parts=not stream_k and schedule in ("cooperative", "pingpong"),
                         f32_twin=f"{arch}_{in_name}_f32_{rest}" if has_twin else "",

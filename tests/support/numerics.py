@@ -40,6 +40,13 @@ def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any)
     return rng.integers(-2, 3, shape).astype(np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
 
 
+def exact_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`small_integers`, but as f32 some that need two bf16 terms, to multiply with small ones."""
+    if np.dtype(dtype) != np.float32:
+        return small_integers(rng, shape, dtype)
+    return rng.integers(-1024, 1025, shape).astype(np.float32)
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Standard normal values rounded to ``dtype``."""
     return rng.standard_normal(shape).astype(np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
@@ -60,7 +67,7 @@ def assert_exact(got: Any, want: Any, context: str = "") -> None:
 
 
 def assert_as_good_as_xla(
-    got: Any, xla: Any, exact: np.ndarray, context: str = "", *, depth: int = 0
+    got: Any, xla: Any, exact: np.ndarray, context: str = "", *, depth: int = 0, split: float = 0.0
 ) -> None:
     """Largest error against f64 at most twice XLA's, plus one rounding of the largest value.
 
@@ -68,6 +75,8 @@ def assert_as_good_as_xla(
     the last place of the largest value for each 16 products (one MMA instruction's K). It matters
     for f32 results only, where XLA may split K and so truncate less often: measured on an H200
     for K = 4096 and values up to 280, 1.9e-3 without splits, against 1.2e-4 of XLA's split-K.
+
+    ``split`` is what an f32 operand's two bf16 terms may leave out: see `split_error`.
     """
     assert got.dtype == xla.dtype, f"{context}: dtype {got.dtype}, expected {xla.dtype}"
     largest = np.max(np.abs(exact), initial=0.0)
@@ -75,9 +84,9 @@ def assert_as_good_as_xla(
     theirs = np.max(np.abs(np.asarray(xla, np.float64) - exact), initial=0.0)
     rounding = float(jnp.finfo(got.dtype).eps) * largest / 2
     truncation = depth / 16 * float(np.finfo(np.float32).eps) * largest
-    assert ours <= 2 * theirs + rounding + truncation, (
+    assert ours <= 2 * theirs + rounding + truncation + split, (
         f"{context}: largest error {ours}, XLA's {theirs}, one rounding {rounding}, "
-        f"truncation {truncation}"
+        f"truncation {truncation}, split {split}"
     )
 
 
@@ -86,6 +95,15 @@ def decibels(got: Any, want: Any) -> float:
     want = np.asarray(want, np.float64)
     noise = np.sum(np.square(np.asarray(got, np.float64) - want))
     return float(10 * np.log10(np.sum(np.square(want)) / noise)) if noise else np.inf
+
+
+def split_error(magnitudes: np.ndarray) -> float:
+    """Largest error from splitting f32 values x: each leaves out at most 2^-18 x (cc/sm90/split.h).
+
+    Args:
+        magnitudes: The product of the operands' magnitudes.
+    """
+    return 2.0**-18 * float(np.max(magnitudes, initial=0.0))
 
 
 def assert_same_training(
