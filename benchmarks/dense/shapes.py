@@ -223,11 +223,36 @@ def _merge(groups: Iterable[Sequence[Shape]]) -> tuple[Shape, ...]:
     return tuple(merged.values())
 
 
+def _f32() -> list[Shape]:
+    """Products with one f32 operand, by its side: squares, and the two gradients of an LM head
+    whose logits are f32.
+    """
+    made = []
+    for side, head in (
+        ("lhs", Shape(8192, 4096, 128256, majors="kk")),
+        ("rhs", Shape(4096, 128256, 8192, majors="mn")),
+    ):
+        squares = [Shape(n, n, n) for n in (4096, 8192)]
+        tags = frozenset({f"f32-{side}"})
+        made += [dataclasses.replace(shape, tags=tags) for shape in (*squares, head)]
+    return made
+
+
 # Small enough for a CPU, large enough to be a GEMM: the rehearsal of every benchmark.
 SMALL = _shapes("small", [(64, 96, 128), (128, 64, 32)])
 
 ALL = _merge(
-    [_design(), _suite(), _backward(), _held_out(), _varied(), _models(), _unaligned(), SMALL]
+    [
+        _design(),
+        _suite(),
+        _backward(),
+        _held_out(),
+        _varied(),
+        _models(),
+        _unaligned(),
+        _f32(),
+        SMALL,
+    ]
 )
 TAGS = tuple(sorted({tag for shape in ALL for tag in shape.tags}))
 
