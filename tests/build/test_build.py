@@ -55,6 +55,12 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
     [
         ("dense", "kernels", "BWGEMM_TILE(sm90, 128, 128, 64)", "cannot read"),
         ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, odd)", "unknown schedule 'odd'"),
+        (
+            "dense",
+            "kernels",
+            "BWGEMM_TILE_F32(sm90, 64, 64, 64, 1, 1, pingpong)",
+            "f32 operands need sm90's schedule 'cooperative'",
+        ),
         ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong, no_kn)", "'no_kn' in"),
         ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, pingpong no_mk)", "' no_mk' in"),
         (

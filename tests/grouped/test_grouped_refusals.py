@@ -67,9 +67,9 @@ CASES = [
         dot(X, F32[1], S, implementation="cutlass"),
         NotImplementedError,
         "implementation='cutlass' cannot run m-grouped GEMM bfloat16 x float32 -> float32, "
-        "majors kn, M=16 N=8 K=8 E=2 G=2: kernels multiply operands of one 16-bit type (in a "
-        "gradient, the float32 cotangent comes from preferred_element_type=float32: leave it None, "
-        "or allow 'xla')",
+        "majors kn, M=16 N=8 K=8 E=2 G=2: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
+        "bfloat16 x bfloat16 -> float32, float16 x float16 -> float16, float16 x float16 -> "
+        "float32",
     ),
     (
         dot(X, W, S, lax.DotAlgorithmPreset.BF16_BF16_F32_X3, implementation="cutlass"),

@@ -97,6 +97,45 @@ def test_types_without_a_preset_refuse_every_algorithm() -> None:
     assert precision_refusal(lax.DotAlgorithmPreset.DEFAULT, "float8_e4m3fn") is None
 
 
+MIXED = [("float32", "bfloat16"), ("bfloat16", "float32")]
+
+
+@pytest.mark.parametrize("types", MIXED, ids=str)
+def test_f32_operands_and_what_two_terms_answer(types: tuple[str, str]) -> None:
+    """TF32 and X3 are no more accurate than two terms; float32's own accuracy is."""
+    operands = " x ".join(types)
+    for precision in (None, "DEFAULT", "TF32_TF32_F32", "BF16_BF16_F32_X3"):
+        preset = precision and lax.DotAlgorithmPreset[precision]
+        assert precision_refusal(preset, operands) is None
+    assert precision_refusal((lax.Precision.HIGH,) * 2, operands) is None
+    assert precision_refusal(lax.DotAlgorithmPreset.BF16_BF16_F32_X6, operands) == (
+        "precision=BF16_BF16_F32_X6 asks for an algorithm other than BF16_BF16_F32_X3"
+    )
+    assert precision_refusal((lax.Precision.DEFAULT, lax.Precision.HIGHEST), operands) == (
+        "precision=HIGHEST asks for float32's accuracy, kernels split float32 into two terms"
+    )
+    assert precision_refusal((lax.Precision.HIGHEST,) * 2, "bfloat16") is None
+
+
+@pytest.mark.parametrize("types", [*MIXED, ("float32", "float32")], ids=str)
+def test_bf16_asked_for_by_name_runs_on_bf16_kernels(types: tuple[str, str]) -> None:
+    a, b = (jax.ShapeDtypeStruct((512, 512), dtype) for dtype in types)
+    preset = lax.DotAlgorithmPreset.BF16_BF16_F32
+    found = bw.explain(a, b, precision=preset, preferred_element_type=jnp.float32, device="sm90")
+    assert found.kernel.startswith("sm90_bf16_f32_kn_")
+
+
+@pytest.mark.parametrize("types", MIXED, ids=str)
+def test_an_f32_operand_beside_a_bf16_one_has_kernels(types: tuple[str, str]) -> None:
+    a, b = (jax.ShapeDtypeStruct((512, 512), dtype) for dtype in types)
+    names = {"float32": "f32", "bfloat16": "bf16"}
+    found = bw.explain(a, b, preferred_element_type=jnp.float32, device="sm90")
+    assert found.kernel.startswith(f"sm90_{names[types[0]]}_{names[types[1]]}_f32_kn_")
+    assert bw.explain(a, b, device="sm100").implementation == "xla"
+    exact = bw.explain(a, b, precision="highest", device="sm90")
+    assert (exact.implementation, exact.kernel) == ("xla", None)
+
+
 @pytest.mark.usefixtures("wide_kernels")
 def test_kernels_of_a_new_type_and_a_preset() -> None:
     spec = GemmSpec(
