@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "emulator/runtime/float_mode.h"
+
 namespace bwgemm::emulator {
 
 Session& Session::Get() {
@@ -43,6 +45,7 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
                                                  const LaunchShape& shape, const Settings& settings,
                                                  const std::function<bool()>& keep_going,
                                                  Module* compiled_in) {
+  const FloatMode ieee;
   auto record = std::make_shared<LaunchRecord>();
   record->kernel = kernel;
   record->grid = shape.grid;
