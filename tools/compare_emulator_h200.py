@@ -50,11 +50,12 @@ def cases(
                 key = f"{kernel.name}/{m}x{n}x{k}x{batch}s{splits}/{values}"
                 seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
                 rng = np.random.default_rng(seed)
+                shapes = operand_shapes(kernel, m, n, k, batch)
                 a, b = (
                     (rng.integers(-2, 3, s) if values == "integers" else rng.standard_normal(s))
                     .astype(np.float32)
-                    .astype(jnp.dtype(kernel.in_dtype))
-                    for s in operand_shapes(kernel, m, n, k, batch)
+                    .astype(jnp.dtype(dtype))
+                    for s, dtype in zip(shapes, (kernel.a_dtype, kernel.b_dtype), strict=True)
                 )
                 yield key, kernel, a, b, splits
 

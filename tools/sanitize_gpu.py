@@ -40,6 +40,7 @@ class Case:
         kernel: Name of the kernel.
         m, n, k, batch: Sizes.
         options: Fields of its TuningConfig.
+        types: Of A and B.
     """
 
     kernel: str
@@ -48,6 +49,7 @@ class Case:
     k: int
     batch: int
     options: tuple[tuple[str, Any], ...]
+    types: tuple[str, str] = ("bfloat16", "bfloat16")
 
     def __str__(self) -> str:
         options = "".join(f" {name}={value}" for name, value in self.options)
@@ -69,7 +71,7 @@ class Case:
         rng = np.random.default_rng(0)
         a = rng.integers(-2, 3, (self.batch, self.m, self.k)).astype(np.float32)
         b = rng.integers(-2, 3, (self.batch, self.k, self.n)).astype(np.float32)
-        operands = (x.astype(jnp.bfloat16) for x in (a, b))
+        operands = (x.astype(jnp.dtype(t)) for x, t in zip((a, b), self.types, strict=True))
         got = np.asarray(jax.jit(lambda x, y: gemm(x, y, spec))(*operands))
         return np.array_equal(got, (a @ b).astype(jnp.bfloat16))
 
@@ -83,16 +85,19 @@ def cases(arch: str, pattern: str) -> list[Case]:
 
     found = []
     for k in runtime.kernels():
-        if k.arch != arch or "_bf16_bf16_kn_" not in k.name or not re.search(pattern, k.name):
+        if k.arch != arch or not re.search(pattern, k.name):
             continue
+        if k.out_dtype != "bfloat16" or k.majors != "kn":
+            continue
+        types = k.a_dtype, k.b_dtype
         rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
         # A tile and an edge each way, and a pipeline's depth and a half.
         m, n, steps = rows + 8, columns + 24, k.stages + k.stages // 2 + 1
         whole = m, n, steps * k.tile_k + 8, 1
-        found.append(Case(k.name, *whole, ()))
+        found.append(Case(k.name, *whole, (), types))
         if not k.stream_k:
             if k.splits_k:
-                found.append(Case(k.name, m, n, 2 * steps * k.tile_k, 1, (("splits", 2),)))
+                found.append(Case(k.name, m, n, 2 * steps * k.tile_k, 1, (("splits", 2),), types))
             continue
         deep = m, n, 20 * k.tile_k + 8, 2
         found += [Case(k.name, *deep, (("decomposition", d),)) for d in ("heuristic", "stream_k")]

@@ -107,10 +107,12 @@ def all_kernels(
     """
     import jax_bwgemm
     from jax_bwgemm import runtime
+    from jax_bwgemm.product.dtypes import operand_types
 
     target = runtime.local_target().target
     arch = target.arch if target else None
-    wanted = (arch, str(operands[0][0].dtype), str(jnp.dtype(out_dtype)), *shape.majors)
+    types = operand_types(*(str(x.dtype) for x in operands[0]))
+    wanted = (arch, types, str(jnp.dtype(out_dtype)), *shape.majors)
     made = {}
     for kernel in runtime.kernels():
         have = (kernel.arch, kernel.in_dtype, kernel.out_dtype, kernel.lhs_major, kernel.rhs_major)
