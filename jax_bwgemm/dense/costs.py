@@ -155,8 +155,8 @@ def evaluate(
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
-    # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, as
-    # happens (36 instead of 32 us for 256 x 512 x 65536 in 64 x 128 tiles), few are left to share.
+    # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, few are
+    # left to share.
     merged = 1.0
     single = kernel.cluster_m * kernel.cluster_n == 1
     if single and min(tiles_m, tiles_n) >= GPC_MIN_TILES and splits == 1:

@@ -17,6 +17,8 @@ from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
 
+# The measurements behind constants are in docs/performance.md.
+
 # Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)
 STREAM_K_MOST_SPLITS = 4  # added one after the other; more are faster in a kernel of their own
@@ -24,22 +26,18 @@ MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
 MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
 
 # Padding copies the unaligned operands and the result. It pays when the copies are small beside
-# what the kernel gains over XLA's own handling of unaligned shapes. On one H200, bf16, XLA's
-# time over pad + kernel + slice: 2.8 at 4095^3, 2.4 at K=4095, 1.28 at 512 x 50257 x 1024, 1.0 at
-# 2047 x 4096 x 4096, 0.72 at 127 x 129 x 131.
+# what the kernel gains over XLA's own handling of unaligned shapes.
 PAD_MIN_SIZE = 512
 
 # Swizzle: bands of this many clusters keep operands in L2. The plain SM90 kernels run theirs along
 # the dimension in which the CTAs of a cluster share an operand; without a cluster, so that those of
-# a GPC share the wider operand (64 x 128 tiles on an H200: up to a third; cc/sm90/gpc.h). One wave:
-# up to 11 % (384 x 2048 x 7168), seldom a loss. Bands of 16 were no better than of 8.
+# a GPC share the wider operand (cc/sm90/gpc.h).
 BAND = 8
 BAND_OF_ONE_WAVE = 4
-# No bands for large results where the operand along the raster stays in L2 anyway: 8192 x 8192 x
-# 512 took 4 % less, 14336 x 4096 x 2048 2 %, in three tuning runs; with 25 MB bands were better.
+# No bands for large results where the operand along the raster stays in L2 anyway.
 RESIDENT_BYTES = 18 * 2**20
 RESIDENT_MIN_RESULTS = 2**24
-# Nor where several matrices of a batch run at once: up to 8 % (24 of 384 x 384 x 1536 on an H200).
+# Nor where several matrices of a batch run at once.
 SMALL_MATRIX_TILES = 64
 # CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
 # and the operands are larger than what L2 holds anyway.

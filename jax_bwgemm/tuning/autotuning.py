@@ -29,8 +29,7 @@ MISS_SECONDS = 5.0
 # The heuristic's choice stays unless another is faster by more than measurements scatter.
 KEEP_WITHIN = 0.01
 # The fastest that are measured anew against the heuristic's choice. The fastest of twenty is so in
-# part by luck, and at the power limit by which kernels ran before it: on an H200, choices that
-# looked 5 % faster for products of more than 0.2 ms were 1 % slower afterwards.
+# part by luck, and at the power limit by which kernels ran before it.
 CHALLENGERS = 2
 
 MeasureFn = Callable[[Sequence[Choice], float], Mapping[Choice, float]]
