@@ -467,6 +467,39 @@ def test_bench_linear_names_a_bad_problem(capsys):
     assert "16,14336,4096: 0.00 TFLOP" in capsys.readouterr().out
 
 
+def test_bench_f32(tmp_path, capsys):
+    import bench_f32
+
+    path = tmp_path / "f32.jsonl"
+    shape = "24,16,40:mk"
+    assert bench_f32.main(["--small", "--shapes", shape, "--out", str(path)]) == 0
+    rows = _records(path, "f32")
+    names = ["two terms", "one term", "bf16", "xla"]
+    assert [(r["f32"], r["impl"]) for r in rows] == [(s, n) for s in ("lhs", "rhs") for n in names]
+    for row in rows:  # of f32 results, each against its own operands; one term rounds one of them
+        assert row["error"] <= (2e-2 if row["impl"] == "one term" else 1e-5)
+        assert row["tflops"] == pytest.approx(2 * 24 * 16 * 40 / row["median_us"] / 1e6)
+    shown = capsys.readouterr().out
+    assert "time two terms / bf16: mean" in shown
+    assert "error xla / two terms: mean" in shown
+
+
+def test_bench_f32_names_a_bad_option(capsys):
+    import bench_f32
+
+    for wrong, complaint in (
+        (["--dtype", "float16"], "--dtype float16: the other operand is bfloat16"),
+        (["--shapes", "3,4"], "3,4"),
+    ):
+        with pytest.raises(SystemExit):
+            bench_f32.main(wrong)
+        assert complaint in capsys.readouterr().err
+    assert bench_f32.main(["--dry-run", "--f32", "rhs"]) == 0
+    shown = capsys.readouterr().out
+    assert "4096,128256,8192:mn, f32 rhs: 8.61 TFLOP" in shown
+    assert "f32 lhs" not in shown
+
+
 def test_bench_models(tmp_path, capsys):
     import bench_models
 

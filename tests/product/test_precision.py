@@ -136,6 +136,22 @@ def test_an_f32_operand_beside_a_bf16_one_has_kernels(types: tuple[str, str]) ->
     assert (exact.implementation, exact.kernel) == ("xla", None)
 
 
+def test_both_gradients_of_an_f32_result_run_on_kernels() -> None:
+    """Logits in f32: the cotangent is f32 and meets bf16 weights and activations."""
+    x, w = (jax.ShapeDtypeStruct((512, 512), jnp.bfloat16),) * 2
+
+    def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(bw.matmul(x, w, preferred_element_type=jnp.float32) ** 2)
+
+    explained = bw.explain_program(jax.grad(loss, (0, 1)), x, w, device="sm90")
+    kernels = sorted(found.kernel for found, _ in explained.products)
+    assert len(kernels) == 3
+    for kernel, types in zip(
+        kernels, ("bf16_f32_bf16_mn", "bf16_f32_kn", "f32_bf16_bf16_kk"), strict=True
+    ):
+        assert kernel.startswith(f"sm90_{types}_")
+
+
 @pytest.mark.usefixtures("wide_kernels")
 def test_kernels_of_a_new_type_and_a_preset() -> None:
     spec = GemmSpec(
