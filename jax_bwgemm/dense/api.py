@@ -43,7 +43,10 @@ from jax_bwgemm.tuning import context as tuning_context
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The arguments shared by the public functions, normalised and hashable."""
+    """The arguments shared by the public functions, normalised and hashable.
+
+    ``rounded_to``: see `rounded_dot_general`.
+    """
 
     precision: Any
     preferred_element_type: Any
@@ -53,6 +56,7 @@ class Options:
     target: Target | None
     tuning: tuning_context.Tuning | None
     partial_sums: str | None
+    rounded_to: str | None = None
 
 
 def make_options(
@@ -205,6 +209,29 @@ def dot_general(
     return _dot_general(lhs, rhs, numbers, options)
 
 
+def rounded_dot_general(
+    lhs: jax.Array, rhs: jax.Array, dimension_numbers: Any, rounded_to: str, **arguments: Any
+) -> jax.Array:
+    """`dot_general` whose result is rounded once, to a type that may be narrower than an operand's.
+
+    ``dot_general(...).astype(rounded_to)`` has the same values. Devices exchange parts of a sharded
+    sum in the type that they have there.
+
+    Args:
+        lhs: As in `dot_general`.
+        rhs: As in `dot_general`.
+        dimension_numbers: As in `dot_general`.
+        rounded_to: Name of the result's type.
+        **arguments: The other arguments of `dot_general`, ``preferred_element_type`` among them.
+    """
+    numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
+    arguments = {"precision": None, "out_sharding": None, "config": None, **arguments}
+    options = make_options(**arguments)
+    sums = options.partial_sums or str(options.preferred_element_type)
+    options = dataclasses.replace(options, rounded_to=rounded_to, partial_sums=sums)
+    return _dot_general(lhs, rhs, numbers, options)
+
+
 def _symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options) -> bool:
     """Whether a size is symbolic (jax.export), which leaves nothing to select a kernel by.
 
@@ -232,7 +259,7 @@ def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
 
 
 def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
-    return lax.dot_general(
+    out = lax.dot_general(
         lhs,
         rhs,
         numbers,
@@ -240,6 +267,7 @@ def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Opti
         preferred_element_type=options.preferred_element_type,
         out_sharding=options.out_sharding,
     )
+    return out if options.rounded_to is None else out.astype(options.rounded_to)
 
 
 # Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
@@ -370,7 +398,8 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
     spec = GemmSpec(
         lhs_major=plan.lhs.major,
         rhs_major=plan.rhs.major,
-        out_dtype=dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
+        out_dtype=options.rounded_to
+        or dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
         policy=Policy(
             implementations=options.implementations,
             config=options.config,

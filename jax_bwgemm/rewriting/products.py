@@ -8,7 +8,7 @@ from typing import Any
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import explicit_target, make_target
-from jax_bwgemm.dense.api import dot_general
+from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.grouped.api import ragged_dot_general
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
@@ -37,7 +37,8 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         return None, "it has a group_offset"
     names = tuple(name for name in implementations if name != "xla")
     # With "xla" in it nothing is refused while tracing.
-    traced = _trace(_ours(eqn, (*names, "xla")), eqn)
+    rounded = uses.rounded if dense else None
+    traced = _trace(_ours(eqn, (*names, "xla"), rounded), eqn)
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return None, _refusal(eqn, found, names)
@@ -48,19 +49,26 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         if reason := policy.loses(dims, spec.out_dtype, uses.extra_passes, target):
             return None, reason
     if "xla" not in implementations:
-        traced = _trace(_ours(eqn, implementations), eqn)
+        traced = _trace(_ours(eqn, implementations, rounded), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
     if got != wanted:
         return None, f"ours has the type {got}, not {wanted}"
-    return _inlined(traced, eqn), WHY
+    return _inlined(traced, eqn), WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
 
 
-def _ours(eqn: Any, implementations: tuple[str, ...]) -> Callable[..., Any]:
-    """This package's function for an equation."""
+def _ours(eqn: Any, implementations: tuple[str, ...], rounded: str | None) -> Callable[..., Any]:
+    """This package's function for an equation.
+
+    ``rounded``: the type that whatever reads the result rounds it to. The kernel does that instead;
+    XLA drops the conversions there and back.
+    """
     params = dict(eqn.params)
     params["implementation"] = implementations
     if eqn.primitive.name == "dot_general":
-        return functools.partial(dot_general, **params)
+        if rounded is None:
+            return functools.partial(dot_general, **params)
+        product = functools.partial(rounded_dot_general, rounded_to=rounded, **params)
+        return lambda lhs, rhs: product(lhs, rhs).astype(eqn.outvars[0].aval.dtype)
     del params["group_offset"]
     return functools.partial(ragged_dot_general, **params)
 

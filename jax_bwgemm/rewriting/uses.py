@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 # Equations whose body XLA sees as if it stood in their place, and the parameter that holds it.
 INLINED = {
     "jit": "jaxpr",
@@ -54,6 +56,7 @@ class Uses:
         folded: Its only use is a step that XLA takes into the product: then what reads the result
             of the last such step. None otherwise.
         residual: One of these steps adds a whole matrix.
+        rounded: Name of the 16-bit type that all of them round the value to, if it is one.
     """
 
     count: int = 0
@@ -61,12 +64,14 @@ class Uses:
     stored: bool = False
     folded: Uses | None = None
     residual: bool = False
+    rounded: str | None = None
 
     def __or__(self, other: Uses) -> Uses:
         if not self.count or not other.count:
             return other if other.count else self
         # A value with several readers is not folded into the product: XLA would compute it twice.
-        return Uses(2, self.fused or other.fused, self.stored or other.stored)
+        rounded = self.rounded if self.rounded == other.rounded else None
+        return Uses(2, self.fused or other.fused, self.stored or other.stored, rounded=rounded)
 
     @property
     def extra_passes(self) -> int:
@@ -139,6 +144,10 @@ def _step(eqn: Any, operand: int, after: Uses, repeated: set[Any]) -> Uses:
     """One pass's step as its operand sees it: taken into a product before it, or not."""
     name, atom = eqn.primitive.name, eqn.invars[operand]
     shape = eqn.outvars[0].aval.shape
+    if name == "convert_element_type" and atom.aval.dtype == np.float32:
+        wanted = np.dtype(eqn.outvars[0].aval.dtype).name
+        if wanted in ("bfloat16", "float16"):
+            return dataclasses.replace(_FUSED, rounded=wanted)
     others = [x for i, x in enumerate(eqn.invars) if i != operand]
     adds = name in ("add", "add_any")
     scales = name in ("mul", "max") and not others[0].aval.shape
