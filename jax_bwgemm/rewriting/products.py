@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import explicit_target, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
@@ -37,8 +40,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         return None, "it has a group_offset"
     names = tuple(name for name in implementations if name != "xla")
     # With "xla" in it nothing is refused while tracing.
-    rounded = uses.rounded if dense else None
-    traced = _trace(_ours(eqn, (*names, "xla"), rounded), eqn)
+    traced = _trace(_ours(eqn, (*names, "xla"), uses), eqn)
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return None, _refusal(eqn, found, names)
@@ -49,28 +51,75 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         if reason := policy.loses(dims, spec.out_dtype, uses.extra_passes, target):
             return None, reason
     if "xla" not in implementations:
-        traced = _trace(_ours(eqn, implementations, rounded), eqn)
+        traced = _trace(_ours(eqn, implementations, uses), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
     if got != wanted:
         return None, f"ours has the type {got}, not {wanted}"
-    return _inlined(traced, eqn), WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
+    rounded = dict(_taken(eqn, uses)).get("round")
+    why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
+    return _inlined(traced, eqn), why
 
 
-def _ours(eqn: Any, implementations: tuple[str, ...], rounded: str | None) -> Callable[..., Any]:
+def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:
     """This package's function for an equation.
 
-    ``rounded``: the type that whatever reads the result rounds it to. The kernel does that instead;
-    XLA drops the conversions there and back.
+    Where all readers round or transpose the result alike, the kernel does it: XLA drops what goes
+    there and back. Else a transpose, which costs XLA's own product nothing, would be a copy: JAX
+    has one in the gradient of every right operand.
     """
     params = dict(eqn.params)
     params["implementation"] = implementations
     if eqn.primitive.name == "dot_general":
-        if rounded is None:
-            return functools.partial(dot_general, **params)
-        product = functools.partial(rounded_dot_general, rounded_to=rounded, **params)
-        return lambda lhs, rhs: product(lhs, rhs).astype(eqn.outvars[0].aval.dtype)
+        return _taking(eqn, params, _taken(eqn, uses))
     del params["group_offset"]
     return functools.partial(ragged_dot_general, **params)
+
+
+def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
+    """The first steps of all readers that a kernel takes: rounding, exchanging the operands."""
+    if eqn.primitive.name != "dot_general":
+        return []
+    taken: dict[str, Any] = {}
+    for kind, how in uses.steps:
+        swaps = kind == "transpose" and eqn.params["out_sharding"] is None and how == _swap(eqn)
+        if kind in taken or not (swaps or kind == "round"):
+            break
+        taken[kind] = how
+    return list(taken.items())
+
+
+def _swap(eqn: Any) -> tuple[int, ...]:
+    """The transpose of a product's result that exchanged operands give; empty if there is none."""
+    (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
+    first, rank = len(batch), eqn.outvars[0].aval.ndim
+    rows = eqn.invars[0].aval.ndim - len(contracted)  # of lhs, after the batch
+    if rows in (first, rank):
+        return ()
+    return (*range(first), *range(rows, rank), *range(first, rows))
+
+
+def _taking(
+    eqn: Any, params: dict[str, Any], taken: list[tuple[str, Any]]
+) -> Callable[..., jax.Array]:
+    """A dense product that takes these steps and undoes them, the last one first."""
+    steps = dict(taken)
+    product: Callable[..., jax.Array] = dot_general
+    if "round" in steps:
+        product = functools.partial(rounded_dot_general, rounded_to=steps["round"])
+    if "transpose" in steps:
+        numbers = tuple(pair[::-1] for pair in params["dimension_numbers"])
+        params = params | {"dimension_numbers": numbers}
+
+    def call(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+        out = product(*((rhs, lhs) if "transpose" in steps else (lhs, rhs)), **params)
+        for kind, how in reversed(taken):
+            if kind == "transpose":
+                out = out.transpose(np.argsort(how))
+            else:
+                out = out.astype(eqn.outvars[0].aval.dtype)
+        return out
+
+    return call
 
 
 def _trace(ours: Callable[..., Any], eqn: Any) -> Any:

@@ -7,6 +7,7 @@ not. What that costs depends on what comes after: see `Uses.extra_passes`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,8 @@ class Uses:
         folded: Its only use is a step that XLA takes into the product: then what reads the result
             of the last such step. None otherwise.
         residual: One of these steps adds a whole matrix.
-        rounded: Name of the 16-bit type that all of them round the value to, if it is one.
+        steps: What all of them do with the value first, in order: ``("transpose", permutation)`` or
+            ``("round", name of a 16-bit type)``.
     """
 
     count: int = 0
@@ -64,14 +66,18 @@ class Uses:
     stored: bool = False
     folded: Uses | None = None
     residual: bool = False
-    rounded: str | None = None
+    steps: tuple[tuple[str, Any], ...] = ()
 
     def __or__(self, other: Uses) -> Uses:
         if not self.count or not other.count:
             return other if other.count else self
         # A value with several readers is not folded into the product: XLA would compute it twice.
-        rounded = self.rounded if self.rounded == other.rounded else None
-        return Uses(2, self.fused or other.fused, self.stored or other.stored, rounded=rounded)
+        both = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.steps, other.steps, strict=False)
+        )
+        steps = tuple(mine for mine, _ in both)
+        fused, stored = self.fused or other.fused, self.stored or other.stored
+        return Uses(2, fused, stored, steps=steps)
 
     @property
     def extra_passes(self) -> int:
@@ -132,7 +138,11 @@ def _operands(eqn: Any, after: list[Uses], repeated: set[Any]) -> list[Uses]:
         inside = uses_of(body, after)
         return [inside.get(v, Uses()) for v in body.invars]
     if name in _ALIASES:
-        return [after[0]] * len(eqn.invars)
+        steps: tuple[tuple[str, Any], ...] = ()
+        if name == "transpose":
+            steps = (("transpose", tuple(eqn.params["permutation"])), *after[0].steps)
+        alias = dataclasses.replace(after[0], steps=steps)
+        return [alias] * len(eqn.invars)
     if name not in _FUSIBLE:
         return [STORED] * len(eqn.invars)
     if not any(uses.count for uses in after):  # dead code
@@ -147,7 +157,7 @@ def _step(eqn: Any, operand: int, after: Uses, repeated: set[Any]) -> Uses:
     if name == "convert_element_type" and atom.aval.dtype == np.float32:
         wanted = np.dtype(eqn.outvars[0].aval.dtype).name
         if wanted in ("bfloat16", "float16"):
-            return dataclasses.replace(_FUSED, rounded=wanted)
+            return dataclasses.replace(_FUSED, steps=(("round", wanted), *after.steps))
     others = [x for i, x in enumerate(eqn.invars) if i != operand]
     adds = name in ("add", "add_any")
     scales = name in ("mul", "max") and not others[0].aval.shape

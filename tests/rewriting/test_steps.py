@@ -1,0 +1,122 @@
+"""Roundings and transposes of a product's result that its kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from accelerated import SIZE, has_all_majors, square
+from jax import lax
+from numerics import assert_exact
+
+import jax_bwgemm as bw
+from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
+
+X = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
+TRANSPOSE, ROUND = ("transpose", (1, 0)), ("round", "bfloat16")
+
+
+def wide(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
+
+
+def low(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("after", "steps"),
+    [
+        (lambda d: d, ()),
+        (lambda d: d.T, (TRANSPOSE,)),
+        (lambda d: low(d), (ROUND,)),
+        (lambda d: low(d.T), (TRANSPOSE, ROUND)),
+        (lambda d: low(d).T, (ROUND, TRANSPOSE)),
+        (lambda d: jax.jit(low)(d.T), (TRANSPOSE, ROUND)),
+        (lambda d: d.astype(jnp.float16), (("round", "float16"),)),
+        (lambda d: d.reshape(-1, 2).T, ()),
+        (lambda d: d.astype(jnp.int32), ()),
+        # Readers that begin alike.
+        (lambda d: (low(d), jnp.sin(low(d))), (ROUND,)),
+        (lambda d: (low(d.T), d.T), (TRANSPOSE,)),
+        (lambda d: (low(d), d), ()),
+        (lambda d: (low(d), d.astype(jnp.float16)), ()),
+    ],
+)
+def test_first_steps_of_all_readers(after: Callable[..., Any], steps: Any) -> None:
+    closed = jax.make_jaxpr(lambda x: after(wide(x, x)))(X)
+    product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
+    uses = uses_of(closed, [STORED] * len(closed.out_avals))
+    assert uses.get(product.outvars[0], Uses()).steps == steps
+
+
+def kernels_and_rest(f: Callable[..., Any], *args: Any) -> tuple[list[str], str]:
+    """Names of the kernels that a program for SM90 calls, and its text."""
+    with bw.config.target("sm90"):
+        text = jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    return [part.split('"')[0] for part in text.split('kernel = "')[1:]], text
+
+
+def kinds(f: Callable[..., Any], *args: Any) -> list[str]:
+    """Types and majors of the kernels that a program calls."""
+    return sorted(name.removeprefix("sm90_").split("_128x")[0].split("_64x")[0]
+                  for name in kernels_and_rest(f, *args)[0])  # fmt: skip
+
+
+@pytest.mark.skipif(not has_all_majors(), reason="this build lacks kernels of some majors")
+def test_gradients_of_right_operands_are_written_as_they_are_read() -> None:
+    """JAX transposes the product of cotangent and left operand; the kernel exchanges them."""
+
+    def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(wide(x, w) ** 2)
+
+    found = kinds(bw.accelerate(jax.grad(loss, (0, 1))), X, X)
+    assert found == ["bf16_f32_bf16_mn", "bf16_f32_kn", "f32_bf16_bf16_kk"]
+    plain = kinds(bw.accelerate(jax.grad(lambda x, w: jnp.sum(low(x @ w)), (1,))), X, X)
+    assert plain == ["bf16_bf16_mn"]
+
+
+CASES: dict[str, Callable[..., Any]] = {
+    "rounded": lambda x, y: low(wide(x, y)),
+    "transposed": lambda x, y: (x @ y).T,
+    "transposed, rounded": lambda x, y: low(wide(x, y).T),
+    "rounded, transposed": lambda x, y: low(wide(x, y)).T,
+    "twice": lambda x, y: low(wide(x, y).T).T,
+    "several readers": lambda x, y: (lambda d: (low(d.T), d.T * 2))(wide(x, y)),
+    "three dimensions": lambda x, y: jnp.einsum("abk,kn->nab", x.reshape(8, -1, SIZE), y),
+    "batch": lambda x, y: jnp.einsum(
+        "bmk,bnk->bnm", x.reshape(8, -1, SIZE), y.reshape(8, -1, SIZE)),
+    "another order": lambda x, y: jnp.einsum("abk,kn->bna", x.reshape(8, -1, SIZE), y),
+    "vector": lambda x, y: (x @ y[:, 0]).T,
+    "f32 beside bf16": lambda x, y: low(
+        lax.dot_general(wide(x, x), y, (((0,), (0,)), ((), ())),
+                        preferred_element_type=jnp.float32).T),
+    "gradients": jax.grad(lambda x, y: jnp.sum(wide(x, y) ** 2), (0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_the_program_as_written(name: str) -> None:
+    x = square()
+    y = x[::-1]
+    want, got = CASES[name](x, y), bw.accelerate(CASES[name])(x, y)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert_exact(np.asarray(one), np.asarray(other), name)
+
+
+def test_rounded_without_a_kernel() -> None:
+    """A product that is left to XLA after all rounds the same."""
+    f = CASES["rounded"]
+    accelerated = bw.accelerate(f)
+    with bw.config.target("sm90"):
+        explained = bw.explain_program(accelerated, X, X, device="sm90")
+    (decision,) = explained.rewrites
+    assert decision.rewritten
+    assert decision.reason == "a kernel takes it, which rounds to bfloat16"
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((SIZE, SIZE)), jnp.bfloat16)
+    assert_exact(np.asarray(accelerated(x, x)), np.asarray(f(x, x)), "on XLA")
