@@ -121,13 +121,14 @@ def test_as_good_as_xla_on_normal_values(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    "kernel", gpu_kernels(lambda k: "_bf16_bf16_kn_" in k.name and not k.cluster_k)
+    "kernel",
+    gpu_kernels(lambda k: k.out_dtype == "bfloat16" and k.majors == "kn" and not k.cluster_k),
 )  # one type and storage order of each tile is enough; cluster-K kernels have one order
 def test_tile_orders(kernel: Kernel) -> None:
     """Raster order and swizzle permute the tiles: the result may not change by a bit."""
     rng = np.random.default_rng(0)
-    a = normal(rng, (1, 1160, 72), "bfloat16")
-    b = normal(rng, (1, 72, 1544), "bfloat16")
+    a = normal(rng, (1, 1160, 72), kernel.a_dtype)
+    b = normal(rng, (1, 72, 1544), kernel.b_dtype)
     specs = [
         spec_of(kernel, raster_order=order, swizzle=swizzle)
         for order in (None, "m", "n")
