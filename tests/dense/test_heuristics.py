@@ -22,7 +22,9 @@ from jax_bwgemm.product.spec import Policy
 
 SM90, SM100 = make_target("sm90"), make_target("sm100")
 TABLE = described_kernels()
-PLAIN = tuple(k for k in TABLE if "_bf16_bf16_kn_" in k.name)  # one of each tile
+PLAIN = tuple(  # one of each tile
+    k for k in TABLE if k.in_dtype == k.out_dtype == "bfloat16" and k.majors == "kn"
+)
 
 
 def kernel(tile: str) -> Kernel:
