@@ -122,7 +122,7 @@ foreach(line IN LISTS lines)
              "${bwgemm_cxx_b_${b_major}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}>>>(\n      \"${name}\", \"${f32_twin}\"));\n")
       if("linked" IN_LIST left_out AND in STREQUAL out AND a_major STREQUAL "k")
         string(APPEND linked_instances
-               "BWGEMM_LINKED_KERNEL(${name}, KernelSpec<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
+               "BWGEMM_LINKED_KERNEL(${name}, KernelSpec<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
                "${bwgemm_cxx_b_${b_major}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}>)\n")
         string(APPEND linked_index "${name} sm90_${suffix}.fatbin\n")
       endif()
