@@ -342,6 +342,19 @@ def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     return jaxpr.replace(jaxpr=body.replace(eqns=eqns))
 
 
+def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]) -> Any:
+    """An open jaxpr of some of another's equations."""
+    debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    return jaxpr.replace(
+        constvars=[],
+        invars=operands,
+        outvars=results,
+        eqns=eqns,
+        effects=_core.no_effects,
+        debug_info=debug_info,
+    )
+
+
 def equation_context(eqn: Any) -> Any:
     """Context manager: the mesh and other settings an equation was traced under."""
     return eqn.ctx.manager

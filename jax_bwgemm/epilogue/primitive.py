@@ -29,7 +29,7 @@ bw_gemm_epilogue_p = Primitive("bw_gemm_epilogue")
 bw_gemm_epilogue_p.multiple_results = True
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Fused:
     """What is computed: hashable, the primitive's only parameter.
 
@@ -48,6 +48,11 @@ class Fused:
     result_types: tuple[str, ...]
     shape: tuple[int, ...]
     keeps_product: bool = False
+
+    def __repr__(self) -> str:
+        operands = ", ".join(f"{x.dtype}:{x.axes}" for x in self.program.operands)
+        results = " ".join(self.result_types)
+        return f"<{self.spec}, {len(self.program.steps)} steps ({operands}) -> {results}>"
 
     def with_product(self) -> Fused:
         """The same, which returns the product as well."""

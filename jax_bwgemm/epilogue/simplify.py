@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jax_bwgemm.epilogue.program import Program, Step
+from jax_bwgemm.epilogue.program import FLOATS, Program, Step
 
 _ONE = np.float32(1).tobytes().hex()
 
@@ -36,3 +36,16 @@ def simplified(program: Program) -> Program:
 
 def _is_one(step: Step | None) -> bool:
     return step is not None and step.op == "literal" and step.param("value") == _ONE
+
+
+def with_excess_precision(program: Program) -> Program:
+    """The program whose values are not rounded to 16 bits between operations.
+
+    As in the passes of XLA's GPU compiler, which by default (``xla_allow_excess_precision``) drops
+    such roundings. `jax.lax.reduce_precision` still rounds.
+    """
+    steps = tuple(
+        dataclasses.replace(step, dtype="float32") if step.dtype in FLOATS else step
+        for step in program.steps
+    )
+    return dataclasses.replace(program, steps=steps)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jax_bwgemm import compat, runtime
-from jax_bwgemm.config import explicit_target, make_target
+from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.grouped.api import ragged_dot_general
 from jax_bwgemm.product.primitive import CONTRACTIONS
@@ -44,7 +44,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return None, _refusal(eqn, found, names)
-    if dense and uses.extra_passes:
+    if dense and uses.extra_passes and not links_epilogues():
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_bwgemm import compat
-from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
+from jax_bwgemm.rewriting.fuse import fuse
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
 from jax_bwgemm.tuning import context as tuning_context
@@ -60,7 +61,12 @@ def rewrite(
     """
     results = (STORED,) * len(jaxpr.outvars) if results is None else tuple(results)
     # What the choice of a kernel depends on besides.
-    context = (explicit_target(), tuning_context.current(), current_partial_sums())
+    context = (
+        explicit_target(),
+        tuning_context.current(),
+        current_partial_sums(),
+        links_epilogues(),
+    )
     done = _rewrite(jaxpr, results, implementations, context)
     return (jaxpr if done.jaxpr is None else done.jaxpr), done.decisions
 
@@ -107,6 +113,8 @@ def _rewrite(
                 new = [eqn.replace(params=params)]
         changed |= new[0] is not eqn
         eqns += new
+    if changed and links_epilogues():
+        eqns, _ = fuse(body, eqns, results)
     return _Rewritten(compat.with_equations(jaxpr, eqns) if changed else None, tuple(decisions))
 
 

@@ -38,7 +38,8 @@ _FUSIBLE = frozenset(
         "convert_element_type", "cos", "cosh", "digamma", "div", "dynamic_slice", "eq", "erf",
         "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow",
         "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne",
-        "neg", "nextafter", "not", "or", "pad", "pow", "real", "reduce_and", "reduce_max",
+        "neg", "nextafter", "not", "one_minus_square", "or", "pad", "pow", "real", "reduce_and",
+        "reduce_max",
         "reduce_min", "reduce_or", "reduce_precision", "reduce_prod", "reduce_sum", "rem", "rev",
         "round", "rsqrt", "select_n", "sign", "sin", "sinh", "slice", "split", "sqrt", "square",
         "stop_gradient", "sub", "tan", "tanh", "xor", "argmax", "argmin",
@@ -121,6 +122,16 @@ def uses_of(jaxpr: Any, results: Sequence[Uses]) -> dict[Any, Uses]:
         for atom, uses in zip(eqn.invars, _operands(eqn, after, repeated), strict=True):
             add(atom, uses)
     return found
+
+
+def operand_uses(eqn: Any, after: list[Uses]) -> list[Uses]:
+    """What an equation does with each of its operands.
+
+    Args:
+        eqn: The equation.
+        after: What reads its results.
+    """
+    return _operands(eqn, after, set())
 
 
 def _operands(eqn: Any, after: list[Uses], repeated: set[Any]) -> list[Uses]:

@@ -1,0 +1,211 @@
+"""Operations after a product become part of it, where nothing is lost by that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numerics import LINKED, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm import config
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.product.jaxprs import equations
+
+M, K, N = 128, 192, 256
+F32 = jnp.float32
+
+
+@pytest.fixture(autouse=True)
+def _linked() -> Iterator[None]:
+    """No kernel runs: what is traced counts, and is then computed by XLA."""
+    with config.target("sm90"), config.linked_epilogues(True):
+        yield
+
+
+@pytest.fixture
+def arrays() -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (M, K), "w": (K, N), "b": (N,), "v": (N, K), "c": (K,), "s": (N, N)}
+    found = {name: jnp.asarray(normal(rng, s, "bfloat16")) for name, s in shapes.items()}
+    for name in "wvs":
+        found[name] = found[name] * jnp.bfloat16(found[name].shape[0] ** -0.5)
+    return found
+
+
+def fused(f: Any, *args: Any) -> list[tuple[list[tuple[int, ...]], int]]:
+    """Of every fused equation: the axes of its operands, and how many results it has."""
+    jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+    return [
+        ([x.axes for x in eqn.params["fused"].program.operands], len(eqn.outvars))
+        for eqn, _ in equations(jaxpr)
+        if eqn.primitive is bw_gemm_epilogue_p
+    ]
+
+
+def check(f: Any, *args: Any) -> None:
+    """Same results as without. Gradients are compared by their largest value."""
+    got, want = jax.jit(bw.accelerate(f))(*args), jax.jit(f)(*args)
+    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        scale = max(float(jnp.max(jnp.abs(theirs.astype(F32)))), 1e-6)
+        ours, theirs = (np.asarray(x.astype(F32)) / scale for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=4 * LINKED["rtol"], atol=4 * LINKED["atol"])
+
+
+def mlp(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+    return jax.nn.gelu(x @ w + b) @ v + c
+
+
+def test_bias_and_activation_between_products(arrays) -> None:
+    args = [arrays[name] for name in "xwbvc"]
+    # The second layer's result goes to memory too.
+    assert fused(mlp, *args) == [([(1,)], 1), ([(1,)], 1)]
+    check(mlp, *args)
+
+
+def test_a_training_step_keeps_the_product_alone(arrays) -> None:
+    def loss(params: Any, x: Any) -> Any:
+        return jnp.mean(jnp.square(mlp(x, *params).astype(F32)))
+
+    params = tuple(arrays[name] for name in "wbvc")
+    step = jax.value_and_grad(loss)
+    # Forward: the activation and the product. Backward: the activation's derivative from these.
+    assert fused(step, params, arrays["x"]) == [([(1,)], 2), ([(0, 1), (1,)], 1)]
+    check(step, params, arrays["x"])
+    check(jax.grad(lambda *a: bw.accelerate(loss)(*a)), params, arrays["x"])
+
+
+def test_residuals_scales_and_leading_dimensions(arrays) -> None:
+    x, w, b = (arrays[name] for name in "xwb")
+    x = x.reshape(2, M // 2, K)
+    r, t = jnp.ones((2, M // 2, N), jnp.bfloat16), jnp.ones((2, M // 2, 1), jnp.bfloat16)
+
+    def f(x: Any, w: Any, b: Any, r: Any, t: Any) -> Any:
+        return jax.nn.relu(x @ w + b) * t * 0.5 + r
+
+    assert fused(f, x, w, b, r, t) == [([(1,), (0,), (0, 1)], 1)]
+    check(f, x, w, b, r, t)
+
+
+@pytest.mark.parametrize("kind", ["scan", "cond", "while", "jit", "checkpoint", "custom_vjp"])
+def test_within_bodies(arrays, kind: str) -> None:
+    s, x = arrays["s"], jnp.ones((M, N), jnp.bfloat16)
+
+    def layer(x: Any, s: Any) -> Any:
+        return jnp.tanh(x @ s) + x
+
+    custom = jax.custom_vjp(layer)
+    custom.defvjp(lambda x, s: (layer(x, s), (x, s)), lambda r, g: jax.vjp(layer, *r)[1](g))
+
+    def f(x: Any, s: Any) -> Any:
+        if kind == "scan":
+            return jax.lax.scan(lambda x, _: (layer(x, s), None), x, length=3)[0]
+        if kind == "cond":
+            return jax.lax.cond(jnp.sum(x) > 0, layer, lambda x, s: x, x, s)
+        if kind == "while":
+            return jax.lax.fori_loop(0, 3, lambda _, x: layer(x, s), x)
+        return {"jit": jax.jit(layer), "checkpoint": jax.checkpoint(layer)}.get(kind, custom)(x, s)
+
+    assert fused(f, x, s) == [([(0, 1)], 1)]
+    check(f, x, s)
+    if kind != "while":
+        check(jax.grad(lambda x, s: jnp.sum(f(x, s).astype(F32))), x, s)
+
+
+def test_what_only_passes_read_stays_with_them(arrays) -> None:
+    x, w, b = (arrays[name] for name in "xwb")
+    for f in (
+        lambda x, w, b: jnp.sum(jnp.square((x @ w + b).astype(F32)), -1),
+        lambda x, w, b: (x @ w + b).astype(F32),
+        lambda x, w, b: jax.nn.softmax((x @ w).astype(F32)),
+        lambda x, w, b: x @ w,
+    ):
+        assert fused(f, x, w, b) == []
+        check(f, x, w, b)
+
+
+def test_what_comes_later_is_no_operand(arrays) -> None:
+    x, s = jnp.ones((M, N), jnp.bfloat16), arrays["s"]
+
+    def f(x: Any, s: Any) -> Any:
+        first = x @ s
+        second = jnp.sin(x) @ s
+        return jnp.tanh(first) * second
+
+    assert fused(f, x, s) == [([(0, 1)], 1)]  # the second takes the first along
+    check(f, x, s)
+
+
+def test_results_with_other_readers_are_kept(arrays) -> None:
+    x, w, b = (arrays[name] for name in "xwb")
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        z = x @ w
+        y = jax.nn.silu(z + b)
+        return z, y, jnp.sum(z.astype(F32)), y.T @ y
+
+    assert fused(f, x, w, b) == [([(1,)], 2)]
+    check(f, x, w, b)
+
+
+def test_not_elementwise_not_of_the_shape_or_with_effects(arrays, capfd) -> None:
+    x, s, c = jnp.ones((N, N), jnp.bfloat16), arrays["s"], jnp.ones((N, 1), jnp.bfloat16)
+
+    def printing(y: Any) -> Any:
+        jax.debug.print("seen")
+        return y + 1
+
+    cases = [
+        lambda x, s, c: jnp.cumsum(x @ s, axis=0),
+        lambda x, s, c: (x @ s)[::-1],
+        lambda x, s, c: (x @ s).reshape(2, N // 2, N) + jnp.ones((2, 1, 1), jnp.bfloat16),
+        lambda x, s, c: jax.lax.erf_inv(x @ s),
+        lambda x, s, c: jax.lax.broadcast_in_dim(c, (N, N, 2), (0, 1))[..., 0] + jnp.sort(x @ s),
+    ]
+    for f in cases[:2] + cases[3:]:
+        assert fused(f, x, s, c) == []
+        check(f, x, s, c)
+    transposed = lambda x, s, c: (x @ s) + x.T  # noqa: E731
+    assert fused(transposed, x, s, c) == []
+    check(transposed, x, s, c)
+    f = lambda x, s, c: printing(x @ s)  # noqa: E731
+    check(f, x, s, c)
+    assert "seen" in capfd.readouterr().out
+
+
+def test_operands_are_computed_again_from_what_is_in_memory(arrays) -> None:
+    x, w, b = (arrays[name] for name in "xwb")
+    r = jnp.ones((M, N), jnp.bfloat16)
+
+    def f(x: Any, w: Any, b: Any, r: Any) -> Any:
+        gate = jax.nn.sigmoid(jnp.sin(r) + b)  # a pass of its own otherwise
+        return (x @ w) * gate
+
+    assert fused(f, x, w, b, r) == [([(0, 1), (1,)], 1)]
+    check(f, x, w, b, r)
+
+
+def test_off_by_default(arrays) -> None:
+    args = [arrays[name] for name in "xwbvc"]
+    with config.linked_epilogues(False):
+        assert fused(mlp, *args) == []
+
+
+def test_products_of_other_types_and_batches_stay(arrays) -> None:
+    x, w = arrays["x"], arrays["w"]
+
+    def wide(x: Any, w: Any) -> Any:
+        return jnp.tanh(jax.lax.dot(x, w, preferred_element_type=F32))
+
+    def batched(x: Any) -> Any:
+        return jnp.tanh(jnp.einsum("bij,bkj->bik", x, x))
+
+    assert fused(wide, x, w) == []
+    assert fused(batched, x.reshape(2, M // 2, K)) == []
+    check(wide, x, w)
+    check(batched, x.reshape(2, M // 2, K))
