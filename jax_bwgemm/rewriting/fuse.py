@@ -179,9 +179,9 @@ def _needed(eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any]) -
         eqn = of.get(v)
         if eqn is None or v is group.root or id(eqn) in needed:
             continue
-        arranges = v in group.arranging or eqn.primitive.name in _ARRANGING
-        again = v not in stored and v.aval.shape == shape and not eqn.effects
-        again &= arranges or _is_elementwise(eqn)
+        # Another shape of what is in memory is in memory.
+        computes = eqn.primitive.name == "broadcast_in_dim" or _is_elementwise(eqn)
+        again = v not in stored and v.aval.shape == shape and not eqn.effects and computes
         if id(eqn) in members or v in group.arranging or again:
             needed[id(eqn)] = eqn
             open_ends += _variables(eqn.invars)
