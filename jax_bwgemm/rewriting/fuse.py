@@ -191,12 +191,11 @@ def _needed(eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any]) -
 def _stored(body: Any, eqns: list[Any], results: Sequence[Uses]) -> set[Any]:
     """Variables that something reads which is no pass of XLA's."""
     uses = uses_of(compat.with_equations(body, eqns), results)
-    found = {v for v, use in zip(body.outvars, results, strict=True) if use.stored}
+    read = list(zip(body.outvars, results, strict=True))
     for eqn in eqns:
-        read = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
-        found.update(x for x, use in zip(eqn.invars, read, strict=True)
-                     if not hasattr(x, "val") and use.stored)  # fmt: skip
-    return {v for v in found if not hasattr(v, "val")}
+        of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
+        read += zip(eqn.invars, of_operands, strict=True)
+    return {x for x, use in read if not hasattr(x, "val") and use.stored}
 
 
 def _function(

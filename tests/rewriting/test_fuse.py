@@ -51,6 +51,7 @@ def check(f: Any, *args: Any) -> None:
     """Same results as without. Gradients are compared by their largest value."""
     got, want = jax.jit(bw.accelerate(f))(*args), jax.jit(f)(*args)
     for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        ours, theirs = jnp.asarray(ours), jnp.asarray(theirs)
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         scale = max(float(jnp.max(jnp.abs(theirs.astype(F32)))), 1e-6)
         ours, theirs = (np.asarray(x.astype(F32)) / scale for x in (ours, theirs))
@@ -190,6 +191,17 @@ def test_operands_are_computed_again_from_what_is_in_memory(arrays) -> None:
 
     assert fused(f, x, w, b, r) == [([(0, 1), (1,)], 1)]
     check(f, x, w, b, r)
+
+
+def test_constant_and_repeated_results(arrays) -> None:
+    x, w, b = (arrays[name] for name in "xwb")
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        y = jnp.tanh(x @ w + b)
+        return 1.0, y, jnp.float32(2), y
+
+    assert fused(f, x, w, b) == [([(1,)], 1)]
+    check(f, x, w, b)
 
 
 def test_off_by_default(arrays) -> None:
