@@ -342,6 +342,11 @@ def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     return jaxpr.replace(jaxpr=body.replace(eqns=eqns))
 
 
+def plain_types() -> Any:
+    """Context manager: traced arrays need not say over which manual axes they vary."""
+    return _config._check_vma(False)
+
+
 def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]) -> Any:
     """An open jaxpr of some of another's equations."""
     debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)

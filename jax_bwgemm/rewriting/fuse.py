@@ -31,6 +31,8 @@ _ELEMENTWISE = ({*PRIMITIVES, *SPECIAL} | set(ALIASES)) - {"iota", "optimization
 # What brings an operand into the result's shape.
 _ARRANGING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
 _ARRANGING += ("iota",)
+# What says of an array that it varies over manual mesh axes, as all operands of the primitive do.
+_VARYING = ("pvary", "pcast")
 _MOST_OPERATIONS = 64
 
 
@@ -127,7 +129,10 @@ def _is_elementwise(eqn: Any) -> bool:
         return name in _ELEMENTWISE
     inner = eqn.params[_BODIES[name]]
     inner = getattr(inner, "jaxpr", inner)
-    return all(_is_elementwise(e) or e.primitive.name in _ARRANGING for e in inner.eqns)
+    return all(
+        e.primitive.name not in _VARYING and (_is_elementwise(e) or e.primitive.name in _ARRANGING)
+        for e in inner.eqns
+    )
 
 
 def _fused(body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group) -> list[Any] | None:
@@ -157,9 +162,11 @@ def _fused(body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group) -
     keeps = any(group.root in _variables(e.invars) for e in rest) or group.root in body.outvars
     fused = fused.with_product() if keeps else fused
     made = [*outs, group.root] if keeps else outs
-    replacement = _equation(group.product, operands, made, fused)
+    replacement = _equations(group.product, operands, made, fused)
+    if replacement is None:
+        return None
     at = rest.index(group.product)
-    return [*rest[:at], replacement, *rest[at + 1 :]]
+    return [*rest[:at], *replacement, *rest[at + 1 :]]
 
 
 def _needed(eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any]) -> list[Any]:
@@ -202,7 +209,16 @@ def _function(
     body: Any, root: Any, operands: list[Any], outs: list[Any], inner: list[Any]
 ) -> Callable[..., list[jax.Array]]:
     """The operations as a function of the product and operands."""
-    jaxpr = compat.part_of(body, [root, *operands], outs, inner)
+    same: dict[Any, Any] = {}
+    eqns = []
+    for eqn in inner:
+        read = [x if hasattr(x, "val") else same.get(x, x) for x in eqn.invars]
+        if eqn.primitive.name in _VARYING:
+            same.update(zip(eqn.outvars, read, strict=True))
+        else:
+            eqns.append(eqn.replace(invars=read))
+    outs = [same.get(v, v) for v in outs]
+    jaxpr = compat.part_of(body, [root, *operands], outs, eqns)
 
     def function(product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
         return compat.evaluate(jaxpr, [], [product, *operands])
@@ -221,7 +237,8 @@ def _described(
 
     try:
         types = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
-        program = trace_epilogue(of_accumulator, shape, types).program
+        with compat.plain_types():
+            program = trace_epilogue(of_accumulator, shape, types).program
     except (EpilogueError, TypeError):
         return None
     # As XLA's passes, which do not round between their operations.
@@ -247,16 +264,33 @@ def _without_unread(body: Any, eqns: list[Any], group: _Group, outs: list[Any]) 
     return kept[::-1]
 
 
-def _equation(product: Any, operands: list[Any], made: list[Any], fused: Fused) -> Any:
-    """The primitive's equation in the product's place."""
-    bind = functools.partial(_bind, fused)
+def _equations(
+    product: Any, operands: list[Any], made: list[Any], fused: Fused
+) -> list[Any] | None:
+    """The primitive in the product's place; None where its results have other types.
+
+    Within shard_map operands may first have to vary over the same mesh axes.
+    """
     atoms = [*product.invars, *operands]
     with compat.equation_context(product):
+        bind = functools.partial(_bind, fused)
         jaxpr, constants = compat.trace(bind, [x.aval for x in atoms])
     assert not constants, "the primitive makes no constants"
-    assert len(jaxpr.eqns) == 1, "operands vary alike"
-    (one,) = jaxpr.eqns
-    return one.replace(invars=atoms, outvars=made, source_info=product.source_info)
+    if [v.aval for v in jaxpr.outvars] != [v.aval for v in made]:
+        return None
+    names = dict(zip(jaxpr.invars, atoms, strict=True))
+    names.update(zip(jaxpr.outvars, made, strict=True))
+    placed = []
+    for one in jaxpr.eqns:
+        names.update((v, v) for v in one.outvars if v not in names)
+        placed.append(
+            one.replace(
+                invars=[x if hasattr(x, "val") else names[x] for x in one.invars],
+                outvars=[names[v] for v in one.outvars],
+                source_info=product.source_info,
+            )
+        )
+    return placed
 
 
 def _bind(fused: Fused, a: jax.Array, b: jax.Array, *operands: jax.Array) -> list[jax.Array]:

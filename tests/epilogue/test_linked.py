@@ -281,6 +281,29 @@ class TestRules:
         close(self.layer(*arrays), self.formula(*arrays))
 
 
+def test_an_accelerated_training_step() -> None:
+    """Operations become part of products, the derivative of an activation too."""
+    rng = np.random.default_rng(7)
+    shapes = ((2, 64, 128), (128, 256), (256, 128))
+    x, w, v = (jnp.asarray(normal(rng, s, "bfloat16")) for s in shapes)
+    params = {"w": w / 11, "b": jnp.ones(256, jnp.bfloat16) / 3, "v": v / 16}
+
+    def loss(params: Any, x: Any) -> Any:
+        h = jax.nn.gelu(x @ params["w"] + params["b"])
+        return jnp.mean(jnp.square((h @ params["v"] + x).astype(F32)))
+
+    step = jax.value_and_grad(loss)
+    fused = jax.jit(bw.accelerate(step, implementation=("emulator", "xla")))
+    assert fused.lower(params, x).as_text().count("epilogue_digest") >= 2
+    got, want = fused(params, x), jax.jit(step)(params, x)
+    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        scale = float(jnp.max(jnp.abs(theirs)))
+        # bf16 throughout: some roundings of the largest value.
+        np.testing.assert_allclose(
+            ours.astype(F32) / scale, theirs.astype(F32) / scale, atol=4 * LINKED["atol"]
+        )
+
+
 class TestFallbacks:
     """Where no kernel takes the epilogue: the same result, and a reason in the log."""
 

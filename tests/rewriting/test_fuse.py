@@ -193,6 +193,30 @@ def test_operands_are_computed_again_from_what_is_in_memory(arrays) -> None:
     check(f, x, w, b, r)
 
 
+def test_within_shard_map(arrays) -> None:
+    args = [arrays[name] for name in "xwb"]
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+    specs = {"in_specs": (p("i"), p(), p()), "out_specs": p("i")}
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        return jnp.tanh(x @ w + b)
+
+    for vma in (True, False):
+        f = jax.shard_map(layer, mesh=mesh, check_vma=vma, **specs)
+        assert fused(f, *args) == [([(1,)], 1)]
+        check(f, *args)
+        check(jax.grad(lambda x, w, b, f=f: jnp.sum(f(x, w, b).astype(F32)), (0, 1, 2)), *args)
+
+
+def test_explicit_sharding_stays(arrays) -> None:
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+        x, w, b = jax.device_put(arrays["x"], rows), arrays["w"], arrays["b"]
+        check(lambda x, w, b: jnp.tanh(x @ w + b), x, w, b)
+
+
 def test_constant_and_repeated_results(arrays) -> None:
     x, w, b = (arrays[name] for name in "xwb")
 
