@@ -121,7 +121,7 @@ def compiled_module(implementation: str) -> ModuleType | None:
 def kernel_table(implementation: str) -> tuple[Kernel, ...]:
     """All kernels that ``"cutlass"`` or ``"emulator"`` can run; empty when it was not built.
 
-    In the order of ``kernels.def``, then of ``grouped.def``.
+    In the order of ``kernels.def``, then of ``grouped.def``, then of ``scaled.def``.
     """
     return _table(compiled_module(implementation))
 
@@ -137,7 +137,11 @@ def _dense(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 def _grouped(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    return tuple(k for k in table if k.contraction != "dense")
+    return tuple(k for k in table if k.contraction in ("m_grouped", "k_grouped"))
+
+
+def _scaled(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return tuple(k for k in table if k.contraction == "scaled")
 
 
 @functools.cache
@@ -162,6 +166,18 @@ def grouped_kernels() -> tuple[Kernel, ...]:
 def emulated_grouped_kernels() -> tuple[Kernel, ...]:
     """Grouped kernels the emulator can run; empty when it was not built."""
     return _grouped(kernel_table("emulator"))
+
+
+@functools.cache
+def scaled_kernels() -> tuple[Kernel, ...]:
+    """The scaled kernels of this build; empty when not built."""
+    return _scaled(kernel_table("cutlass"))
+
+
+@functools.cache
+def emulated_scaled_kernels() -> tuple[Kernel, ...]:
+    """Scaled kernels the emulator can run; empty when it was not built."""
+    return _scaled(kernel_table("emulator"))
 
 
 def kernel_workspace_bytes(implementation: str, name: str, **problem: int | str) -> int:

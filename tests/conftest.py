@@ -22,7 +22,12 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from jax.extend import backend as jax_backend  # noqa: E402
-from kernel_table import described_grouped_kernels, described_kernels, widened  # noqa: E402
+from kernel_table import (  # noqa: E402
+    described_grouped_kernels,
+    described_kernels,
+    described_scaled_kernels,
+    widened,
+)
 
 from jax_bwgemm import runtime  # noqa: E402
 from jax_bwgemm.grouped import contraction as grouped_contraction  # noqa: E402
@@ -113,6 +118,17 @@ def grouped_table() -> Iterator[tuple[Kernel, ...]]:
         patch.setattr(runtime, "grouped_kernels", described_grouped_kernels)
         patch.setattr(runtime, "grouped_workspace_bytes", lambda *_, **__: 4096)
         yield described_grouped_kernels()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scaled_table() -> Iterator[tuple[Kernel, ...]]:
+    """The scaled kernels of this build, or those that scaled.def describes without a build."""
+    if runtime.extension() is not None:
+        yield runtime.scaled_kernels()
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "scaled_kernels", described_scaled_kernels)
+        yield described_scaled_kernels()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@
 
 One storage order and type of each tile and schedule, on a problem with ragged edges whose K goes
 around the pipeline more than once; with K split where the sum is a kernel of its own; stream-K
-kernels in every decomposition; grouped kernels with sizes that nobody checked. Results are compared
+kernels in every decomposition; grouped kernels with sizes that nobody checked; kernels of 8-bit
+operands with every layout of scales. Results are compared
 with exact products. Exit code: 0 clean, 1 a tool found something or a result was wrong, 2 could not
 run.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import sanitize_grouped
+import sanitize_scaled
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What the sanitizer's own exit code is not confused with.
@@ -76,7 +78,7 @@ class Case:
         return np.array_equal(got, (a @ b).astype(jnp.bfloat16))
 
 
-AnyCase = Case | sanitize_grouped.GroupedCase
+AnyCase = Case | sanitize_grouped.GroupedCase | sanitize_scaled.ScaledCase
 
 
 def cases(arch: str, pattern: str) -> list[Case]:
@@ -183,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("error: no GPU that this build has kernels for", file=sys.stderr)
             return 2
         args.arch = target.arch if target else "sm90"
-    selected = [*cases(args.arch, args.filter), *sanitize_grouped.cases(args.arch, args.filter)]
+    selected: list[AnyCase] = []
+    for family in (cases, sanitize_grouped.cases, sanitize_scaled.cases):
+        selected += family(args.arch, args.filter)
     if not selected:
         print(f"error: no {args.arch} kernel has {args.filter!r} in its name", file=sys.stderr)
         return 2

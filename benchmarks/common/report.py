@@ -36,6 +36,7 @@ REQUIRED = {
     "f32": {"shape", "f32", "impl", "out_dtype", "median_us", "error"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
+    "scaled": {"problem", "impl", "median_us", "tflops"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }
 PACKAGES = ("jax_bwgemm", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "torch")

@@ -34,6 +34,8 @@ enum class Role {
   kB,
   kGroupSizes,
   kGroupOffset,
+  kAScales,
+  kBScales,
   kX0,
   kD = kX0 + dense::kMaxEpilogueOperands,
   kWorkspace,

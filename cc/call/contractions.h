@@ -1,4 +1,4 @@
-// How a call of each contraction is run: dense_call.cc, grouped_call.cc.
+// How a call of each contraction is run: dense_call.cc, grouped_call.cc, scaled_call.cc.
 #pragma once
 
 #include "call/product_call.h"
@@ -20,5 +20,9 @@ Status DenseWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, cons
 Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch);
 Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
                              const Options& options, int sm_count, size_t* bytes);
+
+Status RunScaled(const Kernel& kernel, const ProductCall& call, const Launch& launch);
+Status ScaledWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, const Options& options,
+                            int sm_count, size_t* bytes);
 
 }  // namespace bwgemm::call

@@ -14,6 +14,11 @@ namespace bwgemm::grouped {
 #include "grouped/kernel_groups.inc"
 #undef BWGEMM_GROUP
 }  // namespace bwgemm::grouped
+namespace bwgemm::scaled {
+#define BWGEMM_GROUP(group) void AppendKernels_##group(std::vector<KernelEntry>& table);
+#include "scaled/kernel_groups.inc"
+#undef BWGEMM_GROUP
+}  // namespace bwgemm::scaled
 
 namespace bwgemm::call {
 namespace {
@@ -34,15 +39,25 @@ std::vector<grouped::KernelEntry> GroupedKernels() {
   return table;
 }
 
+std::vector<scaled::KernelEntry> ScaledKernels() {
+  std::vector<scaled::KernelEntry> table;
+#define BWGEMM_GROUP(group) scaled::AppendKernels_##group(table);
+#include "scaled/kernel_groups.inc"
+#undef BWGEMM_GROUP
+  return table;
+}
+
 }  // namespace
 
 const std::vector<Kernel>& AllKernels() {
   static const auto* const dense = new std::vector<dense::KernelEntry>(DenseKernels());
   static const auto* const grouped = new std::vector<grouped::KernelEntry>(GroupedKernels());
+  static const auto* const scaled = new std::vector<scaled::KernelEntry>(ScaledKernels());
   static const auto* const table = [] {
     auto* all = new std::vector<Kernel>();
-    for (const auto& entry : *dense) all->push_back({entry.info, &entry.ops, nullptr});
-    for (const auto& entry : *grouped) all->push_back({entry.info, nullptr, &entry.ops});
+    for (const auto& entry : *dense) all->push_back({entry.info, &entry.ops, nullptr, nullptr});
+    for (const auto& entry : *grouped) all->push_back({entry.info, nullptr, &entry.ops, nullptr});
+    for (const auto& entry : *scaled) all->push_back({entry.info, nullptr, nullptr, &entry.ops});
     return all;
   }();
   return *table;

@@ -19,8 +19,11 @@ Status Lookup(std::string_view name, const Kernel** kernel) {
 }
 
 bool Takes(Contraction contraction, Role role) {
-  const bool of_groups = role == Role::kGroupSizes || role == Role::kGroupOffset;
-  return !of_groups || contraction != Contraction::kDense;
+  if (role == Role::kGroupSizes || role == Role::kGroupOffset) {
+    return contraction == Contraction::kMGrouped || contraction == Contraction::kKGrouped;
+  }
+  const bool of_scales = role == Role::kAScales || role == Role::kBScales;
+  return !of_scales || contraction == Contraction::kScaled;
 }
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
@@ -29,11 +32,14 @@ bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || ro
 Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   const Options none;
   const bool dense = kernel.contraction == Contraction::kDense;
+  const bool scaled = kernel.contraction == Contraction::kScaled;
   std::string_view extra;
-  if (dense && options.order != none.order) extra = "order";
-  if (!dense && options.raster_order != none.raster_order) extra = "raster_order";
+  if ((dense || scaled) && options.order != none.order) extra = "order";
+  if (!dense && !scaled && options.raster_order != none.raster_order) extra = "raster_order";
   if (!dense && options.splits != none.splits) extra = "splits";
   if (!dense && options.decomposition != none.decomposition) extra = "decomposition";
+  if (!scaled && options.a_scaling != none.a_scaling) extra = "a_scaling";
+  if (!scaled && options.b_scaling != none.b_scaling) extra = "b_scaling";
   if (extra.empty()) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
                                  Name(kernel.contraction) + ") has no " + std::string(extra));
@@ -77,7 +83,9 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
 }
 
 Status (*PrepareOf(const Kernel& kernel))(int) {
-  return kernel.dense ? kernel.dense->prepare : kernel.grouped->prepare;
+  return kernel.dense     ? kernel.dense->prepare
+         : kernel.grouped ? kernel.grouped->prepare
+                          : kernel.scaled->prepare;
 }
 
 }  // namespace
@@ -110,7 +118,9 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
   if (!call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckLinkable(*kernel));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
-  return kernel->dense ? RunDense(*kernel, call, launch) : RunGrouped(*kernel, call, launch);
+  return kernel->dense     ? RunDense(*kernel, call, launch)
+         : kernel->grouped ? RunGrouped(*kernel, call, launch)
+                           : RunScaled(*kernel, call, launch);
 }
 
 Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Options& options,
@@ -120,8 +130,9 @@ Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Op
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, options));
   BWGEMM_RETURN_IF_ERROR(CheckExtents("a product, or sm_count,",
                                       {sizes.m, sizes.n, sizes.k, sizes.batch, int64_t{sm_count}}));
-  return kernel->dense ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
-                       : GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
+  return kernel->dense     ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
+         : kernel->grouped ? GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
+                           : ScaledWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
 }
 
 }  // namespace bwgemm::call

@@ -49,6 +49,10 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       status = Read(config, member, &options.decomposition);
     } else if (name == "order") {
       status = Read(config, member, &options.order);
+    } else if (name == "a_scaling") {
+      status = Read(config, member, &options.a_scaling);
+    } else if (name == "b_scaling") {
+      status = Read(config, member, &options.b_scaling);
     } else {
       status = Status::Unimplemented("config member '" + std::string(name) +
                                      "' is not known to this version of jax_bwgemm");
@@ -76,6 +80,12 @@ Status ToDType(ffi::DataType type, Role role, DType* dtype) {
     case ffi::DataType::F32:
       *dtype = DType::kF32;
       return Status::Ok();
+    case ffi::DataType::F8E4M3FN:
+      *dtype = DType::kE4M3;
+      return Status::Ok();
+    case ffi::DataType::F8E5M2:
+      *dtype = DType::kE5M2;
+      return Status::Ok();
     case ffi::DataType::S32:
       *dtype = DType::kS32;
       return Status::Ok();
@@ -85,7 +95,8 @@ Status ToDType(ffi::DataType type, Role role, DType* dtype) {
     default:
       return Status::InvalidArgument(
           std::string(Name(role)) +
-          " has none of the types bfloat16, float16, float32, int32, uint8");
+          " has none of the types bfloat16, float16, float32, float8_e4m3fn, "
+          "float8_e5m2, int32, uint8");
   }
 }
 

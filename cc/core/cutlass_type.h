@@ -3,6 +3,7 @@
 
 #include "core/types.h"
 #include "cutlass/bfloat16.h"
+#include "cutlass/float8.h"
 #include "cutlass/half.h"
 
 namespace bwgemm {
@@ -20,6 +21,14 @@ struct CutlassType<DType::kF16> {
 template <>
 struct CutlassType<DType::kF32> {
   using type = float;
+};
+template <>
+struct CutlassType<DType::kE4M3> {
+  using type = cutlass::float_e4m3_t;
+};
+template <>
+struct CutlassType<DType::kE5M2> {
+  using type = cutlass::float_e5m2_t;
 };
 
 }  // namespace bwgemm

@@ -28,6 +28,7 @@ struct KernelInfo {
   int stages;           // depth of the shared-memory pipeline
   int alignment_bytes;  // of base addresses and of contiguous extents
   bool uneven_parts;    // parts of K may differ in length by one block
+  ScaleUse scales;      // of kScaled kernels
   const char*
       f32_twin;  // computes parts of K: same but for f32 results; empty if the build has none
 };

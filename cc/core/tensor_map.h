@@ -16,6 +16,7 @@ namespace bwgemm {
 inline CUtensorMapDataType TensorMapType(DType dtype) {
   return dtype == DType::kBF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
          : dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+         : SizeOf(dtype) == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 }
 

@@ -6,14 +6,16 @@ namespace bwgemm {
 
 enum class Arch { kSm90, kSm100 };
 
-// Element types of buffers. Kernels multiply the 16-bit ones; kS32 are group sizes, kU8 workspaces.
-enum class DType { kBF16, kF16, kF32, kS32, kU8 };
+// Element types of buffers. Kernels multiply those of 16 bits and, with scales, of 8: kE4M3 has no
+// infinities. kS32 are group sizes, kU8 workspaces.
+enum class DType { kBF16, kF16, kF32, kE4M3, kE5M2, kS32, kU8 };
 
 // What a product contracts. Matrices of A, B and the result D, where G groups own rows of A:
 //   kDense     D[M, N] = A[M, K] x B[K, N]
 //   kMGrouped  D[rows of g, N] = A[rows of g, K] x B[g][K, N]
 //   kKGrouped  D[g][K, N] = transpose(A[rows of g, K]) x B[rows of g, N]
-enum class Contraction { kDense, kMGrouped, kKGrouped };
+//   kScaled    D[M, N] = A[M, K] x transpose(B[N, K]), whose elements are values times scales
+enum class Contraction { kDense, kMGrouped, kKGrouped, kScaled };
 
 // The contiguous dimension of an operand: A is stored [M, K] or [K, M], B [K, N] or [N, K].
 enum class AMajor { kK, kM };
@@ -27,6 +29,17 @@ enum class Schedule {
   k2Sm,          // sm100: a pair of CTAs issues one MMA
 };
 
+// Where the scales of a kScaled product are applied. Q is the operand on the N side of the MMA.
+enum class ScaleUse {
+  kNone,
+  kSums,    // to sums over all of K: no scale changes along K
+  kBlocks,  // to sums of 128 products, one scale for 128 rows of Q
+  kRows,    // to sums of 128 products, one scale for each row of Q
+};
+
+// Elements along K, and rows of a square block, that share a scale.
+inline constexpr int kScaleBlock = 128;
+
 // TMA's alignment of base addresses and row pitches.
 inline constexpr int kAlignmentBytes = 16;
 
@@ -38,6 +51,8 @@ constexpr int SizeOf(DType v) {
     case DType::kF32:
     case DType::kS32:
       return 4;
+    case DType::kE4M3:
+    case DType::kE5M2:
     case DType::kU8:
       return 1;
   }
@@ -55,6 +70,21 @@ inline const char* Name(Contraction v) {
       return "m_grouped";
     case Contraction::kKGrouped:
       return "k_grouped";
+    case Contraction::kScaled:
+      return "scaled";
+  }
+  return "?";
+}
+inline const char* Name(ScaleUse v) {
+  switch (v) {
+    case ScaleUse::kNone:
+      return "";
+    case ScaleUse::kSums:
+      return "sums";
+    case ScaleUse::kBlocks:
+      return "blocks";
+    case ScaleUse::kRows:
+      return "rows";
   }
   return "?";
 }
@@ -66,6 +96,10 @@ inline const char* Name(DType v) {
       return "float16";
     case DType::kF32:
       return "float32";
+    case DType::kE4M3:
+      return "float8_e4m3fn";
+    case DType::kE5M2:
+      return "float8_e5m2";
     case DType::kS32:
       return "int32";
     case DType::kU8:

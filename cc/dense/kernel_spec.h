@@ -18,6 +18,7 @@ struct KernelSpec {
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = kStreamK_;
+  static constexpr bool kClampsBoxes = true;
 
   static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "the MMA multiplies bf16 or f16");
   static_assert(kA == kB || (kIn == DType::kBF16 && (kA == DType::kF32) != (kB == DType::kF32)),

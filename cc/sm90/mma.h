@@ -36,7 +36,7 @@ struct Mma {
       FenceResults(accumulator);
       ArriveWarpgroup();
       CUTE_UNROLL
-      for (int k = 0; k < C::kTileK; k += kMmaDepth) {
+      for (int k = 0; k < C::kTileK; k += Multiply::kDepth) {
         CUTE_UNROLL
         for (int block = 0; block < C::kOwnBlocks; ++block) {
           Multiply::Issue(p.At(state.index * C::kPBlocks + C::FirstBlock(consumer) + block, k),

@@ -4,15 +4,19 @@
 #include "cute/tensor_impl.hpp"
 #include "sm90/descriptor.h"
 #include "sm90/wgmma.h"
+#include "sm90/wgmma_fp8.h"
 
 namespace bwgemm::sm90 {
 
 // P (kOwnBlocks times 64 rows) x transpose(Q), accumulated in f32.
-template <class In, bool kPKMajor, bool kQKMajor, int kOwnBlocks>
+template <class InP, class InQ, bool kPKMajor, bool kQKMajor, int kOwnBlocks>
 struct MmaTypes {
+  static constexpr bool kFp8 = sizeof(InP) == 1;
+  static_assert(kFp8 ? kPKMajor && kQKMajor : std::is_same_v<InP, InQ>);
   // One MMA of a warpgroup, 64 x kColumns.
   template <int kColumns>
-  using Multiply = Wgmma<In, kColumns, kPKMajor, kQKMajor>;
+  using Multiply = std::conditional_t<kFp8, WgmmaFp8<InP, InQ, kColumns>,
+                                      Wgmma<InP, kColumns, kPKMajor, kQKMajor>>;
   // A warpgroup's results: for each of its blocks of P, 64 x kColumns. A tensor of CuTe's: with a
   // struct of our own, ptxas waits after every wgmma.
   template <int kColumns>

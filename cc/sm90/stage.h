@@ -17,7 +17,7 @@ constexpr int kMostBoxes = 4;
 // of K; those of an MN-major operand are rows x all k, one line of 128, 64 or 32 bytes of rows per
 // k. A box has 64 rows, or 32 where only those fit a line. Where kRows is no multiple of 64, it has
 // up to kMostBoxRows, in multiples of the swizzle's 8.
-template <class Element, bool kKMajor_, int kRows, int kTileK>
+template <class Element, bool kKMajor_, int kRows, int kTileK, bool kClampsBoxes = true>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
   static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
@@ -43,8 +43,10 @@ struct Stage {
 
   // Clamps a unit's first row so that the unit stays inside an operand of `rows`: TMA takes longer
   // to fill in zeros than to load. Some results are then computed a second time, bit for bit the
-  // same. `row` is unsigned: the tiles of the last cluster may begin beyond 2^31.
+  // same. `row` is unsigned: the tiles of the last cluster may begin beyond 2^31. Where results
+  // depend on the place of a row in its tile, units stay where they are.
   __device__ static int UnitRow(uint32_t row, int rows) {
+    if constexpr (!kClampsBoxes) return static_cast<int>(row);
     return min(row, static_cast<uint32_t>(max(rows - kUnitRows, 0)));
   }
   // The first row of the tile's box i, counted along the rows, of a tile at `row`.

@@ -91,6 +91,7 @@ struct Wgmma {
                                     kColumns == 88 || kColumns == 120 || kColumns == 136 ||
                                     kColumns == 152;
   static_assert(kHasWidth, "add the width to the lists above and below");
+  static constexpr int kDepth = kMmaDepth;  // elements of K
 
   // D = A x B, or D += A x B. d(i): the thread's i-th result.
   template <class Results>

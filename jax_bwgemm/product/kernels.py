@@ -1,4 +1,4 @@
-"""The record of one compiled kernel, the same for dense and grouped products."""
+"""The record of one compiled kernel, the same for all products."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Kernel:
     Attributes:
         name: Stable name, which exported programs carry.
         arch: ``"sm90"`` or ``"sm100"``.
-        contraction: ``"dense"``, ``"m_grouped"`` (every row times its group's matrix) or
-            ``"k_grouped"`` (one product for each group, over its rows).
+        contraction: ``"dense"``, ``"m_grouped"`` (every row times its group's matrix),
+            ``"k_grouped"`` (one product for each group, over its rows) or ``"scaled"`` (dense, of
+            values with scales).
         a_dtype: Type of A.
         b_dtype: Type of B.
         out_dtype: Type of the result.
@@ -38,6 +39,9 @@ class Kernel:
         alignment_bytes: Required multiple of every operand's contiguous extent.
         uneven_parts: Whether parts of K may differ by a block, so that any K has any number of
             parts.
+        scales: Of scaled kernels, where scales are applied: ``"sums"`` over all of K, ``"blocks"``
+            (sums of 128, where the operand along tile_n has one scale for 128 rows) or ``"rows"``
+            (sums of 128, where each of its rows has its own).
         f32_twin: Name of the kernel that computes parts of K in float32; empty when the build has
             none. Stream-K kernels add parts themselves and have none either.
     """
@@ -61,6 +65,7 @@ class Kernel:
     stages: int = 4
     alignment_bytes: int = 16
     uneven_parts: bool = False
+    scales: str = ""
     f32_twin: str = ""
 
     @classmethod
@@ -109,7 +114,9 @@ class Kernel:
     @property
     def terms(self) -> int:
         """MMAs for each product: two where an f32 operand is split into two bf16 terms."""
-        return 1 if self.a_dtype == self.b_dtype else 2
+        return (
+            2 if "float32" in (self.a_dtype, self.b_dtype) and self.b_dtype != self.a_dtype else 1
+        )
 
     @property
     def splits_k(self) -> bool:

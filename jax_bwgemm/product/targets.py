@@ -29,6 +29,8 @@ _DEFAULTS: Mapping[str, int | str] = {
     "splits": 1,
     "decomposition": "heuristic",
     "order": "heuristic",
+    "a_scaling": "",
+    "b_scaling": "",
 }
 
 
@@ -41,9 +43,11 @@ def configure(
         implementation: ``"cutlass"`` or ``"emulator"``.
         kernel: Its name.
         operands: Their roles, in order: ``a``, ``b``, and for grouped kernels ``group_sizes`` and
-            ``group_offset``. The results are ``d`` and ``workspace``.
+            ``group_offset``, for scaled ones ``a_scales`` and ``b_scales``. The results
+            are ``d`` and ``workspace``.
         **options: ``raster_order``, ``swizzle``, ``splits`` and ``decomposition`` of a dense
-            kernel; ``order`` and ``swizzle`` of a grouped one.
+            kernel; ``order`` and ``swizzle`` of a grouped one; ``a_scaling`` and ``b_scaling``, the
+            layouts of the scales, of a scaled one.
     """
     config: dict[str, Any] = {
         "kernel": kernel,

@@ -1,8 +1,9 @@
-"""The public product of scaled operands: validate, then one product for each batch element."""
+"""The public product of scaled operands: validate, then one batch of products."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
-from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.config import explicit_target
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.primitive import product, viable_implementations
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
+from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 ACCUMULATIONS = ("promoted", "fast")
 OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
-_NO_KERNELS = "this build has no kernels for scaled operands"
 
 
 def scaled_matmul(
@@ -57,6 +60,18 @@ def scaled_matmul(
         NotImplementedError: The named implementation cannot run the product.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
+    spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
+    return _product(a, b, spec)
+
+
+def specification(
+    a: ScaledArray,
+    b: ScaledArray,
+    preferred_element_type: DTypeLike,
+    accumulation: str,
+    implementation: str | Sequence[str] | None,
+) -> tuple[ScaledSpec, ScaledDims]:
+    """Checks a call: what is static about it, and its sizes. Errors are those of the call."""
     implementations = as_implementations(implementation)
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, ScaledArray):
@@ -82,34 +97,56 @@ def scaled_matmul(
             f"scaled_matmul: leading dimensions of a {a.shape} and b {b.shape} must be equal, or "
             "one of the two must have none"
         )
-    _choose(implementations, a, b, out_dtype)
-    return _batched(a, b, out_dtype, accumulation)
-
-
-def _choose(
-    implementations: tuple[str, ...], a: ScaledArray, b: ScaledArray, out_dtype: np.dtype
-) -> None:
-    """Logs once why kernels are not used.
-
-    Raises:
-        NotImplementedError: ``"xla"`` is not among the implementations.
-    """
-    what = (
-        f"scaled GEMM {a.dtype} {a.scaling} x {b.dtype} {b.scaling} -> {out_dtype}, "
-        f"{a.shape} by {b.shape}"
+    batch = math.prod(a.shape[:-2] or b.shape[:-2])
+    dims = ScaledDims(
+        batch, a.shape[-2], b.shape[-2], a.shape[-1], np.dtype(a.dtype).name, np.dtype(b.dtype).name
     )
-    refusals = [(name, _NO_KERNELS) for name in implementations if name != "xla"]
-    if "xla" not in implementations:
-        raise refusal_error(what, refusals)
-    for name, reason in refusals:
-        log_once(f"{what}: not {name} ({reason}), using xla")
+    spec = ScaledSpec(
+        a.scaling, b.scaling, out_dtype.name, accumulation, implementations, explicit_target()
+    )
+    return spec, dims
 
 
-def _batched(a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str) -> jax.Array:
-    product = functools.partial(_product, out_dtype=out_dtype, accumulation=accumulation)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
+    batch = a.shape[:-2] or b.shape[:-2]
+    if any(layout_of(x.scaling).scale_dtype != FLOAT32 for x in (a, b)):
+        return _by_xla(a, b, spec)
+    parts = [_rank3(x) for x in (a, b)]
+    operands = [part for pair in zip(*parts, strict=True) for part in pair]
+    out = product(operands, spec)
+    return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
+
+
+@_product.defjvp
+def _no_derivative(*args: Any) -> NoReturn:
+    del args
+    raise TypeError(
+        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
+        "8-bit numbers. Use fp8_dot_general"
+    )
+
+
+def _rank3(x: ScaledArray) -> tuple[jax.Array, jax.Array]:
+    """Values and scales with one leading dimension for all; scales that all share have 1."""
+    batch = x.ndim - 2
+    values = x.values.reshape(math.prod(x.shape[:batch]), *x.shape[batch:])
+    if x.scales.ndim == 0:
+        return values, x.scales.reshape(1)
+    return values, x.scales.reshape(values.shape[0], *x.scales.shape[batch:])
+
+
+def _by_xla(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
+    """The product of layouts that no kernel has, whose scales may come with a global one."""
+    batch = math.prod(a.shape[:-2] or b.shape[:-2])
+    sizes = (a.shape[-2], b.shape[-2], a.shape[-1], a.dtype.name, b.dtype.name)
+    viable_implementations(spec, ScaledDims(batch, *sizes), [])
+    one = functools.partial(
+        scaled_reference, out_dtype=spec.out_dtype, accumulation=spec.accumulation
+    )
     for _ in range(max(a.ndim, b.ndim) - 2):
-        product = jax.vmap(product, in_axes=(_axes(a), _axes(b)))
-    return product(a, b)
+        one = jax.vmap(one, in_axes=(_axes(a), _axes(b)))
+    return one(a, b)
 
 
 def _axes(x: ScaledArray) -> Any:
@@ -120,23 +157,3 @@ def _axes(x: ScaledArray) -> Any:
     one_global = x.global_scale is not None and x.global_scale.ndim > 0
     made = (0, None if whole_array else 0, 0 if one_global else None)
     return ScaledArray.tree_unflatten(x.scaling, made)
-
-
-def _product(a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str) -> jax.Array:
-    return _differentiated(a, b, out_dtype, accumulation)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _differentiated(
-    a: ScaledArray, b: ScaledArray, out_dtype: np.dtype, accumulation: str
-) -> jax.Array:
-    return scaled_reference(a, b, out_dtype, accumulation)
-
-
-@_differentiated.defjvp
-def _no_derivative(*args: Any) -> NoReturn:
-    del args
-    raise TypeError(
-        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
-        "8-bit numbers. Use fp8_dot_general"
-    )

@@ -500,6 +500,31 @@ def test_bench_f32_names_a_bad_option(capsys):
     assert "f32 lhs" not in shown
 
 
+def test_bench_scaled(tmp_path, capsys):
+    import bench_scaled
+
+    path = tmp_path / "scaled.jsonl"
+    args = ["--small", "--problems", "16,32,144", "--kinds", "tensor", "dW", "--out", str(path)]
+    assert bench_scaled.main(args) == 0
+    rows = {r["impl"]: r for r in _records(path, "scaled")}
+    assert set(rows) >= {"bwgemm bf16", "xla bf16", "bwgemm tensor", "bwgemm dW", "xla raw fp8"}
+    for name, row in rows.items():
+        assert row["tflops"] == pytest.approx(2 * 16 * 32 * 144 / row["median_us"] / 1e6)
+        if name != "xla raw fp8":  # which has no scales
+            assert abs(row["difference"]) < 1e-4
+    assert "xla raw fp8 time / bwgemm tensor time" in capsys.readouterr().out
+
+
+def test_bench_scaled_names_a_bad_problem(capsys):
+    import bench_scaled
+
+    with pytest.raises(SystemExit):
+        bench_scaled.main(["--problems", "16,8"])
+    assert "'16,8' is not M,N,K" in capsys.readouterr().err
+    assert bench_scaled.main(["--dry-run"]) == 0
+    assert "4096,7168,16384: 0.96 TFLOP, tensor, row" in capsys.readouterr().out
+
+
 def test_bench_models(tmp_path, capsys):
     import bench_models
 

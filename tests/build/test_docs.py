@@ -21,9 +21,9 @@ FILE = re.compile(
 SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".def", ".toml"}
 PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
 # `dense/api.py`: a module of the package, without the package's name.
-MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|tuning)/\w+\.py)`")
+MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|scaled|tuning)/\w+\.py)`")
 # `call/buffer.h`: a C++ file, without the folder cc.
-CPP_FILE = re.compile(r"`((?:call|core|dense|grouped|sm90)/[\w/]+\.(?:h|cc|cu|cmake|def))`")
+CPP_FILE = re.compile(r"`((?:call|core|dense|grouped|scaled|sm90)/[\w/]+\.(?:h|cc|cu|cmake|def))`")
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "README.md").exists(), reason="needs the source tree, not an installed package"

@@ -25,6 +25,8 @@ CLUSTER_K = "14ClusterKKernel"
 GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
+# Part of the mangled name of every kernel of 8-bit operands.
+SCALED = "20ScaledGemmKernelSm90"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
 # Upper half of the L2 eviction priority "last", a constant of CUTLASS's: TMA::CacheHintSm90.
@@ -106,6 +108,15 @@ def test_sm90_kernels_use_wgmma(machine_code):
     for name, code in kernels.items():
         assert any(o.startswith("HGMMA") for o in code.opcodes), name
         assert any(o.startswith("UTMALDG") for o in code.opcodes), name
+
+
+def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
+    kernels = [code for name, code in machine_code.items() if SCALED in name]
+    assert len(kernels) == len(runtime.scaled_kernels()) > 0
+    for code in kernels:
+        assert any(o.startswith("QGMMA") for o in code.opcodes)
+        assert any(o.startswith("UTMALDG") for o in code.opcodes)
+        assert not any(o == "ST" or o.startswith("ST.") for o in code.opcodes)
 
 
 def test_sm100_kernels_use_tcgen05_and_cluster_launch_control(machine_code):

@@ -44,6 +44,29 @@ def test_every_tile_and_schedule_is_run_in_every_way(arch: str) -> None:
     assert ways == {None, "heuristic", "stream_k", "split_k"}
 
 
+def test_every_scaled_kernel_is_run_with_every_layout() -> None:
+    import sanitize_scaled
+
+    found = sanitize_scaled.cases("sm90", "")
+    assert {case.kernel for case in found} == {k.name for k in runtime.scaled_kernels()}
+    for case in found:
+        assert case.m % 2 == 1
+        assert case.k % 128 == 16
+    assert all(
+        len([c for c in found if c.kernel == k.name]) == len(sanitize_scaled.layouts_of(k))
+        for k in runtime.scaled_kernels()
+    )
+
+
+def test_random_scaled_problems_are_the_same_every_time() -> None:
+    import sanitize_scaled
+
+    kernels = runtime.scaled_kernels()
+    found = sanitize_scaled.random_cases(kernels, 200)
+    assert found == sanitize_scaled.random_cases(kernels, 200)
+    assert {case.kernel for case in found} == {k.name for k in kernels}
+
+
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
 def test_every_grouped_line_is_run_with_sizes_nobody_checked(arch: str) -> None:
     import sanitize_grouped

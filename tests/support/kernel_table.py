@@ -13,6 +13,9 @@ from jax_bwgemm.product.kernels import Kernel
 _CC = Path(__file__).parents[2] / "cc"
 KERNELS_DEF = _CC / "dense" / "kernels.def"
 GROUPED_DEF = _CC / "grouped" / "grouped.def"
+SCALED_DEF = _CC / "scaled" / "scaled.def"
+_FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_SCALED = r"^SCALED_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _TYPES = [(i, o) for i in ("bf16", "f16") for o in (i, "f32")]
 _TILE = (
@@ -112,6 +115,36 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
                         **_sizes(numbers),
                         schedule=_grouped_schedule(arch, int(numbers[3]), pingpong),
                         swap_ab=bool(swap),
+                    )
+                )
+    return tuple(found)
+
+
+@functools.cache
+def described_scaled_kernels() -> tuple[Kernel, ...]:
+    """The scaled kernels as the build makes them: 4 a line, 2 where A is never e5m2."""
+    found = []
+    for swap, arch, *numbers, schedule, scales, left_out in re.findall(
+        _SCALED, SCALED_DEF.read_text(), re.MULTILINE
+    ):
+        tail = "_swap" if swap else ""
+        for a in ("e4m3",) if "no_e5m2" in left_out else ("e4m3", "e5m2"):
+            for out in ("bf16", "f32"):
+                rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"
+                found.append(
+                    Kernel(
+                        name=f"{arch}_scaled_{a}_e4m3_{out}_{rest}",
+                        arch=arch,
+                        contraction="scaled",
+                        a_dtype=_FLOAT8[a],
+                        b_dtype=_FLOAT8["e4m3"],
+                        out_dtype=_DTYPES[out],
+                        a_major="k",
+                        b_major="k",
+                        **_sizes(numbers),
+                        schedule=schedule,
+                        swap_ab=bool(swap),
+                        scales=scales,
                     )
                 )
     return tuple(found)

@@ -106,6 +106,13 @@ def split_error(magnitudes: np.ndarray) -> float:
     return 2.0**-18 * float(np.max(magnitudes, initial=0.0))
 
 
+def assert_similar(got: Any, want: np.ndarray) -> None:
+    """1 - 2xy / (xx + yy) below 1e-3, as DeepGEMM compares products of 8-bit operands."""
+    got = np.asarray(got, np.float64)
+    difference = 1 - 2 * np.sum(got * want) / np.sum(got * got + want * want)
+    assert difference < 1e-3
+
+
 def assert_same_training(
     got: list[float], want: list[float], *, low_precision: bool = False
 ) -> None:

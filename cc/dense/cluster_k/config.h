@@ -77,7 +77,7 @@ struct Config : Spec {
   template <bool kKMajor>
   using Descriptor = bwgemm::sm90::TileDescriptor<In, kKMajor, kRowBytes, kBlock, kBlock>;
 
-  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, 1>;
+  using Types = bwgemm::sm90::MmaTypes<In, In, kPKMajor, kQKMajor, 1>;
   using Multiply = typename Types::template Multiply<kBlock>;
   using Accumulator = typename Types::template Accumulator<kBlock>;
 };

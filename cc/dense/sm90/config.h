@@ -30,7 +30,10 @@ using bwgemm::sm90::Stage;
 
 template <class Spec>
 struct Config : Spec {
-  using In = typename CutlassType<Spec::kIn>::type;  // of the MMA
+  static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
+  static constexpr DType kTypeQ = Spec::kSwapAb ? Spec::kA : Spec::kB;
+  using InP = typename CutlassType<kTypeP>::type;
+  using InQ = typename CutlassType<kTypeQ>::type;
   using Out = typename CutlassType<Spec::kOut>::type;
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
@@ -44,13 +47,10 @@ struct Config : Spec {
 
   static constexpr bool kAIsKMajor = Spec::kAMajor == AMajor::kK;
   static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
-  static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
-  static constexpr DType kTypeQ = Spec::kSwapAb ? Spec::kA : Spec::kB;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
-  static_assert(kTypeQ == Spec::kIn, "the f32 operand is P");
-  using P = Stage<typename CutlassType<kTypeP>::type, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor,
-                  kTileM, kTileK>;
-  using Q = Stage<In, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK>;
+  static_assert(kTypeQ != DType::kF32, "the f32 operand is P");
+  using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
+  using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;
@@ -94,7 +94,8 @@ struct Config : Spec {
   using DescriptorP = typename P::template Descriptor<kBlock>;
   using DescriptorQ = typename Q::template Descriptor<kTileN>;
 
-  using Types = bwgemm::sm90::MmaTypes<In, P::kKMajor, Q::kKMajor, kOwnBlocks>;
+  using Multiplied = std::conditional_t<kSplitsP, InQ, InP>;  // P's type as the MMA sees it
+  using Types = bwgemm::sm90::MmaTypes<Multiplied, InQ, P::kKMajor, Q::kKMajor, kOwnBlocks>;
   template <int kColumns>
   using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>

@@ -45,10 +45,9 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   epilogue.Finish();
 }
 
-// All of a kernel. `params`: in the constant memory of its parameters.
-template <class C>
-__device__ __forceinline__ void RunGemm(const Params& params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The body of a kernel. consume(params, shared, rank): what both consumers do.
+template <class C, class LaunchParams, class Consumer>
+__device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& consume) {
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
   const int warp = cutlass::canonical_warp_idx_sync();
@@ -77,8 +76,17 @@ __device__ __forceinline__ void RunGemm(const Params& params) {
     }
   } else {
     if constexpr (C::kMovesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
-    Consume<C>(params, shared, rank);
+    consume(params, shared, rank);
   }
+}
+
+// All of a dense kernel. `params`: in the constant memory of its parameters.
+template <class C>
+__device__ __forceinline__ void RunGemm(const Params& params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  RunCta<C>(params, [](const Params& own, typename C::Shared& shared, uint32_t rank) {
+    Consume<C>(own, shared, rank);
+  });
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif

@@ -108,7 +108,7 @@ struct Config : Spec {
   using DescriptorP = bwgemm::sm90::TileDescriptor<In, kPKMajor, kRowBytes, kBlock, kTileK>;
   using DescriptorQ = bwgemm::sm90::TileDescriptor<In, kQKMajor, kRowBytes, kTileN, kTileK>;
 
-  using Types = bwgemm::sm90::MmaTypes<In, kPKMajor, kQKMajor, kOwnBlocks>;
+  using Types = bwgemm::sm90::MmaTypes<In, In, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>
   using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>

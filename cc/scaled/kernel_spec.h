@@ -1,0 +1,49 @@
+// One line of scaled.def for one pair of types, as a type: the parameter of every scaled kernel.
+#pragma once
+
+#include "scaled/problem.h"
+
+namespace bwgemm::scaled {
+
+template <DType kA_, DType kB_, DType kOut_, int kTileM_, int kTileN_, int kTileK_, int kClusterM_,
+          int kClusterN_, Schedule kSchedule_, bool kSwapAb_, ScaleUse kScaleUse_>
+struct KernelSpec {
+  static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
+  static constexpr AMajor kAMajor = AMajor::kK;  // the only one that FP8 wgmma reads
+  static constexpr BMajor kBMajor = BMajor::kK;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr Schedule kSchedule = kSchedule_;
+  static constexpr bool kSwapAb = kSwapAb_, kStreamK = false;
+  static constexpr bool kClampsBoxes = false;  // a row's scale follows from its place
+  static constexpr ScaleUse kScaleUse = kScaleUse_;
+
+  static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
+  static_assert(kTileK == kScaleBlock && kScaleUse != ScaleUse::kNone);
+
+  static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
+    KernelInfo info{};
+    info.name = name;
+    info.arch = arch;
+    info.contraction = Contraction::kScaled;
+    info.a_dtype = kA;
+    info.b_dtype = kB;
+    info.out_dtype = kOut;
+    info.a_major = kAMajor;
+    info.b_major = kBMajor;
+    info.tile_m = kTileM;
+    info.tile_n = kTileN;
+    info.tile_k = kTileK;
+    info.cluster_m = kClusterM;
+    info.cluster_n = kClusterN;
+    info.schedule = kSchedule;
+    info.swap_ab = kSwapAb;
+    info.stages = stages;
+    info.alignment_bytes = kAlignmentBytes;
+    info.scales = kScaleUse;
+    info.f32_twin = "";
+    return info;
+  }
+};
+
+}  // namespace bwgemm::scaled

@@ -1,0 +1,60 @@
+// KernelOps for one scaled SM90 kernel.
+#pragma once
+
+#include "dense/sm90/launcher.h"
+#include "scaled/sm90/kernel.h"
+
+namespace bwgemm::scaled::sm90 {
+
+template <class C>
+struct Launcher {
+  using Dense = dense::sm90::Launcher<C>;
+
+  static Status Supports(const ScaledProblem& p) {
+    BWGEMM_RETURN_IF_ERROR(Dense::Supports(p.gemm));
+    // Boxes beyond the edge keep their places, which TMA counts in 32 bits.
+    constexpr int kMost = INT32_MAX - 8 * 256;
+    if (p.gemm.m > kMost || p.gemm.n > kMost || p.gemm.k > kMost) {
+      return Status::InvalidArgument(p.ToString() + " has an extent above " +
+                                     std::to_string(kMost));
+    }
+    for (const int64_t rows : {p.gemm.m, p.gemm.n}) {
+      const int64_t blocks = (p.gemm.k - 1) / kScaleBlock + 1;
+      if (rows * blocks <= INT32_MAX / p.gemm.batch) continue;
+      return Status::InvalidArgument(p.ToString() + " may have more than 2^31 - 1 scales");
+    }
+    return Status::Ok();
+  }
+
+  static size_t WorkspaceBytes(const ScaledProblem&) { return 0; }
+
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device, [device] {
+      bwgemm::sm90::ProbeGpcs(device);
+      return SetSharedMemoryLimit(Function(), C::kSharedBytes);
+    });
+  }
+
+  static Status Launch(const ScaledProblem& p, void*, cudaStream_t stream) {
+    Params params{};
+    dim3 grid;
+    BWGEMM_RETURN_IF_ERROR(Dense::MakeParams(p.gemm, &params, &grid));
+    params.p_scales = C::kSwapAb ? p.b : p.a;
+    params.q_scales = C::kSwapAb ? p.a : p.b;
+    const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(dense::sm90::kThreads),
+                            C::kSharedBytes};
+    return LaunchClusters(Function(), params, shape, stream);
+  }
+
+  static const void* Function() { return reinterpret_cast<const void*>(&ScaledGemmKernelSm90<C>); }
+};
+
+template <class C>
+KernelEntry MakeEntry(const char* name) {
+  using L = Launcher<C>;
+  return {C::Info(name, Arch::kSm90, C::kStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::scaled::sm90

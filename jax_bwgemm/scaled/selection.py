@@ -1,0 +1,109 @@
+"""Which kernel computes a scaled product, or why none does. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.layouts import FLOAT32, LAYOUTS, layout_of
+from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+
+# Rows of A up to which D is computed transposed: a tile's 128 rows are then B's.
+MOST_SWAPPED_ROWS = 64
+# Tiles in a band that is computed together, where D is large enough to have bands.
+SWIZZLE = 8
+_WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
+_OF_ROWS = ("row", "1x128")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A kernel and how it is called.
+
+    Attributes:
+        kernel: The kernel.
+        out_dtype: Name of the type that it writes: where that is not the result's, XLA converts.
+        swizzle: The call's option.
+        why: The reason in words.
+    """
+
+    kernel: Kernel
+    out_dtype: str
+    swizzle: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name}, swizzle {self.swizzle}"
+
+
+def kernel_dtype(out_dtype: str) -> str:
+    """What kernels write for a result: there are none for float16, which XLA makes of float32."""
+    return "float32" if out_dtype == "float16" else out_dtype
+
+
+def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
+    """Why no kernel can run a product on any GPU; None when one may."""
+    for name in (spec.a_scaling, spec.b_scaling):
+        if layout_of(name).scale_dtype != FLOAT32:
+            return f"kernels exist for f32 scales, not for those of {name}"
+    if 0 in (dims.batch, dims.m, dims.n, dims.k):
+        return "there is nothing to multiply"
+    fitting = [k for k in table if _types_fit(k, spec, dims)]
+    if not fitting:
+        pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in table})
+        return f"kernels exist for {', '.join(pairs)}"
+    if not any(_scales_fit(k, spec) for k in fitting):
+        return (
+            f"no kernel for {dims.a_dtype} x {dims.b_dtype} applies scales of {spec.a_scaling} "
+            f"and {spec.b_scaling}"
+        )
+    out = np.dtype(kernel_dtype(spec.out_dtype)).itemsize
+    for size, bytes_each, name in ((dims.k, 1, "K"), (dims.n, out, "N")):
+        multiple = 16 // bytes_each
+        if size % multiple:
+            return f"{name}={size} is not a multiple of {multiple}, which TMA needs"
+    return None
+
+
+def select(
+    table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
+) -> Choice | str:
+    """The kernel for a product that `refusal` has nothing against, or why a GPU has none."""
+    fitting = [
+        k
+        for k in table
+        if k.arch == target.arch and _types_fit(k, spec, dims) and _scales_fit(k, spec)
+    ]
+    if not fitting:
+        return f"scaled kernels exist for sm90, this is {target.arch}"
+    swapped = dims.m <= MOST_SWAPPED_ROWS
+    kernel = min(fitting, key=lambda k: k.swap_ab != swapped)
+    tiles = (dims.m // kernel.tile_m, dims.n // kernel.tile_n)
+    bands = not kernel.swap_ab and min(tiles) >= SWIZZLE
+    where = {
+        "sums": "scales after the last block of K",
+        "blocks": "scales after every 128 of K",
+        "rows": "scales of rows of both operands after every 128 of K",
+    }[kernel.scales]
+    why = f"{where}, for {'few' if swapped else 'many'} rows"
+    return Choice(kernel, kernel_dtype(spec.out_dtype), SWIZZLE if bands else 1, why)
+
+
+def _types_fit(kernel: Kernel, spec: ScaledSpec, dims: ScaledDims) -> bool:
+    types = (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
+    return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))
+
+
+def _scales_fit(kernel: Kernel, spec: ScaledSpec) -> bool:
+    """Whether a kernel applies these layouts, with the accumulation asked for."""
+    layouts = (spec.a_scaling, spec.b_scaling)
+    along_n = layouts[0] if kernel.swap_ab else layouts[1]
+    if kernel.scales == "sums":
+        return spec.accumulation == "fast" and all(name in _WHOLE_K for name in layouts)
+    if spec.accumulation == "fast" and all(name in _WHOLE_K for name in layouts):
+        return False
+    return (along_n in _OF_ROWS) == (kernel.scales == "rows")

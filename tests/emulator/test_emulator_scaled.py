@@ -1,0 +1,216 @@
+"""Every scaled kernel in the emulator against exact products, and the errors of its call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import BUILT, requires_emulator
+from numerics import assert_exact
+from scaled_cases import exact_operand, formula_product
+
+import jax_bwgemm as bw
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.product import targets
+from jax_bwgemm.product.kernels import Kernel
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+pytestmark = [
+    *requires_emulator,
+    pytest.mark.skipif(not TOOLS.is_dir(), reason="not part of an installed package"),
+]
+KERNELS = runtime.emulated_scaled_kernels() if BUILT else ()
+
+
+@pytest.fixture(autouse=True)
+def _tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+
+
+def problems(kernel: Kernel) -> dict[str, tuple[int, int, int, int]]:
+    """M, N, K and batch: families that every kernel has to get right, from its tile."""
+    rows, columns = (
+        (kernel.tile_n, kernel.tile_m) if kernel.swap_ab else (kernel.tile_m, kernel.tile_n)
+    )
+    return {
+        "one_tile": (rows, columns, 256, 1),
+        # More tiles than the machine holds at once; scales of each matrix of the batch.
+        "many_tiles_batch_3": (2 * rows, 2 * columns, 128, 3),
+        # Edges inside of boxes and of blocks of scales, K several times around the pipeline.
+        "ragged_deep": (rows + 41, columns + 40, (2 * kernel.stages + 1) * 128 + 16, 1),
+        "tiny": (3, 8, 16, 1),
+    }
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("family", ["one_tile", "many_tiles_batch_3", "ragged_deep", "tiny"])
+def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str) -> None:
+    import sanitize_scaled
+
+    types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+    m, n, k, batch = problems(kernel)[family]
+    for seed, scalings in enumerate(sanitize_scaled.layouts_of(kernel)):
+        case = sanitize_scaled.ScaledCase(kernel.name, types, scalings, m, n, k, batch, seed=seed)
+        with emulator.configure(sm_count=4, seed=seed):
+            got, want = case.run("emulator")
+        assert_exact(got, want, str(case))
+        stats = emulator.last_launch()
+        assert stats is not None
+        assert stats.ok
+
+
+def test_random_problems_are_exact() -> None:
+    import sanitize_scaled
+
+    for case in sanitize_scaled.random_cases(KERNELS, 24, seed=7):
+        small = 1 if case.m * case.n * case.k * case.batch > 2e8 else case.batch
+        if case.m * case.n * case.k * small > 4e8:
+            continue
+        got, want = case.run("emulator")
+        assert_exact(got, want, str(case))
+
+
+@pytest.mark.parametrize("a", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("b", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("accumulation", ["promoted", "fast"])
+@pytest.mark.parametrize("m", [24, 136])
+def test_scaled_matmul(a: str, b: str, accumulation: str, m: int) -> None:
+    """Through selection; float16 by way of float32."""
+    rng = np.random.default_rng(0)
+    x, y = exact_operand(rng, (m, 272), a), exact_operand(rng, (144, 272), b)
+    got = bw.scaled_matmul(
+        x,
+        y,
+        accumulation=accumulation,
+        preferred_element_type=jnp.float16,
+        implementation="emulator",
+    )
+    assert_exact(got, formula_product(x, y).astype(np.float16))
+
+
+@pytest.mark.parametrize("shared", ["a", "b", None])
+def test_batches_and_vmap(shared: str | None) -> None:
+    rng = np.random.default_rng(0)
+    x = exact_operand(rng, (40, 144) if shared == "a" else (3, 40, 144), "1x128")
+    y = exact_operand(rng, (32, 144) if shared == "b" else (3, 32, 144), "128x128")
+
+    def product(x: bw.ScaledArray, y: bw.ScaledArray) -> jax.Array:
+        return bw.scaled_matmul(x, y, preferred_element_type=jnp.float32, implementation="emulator")
+
+    want = formula_product(x, y).astype(np.float32)
+    assert_exact(product(x, y), want)
+    axes = (None if shared == "a" else 0, None if shared == "b" else 0)
+    assert_exact(jax.vmap(product, in_axes=axes)(x, y), want)
+    stack = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf], 1), x if shared != "a" else y)
+    if shared is None:  # a second batch over one operand only
+        got = jax.vmap(product, in_axes=(1, None), out_axes=1)(stack, y)
+        assert_exact(got, np.stack([want, want], 1))
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise"])
+def test_all_three_products_of_a_layer_run_on_kernels(recipe: str) -> None:
+    """The same results as XLA's, whose sums differ by f32 roundings only."""
+    rng = np.random.default_rng(0)
+    x, w, g = (
+        jnp.asarray(rng.standard_normal(shape), jnp.float32)
+        for shape in ((144, 272), (272, 160), (144, 160))
+    )
+
+    def step(implementation: str) -> Any:
+        dot = bw.fp8_dot_general(recipe, implementation=implementation)
+        out, back = jax.vjp(lambda x, w: dot(x, w, (((1,), (0,)), ((), ()))), x, w)
+        return out, *back(g)
+
+    before = emulator.launch_count()
+    ours = step("emulator")
+    assert emulator.launch_count() == before + 3
+    for got, want in zip(ours, step("xla"), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
+
+
+SMALL = {"a": (1, 8, 16), "b": (1, 8, 16), "a_scales": (1,), "b_scales": (1,), "d": (1, 8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        ({"a": (8, 16)}, {}, r"a is float8_e4m3fn\[8,16\], expected rank 3"),
+        ({"b": (1, 8, 32)}, {}, r"operand b is float8_e4m3fn\[1,8,32\], expected .*\[1,8,16\]"),
+        ({"a_scales": (2,)}, {}, r"operand a_scales is float32\[2\], expected float32\[1\]"),
+        ({}, {"a_scaling": "row"}, r"operand a_scales is float32\[1\], expected float32\[1,8\]"),
+        ({}, {"a_scaling": "column"}, "scaling 'column' of a_scales is none of 'tensor', 'row'"),
+        ({}, {"a_scaling": ""}, "scaling '' of a_scales is none of"),
+        ({}, {"b_scaling": "row"}, "applies scales to blocks, the call has a_scaling 'tensor'"),
+        ({}, {"swizzle": 3}, "swizzle 3 is none of 1, 2, 4, 8, 16"),
+        ({}, {"raster_order": "m"}, "raster_order 'm' of a scaled product must be 'heuristic'"),
+        ({}, {"splits": 2}, r"\(scaled\) has no splits"),
+        ({}, {"order": "vertical"}, r"\(scaled\) has no order"),
+        (
+            {"a": (1, 8, 24), "b": (1, 8, 24)},
+            {},
+            "the contiguous dimensions of .* must be multiples of 16 bytes",
+        ),
+    ],
+)
+def test_calls_that_are_refused(
+    shapes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    kernel = next(k for k in KERNELS if k.scales == "blocks" and k.out_dtype == "float32")
+    made = {**SMALL, **shapes}
+    out = made.pop("d")
+    operands = {
+        name: jnp.ones(shape, "float32" if "scales" in name else kernel.a_dtype)
+        for name, shape in made.items()
+    }
+    options = {"a_scaling": "tensor", "b_scaling": "tensor", **options}
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+        jax.block_until_ready(
+            targets.call_kernel(
+                "emulator",
+                kernel.name,
+                operands,
+                jax.ShapeDtypeStruct(out, kernel.out_dtype),
+                0,
+                **options,
+            )
+        )
+
+
+def test_a_dense_kernel_has_no_scales() -> None:
+    kernel = next(k for k in runtime.emulated_kernels() if k.arch == "sm90")
+    a, b = (jnp.ones((1, 64, 64), kernel.a_dtype) for _ in range(2))
+    out = jax.ShapeDtypeStruct((1, 64, 64), kernel.out_dtype)
+    for operands, options, message in (
+        ({"a": a, "b": b}, {"a_scaling": "row"}, r"\(dense\) has no a_scaling"),
+        ({"a": a, "b": b, "a_scales": jnp.ones(1)}, {}, r"\(dense\) takes no a_scales"),
+    ):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+            jax.block_until_ready(
+                targets.call_kernel("emulator", kernel.name, operands, out, 0, **options)
+            )
+
+
+def test_a_scaled_kernel_needs_scales() -> None:
+    kernel = KERNELS[0]
+    a, b = (jnp.ones((1, 16, 16), kernel.a_dtype) for _ in range(2))
+    out = jax.ShapeDtypeStruct((1, 16, 16), kernel.out_dtype)
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="needs a_scales"):
+        jax.block_until_ready(
+            targets.call_kernel("emulator", kernel.name, {"a": a, "b": b}, out, 0)
+        )
+
+
+def test_the_tool_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
+    import sanitize_scaled
+
+    arguments = ["--random", "2", "--implementation", "emulator", "--filter", "swap"]
+    assert sanitize_scaled.main(arguments) == 0
+    assert "2 random problems, 0 wrong" in capsys.readouterr().out
+    assert sanitize_scaled.main([*arguments[:-1], "nothing"]) == 2
+    assert "no scaled kernel has 'nothing' in its name" in capsys.readouterr().err
+    assert "sanitize_scaled" in sys.modules

@@ -1,0 +1,236 @@
+"""Which kernel a scaled product gets, why others not, and what is emitted for CUDA."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from kernel_table import described_scaled_kernels
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+from jax_bwgemm.config import make_target
+from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.scaled.selection import Choice, refusal, select
+from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+
+TABLE = described_scaled_kernels()
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+
+
+def spec(a: str, b: str, out: str = "bfloat16", accumulation: str = "promoted") -> ScaledSpec:
+    return ScaledSpec(a, b, out, accumulation, ("cutlass", "xla"))
+
+
+def dims(m: int = 4096, n: int = 4096, k: int = 4096, a: str = E4M3, b: str = E4M3) -> ScaledDims:
+    return ScaledDims(1, m, n, k, a, b)
+
+
+def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
+    assert refusal(TABLE, product, sizes) is None
+    found = select(TABLE, product, sizes, make_target("sm90"))
+    assert isinstance(found, Choice)
+    return f"{found.kernel.name} {found.swizzle}"
+
+
+@pytest.mark.parametrize(
+    ("product", "sizes", "want"),
+    [
+        (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 8"),
+        (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative 8"),
+        (
+            spec("tensor", "tensor", accumulation="fast"),
+            dims(),
+            "e4m3_e4m3_bf16_sums_128x256x128_2x1_cooperative 8",
+        ),
+        (
+            spec("tensor", "tensor", "float32"),
+            dims(a=E5M2),
+            "e5m2_e4m3_f32_blocks_128x256x128_2x1_cooperative 8",
+        ),
+        (
+            spec("row", "row", "float16", "fast"),
+            dims(128),
+            "e4m3_e4m3_f32_sums_128x256x128_2x1_cooperative 1",
+        ),
+        (
+            spec("row", "row", accumulation="fast"),
+            dims(16),
+            "e4m3_e4m3_bf16_sums_128x32x128_1x1_cooperative_swap 1",
+        ),
+        (
+            spec("1x128", "128x128"),
+            dims(64),
+            "e4m3_e4m3_bf16_rows_128x32x128_1x1_cooperative_swap 1",
+        ),
+        # One scale for 128 rows of A: no swapped kernel has that.
+        (
+            spec("tensor", "128x128"),
+            dims(64),
+            "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 1",
+        ),
+    ],
+)
+def test_choice(product: ScaledSpec, sizes: ScaledDims, want: str) -> None:
+    assert choice(product, sizes) == f"sm90_scaled_{want}"
+
+
+@pytest.mark.parametrize("a", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("b", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("accumulation", ["promoted", "fast"])
+@pytest.mark.parametrize("m", [1, 64, 65, 4096])
+def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m: int) -> None:
+    assert choice(spec(a, b, accumulation=accumulation), dims(m))
+
+
+@pytest.mark.parametrize(
+    ("product", "sizes", "reason"),
+    [
+        (spec("mxfp8", "mxfp8"), dims(), "kernels exist for f32 scales, not for those of mxfp8"),
+        (spec("row", "row"), dims(m=0), "there is nothing to multiply"),
+        (
+            spec("tensor", "tensor"),
+            dims(b=E5M2),
+            f"kernels exist for {E4M3} x {E4M3}, {E5M2} x {E4M3}",
+        ),
+        (
+            spec("1x128", "1x128"),
+            dims(a=E5M2),
+            f"no kernel for {E5M2} x {E4M3} applies scales of 1x128 and 1x128",
+        ),
+        (spec("row", "row"), dims(k=40), "K=40 is not a multiple of 16, which TMA needs"),
+        (spec("row", "row"), dims(n=20), "N=20 is not a multiple of 8, which TMA needs"),
+        (spec("row", "row", "float32"), dims(n=2), "N=2 is not a multiple of 4, which TMA needs"),
+    ],
+)
+def test_refusals(product: ScaledSpec, sizes: ScaledDims, reason: str) -> None:
+    assert refusal(TABLE, product, sizes) == reason
+
+
+def test_another_architecture() -> None:
+    found = select(TABLE, spec("row", "row"), dims(), make_target("sm100"))
+    assert found == "scaled kernels exist for sm90, this is sm100"
+
+
+def structs(a: str, b: str, m: int = 512, n: int = 512, k: int = 512) -> Any:
+    return tuple(
+        jax.eval_shape(lambda x, s=s: bw.quantize(x, s), jax.ShapeDtypeStruct(shape, jnp.float32))
+        for s, shape in ((a, (m, k)), (b, (n, k)))
+    )
+
+
+def cuda_text(a: Any, b: Any, arch: str = "sm90", **options: Any) -> str:
+    with bw.config.target(arch):
+        traced = jax.jit(lambda a, b: bw.scaled_matmul(a, b, **options)).trace(a, b)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_call_for_cuda() -> None:
+    text = cuda_text(*structs("1x128", "128x128"))
+    (config,) = re.findall(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", text)
+    assert 'kernel = "sm90_scaled_e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative"' in config
+    assert 'operands = "a b a_scales b_scales"' in config
+    assert 'a_scaling = "1x128"' in config
+    assert 'b_scaling = "128x128"' in config
+    assert not {"stablehlo.transpose", "stablehlo.pad", "stablehlo.convert"} & set(
+        re.findall(r"stablehlo\.\w+", text)
+    )
+
+
+def test_float16_is_converted_by_xla() -> None:
+    text = cuda_text(*structs("row", "row"), preferred_element_type=jnp.float16)
+    assert re.search(r"stablehlo\.convert .*xf32>\) -> tensor<512x512xf16>|xf16>", text)
+    assert "_f32_rows_" in text
+
+
+@pytest.mark.parametrize(
+    ("pair", "arch", "reason"),
+    [
+        (structs("mxfp8", "mxfp8"), "sm90", "kernels exist for f32 scales"),
+        (structs("row", "row", k=100), "sm90", "K=100 is not a multiple of 16"),
+        (structs("row", "row"), "sm100", "scaled kernels exist for sm90, this is sm100"),
+    ],
+)
+def test_what_no_kernel_runs_is_xlas_with_the_reason(
+    pair: Any, arch: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="jax_bwgemm"):
+        assert "custom_call @bwgemm" not in cuda_text(*pair, arch=arch)
+    assert re.search(f"not cutlass \\({reason}.*\\), using xla", caplog.text)
+    with pytest.raises(NotImplementedError, match=reason):
+        cuda_text(*pair, arch=arch, implementation="cutlass")
+
+
+def test_a_program_divided_by_xla(
+    cpu_devices: list[jax.Device], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Inside of shard_map products are one device's: then nothing is in the way of kernels."""
+    mesh = jax.sharding.Mesh(cpu_devices[:2], "x")
+    rows = jax.NamedSharding(mesh, jax.P("x"))
+    a, b = structs("row", "row")
+    a = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=rows), a)
+
+    def product(a: Any, b: Any) -> jax.Array:
+        return bw.scaled_matmul(a, b)
+
+    log_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="jax_bwgemm"), bw.config.target("sm90"):
+        text = jax.jit(product).trace(a, b).lower(lowering_platforms=("cuda",)).as_text()
+        assert "custom_call @bwgemm" not in text
+        assert "XLA divides this program among 2 devices: use jax.shard_map" in caplog.text
+        manual = jax.shard_map(
+            product, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x")
+        )
+        text = jax.jit(manual).trace(a, b).lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call @bwgemm.product.v2" in text
+
+
+def test_shard_map_values(cpu_devices: list[jax.Device]) -> None:
+    mesh = jax.sharding.Mesh(cpu_devices[:2], "x")
+    x = jax.random.normal(jax.random.key(0), (64, 256))
+    a, b = bw.quantize(x, "row"), bw.quantize(x[:32], "128x128")
+    manual = jax.shard_map(
+        bw.scaled_matmul, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x")
+    )
+    assert bool(jnp.all(jax.jit(manual)(a, b) == bw.scaled_matmul(a, b)))
+
+
+def test_explain() -> None:
+    pair = structs("1x128", "128x128")
+    found = bw.explain_scaled_matmul(*pair, device="sm90")
+    assert found.implementation == "cutlass"
+    assert found.kernel == "sm90_scaled_e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative"
+    assert "scales after every 128 of K, for many rows" in str(found)
+    found = bw.explain_scaled_matmul(*pair, device="cpu")
+    assert found.implementation == "xla"
+    assert "it runs on cuda, this program is lowered for cpu" in str(found)
+    found = bw.explain_scaled_matmul(*structs("mxfp8", "mxfp8"), device="sm90")
+    assert found.reason == "kernels exist for f32 scales, not for those of mxfp8"
+    with bw.config.target("sm90"):
+        assert bw.explain_scaled_matmul(*pair).implementation == "cutlass"
+    assert bw.explain_scaled_matmul(*pair, implementation="xla").reason == "asked for"
+    with pytest.raises(NotImplementedError, match="scaled kernels exist for sm90, this is sm100"):
+        bw.explain_scaled_matmul(*pair, implementation="cutlass", device="sm100")
+    with pytest.raises(ValueError, match="unknown device 'sm80'"):
+        bw.explain_scaled_matmul(*pair, device="sm80")
+
+
+def test_the_description_of_the_build_is_right() -> None:
+    if runtime.extension() is None:
+        pytest.skip("jax_bwgemm was installed without its compiled kernels")
+    described = {k.name: k for k in TABLE}
+    for kernel in runtime.scaled_kernels():
+        same = described[kernel.name]
+        for field in ("a_dtype", "b_dtype", "out_dtype", "scales", "swap_ab", "tile_m", "tile_n"):
+            assert getattr(kernel, field) == getattr(same, field)
+
+
+def test_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "scaled_kernels", lambda: ())
+    with pytest.raises(NotImplementedError, match="installed without kernels for scaled operands"):
+        bw.explain_scaled_matmul(*structs("row", "row"), implementation="cutlass", device="sm90")

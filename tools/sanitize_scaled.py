@@ -1,0 +1,188 @@
+"""The scaled part of sanitize_gpu.py: every kernel of 8-bit operands, with every layout it takes.
+
+    python tools/sanitize_scaled.py --random 2000   # random problems, without a sanitizer
+
+On integers and scales that are powers of two, every sum is exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import re
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+WHOLE_K = ("tensor", "row")
+LAYOUTS = (*WHOLE_K, "1x128", "128x128")
+# Layouts of the operand along tile_n, by what a kernel applies scales to.
+ALONG_TILE_N = {"sums": WHOLE_K, "blocks": ("tensor", "128x128"), "rows": ("row", "1x128")}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledCase:
+    """One launch.
+
+    Attributes:
+        kernel: Name of the kernel.
+        types: Types of A, B and D.
+        scalings: Layouts of A and B.
+        m, n, k, batch: Sizes.
+        swizzle: Tiles in a band.
+        seed: Of the operands.
+    """
+
+    kernel: str
+    types: tuple[str, str, str]
+    scalings: tuple[str, str]
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    swizzle: int = 1
+    seed: int = 0
+
+    def __str__(self) -> str:
+        layouts = " x ".join(self.scalings)
+        return (
+            f"{self.kernel} {layouts} {self.m}x{self.n}x{self.k} b{self.batch} "
+            f"swizzle {self.swizzle}"
+        )
+
+    def run(self, implementation: str) -> tuple[np.ndarray, np.ndarray]:
+        """Launches it in this process: the result, and the exact product rounded once."""
+        import jax
+        import jax.numpy as jnp
+
+        from jax_bwgemm.product import targets
+
+        rng = np.random.default_rng(self.seed)
+        shapes = ((self.batch, self.m, self.k), (self.batch, self.n, self.k))
+        operands, wide = {}, []
+        for name, shape, scaling, dtype in zip(
+            "ab", shapes, self.scalings, self.types[:2], strict=True
+        ):
+            values = rng.integers(-2, 3, shape).astype(np.float32)
+            scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
+            operands[name] = jnp.asarray(values).astype(dtype)
+            operands[f"{name}_scales"] = jnp.asarray(scales)
+            wide.append(values * of_elements(scaling, scales, shape))
+        out = targets.call_kernel(
+            implementation,
+            self.kernel,
+            operands,
+            jax.ShapeDtypeStruct((self.batch, self.m, self.n), self.types[2]),
+            0,
+            a_scaling=self.scalings[0],
+            b_scaling=self.scalings[1],
+            swizzle=self.swizzle,
+        )
+        exact = wide[0] @ wide[1].swapaxes(1, 2)
+        return np.asarray(out), exact.astype(jnp.dtype(self.types[2]))
+
+    def is_exact(self, implementation: str) -> bool:
+        """Launches it in this process and compares."""
+        got, want = self.run(implementation)
+        return np.array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def scales_shape(scaling: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Shape of the scales of [batch, rows, k]."""
+    batch, rows, k = shape
+    blocks = -(-k // 128)
+    return {
+        "tensor": (batch,),
+        "row": (batch, rows),
+        "1x128": (batch, blocks, rows),
+        "128x128": (batch, -(-rows // 128), blocks),
+    }[scaling]
+
+
+def of_elements(scaling: str, scales: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Every element's scale."""
+    _, rows, k = shape
+    if scaling == "tensor":
+        return scales[:, None, None]
+    if scaling == "row":
+        return scales[:, :, None]
+    if scaling == "1x128":
+        return np.repeat(scales.swapaxes(1, 2), 128, 2)[:, :, :k]
+    return np.repeat(np.repeat(scales, 128, 1), 128, 2)[:, :rows, :k]
+
+
+def layouts_of(kernel: object) -> list[tuple[str, str]]:
+    """Pairs of layouts of A and B that a kernel takes."""
+    along_m = WHOLE_K if kernel.scales == "sums" else LAYOUTS
+    pairs = itertools.product(along_m, ALONG_TILE_N[kernel.scales])
+    return [(q, p) if kernel.swap_ab else (p, q) for p, q in pairs]
+
+
+def _case(kernel: object, scalings: tuple[str, str], *sizes: int, **more: int) -> ScaledCase:
+    types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+    return ScaledCase(kernel.name, types, scalings, *sizes, **more)
+
+
+def cases(arch: str, pattern: str) -> list[ScaledCase]:
+    """Every kernel whose name the pattern is in, with ragged edges, once for each pair of layouts.
+
+    The first pair goes around the pipeline more than once.
+    """
+    from jax_bwgemm import runtime
+
+    found = []
+    for k in runtime.scaled_kernels():
+        if k.arch != arch or not re.search(pattern, k.name):
+            continue
+        rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
+        for i, scalings in enumerate(layouts_of(k)):
+            depth = (k.stages + 2) * k.tile_k + 16 if i == 0 else k.tile_k + 16
+            found.append(_case(k, scalings, rows + 7, columns + 24, depth))
+    return found
+
+
+def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[ScaledCase]:
+    """Random kernels, layouts and sizes: tiny, ragged, many tiles, batches."""
+    rng = np.random.default_rng(seed)
+
+    def size(most: int, multiple: int) -> int:
+        return int(np.ceil(2 ** rng.uniform(0, np.log2(most / multiple)))) * multiple
+
+    found = []
+    for i in range(count):
+        kernel = kernels[rng.integers(len(kernels))]
+        pairs = layouts_of(kernel)
+        sizes = size(1500, 1), size(2000, 8), size(1600, 16), int(rng.integers(1, 4))
+        swizzle = int(2 ** rng.integers(0, 5))
+        scalings = pairs[rng.integers(len(pairs))]
+        found.append(_case(kernel, scalings, *sizes, swizzle=swizzle, seed=i))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--random", type=int, default=2000, metavar="COUNT", help="problems")
+    parser.add_argument("--implementation", choices=("cutlass", "emulator"), default="cutlass")
+    parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
+    args = parser.parse_args(argv)
+    from jax_bwgemm.scaled.primitive import table_of
+
+    kernels = [k for k in table_of(args.implementation) if re.search(args.filter, k.name)]
+    if not kernels:
+        print(f"error: no scaled kernel has {args.filter!r} in its name", file=sys.stderr)
+        return 2
+    wrong = 0
+    for case in random_cases(kernels, args.random):
+        if not case.is_exact(args.implementation):
+            wrong += 1
+            print("WRONG", case, flush=True)
+    print(f"{args.random} random problems, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
