@@ -140,7 +140,8 @@ def choose_linked(
 
     def chosen(contraction: LinkableDense) -> KernelCall | str:
         try:
-            return choose(contraction, name, platform, spec, dtype, [x.shape for x in operands])
+            shapes = [x.shape for x in operands]
+            return choose(contraction, name, platform, spec, (dtype, dtype), shapes)
         except NotImplementedError as error:
             return str(error)
 
