@@ -48,7 +48,7 @@ _futures: dict[tuple[str, Hook, bool], Future[LinkedKernel]] = {}
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bwgemm-link")
+    return ThreadPoolExecutor(max(os.cpu_count() or 1, 2), thread_name_prefix="bwgemm-link")
 
 
 def start_linking(kernel: str, hook: Hook, *, ptx: bool) -> Future[LinkedKernel]:
