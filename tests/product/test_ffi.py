@@ -173,18 +173,19 @@ def test_problems_whose_steps_do_not_fit_in_32_bits_are_refused() -> None:
 
 def test_the_record_says_what_names_say() -> None:
     table = {k.name: k for k in runtime.kernel_table("emulator")}
-    for k in table.values():
+    for k in (k for k in table.values() if k.contraction != "scaled"):
         grouped = k.contraction != "dense"
         kind = {"dense": "", "m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
         short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-        types = f"{short[k.a_dtype]}_{short[k.out_dtype]}_{k.a_major}{k.b_major}"
+        dtypes = [*dict.fromkeys((k.a_dtype, k.b_dtype)), k.out_dtype]
+        types = "_".join([*(short[t] for t in dtypes), k.majors])
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}"
         schedule = "_pingpong" if k.schedule == "pingpong" else ""
         tail = f"_{k.schedule}" + ("_streamk" if k.stream_k else "") + ("_swap" * k.swap_ab)
         if grouped:
             tail = "_swap" * k.swap_ab + schedule
         assert k.name == f"{k.arch}_{kind[k.contraction]}{types}_{tile}{tail}"
-        assert k.a_dtype == k.b_dtype
+        assert k.a_dtype == k.b_dtype or {k.a_dtype, k.b_dtype} == {"bfloat16", "float32"}
         assert k.alignment_bytes == 16
         if k.f32_twin:
             twin = table[k.f32_twin]
@@ -192,3 +193,12 @@ def test_the_record_says_what_names_say() -> None:
             assert (twin.tile_m, twin.tile_n, twin.schedule) == (k.tile_m, k.tile_n, k.schedule)
         uneven = k.arch == "sm90" and not grouped and not k.stream_k and not k.cluster_k
         assert k.uneven_parts == uneven
+
+
+def test_the_record_says_what_names_of_scaled_kernels_say() -> None:
+    short = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float32": "f32"}
+    for k in runtime.emulated_scaled_kernels():
+        types = "_".join(short[t] for t in (k.a_dtype, k.b_dtype, k.out_dtype))
+        tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}_{k.schedule}"
+        assert k.name == f"{k.arch}_scaled_{types}_{k.scales}_{tile}{'_swap' * k.swap_ab}"
+        assert (k.majors, k.alignment_bytes, k.f32_twin) == ("kk", 16, "")
