@@ -179,6 +179,28 @@ def grouped_kernel_lines(every: bool) -> list[str]:
     return lines
 
 
+def scaled_kernel_lines(every: bool) -> list[str]:
+    """The table of kernels of 8-bit operands: one line per tile, or per kernel."""
+    from jax_bwgemm import runtime
+
+    if every:
+        return [kernel.name for kernel in runtime.scaled_kernels()]
+    tiles: dict[tuple, list[Any]] = {}
+    for k in runtime.scaled_kernels():
+        tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k} cluster {k.cluster_m}x{k.cluster_n}"
+        tiles.setdefault((k.arch, tile, k.schedule + " swapped" * k.swap_ab, k.scales), []).append(
+            k
+        )
+    lines = []
+    for (arch, tile, schedule, scales), found in tiles.items():
+        types = sorted({f"{k.a_dtype} x {k.b_dtype}->{k.out_dtype}" for k in found})
+        lines.append(
+            f"{arch} {tile} {schedule}, scales of {scales}: {len(found)} kernels, "
+            f"{', '.join(types)}"
+        )
+    return lines
+
+
 def run(args: argparse.Namespace) -> int:
     """Prints the report; always 0."""
     from jax_bwgemm import runtime
@@ -192,6 +214,7 @@ def run(args: argparse.Namespace) -> int:
             "build": build(),
             "kernels": [dataclasses.asdict(kernel) for kernel in runtime.kernels()],
             "grouped_kernels": [dataclasses.asdict(k) for k in runtime.grouped_kernels()],
+            "scaled_kernels": [dataclasses.asdict(k) for k in runtime.scaled_kernels()],
             "examples": examples,
         }
         print(json.dumps(report, indent=1))
@@ -217,6 +240,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {line}")
     print(f"Grouped kernels ({len(runtime.grouped_kernels())})")
     for line in grouped_kernel_lines(args.kernels):
+        print(f"  {line}")
+    print(f"Scaled kernels ({len(runtime.scaled_kernels())})")
+    for line in scaled_kernel_lines(args.kernels):
         print(f"  {line}")
     print("What would run")
     # Where there is no GPU, what one would run is the more interesting answer.

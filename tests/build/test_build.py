@@ -70,6 +70,12 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
             "ping-pong is for sm90",
         ),
         ("grouped", "grouped", "GROUPED_ROWS(sm90, 128, 128, 64)", "cannot read"),
+        (
+            "scaled",
+            "scaled",
+            "SCALED_TILE(sm90, 128, 128, 128, 2, 1, cooperative, columns)",
+            "cannot read",
+        ),
     ],
 )
 def test_wrong_line_in_a_list_of_kernels_is_named(
