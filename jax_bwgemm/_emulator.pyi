@@ -34,6 +34,7 @@ def configure(
     sm_count: int,
     step_limit: int,
     rules: Sequence[tuple[str, str]],
+    races: bool,
     relaxed: bool,
     poison_outputs: bool,
     trace: bool,

@@ -52,6 +52,7 @@ nb::dict SettingsDict() {
     rules[info(rule).name] = to_string(s.launch.rules[rule]);
   }
   d["rules"] = rules;
+  d["races"] = s.launch.races;
   d["relaxed"] = s.launch.relaxed;
   d["poison_outputs"] = s.poison_outputs;
   d["trace"] = s.trace;
@@ -69,8 +70,8 @@ nb::list RuleList() {
 }
 
 void Configure(uint64_t seed, int sm_count, uint64_t step_limit,
-               const std::vector<std::tuple<std::string, std::string>>& rules, bool relaxed,
-               bool poison_outputs, bool trace, uint64_t trace_limit) {
+               const std::vector<std::tuple<std::string, std::string>>& rules, bool races,
+               bool relaxed, bool poison_outputs, bool trace, uint64_t trace_limit) {
   if (sm_count < 1 || sm_count > kMaxSmCount) {
     throw std::invalid_argument("sm_count must be in [1, " + std::to_string(kMaxSmCount) +
                                 "], got " + std::to_string(sm_count));
@@ -85,6 +86,7 @@ void Configure(uint64_t seed, int sm_count, uint64_t step_limit,
       throw std::invalid_argument("no rule '" + name + "' or no severity '" + severity + "'");
     }
   }
+  s.launch.races = races;
   s.launch.relaxed = relaxed;
   s.poison_outputs = poison_outputs;
   s.trace = trace;
@@ -309,8 +311,9 @@ NB_MODULE(_emulator, m) {
   bwgemm::call::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
-        nb::arg("step_limit"), nb::arg("rules"), nb::arg("relaxed"), nb::arg("poison_outputs"),
-        nb::arg("trace"), nb::arg("trace_limit"), "Sets what the following launches use.");
+        nb::arg("step_limit"), nb::arg("rules"), nb::arg("races"), nb::arg("relaxed"),
+        nb::arg("poison_outputs"), nb::arg("trace"), nb::arg("trace_limit"),
+        "Sets what the following launches use.");
   m.def("rules", &emu::RuleList, "[(name, default severity, meaning)] of all rules.");
   m.def("settings", &emu::SettingsDict, "What `configure` set, as a dict.");
   m.def("last_launch", &emu::LastLaunch, "Statistics of the last launch, None before the first.");

@@ -66,6 +66,8 @@ class Settings:
         step_limit: Warp instructions after which a launch is stopped and reported.
         rules: Severity of each rule by name: ``"error"``, ``"warning"`` or ``"off"``. Rules that
             are not named have the severity that `rules` says.
+        races: Keep the history of accesses that the rules about order need: races, copies that
+            nobody has waited for, CTAs that exit early. A launch takes about half as long again.
         relaxed: Loads and stores of tensor memory are done when they are issued, as hardware is
             seen to do for one thread: programs that leave out ``tcgen05.wait`` run.
         poison_outputs: Fill the results of a JAX call with NaN bit patterns before the kernel runs.
@@ -77,6 +79,7 @@ class Settings:
     sm_count: int = 4
     step_limit: int = 1 << 36
     rules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    races: bool = True
     relaxed: bool = False
     poison_outputs: bool = True
     trace: bool = False

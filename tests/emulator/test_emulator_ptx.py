@@ -488,7 +488,7 @@ def test_refused_tensor_maps(
         ({"poison_outputs": 1}, TypeError, "poison_outputs must be True or False, got 1"),
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, got 1"),
         ({"rules": "off"}, TypeError, "rules must be a mapping of names to severities, got 'off'"),
-        ({"rules": {"race": "off"}}, ValueError, "no rule 'race': there are async-hazard,"),
+        ({"rules": {"race": "off"}}, ValueError, "no rule 'race': there are shared-race,"),
         (
             {"rules": {"load-wait": "loud"}},
             ValueError,

@@ -94,3 +94,36 @@ def test_older_switches_set_their_rules() -> None:
         assert inside.rules["async-hazard"] == "off"
         assert inside.rules["uninitialized-shared"] == "error"
         assert inside.rules["proxy-fence"] == "error"
+
+
+RACE = (
+    HEADER
+    + """
+.visible .entry race(.param .u64 out)
+{
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<2>;
+  mov.u32 %r1, %tid.x;
+  ld.param.u64 %rd1, [out];
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
+"""
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_race_is_reported_whatever_the_seed(seed: int) -> None:
+    out = np.full(1, -1, np.int32)
+    with emulator.configure(seed=seed), pytest.raises(emulator.LaunchFault) as caught:
+        emulator.Module(RACE).launch("race", out, block=64)
+    assert caught.value.rule == "global-race"
+    assert "races with the write of line" in str(caught.value)
+
+
+def test_without_histories_there_are_no_races() -> None:
+    out = np.full(1, -1, np.int32)
+    with emulator.configure(races=False):
+        stats = emulator.Module(RACE).launch("race", out, block=64)
+    assert stats.ok
+    assert stats.warnings == ()

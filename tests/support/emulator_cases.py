@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -93,6 +94,8 @@ def expected(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def check(kernel: Kernel, p: Problem, **settings: int | bool) -> emulator.LaunchStats:
     """Runs a kernel on integers and compares bit for bit; returns the launch's statistics."""
     a, b = operands(kernel, p)
+    # The history of accesses costs time: a quarter of the runs keeps it, by kernel and shape.
+    settings.setdefault("races", zlib.crc32(f"{kernel.name} {p}".encode()) % 4 == 0)
     with emulator.configure(**settings):
         out = run_gemm(kernel, a, b)
     assert_exact(out, expected(kernel, a, b), f"{kernel.name} {p}")

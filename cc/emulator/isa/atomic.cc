@@ -24,6 +24,8 @@ struct Args {
   Row dst[8], value[8];
   Row compare = kNoRow;  // the value operand of cas is then the new value
   bool has_dst = false;
+  bool acquire = false, release = false;
+  uint16_t flags = kStrong;
 };
 
 template <typename T>
@@ -100,14 +102,24 @@ uint64_t read_row(Warp& w, Row row, int bits, int lane) {
 }
 
 uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t bytes) {
-  if (a.space == ptx::Space::kGlobal) return w.global(address, bytes, bytes, true);
+  Races& races = w.launch().races();
+  if (races.on()) {
+    const uint64_t key = races.sync_key(w, address, a.space == ptx::Space::kShared);
+    races.observe(w, key, a.acquire);
+    races.publish(w, key, a.release);
+  }
+  if (a.space == ptx::Space::kGlobal) {
+    uint8_t* at = w.global(address, bytes, bytes, true);
+    w.note_global(address, bytes, true, a.flags);
+    return at;
+  }
   if (a.space == ptx::Space::kShared) {
     const auto ref = w.shared(address, bytes, bytes, a.cluster);
-    ref.cta->shared().check_read(w, ref.offset, bytes);
-    ref.cta->shared().note_write(w, ref.offset, bytes, w.proxy_stamp());
+    ref.cta->shared().check_read(w, ref.offset, bytes, a.flags);
+    ref.cta->shared().note_write(w, ref.offset, bytes, w.proxy_stamp(), a.flags);
     return ref.cta->shared().data(ref.offset);
   }
-  return w.generic(address, lane, bytes, bytes, true);
+  return w.generic(address, lane, bytes, bytes, true, a.flags);
 }
 
 // Lanes one after the other, in lane order.
@@ -115,6 +127,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
   const uint32_t width = static_cast<uint32_t>(a.type.bits / 8),
                  bytes = width * static_cast<uint32_t>(a.count);
+  if (a.release) w.history.release();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
     for (int i = 0; i < a.count; ++i, at += width) {
@@ -145,6 +158,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
 // 128-bit exchange and compare-and-swap.
 Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
+  if (a.release) w.history.release();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, 16);
     uint64_t old[2];
@@ -167,8 +181,11 @@ Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
 
 void decode_atomic(Decoder& d, bool has_dst) {
   auto* a = d.make_aux<Args>();
-  d.ignore_mods(
-      {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz"});
+  const auto order = d.mod_one_of({"relaxed", "acquire", "release", "acq_rel"});
+  a->acquire = order == "acquire" || order == "acq_rel";
+  a->release = order == "release" || order == "acq_rel";
+  if (d.mod_one_of({"cta", "cluster", "gpu", "sys"}) == "cta") a->flags |= kCtaScope;
+  d.ignore_mods({"noftz"});
   const auto space = d.space();
   a->space = space.space;
   a->cluster = space.cluster;

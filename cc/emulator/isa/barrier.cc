@@ -38,10 +38,12 @@ void complete(NamedBarrier& b, Launch& launch) {
   b.last_popc = b.red_popc;
   b.red_and = kFullMask;
   b.red_or = b.red_popc = 0;
+  launch.races().complete(b.history);
   launch.wake(wait_key(&b));
 }
 
-void store_result(Warp& w, const BarArgs& args, const NamedBarrier& b, uint32_t mask) {
+void passed(Warp& w, const BarArgs& args, const NamedBarrier& b, uint32_t mask) {
+  w.launch().races().observe(w, b.history, false);
   switch (args.mode) {
     case Mode::kPopc: {
       uint32_t* d = w.r32(args.dst);
@@ -86,6 +88,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
       if (votes != 0) b.red_or = 1;
     }
     w.release();
+    w.launch().races().arrive(w, b.history, false);
     w.launch().progress();
     const uint32_t target = threads_expected(b, cta);
     if (b.arrived > target)
@@ -94,7 +97,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     if (b.arrived == target) complete(b, w.launch());
     if (args.mode == Mode::kArrive) return Step::kNext;
     if (b.generation != generation) {
-      store_result(w, args, b, mask);
+      passed(w, args, b, mask);
       return Step::kNext;
     }
     w.token() = generation;
@@ -103,7 +106,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     complete(b, w.launch());  // the missing warps have exited
   }
   if (b.generation != w.token()) {
-    store_result(w, args, b, mask);
+    passed(w, args, b, mask);
     return Step::kNext;
   }
   WaitInfo info;
@@ -162,11 +165,12 @@ std::string describe_cluster(const Warp&, const WaitInfo& info) {
 void complete_cluster(Cluster& cluster, Launch& launch) {
   cluster.barrier_arrived = 0;
   ++cluster.barrier_generation;
+  launch.races().complete(cluster.barrier_history);
   launch.wake(wait_key(&cluster));
 }
 
 // Each warp remembers the generation it arrived in; wait returns when that one is over.
-Step exec_cluster_arrive(Warp& w, const Instr&, uint32_t mask) {
+Step exec_cluster_arrive(Warp& w, const Instr& in, uint32_t mask) {
   Cluster& cluster = w.cta().cluster();
   if (w.cluster_arrived_lanes() & mask)
     w.fault("barrier.cluster.arrive twice without a wait in between");
@@ -177,6 +181,7 @@ Step exec_cluster_arrive(Warp& w, const Instr&, uint32_t mask) {
   cluster.barrier_arrived += whole ? kWarpSize - static_cast<uint32_t>(__builtin_popcount(before))
                                    : static_cast<uint32_t>(__builtin_popcount(mask));
   w.release();
+  w.launch().races().arrive(w, cluster.barrier_history, in.sub != 0);
   w.launch().progress();
   if (cluster.barrier_arrived >= cluster_threads(cluster)) complete_cluster(cluster, w.launch());
   return Step::kNext;
@@ -192,6 +197,7 @@ Step exec_cluster_wait(Warp& w, const Instr&, uint32_t mask) {
     complete_cluster(cluster, w.launch());
   if (cluster.barrier_generation != w.cluster_generation()) {
     w.clear_cluster_arrived(mask);
+    w.launch().races().observe(w, cluster.barrier_history, false);
     return Step::kNext;
   }
   WaitInfo info;
@@ -204,7 +210,8 @@ Step exec_cluster_wait(Warp& w, const Instr&, uint32_t mask) {
 void decode_cluster(Decoder& d) {
   const auto mode = d.mod_one_of({"arrive", "wait"});
   if (mode.empty()) d.error("barrier.cluster needs .arrive or .wait");
-  d.ignore_mods({"release", "relaxed", "acquire"});
+  d.out().sub = d.mod("relaxed");
+  d.ignore_mods({"release", "acquire"});
   if (d.mod("aligned")) d.out().flags |= kConverge;
   d.expect_operands(0, 0);
   d.out().exec = mode == "arrive" ? exec_cluster_arrive : exec_cluster_wait;

@@ -24,12 +24,20 @@ struct Args {
   Pred ignore = kNoRow;       // read nothing, write zeros
 };
 
+// The copies of a warp are counted by instruction; those up to `count`.
+Stamp copies_of(Warp& w, uint32_t count, int32_t line) {
+  Races& races = w.launch().races();
+  if (!races.on()) return {};
+  return races.queue(w.cta().cluster(), Races::Queue::kCpAsync, w.history.actor, 0, count, line);
+}
+
 class Copy : public AsyncOp {
  public:
   struct Piece {
     int lane;
     uint32_t offset;
     uint64_t group;
+    Stamp stamp;
     uint8_t data[16];
     const uint8_t* source;
     uint32_t source_bytes;
@@ -78,10 +86,13 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
               static_cast<unsigned long long>(from), bytes);
     p.source = p.source_bytes > 0 ? w.global(from, p.source_bytes, 1, false) : nullptr;
     p.group = w.cp_async_groups(lane).join();
-    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin());
+    p.stamp = copies_of(w, w.cp_async_history().issued + 1, in.line);
+    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), p.stamp);
+    if (p.source != nullptr) w.note_global(from, p.source_bytes, false, 0);
     op->pieces.push_back(p);
     w.launch().stats().global_load_bytes += p.source_bytes;
   });
+  ++w.cp_async_history().issued;
   op->trace_arg = uint64_t{bytes} * op->pieces.size();
   w.launch().submit(w, std::move(op), queue_of(w));
   return Step::kNext;
@@ -117,6 +128,7 @@ void decode_copy(Decoder& d) {
 
 Step exec_commit(Warp& w, const Instr&, uint32_t mask) {
   for_lanes(mask, [&](int lane) { w.cp_async_groups(lane).commit(); });
+  w.cp_async_history().committed.push_back(w.cp_async_history().issued);
   return Step::kNext;
 }
 
@@ -134,7 +146,20 @@ Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     wait = wait || w.cp_async_groups(lane).pending() > static_cast<uint64_t>(in.imm);
   });
-  if (!wait) return Step::kNext;
+  if (!wait) {
+    CpAsyncHistory& history = w.cp_async_history();
+    while (history.committed.size() > static_cast<uint64_t>(in.imm)) {
+      history.waited = history.committed.front();
+      history.committed.pop_front();
+    }
+    if (history.waited != 0) {
+      // Ordinary writes of this thread from now on: the asynchronous proxy needs its fence.
+      const Stamp done = copies_of(w, history.waited, in.line);
+      w.history.knows.learn(done.cluster, done.actor, done.clock, View::kGeneric);
+      w.history.knows.learn(done.cluster, done.actor, done.clock, View::kTime);
+    }
+    return Step::kNext;
+  }
   WaitInfo info;
   info.describe = describe_groups;
   info.name = "cp.async.wait_group";
@@ -167,9 +192,11 @@ void decode_wait_all(Decoder& d) {
 class Arrive : public AsyncOp {
  public:
   bool step(Launch& launch) override {
-    for (uint32_t offset : offsets) mbarrier_arrive(launch, *origin.cta, offset, 1, origin);
+    for (uint32_t offset : offsets)
+      mbarrier_arrive(launch, *origin.cta, offset, 1, origin, false, &arrival);
     return true;
   }
+  Arrival arrival;
   std::vector<uint32_t> offsets;
 };
 
@@ -181,6 +208,13 @@ Step exec_mbarrier_arrive(Warp& w, const Instr& in, uint32_t mask) {
     op->offsets.push_back(ref.offset);
   });
   w.release();
+  if (w.launch().races().on()) {
+    // Speaks for the copies so far, and for what the thread knows.
+    const Stamp done = copies_of(w, w.cp_async_history().issued, in.line);
+    op->arrival = {done, w.history.knows, false};
+    op->arrival.knows.learn(done.cluster, done.actor, done.clock, View::kGeneric);
+    op->arrival.knows.learn(done.cluster, done.actor, done.clock, View::kTime);
+  }
   w.launch().submit(w, std::move(op), queue_of(w));
   return Step::kNext;
 }

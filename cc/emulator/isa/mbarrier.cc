@@ -17,6 +17,7 @@ struct Args {
   Row state = kNoRow;  // 64-bit token, read or written
   bool cluster = false;
   bool drop = false, expect = false, parity = false;
+  bool relaxed = false;
   Pred result = kNoRow;
 };
 
@@ -28,7 +29,8 @@ Warp::SharedRef locate(Warp& w, const Args& a, int lane) {
 
 Args* decode_common(Decoder& d, size_t address_operand) {
   auto* a = d.make_aux<Args>();
-  d.ignore_mods({"release", "acquire", "relaxed", "cta", "cluster", "b64"});
+  a->relaxed = d.mod("relaxed");
+  d.ignore_mods({"release", "acquire", "cta", "cluster", "b64"});
   const auto space = d.space();
   if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric)
     d.error("an mbarrier lies in shared memory");
@@ -79,9 +81,10 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
     if (a.expect) mbarrier_expect_tx(w.launch(), *ref.cta, ref.offset, count, w.origin());
     const uint32_t arrivals = a.expect ? 1 : count;
     if (a.drop) {
-      token = mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin());
+      token =
+          mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), a.relaxed);
     } else {
-      token = mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin());
+      token = mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), a.relaxed);
     }
     if (a.state != kNoRow) w.r64(a.state)[lane] = token;
   });
@@ -118,7 +121,7 @@ Step exec_complete_tx(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
   for_lanes(mask, [&](int lane) {
     const auto ref = locate(w, a, lane);
-    mbarrier_complete_tx(w.launch(), *ref.cta, ref.offset, w.r32(a.count)[lane], w.origin());
+    mbarrier_complete_tx(w.launch(), *ref.cta, ref.offset, w.r32(a.count)[lane], w.origin(), false);
   });
   return Step::kNext;
 }
@@ -156,6 +159,7 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
       last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset,
                                              static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
+      if (last) w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed);
       last_address = address;
       last_value = value;
     }
@@ -280,6 +284,7 @@ class AsyncStore : public AsyncOp {
       }
     }
     if (kind == AsyncKind::kStore) cta->shared().end_async_write(offset, bytes, origin.line);
+    launch.races().close(record, *cta, *barrier_cta, barrier_offset);
     mbarrier_complete_tx(launch, *barrier_cta, barrier_offset, bytes, origin);
     return true;
   }
@@ -288,6 +293,7 @@ class AsyncStore : public AsyncOp {
   uint32_t offset = 0, barrier_offset = 0, bytes = 0, width = 4;
   AsyncKind kind = AsyncKind::kStore;
   bool is_signed = false;
+  Stamp record;
   uint8_t data[32];
 };
 
@@ -315,8 +321,15 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
       else
         std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
     }
-    if (a.kind == AsyncKind::kStore)
-      to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin());
+    Races& races = w.launch().races();
+    if (races.on()) op->record = races.open(w, *to.cta, in.line);
+    if (a.kind == AsyncKind::kStore) {
+      to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), op->record);
+    } else {
+      Stamp reduction = op->record;
+      reduction.flags |= kStrong;
+      races.access(w, *to.cta, to.offset, bytes, reduction, true, w.origin());
+    }
     w.launch().submit(w, std::move(op));
   });
   return Step::kNext;

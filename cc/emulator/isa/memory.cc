@@ -18,33 +18,65 @@ struct Access {
   uint8_t count = 1;
   bool is_signed = false;
   bool yields =
-      false;          // synchronising or volatile: give others a chance, the kernel may be polling
-  uint8_t align = 1;  // bytes: the whole vector
+      false;           // synchronising or volatile: give others a chance, the kernel may be polling
+  uint8_t align = 1;   // bytes: the whole vector
+  uint16_t flags = 0;  // StampFlags
+  bool acquire_release = false;  // .acquire, .release
 };
 
 template <Where kWhere>
-const uint8_t* locate_load(Warp& w, uint64_t address, int lane, uint32_t bytes, uint32_t align) {
-  if constexpr (kWhere == Where::kGlobal) return w.global(address, bytes, align, false);
+const uint8_t* locate_load(Warp& w, uint64_t address, int lane, uint32_t bytes, uint32_t align,
+                           uint16_t flags) {
+  if constexpr (kWhere == Where::kGlobal) {
+    const uint8_t* at = w.global(address, bytes, align, false);
+    w.note_global(address, bytes, false, flags);
+    return at;
+  }
   if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, align);
   if constexpr (kWhere == Where::kParam) return w.param(address, bytes, align);
   if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
     const auto ref = w.shared(address, bytes, align, kWhere == Where::kSharedCluster);
-    ref.cta->shared().check_read(w, ref.offset, bytes);
+    ref.cta->shared().check_read(w, ref.offset, bytes, flags);
     return ref.cta->shared().data(ref.offset);
   }
-  return w.generic(address, lane, bytes, align, false);
+  return w.generic(address, lane, bytes, align, false, flags);
 }
 
+// Before the values are stored: a store that changes nothing is told apart.
 template <Where kWhere>
-uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, uint32_t align) {
-  if constexpr (kWhere == Where::kGlobal) return w.global(address, bytes, align, true);
-  if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, align);
-  if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
-    const auto ref = w.shared(address, bytes, align, kWhere == Where::kSharedCluster);
-    ref.cta->shared().note_write(w, ref.offset, bytes, w.proxy_stamp());
-    return ref.cta->shared().data(ref.offset);
+uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, const Access& a,
+                      const void* values) {
+  const auto flags = [&](const uint8_t* at) {
+    return static_cast<uint16_t>(std::memcmp(at, values, bytes) == 0 ? a.flags | kSameValue
+                                                                     : a.flags);
+  };
+  if constexpr (kWhere == Where::kGlobal) {
+    uint8_t* at = w.global(address, bytes, a.align, true);
+    w.note_global(address, bytes, true, flags(at));
+    return at;
   }
-  return w.generic(address, lane, bytes, align, true);
+  if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, a.align);
+  if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
+    const auto ref = w.shared(address, bytes, a.align, kWhere == Where::kSharedCluster);
+    SharedMemory& memory = ref.cta->shared();
+    memory.note_write(w, ref.offset, bytes, w.proxy_stamp(), flags(memory.data(ref.offset)));
+    return memory.data(ref.offset);
+  }
+  return w.generic(address, lane, bytes, a.align, true, a.flags, values);
+}
+
+// A strong access also synchronises.
+template <Where kWhere>
+void synchronise(Warp& w, const Access& a, uint64_t address, bool store) {
+  Races& races = w.launch().races();
+  if ((a.flags & kStrong) == 0 || !races.on()) return;
+  const uint64_t key =
+      races.sync_key(w, address, kWhere == Where::kShared || kWhere == Where::kSharedCluster);
+  if (store) {
+    races.publish(w, key, a.acquire_release);
+  } else {
+    races.observe(w, key, a.acquire_release);
+  }
 }
 
 template <typename T>
@@ -59,7 +91,9 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
   for_lanes(mask, [&](int lane) {
-    const uint8_t* from = locate_load<kWhere>(w, w.address(a.addr, lane), lane, bytes, a.align);
+    const uint64_t address = w.address(a.addr, lane);
+    synchronise<kWhere>(w, a, address, false);
+    const uint8_t* from = locate_load<kWhere>(w, address, lane, bytes, a.align, a.flags);
     for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
       T value;
       std::memcpy(&value, from, sizeof(T));
@@ -85,13 +119,17 @@ template <typename T, Where kWhere>
 Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
+  if (a.acquire_release) w.history.release();
   for_lanes(mask, [&](int lane) {
-    uint8_t* to = locate_store<kWhere>(w, w.address(a.addr, lane), lane, bytes, a.align);
-    for (int i = 0; i < a.count; ++i, to += sizeof(T)) {
-      const T value =
+    const uint64_t address = w.address(a.addr, lane);
+    T values[8];
+    for (int i = 0; i < a.count; ++i) {
+      values[i] =
           static_cast<T>(a.reg_bits[i] == 64 ? w.r64(a.rows[i])[lane] : w.r32(a.rows[i])[lane]);
-      std::memcpy(to, &value, sizeof(T));
     }
+    uint8_t* to = locate_store<kWhere>(w, address, lane, bytes, a, values);
+    synchronise<kWhere>(w, a, address, true);
+    std::memcpy(to, values, bytes);
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
     w.launch().stats().global_store_bytes +=
@@ -105,8 +143,9 @@ template <Where kWhere>
 Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   for_lanes(mask, [&](int lane) {
-    const uint8_t* from =
-        locate_load<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
+    const uint64_t address = w.address(a.addr, lane);
+    synchronise<kWhere>(w, a, address, false);
+    const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
     for (int i = 0; i < a.count; ++i, from += 16) {
       std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
       std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
@@ -118,12 +157,17 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
 template <Where kWhere>
 Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
+  if (a.acquire_release) w.history.release();
   for_lanes(mask, [&](int lane) {
-    uint8_t* to = locate_store<kWhere>(w, w.address(a.addr, lane), lane, 16u * a.count, a.align);
-    for (int i = 0; i < a.count; ++i, to += 16) {
-      std::memcpy(to, &w.r128_lo(a.rows[i])[lane], 8);
-      std::memcpy(to + 8, &w.r128_hi(a.rows[i])[lane], 8);
+    const uint64_t address = w.address(a.addr, lane);
+    uint64_t values[16];
+    for (int i = 0; i < a.count; ++i) {
+      values[2 * i] = w.r128_lo(a.rows[i])[lane];
+      values[2 * i + 1] = w.r128_hi(a.rows[i])[lane];
     }
+    uint8_t* to = locate_store<kWhere>(w, address, lane, 16u * a.count, a, values);
+    synchronise<kWhere>(w, a, address, true);
+    std::memcpy(to, values, 16u * a.count);
   });
   w.launch().progress();
   return a.yields ? Step::kYield : Step::kNext;
@@ -216,8 +260,10 @@ void decode_access(Decoder& d, bool store) {
   auto* a = d.make_aux<Access>();
   const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile", "mmio"});
   if (order == "mmio") d.mod("relaxed");
-  d.ignore_mods({"cta", "cluster", "gpu", "sys"});
+  const auto scope = d.mod_one_of({"cta", "cluster", "gpu", "sys"});
   a->yields = !order.empty() && order != "weak";
+  if (a->yields) a->flags = scope == "cta" ? kStrong | kCtaScope : kStrong;
+  a->acquire_release = order == "acquire" || order == "release";
   const auto space = d.space();
   d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"});
   while (!d.mod_prefix("L1::").empty()) {
@@ -343,11 +389,21 @@ void decode_createpolicy(Decoder& d) {
   d.out().exec = exec_createpolicy;
 }
 
-// ---- fences. Ordinary memory is sequentially consistent here (one instruction at a time), so only
-// proxy fences leave a trace.
+// ---- fences. Values are sequentially consistent here (one instruction at a time): a fence only
+// decides what counts as ordered.
+
+Step exec_fence(Warp& w, const Instr&, uint32_t) {
+  if (w.launch().races().on()) w.history.fence();
+  return Step::kNext;
+}
 
 Step exec_proxy_fence(Warp& w, const Instr&, uint32_t) {
   w.proxy_fence();
+  return Step::kNext;
+}
+
+Step exec_init_fence(Warp& w, const Instr&, uint32_t) {
+  w.history.fence_mbarrier_init();
   return Step::kNext;
 }
 
@@ -363,9 +419,9 @@ void decode_fence(Decoder& d) {
     d.expect_operands(0, 2);
     return;
   }
-  d.ignore_mods({"mbarrier_init", "sc", "acq_rel", "acquire", "release",
-                 "sync_restrict::shared::cta", "sync_restrict::shared::cluster", "cta", "cluster",
-                 "gpu", "sys"});
+  d.out().exec = d.mod("mbarrier_init") ? exec_init_fence : exec_fence;
+  d.ignore_mods({"sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta",
+                 "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
   d.expect_operands(0, 0);
 }
 
@@ -377,6 +433,8 @@ void decode_membar(Decoder& d) {
     if (async) d.out().exec = exec_proxy_fence;
   } else if (d.mod_one_of({"cta", "gl", "sys", "gpu"}).empty()) {
     d.error("membar without a level");
+  } else {
+    d.out().exec = exec_fence;
   }
   d.expect_operands(0, 0);
 }

@@ -44,6 +44,7 @@ struct LaunchConfig {
   size_t shared_per_sm = 228 * 1024;        // bytes, decides how many CTAs fit on one SM
   size_t shared_per_cta = 227 * 1024;
   Rules rules;
+  bool races = true;  // keep the history of accesses that the rules about order need (race.h)
   // tcgen05.ld and tcgen05.st are done when they are issued, as hardware is seen to do for one
   // thread: programs that leave out their waits run.
   bool relaxed = false;

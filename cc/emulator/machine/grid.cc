@@ -135,7 +135,7 @@ void Launch::start_cluster(uint64_t index) {
     cta->id_ = {cluster.first_cta_.x + x, cluster.first_cta_.y + y, cluster.first_cta_.z + z};
     cta->linear_ = cta->id_.x + grid_.x * (cta->id_.y + grid_.y * cta->id_.z);
     cta->threads_ = static_cast<uint32_t>(block_.count());
-    cta->shared_.reset(shared_bytes_, config_.rules);
+    cta->shared_.reset(shared_bytes_, config_.rules, *cta);
     cluster.ctas_.push_back(std::move(cta));
   }
   cluster.live_ctas_ = size;
@@ -146,6 +146,7 @@ void Launch::start_cluster(uint64_t index) {
     cta.live_warps_ = warps;
     for (uint32_t i = 0; i < warps; ++i) start_warp(cta, i);
   }
+  races_.start(cluster);
   progress();
 }
 
@@ -334,6 +335,7 @@ void Launch::warp_exited(Warp& w) {
   Cta& cta = *w.cta_;
   progress();
   --cta.live_warps_;
+  races_.exited(w);
   // An arrival at the cluster barrier without a wait: exited threads are no longer expected, so
   // they must not be counted either.
   Cluster& group = *cta.cluster_;

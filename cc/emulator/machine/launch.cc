@@ -11,7 +11,7 @@ std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
 }  // namespace
 
 Launch::Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config)
-    : memory_(memory), kernel_(kernel), config_(config), random_(config.seed) {}
+    : memory_(memory), kernel_(kernel), config_(config), races_(*this), random_(config.seed) {}
 
 Launch::~Launch() = default;
 

@@ -13,6 +13,7 @@
 #include "emulator/machine/config.h"
 #include "emulator/machine/kernel.h"
 #include "emulator/machine/memory.h"
+#include "emulator/machine/race.h"
 #include "emulator/machine/warp.h"
 
 namespace bwgemm::emulator {
@@ -46,6 +47,7 @@ struct NamedBarrier {
   uint64_t generation = 1;
   uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;  // accumulating
   uint32_t last_and = 0, last_or = 0, last_popc = 0;       // of the completed generation
+  BarrierHistory history;
 };
 
 // One streaming multiprocessor: what co-resident CTAs share.
@@ -75,6 +77,7 @@ class Cta {
   // cluster does.
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+  CtaHistory history;
 
  private:
   friend class Launch;
@@ -99,8 +102,10 @@ class Cluster {
   // barrier.cluster, PTX ISA 9.7.13.3: counted in threads.
   uint32_t barrier_arrived = 0;
   uint64_t barrier_generation = 1;
+  BarrierHistory barrier_history;
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+  ClusterHistory history;
 
  private:
   friend class Launch;
@@ -160,6 +165,7 @@ class Launch {
   void report(Rule rule, const Origin& origin, const std::string& message);
   bool watches(Rule rule) const { return config_.rules.on(rule); }
   std::vector<Warning>& warnings() { return warnings_; }
+  Races& races() { return races_; }
   // "0x430" with the variable that lies there, if one does: "0x430 ('buf'+0x30)".
   std::string shared_text(uint32_t offset) const;
 
@@ -208,6 +214,7 @@ class Launch {
   LaunchConfig config_;
   Stats stats_;
   std::vector<Warning> warnings_;
+  Races races_;
   Random random_;
   Dim3 grid_, block_, cluster_dim_;
   std::vector<uint8_t> params_;

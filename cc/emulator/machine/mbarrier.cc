@@ -43,19 +43,23 @@ void store(Cta& cta, uint32_t offset, const State& state) {
   std::memcpy(cta.shared().data(offset), &bits, 8);
 }
 
-State checked(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
+State checked(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin,
+              bool asynchronous = false) {
   if (!cta.shared().contains(offset, 8) || offset % 8 != 0) {
     launch.fault(
         origin,
         format("mbarrier address 0x%x is outside shared memory or not a multiple of 8", offset));
   }
-  if (cta.exited())
-    launch.fault(origin,
-                 format("mbarrier 0x%x belongs to CTA %u, which has exited", offset, cta.linear()));
+  if (cta.exited()) {
+    launch.report(
+        Rule::kCtaExit, origin,
+        format("mbarrier 0x%x belongs to CTA %u, which has exited", offset, cta.linear()));
+  }
   const State s = load(cta, offset);
   if (!s.valid)
     launch.fault(origin,
                  format("mbarrier 0x%x of CTA %u is not initialised", offset, cta.linear()));
+  launch.races().mbarrier_use(cta, offset, origin, asynchronous);
   return s;
 }
 
@@ -64,6 +68,7 @@ void finish(Launch& launch, Cta& cta, uint32_t offset, State s) {
   if (complete) {
     s.pending = s.expected;
     s.parity ^= 1;
+    launch.races().mbarrier_complete(cta, offset);
   }
   store(cta, offset, s);
   launch.progress();
@@ -81,6 +86,7 @@ void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
                  format("mbarrier.init with count %u (1 to %u allowed)", count, kCountLimit));
   State s;
   s.pending = s.expected = count;
+  launch.races().mbarrier_init(cta, offset, origin);
   store(cta, offset, s);
   launch.progress();
 }
@@ -92,13 +98,22 @@ void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& ori
 }
 
 static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                       const Origin& origin, bool drop) {
-  State s = checked(launch, cta, offset, origin);
+                       const Origin& origin, bool drop, bool relaxed, const Arrival* arrival) {
+  State s = checked(launch, cta, offset, origin, arrival != nullptr && arrival->asynchronous);
   const uint64_t token = pack(s);
   if (count == 0 || count > s.pending) {
     launch.fault(origin, format("arrive with count %u on mbarrier 0x%x of CTA %u, which has %u "
                                 "arrivals pending (of %u)",
                                 count, offset, cta.linear(), s.pending, s.expected));
+  }
+  const WarpHistory& history = origin.cta->warps()[origin.warp]->history;
+  if (arrival != nullptr) {
+    launch.races().mbarrier_arrive(cta, offset, origin, arrival->by, arrival->knows, relaxed);
+  } else {
+    // The warp has released what it did before: its clock has advanced since.
+    Stamp by = history.stamp(origin.line);
+    --by.clock;
+    launch.races().mbarrier_arrive(cta, offset, origin, by, history.knows, relaxed);
   }
   s.pending -= count;
   if (drop) {
@@ -112,13 +127,13 @@ static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count
 }
 
 uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                         const Origin& origin) {
-  return arrive(launch, cta, offset, count, origin, false);
+                         const Origin& origin, bool relaxed, const Arrival* arrival) {
+  return arrive(launch, cta, offset, count, origin, false, relaxed, arrival);
 }
 
 uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                              const Origin& origin) {
-  return arrive(launch, cta, offset, count, origin, true);
+                              const Origin& origin, bool relaxed) {
+  return arrive(launch, cta, offset, count, origin, true, relaxed, nullptr);
 }
 
 void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
@@ -145,8 +160,8 @@ void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t byte
 }
 
 void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
-                          const Origin& origin) {
-  State s = checked(launch, cta, offset, origin);
+                          const Origin& origin, bool asynchronous) {
+  State s = checked(launch, cta, offset, origin, asynchronous);
   if (bytes > kCountLimit ||
       s.tx - static_cast<int32_t>(bytes) < -static_cast<int32_t>(kCountLimit)) {
     launch.fault(origin,

@@ -12,22 +12,31 @@ namespace bwgemm::emulator {
 // All take the CTA that holds the object and its offset there (8-byte aligned, inside: see
 // Warp::shared), and fault through `origin` when the object is not initialised, its CTA has exited,
 // or a count leaves its range. Completing a phase wakes the waiters.
+// Who arrives, where that is not the warp of `origin` at this moment: an asynchronous operation,
+// with what its issuer knew.
+struct Arrival {
+  Stamp by;
+  Knowledge knows;
+  bool asynchronous = false;  // by the asynchronous proxy
+};
+
 void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count, const Origin& origin);
 void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin);
 // arrive: `count` pending arrivals less; returns the state token from before. expect/complete:
 // tx-count more/less.
 uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                         const Origin& origin);
+                         const Origin& origin, bool relaxed = false,
+                         const Arrival* arrival = nullptr);
 // The same, and one participant less in every later phase.
 uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                              const Origin& origin);
+                              const Origin& origin, bool relaxed = false);
 // One more pending arrival in the current phase (cp.async.mbarrier.arrive).
 void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
                           const Origin& origin);
 void mbarrier_expect_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
                         const Origin& origin);
 void mbarrier_complete_tx(Launch& launch, Cta& cta, uint32_t offset, uint32_t bytes,
-                          const Origin& origin);
+                          const Origin& origin, bool asynchronous = true);
 // Has the phase with this parity completed (test_wait.parity)?
 bool mbarrier_test_parity(Launch& launch, Cta& cta, uint32_t offset, uint32_t parity,
                           const Origin& origin);

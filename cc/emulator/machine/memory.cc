@@ -72,7 +72,8 @@ std::string GlobalMemory::describe(uint64_t address) const {
   return "in no registered memory";
 }
 
-void SharedMemory::reset(uint32_t bytes, const Rules& rules) {
+void SharedMemory::reset(uint32_t bytes, const Rules& rules, Cta& owner) {
+  owner_ = &owner;
   size_ = bytes;
   hazards_ = rules.on(Rule::kAsyncHazard);
   proxy_fences_ = rules.on(Rule::kProxyFence);
@@ -127,8 +128,10 @@ void SharedMemory::end(uint32_t granule, Bytes bytes, bool write, int32_t line) 
 }
 
 void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t bytes,
-                                     const Origin& origin, bool unordered) {
+                                     const Origin& origin, const Stamp& stamp, bool unordered) {
   if (bytes == 0) return;
+  launch.races().access(*origin.cta->warps()[origin.warp], *owner_, offset, bytes, stamp, true,
+                        origin);
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Bytes part = bytes_of(g, offset, bytes);
     if (hazards_) {
@@ -154,8 +157,10 @@ void SharedMemory::end_async_write(uint32_t offset, uint32_t bytes, int32_t line
 }
 
 void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes,
-                                    const Origin& origin) {
+                                    const Origin& origin, const Stamp& stamp) {
   if (bytes == 0) return;
+  launch.races().access(*origin.cta->warps()[origin.warp], *owner_, offset, bytes, stamp, false,
+                        origin);
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Shadow& s = shadow_[g];
     if (proxy_fences_ && s.writer != 0) {
@@ -194,6 +199,14 @@ void SharedMemory::end_async_read(uint32_t offset, uint32_t bytes, int32_t line)
   if (!hazards_ || bytes == 0) return;
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
     end(g, bytes_of(g, offset, bytes), false, line);
+}
+
+void SharedMemory::note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags,
+                               bool write) {
+  Races& races = warp.launch().races();
+  if (!races.on()) return;
+  const Origin origin = warp.origin();
+  races.access(warp, *owner_, offset, bytes, warp.history.stamp(origin.line, flags), write, origin);
 }
 
 void SharedMemory::check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulator/machine/config.h"
+#include "emulator/machine/shadow.h"
 
 namespace bwgemm::emulator {
 
@@ -47,6 +48,8 @@ class GlobalMemory {
   uint8_t* find(uint64_t address, uint64_t bytes, bool write) const;
   // "in 'a' [0x.., 0x..)" or "past the end of 'a' ...", for messages.
   std::string describe(uint64_t address) const;
+  // Of the range that find() has just found.
+  bool last_found_writable() const { return ranges_[last_].writable; }
   const std::vector<Range>& ranges() const { return ranges_; }
 
  private:
@@ -69,8 +72,8 @@ class SharedMemory {
  public:
   static constexpr uint32_t kGranule = 16;
 
-  void reset(uint32_t bytes,
-             const Rules& rules);  // poisons everything with 0xFF (NaN in every float type)
+  void reset(uint32_t bytes, const Rules& rules,
+             Cta& owner);  // poisons everything with 0xFF (NaN in every float type)
   uint32_t size() const { return size_; }
   uint8_t* data(uint32_t offset) { return bytes_.data() + offset; }
 
@@ -84,10 +87,12 @@ class SharedMemory {
   // writes that were not fenced. The range must be inside (check contains() first). Overlapping
   // reads are fine. unordered: a reduction, which may meet others in one place: conflicts are not
   // checked.
+  // `stamp`: who does it (Races::open, Races::queue).
   void begin_async_write(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin,
-                         bool unordered = false);
+                         const Stamp& stamp, bool unordered = false);
   void end_async_write(uint32_t offset, uint32_t bytes, int32_t line);
-  void begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin);
+  void begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes, const Origin& origin,
+                        const Stamp& stamp);
   void end_async_read(uint32_t offset, uint32_t bytes, int32_t line);
 
   // Copies of the generic proxy that finish late (cp.async) leave their stamp at the end.
@@ -96,9 +101,10 @@ class SharedMemory {
       shadow_[g].writer = writer_stamp;
   }
 
-  // --- Generic proxy: called by ld/st/atom and friends; the range must be inside. Report
-  // conflicts.
-  void check_read(Warp& warp, uint32_t offset, uint32_t bytes) {
+  // --- Generic proxy: called by ld/st/atom and friends, with StampFlags; the range must be inside.
+  // Report conflicts.
+  void check_read(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags = 0) {
+    note_access(warp, offset, bytes, flags, false);
     if (!hazards_ && !uninitialized_) return;
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
       const Shadow& s = shadow_[g];
@@ -107,7 +113,9 @@ class SharedMemory {
         read_uninitialized(warp, g);
     }
   }
-  void note_write(Warp& warp, uint32_t offset, uint32_t bytes, uint32_t writer_stamp) {
+  void note_write(Warp& warp, uint32_t offset, uint32_t bytes, uint32_t writer_stamp,
+                  uint16_t flags = 0) {
+    note_access(warp, offset, bytes, flags, true);
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
       Shadow& s = shadow_[g];
       if ((s.writes | s.reads | s.parts) != 0) check_conflict(warp, g, offset, bytes, true);
@@ -153,8 +161,10 @@ class SharedMemory {
   void begin(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void end(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes, bool write);
+  void note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags, bool write);
   void read_uninitialized(Warp& warp, uint32_t granule);
 
+  Cta* owner_ = nullptr;
   uint32_t size_ = 0;
   bool hazards_ = true, proxy_fences_ = true, uninitialized_ = false;  // rules that are on
   std::vector<uint8_t> bytes_;

@@ -5,18 +5,35 @@ namespace {
 
 // In the order of Rule.
 constexpr RuleInfo kRules[] = {
+    {"shared-race", Severity::kError,
+     "accesses of shared memory by two warps that no synchronisation orders"},
+    {"global-race", Severity::kError,
+     "accesses of global memory by two warps that no synchronisation orders"},
+    {"same-value", Severity::kWarning,
+     "stores of the same value, or bulk stores, to one place of global memory that nothing orders"},
     {"async-hazard", Severity::kError,
-     "shared memory touched while an asynchronous operation in flight owns it"},
+     "memory touched while an asynchronous operation that nobody has waited for owns it"},
     {"tensor-hazard", Severity::kError,
      "tensor memory touched while an operation on it has not been waited for"},
+    {"tensor-race", Severity::kError, "accesses of tensor memory that no synchronisation orders"},
+    {"tensor-fence", Severity::kOff,
+     "ordered accesses of tensor memory without tcgen05.fence on both sides"},
     {"proxy-fence", Severity::kError,
      "ordinary writes read by the asynchronous proxy without fence.proxy.async"},
+    {"mbarrier-init", Severity::kWarning,
+     "an mbarrier used where its initialisation may not be visible"},
+    {"cta-exit", Severity::kError,
+     "a CTA that may exit before accesses to its shared memory are over"},
+    {"mbarrier-overrun", Severity::kError,
+     "an arrival at an mbarrier that may come too early and count for the phase before"},
     {"bulk-exit", Severity::kWarning,
      "a thread that exits while its bulk stores may still read shared memory"},
     {"load-wait", Severity::kWarning, "a register of tcgen05.ld used before tcgen05.wait::ld"},
     {"shuffle-source", Severity::kError, "shfl.sync from a lane that does not execute it"},
     {"exited-lanes", Severity::kWarning, "shfl.sync with a membermask that names exited lanes"},
     {"uninitialized-shared", Severity::kOff, "reads of shared memory that nothing has written"},
+    {"uninitialized-tensor", Severity::kWarning,
+     "reads of tensor memory that nothing has written, accumulation on it included"},
 };
 static_assert(sizeof kRules / sizeof kRules[0] == kRuleCount);
 

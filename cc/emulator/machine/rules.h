@@ -21,16 +21,25 @@ enum class Severity : uint8_t {
 const char* to_string(Severity severity);
 
 enum class Rule : uint8_t {
+  kSharedRace,
+  kGlobalRace,
+  kSameValue,
   kAsyncHazard,
   kTensorHazard,
+  kTensorRace,
+  kTensorFence,
   kProxyFence,
+  kMbarrierInit,
+  kCtaExit,
+  kMbarrierOverrun,
   kBulkExit,
   kLoadWait,
   kShuffleSource,
   kExitedLanes,
   kUninitializedShared,
+  kUninitializedTensor,
 };
-constexpr size_t kRuleCount = 8;
+constexpr size_t kRuleCount = 17;
 
 struct RuleInfo {
   const char* name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "emulator/machine/kernel.h"
@@ -61,7 +62,9 @@ Warp::SharedRef Warp::shared(uint64_t address, uint32_t bytes, uint32_t align, b
             cta->rank() << kSharedRankShift);
     }
     cta = &cta->cluster().cta(static_cast<uint32_t>(rank));
-    if (cta->exited()) fault("shared memory of CTA %u, which has exited", cta->linear());
+    if (cta->exited()) {
+      report(Rule::kCtaExit, format("shared memory of CTA %u, which has exited", cta->linear()));
+    }
   }
   if (!cta->shared().contains(offset, bytes)) {
     fault(
@@ -110,25 +113,41 @@ const uint8_t* Warp::param(uint64_t offset, uint32_t bytes, uint32_t align) {
   return launch_->params().data() + offset;
 }
 
-uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write) {
+void Warp::note_global(uint64_t address, uint64_t bytes, bool write, uint16_t flags) {
+  Races& races = launch_->races();
+  if (!races.on() || !launch_->memory().last_found_writable()) return;
+  races.access_global(*this, address, bytes, history.stamp(current_instr_->line, flags), write,
+                      origin());
+}
+
+uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write,
+                       uint16_t flags, const void* values) {
+  const auto same = [&](const uint8_t* at) {
+    const bool unchanged = values != nullptr && std::memcmp(at, values, bytes) == 0;
+    return static_cast<uint16_t>(unchanged ? flags | kSameValue : flags);
+  };
   switch (address & kWindowMask) {
     case kSharedWindow: {
       const SharedRef ref = shared(address, bytes, align, true);
       SharedMemory& memory = ref.cta->shared();
+      uint8_t* at = memory.data(ref.offset);
       if (write) {
-        memory.note_write(*this, ref.offset, bytes, proxy_stamp());
+        memory.note_write(*this, ref.offset, bytes, proxy_stamp(), same(at));
       } else {
-        memory.check_read(*this, ref.offset, bytes);
+        memory.check_read(*this, ref.offset, bytes, flags);
       }
-      return memory.data(ref.offset);
+      return at;
     }
     case kLocalWindow:
       return local(address - kLocalWindow, lane, bytes, align);
     case kParamWindow:
       if (write) fault("write to the kernel's parameters");
       return const_cast<uint8_t*>(param(address - kParamWindow, bytes, align));
-    default:
-      return global(address, bytes, align, write);
+    default: {
+      uint8_t* at = global(address, bytes, align, write);
+      note_global(address, bytes, write, same(at));
+      return at;
+    }
   }
 }
 
@@ -246,6 +265,7 @@ void Warp::proxy_fence() {
     }
   }
   proxy_fenced_ = proxy_epoch_++;
+  history.fence_proxy();
 }
 
 AsyncGroups& Warp::cp_async_groups(int lane) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "emulator/machine/async.h"
 #include "emulator/machine/instr.h"
 #include "emulator/machine/memory.h"
+#include "emulator/machine/race.h"
 
 namespace bwgemm::emulator {
 
@@ -59,6 +61,13 @@ class Extension {
   virtual ~Extension() = default;
 };
 
+// cp.async instructions of a warp: so many issued, so many at each commit that has not been waited
+// for, so many known to be over.
+struct CpAsyncHistory {
+  uint32_t issued = 0, waited = 0;
+  std::deque<uint32_t> committed;
+};
+
 class Warp {
  public:
   // --- Registers. The pointer is to 32 lanes.
@@ -92,7 +101,11 @@ class Warp {
   uint8_t* local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
   const uint8_t* param(uint64_t offset, uint32_t bytes, uint32_t align);
   // Any generic address; does the shared-memory hazard checks of an ordinary load/store.
-  uint8_t* generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write);
+  // `flags` of races: StampFlags; `values`: what is going to be stored there.
+  uint8_t* generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write,
+                   uint16_t flags = 0, const void* values = nullptr);
+  // Looks for races of an access of global memory that is known to be inside.
+  void note_global(uint64_t address, uint64_t bytes, bool write, uint16_t flags);
 
   // --- Control
   // Parks the executing group until wake(key); the instruction then runs again. Return its result
@@ -136,7 +149,10 @@ class Warp {
   // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation,
   // proxy_fence() at fence.proxy.async.
   uint32_t proxy_stamp() const { return (cluster_warp_ + 1) << 20 | (proxy_epoch_ & 0xFFFFF); }
-  void release() { proxy_released_ = proxy_epoch_++; }
+  void release() {
+    proxy_released_ = proxy_epoch_++;
+    history.release();
+  }
   void proxy_fence();
   bool proxy_fenced(uint32_t epoch) const {
     return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0;
@@ -155,6 +171,7 @@ class Warp {
 
   // Groups of asynchronous copies of each lane: cp.async and bulk (cp.async.bulk.commit_group).
   AsyncGroups& cp_async_groups(int lane);
+  CpAsyncHistory& cp_async_history() { return cp_async_history_; }
   AsyncGroups& bulk_groups(int lane);
   AsyncGroups& wgmma_groups();  // wgmma.commit_group is warp-wide
 
@@ -169,6 +186,7 @@ class Warp {
   void clear_cluster_arrived(uint32_t mask) { cluster_arrived_ &= ~mask; }
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
+  WarpHistory history;
 
  private:
   friend class Launch;
@@ -202,6 +220,7 @@ class Warp {
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;
+  CpAsyncHistory cp_async_history_;
   std::unique_ptr<AsyncGroups> wgmma_;
 };
 

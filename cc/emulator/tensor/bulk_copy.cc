@@ -41,6 +41,7 @@ struct IntoShared : AsyncOp {
   uint64_t global = 0;    // source, if there
   Cta* source = nullptr;  // else shared memory of this CTA
   uint32_t source_offset = 0;
+  Stamp record;
 
   bool step(Launch& launch) override {
     const uint8_t* from = source != nullptr ? source->shared().data(source_offset)
@@ -49,6 +50,7 @@ struct IntoShared : AsyncOp {
             bytes);
     to.cta->shared().end_async_write(to.offset, bytes, origin.line);
     if (source != nullptr) source->shared().end_async_read(source_offset, bytes, origin.line);
+    launch.races().close(record, *to.cta, *to.barrier_cta, to.barrier);
     mbarrier_complete_tx(launch, *to.barrier_cta, to.barrier, bytes, origin);
     return true;
   }
@@ -94,7 +96,8 @@ void copy(Warp& warp, const CopyArgs& args, int lane) {
     op->global = warp.address(args.to, lane);
     warp.global(op->global, bytes, 16, true);
     tensor_of(warp).bulk[lane].open().read_shared(launch, *from.cta, {{from.offset, bytes}},
-                                                  warp.origin());
+                                                  warp.origin(), bulk_reads(warp, lane));
+    note_global(warp, op->global, bytes, bulk_writes(warp, lane, args.reduces), true);
     op->group = BulkMember::join(warp, lane);
     op->trace_arg = bytes;
     launch.stats().tma_store_bytes += bytes;
@@ -111,17 +114,22 @@ void copy(Warp& warp, const CopyArgs& args, int lane) {
     op->to = delivery;
     op->bytes = bytes;
     op->trace_arg = bytes;
+    Races& races = launch.races();
+    if (races.on()) op->record = races.open(warp, *delivery.cta, warp.origin().line);
     if (args.from_global) {
       op->global = warp.address(args.from, lane);
       warp.global(op->global, bytes, 16, false);
+      note_global(warp, op->global, bytes, op->record, false);
     } else {
       const Warp::SharedRef from = warp.shared(warp.address(args.from, lane), bytes, 16, false);
       op->source = from.cta;
       op->source_offset = from.offset;
-      from.cta->shared().begin_async_read(launch, from.offset, bytes, warp.origin());
+      from.cta->shared().begin_async_read(launch, from.offset, bytes, warp.origin(), op->record);
     }
     // Reductions of several threads may meet in one place: they commute.
-    delivery.cta->shared().begin_async_write(launch, delivery.offset, bytes, warp.origin(),
+    Stamp written = op->record;
+    if (args.reduces) written.flags |= kStrong;
+    delivery.cta->shared().begin_async_write(launch, delivery.offset, bytes, warp.origin(), written,
                                              args.reduces);
     launch.submit(warp, std::move(op));
   }
@@ -206,6 +214,7 @@ Step exec_commit(Warp& warp, const Instr&, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     warp.bulk_groups(lane).commit();
     tensor_of(warp).bulk[lane].commit();
+    ++tensor_of(warp).bulk_commits[lane];
   });
   return Step::kNext;
 }
@@ -236,7 +245,10 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t mask) {
     info.c = reads;
     return warp.block(wait_key(&warp, kBulkKey), info);
   }
-  for_lanes(mask, [&](int lane) { tensor_of(warp).bulk[lane].release_all_but(allowed); });
+  for_lanes(mask, [&](int lane) {
+    tensor_of(warp).bulk[lane].release_all_but(allowed);
+    learn_bulk(warp, lane, allowed, reads);
+  });
   return Step::kNext;
 }
 

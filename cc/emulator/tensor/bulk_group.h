@@ -24,4 +24,10 @@ struct BulkMember {
   }
 };
 
+// Stamps of what the lane's open group reads and writes, and their end: all groups but the last
+// `allowed` are known to have read (reads_only) or to be over.
+Stamp bulk_reads(Warp& warp, int lane);
+Stamp bulk_writes(Warp& warp, int lane, bool reduces);
+void learn_bulk(Warp& warp, int lane, uint32_t allowed, bool reads_only);
+
 }  // namespace bwgemm::emulator

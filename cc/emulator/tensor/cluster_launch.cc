@@ -16,6 +16,7 @@ constexpr uint32_t kNoneLeft = 0x434c4300;
 
 struct CancelOp : AsyncOp {
   std::vector<Cta*> ctas;
+  std::vector<Stamp> records;  // of each
   uint32_t response = 0;
   uint32_t barrier = 0;
 
@@ -28,9 +29,11 @@ struct CancelOp : AsyncOp {
       words[2] = first.z;
       words[3] = kTaken;
     }
-    for (Cta* cta : ctas) {
+    for (size_t i = 0; i < ctas.size(); ++i) {
+      Cta* cta = ctas[i];
       std::memcpy(cta->shared().data(response), words, sizeof(words));
       cta->shared().end_async_write(response, sizeof(words), origin.line);
+      launch.races().close(records[i], *cta, *cta, barrier);
       mbarrier_complete_tx(launch, *cta, barrier, sizeof(words), origin);
     }
     return true;
@@ -58,7 +61,10 @@ Step exec_try_cancel(Warp& warp, const Instr& in, uint32_t mask) {
       op->ctas.push_back(response.cta);
     }
     for (Cta* cta : op->ctas) {
-      cta->shared().begin_async_write(warp.launch(), response.offset, 16, warp.origin());
+      Races& races = warp.launch().races();
+      op->records.push_back(races.on() ? races.open(warp, *cta, in.line) : Stamp{});
+      cta->shared().begin_async_write(warp.launch(), response.offset, 16, warp.origin(),
+                                      op->records.back());
     }
     warp.launch().submit(warp, std::move(op));
   });

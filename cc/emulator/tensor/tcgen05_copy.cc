@@ -30,6 +30,7 @@ struct CopyOp : AsyncOp {
           for (int copy = 0; copy < static_cast<int>(shape->copies.size()); ++copy) {
             const int lane = to.lane + cp_lane(*shape, row, copy);
             std::memcpy(memory.cell(lane, to.column + 4 * chunk), from, 16);
+            memory.mark_written(lane, to.column + 4 * chunk, 4);
           }
         }
       }
@@ -61,10 +62,11 @@ Step exec_cp(Warp& warp, const Instr& in, uint32_t mask) {
       last_lane = std::max(last_lane, cp_lane(shape, shape.rows - 1, copy));
     }
     for (int c = 0; c < ctas.count; ++c) {
-      holds.read_shared(warp.launch(), *ctas.ctas[c], ranges, warp.origin());
+      holds.read_shared(warp.launch(), *ctas.ctas[c], ranges, warp.origin(),
+                        tensor_reads(warp, lane));
       holds.access_tmem(warp.launch(), *ctas.ctas[c],
                         {op->to.lane, last_lane + 1, op->to.column, shape.chunks * 4}, true, true,
-                        warp.origin());
+                        warp.origin(), tensor_reads(warp, lane));
     }
     const uint64_t pipe = tensor_pipe(ctas);
     warp.launch().submit(warp, std::move(op), pipe);
@@ -116,7 +118,7 @@ Step exec_shift(Warp& warp, const Instr& in, uint32_t mask) {
     for (int c = 0; c < ctas.count; ++c) {
       tensor_of(warp).uncommitted[lane].access_tmem(warp.launch(), *ctas.ctas[c],
                                                     {op->at.lane, 32, op->at.column, 8}, true, true,
-                                                    warp.origin());
+                                                    warp.origin(), tensor_reads(warp, lane));
     }
     const uint64_t pipe = tensor_pipe(ctas);
     warp.launch().submit(warp, std::move(op), pipe);

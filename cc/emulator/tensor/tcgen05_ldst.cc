@@ -53,9 +53,11 @@ Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
   const TmemAddress address = checked_address(warp, args, mask);
   Launch& launch = warp.launch();
   Holds& loads = tensor_of(warp).loads;
-  loads.access_tmem(launch, warp.cta(), region_of(args, address), false, false, warp.origin());
+  loads.access_tmem(launch, warp.cta(), region_of(args, address), false, false, warp.origin(),
+                    warp.history.stamp(in.line));
   if (launch.config().relaxed) loads.release();
   TensorMemory& memory = tmem_of(warp.cta());
+  bool written = true;
   for (size_t r = 0; r < args.registers.size(); ++r) {
     uint32_t* to = args.registers[r] == kNoRow ? nullptr : warp.r32(args.registers[r]);
     if (to == nullptr) continue;
@@ -63,8 +65,15 @@ Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
       const CellOffset& cell = args.cells[r * kWarpSize + lane];
       const uint32_t* from = memory.cell(address.lane + cell.lane, address.column + cell.column);
+      written = written && memory.is_written(address.lane + cell.lane, address.column + cell.column,
+                                             args.packed ? 2 : 1);
       to[lane] = args.packed ? (from[0] & 0xffffu) | (from[1] << 16) : from[0];
     }
+  }
+  if (!written) {
+    warp.report(Rule::kUninitializedTensor, "read of tensor memory (" +
+                                                region_of(args, address).text() +
+                                                "), part of which nothing has written");
   }
   return Step::kNext;
 }
@@ -81,6 +90,8 @@ struct StoreOp : AsyncOp {
     for (size_t i = 0; i < values.size(); ++i) {
       const CellOffset& cell = args->cells[i];
       uint32_t* to = memory->cell(address.lane + cell.lane, address.column + cell.column);
+      memory->mark_written(address.lane + cell.lane, address.column + cell.column,
+                           args->packed ? 2 : 1);
       if (args->packed) {
         to[0] = values[i] & 0xffffu;
         to[1] = values[i] >> 16;
@@ -100,7 +111,7 @@ Step exec_st(Warp& warp, const Instr& in, uint32_t mask) {
   op->address = checked_address(warp, args, mask);
   WarpTensor& state = tensor_of(warp);
   state.stores.access_tmem(warp.launch(), warp.cta(), region_of(args, op->address), true, false,
-                           warp.origin());
+                           warp.origin(), warp.history.stamp(in.line));
   op->args = &args;
   op->warp = &warp;
   op->memory = &tmem_of(warp.cta());

@@ -108,24 +108,25 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
 }
 
 // Marks everything the instruction will read and write, in both CTAs of a pair.
-void hold_operands(Warp& warp, const MmaOperands& o, Holds* holds) {
+void hold_operands(Warp& warp, const MmaOperands& o, int lane, Holds* holds) {
+  const Stamp stamp = tensor_reads(warp, lane);
   Launch& launch = warp.launch();
   const Origin origin = warp.origin();
   const std::vector<ByteRange> a = merge_chunks(o.a_chunks);
   const std::vector<ByteRange> b = merge_chunks(o.b_chunks);
   for (int c = 0; c < o.ctas.count; ++c) {
     Cta& cta = *o.ctas.ctas[c];
-    holds->read_shared(launch, cta, b, origin);
+    holds->read_shared(launch, cta, b, origin, stamp);
     if (o.a_in_tmem) {
       const int columns = o.descriptor.k * format_bits(o.descriptor.a) / 32;
       for (const TmemRegion& region : regions(o.path, o.a, columns)) {
-        holds->access_tmem(launch, cta, region, false, true, origin);
+        holds->access_tmem(launch, cta, region, false, true, origin, stamp);
       }
     } else {
-      holds->read_shared(launch, cta, a, origin);
+      holds->read_shared(launch, cta, a, origin, stamp);
     }
     for (const TmemRegion& region : regions(o.path, o.d, o.path.columns())) {
-      holds->access_tmem(launch, cta, region, true, true, origin);
+      holds->access_tmem(launch, cta, region, true, true, origin, stamp);
     }
   }
 }
@@ -135,7 +136,7 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     std::unique_ptr<MmaOp> op = prepare(warp, in, args, lane);
     const InstrDescriptor& d = op->operands.descriptor;
-    hold_operands(warp, op->operands, &tensor_of(warp).uncommitted[lane]);
+    hold_operands(warp, op->operands, lane, &tensor_of(warp).uncommitted[lane]);
     const uint64_t flops = uint64_t{2} * d.m * d.n * d.k;
     Launch& launch = warp.launch();
     ++launch.stats().mma_instructions;

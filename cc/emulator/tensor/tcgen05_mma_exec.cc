@@ -44,7 +44,7 @@ void read_tmem_row(TensorMemory& memory, NumberFormat format, int lane, int colu
 
 }  // namespace
 
-bool MmaOp::step(Launch&) {
+bool MmaOp::step(Launch& launch) {
   const MmaOperands& o = operands;
   const InstrDescriptor& d = o.descriptor;
   const DataPath& path = o.path;
@@ -58,6 +58,7 @@ bool MmaOp::step(Launch&) {
   }
   std::vector<float> a(static_cast<size_t>(path.rows) * k);
   std::vector<float> tmem_row(k);
+  bool unwritten = false;
   for (int c = 0; c < o.ctas.count; ++c) {
     TensorMemory& memory = tmem_of(*o.ctas.ctas[c]);
     if (!o.a_in_tmem) {
@@ -77,6 +78,15 @@ bool MmaOp::step(Launch&) {
                         tmem_row.data());
           a_row = tmem_row.data();
         }
+        const int column = o.d.column + path.column(part);
+        if (o.rule.use_input && !unwritten && !memory.is_written(lane, column, path.part_columns)) {
+          unwritten = true;
+          launch.report(Rule::kUninitializedTensor, origin,
+                        format("accumulates on tensor memory that nothing has written: lane %d, "
+                               "columns %d-%d",
+                               lane, column, column + path.part_columns - 1));
+        }
+        memory.mark_written(lane, column, path.part_columns);
         update_cells(o.rule, a_row, columns, b_columns, path.part_columns, k,
                      memory.cell(lane, o.d.column + path.column(part)));
       }

@@ -10,11 +10,13 @@ namespace {
 // others touch the operands and results again.
 struct CommitOp : AsyncOp {
   Holds holds;
+  Arrival arrival;
   std::vector<std::pair<Cta*, uint32_t>> barriers;
 
   bool step(Launch& launch) override {
     holds.release();
-    for (const auto& [cta, offset] : barriers) mbarrier_arrive(launch, *cta, offset, 1, origin);
+    for (const auto& [cta, offset] : barriers)
+      mbarrier_arrive(launch, *cta, offset, 1, origin, false, &arrival);
     return true;
   }
 };
@@ -37,6 +39,13 @@ Step exec_commit(Warp& warp, const Instr& in, uint32_t mask) {
         op->barriers.push_back({&cluster.cta(static_cast<uint32_t>(rank)), barrier.offset});
       });
     }
+    if (warp.launch().races().on()) {
+      warp.history.release();
+      const Stamp done = tensor_reads(warp, lane);
+      op->arrival = {done, warp.history.knows, true};
+      op->arrival.knows.learn(done.cluster, done.actor, done.clock);
+    }
+    ++tensor_of(warp).tensor_commits[lane];
     op->holds.take(std::move(tensor_of(warp).uncommitted[lane]));
     warp.launch().submit(warp, std::move(op), tensor_pipe(set));
   });
@@ -54,21 +63,32 @@ void decode_commit(Decoder& d) {
   d.out().exec = exec_commit;
 }
 
-// The fences only order what the machine executes in order anyway; asynchronous accesses are
-// checked against waits, which is stricter.
-Step exec_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+Step exec_fence_before(Warp& warp, const Instr&, uint32_t) {
+  warp.history.tensor_fence_before();
+  return Step::kNext;
+}
 
-void decode_fence(Decoder& d) {
+Step exec_fence_after(Warp& warp, const Instr&, uint32_t) {
+  warp.history.tensor.join(warp.history.knows);
+  return Step::kNext;
+}
+
+void decode_fence_before(Decoder& d) {
   d.expect_operands(0, 0);
-  d.out().exec = exec_fence;
+  d.out().exec = exec_fence_before;
+}
+
+void decode_fence_after(Decoder& d) {
+  d.expect_operands(0, 0);
+  d.out().exec = exec_fence_after;
 }
 
 }  // namespace
 
 void register_tcgen05_sync(IsaTable& table) {
   table.add({"tcgen05.commit", decode_commit, "9.7.16.12.1"});
-  table.add({"tcgen05.fence::before_thread_sync", decode_fence, "9.7.16.11.1"});
-  table.add({"tcgen05.fence::after_thread_sync", decode_fence, "9.7.16.11.1"});
+  table.add({"tcgen05.fence::before_thread_sync", decode_fence_before, "9.7.16.11.1"});
+  table.add({"tcgen05.fence::after_thread_sync", decode_fence_after, "9.7.16.11.1"});
 }
 
 }  // namespace bwgemm::emulator

@@ -1,5 +1,7 @@
 #include "emulator/tensor/tensor_state.h"
 
+#include "emulator/tensor/bulk_group.h"
+
 namespace bwgemm::emulator {
 namespace {
 
@@ -30,34 +32,72 @@ void report_leak(Cta& cta) {
                          " columns of tensor memory still allocated (tcgen05.dealloc is missing)");
 }
 
+// Reports an access of tensor memory that is not ordered after earlier ones, and remembers it.
+void check_order(Launch& launch, TensorMemory& memory, const TensorMemory::Past& now,
+                 const Origin& origin) {
+  const Warp& issuer = *origin.cta->warps()[origin.warp];
+  std::vector<TensorMemory::Past>& past = memory.past();
+  for (const TensorMemory::Past& before : past) {
+    if (!(now.writes || before.writes) || !before.region.overlaps(now.region)) continue;
+    if (now.in_pipe && before.in_pipe) continue;  // the tensor core keeps their order
+    const Races::Order order = launch.races().tensor_order(issuer, before.stamp);
+    if (order == Races::Order::kYes) continue;
+    const std::string what =
+        format("%s tensor memory (%s) and the %s of %s", now.writes ? "write of" : "read of",
+               now.region.text().c_str(), before.writes ? "write" : "read",
+               launch.races().describe(before.stamp).c_str());
+    if (order == Races::Order::kNo) {
+      launch.report(Rule::kTensorRace, origin, what + ": no synchronisation orders them");
+    } else {
+      launch.report(Rule::kTensorFence, origin,
+                    what +
+                        ": tcgen05.fence::before_thread_sync there or ::after_thread_sync here "
+                        "is missing");
+    }
+  }
+  past.erase(std::remove_if(past.begin(), past.end(),
+                            [&](const TensorMemory::Past& before) {
+                              const bool same = before.stamp.actor == now.stamp.actor &&
+                                                before.stamp.cluster == now.stamp.cluster &&
+                                                before.writes == now.writes;
+                              return (same || now.writes) && now.region.covers(before.region);
+                            }),
+             past.end());
+  past.push_back(now);
+}
+
 }  // namespace
 
 void Holds::read_shared(Launch& launch, Cta& cta, const std::vector<ByteRange>& ranges,
-                        const Origin& origin) {
+                        const Origin& origin, const Stamp& stamp) {
   for (const ByteRange& range : ranges) {
     if (!cta.shared().contains(range.begin, range.bytes)) {
       launch.fault(origin, format("operand outside the shared memory of CTA rank %u: offset 0x%x, "
                                   "%u bytes, size 0x%x",
                                   cta.rank(), range.begin, range.bytes, cta.shared().size()));
     }
-    cta.shared().begin_async_read(launch, range.begin, range.bytes, origin);
+    cta.shared().begin_async_read(launch, range.begin, range.bytes, origin, stamp);
     shared_.push_back({&cta, range, origin.line});
   }
 }
 
 void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool writes,
-                        bool in_pipe, const Origin& origin) {
+                        bool in_pipe, const Origin& origin, const Stamp& stamp) {
   TensorMemory& memory = tmem_of(cta);
   const std::string problem = memory.check(region, &cta);
   if (!problem.empty()) launch.fault(origin, problem);
-  if (!launch.watches(Rule::kTensorHazard)) return;
-  if (const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe)) {
+  const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe);
+  // Of two warps that nothing orders, the wait is not what is missing.
+  if (launch.races().on() && (other == nullptr || !other->in_pipe))
+    check_order(launch, memory, {region, writes, in_pipe, stamp}, origin);
+  if (other != nullptr) {
     launch.report(Rule::kTensorHazard, origin,
                   std::string(writes ? "write to" : "read of") + " tensor memory (" +
                       region.text() + ") while " + other->text() + " " +
                       (other->writes ? "writes" : "reads") + " it (" + other->region.text() +
                       "): its completion has not been waited for");
   }
+  if (!launch.watches(Rule::kTensorHazard)) return;
   tmem_.push_back(
       {&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line, &cta})});
 }
@@ -95,9 +135,48 @@ WarpTensor& tensor_of(Warp& warp) {
   if (state.uncommitted.empty()) {
     state.uncommitted.resize(kWarpSize);
     state.bulk.resize(kWarpSize);
+    state.bulk_commits.resize(kWarpSize);
+    state.tensor_commits.resize(kWarpSize);
     warp.launch().lane_exit_hook = report_unwaited_stores;
   }
   return state;
+}
+
+namespace {
+
+Stamp lane_queue(Warp& warp, int lane, Races::Queue kind, uint32_t clock) {
+  Races& races = warp.launch().races();
+  if (!races.on()) return {};
+  return races.queue(warp.cta().cluster(), kind, warp.history.actor, static_cast<uint32_t>(lane),
+                     clock, warp.origin().line);
+}
+
+}  // namespace
+
+Stamp tensor_reads(Warp& warp, int lane) {
+  return lane_queue(warp, lane, Races::Queue::kTensorPipe,
+                    tensor_of(warp).tensor_commits[lane] + 1);
+}
+
+Stamp bulk_reads(Warp& warp, int lane) {
+  return lane_queue(warp, lane, Races::Queue::kBulkRead, tensor_of(warp).bulk_commits[lane] + 1);
+}
+
+Stamp bulk_writes(Warp& warp, int lane, bool reduces) {
+  Stamp stamp =
+      lane_queue(warp, lane, Races::Queue::kBulkWrite, tensor_of(warp).bulk_commits[lane] + 1);
+  stamp.flags |= reduces ? kStrong : kBulkStore;
+  return stamp;
+}
+
+void learn_bulk(Warp& warp, int lane, uint32_t allowed, bool reads_only) {
+  const uint32_t commits = tensor_of(warp).bulk_commits[lane];
+  if (!warp.launch().races().on() || commits <= allowed) return;
+  for (const Races::Queue kind : {Races::Queue::kBulkRead, Races::Queue::kBulkWrite}) {
+    if (reads_only && kind == Races::Queue::kBulkWrite) continue;
+    const Stamp done = lane_queue(warp, lane, kind, commits - allowed);
+    warp.history.knows.learn(done.cluster, done.actor, done.clock);
+  }
 }
 
 void use_cta_group(Warp& warp, int cta_group) {

@@ -22,9 +22,9 @@ class Holds {
  public:
   // These fault through `origin` where the access is illegal or races with one in flight.
   void read_shared(Launch& launch, Cta& cta, const std::vector<ByteRange>& ranges,
-                   const Origin& origin);
+                   const Origin& origin, const Stamp& stamp);
   void access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool writes, bool in_pipe,
-                   const Origin& origin);
+                   const Origin& origin, const Stamp& stamp);
   void take(Holds&& other);
   void release();
   bool empty() const { return shared_.empty() && tmem_.empty(); }
@@ -91,9 +91,13 @@ struct LaunchTensor : Extension {
 };
 
 struct WarpTensor : Extension {
-  std::vector<Holds> uncommitted;  // per lane: tcgen05 operations since the last commit
-  std::vector<GroupHolds> bulk;    // per lane: sources of bulk stores
-  bool wgmma_fenced = false;       // a wgmma.fence was executed
+  std::vector<Holds> uncommitted;        // per lane: tcgen05 operations since the last commit
+  std::vector<GroupHolds> bulk;          // per lane: sources of bulk stores
+  std::vector<uint32_t> bulk_commits;    // per lane: bulk groups
+  std::vector<uint32_t> tensor_commits;  // per lane: tcgen05.commit
+  uint32_t wgmma_issued = 0;
+  std::deque<uint32_t> wgmma_commits;  // wgmma_issued at each commit that has not been waited for
+  bool wgmma_fenced = false;           // a wgmma.fence was executed
   // Operands of wgmma in shared memory, by committed group. The warps of a warpgroup share each.
   std::vector<std::shared_ptr<Holds>> wgmma_open;
   std::deque<std::vector<std::shared_ptr<Holds>>> wgmma_committed;
@@ -106,6 +110,9 @@ TensorMemory& tmem_of(Cta& cta);
 CtaTensor& tensor_of(Cta& cta);
 ClusterTensor& tensor_of(Cluster& cluster);
 WarpTensor& tensor_of(Warp& warp);
+
+// Stamp of what the lane issues to the tensor core before its next commit.
+Stamp tensor_reads(Warp& warp, int lane);
 
 // Records the use of a cta_group and faults where the kernel has used the other one.
 void use_cta_group(Warp& warp, int cta_group);

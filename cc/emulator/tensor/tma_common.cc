@@ -110,6 +110,34 @@ std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
   return all;
 }
 
+void note_global(Warp& warp, uint64_t address, uint64_t bytes, const Stamp& stamp, bool write) {
+  Launch& launch = warp.launch();
+  if (!launch.races().on() || launch.memory().find(address, bytes, true) == nullptr) return;
+  launch.races().access_global(warp, address, bytes, stamp, write, warp.origin());
+}
+
+void note_global(Warp& warp, const Box& box, const Stamp& stamp, bool write) {
+  Launch& launch = warp.launch();
+  if (!launch.races().on()) return;
+  // Neighbouring spans become one; a tensor lies in one range of memory.
+  uint64_t begin = 0, end = 0;
+  for (const BoxSpan& span : box.spans) {
+    if (!span.inside) continue;
+    if (span.global == end) {
+      end += span.bytes;
+      continue;
+    }
+    if (end == 0) {
+      if (launch.memory().find(span.global, span.bytes, true) == nullptr) return;
+    } else {
+      launch.races().access_global(warp, begin, end - begin, stamp, write, warp.origin());
+    }
+    begin = span.global;
+    end = begin + span.bytes;
+  }
+  if (end != 0) launch.races().access_global(warp, begin, end - begin, stamp, write, warp.origin());
+}
+
 uint8_t* global_bytes(Launch& launch, const Origin& origin, uint64_t address, uint64_t bytes,
                       bool write) {
   uint8_t* data = launch.memory().find(address, bytes, write);

@@ -46,6 +46,11 @@ std::vector<Delivery> deliveries(Warp& warp, const Warp::SharedRef& to,
                                  const Warp::SharedRef& barrier, bool multicast, uint32_t cta_mask,
                                  int cta_group);
 
+// Looks for races of an asynchronous access of global memory; memory that cannot be written has
+// none.
+void note_global(Warp& warp, uint64_t address, uint64_t bytes, const Stamp& stamp, bool write);
+void note_global(Warp& warp, const Box& box, const Stamp& stamp, bool write);
+
 // Global memory at [address, address+bytes), or a fault naming the operation.
 uint8_t* global_bytes(Launch& launch, const Origin& origin, uint64_t address, uint64_t bytes,
                       bool write);

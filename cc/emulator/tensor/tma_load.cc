@@ -31,6 +31,7 @@ struct LoadOp : AsyncOp {
   TensorMap map;
   Box box;
   Delivery to;
+  Stamp record;
   size_t next = 0;
 
   bool step(Launch& launch) override {
@@ -53,6 +54,7 @@ struct LoadOp : AsyncOp {
       for_ranges(map, box, to.offset, [&](uint32_t offset, uint32_t count) {
         to.cta->shared().end_async_write(offset, count, origin.line);
       });
+      launch.races().close(record, *to.cta, *to.barrier_cta, to.barrier);
     }
     mbarrier_complete_tx(launch, *to.barrier_cta, to.barrier, bytes, origin);
     return finished;
@@ -74,9 +76,12 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
     op->box = box;
     op->to = delivery;
     op->trace_arg = box.bytes;
+    Races& races = launch.races();
+    if (races.on()) op->record = races.open(warp, *delivery.cta, warp.origin().line);
     for_ranges(map, box, delivery.offset, [&](uint32_t offset, uint32_t count) {
-      delivery.cta->shared().begin_async_write(launch, offset, count, warp.origin());
+      delivery.cta->shared().begin_async_write(launch, offset, count, warp.origin(), op->record);
     });
+    note_global(warp, box, op->record, false);
     launch.submit(warp, std::move(op));
   }
   ++launch.stats().tma_loads;

@@ -80,7 +80,9 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
   } else {
     for (const BoxSpan& span : op->box.spans) ranges.push_back({span.shared, span.bytes});
   }
-  tensor_of(warp).bulk[lane].open().read_shared(launch, *from.cta, ranges, warp.origin());
+  tensor_of(warp).bulk[lane].open().read_shared(launch, *from.cta, ranges, warp.origin(),
+                                                bulk_reads(warp, lane));
+  note_global(warp, op->box, bulk_writes(warp, lane, args.reduces), true);
   op->group = BulkMember::join(warp, lane);
   op->trace_arg = op->box.bytes_inside;
   launch.stats().tma_store_bytes += op->box.bytes_inside;

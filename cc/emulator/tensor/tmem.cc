@@ -9,7 +9,9 @@ std::string TmemRegion::text() const {
          std::to_string(column) + "-" + std::to_string(column + columns - 1);
 }
 
-TensorMemory::TensorMemory() : cells_(size_t{kTmemLanes} * kTmemColumns, kTmemPoison) {}
+TensorMemory::TensorMemory()
+    : cells_(size_t{kTmemLanes} * kTmemColumns, kTmemPoison),
+      written_(size_t{kTmemLanes} * kTmemColumns, 0) {}
 
 bool TensorMemory::valid_size(uint32_t columns) {
   return columns >= 32 && columns <= kTmemColumns && (columns & (columns - 1)) == 0;
@@ -37,7 +39,13 @@ void TensorMemory::allocate(int column, int columns, const void* owner) {
   allocations_.push_back({column, columns, owner});
   for (int lane = 0; lane < kTmemLanes; ++lane) {
     std::fill_n(cell(lane, column), columns, kTmemPoison);
+    std::fill_n(&written_[lane * kTmemColumns + column], columns, uint8_t{0});
   }
+  // What was before is over: its columns were freed.
+  const TmemRegion fresh{0, kTmemLanes, column, columns};
+  past_.erase(std::remove_if(past_.begin(), past_.end(),
+                             [&](const Past& p) { return p.region.overlaps(fresh); }),
+              past_.end());
 }
 
 std::string TensorMemory::deallocate(int column, int columns, const void* owner) {

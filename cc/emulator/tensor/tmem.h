@@ -2,10 +2,13 @@
 // allocation rules of 9.7.16.7 and marks for asynchronous accesses that nobody has waited for yet.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <string>
 #include <vector>
+
+#include "emulator/machine/shadow.h"
 
 namespace bwgemm::emulator {
 
@@ -28,6 +31,10 @@ struct TmemRegion {
   int column = 0;
   int columns = 0;
 
+  bool covers(const TmemRegion& other) const {
+    return lane <= other.lane && other.lane + other.lanes <= lane + lanes &&
+           column <= other.column && other.column + other.columns <= column + columns;
+  }
   bool overlaps(const TmemRegion& other) const {
     return lane < other.lane + other.lanes && other.lane < lane + lanes &&
            column < other.column + other.columns && other.column < column + columns;
@@ -66,6 +73,24 @@ class TensorMemory {
   using Ticket = std::list<Pending>::iterator;
   Ticket begin_access(const Pending& access) { return pending_.insert(pending_.end(), access); }
   void end_access(Ticket ticket) { pending_.erase(ticket); }
+  // Accesses that a later one must be ordered after. A write makes those it covers forgotten.
+  struct Past {
+    TmemRegion region;
+    bool writes;
+    bool in_pipe;
+    Stamp stamp;
+  };
+  std::vector<Past>& past() { return past_; }
+
+  // Cells that something has written since their allocation.
+  void mark_written(int lane, int column, int columns) {
+    std::fill_n(&written_[lane * kTmemColumns + column], columns, uint8_t{1});
+  }
+  bool is_written(int lane, int column, int columns) const {
+    const auto* from = &written_[lane * kTmemColumns + column];
+    return std::all_of(from, from + columns, [](uint8_t w) { return w != 0; });
+  }
+
   // The access in flight that a new access would race with, or null.
   const Pending* conflict(const TmemRegion& region, bool writes, bool in_pipe) const;
 
@@ -78,6 +103,8 @@ class TensorMemory {
   std::vector<uint32_t> cells_;
   std::vector<Allocation> allocations_;
   std::list<Pending> pending_;
+  std::vector<Past> past_;
+  std::vector<uint8_t> written_;
 };
 
 }  // namespace bwgemm::emulator

@@ -104,9 +104,19 @@ SmemDescriptor decode_smem(Warp& warp, uint64_t bits, const char* what) {
   return descriptor;
 }
 
+// The warps of a group issue the same instructions, and each speaks for all of them. `issued`: by
+// the warp, this one included.
+Stamp wgmma_reads(Warp& warp, uint32_t issued) {
+  Races& races = warp.launch().races();
+  if (!races.on()) return {};
+  return races.queue(warp.cta().cluster(), Races::Queue::kWarpgroup, warp.index() / kWarpsPerGroup,
+                     warp.cta().rank(), issued, warp.origin().line);
+}
+
 // The first of the four warps decodes the descriptors and takes hold of the operands.
 std::unique_ptr<WgmmaOp> start(Warp& warp, const WgmmaArgs& args, bool use_input) {
   const WgmmaShape& s = args.shape;
+  const Stamp stamp = wgmma_reads(warp, tensor_of(warp).wgmma_issued);
   auto op = std::make_unique<WgmmaOp>();
   op->args = &args;
   op->rule = {s.d, use_input, 1.0f, args.saturate};
@@ -114,14 +124,14 @@ std::unique_ptr<WgmmaOp> start(Warp& warp, const WgmmaArgs& args, bool use_input
     op->a_bits = warp.r64(args.a_desc)[0];
     const SmemDescriptor a = decode_smem(warp, op->a_bits, "A");
     const TileChunks tile = tile_chunks(a, args.a_major, s.a, 64, s.k);
-    op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(tile), warp.origin());
+    op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(tile), warp.origin(), stamp);
     for (uint32_t i = 0; i < kWarpsPerGroup; ++i) {
       op->parts[i].a = slice_rows(tile, static_cast<int>(i) * kWgmmaRows, kWgmmaRows);
     }
   }
   op->b_bits = warp.r64(args.b_desc)[0];
   op->b = tile_chunks(decode_smem(warp, op->b_bits, "B"), args.b_major, s.b, s.n, s.k);
-  op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(op->b), warp.origin());
+  op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(op->b), warp.origin(), stamp);
   return op;
 }
 
@@ -136,6 +146,7 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   Launch& launch = warp.launch();
   Warpgroup& group = warpgroup_of(warp);
   const uint32_t rank = warp.index() % kWarpsPerGroup;
+  ++state.wgmma_issued;
   const size_t position = static_cast<size_t>(group.issued[rank]++ - group.started);
   if (position == group.gathering.size()) {
     group.gathering.push_back(start(warp, args, use_input != 0));
@@ -226,6 +237,7 @@ Step exec_commit(Warp& warp, const Instr&, uint32_t) {
   WarpTensor& state = tensor_of(warp);
   state.wgmma_committed.push_back(std::move(state.wgmma_open));
   state.wgmma_open.clear();
+  state.wgmma_commits.push_back(state.wgmma_issued);
   return Step::kNext;
 }
 
@@ -250,6 +262,12 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t) {
   while (committed.size() > allowed) {
     for (const auto& operands : committed.front()) operands->release();
     committed.pop_front();
+  }
+  std::deque<uint32_t>& commits = tensor_of(warp).wgmma_commits;
+  while (commits.size() > allowed) {
+    const Stamp done = wgmma_reads(warp, commits.front());
+    if (done.cluster != 0) warp.history.knows.learn(done.cluster, done.actor, done.clock);
+    commits.pop_front();
   }
   return Step::kNext;
 }

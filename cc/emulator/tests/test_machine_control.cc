@@ -43,10 +43,11 @@ TEST(lanes_of_a_warp_may_wait_for_each_other) {
     run(".shared .align 4 .u32 lock, count;\nsetp.eq.u32 %p0, %thread, 0;\n@%p0 st.shared.u32 "
         "[lock], "
         "0;\n@%p0 st.shared.u32 [count], 0;\nbar.sync 0;\n"
-        "SPIN:\natom.shared.cas.b32 %r1, [lock], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra "
+        "SPIN:\natom.acquire.cta.shared.cas.b32 %r1, [lock], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 "
+        "bra "
         "SPIN;\nld.shared.u32 %r2, [count];\nadd.u32 %r2, %r2, 1;\n"
-        "st.shared.u32 [count], %r2;\natom.shared.exch.b32 %r1, [lock], 0;\nbar.sync "
-        "0;\nld.shared.u32 %r0, [count];\nst.global.u32 [%out], %r0;")
+        "st.shared.u32 [count], %r2;\natom.release.cta.shared.exch.b32 %r1, [lock], 0;\nbar.sync "
+        "0;\nld.shared.u32 %r0, [count];\n@%p0 st.global.u32 [%out], %r0;")
         .ok();
     CHECK_EQ(run.out[0], 64u);
   }

@@ -85,7 +85,8 @@ TEST(a_thread_must_not_exit_with_bulk_stores_in_flight) {
 
 TEST(registers_of_a_tensor_memory_load_need_its_wait) {
   const std::string fill =
-      "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r0};\ntcgen05.wait::st.sync.aligned;\n";
+      "tcgen05.st.sync.aligned.32x32b.x2.b32 [%r6], {%r0, %r0};\n"
+      "tcgen05.wait::st.sync.aligned;\n";
   const std::string load = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r10, %r11}, [%r6];\n";
   const std::string wait = "tcgen05.wait::ld.sync.aligned;\n";
   check_rule(Rule::kLoadWait, with_tensor_memory(fill + load + "add.u32 %r12, %r10, 1;\n" + wait),

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "emulator/tensor/tmem_shapes.h"
+#include "emulator/tests/rule_cases.h"
 #include "emulator/tests/tensor_kernel.h"
 
 using namespace bwgemm::emulator;
@@ -305,6 +306,46 @@ TEST(pair_allocation_gives_both_the_same_columns) {
   const LaunchResult result = launcher.run(kernel(".param .u64 out", alone), params);
   CHECK(result.kind == ErrorKind::kDeadlock);
   CHECK_TEXT(result.error, "the peer CTA's tcgen05.alloc has not been executed");
+}
+
+TEST(tensor_memory_is_shared_with_synchronisation) {
+  // Warps 0 and 4 use the same lanes: one stores, the other loads.
+  Setting two;
+  two.block.x = 256;
+  const auto body = [](const char* between) {
+    return allocate(32) +
+           "shr.u32 %r20, %r0, 7;\nsetp.eq.u32 %p2, %r20, 0;\nand.b32 %r21, %r1, 3;\n"
+           "shl.b32 %r21, %r21, 21;\nadd.u32 %r22, %r6, %r21;\n@!%p2 bra SECOND;\n"
+           "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%r0};\n"
+           "tcgen05.wait::st.sync.aligned;\nSECOND:\n" +
+           between +
+           "@%p2 bra DONE;\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {%r10}, [%r22];\n"
+           "tcgen05.wait::ld.sync.aligned;\nDONE:\n" +
+           deallocate(32);
+  };
+  const std::string right = body(
+      "tcgen05.fence::before_thread_sync;\nbar.sync 0;\n"
+      "tcgen05.fence::after_thread_sync;\n");
+  check_rule(Rule::kTensorRace, body(""), right, "no synchronisation orders them", two);
+  const char* message = "tcgen05.fence::before_thread_sync there or ::after_thread_sync here";
+  check_rule(Rule::kTensorFence, body("bar.sync 0;\n"), right, message, two);
+  check_rule(Rule::kTensorFence, body("tcgen05.fence::before_thread_sync;\nbar.sync 0;\n"), right,
+             message, two);
+  check_rule(Rule::kTensorFence, body("bar.sync 0;\ntcgen05.fence::after_thread_sync;\n"), right,
+             message, two);
+}
+
+TEST(tensor_memory_is_written_before_it_is_read) {
+  const auto body = [](const char* columns) {
+    return allocate(32) +
+           "and.b32 %r21, %r1, 3;\nshl.b32 %r21, %r21, 21;\nadd.u32 %r22, %r6, %r21;\n"
+           "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%r0};\n"
+           "tcgen05.wait::st.sync.aligned;\n"
+           "tcgen05.ld.sync.aligned.32x32b." +
+           columns + ", [%r22];\ntcgen05.wait::ld.sync.aligned;\n" + deallocate(32);
+  };
+  check_rule(Rule::kUninitializedTensor, body("x2.b32 {%r10, %r11}"), body("x1.b32 {%r10}"),
+             "part of which nothing has written");
 }
 
 int main(int argc, char** argv) { return run_all(argc, argv); }

@@ -1,0 +1,398 @@
+#include "emulator/machine/race.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+
+Races::Races(Launch& launch) : launch_(launch), on_(launch.config().races) {}
+
+void Races::start(Cluster& cluster) {
+  if (!on_) return;
+  ClusterHistory& history = cluster.history;
+  history.number = ++clusters_;
+  uint16_t actor = 0;
+  warps_per_cta_ = static_cast<uint32_t>(cluster.cta(0).warps().size());
+  for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
+    Cta& cta = cluster.cta(rank);
+    cta.history.shadow.reset(cta.shared().size());
+    for (auto& warp : cta.warps()) {
+      warp->history.cluster = history.number;
+      warp->history.actor = actor++;
+    }
+  }
+  history.actors = actor;
+}
+
+Stamp Races::queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, uint32_t clock,
+                   int32_t line) {
+  ClusterHistory& history = cluster.history;
+  const uint64_t key = uint64_t{owner} << 16 | uint64_t{lane} << 8 | static_cast<uint64_t>(kind);
+  const auto [at, fresh] = history.queues.try_emplace(key, history.actors);
+  if (fresh) ++history.actors;
+  return {clock, history.number, at->second, kAsyncProxy, line};
+}
+
+MbarrierHistory& Races::mbarrier(Cta& cta, uint32_t offset) {
+  const auto [at, fresh] = cta.history.mbarriers.try_emplace(offset);
+  if (fresh) at->second.actor = cta.cluster().history.actors++;
+  return at->second;
+}
+
+Stamp Races::open(Warp& issuer, Cta& destination, int32_t line) {
+  records_.push_back({});
+  records_.back().issuer = std::make_unique<Knowledge>(issuer.history.knows);
+  const uint32_t record = static_cast<uint32_t>(records_.size() - 1);
+  destination.history.in_flight[record] = line;
+  return {record, destination.cluster().history.number, 0, kRecord | kAsyncProxy, line};
+}
+
+void Races::close(const Stamp& record, Cta& destination, Cta& barrier_cta, uint32_t barrier) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(barrier_cta, barrier);
+  Record& known = records_[record.clock];
+  if (known.issuer != nullptr) history.arrived.join_time(*known.issuer);
+  known = {history.phase + 1, history.actor, nullptr};
+  destination.history.in_flight.erase(record.clock);
+  destination.history.deliveries[history.actor] = {history.phase + 1, record.cluster, history.actor,
+                                                   0, record.line};
+}
+
+bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) const {
+  if ((stamp.flags & kRecord) == 0)
+    return knowledge.of(stamp.cluster, stamp.actor, view) >= stamp.clock;
+  const Record& record = records_[stamp.clock];
+  return record.clock != 0 && knowledge.of(stamp.cluster, record.actor, view) >= record.clock;
+}
+
+bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const {
+  if (before.cluster == 0) return false;
+  const WarpHistory& history = issuer.history;
+  if (view != View::kAsync && before.actor == history.actor && before.cluster == history.cluster &&
+      (before.flags & kRecord) == 0) {
+    return false;  // program order
+  }
+  if ((before.flags & now.flags & kStrong) != 0) {
+    const bool narrow = ((before.flags | now.flags) & kCtaScope) != 0;
+    const bool same_cta = before.cluster == now.cluster &&
+                          before.actor / warps_per_cta_ == now.actor / warps_per_cta_;
+    if (!narrow || same_cta) return false;
+  }
+  if ((before.flags & now.flags & kRecord) != 0 && before.clock == now.clock) return false;
+  if ((before.flags & now.flags & kAsyncProxy) != 0 && (now.flags & kRecord) == 0 &&
+      before.actor == now.actor && before.cluster == now.cluster) {
+    return false;  // a queue keeps its order
+  }
+  return !knows(history.knows, before, view);
+}
+
+void Races::access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, const Stamp& stamp,
+                   bool write, const Origin& origin) {
+  if (!on_ || bytes == 0) return;
+  if (&memory != origin.cta && (stamp.flags & kRecord) == 0)
+    memory.history.remote[stamp.actor] = stamp;
+  memory.history.shadow.visit(offset, bytes, write, [&](Cell& cell, uint32_t at) {
+    visit_cell(issuer, cell, stamp, write, origin, &memory, at);
+  });
+}
+
+void Races::access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp,
+                          bool write, const Origin& origin) {
+  if (!on_) return;
+  for (uint64_t at = address; at < address + bytes;) {
+    const uint64_t page = at / kPage, end = std::min(address + bytes, (page + 1) * kPage);
+    if (page != last_page_ || last_shadow_ == nullptr) {
+      last_shadow_ = &pages_[page];
+      last_page_ = page;
+      if (last_shadow_->empty()) last_shadow_->reset(kPage);
+    }
+    last_shadow_->visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at), write,
+                        [&](Cell& cell, uint32_t in_page) {
+                          visit_cell(issuer, cell, stamp, write, origin, nullptr,
+                                     page * kPage + in_page);
+                        });
+    at = end;
+  }
+}
+
+void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                       const Origin& origin, Cta* memory, uint64_t at) {
+  if (write == last_.write && std::memcmp(&stamp, &last_.stamp, sizeof stamp) == 0 &&
+      std::memcmp(&cell, &last_.before, sizeof cell) == 0) {
+    cell = last_.after;
+    return;
+  }
+  const Cell before = cell;
+  const uint64_t reports = reports_;
+  access_cell(issuer, cell, stamp, write, origin, memory, at);
+  if (reports != reports_) return;
+  last_.stamp = stamp;
+  last_.write = write;
+  last_.before = before;
+  last_.after = cell;
+}
+
+void Races::access_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                        const Origin& origin, Cta* memory, uint64_t at) {
+  // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
+  // follow what has merely been observed.
+  const View view = (stamp.flags & kAsyncProxy) != 0 && !write ? View::kAsync : View::kGeneric;
+  if (conflicts(issuer, cell.write, stamp, view))
+    report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
+  for (const Stamp& other : cell.others) {
+    const bool updates = (other.flags & kUpdates) != 0;
+    const View seen = updates ? view : View::kGeneric;
+    if ((write || updates) && conflicts(issuer, other, stamp, seen))
+      report(issuer, other, updates, stamp, write, memory, at, origin, seen);
+  }
+  if (write && (stamp.flags & kStrong) == 0) {
+    cell = Cell{};
+    cell.write = stamp;
+    return;
+  }
+  Stamp* place = nullptr;
+  for (Stamp& other : cell.others) {
+    const bool same = other.actor == stamp.actor && other.cluster == stamp.cluster &&
+                      ((other.flags | stamp.flags) & kRecord) == 0 &&
+                      (write || (other.flags & kUpdates) == 0);
+    if (other.cluster != 0 && !same) continue;
+    place = &other;
+    break;
+  }
+  for (Stamp& other : cell.others) {
+    if (place == nullptr && knows(issuer.history.knows, other, View::kGeneric) &&
+        (write || (other.flags & kUpdates) == 0)) {
+      place = &other;
+    }
+  }
+  if (place == nullptr) {
+    cell.others[0] = cell.others[1];
+    cell.others[1] = cell.others[2];
+    place = &cell.others[2];
+  }
+  *place = stamp;
+  if (write) place->flags |= kUpdates;
+}
+
+std::string Races::describe(const Stamp& stamp) const {
+  if ((stamp.flags & (kRecord | kAsyncProxy)) != 0)
+    return format("the asynchronous operation of line %d", stamp.line);
+  return format("line %d by warp %u of CTA rank %u of cluster %u", stamp.line,
+                stamp.actor % warps_per_cta_, stamp.actor / warps_per_cta_, stamp.cluster - 1);
+}
+
+void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
+                   bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view) {
+  ++reports_;
+  const std::string where = memory != nullptr
+                                ? "shared memory " + launch_.shared_text(static_cast<uint32_t>(at))
+                                : launch_.memory().describe(at);
+  const char* kind = now_writes ? "write" : "read";
+  const std::string other = describe(before);
+  if (view == View::kAsync && (before.flags & kAsyncProxy) == 0 &&
+      (before.actor == issuer.history.actor ||
+       knows(issuer.history.knows, before, View::kGeneric))) {
+    launch_.report(Rule::kProxyFence, origin,
+                   format("the asynchronous proxy reads %s after the write of %s without a "
+                          "fence.proxy.async in between",
+                          where.c_str(), other.c_str()));
+    return;
+  }
+  const bool both_bulk = (before.flags & now.flags & kBulkStore) != 0;
+  if (before_writes && now_writes && (both_bulk || (now.flags & kSameValue) != 0)) {
+    if (memory != nullptr) return;  // warps that hold the same data store it: compilers do
+    launch_.report(
+        Rule::kSameValue, origin,
+        format("%s of %s that nothing orders after the write of %s",
+               both_bulk ? "bulk store" : "write of the same value", where.c_str(), other.c_str()));
+    return;
+  }
+  if ((before.flags & kAsyncProxy) != 0) {
+    launch_.report(Rule::kAsyncHazard, origin,
+                   format("%s of %s, which %s %s: its completion has not been waited for", kind,
+                          where.c_str(), other.c_str(), before_writes ? "writes" : "reads"));
+    return;
+  }
+  launch_.report((now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
+                 : memory != nullptr            ? Rule::kSharedRace
+                                                : Rule::kGlobalRace,
+                 origin,
+                 format("%s of %s races with the %s of %s: no synchronisation orders them", kind,
+                        where.c_str(), before_writes ? "write" : "read", other.c_str()));
+}
+
+// ---- Synchronisation by address and by barriers
+
+uint64_t Races::sync_key(const Warp& warp, uint64_t address, bool shared) const {
+  if ((address & kWindowMask) == kSharedWindow) {
+    shared = true;
+    address -= kSharedWindow;
+  }
+  return shared ? kSharedWindow | uint64_t{warp.history.cluster} << 32 | address : address;
+}
+
+void Races::publish(Warp& warp, uint64_t key, bool release) {
+  if (!on_) return;
+  if (release) {
+    published_[key].join(warp.history.knows);
+  } else if (!warp.history.fenced.empty()) {
+    published_[key].join(warp.history.fenced);
+  }
+}
+
+void Races::observe(Warp& warp, uint64_t key, bool acquire) {
+  if (!on_) return;
+  const auto at = published_.find(key);
+  if (at == published_.end()) return;
+  (acquire ? warp.history.knows : warp.history.observed).join(at->second);
+}
+
+void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
+  if (!on_) return;
+  warp.history.knows.join(warp.history.observed);
+  if (relaxed) {
+    barrier.arrived.join_time(warp.history.knows);
+  } else {
+    barrier.arrived.join(warp.history.knows);
+  }
+}
+
+void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
+  if (!on_) return;
+  if (relaxed) {
+    warp.history.knows.join_time(barrier.completed);
+  } else {
+    warp.history.knows.join(barrier.completed);
+  }
+}
+
+// ---- mbarriers
+
+Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const {
+  const WarpHistory& history = issuer.history;
+  if (before.actor == history.actor && before.cluster == history.cluster) return Order::kYes;
+  if (!knows(history.knows, before, View::kGeneric)) return Order::kNo;
+  return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
+}
+
+void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
+  if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const Stamp& init = history.init;
+  if (init.cluster == 0) return;
+  const WarpHistory& user = origin.cta->warps()[origin.warp]->history;
+  const WarpHistory& initialiser =
+      cta.cluster().cta(init.actor / warps_per_cta_).warps()[init.actor % warps_per_cta_]->history;
+  const bool fenced = init.clock <= initialiser.initialised;
+  const bool self = user.actor == init.actor;
+  const bool ordered = self || knows(user.knows, init, View::kGeneric) ||
+                       (fenced && knows(user.knows, init, View::kTime));
+  const bool visible = !asynchronous || fenced || knows(user.knows, init, View::kAsync);
+  if (ordered && visible) return;
+  launch_.report(
+      Rule::kMbarrierInit, origin,
+      format("mbarrier %s of CTA %u is used %s, but %s", launch_.shared_text(offset).c_str(),
+             cta.linear(), asynchronous ? "by an asynchronous operation" : "here",
+             ordered ? "no fence.mbarrier_init or fence.proxy.async follows its "
+                       "initialisation"
+                     : "nothing orders that after its initialisation"));
+}
+
+void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const MbarrierHistory before = std::move(history);
+  history = MbarrierHistory{};
+  history.actor = before.actor;
+  history.phase = before.phase;  // knowledge of earlier phases must not tell of later ones
+  history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
+}
+
+void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
+                            const Knowledge& knows_now, bool relaxed) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  if (&cta != origin.cta) cta.history.remote[by.actor] = by;
+  // Not ordered after the last phase, it might have been counted in that one.
+  if (!history.last_arrivals.empty() &&
+      knows_now.of(by.cluster, history.actor, View::kTime) < history.phase) {
+    for (const Stamp& last : history.last_arrivals) {
+      if (knows(knows_now, last, View::kTime) || (last.actor == by.actor && last.clock <= by.clock))
+        continue;
+      launch_.report(
+          Rule::kMbarrierOverrun, origin,
+          format("an arrival on mbarrier %s of CTA %u that may come before the end of "
+                 "the last phase: nothing orders it after the arrival of %s",
+                 launch_.shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
+      break;
+    }
+  }
+  if (history.arrivals.empty() || history.arrivals.back().actor != by.actor ||
+      history.arrivals.back().clock != by.clock) {
+    history.arrivals.push_back(by);
+    if (relaxed) {
+      history.arrived.join_time(knows_now);
+    } else {
+      history.arrived.join(knows_now);
+    }
+  }
+}
+
+void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  ++history.phase;
+  history.arrived.learn(cta.cluster().history.number, history.actor, history.phase);
+  history.completed = history.arrived;
+  history.last_arrivals = std::move(history.arrivals);
+  history.arrivals.clear();
+}
+
+void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {
+  if (!on_) return;
+  const MbarrierHistory& history = mbarrier(cta, offset);
+  if (relaxed) {
+    warp.history.knows.join_time(history.completed);
+  } else {
+    warp.history.knows.join(history.completed);
+  }
+}
+
+// ---- Exits
+
+void Races::exited(Warp& warp) {
+  if (!on_) return;
+  Cta& cta = warp.cta();
+  CtaHistory& history = cta.history;
+  warp.history.release();
+  history.at_exit.join(warp.history.knows);
+  if (!cta.exited()) return;
+  const Origin origin = warp.origin();
+  for (const auto& [record, line] : history.in_flight) {
+    launch_.report(Rule::kCtaExit, origin,
+                   format("the last warp of CTA %u exits while the asynchronous operation of line "
+                          "%d writes its shared memory",
+                          cta.linear(), line));
+    break;
+  }
+  const auto check = [&](const Stamp& stamp, const char* what) {
+    if (knows(history.at_exit, stamp, View::kTime)) return;
+    launch_.report(Rule::kCtaExit, origin,
+                   format("CTA %u may exit before %s %s: no synchronisation orders them",
+                          cta.linear(), what, describe(stamp).c_str()));
+  };
+  for (const auto& [actor, stamp] : history.deliveries) {
+    Stamp delivery = stamp;
+    if (knows(history.at_exit, delivery, View::kTime)) continue;
+    launch_.report(Rule::kCtaExit, origin,
+                   format("CTA %u exits without having waited for the asynchronous operation of "
+                          "line %d, which writes its shared memory",
+                          cta.linear(), delivery.line));
+  }
+  for (const auto& [actor, stamp] : history.remote)
+    check(stamp, "its shared memory is accessed in");
+}
+
+}  // namespace bwgemm::emulator

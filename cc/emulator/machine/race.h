@@ -1,0 +1,193 @@
+// Races: accesses that no synchronisation orders, whatever the schedule of this run was.
+//
+// Every byte remembers its last accesses (shadow.h); every warp knows what happened before it
+// (knowledge.h), which it hands on through barriers, mbarriers and atomics. An access that its
+// warp does not know to be over races with a later one to the same byte, if one of them writes.
+// Accesses of the lanes of one warp are not told apart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/machine/knowledge.h"
+#include "emulator/machine/rules.h"
+#include "emulator/machine/shadow.h"
+
+namespace bwgemm::emulator {
+
+class Cluster;
+class Cta;
+class Launch;
+class Warp;
+struct Origin;
+
+// What a warp knows, and its own clock, which advances whenever it tells others.
+struct WarpHistory {
+  Knowledge knows;
+  uint32_t clock = 1;
+  uint32_t cluster = 0;
+  uint16_t actor = 0;
+  Knowledge fenced;          // at the last fence: what relaxed stores after it publish
+  Knowledge observed;        // by relaxed loads: known from the next fence on
+  Knowledge tensor;          // at the last tcgen05.fence::after_thread_sync
+  uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
+
+  Stamp stamp(int32_t line, uint16_t flags = 0) const {
+    return {clock, cluster, actor, flags, line};
+  }
+  // Its accesses so far become known to whom it tells what it knows.
+  void release() {
+    knows.learn(cluster, actor, clock, View::kGeneric);
+    knows.learn(cluster, actor, clock, View::kTime);
+    ++clock;
+  }
+  void fence() {
+    knows.join(observed);
+    observed.clear();
+    release();
+    fenced = knows;
+  }
+  void tensor_fence_before() {
+    release();
+    knows.learn(cluster, actor, clock - 1, View::kTensor);
+  }
+  void fence_mbarrier_init() {
+    initialised = clock;
+    release();
+  }
+  void fence_proxy() {
+    release();
+    knows.fence_proxy();
+  }
+};
+
+// An mbarrier. Its actor's clock counts completed phases.
+struct MbarrierHistory {
+  uint16_t actor = 0;
+  Stamp init;
+  uint32_t phase = 0;   // completed ones
+  Knowledge arrived;    // of all arrivals so far
+  Knowledge completed;  // the same at the end of the last phase
+  // Arrivals of this phase and of the last one: actor and clock.
+  std::vector<Stamp> arrivals, last_arrivals;
+};
+
+// A barrier of a CTA or cluster.
+struct BarrierHistory {
+  Knowledge arrived;    // of all arrivals so far
+  Knowledge completed;  // the same at the end of the last generation
+};
+
+struct ClusterHistory {
+  uint32_t number = 0;  // from 1
+  uint16_t actors = 0;  // given so far
+  std::unordered_map<uint64_t, uint16_t> queues;
+};
+
+// What a CTA is accessed by that must be over when it exits.
+struct CtaHistory {
+  Shadow shadow;
+  std::unordered_map<uint32_t, MbarrierHistory> mbarriers;  // by offset
+  std::unordered_map<uint16_t, Stamp> remote;               // last access by actor of another CTA
+  std::unordered_map<uint16_t, Stamp> deliveries;           // last one by the mbarrier's actor
+  std::unordered_map<uint32_t, int32_t> in_flight;          // lines of records not closed
+  Knowledge at_exit;                                        // of its warps that have exited
+};
+
+class Races {
+ public:
+  explicit Races(Launch& launch);
+  bool on() const { return on_; }
+
+  // --- Actors. Those of a cluster's warps come first.
+  void start(Cluster& cluster);
+  uint16_t mbarrier_actor(Cta& cta, uint32_t offset) { return mbarrier(cta, offset).actor; }
+  // The queue of this kind of a warp's lane; made when it is first used.
+  enum class Queue : uint8_t { kBulkRead, kBulkWrite, kTensorPipe, kWarpgroup, kCpAsync };
+  Stamp queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, uint32_t clock,
+              int32_t line);
+
+  // --- Asynchronous operations that an mbarrier counts: a record each.
+  Stamp open(Warp& issuer, Cta& destination, int32_t line);
+  // The operation tells `barrier` that it is over: known with the end of the barrier's phase. In
+  // time, that also comes after what its issuer knew.
+  void close(const Stamp& record, Cta& destination, Cta& barrier_cta, uint32_t barrier);
+
+  // --- Accesses of shared memory. `issuer` executes or has issued it.
+  void access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, const Stamp& stamp,
+              bool write, const Origin& origin);
+
+  // Is an access of tensor memory ordered after this earlier one? kTensorRace, kTensorFence: not
+  // because of that rule.
+  enum class Order : uint8_t { kYes, kNoFence, kNo };
+  Order tensor_order(const Warp& issuer, const Stamp& before) const;
+  std::string describe(const Stamp& stamp) const;
+
+  // The same in global memory.
+  void access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp, bool write,
+                     const Origin& origin);
+
+  // --- Strong accesses publish and observe at an address (sync_key).
+  uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
+  void publish(Warp& warp, uint64_t key, bool release);
+  void observe(Warp& warp, uint64_t key, bool acquire);
+
+  // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
+  void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
+  void complete(BarrierHistory& barrier) {
+    if (on_) barrier.completed = barrier.arrived;
+  }
+  void observe(Warp& warp, const BarrierHistory& barrier, bool relaxed);
+
+  // --- mbarriers. `by` and `knows`: of who arrives.
+  void mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin);
+  // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
+  void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
+  void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
+                       const Knowledge& knows, bool relaxed);
+  void mbarrier_complete(Cta& cta, uint32_t offset);
+  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed);
+
+  void exited(Warp& warp);
+
+ private:
+  struct Record {
+    uint32_t clock = 0;  // of the mbarrier that knows; 0: in flight
+    uint16_t actor = 0;
+    std::unique_ptr<Knowledge> issuer;  // at the issue, while in flight
+  };
+  MbarrierHistory& mbarrier(Cta& cta, uint32_t offset);
+  bool knows(const Knowledge& knowledge, const Stamp& stamp, View view) const;
+  bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
+  void visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
+                  Cta* memory, uint64_t at);
+  void access_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
+                   Cta* memory, uint64_t at);
+  // `memory`: nullptr for global memory, where `at` is an address.
+  void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
+              bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
+
+  Launch& launch_;
+  bool on_;
+  uint32_t clusters_ = 0;
+  uint32_t warps_per_cta_ = 1;
+  // The last cell visited, before and after. The next one often looks the same, and what did not
+  // conflict never will: knowledge only grows.
+  struct {
+    Stamp stamp;
+    bool write = false;
+    Cell before, after;
+  } last_;
+  uint64_t reports_ = 0;
+  std::vector<Record> records_;
+  static constexpr uint64_t kPage = 4096;
+  std::unordered_map<uint64_t, Shadow> pages_;  // of global memory
+  uint64_t last_page_ = 0;
+  Shadow* last_shadow_ = nullptr;
+  std::unordered_map<uint64_t, Knowledge> published_;
+};
+
+}  // namespace bwgemm::emulator

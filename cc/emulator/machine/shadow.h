@@ -1,0 +1,115 @@
+// Who accessed a byte last: for memory of any kind, in granules of 16 bytes that are split into
+// words or bytes where accesses are smaller.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace bwgemm::emulator {
+
+enum StampFlags : uint16_t {
+  kStrong = 1,    // an atomic or strong access: does not race with another one
+  kCtaScope = 2,  // a strong access whose scope is the CTA
+  kRecord = 4,    // `clock` is a record of an asynchronous operation (Races::open)
+  kAsyncProxy = 8,
+  kSameValue = 128,  // a write that changes nothing
+  kBulkStore = 256,
+  kUpdates = 64,     // of Cell::others: a strong write
+  kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
+  kSplitBytes = 32,
+};
+
+// An access: when its actor made it.
+struct Stamp {
+  uint32_t clock = 0;
+  uint32_t cluster = 0;  // 0: no access
+  uint16_t actor = 0;
+  uint16_t flags = 0;
+  int32_t line = 0;
+};
+
+static_assert(sizeof(Stamp) == 16);  // no padding: cells are compared as bytes
+
+struct Cell {
+  Stamp write;      // the last one that is not strong
+  Stamp others[3];  // reads and strong writes since, of different actors; the oldest make room
+};
+
+class Shadow {
+ public:
+  static constexpr uint32_t kGranule = 16;
+
+  void reset(uint32_t bytes) {
+    cells_.assign((size_t{bytes} + kGranule - 1) / kGranule, Cell{});
+    words_.clear();
+    bytes_.clear();
+    free_words_.clear();
+    free_bytes_.clear();
+  }
+  bool empty() const { return cells_.empty(); }
+
+  // Calls visit(cell, first byte of the cell) for cells that cover exactly the bytes. A write
+  // leaves the same stamps in all of them.
+  template <class Visit>
+  void visit(uint32_t offset, uint32_t bytes, bool write, Visit&& visit) {
+    for (uint32_t at = offset; at < offset + bytes;) {
+      const uint32_t granule = at / kGranule, start = granule * kGranule;
+      const uint32_t first = at - start;
+      const uint32_t end = offset + bytes - start < kGranule ? offset + bytes - start : kGranule;
+      at = start + end;
+      Cell& cell = cells_[granule];
+      const bool whole = first == 0 && end == kGranule;
+      if ((cell.write.flags & (kSplitWords | kSplitBytes)) == 0) {
+        if (whole) {
+          visit(cell, start);
+          continue;
+        }
+        split(&cell, (first | end) % 4 != 0);
+      } else if ((cell.write.flags & kSplitWords) != 0 && (first | end) % 4 != 0) {
+        split_further(&cell);
+      }
+      const bool by_words = (cell.write.flags & kSplitWords) != 0;
+      const uint32_t width = by_words ? 4 : 1;
+      Cell* parts =
+          by_words ? &words_[size_t{cell.write.clock} * 4] : &bytes_[size_t{cell.write.clock} * 16];
+      for (uint32_t i = first; i < end; i += width) visit(parts[i / width], start + i);
+      if (whole && write) {
+        (by_words ? free_words_ : free_bytes_).push_back(cell.write.clock);
+        cell = Cell(parts[0]);
+      }
+    }
+  }
+
+ private:
+  static uint32_t take(std::vector<Cell>* parts, std::vector<uint32_t>* free, size_t count) {
+    if (!free->empty()) {
+      const uint32_t index = free->back();
+      free->pop_back();
+      return index;
+    }
+    parts->resize(parts->size() + count);
+    return static_cast<uint32_t>(parts->size() / count - 1);
+  }
+  void split(Cell* cell, bool to_bytes) {
+    const Cell before = *cell;
+    const uint32_t index =
+        to_bytes ? take(&bytes_, &free_bytes_, 16) : take(&words_, &free_words_, 4);
+    Cell* parts = to_bytes ? &bytes_[size_t{index} * 16] : &words_[size_t{index} * 4];
+    for (uint32_t i = 0; i < (to_bytes ? 16 : 4); ++i) parts[i] = before;
+    cell->write =
+        Stamp{index, 0, 0, static_cast<uint16_t>(to_bytes ? kSplitBytes : kSplitWords), 0};
+  }
+  void split_further(Cell* cell) {
+    const uint32_t from = cell->write.clock;
+    const uint32_t index = take(&bytes_, &free_bytes_, 16);
+    for (uint32_t i = 0; i < 16; ++i)
+      bytes_[size_t{index} * 16 + i] = words_[size_t{from} * 4 + i / 4];
+    free_words_.push_back(from);
+    cell->write = Stamp{index, 0, 0, kSplitBytes, 0};
+  }
+
+  std::vector<Cell> cells_, words_, bytes_;
+  std::vector<uint32_t> free_words_, free_bytes_;
+};
+
+}  // namespace bwgemm::emulator
