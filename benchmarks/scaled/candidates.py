@@ -98,10 +98,11 @@ def ours(kind: str, pairs: Sequence[Any], implementation: str | None) -> Candida
 
 
 def ours_bf16(pairs: Operands, implementation: str | None) -> Candidate:
-    """`matmul` of the numbers that were quantized."""
-    return _candidate(
-        "bwgemm bf16", lambda x, w: bw.matmul(x, w.T, implementation=implementation), pairs
+    """`dot_general` of the numbers that were quantized: no transpose, which would be a copy."""
+    product = functools.partial(
+        bw.dot_general, dimension_numbers=(((1,), (1,)), ((), ())), implementation=implementation
     )
+    return _candidate("bwgemm bf16", product, pairs)
 
 
 def xla_bf16(pairs: Operands) -> Candidate:

@@ -54,17 +54,17 @@ def test_first_steps_of_all_readers(after: Callable[..., Any], steps: Any) -> No
     assert uses.get(product.outvars[0], Uses()).steps == steps
 
 
-def kernels_and_rest(f: Callable[..., Any], *args: Any) -> tuple[list[str], str]:
-    """Names of the kernels that a program for SM90 calls, and its text."""
+def kernels_of(f: Callable[..., Any], *args: Any) -> list[str]:
+    """Names of the kernels that a program for SM90 calls."""
     with bw.config.target("sm90"):
         text = jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
-    return [part.split('"')[0] for part in text.split('kernel = "')[1:]], text
+    return [part.split('"')[0] for part in text.split('kernel = "')[1:]]
 
 
 def kinds(f: Callable[..., Any], *args: Any) -> list[str]:
     """Types and majors of the kernels that a program calls."""
     return sorted(name.removeprefix("sm90_").split("_128x")[0].split("_64x")[0]
-                  for name in kernels_and_rest(f, *args)[0])  # fmt: skip
+                  for name in kernels_of(f, *args))  # fmt: skip
 
 
 @pytest.mark.skipif(not has_all_majors(), reason="this build lacks kernels of some majors")
@@ -78,6 +78,24 @@ def test_gradients_of_right_operands_are_written_as_they_are_read() -> None:
     assert found == ["bf16_f32_bf16_mn", "bf16_f32_kn", "f32_bf16_bf16_kk"]
     plain = kinds(bw.accelerate(jax.grad(lambda x, w: jnp.sum(low(x @ w)), (1,))), X, X)
     assert plain == ["bf16_bf16_mn"]
+
+
+def test_transposed_operands_are_read_as_they_are_stored() -> None:
+    """Tied embeddings, weights stored [out, in]: XLA folds their transposes into its products."""
+    for f, majors in (
+        (lambda x, y: x @ y.T, "kk"),
+        (lambda x, y: x.T @ y, "mn"),
+        (lambda x, y: x.T.T @ y, "kn"),
+    ):
+        names = kernels_of(bw.accelerate(f), X, X)
+        assert [name.split("_")[3] for name in names] == [majors]
+    closed = jax.make_jaxpr(bw.accelerate(lambda x, y: x @ y.T))(X, X)
+    product = next(e for e in closed.eqns if e.primitive.name == "bw_gemm")
+    made_by = {v: e for e in closed.eqns for v in e.outvars}
+    for atom in product.invars:
+        while atom in made_by:
+            assert made_by[atom].primitive.name != "transpose"
+            (atom,) = made_by[atom].invars
 
 
 CASES: dict[str, Callable[..., Any]] = {
@@ -95,6 +113,12 @@ CASES: dict[str, Callable[..., Any]] = {
     "f32 beside bf16": lambda x, y: low(
         lax.dot_general(wide(x, x), y, (((0,), (0,)), ((), ())),
                         preferred_element_type=jnp.float32).T),
+    "transposed operands": lambda x, y: x.T @ y.T,
+    "transposed twice": lambda x, y: x @ y.T.T,
+    "batch in another order": lambda x, y: jnp.matmul(
+        x.reshape(-1, 8, SIZE).transpose(1, 0, 2), y.reshape(-1, 8, SIZE).transpose(1, 2, 0)),
+    "free dimensions in another order": lambda x, y: jnp.einsum(
+        "bak,kn->ban", x.reshape(8, -1, SIZE).transpose(1, 0, 2), y),
     "gradients": jax.grad(lambda x, y: jnp.sum(wide(x, y) ** 2), (0, 1)),
 }  # fmt: skip
 
