@@ -600,7 +600,8 @@ class TestCalls:
 
     def test_a_digest_belongs_to_one_text(self, linked) -> None:
         self.call(linked)
-        other = base64.b64encode(base64.b64decode(linked.code) + b"\n").decode()
+        # Of another length: that is compared in every call, the text when a program is prepared.
+        other = base64.b64encode(base64.b64decode(linked.code) + b"\n\n\n").decode()
         with pytest.raises(jax.errors.JaxRuntimeError, match="belongs to other code"):
             jax.block_until_ready(self.call(linked, epilogue=other))
 
