@@ -136,7 +136,10 @@ def choose_linked(
     table = LINKABLE_DENSE.kernels(name)
     if not table:
         return "this installation has no kernels that epilogues are linked into"
-    dtype = operands[0].dtype.name
+    dtypes = [x.dtype.name for x in operands]
+    if dtypes[0] != dtypes[1]:
+        return f"operands are of {dtypes[0]} and {dtypes[1]}; epilogues need them of one type"
+    dtype = dtypes[0]
 
     def chosen(contraction: LinkableDense) -> KernelCall | str:
         try:

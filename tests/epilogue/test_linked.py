@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from jax_bwgemm import config
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue import call as epilogue_call
 from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.call import choose_linked
 from jax_bwgemm.epilogue.hook import Hook
 from jax_bwgemm.epilogue.linker import Linker, LinkError, NoLinkerError, linker
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
@@ -335,6 +337,17 @@ class TestFallbacks:
         assert "a result is of type bool; kernels write float32" in text
         assert "no result is of the kernels' type bfloat16" in self.reason(
             caplog, lambda z: z.astype(jnp.int32)
+        )
+
+    def test_operands_of_two_types(self) -> None:
+        """Kernels without an epilogue multiply them: none with one does."""
+        operands = [jax.ShapeDtypeStruct((1, 64, 64), t) for t in (jnp.bfloat16, F32)]
+        program = types.SimpleNamespace(operands=(), results=(0,))
+        assert (
+            choose_linked(
+                "emulator", "cpu", GemmSpec(out_dtype="float32"), program, ["float32"], operands
+            )
+            == "operands are of bfloat16 and float32; epilogues need them of one type"
         )
 
     def test_too_many(self, caplog) -> None:
