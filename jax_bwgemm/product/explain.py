@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_bwgemm import compat, runtime
-from jax_bwgemm.config import DEFAULT_SM_COUNT, make_target
+from jax_bwgemm.config import DEFAULT_SM_COUNT, Target, make_target
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction, KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS, refusal_error, rounded_types
@@ -92,40 +92,47 @@ class Explanation:
         ]
 
 
-def place(
-    spec: ProductSpec, device: jax.Device | str | None
-) -> tuple[str, ProductSpec, str | None]:
+def locate(
+    device: jax.Device | str | None, explicit: Target | None, *, emulated: bool = False
+) -> tuple[str, Target | None, str | None]:
     """Where a problem would run.
 
     Args:
-        spec: The problem.
-        device: A JAX device, ``"cpu"``, an architecture, or None: the spec's target if it has one,
-            else JAX's default device.
+        device: A JAX device, ``"cpu"``, an architecture, or None: the explicit target if there is
+            one, else JAX's default device.
+        explicit: The GPU asked for, if one was.
+        emulated: Whether the emulator is asked for first: an explicit target is then its GPU.
 
     Returns:
-        Platform, spec with its target, and the reason if kernels cannot run on that GPU.
+        Platform, the GPU if it is known, and the reason if kernels cannot run on that GPU.
 
     Raises:
         ValueError: An unknown name.
     """
     if isinstance(device, str):
         if device == "cpu":
-            return "cpu", spec, None
+            return "cpu", explicit, None
         if device in DEFAULT_SM_COUNT:
-            return "cuda", spec.with_policy(target=make_target(device)), None
+            return "cuda", make_target(device), None
         known = ", ".join(["cpu", *DEFAULT_SM_COUNT])
         raise ValueError(f"unknown device {device!r}: give a jax.Device or one of {known}")
     if device is None:
-        policy = spec.policy
-        if policy.target is not None and policy.implementations[0] != "emulator":
-            return "cuda", spec, None
+        if explicit is not None and not emulated:
+            return "cuda", explicit, None
         device = compat.default_device()
     if device.platform != "gpu":
-        return device.platform, spec, None
+        return device.platform, explicit, None
     found = runtime.device_target(device)
-    if found.target is None:
-        return "cuda", spec, found.reason
-    return "cuda", spec.with_policy(target=found.target), None
+    return "cuda", found.target or explicit, None if found.target else found.reason
+
+
+def place(
+    spec: ProductSpec, device: jax.Device | str | None
+) -> tuple[str, ProductSpec, str | None]:
+    """Where a product would run, as `locate` says it, with the target in the spec."""
+    emulated = spec.policy.implementations[0] == "emulator"
+    platform, target, reason = locate(device, spec.policy.target, emulated=emulated)
+    return platform, spec.with_policy(target=target), reason
 
 
 def explain_product(

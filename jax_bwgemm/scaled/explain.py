@@ -8,9 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jax_bwgemm import compat, runtime
-from jax_bwgemm.config import DEFAULT_SM_COUNT, Target, make_target
-from jax_bwgemm.product.explain import Explanation
+from jax_bwgemm.product.explain import Explanation, locate
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
 from jax_bwgemm.scaled.primitive import choose, viable_implementations
@@ -47,13 +45,13 @@ def explain_scaled_matmul(
     """
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
     problem = dims.describe(spec)
-    platform, target = _place(device, spec.target)
+    platform, target, reason = locate(device, spec.target)
     rejected: list[tuple[str, str]] = []
     for name in viable_implementations(spec, dims, rejected):
         if name == "xla":
-            reason = rejected[-1][1] if rejected else "asked for"
-            return Explanation(problem, "xla", reason, rejected=tuple(rejected))
-        choice = target if isinstance(target, str) else choose(name, platform, spec, dims, target)
+            why = rejected[-1][1] if rejected else "asked for"
+            return Explanation(problem, "xla", why, rejected=tuple(rejected))
+        choice = reason or choose(name, platform, spec, dims, target)
         if isinstance(choice, Choice):
             return Explanation(
                 problem,
@@ -67,24 +65,3 @@ def explain_scaled_matmul(
             )
         rejected.append((name, choice))
     raise refusal_error(problem, rejected)
-
-
-def _place(
-    device: jax.Device | str | None, explicit: Target | None
-) -> tuple[str, Target | str | None]:
-    """Platform and GPU, or why kernels cannot run on that GPU."""
-    if isinstance(device, str):
-        if device == "cpu":
-            return "cpu", explicit
-        if device in DEFAULT_SM_COUNT:
-            return "cuda", make_target(device)
-        known = ", ".join(["cpu", *DEFAULT_SM_COUNT])
-        raise ValueError(f"unknown device {device!r}: give a jax.Device or one of {known}")
-    if device is None:
-        if explicit is not None:
-            return "cuda", explicit
-        device = compat.default_device()
-    if device.platform != "gpu":
-        return device.platform, explicit
-    found = runtime.device_target(device)
-    return "cuda", found.reason if found.target is None else found.target
