@@ -125,6 +125,20 @@ def test_bf16_asked_for_by_name_runs_on_bf16_kernels(types: tuple[str, str]) -> 
     assert found.kernel.startswith("sm90_bf16_f32_kn_")
 
 
+def test_bf16_asked_for_by_name_runs_on_grouped_bf16_kernels() -> None:
+    rows, weights = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((512, 512), (2, 512, 512)))
+
+    def f(x: jax.Array, w: jax.Array) -> jax.Array:
+        return bw.ragged_dot(x, w, SIZES, precision=lax.DotAlgorithmPreset.BF16_BF16_F32)
+
+    ((found, _),) = bw.explain_program(f, rows, weights, device="sm90").products
+    assert found.kernel.startswith("sm90_grouped_rows_bf16_f32_kn_")
+    with bw.config.target("sm90"):
+        text = jax.jit(f).trace(rows, weights).lower(lowering_platforms=("cuda",)).as_text()
+    (call,) = (line for line in text.splitlines() if "@bwgemm.product" in line)
+    assert call.count("xbf16>") == 2  # both operands were rounded ahead of it
+
+
 @pytest.mark.parametrize("types", MIXED, ids=str)
 def test_an_f32_operand_beside_a_bf16_one_has_kernels(types: tuple[str, str]) -> None:
     a, b = (jax.ShapeDtypeStruct((512, 512), dtype) for dtype in types)
