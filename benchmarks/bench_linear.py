@@ -61,19 +61,14 @@ def parse_args(argv: Sequence[str] | None):
     parser.add_argument("--kernels", action="store_true", help="every kernel for linking, too")
     args = parser.parse_args(argv)
     if args.problems:
-        args.problems = [_layer(parser, text) for text in args.problems]
+        args.problems = [
+            Layer(*options.sizes(parser, "--problems", text, "M,N,K")) for text in args.problems
+        ]
     else:
         args.problems = list(SMALL if args.small else LAYERS)
     if args.small:
         args.rounds, args.burst = 2, 1
     return args
-
-
-def _layer(parser, text: str) -> Layer:
-    sizes = text.split(",")
-    if len(sizes) != 3 or not all(s.isdigit() and int(s) for s in sizes):
-        parser.error(f"--problems: {text!r} is not M,N,K")
-    return Layer(*map(int, sizes))
 
 
 def formula(name: str) -> Callable[[jax.Array], jax.Array]:

@@ -34,20 +34,16 @@ def parse_args(argv: Sequence[str] | None):
     )
     args = parser.parse_args(argv)
     args.problems = (
-        [_problem(parser, text) for text in args.problems]
+        [
+            losses.LossProblem(*options.sizes(parser, "--problems", text, "ROWS,WIDTH,VOCABULARY"))
+            for text in args.problems
+        ]
         if args.problems
         else list(losses.SMALL if args.small else losses.PROBLEMS)
     )
     if args.small:
         args.rounds, args.burst = 2, 1
     return args
-
-
-def _problem(parser, text: str) -> losses.LossProblem:
-    sizes = text.split(",")
-    if len(sizes) != 3 or not all(s.isdigit() and int(s) for s in sizes):
-        parser.error(f"--problems: {text!r} is not ROWS,WIDTH,VOCABULARY")
-    return losses.LossProblem(*map(int, sizes))
 
 
 def columns(args) -> dict:

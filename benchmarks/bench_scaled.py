@@ -32,20 +32,16 @@ def parse_args(argv: Sequence[str] | None):
     )
     args = parser.parse_args(argv)
     args.problems = (
-        [_problem(parser, text) for text in args.problems]
+        [
+            peers.ScaledProblem(*options.sizes(parser, "--problems", text, "M,N,K"))
+            for text in args.problems
+        ]
         if args.problems
         else list(peers.SMALL if args.small else peers.PROBLEMS)
     )
     if args.small:
         args.rounds, args.burst = 2, 1
     return args
-
-
-def _problem(parser, text: str) -> peers.ScaledProblem:
-    sizes = text.split(",")
-    if len(sizes) != 3 or not all(s.isdigit() and int(s) for s in sizes):
-        parser.error(f"--problems: {text!r} is not M,N,K")
-    return peers.ScaledProblem(*map(int, sizes))
 
 
 def operands(problem: peers.ScaledProblem, args: Any, copies: int) -> list[Any]:

@@ -51,6 +51,17 @@ def add_turns(made: argparse.ArgumentParser, *, rounds: int) -> None:
     )
 
 
+def sizes(parser: argparse.ArgumentParser, option: str, text: str, form: str) -> list[int]:
+    """Reads positive sizes as an option has them: ``4096,7168,2048`` for the form ``M,N,K``.
+
+    Exits with a message where the text has another form.
+    """
+    found = text.split(",")
+    if len(found) != form.count(",") + 1 or not all(s.isdigit() and int(s) for s in found):
+        parser.error(f"{option}: {text!r} is not {form}")
+    return [int(s) for s in found]
+
+
 def turns(args: argparse.Namespace) -> str:
     """What the options of `add_turns` say."""
     more = f", or of {args.turn_ms:g} ms" if args.turn_ms else ""
