@@ -6,29 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def read_through(eqn: Any, transposes: Mapping[Any, Any]) -> Any:
+def read_through(eqn: Any, producers: Mapping[Any, Any]) -> Any:
     """A dense product that reads what its operands are transposes of.
 
     The result has its free dimensions in the operands' order: transposes that change it stay.
 
     Args:
         eqn: An equation of one of `products.PRODUCTS`.
-        transposes: The equations of transposes ahead of it, by the variable that they define.
+        producers: The equation of each variable that the jaxpr defines.
     """
     if eqn.primitive.name != "dot_general":
         return eqn
     atoms = list(eqn.invars)
     contracted, batch = map(list, eqn.params["dimension_numbers"])
     for side, atom in enumerate(atoms):
-        while not hasattr(atom, "val") and atom in transposes:
-            order = transposes[atom].params["permutation"]
+        while (made := None if hasattr(atom, "val") else producers.get(atom)) is not None:
+            if made.primitive.name != "transpose":
+                break
+            order = made.params["permutation"]
             summed = (*contracted[side], *batch[side])
             free = [order[d] for d in range(len(order)) if d not in summed]
             if free != sorted(free):
                 break
             contracted[side] = tuple(order[d] for d in contracted[side])
             batch[side] = tuple(order[d] for d in batch[side])
-            atom = transposes[atom].invars[0]
+            atom = made.invars[0]
         atoms[side] = atom
     if atoms == list(eqn.invars):
         return eqn

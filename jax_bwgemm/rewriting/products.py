@@ -9,13 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_bwgemm import compat, runtime
+from jax_bwgemm import runtime
 from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.grouped.api import ragged_dot_general
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.rewriting import policy
+from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.uses import Uses
 
 PRODUCTS = ("dot_general", "ragged_dot_general")
@@ -40,7 +41,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         return None, "it has a group_offset"
     names = tuple(name for name in implementations if name != "xla")
     # With "xla" in it nothing is refused while tracing.
-    traced = _trace(_ours(eqn, (*names, "xla"), uses), eqn)
+    traced = trace_for(_ours(eqn, (*names, "xla"), uses), eqn)
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return None, _refusal(eqn, found, names)
@@ -51,13 +52,13 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
         if reason := policy.loses(dims, spec.out_dtype, uses.extra_passes, target):
             return None, reason
     if "xla" not in implementations:
-        traced = _trace(_ours(eqn, implementations, uses), eqn)
+        traced = trace_for(_ours(eqn, implementations, uses), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
     if got != wanted:
         return None, f"ours has the type {got}, not {wanted}"
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
-    return _inlined(traced, eqn), why
+    return inlined(traced, eqn), why
 
 
 def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:
@@ -122,14 +123,6 @@ def _taking(
     return call
 
 
-def _trace(ours: Callable[..., Any], eqn: Any) -> Any:
-    """The jaxpr of one of our functions on an equation's operands, in the equation's context."""
-    with compat.equation_context(eqn):
-        jaxpr, constants = compat.trace(lambda *xs: [ours(*xs)], [x.aval for x in eqn.invars])
-    assert not constants, "our products make their constants while they run"
-    return jaxpr
-
-
 def _refusal(eqn: Any, found: Any, names: tuple[str, ...]) -> str:
     """Why no kernel takes a product."""
     if found is None:
@@ -142,26 +135,3 @@ def _refusal(eqn: Any, found: Any, names: tuple[str, ...]) -> str:
     dtypes = [aval.dtype.name for aval in avals[:2]]
     reasons = [refusal(contraction, name, spec, dtypes, dims) for name in names]
     return next((reason for reason in reasons if reason), "only 'xla' is allowed")
-
-
-def _inlined(traced: Any, eqn: Any) -> list[Any]:
-    """A traced replacement's equations, reading the operands and writing the result of another's.
-
-    They keep its place in the source and its names.
-    """
-    atoms = dict(zip(traced.invars, eqn.invars, strict=True))
-    (result,) = traced.outvars
-    atoms[result] = eqn.outvars[0]
-    placed = []
-    for one in traced.eqns:
-        for v in one.outvars:
-            if v not in atoms:
-                atoms[v] = v
-        placed.append(
-            one.replace(
-                invars=[x if hasattr(x, "val") else atoms[x] for x in one.invars],
-                outvars=[atoms[v] for v in one.outvars],
-                source_info=eqn.source_info,
-            )
-        )
-    return placed

@@ -18,6 +18,7 @@ from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.fuse import fuse
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
+from jax_bwgemm.rewriting.scatters import SCATTER, as_select
 from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -98,14 +99,14 @@ def _rewrite(
     uses = uses_of(body, results)
     eqns: list[Any] = []
     decisions: list[Rewrite] = []
-    transposes = {e.outvars[0]: e for e in body.eqns if e.primitive.name == "transpose"}
+    producers = {v: e for e in body.eqns for v in e.outvars}
     changed = False
     for eqn in body.eqns:
         after = [uses.get(v, Uses()) for v in eqn.outvars]
         name = eqn.primitive.name
         new = [eqn]
         if name in PRODUCTS and after[0].count:
-            ours, why = replace(read_through(eqn, transposes), after[0], implementations)
+            ours, why = replace(read_through(eqn, producers), after[0], implementations)
             decisions.append(_decision(eqn, ours is not None, why))
             new = [eqn] if ours is None else ours
         elif name in INLINED or name in _CONTROL:
@@ -113,6 +114,8 @@ def _rewrite(
             decisions += inner
             if params is not None:
                 new = [eqn.replace(params=params)]
+        elif name == SCATTER:
+            new = as_select(eqn, after[0], producers) or [eqn]
         changed |= new[0] is not eqn
         eqns += new
     if changed and links_epilogues():
