@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
-from jax_bwgemm.dense import api
 from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.problem import make_options, make_problem
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general, check_matmul
 from jax_bwgemm.product.explain import Explanation, explain_product
@@ -51,7 +51,7 @@ def explain(
     Raises:
         TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
     """
-    options = api.make_options(precision, preferred_element_type, None, implementation, config)
+    options = make_options(precision, preferred_element_type, None, implementation, config)
     if dimension_numbers is None:
         check_matmul(a.shape, b.shape)
         labels = matmul_labels(a.shape, b.shape)
@@ -59,7 +59,7 @@ def explain(
         numbers = as_dimension_numbers(dimension_numbers, a.shape, b.shape)
         check_dot_general(a.shape, b.shape, numbers)
         labels = dot_labels(len(a.shape), len(b.shape), *numbers)
-    problem = api.make_problem(a, b, labels, options, promotes=dimension_numbers is None)
+    problem = make_problem(a, b, labels, options, promotes=dimension_numbers is None)
     spec, plan = problem.spec, problem.plan
     lhs = jax.ShapeDtypeStruct(plan.lhs.shape, a.dtype)
     rhs = jax.ShapeDtypeStruct(plan.rhs.shape, b.dtype)

@@ -1,0 +1,173 @@
+"""A dense product's call as one canonical GEMM."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import Target, current_partial_sums, explicit_target
+from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.product.dtypes import dot_dtype
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.tuning import context as tuning_context
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments shared by the public functions, normalised and hashable.
+
+    ``rounded_to``: see `rounded_dot_general`.
+    """
+
+    precision: Any
+    preferred_element_type: Any
+    out_sharding: Any
+    implementations: tuple[str, ...]
+    config: TuningConfig | None
+    target: Target | None
+    tuning: tuning_context.Tuning | None
+    partial_sums: str | None
+    rounded_to: str | None = None
+
+
+def make_options(
+    precision: Any,
+    preferred_element_type: DTypeLike | None,
+    out_sharding: Any,
+    implementation: str | Sequence[str] | None,
+    config: TuningConfig | str | None,
+) -> Options:
+    """Normalises the shared arguments.
+
+    Raises:
+        TypeError: An argument of the wrong type.
+        ValueError: An unknown implementation or precision, or a configuration for ``"xla"``.
+    """
+    implementations = as_implementations(implementation)
+    config = TuningConfig.of(config)
+    if config is not None and implementations == ("xla",):
+        raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    if preferred_element_type is not None:
+        preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
+    return Options(
+        compat.canonical_precision(precision),
+        preferred_element_type,
+        out_sharding,
+        implementations,
+        config,
+        explicit_target(),
+        tuning_context.current(),
+        current_partial_sums(),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A call as one canonical GEMM.
+
+    Attributes:
+        plan: How operands and result are reshaped (and, if need be, transposed).
+        spec: The GEMM.
+        dims: Its sizes.
+        veto: Why no kernel may run the call as a whole, for reasons the GEMM does not show.
+    """
+
+    plan: CanonicalPlan
+    spec: GemmSpec
+    dims: GemmDims
+    veto: str | None
+
+
+def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes: bool) -> Problem:
+    """Canonicalises a call.
+
+    Args:
+        lhs: Left operand: an array or `jax.ShapeDtypeStruct`.
+        rhs: Right operand, likewise.
+        labels: A label for each dimension of lhs, rhs and result.
+        options: The other arguments.
+        promotes: Whether the result's type is by default that of jax.numpy's type promotion, not
+            lax's.
+
+    Raises:
+        TypeError: Types that JAX does not multiply, or not under the dtype promotion in force.
+    """
+    sizes = {**dict(zip(labels[0], lhs.shape, strict=True))}
+    sizes.update(zip(labels[1], rhs.shape, strict=True))
+    plan = canonicalize(*labels, tuple(sorted(sizes.items())))
+    preferred = options.preferred_element_type
+    if promotes and preferred is None:
+        preferred = jnp.result_type(lhs, rhs)
+    spec = GemmSpec(
+        lhs_major=plan.lhs.major,
+        rhs_major=plan.rhs.major,
+        out_dtype=options.rounded_to
+        or dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
+        policy=Policy(
+            implementations=options.implementations,
+            config=options.config,
+            precision=options.precision,
+            target=options.target,
+            tuning=options.tuning,
+            partial_sums=options.partial_sums,
+        ),
+    )
+    lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
+    rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
+    batch = rhs_batch if lhs_batch == 1 else lhs_batch
+    veto = _sharding_veto(lhs, rhs, plan, options.out_sharding)
+    if veto is None and options.out_sharding is not None:
+        spec = dataclasses.replace(spec, out_sharding=_rank3(options.out_sharding, plan))
+    if getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
+        veto = "both operands are weakly typed"
+    return Problem(plan, spec, GemmDims(m, n, k, batch, lhs_batch, rhs_batch), veto)
+
+
+def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -> str | None:
+    """Why sharding in types (explicit mesh axes) leaves a call to XLA; None when it does not.
+
+    Merging dimensions is free in memory but not in sharding types: only the outermost of merged
+    dimensions could be sharded, and whether it may be depends on the JAX version.
+    """
+    if isinstance(out_sharding, NamedSharding | PartitionSpec):
+        spec = getattr(out_sharding, "spec", out_sharding)
+        if spec.unreduced or spec.reduced:
+            return f"the sums that out_sharding={out_sharding} leaves open are XLA's"
+    for name, operand, operand_plan in (("lhs", lhs, plan.lhs), ("rhs", rhs, plan.rhs)):
+        if isinstance(operand, jax.ShapeDtypeStruct):
+            continue
+        sharding = compat.explicit_sharding(jax.typeof(operand))
+        if sharding is None:
+            continue
+        if sharding.spec.unreduced or sharding.spec.reduced:
+            return f"{name} is sharded as {sharding.spec}, with sums over mesh axes"
+        if operand_plan.merges and any(axis is not None for axis in tuple(sharding.spec)):
+            return f"dimensions of {name}, explicitly sharded as {sharding.spec}, would be merged"
+    if out_sharding is not None and (plan.perm is not None or plan.splits):
+        return f"dimensions of a result with out_sharding={out_sharding} would be merged"
+    return None
+
+
+def _rank3(out_sharding: Any, plan: CanonicalPlan) -> NamedSharding:
+    """The sharding of [b, m, n] from that of the result, whose dimensions are not merged."""
+    if isinstance(out_sharding, PartitionSpec):
+        mesh, spec = jax.sharding.get_abstract_mesh(), out_sharding
+    else:
+        mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
+    entries = [*spec, *[None] * (len(plan.shape) - len(spec))]
+    large = iter(e for e, size in zip(entries, plan.shape, strict=True) if size != 1)
+    return NamedSharding(mesh, PartitionSpec(*(next(large) if g else None for g in plan.groups)))
+
+
+def _swap(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    return shape[0], shape[2], shape[1]
