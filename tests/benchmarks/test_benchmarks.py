@@ -523,29 +523,3 @@ def test_bench_scaled_names_a_bad_problem(capsys):
     assert "'16,8' is not M,N,K" in capsys.readouterr().err
     assert bench_scaled.main(["--dry-run"]) == 0
     assert "4096,7168,16384: 0.96 TFLOP, tensor, row" in capsys.readouterr().out
-
-
-def test_bench_models(tmp_path, capsys):
-    import bench_models
-
-    path = tmp_path / "models.jsonl"
-    args = ["--small", "--models", "llama-1b-like", "--out", str(path)]
-    assert bench_models.main(args) == 0
-    rows = _records(path, "model")
-    assert [r["impl"] for r in rows] == ["xla", "accelerate", "all"]
-    assert [r["rewritten"] for r in rows if r["impl"] == "accelerate"] == [0]  # on XLA here
-    assert all(r["loss"] > 0 and r["median_us"] > 0 and r["products"] > 20 for r in rows)
-    assert "products rewritten; xla's time over accelerate's" in capsys.readouterr().out
-
-
-def test_bench_models_reports_a_wrong_loss(monkeypatch, capsys):
-    import bench_models
-
-    import jax_bwgemm
-
-    right = jax_bwgemm.accelerate
-    monkeypatch.setattr(
-        jax_bwgemm, "accelerate", lambda f, **k: right(lambda *a: (2 * f(*a)[0], f(*a)[1]), **k)
-    )
-    assert bench_models.main(["--small", "--models", "gpt2-124m"]) == 1
-    assert "error: gpt2-124m: loss" in capsys.readouterr().err

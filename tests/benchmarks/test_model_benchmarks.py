@@ -1,0 +1,72 @@
+"""The benchmarks of whole training steps, in their small CPU mode."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("benchmark_programs")
+
+
+def test_bench_models(tmp_path, capsys):
+    import bench_models
+    from common import report
+
+    path = tmp_path / "models.jsonl"
+    args = ["--small", "--models", "llama-1b-like", "--out", str(path)]
+    assert bench_models.main(args) == 0
+    rows = report.load(path)
+    rows = [r for r in rows if r["record"] == "model"]
+    assert [r["impl"] for r in rows] == ["xla", "accelerate", "all"]
+    assert [r["rewritten"] for r in rows if r["impl"] == "accelerate"] == [0]  # on XLA here
+    assert all(r["loss"] > 0 and r["median_us"] > 0 and r["products"] > 20 for r in rows)
+    assert "products rewritten; xla's time over accelerate's" in capsys.readouterr().out
+
+
+def test_bench_models_reports_a_wrong_loss(monkeypatch, capsys):
+    import bench_models
+
+    import jax_bwgemm
+
+    right = jax_bwgemm.accelerate
+    monkeypatch.setattr(
+        jax_bwgemm, "accelerate", lambda f, **k: right(lambda *a: (2 * f(*a)[0], f(*a)[1]), **k)
+    )
+    assert bench_models.main(["--small", "--models", "gpt2-124m"]) == 1
+    assert "error: gpt2-124m: loss" in capsys.readouterr().err
+
+
+def test_bench_programs(tmp_path, capsys):
+    import bench_programs
+    from common import report
+
+    path = tmp_path / "programs.jsonl"
+    args = ["--small", "--models", "lstm", "towers", "--out", str(path)]
+    assert bench_programs.main(args) == 0
+    rows = [r for r in report.load(path) if r["record"] == "model"]
+    assert [(r["model"], r["impl"]) for r in rows] == [
+        (model, impl) for model in ("lstm", "towers") for impl in ("xla", "accelerate")
+    ]
+    assert all(r["apart"] == 0 and r["products"] > 10 for r in rows)
+    assert "losses at most 0.0e+00 apart" in capsys.readouterr().out
+
+
+def test_bench_programs_reports_losses_that_differ(monkeypatch, capsys):
+    import bench_programs
+
+    import jax_bwgemm
+
+    right = jax_bwgemm.accelerate
+    monkeypatch.setattr(
+        jax_bwgemm, "accelerate", lambda f, **k: right(lambda *a: (2 * f(*a)[0], f(*a)[1]), **k)
+    )
+    assert bench_programs.main(["--small", "--models", "towers"]) == 1
+    assert "error: towers: losses" in capsys.readouterr().err
+
+
+def test_bench_programs_says_what_would_run(capsys):
+    import bench_programs
+
+    assert bench_programs.main(["--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(bench_programs.PROGRAMS) == 10
+    assert lines[0].startswith("gemma-like: {'batch': 4,")
