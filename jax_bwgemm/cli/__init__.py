@@ -20,6 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       0 on success, 1 when something was found wrong, 2 when it could not run.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    program: list[str] | None = None
+    if argv[:1] == ["emulate"] and "--program" in argv:  # the rest is nvcc's and the program's
+        at = argv.index("--program")
+        argv, program = argv[:at], argv[at + 1 :]
     parser = argparse.ArgumentParser(
         prog="python -m jax_bwgemm",
         description="CUTLASS matrix multiplication for JAX on NVIDIA Blackwell and Hopper GPUs.",
@@ -29,4 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:
         importlib.import_module(f"jax_bwgemm.cli.{name}").add_parser(subparsers)
     args = parser.parse_args(argv)
+    if program is not None:
+        args.program = program
     return importlib.import_module(f"jax_bwgemm.cli.{args.command}").run(args)

@@ -1,9 +1,11 @@
-"""`python -m jax_bwgemm emulate`: run one GPU kernel on the CPU, check it, look inside."""
+"""`python -m jax_bwgemm emulate`: run one GPU kernel, or a whole program, on the CPU."""
 
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,7 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run a Blackwell or Hopper kernel on this CPU, check it and show its timeline",
         description="Runs one GEMM kernel of this build in the GPU emulator, compares the result "
         "with the exact product of the same integers and prints what the kernel did. Exit code: "
-        "0 equal, 1 different or reported by the emulator, 2 could not run.",
+        "0 equal, 1 different or reported by the emulator, 2 could not run. With --program it runs "
+        "a CUDA program, whose exit code it returns; 1 instead of 0 if a kernel was reported.",
     )
     for name, default, meaning in (
         ("m", 256, "rows of lhs and of the result"),
@@ -72,10 +75,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
+    parser.add_argument(
+        "--program",
+        metavar="FILE.cu",
+        help="compile and run a CUDA program instead; what follows belongs to nvcc and, after --, "
+        "to the program: --program FILE.cu -I include -- --size 64. An executable that was made "
+        "with -o is only run",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the subcommand; returns its exit code."""
+    if args.program is not None:
+        return _run_program(args)
     import jax
 
     from jax_bwgemm import emulator, runtime
@@ -121,6 +133,41 @@ def run(args: argparse.Namespace) -> int:
     verdict = "bitwise equal" if not different else f"{different} of {out.size} elements DIFFER"
     print(f"check            {verdict} to the exact product")
     return 1 if different else 0
+
+
+def _run_program(args: argparse.Namespace) -> int:
+    from jax_bwgemm import emulator
+    from jax_bwgemm.emulator import program
+
+    words = list(args.program)
+    split = words.index("--") if "--" in words else len(words)
+    options, arguments = words[:split], words[split + 1 :]
+    if not options:
+        return _refuse("--program needs a file")
+    source = options.pop(0)
+    try:
+        settings = emulator.Settings(
+            seed=args.seed,
+            sm_count=args.sm_count,
+            rules=dict(args.rule),
+            relaxed=args.relaxed,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            executable = source
+            if pathlib.Path(source).suffix:
+                executable = f"{folder}/program"
+                if "-o" in options[:-1]:
+                    at = options.index("-o")
+                    executable = options[at + 1]
+                    del options[at : at + 2]
+                architecture = args.arch.removeprefix("sm") + "a"
+                program.compile_program(source, executable, options, architecture=architecture)
+            elif options:
+                return _refuse(f"{source} is compiled already: no options of nvcc")
+            outcome = program.run_program(executable, arguments, settings)
+    except (program.ProgramError, RuntimeError, ValueError) as error:
+        return _refuse(str(error))
+    return outcome.code or (1 if outcome.faults else 0)
 
 
 def _positive(text: str) -> int:

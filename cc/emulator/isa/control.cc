@@ -140,39 +140,6 @@ Step exec_return_site(Warp& w, const Instr& in, uint32_t mask) {
 
 Step exec_nop(Warp&, const Instr&, uint32_t) { return Step::kNext; }
 
-struct ExternCall {
-  std::string name;
-  std::vector<uint32_t> offsets;  // of the arguments in local memory
-};
-
-std::string read_text(Warp& w, uint64_t address) {
-  std::string text;
-  for (; text.size() < 400; ++address) {
-    const uint8_t* byte = w.launch().memory().find(address, 1, false);
-    if (byte == nullptr || *byte == 0) break;
-    text += static_cast<char>(*byte);
-  }
-  return text;
-}
-
-// The device runtime's functions have no PTX body. __assertfail(message, file, line, function, char
-// size) reports; others are refused.
-Step exec_extern_call(Warp& w, const Instr& in, uint32_t mask) {
-  const auto& call = *static_cast<const ExternCall*>(in.aux);
-  const int lane = first_lane(mask);
-  if (call.name == "__assertfail" && call.offsets.size() >= 3) {
-    const auto word = [&](size_t i, uint32_t bytes) {
-      uint64_t value = 0;
-      std::memcpy(&value, w.local(call.offsets[i], lane, bytes, 1), bytes);
-      return value;
-    };
-    w.fault("device assertion failed in lane %d: '%s' at %s:%u", lane,
-            read_text(w, word(0, 8)).c_str(), read_text(w, word(1, 8)).c_str(),
-            static_cast<unsigned>(word(2, 4)));
-  }
-  w.fault("call of '%s', which has no PTX body", call.name.c_str());
-}
-
 std::vector<ptx::Operand> call_list(const ptx::Operand& o) {
   if (o.kind == ptx::Operand::Kind::kList) return o.items;
   return {o};
@@ -207,12 +174,15 @@ void decode_call(Decoder& d) {
            b.resolve(o.name).kind == KernelBuilder::Symbol::Kind::kRegister;
   };
   if (!callee->has_body) {
-    auto* call = d.make_aux<ExternCall>();
-    call->name = std::string(name);
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!is_register(arguments[i])) call->offsets.push_back(local_offset(arguments[i]));
+    std::vector<uint32_t> argument_offsets, result_offsets;
+    for (const ptx::Operand& o : arguments) {
+      if (!is_register(o)) argument_offsets.push_back(local_offset(o));
     }
-    d.out().exec = exec_extern_call;
+    for (const ptx::Operand& o : results) {
+      if (o.kind != ptx::Operand::Kind::kSink && !is_register(o))
+        result_offsets.push_back(local_offset(o));
+    }
+    decode_extern_call(d, name, std::move(argument_offsets), std::move(result_offsets));
     (&d.out())[1] = d.out();
     (&d.out())[1].exec = exec_nop;
     return;

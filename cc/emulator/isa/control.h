@@ -1,11 +1,19 @@
 // Control flow helpers that the kernel builder needs.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "emulator/machine/kernel_builder.h"
 
 namespace bwgemm::emulator {
 
 // The return that ends every function, whether written or not.
 void decode_implicit_return(const KernelBuilder::FunctionInfo& function, Instr* out);
+
+// A call of a function without a body. Arguments and results are .param variables of the caller, by
+// their offsets in local memory.
+void decode_extern_call(Decoder& d, std::string_view name, std::vector<uint32_t> arguments,
+                        std::vector<uint32_t> results);
 
 }  // namespace bwgemm::emulator

@@ -49,6 +49,8 @@ struct LaunchConfig {
   // thread: programs that leave out their waits run.
   bool relaxed = false;
   TraceSink* trace = nullptr;
+  // What a kernel prints; not set: to standard output.
+  std::function<void(const std::string&)> print;
   // Called now and then with (clusters finished, clusters in the grid); returning false stops the
   // launch.
   std::function<bool(uint64_t, uint64_t)> progress;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "emulator/machine/launch.h"
+#include "emulator/machine/machine.h"
 
 namespace bwgemm::emulator {
 namespace {
@@ -16,6 +17,17 @@ uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSi
 std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
 
 }  // namespace
+
+uint32_t ctas_per_sm(const LaunchConfig& config, const Kernel& kernel, Dim3 block,
+                     size_t dynamic_shared) {
+  const size_t shared = kernel.static_shared_bytes + dynamic_shared;
+  const uint64_t threads = block.count();
+  if (threads == 0 || threads > 1024 || shared - kSharedReserved > config.shared_per_cta) return 0;
+  const size_t rounded = (shared + 127) / 128 * 128;
+  const uint32_t threads_rounded = warps_of(static_cast<uint32_t>(threads)) * kWarpSize;
+  return std::min({static_cast<uint32_t>(config.shared_per_sm / rounded),
+                   kMaxThreadsPerSm / threads_rounded, kMaxCtasPerSm});
+}
 
 void Launch::validate() {
   const uint64_t threads = block_.count();
@@ -73,11 +85,8 @@ void Launch::validate() {
 void Launch::prepare() {
   const uint32_t threads = static_cast<uint32_t>(block_.count());
   shared_bytes_ = static_cast<uint32_t>(kernel_.static_shared_bytes + dynamic_shared_);
-  const uint32_t rounded = (shared_bytes_ + 127) / 128 * 128;
-  const uint32_t threads_rounded = warps_of(threads) * kWarpSize;
   const uint32_t slots =
-      std::max<uint32_t>(1, std::min({static_cast<uint32_t>(config_.shared_per_sm / rounded),
-                                      kMaxThreadsPerSm / threads_rounded, kMaxCtasPerSm}));
+      std::max<uint32_t>(1, ctas_per_sm(config_, kernel_, block_, dynamic_shared_));
   sms_.resize(static_cast<size_t>(config_.sm_count));
   for (uint32_t i = 0; i < sms_.size(); ++i) {
     sms_[i].index = i;

@@ -32,8 +32,9 @@ class Module {
 
   // Storage of a .global or .const variable; nullptr if there is none of that name.
   uint8_t* variable(std::string_view name, size_t* bytes = nullptr);
-  // Makes the module's variables visible to kernels (launch() calls it).
-  void register_variables(GlobalMemory& memory);
+  // Makes the module's variables visible to kernels: launch() does, for as long as it runs, where
+  // they are not visible already. True if they were not.
+  bool register_variables(GlobalMemory& memory);
   void unregister_variables(GlobalMemory& memory);
 
  private:
@@ -56,6 +57,11 @@ class Module {
 LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel,
                     const std::vector<uint8_t>& params, Dim3 grid, Dim3 block, Dim3 cluster,
                     size_t dynamic_shared, const LaunchConfig& config);
+
+// CTAs of this many threads and this much dynamic shared memory that one SM holds; 0 if it has no
+// room for one.
+uint32_t ctas_per_sm(const LaunchConfig& config, const Kernel& kernel, Dim3 block,
+                     size_t dynamic_shared);
 
 // The parameter block from separately passed arguments (cudaLaunchKernel's void**): copies each
 // parameter from args[i].

@@ -36,6 +36,13 @@ void GlobalMemory::clear() {
   last_ = 0;
 }
 
+bool GlobalMemory::holds(const void* base) const {
+  const uint64_t address = reinterpret_cast<uintptr_t>(base);
+  const auto at = std::lower_bound(ranges_.begin(), ranges_.end(), address,
+                                   [](const Range& r, uint64_t a) { return r.base < a; });
+  return at != ranges_.end() && at->base == address;
+}
+
 uint8_t* GlobalMemory::find(uint64_t address, uint64_t bytes, bool write) const {
   const auto inside = [&](const Range& r) {
     return address >= r.base && address - r.base <= r.size && bytes <= r.size - (address - r.base);

@@ -43,6 +43,7 @@ class GlobalMemory {
   void add(const void* base, uint64_t size, bool writable, std::string name);
   void remove(const void* base);
   void clear();
+  bool holds(const void* base) const;  // a range that starts there
 
   // Pointer to [address, address + bytes), nullptr if not inside one (writable) range.
   uint8_t* find(uint64_t address, uint64_t bytes, bool write) const;

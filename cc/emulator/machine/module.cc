@@ -67,9 +67,14 @@ uint8_t* Module::variable(std::string_view name, size_t* bytes) {
   return it->second.data;
 }
 
-void Module::register_variables(GlobalMemory& memory) {
-  for (auto& [name, storage] : variables_)
+bool Module::register_variables(GlobalMemory& memory) {
+  bool added = false;
+  for (auto& [name, storage] : variables_) {
+    if (storage.size == 0 || memory.holds(storage.data)) continue;
     memory.add(storage.data, storage.size, storage.writable, std::string(name));
+    added = true;
+  }
+  return added;
 }
 
 void Module::unregister_variables(GlobalMemory& memory) {
@@ -95,8 +100,7 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
   std::unique_ptr<Launch> run;
   try {
     const Kernel& decoded = module.kernel(kernel);
-    module.register_variables(memory);
-    registered = true;
+    registered = module.register_variables(memory);
     run = std::make_unique<Launch>(memory, decoded, config);
     run->run(grid, block, cluster, dynamic_shared, params);
   } catch (const Error& error) {

@@ -9,30 +9,21 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "emulator/machine/machine.h"
+#include "emulator/runtime/call_error.h"
 #include "emulator/runtime/devices.h"
+#include "emulator/runtime/driver_functions.h"
 #include "emulator/runtime/host_call.h"
 #include "emulator/runtime/registry.h"
-#include "emulator/tensor/tensor_map.h"
 
+using bwgemm::emulator::Fail;
 using bwgemm::emulator::HostCall;
 using bwgemm::emulator::RegisteredKernel;
 using bwgemm::emulator::Registry;
 
 namespace {
-
-struct ErrorState {
-  cudaError_t last = cudaSuccess;       // what cudaGetLastError returns
-  cudaError_t described = cudaSuccess;  // the code that `text` explains
-  std::string text;
-};
-thread_local ErrorState error_state;
-
-cudaError_t Fail(cudaError_t code, std::string text) {
-  error_state = {code, code, std::move(text)};
-  return code;
-}
 
 // The launch that `kernel<<<...>>>` pushes before it calls the kernel's stub.
 struct CallConfiguration {
@@ -42,15 +33,70 @@ struct CallConfiguration {
 };
 thread_local CallConfiguration pushed;
 
+// What compute capability 9.0 and 10.0 have in common.
+constexpr std::pair<cudaDeviceAttr, int> kLimits[] = {
+    {cudaDevAttrMaxThreadsPerBlock, 1024},
+    {cudaDevAttrMaxBlockDimX, 1024},
+    {cudaDevAttrMaxBlockDimY, 1024},
+    {cudaDevAttrMaxBlockDimZ, 64},
+    {cudaDevAttrMaxGridDimX, 0x7FFFFFFF},
+    {cudaDevAttrMaxGridDimY, 65535},
+    {cudaDevAttrMaxGridDimZ, 65535},
+    {cudaDevAttrMaxSharedMemoryPerBlock, 48 * 1024},
+    {cudaDevAttrReservedSharedMemoryPerBlock, 1024},
+    {cudaDevAttrTotalConstantMemory, 64 * 1024},
+    {cudaDevAttrMaxRegistersPerBlock, 65536},
+    {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
+    {cudaDevAttrWarpSize, 32},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+    {cudaDevAttrMaxBlocksPerMultiprocessor, 32},
+    {cudaDevAttrL2CacheSize, 50 << 20},
+    {cudaDevAttrUnifiedAddressing, 1},
+    {cudaDevAttrManagedMemory, 1},
+    {cudaDevAttrCooperativeLaunch, 1},
+    {cudaDevAttrClusterLaunch, 1},
+};
+
 bwgemm::emulator::Dim3 ToDim3(dim3 d) { return {d.x, d.y, d.z}; }
 
-cudaError_t Launch(const void* function, dim3 grid, dim3 block, dim3 cluster, size_t shared,
-                   void** args) {
+// What the attributes of a launch ask for.
+struct LaunchOptions {
+  dim3 cluster{0, 0, 0};    // 0: not named
+  dim3 preferred{0, 0, 0};  // cluster that the machine may take instead
+  bool cooperative = false;
+};
+
+bool divides(dim3 cluster, dim3 grid) {
+  return grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0;
+}
+
+// The cluster of a launch. The machine may use the preferred one or not: odd seeds do, where the
+// whole grid can have it.
+bwgemm::emulator::Dim3 ClusterOf(const LaunchOptions& options, dim3 grid,
+                                 const bwgemm::emulator::Kernel& kernel,
+                                 const bwgemm::emulator::LaunchConfig& config) {
+  const bwgemm::emulator::Dim3 preferred = ToDim3(options.preferred);
+  if (preferred.count() > 0 && config.seed % 2 == 1 && divides(options.preferred, grid) &&
+      preferred.count() <= static_cast<uint64_t>(config.sm_count)) {
+    return preferred;
+  }
+  if (options.cluster.x > 0) return ToDim3(options.cluster);
+  if (kernel.required_cluster[0] > 0) {
+    return {static_cast<uint32_t>(kernel.required_cluster[0]),
+            static_cast<uint32_t>(kernel.required_cluster[1]),
+            static_cast<uint32_t>(kernel.required_cluster[2])};
+  }
+  return {1, 1, 1};
+}
+
+cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOptions& options,
+                   size_t shared, void** args) {
   namespace emu = bwgemm::emulator;
   HostCall* call = HostCall::Current();
   if (!call) {
     return Fail(cudaErrorNotPermitted, "a kernel was launched outside of an emulated call");
   }
+  if (const cudaError_t standing = emu::StandingError(); standing != cudaSuccess) return standing;
   RegisteredKernel* kernel = Registry::Get().Find(function);
   if (!kernel) return Fail(cudaErrorInvalidDeviceFunction, "the launched function is no kernel");
   if (shared > static_cast<size_t>(kernel->max_dynamic_shared)) {
@@ -64,56 +110,41 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, dim3 cluster, si
     emu::Module& compiled = kernel->fat->module();
     const std::shared_ptr<emu::Module> substitute = session.SubstituteFor(kernel->name);
     emu::Module& module = substitute ? *substitute : compiled;
+    const emu::LaunchConfig& config = call->settings().launch;
+    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared};
     std::vector<uint8_t> params;
     {
       std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
-      params = emu::pack_params(module.kernel(kernel->name), args);
+      const emu::Kernel& decoded = module.kernel(kernel->name);
+      params = emu::pack_params(decoded, args);
+      shape.cluster = ClusterOf(options, grid, decoded, config);
+      const uint64_t room = uint64_t{emu::ctas_per_sm(config, decoded, shape.block, shared)} *
+                            static_cast<uint64_t>(config.sm_count);
+      if (options.cooperative && shape.grid.count() > room) {
+        return Fail(cudaErrorCooperativeLaunchTooLarge,
+                    "a cooperative launch of " + std::to_string(shape.grid.count()) +
+                        " CTAs, the device holds " + std::to_string(room) + " at a time");
+      }
     }
-    const emu::LaunchShape shape{ToDim3(grid), ToDim3(block), ToDim3(cluster), shared};
     const auto record = session.Run(call->memory(), module, kernel->name, params, shape,
                                     call->settings(), nullptr, &compiled);
-    if (!record->result.ok) {
-      const cudaError_t code = record->result.kind == emu::ErrorKind::kUnsupported
-                                   ? cudaErrorNotSupported
-                                   : cudaErrorLaunchFailure;
-      return Fail(code, "emulator: " + record->result.error);
+    call->Finished(*record);
+    if (record->result.ok) return cudaSuccess;
+    const std::string text = "emulator: " + record->result.error;
+    switch (record->result.kind) {
+      case emu::ErrorKind::kUnsupported:
+        return Fail(cudaErrorNotSupported, text);
+      case emu::ErrorKind::kLaunch:
+        return Fail(cudaErrorInvalidConfiguration, text);
+      default:
+        return call->faults_stand() ? emu::FailForGood(cudaErrorLaunchFailure, text)
+                                    : Fail(cudaErrorLaunchFailure, text);
     }
-    return cudaSuccess;
   } catch (const emu::Error& e) {
     return Fail(cudaErrorInvalidPtx, std::string("emulator: ") + e.what());
   } catch (const std::exception& e) {
     return Fail(cudaErrorInvalidKernelImage, std::string("emulator: ") + e.what());
   }
-}
-
-CUresult EncodeTiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                     const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
-                     const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
-                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
-                     CUtensorMapFloatOOBfill fill) {
-  namespace emu = bwgemm::emulator;
-  if (!out || rank < 1 || rank > 5 || !dims || !box || !element_strides || (rank > 1 && !strides) ||
-      type < 0 || type > 15) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  emu::TensorMap map;
-  map.type = static_cast<emu::TensorMapType>(type);
-  map.rank = static_cast<int>(rank);
-  map.address = reinterpret_cast<uint64_t>(address);
-  map.interleave = static_cast<emu::TensorMapInterleave>(interleave);
-  map.swizzle = static_cast<emu::TensorMapSwizzle>(swizzle);
-  map.l2 = static_cast<emu::TensorMapL2>(l2);
-  map.fill = static_cast<emu::TensorMapFill>(fill);
-  map.strides[0] = static_cast<uint64_t>(emu::element_bits(map.type)) / 8;
-  for (cuuint32_t i = 0; i < rank; ++i) {
-    map.dims[i] = dims[i];
-    map.box[i] = box[i];
-    map.element_strides[i] = element_strides[i];
-    if (i > 0) map.strides[i] = strides[i - 1];
-  }
-  if (!emu::validate(map).empty()) return CUDA_ERROR_INVALID_VALUE;
-  emu::encode(map, reinterpret_cast<uint8_t*>(out));
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -138,8 +169,12 @@ void __cudaRegisterFunction(void** handle, const char* host_function, char*, con
                             name);
 }
 
-// Device variables keep the storage that the PTX module gives them; the host side never reads them.
-void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+// Device variables keep the storage that the PTX module gives them.
+void __cudaRegisterVar(void** handle, char* host_variable, char*, const char* name, int, size_t,
+                       int, int) {
+  Registry::Get().AddVariable(reinterpret_cast<bwgemm::emulator::FatModule*>(handle), host_variable,
+                              name);
+}
 
 // --- Launches
 
@@ -192,23 +227,38 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* handle, cudaLibrary_t library, co
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args,
                                size_t shared, cudaStream_t) {
-  return Launch(kernel, grid, block, dim3(1, 1, 1), shared, args);
+  return Launch(kernel, grid, block, LaunchOptions(), shared, args);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                 void** args) {
-  dim3 cluster(1, 1, 1);
+  LaunchOptions options;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     switch (attribute.id) {
       case cudaLaunchAttributeClusterDimension: {
         const auto& d = attribute.val.clusterDim;
-        cluster = dim3(d.x, d.y, d.z);
+        options.cluster = dim3(d.x, d.y, d.z);
         break;
       }
-      // Kernels run one after another here, so neither changes anything.
+      case cudaLaunchAttributePreferredClusterDimension: {
+        const auto& d = attribute.val.preferredClusterDim;
+        options.preferred = dim3(d.x, d.y, d.z);
+        break;
+      }
+      case cudaLaunchAttributeCooperative:
+        options.cooperative = attribute.val.cooperative != 0;
+        break;
+      // Kernels run one after another here, and caches are not modelled, so these change nothing.
       case cudaLaunchAttributeIgnore:
+      case cudaLaunchAttributeAccessPolicyWindow:
+      case cudaLaunchAttributeClusterSchedulingPolicyPreference:
       case cudaLaunchAttributeProgrammaticStreamSerialization:
+      case cudaLaunchAttributePriority:
+      case cudaLaunchAttributeMemSyncDomainMap:
+      case cudaLaunchAttributeMemSyncDomain:
+      case cudaLaunchAttributePreferredSharedMemoryCarveout:
+      case cudaLaunchAttributeNvlinkUtilCentricScheduling:
         break;
       default:
         return Fail(
@@ -216,7 +266,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
             "emulator: launch attribute " + std::to_string(attribute.id) + " is not implemented");
     }
   }
-  return Launch(function, config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes,
+  return Launch(function, config->gridDim, config->blockDim, options, config->dynamicSmemBytes,
                 args);
 }
 
@@ -253,18 +303,21 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
+  HostCall* call = HostCall::Current();
   if (!bwgemm::emulator::FindDevice(device)) {
     return Fail(cudaErrorInvalidDevice, "no emulated device " + std::to_string(device));
   }
-  if (HostCall* call = HostCall::Current()) call->set_device(device);
+  if (call) call->set_device(device);
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
+  HostCall::Current();  // makes a program's device
   const auto device = bwgemm::emulator::FindDevice(ordinal);
   if (!device) {
     return Fail(cudaErrorInvalidDevice, "no emulated device " + std::to_string(ordinal));
   }
+  const bwgemm::emulator::LaunchConfig machine;
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
       *value = device->sm_count;
@@ -276,15 +329,21 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
       *value = device->minor;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(bwgemm::emulator::LaunchConfig().shared_per_cta);
+      *value = static_cast<int>(machine.shared_per_cta);
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = static_cast<int>(bwgemm::emulator::LaunchConfig().shared_per_sm);
+      *value = static_cast<int>(machine.shared_per_sm);
       return cudaSuccess;
     default:
-      return Fail(cudaErrorNotSupported, "emulator: device attribute " + std::to_string(attribute) +
-                                             " is not implemented");
+      break;
   }
+  for (const auto& [known, limit] : kLimits) {
+    if (known != attribute) continue;
+    *value = limit;
+    return cudaSuccess;
+  }
+  return Fail(cudaErrorNotSupported,
+              "emulator: device attribute " + std::to_string(attribute) + " is not implemented");
 }
 
 // --- Memory, errors, driver entry points
@@ -303,23 +362,11 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
   return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() {
-  const cudaError_t last = error_state.last;
-  error_state.last = cudaSuccess;  // the text stays, for the cudaGetErrorString that follows
-  return last;
-}
-
-const char* cudaGetErrorString(cudaError_t error) {
-  if (error == cudaSuccess) return "no error";
-  if (error == error_state.described) return error_state.text.c_str();
-  return "error of the emulated CUDA runtime";
-}
-
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
-  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
-  *function = known ? reinterpret_cast<void*>(&EncodeTiled) : nullptr;
+  *function = bwgemm::emulator::FindDriverFunction(symbol);
+  const bool known = *function != nullptr;
   if (status) {
     *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   }

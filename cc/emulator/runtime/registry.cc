@@ -1,5 +1,6 @@
 #include "emulator/runtime/registry.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "emulator/runtime/fatbin.h"
@@ -22,6 +23,14 @@ Module& FatModule::module() {
   return *module_;
 }
 
+int FatModule::arch() {
+  if (!wrapper_) return 0;
+  int highest = 0;
+  for (const PtxImage& image : ReadFatBinaryWrapper(wrapper_))
+    highest = std::max(highest, image.arch);
+  return highest;
+}
+
 Registry& Registry::Get() {
   // Never destroyed: the objects unregister from static destructors, in no order we control.
   static Registry* registry = new Registry;
@@ -40,6 +49,24 @@ void Registry::AddKernel(FatModule* fat, const void* host_function, const char* 
   kernel->fat = fat;
   std::lock_guard lock(mutex_);
   by_host_function_[host_function] = std::move(kernel);
+}
+
+void Registry::AddVariable(FatModule* fat, const void* host_variable, const char* name) {
+  std::lock_guard lock(mutex_);
+  variables_[host_variable] = {name, fat};
+}
+
+const RegisteredVariable* Registry::FindVariable(const void* host_variable) {
+  std::lock_guard lock(mutex_);
+  const auto it = variables_.find(host_variable);
+  return it == variables_.end() ? nullptr : &it->second;
+}
+
+int Registry::HighestArch() {
+  std::lock_guard lock(mutex_);
+  int highest = 0;
+  for (const auto& fat : fats_) highest = std::max(highest, fat->arch());
+  return highest;
 }
 
 FatModule* Registry::AddLibrary(std::string ptx) {

@@ -5,23 +5,27 @@
 namespace bwgemm::emulator {
 namespace {
 
-constexpr uint64_t kMagic = 0x31304d4154455742;  // says that the bytes are ours, and which version
+constexpr uint64_t kMagic = 0x32304d4154455742;  // says that the bytes are ours, and which version
 
 // Byte layout of the encoding; sizes are natural, so there is no padding to leak.
+//
+// Host code may change a map that it has encoded: CuTe of CUTLASS 4.7 clears bit 21 of the second
+// 64-bit word where a tensor is small. Nothing lies in that word's bits 16 to 31.
 struct Encoded {
   uint64_t magic;
+  uint8_t type;
+  uint8_t rank;
+  uint16_t untouched;
+  uint8_t interleave;
+  uint8_t swizzle;
+  uint8_t l2;
+  uint8_t fill;
   uint64_t address;
   uint64_t strides[4];  // bytes, dimensions 1 to 4
   uint32_t dims[5];     // extent minus one: 2^32 is allowed
   uint16_t box[5];
   uint8_t element_strides[5];
-  uint8_t type;
-  uint8_t rank;
-  uint8_t interleave;
-  uint8_t swizzle;
-  uint8_t l2;
-  uint8_t fill;
-  uint8_t reserved[39];
+  uint8_t reserved[37];
 };
 static_assert(sizeof(Encoded) == kTensorMapBytes, "a tensor map has 128 bytes");
 

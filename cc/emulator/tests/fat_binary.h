@@ -11,6 +11,7 @@ struct FatEntry {
   uint16_t kind;  // 1 = PTX, 2 = machine code
   std::string payload;
   uint32_t compressed = 0;
+  uint32_t arch = 100;
 };
 
 inline void append(std::string* out, uint64_t value, int bytes) {
@@ -27,7 +28,7 @@ inline std::string fat_binary(const std::vector<FatEntry>& entries) {
     append(&payload, e.compressed, 4);
     append(&payload, 64, 4);
     append(&payload, 0x90000, 4);
-    append(&payload, 100, 4);  // architecture
+    append(&payload, e.arch, 4);
     payload.append(32, '\0');
     payload += e.payload;
   }

@@ -165,10 +165,10 @@ TEST(launch_errors) {
   CHECK_TEXT(text(launch(&words, call.words, 32)), "the launched function is no kernel");
   CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 49153)),
              "the launch asks for 49153 bytes of dynamic shared memory");
-  cudaLaunchAttribute priority{};
-  priority.id = cudaLaunchAttributePriority;
-  CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 0, &priority)),
-             "launch attribute 8 is not implemented");
+  cudaLaunchAttribute event{};
+  event.id = cudaLaunchAttributeProgrammaticEvent;
+  CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 0, &event)),
+             "launch attribute 7 is not implemented");
   cudaKernel_t kernel;
   CHECK_TEXT(text(__cudaGetKernel(&kernel, &words)), "the function is no kernel");
 }

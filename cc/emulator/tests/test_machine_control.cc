@@ -89,6 +89,43 @@ TEST(functions_that_cannot_be_called) {
   run("call.uni nowhere;").fails(ErrorKind::kUnsupported, "indirect call through 'nowhere'");
 }
 
+// A kernel that prints: `values` stores the arguments at [args], which is 64 bytes of local memory.
+Run& prints(Run& run, const std::string& format, const std::string& values) {
+  std::string bytes;
+  for (const char c : format) bytes += std::to_string(int{c}) + ", ";
+  run.declarations = ".global .align 1 .b8 format[" + std::to_string(format.size() + 1) + "] = {" +
+                     bytes +
+                     "0};\n.global .align 1 .b8 word[3] = {104, 105, 0};\n"
+                     ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n";
+  return run("{\n.local .align 8 .b8 args[64];\n.param .b64 a;\n.param .b64 b;\n.param .b32 r;\n" +
+             values +
+             "mov.u64 %d1, format;\nst.param.b64 [a], %d1;\nmov.u64 %d2, args;\n"
+             "cvta.local.u64 %d2, %d2;\nst.param.b64 [b], %d2;\n"
+             "call.uni (r), vprintf, (a, b);\nld.param.b32 %r0, [r];\n}" +
+             kStore);
+}
+
+TEST(printf_of_kernels) {
+  std::string printed;
+  Run run;
+  run.block = {2, 1, 1};
+  run.config.print = [&](const std::string& text) { printed += text; };
+  prints(run, "%d|%5.2f|%-3s|%llx|%c|%%|%*u\n",
+         "add.u32 %r1, %thread, 7;\nst.local.u32 [args], %r1;\n"
+         "mov.b64 %d3, 0d3FF8000000000000;\nst.local.b64 [args+8], %d3;\n"
+         "mov.u64 %d4, word;\nst.local.u64 [args+16], %d4;\n"
+         "mov.u64 %d5, 0x1234567890;\nst.local.u64 [args+24], %d5;\n"
+         "mov.u32 %r2, 65;\nst.local.u32 [args+32], %r2;\n"
+         "mov.u32 %r3, 4;\nst.local.u32 [args+36], %r3;\nst.local.u32 [args+40], %r3;\n")
+      .ok();
+  CHECK_EQ(printed, "7| 1.50|hi |1234567890|A|%|   4\n8| 1.50|hi |1234567890|A|%|   4\n");
+  CHECK_EQ(run.out[1], 32u);
+  printed.clear();
+  prints(run, "100%", "").fails(ErrorKind::kFault, "printf: '%' is no conversion");
+  prints(run, "%y", "").fails(ErrorKind::kFault, "printf: '%y' is no conversion");
+  CHECK_EQ(printed, "");
+}
+
 TEST(branch_table) {
   Run run;
   run(std::string("and.b32 %r1, %thread, 3;\nbrx.idx %r1, TABLE;\nA:\nmov.u32 %r0, 10;\nbra "

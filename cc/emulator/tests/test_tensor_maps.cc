@@ -41,6 +41,24 @@ TEST(encoding_keeps_every_field) {
   CHECK(!decode(bytes, &back));
 }
 
+// CuTe of CUTLASS 4.7 clears it where a tensor is small and the driver older than 13.1.
+TEST(encoding_survives_an_edit_of_bit_21) {
+  TensorMap map = bf16_map();
+  map.address = ~uint64_t{0} & ~uint64_t{15};
+  uint8_t bytes[kTensorMapBytes];
+  for (const bool set : {false, true}) {
+    encode(map, bytes);
+    uint64_t word;
+    std::memcpy(&word, bytes + 8, sizeof word);
+    word = set ? word | (uint64_t{1} << 21) : word & ~(uint64_t{1} << 21);
+    std::memcpy(bytes + 8, &word, sizeof word);
+    TensorMap back;
+    CHECK(decode(bytes, &back));
+    CHECK(back.type == map.type && back.rank == map.rank && back.address == map.address);
+    CHECK(back.swizzle == map.swizzle && back.l2 == map.l2 && back.strides == map.strides);
+  }
+}
+
 TEST(validation_refuses_what_the_driver_refuses) {
   CHECK_TEXT(validate(bf16_map()), "");
   const auto refused = [](auto change, const char* why) {

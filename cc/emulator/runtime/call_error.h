@@ -1,0 +1,20 @@
+// The last error of the emulated CUDA runtime: what cudaGetLastError returns and
+// cudaGetErrorString explains.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+namespace bwgemm::emulator {
+
+// Remembers the error for this thread; returns `code`.
+cudaError_t Fail(cudaError_t code, std::string text);
+
+// The same for all threads and for good: what a kernel's fault does to a program's device.
+cudaError_t FailForGood(cudaError_t code, std::string text);
+
+// The error of FailForGood; cudaSuccess if there was none.
+cudaError_t StandingError();
+
+}  // namespace bwgemm::emulator

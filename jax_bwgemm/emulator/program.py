@@ -1,0 +1,212 @@
+"""Whole CUDA programs: compiled by nvcc, linked against the emulated runtime, run on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from jax_bwgemm.emulator.settings import Settings
+
+_LIBRARY = "libbwgemm_cudart.so"
+_OLDEST_NVCC = (13, 0)
+_ARCHITECTURE = re.compile(r"(?:sm|compute|lto)_(\d+)([af]?)")
+# Options with a value that the link against the emulated runtime says itself.
+_OWN_OPTIONS = ("-cudart", "--cudart")
+_ARCHITECTURE_OPTIONS = (
+    "-arch",
+    "--gpu-architecture",
+    "-gencode",
+    "--generate-code",
+    "-code",
+    "--gpu-code",
+)
+_REPLACED_LIBRARIES = ("-lcuda", "-lcudart", "-lcudart_static", "-lcudadevrt")
+_SEPARATE = (
+    "-dc",
+    "--device-c",
+    "-dlink",
+    "--device-link",
+    "-rdc=true",
+    "--relocatable-device-code=true",
+)
+
+
+class ProgramError(RuntimeError):
+    """A program cannot be compiled or run here; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a program ended.
+
+    Attributes:
+        code: Its exit code; 128 plus the signal that ended it.
+        faults: What the emulator reported of its kernels, one text for each launch that failed.
+    """
+
+    code: int
+    faults: tuple[str, ...]
+
+
+def library() -> pathlib.Path:
+    """The emulated CUDA runtime that programs are linked against.
+
+    Raises:
+        ProgramError: The package was installed without it.
+    """
+    path = pathlib.Path(__file__).resolve().parent / _LIBRARY
+    if not path.exists():
+        raise ProgramError(f"jax_bwgemm was installed without its emulator ({_LIBRARY})")
+    return path
+
+
+def find_nvcc() -> pathlib.Path:
+    """nvcc 13 or newer: of the environment variable ``NVCC``, of the PyPI wheels, or on the path.
+
+    Raises:
+        ProgramError: There is none, or it is too old.
+    """
+    named = os.environ.get("NVCC")
+    found = named or _nvcc_of_wheels() or shutil.which("nvcc")
+    if not found:
+        raise ProgramError(
+            "no nvcc: install one with `pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm "
+            "nvidia-cuda-cccl nvidia-cuda-runtime`, or put a toolkit's on the path"
+        )
+    try:
+        text = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+    except OSError as error:
+        raise ProgramError(f"nvcc cannot be run: {error}") from None
+    release = re.search(r"release (\d+)\.(\d+)", text)
+    if release is None:
+        raise ProgramError(f"{found} is no nvcc: it does not say which release it is")
+    version = (int(release[1]), int(release[2]))
+    if version < _OLDEST_NVCC:
+        raise ProgramError(f"nvcc {version[0]}.{version[1]} at {found} is too old: 13.0 is needed")
+    return pathlib.Path(found)
+
+
+def _nvcc_of_wheels() -> str | None:
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        nvcc = pathlib.Path(folder) / "cu13" / "bin" / "nvcc"
+        if nvcc.exists():
+            return str(nvcc)
+    return None
+
+
+def compile_program(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    options: Sequence[str] = (),
+    *,
+    architecture: str = "100a",
+) -> None:
+    """Compiles a program to PTX and links it against the emulated CUDA runtime.
+
+    Args:
+        source: A ``.cu`` file; more sources may be among the options.
+        output: The executable.
+        options: For nvcc. Of several architectures the highest is compiled for. Libraries of the
+            real runtime and driver are left out.
+        architecture: For which PTX is made where the options name none: ``"90a"``, ``"100a"``.
+
+    Raises:
+        ProgramError: There is no nvcc, an option cannot be had here, or nvcc fails.
+    """
+    named, others = _split_options(options)
+    target = named or architecture
+    folder = library().parent
+    command = [
+        str(find_nvcc()),
+        str(source),
+        *others,
+        "-lineinfo",
+        "--no-compress",
+        f"-gencode=arch=compute_{target},code=compute_{target}",
+        "--cudart=none",
+        f"-L{folder}",
+        "-lbwgemm_cudart",
+        f"-Xlinker=-rpath={folder}",
+        "-o",
+        str(output),
+    ]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return
+    missing = sorted(set(re.findall(r"undefined reference to `(_*cu[A-Z_a-z0-9]+)'", done.stderr)))
+    if missing:
+        raise ProgramError(f"the emulated CUDA runtime has no {', '.join(missing)}")
+    raise ProgramError(f"nvcc ended with exit code {done.returncode}")
+
+
+def _split_options(options: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The highest architecture that the options name, and the options to pass on."""
+    architectures: list[tuple[int, str]] = []
+    others: list[str] = []
+    rest = iter(options)
+    for option in rest:
+        name, equals, value = option.partition("=")
+        if option in _SEPARATE:
+            raise ProgramError(f"{option}: device code that is linked separately is not supported")
+        if name in _ARCHITECTURE_OPTIONS or name in _OWN_OPTIONS:
+            value = value if equals else next(rest, "")
+            found = _ARCHITECTURE.findall(value) if name in _ARCHITECTURE_OPTIONS else []
+            architectures += [(int(number), suffix) for number, suffix in found]
+        elif option not in _REPLACED_LIBRARIES:
+            others.append(option)
+    if not architectures:
+        return None, others
+    number, suffix = max(architectures)
+    return f"{number}{suffix}", others
+
+
+def run_program(
+    executable: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    settings: Settings | None = None,
+) -> Outcome:
+    """Runs a program that `compile_program` made.
+
+    Its kernels' reports go to standard error.
+
+    Args:
+        executable: The program.
+        arguments: Its own arguments.
+        settings: Of the emulated machine; default those of `jax_bwgemm.emulator.Settings`.
+
+    Raises:
+        ProgramError: It cannot be started.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        faults = pathlib.Path(folder) / "faults"
+        environment = dict(os.environ, BWGEMM_EMULATOR_FAULTS=str(faults))
+        if settings is not None:
+            environment["BWGEMM_EMULATOR_SETTINGS"] = settings_text(settings)
+        command = [str(pathlib.Path(executable).resolve()), *arguments]
+        try:
+            code = subprocess.run(command, env=environment).returncode
+        except OSError as error:
+            raise ProgramError(f"{executable} cannot be run: {error}") from None
+        reported = faults.read_text().splitlines() if faults.exists() else []
+    return Outcome(code if code >= 0 else 128 - code, tuple(reported))
+
+
+def settings_text(settings: Settings) -> str:
+    """Settings as a program reads them from the environment."""
+    values: Mapping[str, int] = {
+        name: int(getattr(settings, name))
+        for name in ("seed", "sm_count", "step_limit", "races", "relaxed")
+    }
+    items = [f"{name}={value}" for name, value in values.items()]
+    items += [f"rule:{name}={severity}" for name, severity in settings.rules.items()]
+    return ",".join(items)
