@@ -57,6 +57,7 @@ void add_row(const TensorMap& map, bool row_inside, uint64_t row_address, int64_
 
 Box make_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t shared) {
   Box box;
+  box.footprint = box_footprint(map);
   std::array<uint32_t, 5> count{1, 1, 1, 1, 1};
   uint32_t rows = 1;
   for (int d = 1; d < map.rank; ++d) {
@@ -79,6 +80,21 @@ Box make_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t
   }
   return box;
 }
+
+Box make_row_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t shared) {
+  Box box;
+  box.footprint = row_box_footprint(map);
+  const uint32_t pitch = row_pitch(map);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const int64_t row = start[1 + i];
+    const bool inside = row >= 0 && row < static_cast<int64_t>(map.dims[1]);
+    const uint64_t address = map.address + static_cast<uint64_t>(row) * map.strides[1];
+    add_row(map, inside, address, start[0], shared + i * pitch, &box);
+  }
+  return box;
+}
+
+uint32_t row_box_footprint(const TensorMap& map) { return 4 * row_pitch(map); }
 
 uint32_t box_footprint(const TensorMap& map) {
   uint32_t rows = 1;

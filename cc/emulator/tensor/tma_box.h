@@ -23,12 +23,18 @@ struct Box {
   std::vector<BoxSpan> spans;
   uint32_t bytes = 0;         // of the whole box, as counted by mbarriers (out of bounds included)
   uint32_t bytes_inside = 0;  // that touch global memory
+  uint32_t footprint = 0;     // of shared memory, from the box's address to its end
 };
 
 // The box of `map` at element coordinates `start`, kept at shared address `shared`.
 Box make_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t shared);
 
+// Four rows of a two-dimensional map whose box is one row (.tile::gather4, .tile::scatter4):
+// `start` is the column, then the rows.
+Box make_row_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint32_t shared);
+
 // Bytes of shared memory from the box's address to its end.
 uint32_t box_footprint(const TensorMap& map);
+uint32_t row_box_footprint(const TensorMap& map);
 
 }  // namespace bwgemm::emulator

@@ -2,7 +2,8 @@
 
 namespace bwgemm::emulator {
 
-TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand) {
+TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand,
+                                    std::string_view four_rows) {
   static constexpr std::string_view kRanks[5] = {"1d", "2d", "3d", "4d", "5d"};
   TensorOperand result;
   for (int rank = 1; rank <= 5; ++rank) {
@@ -10,6 +11,8 @@ TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand) {
   }
   if (result.rank == 0) d.error("needs a dimension .1d to .5d");
   d.mod("tile");
+  result.four_rows = !four_rows.empty() && d.mod(four_rows);
+  if (result.four_rows && result.rank != 2) d.error("." + std::string(four_rows) + " needs .2d");
   for (std::string_view mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs",
                                 "tile::gather4", "tile::scatter4"}) {
     if (d.mod(mode)) d.unsupported("load mode ." + std::string(mode) + " is not implemented");
@@ -20,10 +23,11 @@ TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand) {
   result.map = d.address(operand, ptx::Space::kGeneric, 0);
   const std::vector<ptx::Operand>* items = Decoder::vector_items(operand.items[1]);
   const size_t count = items != nullptr ? items->size() : 1;
-  if (count != static_cast<size_t>(result.rank)) {
-    d.error("needs " + std::to_string(result.rank) + " coordinates, got " + std::to_string(count));
+  const int needed = result.coordinate_count();
+  if (count != static_cast<size_t>(needed)) {
+    d.error("needs " + std::to_string(needed) + " coordinates, got " + std::to_string(count));
   }
-  for (int i = 0; i < result.rank; ++i) {
+  for (int i = 0; i < needed; ++i) {
     result.coordinates[i] = d.src(items != nullptr ? (*items)[i] : operand.items[1], 32);
   }
   return result;
@@ -40,22 +44,31 @@ TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
   if (map.rank != operand.rank) {
     warp.fault("tensor map of rank %d used with .%dd", map.rank, operand.rank);
   }
+  if (operand.four_rows && map.box[1] != 1) {
+    warp.fault("four rows are copied by tensor maps whose box has one row, this one has %u",
+               map.box[1]);
+  }
   return map;
 }
 
-std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane) {
+Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane,
+             uint32_t shared) {
   std::array<int32_t, 5> start{};
-  for (int i = 0; i < operand.rank; ++i) {
+  for (int i = 0; i < operand.coordinate_count(); ++i) {
     start[i] = static_cast<int32_t>(warp.r32(operand.coordinates[i])[lane]);
   }
-  return start;
+  return operand.four_rows ? make_row_box(map, start, shared) : make_box(map, start, shared);
+}
+
+uint32_t footprint(const TensorOperand& operand, const TensorMap& map) {
+  return operand.four_rows ? row_box_footprint(map) : box_footprint(map);
 }
 
 uint32_t distinct_lanes(Warp& warp, const TensorOperand& operand,
                         std::initializer_list<Address> others, uint32_t mask) {
   const auto same = [&](int a, int b) {
     if (warp.address(operand.map, a) != warp.address(operand.map, b)) return false;
-    for (int i = 0; i < operand.rank; ++i) {
+    for (int i = 0; i < operand.coordinate_count(); ++i) {
       const uint32_t* values = warp.r32(operand.coordinates[i]);
       if (values[a] != values[b]) return false;
     }

@@ -15,15 +15,22 @@ namespace bwgemm::emulator {
 struct TensorOperand {
   Address map;
   int rank = 0;
+  bool four_rows = false;  // .tile::gather4, .tile::scatter4: column and four rows
+  int coordinate_count() const { return four_rows ? 5 : rank; }
   Row coordinates[5] = {kNoRow, kNoRow, kNoRow, kNoRow, kNoRow};
 };
 
-// Consumes .1d to .5d and the load mode, and decodes operand `operand`.
-TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operand);
+// Consumes .1d to .5d and the load mode, and decodes operand `operand`. `four_rows`: the mode of
+// four rows that the instruction has, "" if it has none.
+TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operand,
+                                    std::string_view four_rows);
 
 // The tensor map that `lane` names; faults where it is none, is invalid or has another rank.
 TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane);
-std::array<int32_t, 5> read_coordinates(Warp& warp, const TensorOperand& operand, int lane);
+// The box that `lane` names, kept at shared address `shared`, and its size before that is known.
+Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane,
+             uint32_t shared);
+uint32_t footprint(const TensorOperand& operand, const TensorMap& map);
 
 // The lanes of `mask` whose operands no lower lane has. A tensor copy is issued by the warp, not by
 // its threads: lanes that name the same copy ask for it once (kernels rely on it, reductions above

@@ -17,9 +17,9 @@ struct LoadArgs {
 };
 
 // Marks the shared memory of a box; rows narrower than the swizzle leave gaps that are not touched.
-void for_ranges(const TensorMap& map, const Box& box, uint32_t offset,
+void for_ranges(const Box& box, uint32_t offset,
                 const std::function<void(uint32_t, uint32_t)>& visit) {
-  if (box_footprint(map) == box.bytes) {
+  if (box.footprint == box.bytes) {
     visit(offset, box.bytes);
   } else {
     for (const BoxSpan& span : box.spans) visit(span.shared, span.bytes);
@@ -51,7 +51,7 @@ struct LoadOp : AsyncOp {
     }
     const bool finished = next == box.spans.size();
     if (finished) {
-      for_ranges(map, box, to.offset, [&](uint32_t offset, uint32_t count) {
+      for_ranges(box, to.offset, [&](uint32_t offset, uint32_t count) {
         to.cta->shared().end_async_write(offset, count, origin.line);
       });
       launch.races().close(record, *to.cta, *to.barrier_cta, to.barrier);
@@ -65,10 +65,10 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
   Launch& launch = warp.launch();
   const TensorMap map = read_tensor_map(warp, args.source, lane);
   const Warp::SharedRef to =
-      warp.shared(warp.address(args.to, lane), box_footprint(map), 128, true);
+      warp.shared(warp.address(args.to, lane), footprint(args.source, map), 128, true);
   const Warp::SharedRef barrier = warp.shared(warp.address(args.barrier, lane), 8, 8, true);
   const uint32_t cta_mask = args.cta_mask == kNoRow ? 0 : warp.r32(args.cta_mask)[lane];
-  const Box box = make_box(map, read_coordinates(warp, args.source, lane), to.offset);
+  const Box box = read_box(warp, args.source, map, lane, to.offset);
   for (const Delivery& delivery :
        deliveries(warp, to, barrier, args.cta_mask != kNoRow, cta_mask, args.cta_group)) {
     auto op = std::make_unique<LoadOp>();
@@ -78,7 +78,7 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
     op->trace_arg = box.bytes;
     Races& races = launch.races();
     if (races.on()) op->record = races.open(warp, *delivery.cta, warp.origin().line);
-    for_ranges(map, box, delivery.offset, [&](uint32_t offset, uint32_t count) {
+    for_ranges(box, delivery.offset, [&](uint32_t offset, uint32_t count) {
       delivery.cta->shared().begin_async_write(launch, offset, count, warp.origin(), op->record);
     });
     note_global(warp, box, op->record, false);
@@ -112,7 +112,7 @@ void decode_tensor_load(Decoder& d) {
   const size_t count = 3 + (multicast ? 1 : 0) + (hint ? 1 : 0);
   d.expect_operands(count, count);
   args->to = d.address(0, ptx::Space::kShared);
-  args->source = decode_tensor_operand(d, d.operand(1));
+  args->source = decode_tensor_operand(d, d.operand(1), "tile::gather4");
   args->barrier = d.address(2, ptx::Space::kShared);
   if (multicast) args->cta_mask = d.src(3, 16);
   if (hint) d.src(count - 1, 64);  // no effect on values
@@ -137,7 +137,7 @@ void decode_prefetch(Decoder& d) {
   d.ignore_mods({"L2", "global"});
   const bool hint = d.mod("L2::cache_hint");
   d.expect_operands(hint ? 2 : 1, hint ? 2 : 1);
-  args->source = decode_tensor_operand(d, d.operand(0));
+  args->source = decode_tensor_operand(d, d.operand(0), "tile::gather4");
   if (hint) d.src(1, 64);
   d.out().exec = exec_prefetch;
 }

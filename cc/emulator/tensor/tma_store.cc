@@ -64,8 +64,8 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
   auto op = std::make_unique<StoreOp>();
   op->map = read_tensor_map(warp, args.to, lane);
   const Warp::SharedRef from =
-      warp.shared(warp.address(args.from, lane), box_footprint(op->map), 128, false);
-  op->box = make_box(op->map, read_coordinates(warp, args.to, lane), from.offset);
+      warp.shared(warp.address(args.from, lane), footprint(args.to, op->map), 128, false);
+  op->box = read_box(warp, args.to, op->map, lane, from.offset);
   op->cta = from.cta;
   op->reduces = args.reduces;
   op->operation = args.operation;
@@ -75,7 +75,7 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
       warp.fault("tensor map of type %s: %s", type_name(op->map.type), problem);
   }
   std::vector<ByteRange> ranges;
-  if (box_footprint(op->map) == op->box.bytes) {
+  if (op->box.footprint == op->box.bytes) {
     ranges.push_back({from.offset, op->box.bytes});
   } else {
     for (const BoxSpan& span : op->box.spans) ranges.push_back({span.shared, span.bytes});
@@ -103,7 +103,7 @@ void decode_store(Decoder& d, StoreArgs* args) {
   if (!d.mod("bulk_group")) d.error("needs .bulk_group");
   const bool hint = d.mod("L2::cache_hint");
   d.expect_operands(hint ? 3 : 2, hint ? 3 : 2);
-  args->to = decode_tensor_operand(d, d.operand(0));
+  args->to = decode_tensor_operand(d, d.operand(0), args->reduces ? "" : "tile::scatter4");
   args->from = d.address(1, ptx::Space::kShared);
   if (hint) d.src(2, 64);
   d.out().exec = exec_store;

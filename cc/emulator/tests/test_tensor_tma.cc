@@ -1,5 +1,6 @@
 // Bulk copies: tensor loads and stores, multicast, reductions, plain copies, tensormap.replace.
 #include <cmath>
+#include <map>
 
 #include "emulator/tensor/number_formats.h"
 #include "emulator/tensor/tensor_map.h"
@@ -85,6 +86,75 @@ TEST(load_and_store_move_boxes_through_every_swizzle) {
     CHECK_EQ(result.stats.tma_load_bytes, std::min(10u, columns) * 2u * 10);
     CHECK_EQ(result.stats.tma_store_bytes, columns * 2u * 6);
   }
+}
+
+// Loads rows (%r14 to %r17) of map a from column 90 on, stores them to rows 8, 2, 300 and 5 of map
+// b from column 3 on.
+std::string row_kernel(uint32_t bytes, const std::string& load = "tile::gather4",
+                       const std::string& coordinates = "{%r10, %r14, %r15, %r16, %r17}") {
+  return kernel(kTwoMaps,
+                kMapAddresses + init_barriers() +
+                    "@!%p0 bra DONE;\nmov.b32 %r10, 90;\nmov.b32 %r12, 3;\nmov.b32 %r14, 7;\n"
+                    "mov.b32 %r15, -1;\nmov.b32 %r16, 7;\nmov.b32 %r17, 99;\n"
+                    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], " +
+                    std::to_string(bytes) + ";\ncp.async.bulk.tensor.2d.shared::cta.global." +
+                    load + ".mbarrier::complete_tx::bytes [%r3], [%d0, " + coordinates +
+                    "], [%r4];\n" + wait(0, 0, "FULL") +
+                    "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group "
+                    "[%d1, {%r12, 8, 2, 300, 5}], [%r3];\n"
+                    "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nDONE:\n");
+}
+
+TEST(four_rows_are_gathered_and_scattered) {
+  for (TensorMapSwizzle swizzle : {TensorMapSwizzle::kNone, TensorMapSwizzle::k32B,
+                                   TensorMapSwizzle::k64B, TensorMapSwizzle::k128B}) {
+    Buffer in(100 * 208), out(100 * 208, 0xee);
+    for (int i = 0; i < 100 * 104; ++i) in.as<uint16_t>()[i] = static_cast<uint16_t>(i);
+    const uint32_t columns = swizzle == TensorMapSwizzle::k32B   ? 16
+                             : swizzle == TensorMapSwizzle::k64B ? 32
+                                                                 : 64;
+    TensorMap a = matrix_map(in, TensorMapType::kBF16, 100, 100, 208, columns, 1);
+    TensorMap b = matrix_map(out, TensorMapType::kBF16, 100, 100, 208, columns, 1);
+    a.swizzle = b.swizzle = swizzle;
+    Launcher launcher;
+    launcher.add(in, false, "in");
+    launcher.add(out, true, "out");
+    Params params;
+    add_map(add_map(params, a), b);
+    const LaunchResult result = launcher.run(row_kernel(columns * 8), params);
+    CHECK_TEXT(result.error, "");
+    const std::map<int, int> from = {{8, 7}, {2, -1}, {5, 99}};  // 300 is outside, on either side
+    int wrong = 0;
+    for (int y = 0; y < 100; ++y) {
+      for (int x = 0; x < 104; ++x) {
+        const auto row = from.find(y);
+        const int sx = x - 3 + 90;
+        int expected = 0xeeee;
+        if (row != from.end() && x >= 3 && x < 3 + static_cast<int>(columns) && x < 100) {
+          expected = row->second >= 0 && sx < 100 ? row->second * 104 + sx : 0;
+        }
+        wrong += out.as<uint16_t>()[y * 104 + x] != expected;
+      }
+    }
+    CHECK_EQ(wrong, 0);
+    CHECK_EQ(result.stats.tma_load_bytes, 10u * 2u * 3);
+  }
+}
+
+TEST(four_rows_need_a_box_of_one) {
+  Buffer in(100 * 208), out(100 * 208);
+  const auto run = [&](uint32_t box_rows, const std::string& text) {
+    Launcher launcher;
+    launcher.add(in, false, "in");
+    launcher.add(out, true, "out");
+    Params params;
+    const TensorMap map = matrix_map(in, TensorMapType::kBF16, 100, 100, 208, 64, box_rows);
+    return launcher.run(text, add_map(add_map(params, map), map)).error;
+  };
+  CHECK_TEXT(run(2, row_kernel(512)), "whose box has one row, this one has 2");
+  CHECK_TEXT(run(1, row_kernel(512, "tile::gather4", "{%r10, %r14}")),
+             "needs 5 coordinates, got 2");
+  CHECK_TEXT(run(1, row_kernel(512, "tile::scatter4")), "load mode .tile::scatter4 is not");
 }
 
 TEST(out_of_bounds_fill_can_be_nan) {
