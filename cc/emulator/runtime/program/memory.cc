@@ -170,7 +170,7 @@ cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, s
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   *free = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page;
-  *total = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page;
+  *total = Program::TotalBytes();
   return cudaSuccess;
 }
 

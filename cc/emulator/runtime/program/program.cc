@@ -1,6 +1,7 @@
 #include "emulator/runtime/program/program.h"
 
 #include <cxxabi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -88,8 +89,13 @@ void Program::Finished(const LaunchRecord& record) {
   }
 }
 
+uint64_t Program::TotalBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 void* Program::Allocate(uint64_t bytes, Kind kind) {
-  if (bytes > ~uint64_t{0} / 2) return nullptr;
+  if (bytes > TotalBytes()) return nullptr;
   const uint64_t rounded = std::max((bytes + kAlignment - 1) / kAlignment, uint64_t{1});
   void* pointer = std::aligned_alloc(kAlignment, rounded * kAlignment);
   if (pointer == nullptr) return nullptr;

@@ -29,6 +29,7 @@ class Program final : public HostCall {
     uint64_t bytes = 0;
     Kind kind = Kind::kDevice;
   };
+  static uint64_t TotalBytes();  // of this machine
   // Aligned as cudaMalloc aligns, filled with NaN bit patterns; null if there is no memory left.
   void* Allocate(uint64_t bytes, Kind kind);
   // False if no allocation of that kind (kDevice: managed too) starts there.
