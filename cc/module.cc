@@ -7,6 +7,7 @@
 #include "build_config.h"
 #include "call/product_ffi.h"
 #include "call/python.h"
+#include "call/quantize_ffi.h"
 
 namespace nb = nanobind;
 
@@ -27,6 +28,7 @@ nb::dict Registrations() {
   targets["bwgemm.product.v2"] = Stages(BwProductInitialize, BwProductExecute);
   targets["bwgemm.gemm.v1"] = Stages(BwGemmV1Initialize, BwGemmV1Execute);
   targets["bwgemm.grouped.v1"] = Stages(BwGroupedV1Initialize, BwGroupedV1Execute);
+  targets["bwgemm.quantize.v1"] = call::HandlerCapsule(BwQuantizeExecute);
   return targets;
 }
 

@@ -118,6 +118,13 @@ def compiled_module(implementation: str) -> ModuleType | None:
 
 
 @functools.cache
+def has_target(implementation: str, target: str) -> bool:
+    """Whether ``"cutlass"`` or ``"emulator"`` was built, with an FFI target of that name."""
+    module = compiled_module(implementation)
+    return module is not None and target in module.registrations()
+
+
+@functools.cache
 def kernel_table(implementation: str) -> tuple[Kernel, ...]:
     """All kernels that ``"cutlass"`` or ``"emulator"`` can run; empty when it was not built.
 

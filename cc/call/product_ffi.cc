@@ -5,18 +5,6 @@
 namespace bwgemm::call {
 namespace {
 
-// Members of `config` that are read into `call` or into the roles.
-template <class T>
-Status Read(const ffi::Dictionary& config, const ffi::Dictionary::Iterator& member, T* value) {
-  const ffi::ErrorOr<T> found = config.get<T>(*member);
-  if (!found.has_value()) {
-    return Status::InvalidArgument("config member '" + std::string(*member) +
-                                   "': " + found.error().message());
-  }
-  *value = *found;
-  return Status::Ok();
-}
-
 Status DecodeConfig(const Target& target, const ffi::Dictionary& config, ProductCall* call,
                     Target* roles) {
   *roles = target;
@@ -54,8 +42,7 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
     } else if (name == "b_scaling") {
       status = Read(config, member, &options.b_scaling);
     } else {
-      status = Status::Unimplemented("config member '" + std::string(name) +
-                                     "' is not known to this version of jax_bwgemm");
+      status = UnknownMember(name);
     }
     BWGEMM_RETURN_IF_ERROR(status);
   }
@@ -66,55 +53,6 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       return Status::InvalidArgument(std::string("config has no member '") + name + "'");
     }
   }
-  return Status::Ok();
-}
-
-Status ToDType(ffi::DataType type, Role role, DType* dtype) {
-  switch (type) {
-    case ffi::DataType::BF16:
-      *dtype = DType::kBF16;
-      return Status::Ok();
-    case ffi::DataType::F16:
-      *dtype = DType::kF16;
-      return Status::Ok();
-    case ffi::DataType::F32:
-      *dtype = DType::kF32;
-      return Status::Ok();
-    case ffi::DataType::F8E4M3FN:
-      *dtype = DType::kE4M3;
-      return Status::Ok();
-    case ffi::DataType::F8E5M2:
-      *dtype = DType::kE5M2;
-      return Status::Ok();
-    case ffi::DataType::S32:
-      *dtype = DType::kS32;
-      return Status::Ok();
-    case ffi::DataType::U8:
-      *dtype = DType::kU8;
-      return Status::Ok();
-    default:
-      return Status::InvalidArgument(
-          std::string(Name(role)) +
-          " has none of the types bfloat16, float16, float32, float8_e4m3fn, "
-          "float8_e5m2, int32, uint8");
-  }
-}
-
-Status ToBuffer(const ffi::AnyBuffer& from, Role role, Buffer* buffer) {
-  if (buffer->present()) {
-    return Status::InvalidArgument("the call has " + std::string(Name(role)) + " twice");
-  }
-  BWGEMM_RETURN_IF_ERROR(ToDType(from.element_type(), role, &buffer->dtype));
-  const auto dims = from.dimensions();
-  if (dims.size() > kMaxRank) {
-    return Status::InvalidArgument(std::string(Name(role)) + " has rank " +
-                                   std::to_string(dims.size()) + ", more than " +
-                                   std::to_string(kMaxRank));
-  }
-  buffer->rank = static_cast<int>(dims.size());
-  for (int i = 0; i < buffer->rank; ++i) buffer->dims[i] = dims[i];
-  buffer->data = from.untyped_data();
-  buffer->bytes = from.size_bytes();
   return Status::Ok();
 }
 
@@ -133,7 +71,7 @@ Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& g
     if (rest.empty()) return CountError(what, count, roles);
     Role role;
     BWGEMM_RETURN_IF_ERROR(TakeRole(&rest, results, &role));
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), role, &(*buffers)[role]));
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), Name(role), &(*buffers)[role]));
   }
   return rest.empty() ? Status::Ok() : CountError(what, count, roles);
 }
@@ -168,20 +106,6 @@ Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
   return DecodeBuffers(
       roles.results, results.size(), /*results=*/true,
       [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, &call->buffers);
-}
-
-ffi::Error ToFfiError(const Status& status) {
-  switch (status.code) {
-    case StatusCode::kOk:
-      return ffi::Error::Success();
-    case StatusCode::kInvalidArgument:
-      return ffi::Error(ffi::ErrorCode::kInvalidArgument, status.message);
-    case StatusCode::kUnimplemented:
-      return ffi::Error(ffi::ErrorCode::kUnimplemented, status.message);
-    case StatusCode::kInternal:
-      break;
-  }
-  return ffi::Error(ffi::ErrorCode::kInternal, status.message);
 }
 
 }  // namespace bwgemm::call

@@ -13,12 +13,10 @@
 
 #include <string_view>
 
+#include "call/ffi_decode.h"
 #include "call/product_call.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace bwgemm::call {
-
-namespace ffi = ::xla::ffi;
 
 // A target: v2, or one of v1, whose roles are fixed.
 struct Target {
@@ -32,8 +30,6 @@ inline constexpr Target kGroupedV1{"a b group_sizes group_offset", "d workspace"
 Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
                   const ffi::RemainingRets& results, const ffi::Dictionary& config,
                   ProductCall* call);
-
-ffi::Error ToFfiError(const Status& status);
 
 }  // namespace bwgemm::call
 

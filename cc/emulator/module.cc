@@ -15,6 +15,7 @@
 #include "call/python.h"
 #include "emulator/machine/machine.h"
 #include "emulator/runtime/product_emulated.h"
+#include "emulator/runtime/quantize_emulated.h"
 #include "emulator/runtime/ranges.h"
 #include "emulator/runtime/session.h"
 #include "emulator/tensor/tensor_map.h"
@@ -34,6 +35,7 @@ nb::dict Registrations() {
   nb::dict targets;
   using call::HandlerCapsule;
   targets["bwgemm.product.emulated.v2"] = HandlerCapsule(BwProductEmulatedExecute);
+  targets["bwgemm.quantize.emulated.v1"] = HandlerCapsule(BwQuantizeEmulatedExecute);
   // What earlier versions exported.
   targets["bwgemm.gemm.emulated.v1"] = HandlerCapsule(BwGemmV1EmulatedExecute);
   targets["bwgemm.grouped.emulated.v1"] = HandlerCapsule(BwGroupedV1EmulatedExecute);

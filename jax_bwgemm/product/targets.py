@@ -16,6 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 TARGETS = {"cutlass": "bwgemm.product.v2", "emulator": "bwgemm.product.emulated.v2"}
+QUANTIZE_TARGETS = {
+    "cutlass": "bwgemm.quantize.v1",
+    "emulator": "bwgemm.quantize.emulated.v1",
+}
 # Those of version 1 are still registered: programs exported then run.
 V1_TARGETS = (
     "bwgemm.gemm.v1",

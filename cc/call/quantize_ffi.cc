@@ -1,0 +1,86 @@
+#include "call/quantize_ffi.h"
+
+namespace bwgemm::call {
+namespace {
+
+struct Roles {
+  std::string_view operands, results;
+};
+
+Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* roles) {
+  for (auto member = config.begin(); member != config.end(); ++member) {
+    const std::string_view name = *member;
+    Status status;
+    if (name == "operands") {
+      status = Read(config, member, &roles->operands);
+    } else if (name == "results") {
+      status = Read(config, member, &roles->results);
+    } else if (name == "scaling") {
+      status = Read(config, member, &call->scaling);
+    } else if (name == "power_of_two") {
+      int64_t value = 0;
+      status = Read(config, member, &value);
+      call->power_of_two = value != 0;
+    } else if (name == "epsilon") {
+      status = Read(config, member, &call->epsilon);
+    } else {
+      status = UnknownMember(name);
+    }
+    BWGEMM_RETURN_IF_ERROR(status);
+  }
+  return Status::Ok();
+}
+
+// buffer(i) is the i-th operand or result.
+template <class Get>
+Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
+                     QuantizeCall* call) {
+  const std::string what = results ? "results" : "operands";
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view word = names.substr(0, names.find(' '));
+    names.remove_prefix(word.size() == names.size() ? word.size() : word.size() + 1);
+    int role = 0;
+    while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
+    if (role == kQuantizeRoles) {
+      return Status::Unimplemented("quantize: buffer '" + std::string(word) + "' among the " +
+                                   what + " is not known to this version of jax_bwgemm");
+    }
+    call->is_result[role] = results;
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), word, &call->buffers[role]));
+  }
+  if (names.empty()) return Status::Ok();
+  return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
+                                 ", fewer than names");
+}
+
+ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
+                   ffi::RemainingRets results, ffi::Dictionary config) {
+  QuantizeCall call;
+  const Status status = DecodeQuantize(operands, results, config, &call);
+  return ToFfiError(status.ok() ? RunQuantize(call, device, stream) : status);
+}
+
+}  // namespace
+
+Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
+                      const ffi::Dictionary& config, QuantizeCall* call) {
+  Roles roles;
+  BWGEMM_RETURN_IF_ERROR(DecodeConfig(config, call, &roles));
+  BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
+      roles.operands, operands.size(), /*results=*/false,
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, call));
+  return DecodeBuffers(
+      roles.results, results.size(), /*results=*/true,
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, call);
+}
+
+}  // namespace bwgemm::call
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(BwQuantizeExecute, bwgemm::call::Execute,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<xla::ffi::Dictionary>("config"),
+                              {xla::ffi::Traits::kCmdBufferCompatible});

@@ -1,0 +1,60 @@
+#include <climits>
+#include <cstdint>
+#include <string>
+
+#include "core/cuda_status.h"
+#include "scaled/quantize/problem.h"
+#include "scaled/quantize/tile.h"
+
+namespace bwgemm::scaled {
+namespace {
+
+template <DType kIn, DType kOut>
+Status Launch(const QuantizeParams& params, int64_t tiles, cudaStream_t stream) {
+  const QuantizeProblem& p = params.problem;
+  const auto kernel = p.t_values ? p.random ? QuantizeKernel<kIn, kOut, true, true>
+                                            : QuantizeKernel<kIn, kOut, true, false>
+                      : p.random ? QuantizeKernel<kIn, kOut, false, true>
+                                 : QuantizeKernel<kIn, kOut, false, false>;
+  kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(params);
+  return BWGEMM_CUDA_STATUS(cudaGetLastError());
+}
+
+template <DType kIn>
+Status LaunchInto(const QuantizeParams& params, int64_t tiles, cudaStream_t stream) {
+  return params.problem.out_dtype == DType::kE4M3
+             ? Launch<kIn, DType::kE4M3>(params, tiles, stream)
+             : Launch<kIn, DType::kE5M2>(params, tiles, stream);
+}
+
+bool Aligned(const void* pointer, int bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+}  // namespace
+
+Status Quantize(const QuantizeProblem& problem, cudaStream_t stream) {
+  QuantizeParams params;
+  params.problem = problem;
+  params.row_tiles = (problem.rows + kTile - 1) / kTile;
+  params.column_tiles = (problem.columns + kTile - 1) / kTile;
+  params.vectors = problem.columns % kPatch == 0 && Aligned(problem.x, 16) &&
+                   Aligned(problem.values, sizeof(uint2));
+  params.t_vectors = problem.rows % kPatch == 0 && Aligned(problem.t_values, sizeof(uint2));
+  const int64_t tiles = int64_t{params.row_tiles} * params.column_tiles * problem.batch;
+  if (tiles > INT_MAX) {
+    return Status::InvalidArgument("quantize: " + problem.ToString() + " has too many tiles");
+  }
+  switch (problem.x_dtype) {
+    case DType::kBF16:
+      return LaunchInto<DType::kBF16>(params, tiles, stream);
+    case DType::kF16:
+      return LaunchInto<DType::kF16>(params, tiles, stream);
+    case DType::kF32:
+      return LaunchInto<DType::kF32>(params, tiles, stream);
+    default:
+      return Status::Internal("quantize: unknown type of x");
+  }
+}
+
+}  // namespace bwgemm::scaled

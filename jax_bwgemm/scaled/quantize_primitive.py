@@ -1,0 +1,212 @@
+"""The primitive ``bw_quantize_p``: batching, partitioning and lowering. It has no derivative."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+from jax.interpreters import batching, mlir
+
+from jax_bwgemm import compat, runtime
+from jax_bwgemm.compat import Primitive
+from jax_bwgemm.product.implementations import (
+    PLATFORMS,
+    log_once,
+    refusal_error,
+    target_here,
+    viable,
+)
+from jax_bwgemm.product.spec import MAX_SIZE
+from jax_bwgemm.product.targets import QUANTIZE_TARGETS
+from jax_bwgemm.scaled.layouts import FLOAT32
+from jax_bwgemm.scaled.quantize_partition import partitioned
+from jax_bwgemm.scaled.quantize_reference import quantize_reference
+from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
+
+bw_quantize_p = Primitive("bw_quantize")
+bw_quantize_p.multiple_results = True
+# That of one device, which partitioning leaves behind.
+bw_quantize_local_p = Primitive("bw_quantize_local")
+bw_quantize_local_p.multiple_results = True
+
+_X_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
+
+
+def quantized(operands: Sequence[jax.Array], spec: QuantizeSpec) -> tuple[jax.Array, ...]:
+    """Quantizes [B, R, K] by the first implementation that can.
+
+    Args:
+        operands: Those of `QuantizeSpec.operand_names`.
+        spec: What to compute.
+
+    Returns:
+        The results of `QuantizeSpec.result_names`.
+
+    Raises:
+        NotImplementedError: No implementation can run it (several: an ExceptionGroup of these).
+    """
+    names = viable_implementations(operands[0], spec)
+    if names[0] == "xla":
+        return quantize_reference(*operands, spec=spec)
+    spec = dataclasses.replace(spec, implementations=names)
+    return tuple(bw_quantize_p.bind(*compat.match_varying(*operands), spec=spec))
+
+
+def viable_implementations(x: Any, spec: QuantizeSpec) -> tuple[str, ...]:
+    """Those left to try, knowing everything but the device. Reasons are logged once.
+
+    Raises:
+        NotImplementedError, ExceptionGroup: As `quantized`.
+    """
+    what = spec.describe(x.shape, x.dtype)
+    return viable(spec.implementations, what, lambda name: refusal(name, spec, x), [])
+
+
+def refusal(name: str, spec: QuantizeSpec, x: Any) -> str | None:
+    """Why an implementation cannot quantize on any device; None when it may."""
+    if not runtime.has_target(name, QUANTIZE_TARGETS[name]):
+        return "jax_bwgemm was installed without kernels that quantize"
+    if spec.layout.scale_dtype != FLOAT32:
+        return f"kernels write f32 scales, not those of {spec.scaling}"
+    if x.dtype not in _X_DTYPES:
+        return f"kernels read bfloat16, float16 and float32, not {x.dtype}"
+    if 0 in x.shape:
+        return "there is nothing to quantize"
+    if max(x.shape) > MAX_SIZE:
+        return f"size {max(x.shape)} exceeds {MAX_SIZE}"
+    return None
+
+
+def _emit(name: str, operands: Sequence[jax.Array], spec: QuantizeSpec) -> tuple[jax.Array, ...]:
+    """The kernel's call."""
+    x = operands[0]
+    given = dict(zip(spec.operand_names, operands, strict=True))
+    if spec.given_scales and spec.transposed and not spec.own_scales:
+        given["t_scales"] = given["scales"]
+    batch, rows, k = x.shape
+    shapes = [spec.shape(result, x.shape) for result in spec.result_names]
+    if spec.amax:  # the kernel's: of each of its tiles
+        shapes[-1] = jax.ShapeDtypeStruct((batch, -(-rows // 128) * -(-k // 128)), FLOAT32)
+    config: dict[str, Any] = {
+        "operands": " ".join(given),
+        "results": " ".join(spec.result_names),
+        "scaling": spec.scaling,
+    }
+    if spec.power_of_two:
+        config["power_of_two"] = np.int64(1)
+    if spec.epsilon:
+        config["epsilon"] = np.float32(spec.epsilon)
+    results = jax.ffi.ffi_call(QUANTIZE_TARGETS[name], shapes)(*given.values(), config=config)
+    if spec.amax:
+        bits = jax.lax.bitcast_convert_type(results[-1], jnp.int32)
+        results[-1] = jax.lax.bitcast_convert_type(jnp.max(bits, 1), jnp.float32)
+    return tuple(results)
+
+
+def _shapes(operands: Sequence[Any], spec: QuantizeSpec) -> list[jax.ShapeDtypeStruct]:
+    return [spec.shape(name, operands[0].shape) for name in spec.result_names]
+
+
+def _abstract_eval(*operands: core.ShapedArray, spec: QuantizeSpec) -> list[core.ShapedArray]:
+    plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
+    if all(plain):
+        return [core.ShapedArray(s.shape, s.dtype) for s in _shapes(operands, spec)]
+    return compat.result_avals(lambda *args: quantize_reference(*args, spec=spec), *operands)
+
+
+def _local_abstract_eval(*operands: core.ShapedArray, spec: QuantizeSpec) -> list[core.ShapedArray]:
+    return [core.ShapedArray(s.shape, s.dtype) for s in _shapes(operands, spec)]
+
+
+def _batch(
+    operands: Sequence[jax.Array], axes: Sequence[int | None], *, spec: QuantizeSpec
+) -> tuple[list[jax.Array], list[int]]:
+    """Merges the new dimension into the batch."""
+    size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+
+    def merged(x: jax.Array, axis: int | None) -> jax.Array:
+        if axis is None:
+            x = jnp.broadcast_to(x, (size, *x.shape))
+        else:
+            x = jnp.moveaxis(x, axis, 0)
+        return x.reshape(size * x.shape[1], *x.shape[2:])
+
+    found = quantized([merged(x, a) for x, a in zip(operands, axes, strict=True)], spec)
+    found = [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in found]
+    return found, [0] * len(found)
+
+
+def _local(*operands_and_spec: Any) -> tuple[jax.Array, ...]:
+    *operands, spec = operands_and_spec
+    return tuple(bw_quantize_local_p.bind(*operands, spec=spec))
+
+
+_partitioned = partitioned(_local)
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: QuantizeSpec) -> Any:
+    """Partitions over the mesh, unless the operands already are those of one device."""
+    function: Any = _partitioned(spec)
+    if compat.is_manual(ctx):
+        function = _local
+        if automatic := compat.automatic_axes(ctx):
+            # XLA partitions the reference itself; see product.lowering.
+            spec = _only_xla(ctx, spec, f"mesh axes {automatic} are automatic inside shard_map")
+            function = lambda *args: quantize_reference(*args[:-1], spec=args[-1])  # noqa: E731
+    found = runtime.common_target(compat.lowering_devices(ctx))
+    if spec.target is None and found is not None and "cutlass" in spec.implementations:
+        if found.target is None:
+            spec = _only_xla(ctx, spec, found.reason)
+        else:
+            spec = dataclasses.replace(spec, target=found.target)
+    rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=True)
+    return compat.without_types_of_axes(rule)(ctx, *operands)
+
+
+def _only_xla(ctx: mlir.LoweringRuleContext, spec: QuantizeSpec, reason: str) -> QuantizeSpec:
+    """For a program that can have no kernel.
+
+    Raises:
+        NotImplementedError: XLA is not allowed.
+    """
+    x = ctx.avals_in[0]
+    what = spec.describe(x.shape, x.dtype)
+    if "xla" not in spec.implementations:
+        raise refusal_error(what, [(name, reason) for name in spec.implementations])
+    log_once(f"{what}: not {spec.implementations[0]} ({reason}), using xla")
+    return dataclasses.replace(spec, implementations=("xla",))
+
+
+def _lower_local(platform: str) -> mlir.LoweringRule:
+    def on_device(*operands: jax.Array, spec: QuantizeSpec) -> tuple[jax.Array, ...]:
+        what = spec.describe(operands[0].shape, operands[0].dtype)
+        refusals: list[tuple[str, str]] = []
+        for name in spec.implementations:
+            if name == "xla":
+                for other, reason in refusals:
+                    log_once(f"{what}: not {other} ({reason}), using xla")
+                return quantize_reference(*operands, spec=spec)
+            target = target_here(name, platform, spec.target)
+            if not isinstance(target, str):
+                log_once(f"{what}: {name}")
+                return _emit(name, operands, spec)
+            refusals.append((name, target))
+        raise refusal_error(what, refusals)
+
+    return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=True))
+
+
+bw_quantize_p.def_impl(jax.jit(bw_quantize_p.bind, static_argnames=("spec",)))
+bw_quantize_p.def_abstract_eval(_abstract_eval)
+bw_quantize_local_p.def_abstract_eval(_local_abstract_eval)
+batching.primitive_batchers[bw_quantize_p] = _batch
+compat.lower_with_devices(bw_quantize_p)
+mlir.register_lowering(bw_quantize_p, _lower)
+for _platform in sorted(set(PLATFORMS.values())):
+    mlir.register_lowering(bw_quantize_local_p, _lower_local(_platform), platform=_platform)
+mlir.register_lowering(bw_quantize_local_p, _lower_local("another platform"))

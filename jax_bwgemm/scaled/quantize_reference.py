@@ -1,0 +1,139 @@
+"""Quantization by XLA: what every implementation computes, bit by bit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_bwgemm.scaled import rounding
+from jax_bwgemm.scaled.layouts import FLOAT32, Layout
+from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
+from jax_bwgemm.scaled.random_bits import bits_of
+
+
+def quantize_reference(*operands: jax.Array, spec: QuantizeSpec) -> tuple[jax.Array, ...]:
+    """The results of `QuantizeSpec.result_names`, of a layout with f32 scales.
+
+    Args:
+        *operands: Those of `QuantizeSpec.operand_names`.
+        spec: What to compute.
+    """
+    given = dict(zip(spec.operand_names, operands, strict=True))
+    x = rounding.widened(given["x"])
+    random = bits_of(given["random"], *x.shape[1:]) if spec.stochastic else None
+    values, scales = _copy(x, given.get("scales"), random, spec)
+    found = {"values": values, "scales": scales}
+    if spec.transposed:
+        if spec.layout.transposable:
+            found["t_values"] = jnp.swapaxes(values, 1, 2)
+            found["t_scales"] = scales if spec.given_scales else jnp.swapaxes(scales, 1, 2)
+        else:
+            random = None if random is None else jnp.swapaxes(random, 1, 2)
+            t_x = jnp.swapaxes(x, 1, 2)
+            found["t_values"], found["t_scales"] = _copy(t_x, given.get("t_scales"), random, spec)
+    if spec.amax:
+        found["amax"] = rounding.largest(x, (1, 2))[:, 0, 0]
+    return tuple(found[name] for name in spec.result_names)
+
+
+def _copy(
+    x: jax.Array, scales: jax.Array | None, random: jax.Array | None, spec: QuantizeSpec
+) -> tuple[jax.Array, jax.Array]:
+    """Values and scales of [B, R, K]."""
+    layout, dtype = spec.layout, np.dtype(spec.dtype)
+    blocks, axes = in_blocks(x, layout)
+    if scales is None:
+        amax = rounding.largest(blocks, axes)
+        scale = rounding.scale_of(amax, dtype, spec.power_of_two, spec.epsilon)
+        scales = stored(scale, axes, layout)
+    else:
+        scale = scales.reshape(scales.shape + (1,) * (blocks.ndim - scales.ndim))
+    if random is not None:
+        random, _ = in_blocks(random, layout)
+    values = rounding.rounded(blocks, 1 / scale, dtype, random)
+    return out_of_blocks(values, x.shape), scales
+
+
+def narrow_reference(
+    x: jax.Array,
+    random: jax.Array | None,
+    *,
+    layout: Layout,
+    dtype: np.dtype,
+    epsilon: float,
+    whole: jax.Array | None,
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Values, scales and global scale of [B, R, K], of a layout whose scales have 8 bits.
+
+    Args:
+        x: [B, R, K].
+        random: 16 bits for each element, or None.
+        layout: The layout.
+        dtype: The values' type.
+        epsilon: Least amax.
+        whole: Largest magnitude of everything, for a layout with a global scale.
+    """
+    blocks, axes = in_blocks(rounding.widened(x), layout)
+    amax = rounding.largest(blocks, axes)
+    amax = jnp.where(amax < epsilon, epsilon, amax)
+    top = float(jnp.finfo(dtype).max)
+    if layout.has_global_scale:
+        assert whole is not None  # the caller's
+        whole = jnp.where(whole < epsilon, epsilon, whole)
+        most = float(jnp.finfo(layout.scale_dtype).max)
+        global_scale = _positive(whole / (most * top))
+        scale = _positive(amax / global_scale / top)
+        scale = jnp.where(jnp.isfinite(amax), scale, jnp.nan)
+        # The least positive e4m3fn, lest a block of small values be divided by zero.
+        least = float(jnp.finfo(layout.scale_dtype).smallest_subnormal)
+        scales = jnp.maximum(scale, least).astype(layout.scale_dtype)
+        factor = 1 / (scales.astype(FLOAT32) * global_scale)
+    else:
+        global_scale = None
+        scale = rounding.scale_of(amax, dtype, True, 0.0)
+        exponents = (lax.bitcast_convert_type(scale, jnp.uint32) >> 23).astype(jnp.uint8)
+        scales = lax.bitcast_convert_type(exponents, layout.scale_dtype)
+        factor = 1 / scale
+    if random is not None:
+        random, _ = in_blocks(random, layout)
+    values = rounding.rounded(blocks, factor, dtype, random)
+    return out_of_blocks(values, x.shape), stored(scales, axes, layout), global_scale
+
+
+def _positive(scale: jax.Array) -> jax.Array:
+    """Scales whose reciprocals are finite: 1 for zeros and for what is not finite."""
+    usable = jnp.isfinite(scale) & (scale > 0)
+    return jnp.where(usable, jnp.maximum(scale, rounding.TINY), 1)
+
+
+def in_blocks(x: jax.Array, layout: Layout) -> tuple[jax.Array, tuple[int, ...]]:
+    """[B, R, K] with dimensions of its own for blocks, and which of them share a scale."""
+    if layout.block_k is None:
+        return x, (1, 2) if layout.block_rows is None else (2,)
+    batch, rows, k = x.shape
+    in_rows = layout.block_rows or rows
+    pad = [(0, 0), (0, -rows % in_rows), (0, -k % layout.block_k)]
+    x = jnp.pad(x, pad) if any(after for _, after in pad) else x
+    batch, rows, k = x.shape
+    # With one row in a block, no dimension for it: XLA's fusions are better for it.
+    if in_rows == 1:
+        return x.reshape(batch, rows, k // layout.block_k, layout.block_k), (3,)
+    x = x.reshape(batch, rows // in_rows, in_rows, k // layout.block_k, layout.block_k)
+    return x, (2, 4)
+
+
+def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undoes `in_blocks`."""
+    if values.ndim == len(shape):
+        return values
+    inner = values.shape[1:]
+    rows, k = (int(np.prod(half)) for half in (inner[:-2], inner[-2:]))
+    return values.reshape(shape[0], rows, k)[:, : shape[1], : shape[2]]
+
+
+def stored(scales: jax.Array, axes: tuple[int, ...], layout: Layout) -> jax.Array:
+    """Scales without the dimensions in which they are shared, in the layout's order."""
+    scales = lax.squeeze(scales, axes)
+    return jnp.swapaxes(scales, -1, -2) if layout.k_first else scales
