@@ -37,6 +37,7 @@ REQUIRED = {
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
+    "quantize": {"size", "impl", "median_us", "gb_per_s", "of_copy"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }
 PACKAGES = ("jax_bwgemm", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "torch")
