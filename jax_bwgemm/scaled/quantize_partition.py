@@ -52,7 +52,7 @@ def sharding_rule(spec: QuantizeSpec, x_shape: Sequence[int]) -> tuple[str, dict
     sizes: dict[str, Any] = {}
     if not spec.given_scales:
         for dim, size, inner in (("r", rows, "i"), ("k", k, "j")):
-            if dim.upper() in _all_dimensions(spec) and size % block == 0:
+            if dim.upper() in _all_dimensions(spec) and size % block == 0 and size > block:
                 written[dim] = f"({written[dim.upper()]} {inner})"
                 sizes[inner] = block
 

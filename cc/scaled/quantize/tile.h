@@ -73,9 +73,7 @@ class TileQuantizer {
       if (p_.amax && threadIdx.x == 0) p_.amax[blockIdx.x] = __uint_as_float(largest);
     }
     WriteValues(factor);
-    if constexpr (kTransposed) {
-      WriteTransposed(factor);
-    }
+    if constexpr (kTransposed) WriteTransposed(factor);
   }
 
  private:
@@ -170,10 +168,10 @@ class TileQuantizer {
 
   // Two neighbours, the first in the lower byte. i, j: of the first; down: the second is below it.
   template <bool kDown>
-  __device__ uint32_t Convert(int i, int j, float first_factor, float second_factor) const {
+  __device__ uint32_t Convert(int i, int j, float factor) const {
     const int i2 = i + kDown, j2 = j + !kDown;
-    float first = Times(patch_.At(i, j), first_factor);
-    float second = Times(patch_.At(i2, j2), second_factor);
+    float first = Times(patch_.At(i, j), factor);
+    float second = Times(patch_.At(i2, j2), factor);
     if constexpr (kRandom) {
       first = Dithered<kOut>(first, RandomOf(i, j));
       second = Dithered<kOut>(second, RandomOf(i2, j2));
@@ -191,8 +189,8 @@ class TileQuantizer {
 #pragma unroll
     for (int i = 0; i < kPatch; ++i) {
       const float f = __shfl_sync(0xFFFFFFFFu, factor, 2 * i, 16);
-      const uint2 bytes = {Convert<false>(i, 0, f, f) | Convert<false>(i, 2, f, f) << 16,
-                           Convert<false>(i, 4, f, f) | Convert<false>(i, 6, f, f) << 16};
+      const uint2 bytes = {Convert<false>(i, 0, f) | Convert<false>(i, 2, f) << 16,
+                           Convert<false>(i, 4, f) | Convert<false>(i, 6, f) << 16};
       if (row_ + i >= p_.rows) continue;
       uint8_t* to = p_.values + Offset(row_ + i, column_, p_.rows, p_.columns);
       Store(to, bytes, p_.columns - column_, params_.vectors);
@@ -211,14 +209,9 @@ class TileQuantizer {
     }
   }
 
-  // Reciprocal scales of this thread's columns, as rows of the transposed copy.
-  __device__ void ColumnFactors(float factor, float* factors) {
-    if (p_.blocks == Blocks::kTensor || p_.blocks == Blocks::kSquare) {
-      const float all = p_.blocks == Blocks::kTensor ? __frcp_rn(p_.t_scales[batch_]) : factor;
-#pragma unroll
-      for (int j = 0; j < kPatch; ++j) factors[j] = all;
-      return;
-    }
+  // Puts the reciprocal scales of columns, which are rows of the transposed copy, into shared
+  // memory.
+  __device__ void PublishFactors() {
     __syncthreads();  // column_amax
     if (threadIdx.x < kTile) {
       const int column = column_tile_ * kTile + threadIdx.x;
@@ -237,22 +230,19 @@ class TileQuantizer {
       shared_.column_factor[threadIdx.x] = __frcp_rn(scale);
     }
     __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kPatch; ++j) {
-      factors[j] = shared_.column_factor[threadIdx.x % 16 * kPatch + j];
-    }
   }
 
   // A column's 128 bytes are 16 words of 8, of which a thread has one. Word w of column c lies at
   // w ^ (c / 8): neither the writes of a column's threads nor the reads of a row's conflict.
   __device__ void WriteTransposed(float factor) {
-    float f[kPatch];
-    ColumnFactors(factor, f);
+    const bool by_column = p_.blocks == Blocks::kRow || p_.blocks == Blocks::k1x128;
+    if (by_column) PublishFactors();
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll
     for (int j = 0; j < kPatch; ++j) {
-      const uint2 bytes = {Convert<true>(0, j, f[j], f[j]) | Convert<true>(2, j, f[j], f[j]) << 16,
-                           Convert<true>(4, j, f[j], f[j]) | Convert<true>(6, j, f[j], f[j]) << 16};
+      const float f = by_column ? shared_.column_factor[x * kPatch + j] : factor;
+      const uint2 bytes = {Convert<true>(0, j, f) | Convert<true>(2, j, f) << 16,
+                           Convert<true>(4, j, f) | Convert<true>(6, j, f) << 16};
       t_tile_[(x * kPatch + j) * 16 + (y ^ x)] = bytes;
     }
     __syncthreads();
@@ -277,8 +267,14 @@ class TileQuantizer {
   bool special_;  // whether the patch has infinities or NaNs
 };
 
+// CTAs of a multiprocessor that registers must suffice for: as many as spill nothing.
+constexpr int LeastResident(DType in, bool transposed, bool random) {
+  const bool large = in == DType::kF32 || random;
+  return large ? transposed ? 1 : 2 : 3;
+}
+
 template <DType kIn, DType kOut, bool kTransposed, bool kRandom>
-__global__ void __launch_bounds__(kThreads, kIn == DType::kF32 || kRandom ? 2 : 3)
+__global__ void __launch_bounds__(kThreads, LeastResident(kIn, kTransposed, kRandom))
     QuantizeKernel(const __grid_constant__ QuantizeParams params) {
   __shared__ QuantizeShared shared;
   __shared__ alignas(16) uint2 t_tile[kTransposed ? kTile * kTile / sizeof(uint2) : 1];
