@@ -515,6 +515,33 @@ def test_bench_scaled(tmp_path, capsys):
     assert "xla raw fp8 time / bwgemm tensor time" in capsys.readouterr().out
 
 
+def test_bench_quantize(tmp_path, capsys):
+    import bench_quantize
+
+    path = tmp_path / "quantize.jsonl"
+    args = ["--small", "--sizes", "40,136", "--cases", "1x128+T", "tensor", "--out", str(path)]
+    assert bench_quantize.main(args) == 0
+    rows = {r["impl"]: r for r in _records(path, "quantize")}
+    assert list(rows) == ["copy", "bwgemm 1x128+T", "xla 1x128+T", "bwgemm tensor", "xla tensor"]
+    assert rows["copy"]["bytes"] == 2 * 2 * 40 * 136
+    # x, both copies, and a scale for each 128 of rows and of columns
+    assert rows["bwgemm 1x128+T"]["bytes"] == 4 * 40 * 136 + 4 * (2 * 40 + 136)
+    for row in rows.values():
+        assert row["gb_per_s"] == pytest.approx(row["bytes"] / row["median_us"] / 1e3)
+    assert rows["bwgemm tensor"]["equal"] == 1
+    assert "1x128+T: at least" in capsys.readouterr().out
+
+
+def test_bench_quantize_names_a_bad_case(capsys):
+    import bench_quantize
+
+    with pytest.raises(SystemExit):
+        bench_quantize.main(["--cases", "1x64"])
+    assert "'1x64' is not LAYOUT[+T][+SR]" in capsys.readouterr().err
+    assert bench_quantize.main(["--dry-run"]) == 0
+    assert "(8192, 28672): 1x128, 1x128+T" in capsys.readouterr().out
+
+
 def test_bench_scaled_names_a_bad_problem(capsys):
     import bench_scaled
 
