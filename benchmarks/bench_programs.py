@@ -19,8 +19,8 @@ from models import language, other
 from models.program import Program
 
 PROGRAMS = (*language.PROGRAMS, *other.PROGRAMS)
-# Of the largest difference of two losses, relative: products of bf16 round by 2^-9, and training
-# carries differences on.
+# Of the largest difference of two losses, relative to the first one: products of bf16 round by
+# 2^-9, and training carries differences on.
 LOSS_BOUND = 1e-2
 
 
@@ -60,10 +60,8 @@ def measure(
         losses[name], trained = train(compiled, state, data, 2 if args.small else args.steps)
         call = lambda _, f=compiled, s=trained: f(s, data)  # noqa: E731
         found.append(timing.Candidate(name, call, jax.block_until_ready))
-    apart = max(
-        abs(a - b) / max(abs(a), 1e-3)
-        for a, b in zip(losses["xla"], losses["accelerate"], strict=True)
-    )
+    pairs = zip(losses["xla"], losses["accelerate"], strict=True)
+    apart = max(abs(a - b) for a, b in pairs) / abs(losses["xla"][0])
     for candidate in found:
         timing.warm_up(candidate, 0.0 if args.small else 0.1)
     rounds = 2 if args.small else args.rounds

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 Tree = Any
-LEARNING_RATE = 1e-3
+SGD_RATE, ADAM_RATE = 1e-3, 1e-5
 
 
 class Sizes(dict[str, int]):
@@ -63,7 +63,7 @@ class Program:
 
 
 def _sgd(state: Tree, gradients: Tree) -> Tree:
-    update = lambda w, g: w - jnp.asarray(LEARNING_RATE, w.dtype) * g.astype(w.dtype)  # noqa: E731
+    update = lambda w, g: w - jnp.asarray(SGD_RATE, w.dtype) * g.astype(w.dtype)  # noqa: E731
     weights = jax.tree.map(update, state["weights"], gradients)
     return {"weights": weights, "step": state["step"] + 1}
 
@@ -73,7 +73,7 @@ def _adam(state: Tree, gradients: Tree) -> Tree:
     gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], gradients)
     square = jax.tree.map(lambda s, g: 0.999 * s + 0.001 * g * g, state["square"], gradients)
-    scale = LEARNING_RATE * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+    scale = ADAM_RATE * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
 
     def update(w: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
         return (w.astype(jnp.float32) - scale * m / (jnp.sqrt(s) + 1e-8)).astype(w.dtype)

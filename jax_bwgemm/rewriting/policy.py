@@ -1,9 +1,11 @@
 """Which products stay with XLA although a kernel takes them. Pure; the only place that decides it.
 
-Two reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. And
-what XLA's product takes along (bias, residual, ReLU) costs a pass of its own after a kernel that
-XLA cannot see into: the product is left to XLA unless the kernel's gain is predicted to be more
-than the extra reading and writing. That comparison knows the bytes of the extra passes and the
+Three reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. A
+kernel's batch dimension lies outside of the others: operands of attention with heads beside the
+features are transposed for it, where XLA's kernels may read them as they are. And what XLA's
+product takes along (bias, residual, ReLU) costs a pass of its own after a kernel that XLA cannot
+see into. In both latter cases the product is left to XLA unless the kernel's gain is predicted to
+be more than the extra reading and writing. The comparison knows the bytes that are moved and the
 multiply-adds of the product, and nothing else: not what the passes cost in launches, and not how
 much faster than XLA's the kernel is on this very shape.
 """
@@ -39,22 +41,28 @@ def tiny(eqn: Any) -> str | None:
     return f"{macs} multiply-adds are fewer than {MIN_MACS}: XLA may compute it within a pass"
 
 
-def loses(dims: Any, out_dtype: str, passes: int, target: Target) -> str | None:
-    """Why a dense product is better left to XLA because of what XLA takes into it; None otherwise.
+def loses(dims: Any, out_dtype: str, passes: int, copied: int, target: Target) -> str | None:
+    """Why a dense product is better left to XLA because of what surrounds it; None otherwise.
 
     Args:
         dims: Sizes of the product: m, n, k and batch.
         out_dtype: Type of its result.
         passes: Extra readings and writings of the result: `Uses.extra_passes`.
+        copied: Bytes of operands and result that a kernel needs transposed.
         target: The GPU.
     """
     results = dims.batch * dims.m * dims.n
-    extra = passes * results * np.dtype(out_dtype).itemsize / BYTES_PER_CYCLE[target.arch]
-    product = results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
-    if extra <= TYPICAL_GAIN * product:
+    moved = passes * results * np.dtype(out_dtype).itemsize + 2 * copied
+    extra = moved / BYTES_PER_CYCLE[target.arch]
+    gain = TYPICAL_GAIN * results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
+    if extra <= gain:
         return None
+    compared = f"(predicted {extra:.0f} cycles) would cost more than the kernel gains ({gain:.0f})"
+    if copied:
+        return (
+            f"transposing {copied} bytes for a kernel {compared}; XLA's may read them as they are"
+        )
     return (
         f"XLA takes the bias, residual or ReLU after it into the product; {passes} more "
-        f"pass{'es' * (passes > 1)} over the result (predicted {extra:.0f} cycles) would cost more "
-        f"than the kernel gains ({TYPICAL_GAIN * product:.0f})"
+        f"pass{'es' * (passes > 1)} over the result {compared}"
     )

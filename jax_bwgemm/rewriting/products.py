@@ -45,11 +45,13 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return None, _refusal(eqn, found, names)
-    if dense and uses.extra_passes and not links_epilogues():
+    if dense:
+        passes = 0 if links_epilogues() else uses.extra_passes
+        copied = _copied_bytes(traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
-        if reason := policy.loses(dims, spec.out_dtype, uses.extra_passes, target):
+        if reason := policy.loses(dims, spec.out_dtype, passes, copied, target):
             return None, reason
     if "xla" not in implementations:
         traced = trace_for(_ours(eqn, implementations, uses), eqn)
@@ -77,16 +79,29 @@ def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..
 
 
 def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
-    """The first steps of all readers that a kernel takes: rounding, exchanging the operands."""
+    """The first steps of all readers that a kernel takes: rounding, exchanging the operands.
+
+    Transposes one after the other count as one: two that cancel leave nothing to exchange.
+    """
     if eqn.primitive.name != "dot_general":
         return []
-    taken: dict[str, Any] = {}
+    whole = tuple(range(eqn.outvars[0].aval.ndim))
+    order, exchanged, rounded = whole, False, None
     for kind, how in uses.steps:
-        swaps = kind == "transpose" and eqn.params["out_sharding"] is None and how == _swap(eqn)
-        if kind in taken or not (swaps or kind == "round"):
+        if kind == "transpose":
+            order = tuple(order[d] for d in how)
+            if order in (whole, _swap(eqn)):
+                exchanged = order != whole
+        elif rounded is None:
+            rounded = how
+        else:
             break
-        taken[kind] = how
-    return list(taken.items())
+    taken: list[tuple[str, Any]] = []
+    if exchanged and eqn.params["out_sharding"] is None:
+        taken.append(("transpose", _swap(eqn)))
+    if rounded is not None:
+        taken.append(("round", rounded))
+    return taken
 
 
 def _swap(eqn: Any) -> tuple[int, ...]:
@@ -121,6 +136,14 @@ def _taking(
         return out
 
     return call
+
+
+def _copied_bytes(traced: Any, taken: list[tuple[str, Any]]) -> int:
+    """Bytes of the operands and the result that are transposed before and after a kernel."""
+    copies = [x.outvars[0].aval for x in traced.eqns if x.primitive.name == "transpose"]
+    if "transpose" in dict(taken):  # the last one cancels one that follows
+        copies.pop()
+    return sum(aval.size * aval.dtype.itemsize for aval in copies)
 
 
 def _refusal(eqn: Any, found: Any, names: tuple[str, ...]) -> str:

@@ -14,6 +14,8 @@ from jax import lax
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
+from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.rewriting.products import _taken
 from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
 
 X = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
@@ -144,3 +146,55 @@ def test_rounded_without_a_kernel() -> None:
     rng = np.random.default_rng(0)
     x = small_integers(rng, (SIZE, SIZE), "bfloat16")  # sums are exact in f32, rounded in bf16
     assert_exact(np.asarray(accelerated(x, x)), np.asarray(f(x, x)), "on XLA")
+
+
+@pytest.mark.parametrize(
+    ("after", "kinds_taken"),
+    [
+        (lambda d: d.T, ["transpose"]),
+        (lambda d: d.T.T, []),
+        (lambda d: low(d.T).T, ["round"]),
+        (lambda d: low(d.T.T.T), ["transpose", "round"]),
+        (lambda d: (low(d.T.T), d.T.T), []),
+    ],
+)
+def test_transposes_that_cancel_leave_the_operands_as_they_are(
+    after: Callable[..., Any], kinds_taken: list[str]
+) -> None:
+    closed = jax.make_jaxpr(lambda x: after(wide(x, x)))(X)
+    product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
+    uses = uses_of(closed, [STORED] * len(closed.out_avals))[product.outvars[0]]
+    assert [kind for kind, _ in _taken(product, uses)] == kinds_taken
+
+
+@pytest.mark.skipif(not has_all_majors(), reason="this build lacks kernels of some majors")
+def test_gradients_of_transposed_weights_are_not_transposed() -> None:
+    """The embedding, [V, H], is the head's weights too: ``x @ embedding.T``."""
+    x, embedding = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 256), (1024, 256)))
+    gradient = jax.grad(lambda e, x: jnp.sum((x @ e.T).astype(jnp.float32) ** 2))
+    with bw.config.target("sm90"):
+        products = [
+            eqn
+            for eqn, _ in equations(jax.make_jaxpr(bw.accelerate(gradient))(embedding, x))
+            if eqn.primitive.name.startswith("bw")
+        ]
+    assert [eqn.outvars[0].aval.shape[-2:] for eqn in products] == [(512, 1024), (1024, 256)]
+
+
+def test_products_that_need_copies_are_left_to_xla() -> None:
+    """Attention with heads beside the features; a large product is worth them."""
+
+    def scores(q: jax.Array, k: jax.Array) -> jax.Array:
+        return jnp.einsum("bqhd,bkhd->bhqk", q, k)
+
+    def reasons(*shape: int) -> list[tuple[bool, str]]:
+        q = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+        with bw.config.target("sm90"):
+            found = bw.explain_program(bw.accelerate(scores), q, q).rewrites
+        return [(one.rewritten, one.reason) for one in found]
+
+    [(rewritten, why)] = reasons(4, 256, 8, 64)
+    assert not rewritten
+    assert "transposing 1048576 bytes" in why or "transposing 2097152 bytes" in why
+    [(rewritten, _)] = reasons(1, 65536, 2, 128)
+    assert rewritten

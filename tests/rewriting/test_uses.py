@@ -61,9 +61,12 @@ def test_extra_passes(f: Callable[..., Any], passes: int) -> None:
 
 def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
     target = make_target("sm90")
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, target)
-    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, target) is None
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, target) is None
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, 0, target)
+    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, 0, target) is None
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, 0, target) is None
+    large, small = GemmDims(65536, 65536, 4096, 1, 1, 1), GemmDims(1024, 1024, 64, 96, 96, 96)
+    assert policy.loses(large, "bfloat16", 0, 2 * 65536 * 4096, target) is None
+    assert "transposing" in policy.loses(small, "bfloat16", 0, 96 * 2 * 1024 * 64, target)
 
 
 def test_the_decision_is_taken_where_the_bias_is() -> None:
