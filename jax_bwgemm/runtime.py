@@ -194,8 +194,8 @@ def kernel_workspace_bytes(implementation: str, name: str, **problem: int | str)
         implementation: ``"cutlass"`` or ``"emulator"``.
         name: The kernel.
         **problem: ``m``, ``n``, ``k``, ``batch`` and ``sm_count``; ``groups`` and ``experts`` of a
-            grouped kernel; ``splits`` of a dense one, and what a stream-K kernel's need depends on
-            as well: ``raster_order``, ``swizzle`` and ``decomposition``.
+            grouped kernel; ``splits`` of a dense or scaled one, and what a stream-K kernel's need
+            depends on as well: ``raster_order``, ``swizzle`` and ``decomposition``.
 
     Raises:
         RuntimeError: The implementation was not built.

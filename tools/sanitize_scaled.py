@@ -32,6 +32,7 @@ class ScaledCase:
         scalings: Layouts of A and B.
         m, n, k, batch: Sizes.
         swizzle: Tiles in a band.
+        splits: Parts of K.
         seed: Of the operands.
     """
 
@@ -43,13 +44,14 @@ class ScaledCase:
     k: int
     batch: int = 1
     swizzle: int = 1
+    splits: int = 1
     seed: int = 0
 
     def __str__(self) -> str:
         layouts = " x ".join(self.scalings)
         return (
             f"{self.kernel} {layouts} {self.m}x{self.n}x{self.k} b{self.batch} "
-            f"swizzle {self.swizzle}"
+            f"swizzle {self.swizzle} splits {self.splits}"
         )
 
     def run(self, implementation: str) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +59,7 @@ class ScaledCase:
         import jax
         import jax.numpy as jnp
 
+        from jax_bwgemm import runtime
         from jax_bwgemm.product import targets
 
         rng = np.random.default_rng(self.seed)
@@ -70,15 +73,17 @@ class ScaledCase:
             operands[name] = jnp.asarray(values).astype(dtype)
             operands[f"{name}_scales"] = jnp.asarray(scales)
             wide.append(values * of_elements(scaling, scales, shape))
+        sizes = {"m": self.m, "n": self.n, "k": self.k, "batch": self.batch, "splits": self.splits}
         out = targets.call_kernel(
             implementation,
             self.kernel,
             operands,
             jax.ShapeDtypeStruct((self.batch, self.m, self.n), self.types[2]),
-            0,
+            runtime.kernel_workspace_bytes(implementation, self.kernel, **sizes, sm_count=1),
             a_scaling=self.scalings[0],
             b_scaling=self.scalings[1],
             swizzle=self.swizzle,
+            splits=self.splits,
         )
         exact = wide[0] @ wide[1].swapaxes(1, 2)
         return np.asarray(out), exact.astype(jnp.dtype(self.types[2]))
@@ -128,7 +133,7 @@ def _case(kernel: object, scalings: tuple[str, str], *sizes: int, **more: int) -
 def cases(arch: str, pattern: str) -> list[ScaledCase]:
     """Every kernel whose name the pattern is in, with ragged edges, once for each pair of layouts.
 
-    The first pair goes around the pipeline more than once.
+    The first pair goes around the pipeline more than once, in as many as three parts.
     """
     from jax_bwgemm import runtime
 
@@ -138,13 +143,16 @@ def cases(arch: str, pattern: str) -> list[ScaledCase]:
             continue
         rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
         for i, scalings in enumerate(layouts_of(k)):
-            depth = (k.stages + 2) * k.tile_k + 16 if i == 0 else k.tile_k + 16
-            found.append(_case(k, scalings, rows + 7, columns + 24, depth))
+            sizes = rows + 7, columns + 24
+            found.append(_case(k, scalings, *sizes, k.tile_k + 16))
+            if i == 0:
+                depth = (k.stages + 2) * k.tile_k + 16
+                found += [_case(k, scalings, *sizes, depth, splits=s) for s in (1, 3)]
     return found
 
 
 def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[ScaledCase]:
-    """Random kernels, layouts and sizes: tiny, ragged, many tiles, batches."""
+    """Random kernels, layouts and sizes: tiny, ragged, many tiles, batches or parts of K."""
     rng = np.random.default_rng(seed)
 
     def size(most: int, multiple: int) -> int:
@@ -157,7 +165,8 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[S
         sizes = size(1500, 1), size(2000, 8), size(1600, 16), int(rng.integers(1, 4))
         swizzle = int(2 ** rng.integers(0, 5))
         scalings = pairs[rng.integers(len(pairs))]
-        found.append(_case(kernel, scalings, *sizes, swizzle=swizzle, seed=i))
+        splits = int(rng.integers(1, 6)) if sizes[3] == 1 else 1
+        found.append(_case(kernel, scalings, *sizes, swizzle=swizzle, splits=splits, seed=i))
     return found
 
 

@@ -36,7 +36,7 @@ Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   std::string_view extra;
   if ((dense || scaled) && options.order != none.order) extra = "order";
   if (!dense && !scaled && options.raster_order != none.raster_order) extra = "raster_order";
-  if (!dense && options.splits != none.splits) extra = "splits";
+  if (!dense && !scaled && options.splits != none.splits) extra = "splits";
   if (!dense && options.decomposition != none.decomposition) extra = "decomposition";
   if (!scaled && options.a_scaling != none.a_scaling) extra = "a_scaling";
   if (!scaled && options.b_scaling != none.b_scaling) extra = "b_scaling";

@@ -15,9 +15,9 @@ namespace bwgemm::call {
 
 // What is chosen at run time. A kernel refuses what it has not.
 struct Options {
-  std::string_view raster_order = "heuristic";   // dense: "heuristic", "m" or "n"
-  int64_t swizzle = 1;                           // dense: 1, 2, 4, 8 or 16; grouped: 1 to 64
-  int64_t splits = 1;                            // dense: parts of K, computed side by side
+  std::string_view raster_order = "heuristic";  // dense, scaled: "heuristic", "m" or "n"
+  int64_t swizzle = 1;                          // dense, scaled: 1, 2, 4, 8 or 16; grouped: 1 to 64
+  int64_t splits = 1;                           // dense, scaled: parts of K, computed side by side
   std::string_view decomposition = "heuristic";  // stream-K kernels: also "data_parallel",
                                                  // "split_k", "stream_k"; see Decomposition
   std::string_view a_scaling, b_scaling;         // scaled: "tensor", "row", "1x128" or "128x128"

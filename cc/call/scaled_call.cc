@@ -1,12 +1,12 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/plan.h"
 
 namespace bwgemm::call {
 namespace {
 
 using dense::GemmOperand;
-using dense::RasterOrder;
 using scaled::ScaledProblem;
 using scaled::Scales;
 
@@ -23,20 +23,6 @@ Status SetSizes(const ProductSizes& sizes, int sm_count, ScaledProblem* problem)
   gemm.sm_count = sm_count;
   gemm.a.pitch = gemm.b.pitch = sizes.k;
   gemm.d.pitch = sizes.n;
-  return Status::Ok();
-}
-
-Status SetOptions(const Options& options, ScaledProblem* problem) {
-  if (options.raster_order != "heuristic") {
-    return Status::InvalidArgument("raster_order '" + std::string(options.raster_order) +
-                                   "' of a scaled product must be 'heuristic'");
-  }
-  if (options.swizzle < 1 || options.swizzle > 16 ||
-      (options.swizzle & (options.swizzle - 1)) != 0) {
-    return Status::InvalidArgument("swizzle " + std::to_string(options.swizzle) +
-                                   " is none of 1, 2, 4, 8, 16");
-  }
-  problem->gemm.swizzle = static_cast<int32_t>(options.swizzle);
   return Status::Ok();
 }
 
@@ -70,7 +56,7 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
                                    std::string(Name(role)) +
                                    " is none of 'tensor', 'row', '1x128', '128x128'");
   }
-  scales->batch_pitch = batched ? count : 0;
+  scales->batch_pitch = batched && batch > 1 ? count : 0;
   return Status::Ok();
 }
 
@@ -109,7 +95,6 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   gemm.b = {b.data, k, batch == 1 || b_batched ? n * k : 0};
   gemm.d = {d.data, n, m * n};
   const Options& options = call.options;
-  BWGEMM_RETURN_IF_ERROR(SetOptions(options, problem));
   BWGEMM_RETURN_IF_ERROR(CheckUse(kernel, options));
   BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAScales, buffers[Role::kAScales], options.a_scaling,
                                    batch, m, k, &problem->a));
@@ -120,24 +105,17 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
 }  // namespace
 
 Status RunScaled(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
-  const scaled::KernelOps& ops = *kernel.scaled;
   ScaledProblem problem;
   problem.gemm.device = launch.device;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel.info, call, launch.properties.sm_count, &problem));
-  BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
-  BWGEMM_RETURN_IF_ERROR(WithContext(ops.prepare(launch.device), kernel.info, problem));
-  return WithContext(ops.launch(problem, /*workspace=*/nullptr, launch.stream), kernel.info,
-                     problem);
+  return RunPlan(kernel, call, launch, problem);
 }
 
 Status ScaledWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, const Options& options,
                             int sm_count, size_t* bytes) {
   ScaledProblem problem;
   BWGEMM_RETURN_IF_ERROR(SetSizes(sizes, sm_count, &problem));
-  BWGEMM_RETURN_IF_ERROR(SetOptions(options, &problem));
-  BWGEMM_RETURN_IF_ERROR(WithContext(kernel.scaled->supports(problem), kernel.info, problem));
-  *bytes = kernel.scaled->workspace_bytes(problem);
-  return Status::Ok();
+  return PlannedBytes(kernel, options, problem, bytes);
 }
 
 }  // namespace bwgemm::call

@@ -19,9 +19,9 @@ struct KernelSpec {
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
   static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
-  static_assert(kTileK == kScaleBlock && kScaleUse != ScaleUse::kNone);
+  static_assert(kTileK % kScaleBlock == 0 && kScaleUse != ScaleUse::kNone);
 
-  static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
+  static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages) {
     KernelInfo info{};
     info.name = name;
     info.arch = arch;
@@ -41,7 +41,8 @@ struct KernelSpec {
     info.stages = stages;
     info.alignment_bytes = kAlignmentBytes;
     info.scales = kScaleUse;
-    info.f32_twin = "";
+    info.uneven_parts = true;
+    info.f32_twin = f32_twin;
     return info;
   }
 };

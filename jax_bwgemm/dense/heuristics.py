@@ -164,12 +164,13 @@ def rank(
         )
         if kernel.stream_k and free:  # the kernel's own heuristic shares less readily
             candidates.append(evaluate(kernel, dims, target, 1, "stream_k"))
-        usable.append(min(candidates, key=_order))
-    usable.sort(key=_order)
+        usable.append(min(candidates, key=preference))
+    usable.sort(key=preference)
     return usable, rejected
 
 
-def _order(candidate: Candidate) -> tuple[float, int, int, int, str]:
+def preference(candidate: Candidate) -> tuple[float, int, int, int, str]:
+    """What candidates are sorted by, best first."""
     kernel = candidate.kernel
     return (
         # The shorter predicted time wins.

@@ -49,9 +49,9 @@ def configure(
         operands: Their roles, in order: ``a``, ``b``, and for grouped kernels ``group_sizes`` and
             ``group_offset``, for scaled ones ``a_scales`` and ``b_scales``. The results
             are ``d`` and ``workspace``.
-        **options: ``raster_order``, ``swizzle``, ``splits`` and ``decomposition`` of a dense
-            kernel; ``order`` and ``swizzle`` of a grouped one; ``a_scaling`` and ``b_scaling``, the
-            layouts of the scales, of a scaled one.
+        **options: ``raster_order``, ``swizzle`` and ``splits`` of a dense or scaled kernel;
+            ``decomposition`` of a dense one; ``order`` and ``swizzle`` of a grouped one;
+            ``a_scaling`` and ``b_scaling``, the layouts of the scales, of a scaled one.
     """
     config: dict[str, Any] = {
         "kernel": kernel,

@@ -59,9 +59,9 @@ def explain_scaled_matmul(
                 choice.why,
                 kernel=choice.kernel.name,
                 rejected=tuple(rejected),
-                raster_order="heuristic",
+                raster_order=choice.raster_order,
                 swizzle=choice.swizzle,
-                splits=1,
+                splits=choice.splits,
             )
         rejected.append((name, choice))
     raise refusal_error(problem, rejected)

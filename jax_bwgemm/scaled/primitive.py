@@ -125,15 +125,23 @@ def reference(*operands: jax.Array, spec: ScaledSpec) -> jax.Array:
 
 def _emit(name: str, choice: Choice, operands: Sequence[jax.Array], spec: ScaledSpec) -> jax.Array:
     dims = dims_of(operands)
+    workspace = 0
+    if choice.splits > 1:
+        sizes = {"m": dims.m, "n": dims.n, "k": dims.k, "batch": dims.batch}
+        workspace = runtime.kernel_workspace_bytes(
+            name, choice.kernel.name, **sizes, splits=choice.splits, sm_count=choice.sm_count
+        )
     out = targets.call_kernel(
         name,
         choice.kernel.name,
         dict(zip(("a", "b", "a_scales", "b_scales"), operands, strict=True)),
         jax.ShapeDtypeStruct((dims.batch, dims.m, dims.n), choice.out_dtype),
-        0,
+        workspace,
         a_scaling=spec.a_scaling,
         b_scaling=spec.b_scaling,
+        raster_order=choice.raster_order,
         swizzle=choice.swizzle,
+        splits=choice.splits,
     )
     return out.astype(spec.out_dtype)
 

@@ -1,4 +1,4 @@
-"""Which kernel computes a scaled product, or why none does. Pure."""
+"""Which kernel computes a scaled product, or why none does: the shortest predicted time. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_bwgemm.config import Target
+from jax_bwgemm.dense import heuristics
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
 from jax_bwgemm.scaled.layouts import FLOAT32, LAYOUTS, layout_of
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
-# Rows of A up to which D is computed transposed: a tile's 128 rows are then B's.
-MOST_SWAPPED_ROWS = 64
-# Tiles in a band that is computed together, where D is large enough to have bands.
-SWIZZLE = 8
 _WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
 _OF_ROWS = ("row", "1x128")
 
@@ -27,17 +25,26 @@ class Choice:
     Attributes:
         kernel: The kernel.
         out_dtype: Name of the type that it writes: where that is not the result's, XLA converts.
+        raster_order: The call's option.
         swizzle: The call's option.
+        splits: Parts that K is split into.
+        sm_count: Multiprocessors that it was chosen for.
         why: The reason in words.
     """
 
     kernel: Kernel
     out_dtype: str
+    raster_order: str
     swizzle: int
+    splits: int
+    sm_count: int
     why: str
 
     def __str__(self) -> str:
-        return f"{self.kernel.name}, swizzle {self.swizzle}"
+        return (
+            f"{self.kernel.name}, raster {self.raster_order}, swizzle {self.swizzle}, "
+            f"splits {self.splits}"
+        )
 
 
 def kernel_dtype(out_dtype: str) -> str:
@@ -80,17 +87,23 @@ def select(
     ]
     if not fitting:
         return f"scaled kernels exist for sm90, this is {target.arch}"
-    swapped = dims.m <= MOST_SWAPPED_ROWS
-    kernel = min(fitting, key=lambda k: k.swap_ab != swapped)
-    tiles = (dims.m // kernel.tile_m, dims.n // kernel.tile_n)
-    bands = not kernel.swap_ab and min(tiles) >= SWIZZLE
+    by_name = {k.name: k for k in fitting}
+    best = min((c for k in fitting for c in candidates(k, dims, target)), key=heuristics.preference)
+    kernel = by_name[best.kernel.name]
+    raster_order, swizzle = heuristics.tile_order(best, as_dense_dims(dims), BYTES)
     where = {
         "sums": "scales after the last block of K",
         "blocks": "scales after every 128 of K",
         "rows": "scales of rows of both operands after every 128 of K",
     }[kernel.scales]
-    why = f"{where}, for {'few' if swapped else 'many'} rows"
-    return Choice(kernel, kernel_dtype(spec.out_dtype), SWIZZLE if bands else 1, why)
+    why = (
+        f"{where}; {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} waves on "
+        f"{target.sm_count} multiprocessors, predicted {best.cycles:.0f} cycles"
+    )
+    if best.splits > 1:
+        why += f", K in {best.splits} parts"
+    out_dtype = kernel_dtype(spec.out_dtype)
+    return Choice(kernel, out_dtype, raster_order, swizzle, best.splits, target.sm_count, why)
 
 
 def _types_fit(kernel: Kernel, spec: ScaledSpec, dims: ScaledDims) -> bool:

@@ -22,7 +22,8 @@ def test_one_line_per_tile(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Scaled kernels ({len(table)})\n" in text
     lines = info.scaled_kernel_lines(False)
     assert all(f"  {line}\n" in text for line in lines)
-    assert len(lines) == len({(k.arch, k.tile_m, k.tile_n, k.swap_ab, k.scales) for k in table})
+    fields = ("arch", "tile_m", "tile_n", "tile_k", "cluster_m", "schedule", "swap_ab", "scales")
+    assert len(lines) == len({tuple(getattr(k, f) for f in fields) for k in table})
     assert (
         "sm90 128x128x128 cluster 2x1 cooperative, scales of rows: 2 kernels, float8_e4m3fn x "
         "float8_e4m3fn->bfloat16, float8_e4m3fn x float8_e4m3fn->float32" in lines

@@ -147,8 +147,15 @@ SMALL = {"a": (1, 8, 16), "b": (1, 8, 16), "a_scales": (1,), "b_scales": (1,), "
         ({}, {"a_scaling": ""}, "scaling '' of a_scales is none of"),
         ({}, {"b_scaling": "row"}, "applies scales to blocks, the call has a_scaling 'tensor'"),
         ({}, {"swizzle": 3}, "swizzle 3 is none of 1, 2, 4, 8, 16"),
-        ({}, {"raster_order": "m"}, "raster_order 'm' of a scaled product must be 'heuristic'"),
-        ({}, {"splits": 2}, r"\(scaled\) has no splits"),
+        ({}, {"raster_order": "k"}, "raster_order 'k' is none of 'heuristic', 'm', 'n'"),
+        ({}, {"splits": 65}, r"splits 65 is outside \[1, 64\]"),
+        ({}, {"splits": 2}, "needs 512 bytes of workspace for .*, got 0"),
+        (
+            {"a": (2, 8, 16), "d": (2, 8, 8)},
+            {"splits": 2},
+            "a batch of 2 cannot be combined with splits 2",
+        ),
+        ({}, {"decomposition": "stream_k"}, r"\(scaled\) has no decomposition"),
         ({}, {"order": "vertical"}, r"\(scaled\) has no order"),
         (
             {"a": (1, 8, 24), "b": (1, 8, 24)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -197,8 +198,13 @@ def test_the_record_says_what_names_say() -> None:
 
 def test_the_record_says_what_names_of_scaled_kernels_say() -> None:
     short = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float32": "f32"}
-    for k in runtime.emulated_scaled_kernels():
+    table = {k.name: k for k in runtime.emulated_scaled_kernels()}
+    for k in table.values():
         types = "_".join(short[t] for t in (k.a_dtype, k.b_dtype, k.out_dtype))
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}_{k.schedule}"
         assert k.name == f"{k.arch}_scaled_{types}_{k.scales}_{tile}{'_swap' * k.swap_ab}"
-        assert (k.majors, k.alignment_bytes, k.f32_twin) == ("kk", 16, "")
+        assert (k.majors, k.alignment_bytes, k.uneven_parts) == ("kk", 16, True)
+        twin = table[k.f32_twin]
+        assert dataclasses.replace(k, name=twin.name, out_dtype="float32", stages=0) == (
+            dataclasses.replace(twin, stages=0)
+        )

@@ -14,7 +14,12 @@ from kernel_table import described_scaled_kernels
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
+from jax_bwgemm.dense import costs
+from jax_bwgemm.dense.fitted_costs import SM90
+from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.costs import PROMOTED, as_dense, candidates
 from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
@@ -34,44 +39,56 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
     assert refusal(TABLE, product, sizes) is None
     found = select(TABLE, product, sizes, make_target("sm90"))
     assert isinstance(found, Choice)
-    return f"{found.kernel.name} {found.swizzle}"
+    return f"{found.kernel.name} {found.splits}"
 
 
 @pytest.mark.parametrize(
     ("product", "sizes", "want"),
     [
-        (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 8"),
-        (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative 8"),
+        (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x128x128_2x1_cooperative 1"),
+        (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative 1"),
         (
             spec("tensor", "tensor", accumulation="fast"),
-            dims(),
-            "e4m3_e4m3_bf16_sums_128x256x128_2x1_cooperative 8",
+            dims(4096, 7168, 16384),
+            "e4m3_e4m3_bf16_sums_128x256x128_2x1_cooperative 1",
         ),
         (
             spec("tensor", "tensor", "float32"),
             dims(a=E5M2),
-            "e5m2_e4m3_f32_blocks_128x256x128_2x1_cooperative 8",
+            "e5m2_e4m3_f32_blocks_128x128x128_2x1_cooperative 1",
+        ),
+        # Short K: one tile's results are stored while the next is multiplied.
+        (
+            spec("row", "row", accumulation="fast"),
+            dims(4096, 24576, 1536),
+            "e4m3_e4m3_bf16_sums_128x192x128_2x1_pingpong 1",
         ),
         (
             spec("row", "row", "float16", "fast"),
-            dims(128),
-            "e4m3_e4m3_f32_sums_128x256x128_2x1_cooperative 1",
+            dims(128, 7168, 16384),
+            "e4m3_e4m3_f32_sums_64x128x128_2x1_pingpong 1",
         ),
         (
             spec("row", "row", accumulation="fast"),
             dims(16),
-            "e4m3_e4m3_bf16_sums_128x32x128_1x1_cooperative_swap 1",
+            "e4m3_e4m3_bf16_sums_64x16x256_1x1_pingpong_swap 1",
+        ),
+        # Few tiles and long K.
+        (
+            spec("row", "row", accumulation="fast"),
+            dims(384, 384, 16384),
+            "e4m3_e4m3_bf16_sums_64x128x128_2x1_pingpong 7",
         ),
         (
             spec("1x128", "128x128"),
-            dims(64),
-            "e4m3_e4m3_bf16_rows_128x32x128_1x1_cooperative_swap 1",
+            dims(16),
+            "e4m3_e4m3_bf16_rows_64x16x128_1x1_pingpong_swap 1",
         ),
         # One scale for 128 rows of A: no swapped kernel has that.
         (
             spec("tensor", "128x128"),
-            dims(64),
-            "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 1",
+            dims(16),
+            "e4m3_e4m3_bf16_blocks_64x128x128_1x1_pingpong 4",
         ),
     ],
 )
@@ -116,6 +133,41 @@ def test_another_architecture() -> None:
     assert found == "scaled kernels exist for sm90, this is sm100"
 
 
+def test_what_a_call_has() -> None:
+    found = select(
+        TABLE,
+        spec("row", "row", accumulation="fast"),
+        dims(384, 384, 16384),
+        make_target("sm90", sm_count=132),
+    )
+    assert isinstance(found, Choice)
+    assert (found.raster_order, found.swizzle, found.splits) == ("heuristic", 1, 7)
+    assert found.sm_count == 132
+    assert str(found) == f"{found.kernel.name}, raster heuristic, swizzle 1, splits 7"
+    assert found.why.endswith(", K in 7 parts")
+
+
+def test_a_batch_is_not_split() -> None:
+    sizes = ScaledDims(2, 384, 384, 16384, E4M3, E4M3)
+    assert choice(spec("row", "row", accumulation="fast"), sizes).endswith(" 1")
+
+
+@pytest.mark.parametrize("k", [16, 48, 1000, 4096])
+def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
+    kernel = next(t for t in TABLE if t.scales == "sums")
+    dense = as_dense(kernel)
+    assert (dense.a_dtype, dense.b_dtype, dense.tile_k) == ("bfloat16", "bfloat16", 64)
+    whole, *_ = candidates(kernel, dims(k=k), make_target("sm90"))
+    same = costs.evaluate(dense, GemmDims(4096, 4096, k // 2), make_target("sm90"))
+    assert whole.cycles == same.cycles
+
+
+@pytest.mark.parametrize("kernel", TABLE, ids=lambda k: k.name)
+def test_every_tile_has_a_cost(kernel: Kernel) -> None:
+    known = SM90 if kernel.scales == "sums" else PROMOTED
+    assert costs.tile_key(as_dense(kernel)) in known.tiles
+
+
 def structs(a: str, b: str, m: int = 512, n: int = 512, k: int = 512) -> Any:
     return tuple(
         jax.eval_shape(lambda x, s=s: bw.quantize(x, s), jax.ShapeDtypeStruct(shape, jnp.float32))
@@ -132,7 +184,7 @@ def cuda_text(a: Any, b: Any, arch: str = "sm90", **options: Any) -> str:
 def test_call_for_cuda() -> None:
     text = cuda_text(*structs("1x128", "128x128"))
     (config,) = re.findall(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", text)
-    assert 'kernel = "sm90_scaled_e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative"' in config
+    assert 'kernel = "sm90_scaled_e4m3_e4m3_bf16_' in config
     assert 'operands = "a b a_scales b_scales"' in config
     assert 'a_scaling = "1x128"' in config
     assert 'b_scaling = "128x128"' in config
@@ -204,8 +256,9 @@ def test_explain() -> None:
     pair = structs("1x128", "128x128")
     found = bw.explain_scaled_matmul(*pair, device="sm90")
     assert found.implementation == "cutlass"
-    assert found.kernel == "sm90_scaled_e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative"
-    assert "scales after every 128 of K, for many rows" in str(found)
+    assert found.kernel is not None
+    assert found.kernel.startswith("sm90_scaled_e4m3_e4m3_bf16_")
+    assert re.search(r"scales .*after every 128 of K; .* tiles per batch in 1 waves", str(found))
     found = bw.explain_scaled_matmul(*pair, device="cpu")
     assert found.implementation == "xla"
     assert "it runs on cuda, this program is lowered for cpu" in str(found)

@@ -6,33 +6,36 @@
 
 namespace bwgemm::scaled::sm90 {
 
-// Multiplies a warpgroup's sums by the scales of their rows, then of their columns.
+// Multiplies a warpgroup's sums by the scales of their rows and columns.
 template <class C, class Accumulator>
 __device__ __forceinline__ void ScaleSums(const Params& params, const dense::sm90::Tile& tile,
-                                          int consumer, int thread, Accumulator& accumulator) {
+                                          int consumer, Accumulator& accumulator) {
+  const int thread = RereadThread();
+  const Scales &p_scales = params.p_scales, &q_scales = params.q_scales;
   const uint32_t row = dense::sm90::PRow<C>(tile) + C::FirstBlock(consumer) * dense::sm90::kBlock +
                        thread / 32 * 16 + thread % 32 / 4;
-  const uint32_t column = dense::sm90::QRow<C>(tile) + thread % 4 * 2;
-  auto p_scale = [&](uint32_t at) {
-    const Scales& scales = params.p_scales;
-    return LoadScale(scales.data + FirstScale(scales, params.p_rows, at, tile.batch));
-  };
-  auto q_scale = [&](uint32_t at) {
-    const Scales& scales = params.q_scales;
-    return LoadScale(scales.data + FirstScale(scales, params.q_rows, at, tile.batch));
-  };
+  float p[C::kOwnBlocks][2];
   CUTE_UNROLL
-  for (int block = 0; block < C::kOwnBlocks; ++block) {
-    const float upper = p_scale(row + block * dense::sm90::kBlock);
-    const float lower = p_scale(row + block * dense::sm90::kBlock + 8);
+  for (int i = 0; i < 2 * C::kOwnBlocks; ++i) {
+    const uint32_t at = row + i / 2 * dense::sm90::kBlock + i % 2 * 8;
+    p[i / 2][i % 2] =
+        LoadScale(p_scales.data + FirstScale(p_scales, params.p_rows, at, tile.batch));
+  }
+  const uint32_t column = dense::sm90::QRow<C>(tile) + thread % 4 * 2;
+  CUTE_UNROLL
+  for (int j = 0; j < C::kTileN / 8; ++j) {
+    float q[2];
     CUTE_UNROLL
-    for (int j = 0; j < C::kTileN / 8; ++j) {
-      const float even = q_scale(column + j * 8), odd = q_scale(column + j * 8 + 1);
-      CUTE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        float& sum = accumulator(j * 4 + i, block);
-        sum = sum * (i < 2 ? upper : lower) * (i % 2 == 0 ? even : odd);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t at = column + j * 8 + i;
+      q[i] = LoadScale(q_scales.data + FirstScale(q_scales, params.q_rows, at, tile.batch));
+    }
+    CUTE_UNROLL
+    for (int i = 0; i < 4 * C::kOwnBlocks; ++i) {
+      float& sum = accumulator(j * 4 + i % 4, i / 4);
+      sum *= p[i / 4][i % 4 / 2] * q[i % 2];
+      // Now: the loads of all columns together take more registers than there are.
+      if (j % 4 == 3) asm volatile("" : "+f"(sum));
     }
   }
 }
@@ -48,16 +51,17 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   int next = 0;
   for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
     const dense::sm90::Tile& tile = tiles.Current();
+    const int k_blocks = __shfl_sync(0xffffffff, dense::sm90::KBlocks(params, tile), 0);
     if (C::kPingpong && next != consumer) {
-      state.Skip(params.k_blocks);
+      state.Skip(k_blocks);
       continue;
     }
     typename C::template Accumulator<C::kTileN> accumulator;
     if constexpr (C::kPromotes) {
-      PromotingMma<C>{params, mma}.Tile(accumulator, tile, params.k_blocks, state);
+      PromotingMma<C>{params, mma, turn}.Tile(accumulator, tile, k_blocks, state);
     } else {
-      mma.template Tile<C::kTileN>(accumulator, params.k_blocks, state, turn, [](uint32_t, int) {});
-      ScaleSums<C>(params, tile, consumer, thread, accumulator);
+      mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
+      ScaleSums<C>(params, tile, consumer, accumulator);
     }
     epilogue.StoreTile(tile, accumulator);
   }

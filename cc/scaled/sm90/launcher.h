@@ -51,9 +51,9 @@ struct Launcher {
 };
 
 template <class C>
-KernelEntry MakeEntry(const char* name) {
+KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
-  return {C::Info(name, Arch::kSm90, C::kStages),
+  return {C::Info(name, f32_twin, Arch::kSm90, C::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

@@ -4,8 +4,7 @@
 
 #include "cute/algorithm/clear.hpp"
 #include "dense/sm90/tiles.h"
-#include "scaled/sm90/config.h"
-#include "scaled/sm90/scales.h"
+#include "scaled/sm90/block_scales.h"
 #include "sm90/mma.h"
 
 namespace bwgemm::scaled::sm90 {
@@ -14,103 +13,110 @@ template <class C>
 struct PromotingMma {
   using Base = bwgemm::sm90::Mma<C>;
   using Sums = typename C::template Accumulator<C::kPart>;
-  static constexpr bool kOfRows = C::kScaleUse == ScaleUse::kRows;
+  using Multiply = typename C::template Multiply<C::kPart>;
+  using Scales = BlockScales<C>;
   const Params& params;
   Base mma;
+  bwgemm::sm90::Turn<C>& turn;
 
-  // While one consumer promotes, the other's MMAs run.
   template <class Accumulator>
   __device__ __forceinline__ void Tile(Accumulator& accumulator, const dense::sm90::Tile& tile,
                                        int k_blocks, LaunchRing& state) {
-    using Multiply = typename C::template Multiply<C::kPart>;
-    const typename C::DescriptorP p(mma.shared.p);
-    const typename C::DescriptorPart q(mma.shared.q);
-    const int lane = mma.thread % 32;
-    const uint32_t row = dense::sm90::PRow<C>(tile) +
-                         C::FirstBlock(mma.consumer) * dense::sm90::kBlock + mma.thread / 32 * 16 +
-                         lane / 4;
-    const Scales &p_scales = params.p_scales, &q_scales = params.q_scales;
-    uint32_t upper = FirstScale(p_scales, params.p_rows, row, tile.batch);
-    uint32_t lower = FirstScale(p_scales, params.p_rows, row + 8, tile.batch);
-    const uint32_t column = dense::sm90::QRow<C>(tile) + (kOfRows ? lane % 4 * 2 : 0);
-    uint32_t q_first = 0, q_step = 0;  // this block's scale of the first part; to the next part
-    if constexpr (kOfRows) {
-      q_first = tile.batch * static_cast<uint32_t>(q_scales.batch_pitch);
-    } else {
-      q_first = FirstScale(q_scales, params.q_rows, column, tile.batch);
-      q_step = FirstScale(q_scales, params.q_rows, column + C::kPart, tile.batch) - q_first;
-    }
-
     cute::clear(accumulator);
-    Sums sums;  // one for all, so that it stays in the same registers
-    float next_upper = LoadScale(p_scales.data + upper),
-          next_lower = LoadScale(p_scales.data + lower);
-    CUTE_NO_UNROLL
-    for (int left = k_blocks; left > 0; --left) {
-      const float upper_scale = next_upper, lower_scale = next_lower;
-      if (left > 1) {
-        upper += static_cast<uint32_t>(p_scales.k_pitch);
-        lower += static_cast<uint32_t>(p_scales.k_pitch);
-      }
-      next_upper = LoadScale(p_scales.data + upper);
-      next_lower = LoadScale(p_scales.data + lower);
-      Base::Full::wait(&mma.shared.full[state.index], state.phase);
-      CUTE_UNROLL
-      for (int part = 0; part < C::kParts; ++part) {
-        bwgemm::sm90::FenceResults(sums);
-        bwgemm::sm90::ArriveWarpgroup();
-        CUTE_UNROLL
-        for (int k = 0; k < C::kTileK; k += Multiply::kDepth) {
-          Multiply::Issue(p.At(state.index * C::kPBlocks + C::FirstBlock(mma.consumer), k),
-                          q.At(state.index * C::kParts + part, k), sums(cute::_, 0), k > 0);
-        }
-        bwgemm::sm90::CommitBatch();
-        const int first = part * C::kPart / 2;
-        if constexpr (kOfRows) {
-          float2 scales[C::kPart / 8];
-          LoadRows(scales, column + part * C::kPart, q_first);
-          Await(sums, part, state.index);
-          CUTE_UNROLL
-          for (int i = 0; i < C::kPart / 2; ++i) {
-            const float q_scale = i % 2 == 0 ? scales[i / 4].x : scales[i / 4].y;
-            accumulator(first + i) += sums(i) * ((i % 4 < 2 ? upper_scale : lower_scale) * q_scale);
-          }
-        } else {
-          const float q_scale = LoadScale(q_scales.data + q_first + part * q_step);
-          const float upper_both = upper_scale * q_scale, lower_both = lower_scale * q_scale;
-          Await(sums, part, state.index);
-          CUTE_UNROLL
-          for (int i = 0; i < C::kPart / 2; ++i) {
-            accumulator(first + i) += sums(i) * (i % 4 < 2 ? upper_both : lower_both);
-          }
-        }
-      }
-      q_first += static_cast<uint32_t>(q_scales.k_pitch);
-      state.Advance();
+    turn.Wait();
+    if (k_blocks == 0) {
+      turn.Pass();
+      return;
+    }
+    ScaleReader<C> reader(params, tile, mma.consumer, mma.thread);
+    if constexpr (C::kSumSets == 1) {
+      OneByOne(accumulator, reader, k_blocks, state);
+    } else {
+      Overlapped(accumulator, reader, k_blocks, state);
     }
   }
 
  private:
-  __device__ __forceinline__ void Await(Sums& sums, int part, uint32_t stage) {
-    bwgemm::sm90::AwaitBatches<0>();
-    bwgemm::sm90::FenceResults(sums);
-    if (part == C::kParts - 1) mma.Release(stage);
+  // A block's MMAs wait until those of the block before are promoted: the other consumer's run
+  // meanwhile.
+  template <class Accumulator>
+  __device__ __forceinline__ void OneByOne(Accumulator& accumulator, ScaleReader<C>& reader,
+                                           int k_blocks, LaunchRing& state) {
+    Sums sums;  // one for all, so that it stays in the same registers
+    Scales next = reader.Load();
+    CUTE_NO_UNROLL
+    for (int left = k_blocks; left > 0; --left) {
+      const Scales scales = next;
+      reader.Advance(left > 1);
+      next = reader.Load();
+      Base::Full::wait(&mma.shared.full[state.index], state.phase);
+      CUTE_UNROLL
+      for (int part = 0; part < C::kParts; ++part) {
+        Issue(sums, state.index, part);
+        if (left == 1 && part == C::kParts - 1) turn.Pass();
+        bwgemm::sm90::AwaitBatches<0>();
+        bwgemm::sm90::FenceResults(sums);
+        if (part == C::kParts - 1) mma.Release(state.index);
+        scales.Promote(accumulator, sums, part, reader);
+      }
+      state.Advance();
+    }
   }
 
-  // Those of the two rows of Q that the thread has results of, for every 8 rows from `column` on.
-  template <class RowScales>
-  __device__ __forceinline__ void LoadRows(RowScales& scales, uint32_t column, uint32_t first) {
-    const float* data = params.q_scales.data + first;
-    const uint32_t rows = params.q_rows;
-    CUTE_UNROLL
-    for (int j = 0; j < C::kPart / 8; ++j) {
-      const uint32_t at = column + j * 8;
-      if constexpr (C::kSwapAb) {  // rows of A: any number
-        scales[j] = {LoadScale(data + min(at, rows - 1)), LoadScale(data + min(at + 1, rows - 1))};
-      } else {  // columns of D, whose alignment makes them even
-        scales[j] = LoadScalePair(data + min(at, rows - 2));
-      }
+  // A block's MMAs run while those of the block before are promoted.
+  template <class Accumulator>
+  __device__ __forceinline__ void Overlapped(Accumulator& accumulator, ScaleReader<C>& reader,
+                                             int k_blocks, LaunchRing& state) {
+    static_assert(C::kParts == 1);
+    Sums sums[2];
+    Scales scales[2] = {};
+    cute::clear(sums[1]);  // promoted while the first block's MMAs run
+    uint32_t last = 0;     // the stage of the block before
+    bool first = true;
+    auto promote = [&](Sums& of, const Scales& with) {
+      bwgemm::sm90::FenceResults(of);
+      if (!first) mma.Release(last);
+      first = false;
+      with.Promote(accumulator, of, 0, reader);
+    };
+    auto step = [&](int now, int left) {
+      scales[now] = reader.Load();
+      reader.Advance(left > 1);
+      Base::Full::wait(&mma.shared.full[state.index], state.phase);
+      Issue(sums[now], state.index, 0);
+      if (left == 1) turn.Pass();
+      bwgemm::sm90::AwaitBatches<1>();
+      promote(sums[now ^ 1], scales[now ^ 1]);
+      last = state.index;
+      state.Advance();
+    };
+    int left = k_blocks;
+    CUTE_NO_UNROLL
+    for (; left > 1; left -= 2) {
+      step(0, left);
+      step(1, left - 1);
     }
+    if (left == 1) {
+      step(0, 1);
+      bwgemm::sm90::AwaitBatches<0>();
+      promote(sums[0], scales[0]);
+    } else {
+      bwgemm::sm90::AwaitBatches<0>();
+      promote(sums[1], scales[1]);
+    }
+  }
+
+  __device__ __forceinline__ void Issue(Sums& sums, uint32_t stage, int part) {
+    const typename C::DescriptorP p(mma.shared.p);
+    const typename C::DescriptorPart q(mma.shared.q);
+    bwgemm::sm90::FenceResults(sums);
+    bwgemm::sm90::ArriveWarpgroup();
+    CUTE_UNROLL
+    for (int k = 0; k < C::kTileK; k += Multiply::kDepth) {
+      Multiply::Issue(p.At(stage * C::kPBlocks + C::FirstBlock(mma.consumer), k),
+                      q.At(stage * C::kParts + part, k), sums(cute::_, 0), k > 0);
+    }
+    bwgemm::sm90::CommitBatch();
   }
 };
 

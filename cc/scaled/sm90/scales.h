@@ -22,6 +22,24 @@ __device__ __forceinline__ float2 LoadScalePair(const float* from) {
   return scales;
 }
 
+// Those of two rows of Q, of which there are `rows`, with a scale for each.
+template <class C>
+__device__ __forceinline__ float2 LoadRowPair(const float* data, uint32_t row, uint32_t rows) {
+  if constexpr (C::kSwapAb) {  // rows of A: any number
+    return {LoadScale(data + min(row, rows - 1)), LoadScale(data + min(row + 1, rows - 1))};
+  } else {  // columns of D, whose alignment makes them even
+    return LoadScalePair(data + min(row, rows - 2));
+  }
+}
+
+// The thread's number in its warpgroup, read by a volatile instruction: else whatever follows from
+// it is computed ahead of the main loop and kept in registers that this does not have.
+__device__ __forceinline__ int RereadThread() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread % 128;
+}
+
 // Where the first scale of a row is; those of the next blocks of K follow at k_pitch. Rows beyond
 // the operand have the last one's, and results that are not stored. Places fit in 32 bits: see
 // Launcher::Supports.

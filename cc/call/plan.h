@@ -1,0 +1,94 @@
+// How a dense or scaled product is launched: by one kernel, or in parts of K, whose results a
+// second launch adds.
+#pragma once
+
+#include "call/contractions.h"
+
+namespace bwgemm::call {
+
+// What of a problem the choice of parts and of the order of tiles concerns.
+inline dense::GemmProblem& GemmOf(dense::GemmProblem& problem) { return problem; }
+inline dense::GemmProblem& GemmOf(scaled::ScaledProblem& problem) { return problem.gemm; }
+inline const dense::KernelOps& OpsOf(const Kernel& kernel, const dense::GemmProblem&) {
+  return *kernel.dense;
+}
+inline const scaled::KernelOps& OpsOf(const Kernel& kernel, const scaled::ScaledProblem&) {
+  return *kernel.scaled;
+}
+
+// Writes the options to the problem; the splits as far as the kernel itself adds the parts.
+Status SetOptions(const Options& options, const KernelInfo& kernel, dense::GemmProblem* problem);
+
+// How many parts a second launch adds, or why the problem cannot be split.
+Status PartsOf(const Options& options, const KernelInfo& kernel, const dense::GemmProblem& problem,
+               int64_t* parts);
+
+// Changes a problem into that of its parts: parts as a batch, f32 results at `partials`. Finds the
+// kernel that computes them and how many bytes they have.
+Status Divide(const Kernel& kernel, int64_t parts, void* partials, dense::GemmProblem* problem,
+              const Kernel** twin, size_t* bytes);
+
+// Adds what a launch left in the workspace.
+Status AddParts(const Kernel& kernel, const ProductCall& call, int64_t parts,
+                const dense::GemmProblem& problem, cudaStream_t stream);
+
+// A problem as launches see it.
+template <class Problem>
+struct Plan {
+  const Kernel* kernel = nullptr;  // that is launched
+  Problem problem;
+  int64_t parts = 1;         // more: f32 results of the launch, at the workspace's beginning
+  size_t partial_bytes = 0;  // of them all
+  size_t workspace_bytes() const {
+    return partial_bytes + OpsOf(*kernel, problem).workspace_bytes(problem);
+  }
+};
+
+template <class Problem>
+Status MakePlan(const Kernel& kernel, const Options& options, const Problem& whole, void* workspace,
+                Plan<Problem>* plan) {
+  const KernelInfo& info = kernel.info;
+  plan->kernel = &kernel;
+  plan->problem = whole;
+  dense::GemmProblem& gemm = GemmOf(plan->problem);
+  BWGEMM_RETURN_IF_ERROR(SetOptions(options, info, &gemm));
+  BWGEMM_RETURN_IF_ERROR(WithContext(PartsOf(options, info, gemm, &plan->parts), info, whole));
+  const auto supports = [&] {
+    return WithContext(OpsOf(*plan->kernel, whole).supports(plan->problem), plan->kernel->info,
+                       plan->problem);
+  };
+  BWGEMM_RETURN_IF_ERROR(supports());
+  if (plan->parts == 1) return Status::Ok();
+  BWGEMM_RETURN_IF_ERROR(
+      Divide(kernel, plan->parts, workspace, &gemm, &plan->kernel, &plan->partial_bytes));
+  return supports();
+}
+
+template <class Problem>
+Status PlannedBytes(const Kernel& kernel, const Options& options, const Problem& problem,
+                    size_t* bytes) {
+  Plan<Problem> plan;
+  BWGEMM_RETURN_IF_ERROR(MakePlan(kernel, options, problem, nullptr, &plan));
+  *bytes = plan.workspace_bytes();
+  return Status::Ok();
+}
+
+template <class Problem>
+Status RunPlan(const Kernel& kernel, const ProductCall& call, const Launch& launch,
+               Problem& problem) {
+  char* workspace = static_cast<char*>(call.buffers[Role::kWorkspace].data);
+  Plan<Problem> plan;
+  BWGEMM_RETURN_IF_ERROR(MakePlan(kernel, call.options, problem, workspace, &plan));
+  BWGEMM_RETURN_IF_ERROR(CheckWorkspace(call, plan.workspace_bytes(), plan.problem));
+  const auto& ops = OpsOf(*plan.kernel, problem);
+  const KernelInfo& launched = plan.kernel->info;
+  BWGEMM_RETURN_IF_ERROR(WithContext(ops.prepare(launch.device), launched, plan.problem));
+  BWGEMM_RETURN_IF_ERROR(
+      WithContext(ops.launch(plan.problem, workspace + plan.partial_bytes, launch.stream), launched,
+                  plan.problem));
+  if (plan.parts == 1) return Status::Ok();
+  return WithContext(AddParts(kernel, call, plan.parts, GemmOf(problem), launch.stream),
+                     kernel.info, plan.problem);
+}
+
+}  // namespace bwgemm::call

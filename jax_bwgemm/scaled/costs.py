@@ -1,0 +1,71 @@
+"""How long a scaled kernel takes for a problem: predicted by the model of dense kernels. Pure.
+
+The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones: a product with M, N and K
+has the bytes, the cycles and the tiles of a dense one of 16 bits with half that K, and kernels that
+scale their sums are dense ones in everything that takes time. Those that promote every 128 of K
+have costs of their own, measured on an H200 (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense import costs, heuristics
+from jax_bwgemm.dense.cost_parameters import Cost, TileKey
+from jax_bwgemm.dense.costs import Candidate
+from jax_bwgemm.dense.fitted_costs import SM90
+from jax_bwgemm.dense.spec import GemmDims
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.spec import ScaledDims
+
+BYTES = 2  # of an element of the equivalent product
+
+PROMOTED = dataclasses.replace(
+    SM90,
+    tiles={
+        TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.667, 2791, 4133, 1.0),
+        TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.75, 2128, 3900, 1.0),
+        TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5, 1102, 3611, 1.0),
+        TileKey("pingpong", 64, 64, 1, 1, True): Cost(0.4, 1334, 2301, 1.0),
+        TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.3, 900, 4194, 1.0),
+        TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.15, 2000, 2800, 1.0),
+    },
+)
+
+
+def as_dense(kernel: Kernel) -> Kernel:
+    """The dense kernel of 16-bit operands that does as much with half of a K."""
+    return dataclasses.replace(
+        kernel,
+        contraction="dense",
+        a_dtype="bfloat16",
+        b_dtype="bfloat16",
+        tile_k=kernel.tile_k // 2,
+        scales="",
+    )
+
+
+def as_dense_dims(dims: ScaledDims) -> GemmDims:
+    """The sizes of the equivalent dense product."""
+    return GemmDims(dims.m, dims.n, -(-dims.k // 2), dims.batch, dims.batch, dims.batch)
+
+
+def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:
+    """A kernel with each number of parts of K that is worth comparing. Theirs is `as_dense`."""
+    dense, sizes = as_dense(kernel), as_dense_dims(dims)
+    parameters = SM90 if kernel.scales == "sums" else PROMOTED
+
+    def predict(splits: int) -> Candidate:
+        return costs.evaluate(dense, sizes, target, splits, parameters=parameters)
+
+    whole = predict(1)
+    tiles = whole.tiles_m * whole.tiles_n * dims.batch
+    most = heuristics.MAX_SPLIT_WAVES * target.sm_count // tiles
+    return [whole] + [
+        predict(s)
+        for s in heuristics.SPLITS
+        if s <= most
+        and sizes.k // s >= heuristics.MIN_SPLIT_K
+        and heuristics.run_refusal(dense, sizes, s, "heuristic", BYTES) is None
+    ]
