@@ -32,6 +32,7 @@ def quantize(
     transposed: bool = False,
     power_of_two: bool = False,
     epsilon: float = 0.0,
+    scale: ArrayLike | None = None,
     key: jax.Array | None = None,
     implementation: str | Sequence[str] | None = None,
 ) -> Any:
@@ -55,6 +56,8 @@ def quantize(
             their own (along R, which other products contract), made from x, not from the result.
         power_of_two: Round f32 scales up to powers of two: then no rounding but that of values.
         epsilon: Least amax.
+        scale: One scale, float32 and positive, known before: what it makes too large saturates.
+            Only of ``"tensor"``, which then reads x once.
         key: Round stochastically, by this random key: away from zero with the probability of the
             distance to the neighbour nearer to zero, so that the mean of many roundings is the
             number. An element is rounded by the same random number in both copies. Which, depends
@@ -66,12 +69,47 @@ def quantize(
         A `ScaledArray` [..., R, K]; with ``transposed`` a pair of it and one [..., K, R].
 
     Raises:
-        TypeError: Not an array, not floating point, of rank less than 2, or an impossible dtype.
-            Differentiating also raises it.
-        ValueError: An unknown scaling or implementation, or a negative epsilon.
+        TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, or a
+            scale that is not one float32. Differentiating also raises it.
+        ValueError: An unknown scaling or implementation, a negative epsilon, or a scale for another
+            layout than ``"tensor"``.
         NotImplementedError: The named implementation cannot run it.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
+    how = _specification(x, scaling, dtype, transposed, power_of_two, epsilon, implementation)
+    if scale is not None:
+        if scaling != "tensor":
+            raise ValueError(f"quantize takes a scale for scaling 'tensor', not {scaling!r}")
+        scale = jnp.asarray(scale)
+        if scale.shape != () or scale.dtype != FLOAT32:
+            raise TypeError(
+                f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
+            )
+    return _quantize(as_array("quantize", "x", x), scale, key, how)[0]
+
+
+def quantize_with_amax(
+    x: jax.Array,
+    scale: jax.Array,
+    *,
+    dtype: DTypeLike,
+    transposed: bool = False,
+    implementation: Sequence[str] | None = None,
+) -> tuple[Any, jax.Array]:
+    """What `quantize` to ``"tensor"`` with a scale returns, and max(abs(x)), from one pass."""
+    how = _specification(x, "tensor", dtype, transposed, False, 0.0, implementation)
+    return _quantize(x, scale, None, dataclasses.replace(how, amax=True))
+
+
+def _specification(
+    x: ArrayLike,
+    scaling: str,
+    dtype: DTypeLike | None,
+    transposed: bool,
+    power_of_two: bool,
+    epsilon: float,
+    implementation: str | Sequence[str] | None,
+) -> QuantizeSpec:
     layout = layout_of(scaling)
     x = as_array("quantize", "x", x)
     if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize < 2:
@@ -86,7 +124,7 @@ def quantize(
         )
     if not (isinstance(epsilon, (int, float)) and 0 <= epsilon < float("inf")):
         raise ValueError(f"quantize requires a finite epsilon of at least 0, got {epsilon!r}")
-    how = QuantizeSpec(
+    return QuantizeSpec(
         scaling,
         value_dtype.name,
         bool(transposed),
@@ -95,18 +133,22 @@ def quantize(
         implementations=as_implementations(implementation),
         target=explicit_target(),
     )
-    return _quantize(x, key, how)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _quantize(x: jax.Array, key: jax.Array | None, how: QuantizeSpec) -> Any:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _quantize(
+    x: jax.Array, scale: jax.Array | None, key: jax.Array | None, how: QuantizeSpec
+) -> tuple[Any, jax.Array | None]:
+    """What `quantize` returns, and x's largest magnitude if `how` says so."""
     *batch, rows, k = x.shape
     flat = x.reshape(math.prod(batch), rows, k)
     random = None if key is None else random_bits.origins(key, flat.shape[0])
     if how.layout.scale_dtype != FLOAT32:
-        return _narrow(flat, random, tuple(batch), how)
+        return _narrow(flat, random, tuple(batch), how), None
     how = dataclasses.replace(how, stochastic=random is not None)
-    given = {"x": flat, "random": random} | (_amax_scales(flat, how) if how.given_scales else {})
+    given = {"x": flat, "random": random}
+    if how.given_scales:
+        given |= _given_scales(flat, scale, how)
     found = quantized([given[name] for name in how.operand_names], how)
     found = given | dict(zip(how.result_names, found, strict=True))
 
@@ -117,7 +159,8 @@ def _quantize(x: jax.Array, key: jax.Array | None, how: QuantizeSpec) -> Any:
         scales = found[f"{prefix}scales"]
         return ScaledArray(values, scales.reshape(*batch, *scales.shape[1:]), how.scaling)
 
-    return (made(""), made("t_")) if how.transposed else made("")
+    amax = rounding.largest(found["amax"]).reshape(()) if how.amax else None
+    return ((made(""), made("t_")) if how.transposed else made("")), amax
 
 
 @_quantize.defjvp
@@ -129,7 +172,7 @@ def _no_derivative(*args: Any) -> NoReturn:
     )
 
 
-def _amax_scales(x: jax.Array, how: QuantizeSpec) -> dict[str, jax.Array]:
+def _given_scales(x: jax.Array, known: jax.Array | None, how: QuantizeSpec) -> dict[str, jax.Array]:
     """Scales of what is larger than a kernel's tile: XLA's reductions, in a pass of their own."""
     wide = rounding.widened(x)
 
@@ -138,7 +181,7 @@ def _amax_scales(x: jax.Array, how: QuantizeSpec) -> dict[str, jax.Array]:
         return rounding.scale_of(amax, np.dtype(how.dtype), how.power_of_two, how.epsilon)
 
     if how.scaling == "tensor":
-        whole = scale(None).reshape(())
+        whole = scale(None).reshape(()) if known is None else known
         return {"scale": whole, "scales": jnp.broadcast_to(whole, x.shape[:1])}
     scales = {"scales": scale((2,))[:, :, 0]}
     return scales | ({"t_scales": scale((1,))[:, 0]} if how.transposed else {})

@@ -44,15 +44,21 @@ def axes_of(
     return found
 
 
-def sharding_rule(spec: QuantizeSpec, x_shape: Sequence[int]) -> tuple[str, dict[str, Any]]:
-    """The Shardy rule, for example ``'b r (K i) -> b r (K i), b K r'``."""
+def sharding_rule(
+    spec: QuantizeSpec, x_shape: Sequence[int], devices: int
+) -> tuple[str, dict[str, Any]]:
+    """The Shardy rule, for example ``'b r (q j) -> b r (q j), b q r'``, where j is in a block.
+
+    Where blocks cannot be divided over all devices, those of scales are a factor of their own: else
+    Shardy would divide a mesh axis, of which JAX knows nothing.
+    """
     _, rows, k = x_shape
     block = spec.layout.block_k or 1
     written = {"b": "b", "r": "r", "k": "k", "w": "w", "R": "p", "K": "q"}
     sizes: dict[str, Any] = {}
     if not spec.given_scales:
         for dim, size, inner in (("r", rows, "i"), ("k", k, "j")):
-            if dim.upper() in _all_dimensions(spec) and size % block == 0 and size > block:
+            if dim.upper() in _all_dimensions(spec) and size % (block * max(devices, 2)) == 0:
                 written[dim] = f"({written[dim.upper()]} {inner})"
                 sizes[inner] = block
 
@@ -77,8 +83,8 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
     """
 
     def rule(spec: QuantizeSpec, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
-        del mesh, results
-        return sharding_rule(spec, operands[0].shape)
+        del results
+        return sharding_rule(spec, operands[0].shape, mesh.size)
 
     def partition(
         spec: QuantizeSpec, mesh: Any, operands: tuple[jax.ShapeDtypeStruct, ...], results: Any

@@ -19,6 +19,11 @@ class Recipe:
         gradient_dtype: Type of the cotangent's values.
         power_of_two: Whether f32 scales are rounded up to powers of two.
         forward_accumulation: That of the forward product; the gradients' are promoted.
+        history: Steps that delayed scaling looks back, of three layouts ``"tensor"``: an operand's
+            scale is that of the largest magnitude in so many steps before. 0: an operand's own.
+
+    Raises:
+        ValueError: Delayed scaling of another layout than ``"tensor"``.
     """
 
     lhs: str
@@ -28,11 +33,24 @@ class Recipe:
     gradient_dtype: str = E4M3
     power_of_two: bool = False
     forward_accumulation: str = "promoted"
+    history: int = 0
+
+    def __post_init__(self) -> None:
+        if self.history and {self.lhs, self.rhs, self.gradient} != {"tensor"}:
+            raise ValueError("delayed scaling needs 'tensor' layouts: a history has no blocks")
 
 
 RECIPES = {
     "per_tensor": Recipe(
         "tensor", "tensor", "tensor", gradient_dtype=E5M2, forward_accumulation="fast"
+    ),
+    "per_tensor_delayed": Recipe(
+        "tensor",
+        "tensor",
+        "tensor",
+        gradient_dtype=E5M2,
+        forward_accumulation="fast",
+        history=1024,
     ),
     "blockwise": Recipe("1x128", "128x128", "1x128", power_of_two=True),
     "mxfp8": Recipe("mxfp8", "mxfp8", "mxfp8"),

@@ -16,10 +16,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.dense.validation import as_array, as_dimension_numbers, check_dot_general
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.scaled.api import OUT_DTYPES, scaled_matmul
-from jax_bwgemm.scaled.quantization import quantize
+from jax_bwgemm.scaled.api import OUT_DTYPES
+from jax_bwgemm.scaled.layer import Layer, multiply, multiply_delayed
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
-from jax_bwgemm.scaled.scaled_array import ScaledArray
 
 
 def fp8_dot_general(
@@ -35,6 +34,7 @@ def fp8_dot_general(
 
     Args:
         recipe: ``"per_tensor"`` (current scaling: e4m3fn operands, e5m2 gradients),
+            ``"per_tensor_delayed"`` (scales from earlier steps: see `Fp8DotGeneral.__call__`),
             ``"blockwise"`` (1x128 activations and gradients, 128x128 weights, scales that are
             powers of two), ``"mxfp8"``, or a `Recipe`.
         implementation: As in `jax_bwgemm.matmul`, of the three products.
@@ -70,6 +70,7 @@ class Fp8DotGeneral:
         preferred_element_type: DTypeLike | None = None,
         *,
         out_sharding: Any = None,
+        amax_history: jax.Array | None = None,
     ) -> jax.Array:
         """The product, with the dimensions of `jax.lax.dot_general`.
 
@@ -83,11 +84,17 @@ class Fp8DotGeneral:
             preferred_element_type: Type of the result, one of these three; None is the operands'
                 promoted type. Gradients have their operand's type.
             out_sharding: None.
+            amax_history: State of a recipe with delayed scaling, float32 [3, steps]: largest
+                magnitudes of lhs, rhs and the cotangent, the latest first. The gradient with
+                respect to it is the next one, so that any function of the model can be
+                differentiated as ever. One for each product: "gradients" of shared ones add up.
 
         Raises:
-            TypeError: Not arrays, other types, or dimensions that do not fit together.
-            ValueError: Another precision.
-            NotImplementedError: An ``out_sharding``, or an implementation that cannot run it.
+            TypeError: Not arrays, other types, dimensions that do not fit together, or no
+                ``amax_history`` where the recipe needs one.
+            ValueError: Another precision, or an ``amax_history`` that the recipe has no use for.
+            NotImplementedError: An ``out_sharding``, an implementation that cannot run it, or
+                batch dimensions with delayed scaling.
         """
         lhs = as_array("fp8_dot_general", "lhs", lhs)
         rhs = as_array("fp8_dot_general", "rhs", rhs)
@@ -99,12 +106,48 @@ class Fp8DotGeneral:
         numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
         check_dot_general(lhs.shape, rhs.shape, numbers)
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
-        x, batch, rows = _matrices(lhs, lhs_batch, lhs_contract)
-        w, _, columns = _matrices(rhs, rhs_batch, rhs_contract)
-        how = _How(self.recipe, self.implementations, out_dtype.name, x.dtype.name, w.dtype.name)
-        dot = functools.partial(_dot, how)
-        out = jax.vmap(dot)(x, w) if batch else dot(x[0], w[0])
+        x, batch, rows, x_transposed = _matrices(lhs, lhs_batch, lhs_contract)
+        w, _, columns, w_transposed = _matrices(rhs, rhs_batch, rhs_contract)
+        layer = Layer(
+            self.recipe,
+            self.implementations,
+            out_dtype.name,
+            x.dtype.name,
+            w.dtype.name,
+            x_transposed,
+            w_transposed,
+        )
+        if self.recipe.history:
+            history = self._check_history(amax_history, batch)
+            out = multiply_delayed(layer, x[0], w[0], history)
+        else:
+            if amax_history is not None:
+                raise ValueError(f"{self.recipe} keeps no amax_history")
+            dot = functools.partial(multiply, layer)
+            out = jax.vmap(dot)(x, w) if batch else dot(x[0], w[0])
         return out.reshape(*batch, *rows, *columns)
+
+    def new_history(self) -> jax.Array:
+        """The `amax_history` to begin with: [3, steps], of lhs, rhs and the cotangent.
+
+        Raises:
+            ValueError: The recipe keeps none.
+        """
+        if not self.recipe.history:
+            raise ValueError(f"{self.recipe} keeps no amax_history")
+        return jnp.zeros((3, self.recipe.history), jnp.float32)
+
+    def _check_history(self, history: Any, batch: tuple[int, ...]) -> jax.Array:
+        shape = (3, self.recipe.history)
+        if history is None or history.shape != shape or history.dtype != jnp.float32:
+            found = "None" if history is None else f"{history.dtype}{history.shape}"
+            raise TypeError(
+                f"delayed scaling requires amax_history, float32 {shape}, got {found}: see "
+                "Fp8DotGeneral.new_history"
+            )
+        if batch:
+            raise NotImplementedError("delayed scaling takes no batch dimensions")
+        return history
 
 
 def _out_dtype(lhs: jax.Array, rhs: jax.Array, preferred: DTypeLike | None) -> np.dtype:
@@ -124,72 +167,17 @@ def _out_dtype(lhs: jax.Array, rhs: jax.Array, preferred: DTypeLike | None) -> n
 
 def _matrices(
     x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]
-) -> tuple[jax.Array, tuple[int, ...], tuple[int, ...]]:
-    """An operand as [batch, rows, K], and the dimensions that batch and rows stand for."""
+) -> tuple[jax.Array, tuple[int, ...], tuple[int, ...], bool]:
+    """An operand as [batch, rows, K] or, if that needs no transpose, [batch, K, rows].
+
+    Returns:
+        The operand, the dimensions that batch and rows stand for, and whether K comes first.
+    """
     free = tuple(i for i in range(x.ndim) if i not in (*batch, *contract))
-    sizes = [tuple(x.shape[i] for i in dims) for dims in (batch, free, contract)]
-    x = x.transpose(*batch, *free, *contract).reshape(*map(math.prod, sizes))
-    return x, sizes[0], sizes[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class _How:
-    """What is static about a product of matrices."""
-
-    recipe: Recipe
-    implementations: tuple[str, ...]
-    out_dtype: str
-    lhs_dtype: str
-    rhs_dtype: str
-
-    def operand(self, x: jax.Array, scaling: str, transposed: bool) -> Any:
-        r = self.recipe
-        return quantize(
-            x, scaling, dtype=r.dtype, power_of_two=r.power_of_two, transposed=transposed
-        )
-
-    def gradient(self, x: jax.Array) -> Any:
-        r = self.recipe
-        return quantize(
-            x,
-            r.gradient,
-            dtype=r.gradient_dtype,
-            power_of_two=r.power_of_two,
-            transposed=True,
-        )
-
-    def product(self, a: ScaledArray, b: ScaledArray, dtype: str, accumulation: str) -> jax.Array:
-        return scaled_matmul(
-            a,
-            b,
-            preferred_element_type=dtype,
-            accumulation=accumulation,
-            implementation=self.implementations,
-        )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dot(how: _How, x: jax.Array, w: jax.Array) -> jax.Array:
-    """[M, K] by [N, K]: [M, N]."""
-    a = how.operand(x, how.recipe.lhs, False)
-    b = how.operand(w, how.recipe.rhs, False)
-    return how.product(a, b, how.out_dtype, how.recipe.forward_accumulation)
-
-
-def _forward(how: _How, x: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
-    a, a_transposed = how.operand(x, how.recipe.lhs, True)
-    b, b_transposed = how.operand(w, how.recipe.rhs, True)
-    out = how.product(a, b, how.out_dtype, how.recipe.forward_accumulation)
-    return out, (a_transposed, b_transposed)
-
-
-def _backward(how: _How, residuals: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What is contracted is last: N of both operands of x's cotangent, M of those of w's."""
-    x_transposed, w_transposed = residuals  # [K, M] and [K, N]
-    g, g_transposed = how.gradient(cotangent)  # [M, N] and [N, M]
-    x_bar = how.product(g, w_transposed, how.lhs_dtype, "promoted")
-    w_bar = how.product(g_transposed, x_transposed, how.rhs_dtype, "promoted")
-    return x_bar, w_bar
-
-
-_dot.defvjp(_forward, _backward)
+    batch_sizes, rows, depth = (tuple(x.shape[i] for i in dims) for dims in (batch, free, contract))
+    if free and (*batch, *contract, *free) == tuple(range(x.ndim)):
+        shape = (math.prod(batch_sizes), math.prod(depth), math.prod(rows))
+        return x.reshape(shape), batch_sizes, rows, True
+    x = x.transpose(*batch, *free, *contract)
+    x = x.reshape(math.prod(batch_sizes), math.prod(rows), math.prod(depth))
+    return x, batch_sizes, rows, False

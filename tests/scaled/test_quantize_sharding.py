@@ -56,7 +56,7 @@ def run(mesh: Any, shape: tuple[int, ...], spec: Any, **options: Any) -> tuple[A
 @pytest.mark.parametrize("scaling", ["row", "1x128", "128x128"])
 @pytest.mark.parametrize("spec", [("x",), (None, "y"), ("x", "y"), (None, ("y", "x"))])
 def test_whole_blocks_stay_where_they_are(mesh: Any, scaling: str, spec: Any) -> None:
-    q, found = run(mesh, (512, 1024), spec, scaling=scaling)
+    q, found = run(mesh, (1024, 1024), spec, scaling=scaling)
     sums = scaling == "row" and any("y" in (axes or "") for axes in spec[1:])
     assert found == ({"all-reduce": 1} if sums else {})
     assert q.values.sharding.is_equivalent_to(NamedSharding(mesh, P(*spec)), 2)
@@ -67,7 +67,7 @@ def test_transposed_copies_and_random_numbers(mesh: Any, scaling: str) -> None:
     """Devices round by the random numbers of their place in the whole."""
     key = jax.random.key(1)
     (q, t), found = run(
-        mesh, (512, 512), ("x", "y"), scaling=scaling, transposed=True, key=key, power_of_two=True
+        mesh, (1024, 1024), ("x", "y"), scaling=scaling, transposed=True, key=key, power_of_two=True
     )
     assert found == {}
     assert t.values.sharding.is_equivalent_to(NamedSharding(mesh, P("y", "x")), 2)
@@ -117,11 +117,12 @@ def test_granularity() -> None:
 
 
 def test_rules() -> None:
-    def rule(scaling: str, shape: tuple[int, ...], **more: Any) -> Any:
+    def rule(scaling: str, shape: tuple[int, ...], devices: int = 2, **more: Any) -> Any:
         spec = QuantizeSpec(scaling, "float8_e4m3fn", **more)
-        return quantize_partition.sharding_rule(spec, shape)
+        return quantize_partition.sharding_rule(spec, shape, devices)
 
     assert rule("1x128", (1, 5, 256)) == ("b r (q j) -> b r (q j), b q r", {"j": 128})
+    assert rule("1x128", (1, 5, 256), 4) == ("b r k -> b r k, b q r", {})
     assert rule("1x128", (1, 5, 200)) == ("b r k -> b r k, b q r", {})
     assert rule("row", (1, 5, 200), transposed=True) == (
         "b r k, b r, b k -> b r k, b k r",

@@ -1,0 +1,180 @@
+"""Delayed scaling: scales from a history of largest magnitudes, whose gradient is the next one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numerics import PRODUCT_DB, assert_exact, assert_same_training, decibels
+
+import jax_bwgemm as bw
+
+DOT = bw.fp8_dot_general("per_tensor_delayed")
+NUMBERS = (((1,), (0,)), ((), ()))
+
+
+def operands() -> tuple[jax.Array, jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = ((64, 48), (48, 32), (64, 32))
+    x, w, g = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes)
+    return 1000 * x, w, 1e-3 * g  # without scales, x would saturate and g vanish
+
+
+def step(x: jax.Array, w: jax.Array, g: jax.Array, history: jax.Array) -> Any:
+    dot = functools.partial(DOT, dimension_numbers=NUMBERS)
+    out, back = jax.vjp(lambda x, w, h: dot(x, w, amax_history=h), x, w, history)
+    return out, *back(g)
+
+
+def test_the_gradient_of_the_history_is_the_next_history() -> None:
+    x, w, g = operands()
+    history = DOT.new_history()
+    *_, after = jax.jit(step)(x, w, g, history)
+    amax = [np.abs(np.asarray(v)).max() for v in (x, w, g)]
+    assert_exact(after[:, 0], np.asarray(amax, np.float32))
+    assert not np.any(after[:, 1:])
+    *_, later = jax.jit(step)(x / 2, w, g, after)
+    assert_exact(later[:, 1], after[:, 0])
+    assert_exact(later[0, 0], np.float32(amax[0] / 2))
+
+
+def test_products_are_as_good_as_with_current_scaling_once_the_history_is_filled() -> None:
+    x, w, g = operands()
+    *_, history = step(x, w, g, DOT.new_history())
+    delayed = step(x, w, g, history)
+    current, back = jax.vjp(lambda x, w: bw.fp8_dot_general("per_tensor")(x, w, NUMBERS), x, w)
+    for got, want in zip(delayed[:3], (current, *back(g)), strict=True):
+        assert_exact(got, want)
+    assert decibels(delayed[0], np.asarray(x, np.float64) @ np.asarray(w)) > PRODUCT_DB[3, 3]
+
+
+def test_the_first_step_saturates() -> None:
+    """Nothing is known yet: scales are 1."""
+    x, w, g = operands()
+    out, *_ = step(x, w, g, DOT.new_history())
+    clipped = jnp.clip(x, -448, 448)
+    assert decibels(out, np.asarray(clipped, np.float64) @ np.asarray(w)) > PRODUCT_DB[3, 3]
+
+
+def test_an_overflow_is_not_remembered() -> None:
+    x, w, g = operands()
+    *_, history = step(x.at[0, 0].set(jnp.inf), w, g.at[0, 0].set(jnp.nan), DOT.new_history())
+    assert_exact(history[:, 0], np.asarray([0, np.abs(w).max(), 0], np.float32))
+
+
+def test_sharded_rows_have_one_history(cpu_devices: list[jax.Device]) -> None:
+    mesh = jax.sharding.Mesh(cpu_devices[:4], "data")
+    x, w, g = operands()
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+    got = jax.jit(step)(jax.device_put(x, rows), w, jax.device_put(g, rows), DOT.new_history())
+    for ours, want in zip(got, step(x, w, g, DOT.new_history()), strict=True):
+        assert decibels(ours, want) > 100
+
+
+def test_a_flax_model_keeps_its_histories_in_a_collection() -> None:
+    """As docs/low_precision.md has it."""
+    linen = pytest.importorskip("flax.linen")
+    optax = pytest.importorskip("optax")
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((256, 64)), jnp.float32)
+    y = jnp.sin(x @ jnp.asarray(rng.standard_normal((64, 32)) / 8, jnp.float32))
+
+    class Delayed(linen.Module):
+        @linen.compact
+        def __call__(self, *args: Any, **options: Any) -> jax.Array:
+            history = self.variable("_overwrite_with_gradient", "amax", DOT.new_history)
+            return DOT(*args, **options, amax_history=history.value)
+
+    def losses(low: bool) -> list[float]:
+        options = {"dot_general_cls": Delayed} if low else {}
+
+        class Model(linen.Module):
+            @linen.compact
+            def __call__(self, x: jax.Array) -> jax.Array:
+                x = linen.relu(linen.Dense(256, dtype=jnp.bfloat16, **options)(x))
+                return linen.Dense(32, dtype=jnp.bfloat16, **options)(x)
+
+        model, optimizer = Model(), optax.adam(3e-3)
+        variables = model.init(jax.random.key(0), x)
+        state = optimizer.init(variables["params"])
+
+        @jax.jit
+        def train(variables: Any, state: Any) -> Any:
+            def loss(v: Any) -> jax.Array:
+                return jnp.mean(jnp.square(model.apply(v, x).astype(jnp.float32) - y))
+
+            value, grads = jax.value_and_grad(loss)(variables)
+            updates, state = optimizer.update(grads["params"], state)
+            params = optax.apply_updates(variables["params"], updates)
+            return grads | {"params": params}, state, value
+
+        found = []
+        for _ in range(30):
+            variables, state, value = train(variables, state)
+            found.append(float(value))
+        return found
+
+    assert_same_training(losses(True), losses(False), low_precision=True)
+
+
+X, W, _ = operands()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: DOT(X, W, NUMBERS),
+            TypeError,
+            r"requires amax_history, float32 \(3, 1024\), got None",
+        ),
+        (
+            lambda: DOT(X, W, NUMBERS, amax_history=jnp.zeros(3)),
+            TypeError,
+            r"requires amax_history, float32 \(3, 1024\), got float32\(3,\)",
+        ),
+        (
+            lambda: DOT(
+                X[None], W[None], (((2,), (1,)), ((0,), (0,))), amax_history=DOT.new_history()
+            ),
+            NotImplementedError,
+            "delayed scaling takes no batch dimensions",
+        ),
+        (
+            lambda: bw.fp8_dot_general()(X, W, NUMBERS, amax_history=DOT.new_history()),
+            ValueError,
+            "keeps no amax_history",
+        ),
+        (lambda: bw.fp8_dot_general().new_history(), ValueError, "keeps no amax_history"),
+        (
+            lambda: bw.Recipe("1x128", "128x128", "1x128", history=4),
+            ValueError,
+            "delayed scaling needs 'tensor' layouts",
+        ),
+        (
+            lambda: bw.quantize(X, "row", scale=1.0),
+            ValueError,
+            "takes a scale for scaling 'tensor', not 'row'",
+        ),
+        (
+            lambda: bw.quantize(X, "tensor", scale=jnp.ones(2)),
+            TypeError,
+            r"requires a float32 scale of shape \(\), got float32\(2,\)",
+        ),
+    ],
+)
+def test_errors(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_given_scale_is_used() -> None:
+    q, t = bw.quantize(X, "tensor", scale=jnp.float32(8), transposed=True)
+    want = (np.clip(np.asarray(X) / 8, -448, 448)).astype(jnp.float8_e4m3fn)
+    assert_exact(q.values, want)
+    assert_exact(t.values, want.T)
+    assert q.scales == 8
