@@ -87,11 +87,22 @@ Status Find(const Kernel& kernel, const LinkedEpilogue& epilogue, bool compare, 
   return Status::Ok();
 }
 
-// The next word of `text`, which then loses it.
-std::string_view TakeWord(std::string_view* text) {
-  const std::string_view word = text->substr(0, text->find(' '));
-  text->remove_prefix(word.size() == text->size() ? word.size() : word.size() + 1);
-  return word;
+// The part of `text` before the next `separator`; `text` then loses both.
+std::string_view Take(std::string_view* text, char separator) {
+  const std::string_view part = text->substr(0, text->find(separator));
+  text->remove_prefix(part.size() == text->size() ? part.size() : part.size() + 1);
+  return part;
+}
+
+// One array that TMA moves, of D's type.
+Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int32_t* staged) {
+  if (word.empty()) return Status::Ok();
+  if (word == "staged" && *staged < 0 && dtype == Name(d)) {
+    *staged = index;
+    return Status::Ok();
+  }
+  return Status::InvalidArgument("the epilogue's array " + std::to_string(index) + " of " +
+                                 std::string(dtype) + " cannot be '" + std::string(word) + "'");
 }
 
 Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64_t elements) {
@@ -126,10 +137,16 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
       device, [&] { return kernel.dense->prepare_linked(loaded->function, device); });
 }
 
-Status ReadEpilogue(const ProductCall& call, int32_t m, int32_t n,
+Status ReadEpilogue(const ProductCall& call, DType d, int32_t m, int32_t n,
                     dense::EpilogueArguments* arguments) {
+  if (call.epilogue.version != kEpilogueVersion) {
+    return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
+                                 std::to_string(call.epilogue.version) + ", this is " +
+                                 std::to_string(kEpilogueVersion) + "): compile the program again");
+  }
   arguments->m = m;
   arguments->n = n;
+  arguments->staged_operand = arguments->staged_result = -1;
   std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
   for (int i = 0; i < dense::kMaxEpilogueOperands; ++i) {
     const Role role = EpilogueOperand(i);
@@ -138,13 +155,13 @@ Status ReadEpilogue(const ProductCall& call, int32_t m, int32_t n,
       if (!buffer.present()) continue;
       return Status::InvalidArgument("the epilogue takes no " + std::string(Name(role)));
     }
-    const std::string_view word = TakeWord(&operands);
-    const size_t colon = word.find(':');
-    const std::string_view along = colon == word.npos ? "" : word.substr(colon + 1);
+    std::string_view word = Take(&operands, ' ');
+    const std::string_view dtype = Take(&word, ':'), along = Take(&word, ':');
     int64_t elements = 1;
     if (along.find('m') != along.npos) elements *= m;
     if (along.find('n') != along.npos) elements *= n;
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, word.substr(0, colon), elements));
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
+    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_operand));
     arguments->operands[i] = buffer.data;
   }
   for (int i = 0; i < dense::kMaxEpilogueResults; ++i) {
@@ -154,7 +171,10 @@ Status ReadEpilogue(const ProductCall& call, int32_t m, int32_t n,
       if (!buffer.present()) continue;
       return Status::InvalidArgument("the epilogue has no " + std::string(Name(role)));
     }
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, TakeWord(&results), int64_t{m} * n));
+    std::string_view word = Take(&results, ' ');
+    const std::string_view dtype = Take(&word, ':');
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, int64_t{m} * n));
+    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_result));
     arguments->results[i] = buffer.data;
   }
   if (operands.empty() && results.empty()) return Status::Ok();

@@ -24,12 +24,18 @@ struct Options {
   std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
 };
 
+// Changes when code that was linked before cannot be launched: with its parameters, its shared
+// memory.
+inline constexpr int64_t kEpilogueVersion = 2;
+
 // An epilogue that is linked into the kernel; `code` is empty where there is none.
 struct LinkedEpilogue {
   std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
+  int64_t version = 0;        // kEpilogueVersion of the library that it was linked for
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:"
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
+  // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most.
 };
 
 struct ProductCall {

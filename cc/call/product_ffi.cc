@@ -23,6 +23,8 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       status = Read(config, member, &call->epilogue.code);
     } else if (name == "epilogue_digest") {
       status = Read(config, member, &call->epilogue.digest);
+    } else if (name == "epilogue_version") {
+      status = Read(config, member, &call->epilogue.version);
     } else if (name == "epilogue_operands") {
       status = Read(config, member, &call->epilogue.operands);
     } else if (name == "epilogue_results") {

@@ -13,6 +13,8 @@ struct EpilogueArguments {
   const void* operands[kMaxEpilogueOperands];
   void* results[kMaxEpilogueResults];
   int32_t m, n;  // of D
+  // For the launch: which of them TMA moves; -1: none. They are of D's type and shape.
+  int32_t staged_operand, staged_result;
 };
 
 }  // namespace bwgemm::dense

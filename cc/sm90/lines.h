@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cute/arch/copy_sm75.hpp"
 #include "cute/arch/copy_sm90.hpp"
 #include "cutlass/numeric_types.h"
 
@@ -49,6 +50,34 @@ __device__ __forceinline__ void WriteRows(const Registers& registers, int first,
         Pack<Out>(registers(a + 4), registers(a + 5)),
         Pack<Out>(registers(a + 6), registers(a + 7)),
         *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16));
+  }
+}
+
+// Where lane l of a warp reads or writes the 8 x 8 matrices of 16 bits at columns 8 * j and 8 * (j +
+// 1) of its 16 lines: line l % 8 of matrix l / 8.
+__device__ __forceinline__ cute::uint128_t& RowMatrices(uint8_t* lines, int j, int thread) {
+  const int lane = thread % 32;
+  const int line = thread / 32 * 16 + (lane / 8 % 2) * 8 + lane % 8;
+  const int chunk = (j + lane / 16) ^ (line % 8);
+  return *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16);
+}
+
+// Lines of 64 columns of 16 bits, pairs(i) being what `registers(first + 2 * i)` and the next are in
+// WriteRows.
+template <class Pairs>
+__device__ __forceinline__ void ReadPairs(Pairs& pairs, uint8_t* lines, int thread) {
+  CUTE_UNROLL
+  for (int j = 0; j < 8; j += 2) {
+    cute::SM75_U32x4_LDSM_N::copy(RowMatrices(lines, j, thread), pairs[2 * j], pairs[2 * j + 1],
+                                  pairs[2 * j + 2], pairs[2 * j + 3]);
+  }
+}
+template <class Pairs>
+__device__ __forceinline__ void WritePairs(const Pairs& pairs, uint8_t* lines, int thread) {
+  CUTE_UNROLL
+  for (int j = 0; j < 8; j += 2) {
+    cute::SM90_U32x4_STSM_N::copy(pairs[2 * j], pairs[2 * j + 1], pairs[2 * j + 2],
+                                  pairs[2 * j + 3], RowMatrices(lines, j, thread));
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace bwgemm::sm90 {
 
-// The two store buffers of one consumer warpgroup. C says what they look like: Out, kOut,
+// The store buffers of one consumer warpgroup. C says what they look like: Out, kOut,
 // kOwnBlocks, kStoreColumns (elements of a 128-byte line), Shared with `store`. Named barriers 0
 // and 1 belong to the consumers.
 template <class C>
@@ -60,6 +60,19 @@ struct StoreBuffers {
     }
   }
 
+  // Waits until TMA has read all but the last kPending groups that were sent.
+  template <int kPending>
+  __device__ __forceinline__ void Await() {
+    if (thread == 0) cute::tma_store_wait<kPending>();
+    Sync();
+  }
+
+  // All threads have filled a buffer, which TMA may read now.
+  __device__ __forceinline__ void Filled() {
+    cute::tma_store_fence();
+    Sync();
+  }
+
   // Columns of the accumulator are rows of D. Fills kLines lines from register `first` on: 16-bit
   // results one buffer, f32 both, 32 columns of D in each. The caller sends Lines(i) for each part
   // i, then calls Next().
@@ -82,18 +95,6 @@ struct StoreBuffers {
 
  private:
   __device__ __forceinline__ void Sync() { cutlass::arch::NamedBarrier::sync(128, consumer); }
-
-  // Waits until TMA has read all but the last kPending buffers that were sent.
-  template <int kPending>
-  __device__ __forceinline__ void Await() {
-    if (thread == 0) cute::tma_store_wait<kPending>();
-    Sync();
-  }
-
-  __device__ __forceinline__ void Filled() {
-    cute::tma_store_fence();
-    Sync();
-  }
 };
 
 }  // namespace bwgemm::sm90

@@ -17,7 +17,14 @@ from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
-from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS, OPERAND_TYPES, Hook
+from jax_bwgemm.epilogue.hook import (
+    MAX_OPERANDS,
+    MAX_RESULTS,
+    OPERAND_TYPES,
+    VERSION,
+    Hook,
+    staging_of,
+)
 from jax_bwgemm.epilogue.linker import LinkError
 from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Program
@@ -77,6 +84,7 @@ def hook_of(
         dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
         tuple(result_types[i] for i in order),
         call.selection.kernel.swap_ab,
+        staging_of(call.selection.kernel, call.dims.n),
     )
     return hook, order
 
@@ -242,6 +250,7 @@ def _emit(
     config["results"] = " ".join(["d", "workspace", *more])
     config["epilogue"] = code
     config["epilogue_digest"] = digest
+    config["epilogue_version"] = np.int64(VERSION)
     if rest:
         config["epilogue_operands"] = hook.operand_roles
     if more:

@@ -1,12 +1,14 @@
-"""The function that is linked into a kernel: its C++, from a program.
+"""The functions that are linked into a kernel: their C++, from a program.
 
-A kernel calls it for two neighbouring results: see ``cc/dense/sm90/linked.h``.
+A kernel calls one for two neighbouring results, and asks the other what it is to move for it: see
+``cc/dense/sm90/linked.h``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+from jax_bwgemm.epilogue.algebra import in_few_operations
 from jax_bwgemm.epilogue.program import FLOATS, Program
 from jax_bwgemm.epilogue.simplify import simplified
 from jax_bwgemm.epilogue.source import (
@@ -16,12 +18,18 @@ from jax_bwgemm.epilogue.source import (
     program_source,
     store,
 )
+from jax_bwgemm.product.kernels import Kernel
 
-# Those of cc/dense/epilogue_arguments.h.
+# Those of cc/dense/epilogue_arguments.h and cc/dense/sm90/linked.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
+MAX_ROWS = 4
+# That of cc/call/product_call.h: changes when code linked before no longer fits the library.
+VERSION = 2
 # Types of arrays that a call may have.
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
+_PAIRS = {"float32": "float2", "int32": "int2"}
 _ARGUMENTS = f"""
 struct bw_arguments {{
   const void* operands[{MAX_OPERANDS}];
@@ -29,6 +37,32 @@ struct bw_arguments {{
   int m, n;
 }};
 """
+_FUNCTION = (
+    'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, '
+    "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
+    "int column) {"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staging:
+    """What a kernel without swapped operands can move for an epilogue.
+
+    Attributes:
+        tile_n: Columns of a tile.
+        row_bytes: Shared memory for operands that are rows.
+    """
+
+    tile_n: int
+    row_bytes: int
+
+
+def staging_of(kernel: Kernel, n: int) -> Staging | None:
+    """What a kernel moves for an epilogue of a result with so many columns; None: nothing."""
+    if kernel.swap_ab or n < 64:  # it copies 64 columns of a row at a time
+        return None
+    # kRowBytes of cc/dense/sm90/config.h.
+    return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,30 +73,73 @@ class Hook:
         program: Of rank 2; its first result is D, of float32, which the kernel rounds.
         result_types: Types of all results in memory.
         swapped: Whether the kernel's operands are swapped: its pairs then lie along M.
+        staging: What the kernel moves for it.
     """
 
     program: Program
     result_types: tuple[str, ...]
     swapped: bool
+    staging: Staging | None = None
+
+    @property
+    def staged_operand(self) -> int:
+        """The operand that TMA loads: the first matrix of D's type; -1: none."""
+        kinds = [(x.dtype, x.axes) for x in self.program.operands]
+        return self._staged(kinds, (self.result_types[0], (0, 1)))
+
+    @property
+    def staged_result(self) -> int:
+        """The result that TMA stores besides D: the first of D's type; -1: none."""
+        found = self._staged(list(self.result_types[1:]), self.result_types[0])
+        return found + 1 if found >= 0 else -1
+
+    def _staged(self, among: list, what: object) -> int:
+        return among.index(what) if self.staging is not None and what in among else -1
+
+    @property
+    def rows(self) -> list[int]:
+        """Operands that the kernel has in shared memory."""
+        found: list[int] = []
+        left = self.staging.row_bytes if self.staging is not None else 0
+        for i, operand in enumerate(self.program.operands):
+            size = self.staging.tile_n * _BYTES[operand.dtype] if self.staging is not None else 0
+            if operand.axes == (1,) and size <= left and len(found) < MAX_ROWS:
+                found.append(i)
+                left -= size
+        return found
 
     @property
     def operand_roles(self) -> str:
-        """Type and dimensions of every operand, in words: ``"bfloat16:n float32:mn"``."""
+        """Type and dimensions of every operand, in words: ``"bfloat16:n bfloat16:mn:staged"``."""
         letters = ("".join("mn"[axis] for axis in x.axes) for x in self.program.operands)
         types = (x.dtype for x in self.program.operands)
-        return " ".join(f"{t}:{a}" for t, a in zip(types, letters, strict=True))
+        words = [f"{t}:{a}" for t, a in zip(types, letters, strict=True)]
+        if self.staged_operand >= 0:
+            words[self.staged_operand] += ":staged"
+        return " ".join(words)
 
     @property
     def result_roles(self) -> str:
         """Types of the results besides D, in words."""
-        return " ".join(self.result_types[1:])
+        words = list(self.result_types)
+        if self.staged_result >= 0:
+            words[self.staged_result] += ":staged"
+        return " ".join(words[1:])
 
     def source(self) -> str:
-        """The C++ of the function."""
+        """The C++ of the functions."""
         approximate = all(t != "float32" for t in self.result_types if t in FLOATS)
         define = "#define BW_APPROXIMATE\n" if approximate else ""
-        program = program_source(simplified(self.program))
-        return f"{define}{prelude()}{_ARGUMENTS}{program}{self._function()}"
+        program = in_few_operations(self.program) if approximate else simplified(self.program)
+        program = program_source(program)
+        return f"{define}{prelude()}{_ARGUMENTS}{program}{self._function()}{self._plan()}"
+
+    def _plan(self) -> str:
+        types = [x.dtype for x in self.program.operands]
+        rows = [i + 256 * _BYTES[types[i]] for i in self.rows]
+        answers = [self.staged_operand, self.staged_result - (self.staged_result > 0), *rows]
+        text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
+        return f'extern "C" __device__ int bwgemm_epilogue_plan(int i) {{ return {text}-1; }}\n'
 
     def _function(self) -> str:
         along = 0 if self.swapped else 1
@@ -74,8 +151,15 @@ class Hook:
             else "  const int n1 = n0 + 1;",
             "  const long long width = a->n;",
         ]
+        at = 0
         for i, operand in enumerate(self.program.operands):
-            lines += self._loads(i, operand.dtype, operand.axes, along)
+            if i == self.staged_operand:
+                lines += self._pair(i, operand.dtype, "staged")
+            elif i in self.rows:
+                lines += self._shared_row(i, operand.dtype, at)
+                at += self.staging.tile_n * _BYTES[operand.dtype] if self.staging else 0
+            else:
+                lines += self._loads(i, operand.dtype, operand.axes, along)
         names = len(self.program.results)
         for pair, acc in ((0, "x"), (1, "y")):
             for i, value in enumerate(self.program.results):
@@ -85,13 +169,22 @@ class Hook:
             arguments += [*place, *(f"r{i}_{pair}" for i in range(names))]
             lines.append(f"  bw_program({', '.join(arguments)});")
         for i in range(1, names):
-            lines += self._stores(i)
+            if i == self.staged_result:
+                lines.append(f"  *stored = {self._packed(i)};")
+            else:
+                lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
-        head = (
-            'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, '
-            "const bw_arguments* a) {"
-        )
-        return "\n".join([head, *lines, "}", ""])
+        return "\n".join([_FUNCTION, *lines, "}", ""])
+
+    def _shared_row(self, i: int, dtype: str, at: int) -> list[str]:
+        """Statements that read a row at both columns."""
+        if dtype not in _PAIRS:
+            return self._pair(i, dtype, f"((const unsigned*)(rows + {at}))[column / 2]")
+        words = f"((const {_PAIRS[dtype]}*)(rows + {at}))[column / 2]"
+        return [
+            f"  const {_PAIRS[dtype]} w{i} = {words};",
+            f"  const {C_TYPES[dtype]} x{i}_0 = w{i}.x, x{i}_1 = w{i}.y;",
+        ]
 
     def _loads(self, i: int, dtype: str, axes: tuple[int, ...], along: int) -> list[str]:
         """Statements that load an operand's values at both places."""
@@ -108,17 +201,31 @@ class Hook:
             two = [load(dtype, pointer, at) for at in (first, index("m1", "n0"))]
             return [f"  const {kind} x{i}_0 = {two[0]}, x{i}_1 = {two[1]};"]
         # Both at once: n0 and the width are even, and arrays begin at multiples of 16 bytes.
-        if dtype in ("bfloat16", "float16"):
-            return [
-                f"  const unsigned w{i} = __ldg((const unsigned*){pointer} + ({first}) / 2);",
-                f"  const float x{i}_0 = bw_from_{dtype}((unsigned short)w{i});",
-                f"  const float x{i}_1 = bw_from_{dtype}((unsigned short)(w{i} >> 16));",
-            ]
-        pair = {"float32": "float2", "int32": "int2"}[dtype]
+        if dtype not in _PAIRS:
+            return self._pair(i, dtype, f"__ldg((const unsigned*){pointer} + ({first}) / 2)")
         return [
-            f"  const {pair} w{i} = __ldg((const {pair}*){pointer} + ({first}) / 2);",
+            f"  const {_PAIRS[dtype]} w{i} = __ldg((const {_PAIRS[dtype]}*){pointer} + "
+            f"({first}) / 2);",
             f"  const {kind} x{i}_0 = w{i}.x, x{i}_1 = w{i}.y;",
         ]
+
+    @staticmethod
+    def _pair(i: int, dtype: str, word: str) -> list[str]:
+        """Statements that make two values of 16 bits floats."""
+        if dtype == "bfloat16":  # the upper half of a float
+            low, high = f"bw_from_bits(w{i} << 16)", f"bw_from_bits(w{i} & 0xffff0000u)"
+        else:
+            low, high = (f"bw_from_{dtype}((unsigned short)(w{i}{s}))" for s in ("", " >> 16"))
+        return [
+            f"  const unsigned w{i} = {word};",
+            f"  const float x{i}_0 = {low};",
+            f"  const float x{i}_1 = {high};",
+        ]
+
+    def _packed(self, i: int) -> str:
+        """Both values of a result of 16 bits, as one word."""
+        dtype = self.result_types[i]
+        return f"bw_pack_{dtype}(r{i}_0, r{i}_1)"
 
     def _stores(self, i: int) -> list[str]:
         """Statements that store a result besides D at both places."""
@@ -131,10 +238,9 @@ class Hook:
                 f"  if (n < a->n && m + 1 < a->m) {{ {two} }}",
             ]
         if dtype in ("bfloat16", "float16"):
-            packed = f"(unsigned)bw_to_{dtype}(r{i}_0) | (unsigned)bw_to_{dtype}(r{i}_1) << 16"
-            both = f"((unsigned*){pointer})[(m * width + n) / 2] = {packed};"
-        elif dtype in ("float32", "int32"):
-            pair = {"float32": "float2", "int32": "int2"}[dtype]
+            both = f"((unsigned*){pointer})[(m * width + n) / 2] = {self._packed(i)};"
+        elif dtype in _PAIRS:
+            pair = _PAIRS[dtype]
             both = f"(({pair}*){pointer})[(m * width + n) / 2] = make_{pair}(r{i}_0, r{i}_1);"
         else:
             both = f"{one} {store(dtype, pointer, 'm * width + n + 1', f'r{i}_1')}"

@@ -86,6 +86,27 @@ BW_FUNCTION unsigned short bw_to_float16(float x) {
 #endif
 }
 
+// Two neighbours in memory.
+BW_FUNCTION unsigned bw_pack_bfloat16(float low, float high) {
+#ifdef __CUDACC_RTC__
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#else
+  return (unsigned)bw_to_bfloat16(low) | (unsigned)bw_to_bfloat16(high) << 16;
+#endif
+}
+
+BW_FUNCTION unsigned bw_pack_float16(float low, float high) {
+#ifdef __CUDACC_RTC__
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#else
+  return (unsigned)bw_to_float16(low) | (unsigned)bw_to_float16(high) << 16;
+#endif
+}
+
 BW_FUNCTION float bw_round_bfloat16(float x) { return bw_from_bfloat16(bw_to_bfloat16(x)); }
 BW_FUNCTION float bw_round_float16(float x) { return bw_from_float16(bw_to_float16(x)); }
 
@@ -207,23 +228,28 @@ BW_FUNCTION float bw_rsqrt(float x) {
 // --- Functions that kernels with 16-bit results approximate (BW_APPROXIMATE): to 2^-14 of the
 // result or better, where rounding it changes 2^-9 (bfloat16) or 2^-12 (float16).
 
-#ifdef BW_APPROXIMATE
+#if defined(BW_APPROXIMATE) && defined(__CUDACC_RTC__)
 BW_FUNCTION float bw_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-BW_FUNCTION float bw_exp(float x) {
+BW_FUNCTION float bw_exp2(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+BW_FUNCTION float bw_exp(float x) { return bw_exp2(x * 1.4426950408889634f); }
 #else
 BW_FUNCTION float bw_reciprocal(float x) { return 1.0f / x; }
+BW_FUNCTION float bw_exp2(float x) { return exp2f(x); }
 BW_FUNCTION float bw_exp(float x) { return expf(x); }
 #endif
 
 BW_FUNCTION float bw_logistic(float x) { return bw_reciprocal(1.0f + bw_exp(-x)); }
+
+// Of x = -log2(e) u: logistic(u).
+BW_FUNCTION float bw_logistic_of_log2(float x) { return bw_reciprocal(1.0f + bw_exp2(x)); }
 
 // Without the cancellation of 1 + tanh(x).
 BW_FUNCTION float bw_one_plus_tanh(float x) { return 2.0f * bw_logistic(2.0f * x); }

@@ -107,6 +107,6 @@ PRIMITIVES["add_any"] = PRIMITIVES["add"]
 # Those that `source.py` writes itself, because they depend on more than their operands.
 # integer_pow multiplies, so it is off by half a unit a factor.
 SPECIAL = ("literal", "iota", "convert_element_type", "integer_pow", "reduce_precision", "round")
-SPECIAL += ("select_n", "one_plus_tanh")
+SPECIAL += ("select_n", "one_plus_tanh", "logistic_of_log2")
 # Values as they are. stop_gradient and names mean something to JAX alone.
 ALIASES = ("copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier")

@@ -154,6 +154,11 @@ def _one_plus_tanh(step: Step, names: list[str], of: list[str]) -> str:
     return f"bw_one_plus_tanh({names[0]})"
 
 
+def _logistic_of_log2(step: Step, names: list[str], of: list[str]) -> str:
+    del step, of
+    return f"bw_logistic_of_log2({names[0]})"
+
+
 def _select(step: Step, names: list[str], of: list[str]) -> str:
     which, *cases = names
     if of[0] == "bool":
@@ -173,4 +178,5 @@ _SPECIAL = {
     "round": _round,
     "select_n": _select,
     "one_plus_tanh": _one_plus_tanh,
+    "logistic_of_log2": _logistic_of_log2,
 }

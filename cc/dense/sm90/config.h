@@ -28,8 +28,21 @@ using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
-template <class Spec>
+// Besides the store buffers, what a linked epilogue needs of shared memory: see linked_epilogue.h.
+template <int kRowBytes, int kBuffers>
+struct EpilogueShared {
+  alignas(128) uint8_t rows[kConsumers][kRowBytes];
+  uint64_t rows_full[kConsumers];
+  uint64_t loaded[kConsumers][kBuffers];
+};
+struct NoEpilogueShared {};
+
+// kLinked_: whether an epilogue is linked in (linked.h).
+template <class Spec, bool kLinked_ = false>
 struct Config : Spec {
+  static constexpr bool kLinked = kLinked_;
+  // Whether it works on lines of the store buffers, which its operands are loaded into.
+  static constexpr bool kStaged = kLinked && !Spec::kSwapAb;
   static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
   static constexpr DType kTypeQ = Spec::kSwapAb ? Spec::kA : Spec::kB;
   using InP = typename CutlassType<kTypeP>::type;
@@ -37,7 +50,6 @@ struct Config : Spec {
   using Out = typename CutlassType<Spec::kOut>::type;
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
-  static constexpr bool kLinked = false;  // whether an epilogue is linked in: see linked.h
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
@@ -63,7 +75,7 @@ struct Config : Spec {
   static constexpr bool kMovesRegisters = kResults > 96;
   static_assert(kResults <= 192);
 
-  // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
+  // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = 128 / static_cast<int>(sizeof(Out));
   // A box of Q higher than most leaves in several stores of equal height, the last of which may
   // begin within the one before it and writes those rows again, the same.
@@ -72,10 +84,12 @@ struct Config : Spec {
   static constexpr int kStoreRows =
       Spec::kSwapAb ? (Q::kBoxRows + 8 * kStores - 1) / (8 * kStores) * 8 : kBlock;
   static constexpr int kStoreBytes = kStoreRows * 128;
-  static constexpr int kStoreBuffers = 2;
+  static constexpr int kStoreBuffers = kStaged && kPingpong ? 4 : 2;
+  // Of rows that a linked epilogue reads, for one consumer.
+  static constexpr int kRowBytes = kTileN * (kPingpong ? 4 : 2);
 
   static constexpr int kStageBytes = P::kBytes + Q::kBytes;
-  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kBarrierBytes = kStaged ? 256 + kConsumers * kRowBytes : 1024;
   static constexpr int kStages =
       (kSharedLimit - 1024 - kBarrierBytes - kConsumers * kStoreBuffers * kStoreBytes) /
       kStageBytes;
@@ -87,9 +101,11 @@ struct Config : Spec {
     alignas(1024) uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
+    std::conditional_t<kStaged, EpilogueShared<kRowBytes, kStoreBuffers>, NoEpilogueShared> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
+  using WithEpilogue = Config<Spec, true>;
 
   using DescriptorP = typename P::template Descriptor<kBlock>;
   using DescriptorQ = typename Q::template Descriptor<kTileN>;

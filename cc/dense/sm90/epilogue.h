@@ -7,6 +7,19 @@
 
 namespace bwgemm::dense::sm90 {
 
+// Where in D the results of a unit of P's rows and one of Q's go; of units beside D: nowhere.
+struct Place {
+  int column, row;
+  bool inside;
+};
+template <class C>
+__device__ __forceinline__ Place PlaceOf(const Params& params, uint32_t p, uint32_t q) {
+  const int in_p = C::P::UnitRow(p, params.p_rows), in_q = C::Q::UnitRow(q, params.q_rows);
+  const bool inside =
+      p < static_cast<uint32_t>(params.p_rows) && q < static_cast<uint32_t>(params.q_rows);
+  return {C::kSwapAb ? in_p : in_q, C::kSwapAb ? in_q : in_p, inside};
+}
+
 template <class C>
 struct Epilogue {
   using Accumulator = typename C::template Accumulator<C::kTileN>;
@@ -14,6 +27,9 @@ struct Epilogue {
   static constexpr int kColumns = C::kStoreColumns;  // of a line
   const Params& params;
   Buffers buffers;
+
+  // Ahead of a tile's main loop.
+  __device__ __forceinline__ void Begin(const Tile&) {}
 
   __device__ __forceinline__ void StoreTile(const Tile& tile, Accumulator& accumulator) {
     buffers.RereadThread();
@@ -29,18 +45,6 @@ struct Epilogue {
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
-  // Where in D the results of a unit of P's rows and one of Q's go; of units beside D: nowhere.
-  struct Place {
-    int column, row;
-    bool inside;
-  };
-  __device__ __forceinline__ Place PlaceOf(uint32_t p, uint32_t q) {
-    const int in_p = C::P::UnitRow(p, params.p_rows), in_q = C::Q::UnitRow(q, params.q_rows);
-    const bool inside =
-        p < static_cast<uint32_t>(params.p_rows) && q < static_cast<uint32_t>(params.q_rows);
-    return {C::kSwapAb ? in_p : in_q, C::kSwapAb ? in_q : in_p, inside};
-  }
-
   // TMA clips what a box has beyond the edge of D.
   __device__ __forceinline__ void Send(const uint8_t* lines, const Place& place, int offset,
                                        int matrix) {
@@ -52,8 +56,8 @@ struct Epilogue {
     }
   }
 
-  // The linked epilogue of 64 rows of P and kWidth rows of Q, of which the first are p and q, in
-  // place. Before the wait for a buffer: its loads then take no time of their own. Rows beyond D
+  // The linked epilogue of swapped operands: of 64 rows of P and kWidth rows of Q, of which the
+  // first are p and q, in place. Before the wait for a buffer: its loads then take no time of their own. Rows beyond D
   // get whatever: TMA clips them.
   template <int kWidth>
   __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q) {
@@ -64,8 +68,8 @@ struct Epilogue {
     CUTE_UNROLL
     for (int i = 0; i < kWidth / 2; i += 2) {
       const int a = first + i, in_p = p + i / 2 % 2 * 8, in_q = q + i / 4 * 8;
-      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), C::kSwapAb ? in_q : in_p,
-                                          C::kSwapAb ? in_p : in_q, &arguments);
+      const float2 pair =
+          bwgemm_epilogue(acc(a), acc(a + 1), in_q, in_p, &arguments, 0, nullptr, nullptr, 0);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
     }
@@ -81,13 +85,9 @@ struct Epilogue {
     buffers.template Straight<C::kTileN>(
         acc,
         [&](int block, int chunk) {
-          const At at{PlaceOf(p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows),
-                      chunk % kChunksOfBox * kColumns};
-          if constexpr (C::kLinked) {
-            Apply<kColumns>(acc, (block * C::kTileN + chunk * kColumns) / 2, at.place.row,
-                            at.place.column + at.offset);
-          }
-          return at;
+          return At{PlaceOf<C>(params, p + block * kBlock,
+                               q + chunk / kChunksOfBox * C::Q::kBoxRows),
+                    chunk % kChunksOfBox * kColumns};
         },
         [&](const uint8_t* lines, const At& at) { Send(lines, at.place, at.offset, matrix); });
   }
@@ -101,7 +101,7 @@ struct Epilogue {
       const int box = chunk / C::kStores * C::Q::kBoxRows;
       const int in_box = chunk % C::kStores * (C::Q::kBoxRows - C::kStoreRows);
       const int first = (block * C::kTileN + box + in_box) / 2;
-      Place place = PlaceOf(p + block * kBlock, q + box);
+      Place place = PlaceOf<C>(params, p + block * kBlock, q + box);
       place.row += in_box;
       place.inside &= place.row < params.q_rows;  // an operand may have fewer rows than a box
       if constexpr (C::kLinked) Apply<C::kStoreRows>(acc, first, place.column, place.row);

@@ -12,6 +12,7 @@
 #include "cutlass/arch/reg_reconfig.h"
 #include "cutlass/cutlass.h"
 #include "dense/sm90/epilogue.h"
+#include "dense/sm90/linked_epilogue.h"
 #include "dense/sm90/load.h"
 #include "sm90/mma.h"
 #include "sm90/split_mma.h"
@@ -28,7 +29,8 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   // branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   MainLoop<C> mma{shared, consumer, thread};
-  Epilogue<C> epilogue{params, {shared, consumer, thread}};
+  std::conditional_t<C::kStaged, LinkedEpilogue<C>, Epilogue<C>> epilogue{
+      params, {shared, consumer, thread}};
   LaunchRing state(params.stages);
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   int next = 0;
@@ -38,6 +40,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       state.Skip(k_blocks);
       continue;
     }
+    epilogue.Begin(tiles.Current());
     typename C::template Accumulator<C::kTileN> accumulator;
     mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
     epilogue.StoreTile(tiles.Current(), accumulator);
@@ -55,6 +58,7 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
 
   if (threadIdx.x == 0) {
     bwgemm::sm90::InitPipeline<C>(shared);
+    if constexpr (C::kStaged) LinkedEpilogue<C>::InitBarriers(shared);
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&params.p);

@@ -16,6 +16,7 @@ namespace bwgemm::dense::sm90 {
 template <class C>
 struct Launcher {
   using Scheduler = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Params;
+  using LinkedConfig = typename C::WithEpilogue;
 
   static int Tiles(int rows, int tile) { return (rows - 1) / tile + 1; }
   static int PTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.n : p.m, C::kTileM); }
@@ -150,18 +151,29 @@ struct Launcher {
 
   static Status PrepareLinked(const void* function, int device) {
     bwgemm::sm90::ProbeGpcs(device);
-    return SetSharedMemoryLimit(function, C::kSharedBytes);
+    return SetSharedMemoryLimit(function, LinkedConfig::kSharedBytes);
   }
 
-  // The kernel differs in nothing that the launch sees but in its parameters.
+  // The kernel differs in nothing that the launch sees but in its parameters and shared memory.
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
                              cudaStream_t stream) {
     LinkedParams params{};
-    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     dim3 grid;
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params, &grid));
+    params.stages = std::min(params.stages, LinkedConfig::kStages);
+    GemmProblem other = p;
+    other.d.pitch = other.d.batch_pitch = 0;
+    if (epilogue.staged_operand >= 0) {
+      other.d.data = const_cast<void*>(epilogue.operands[epilogue.staged_operand]);
+      BWGEMM_RETURN_IF_ERROR(MapD(other, &params.staged));
+    }
+    if (epilogue.staged_result >= 0) {
+      other.d.data = epilogue.results[epilogue.staged_result];
+      BWGEMM_RETURN_IF_ERROR(MapD(other, &params.stored));
+    }
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),
-                            C::kSharedBytes};
+                            LinkedConfig::kSharedBytes};
     return LaunchClusters(function, params, shape, stream);
   }
 

@@ -1,4 +1,4 @@
-// Kernels that an epilogue is linked into: compiled to LTO-IR with an undefined function, which
+// Kernels that an epilogue is linked into: compiled to LTO-IR with undefined functions, which
 // jax_bwgemm.epilogue writes, compiles and links when a program is lowered.
 #pragma once
 
@@ -7,18 +7,26 @@
 
 // x and y are neighbouring results: of row m and columns n and n + 1 or, of a kernel with swapped
 // operands, of rows m and m + 1 and column n. Rows and columns beyond D are possible. Returns what
-// is stored in their place.
+// is stored in their place. Of kernels without swapped operands also: `staged`, both values of the
+// operand that TMA loads; `stored`, for both of the result that TMA stores; `rows`, the operands
+// that are rows, from the tile's first column on, and `column`, n counted from there.
 extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n,
-                                             const bwgemm::dense::EpilogueArguments* arguments);
+                                             const bwgemm::dense::EpilogueArguments* arguments,
+                                             uint32_t staged, uint32_t* stored, const uint8_t* rows,
+                                             int column);
+
+// What the kernel does for it; constants once it is inlined. -1: nothing.
+extern "C" __device__ int bwgemm_epilogue_plan(int question);
 
 namespace bwgemm::dense::sm90 {
 
-template <class Base>
-struct Linked : Base {
-  static constexpr bool kLinked = true;
-};
+// Questions: which operand TMA loads; which result besides D TMA stores; and from kFirstRow on,
+// which operands are rows in shared memory: operand + 256 * bytes of an element, in their order.
+enum EpiloguePlan : int { kStagedOperand, kStagedResult, kFirstRow };
+inline constexpr int kMaxRows = 4;
 
 struct LinkedParams : Params {
+  CUtensorMap staged, stored;
   EpilogueArguments epilogue;
 };
 
