@@ -53,8 +53,8 @@ __device__ __forceinline__ void WriteRows(const Registers& registers, int first,
   }
 }
 
-// Where lane l of a warp reads or writes the 8 x 8 matrices of 16 bits at columns 8 * j and 8 * (j +
-// 1) of its 16 lines: line l % 8 of matrix l / 8.
+// Where lane l of a warp reads or writes the 8 x 8 matrices of 16 bits at columns 8 * j and 8 * (j
+// + 1) of its 16 lines: line l % 8 of matrix l / 8.
 __device__ __forceinline__ cute::uint128_t& RowMatrices(uint8_t* lines, int j, int thread) {
   const int lane = thread % 32;
   const int line = thread / 32 * 16 + (lane / 8 % 2) * 8 + lane % 8;
@@ -62,8 +62,8 @@ __device__ __forceinline__ cute::uint128_t& RowMatrices(uint8_t* lines, int j, i
   return *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16);
 }
 
-// Lines of 64 columns of 16 bits, pairs(i) being what `registers(first + 2 * i)` and the next are in
-// WriteRows.
+// Lines of 64 columns of 16 bits, pairs(i) being what `registers(first + 2 * i)` and the next are
+// in WriteRows.
 template <class Pairs>
 __device__ __forceinline__ void ReadPairs(Pairs& pairs, uint8_t* lines, int thread) {
   CUTE_UNROLL

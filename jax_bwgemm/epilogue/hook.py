@@ -99,10 +99,12 @@ class Hook:
     @property
     def rows(self) -> list[int]:
         """Operands that the kernel has in shared memory."""
+        if self.staging is None:
+            return []
         found: list[int] = []
-        left = self.staging.row_bytes if self.staging is not None else 0
+        left = self.staging.row_bytes
         for i, operand in enumerate(self.program.operands):
-            size = self.staging.tile_n * _BYTES[operand.dtype] if self.staging is not None else 0
+            size = self.staging.tile_n * _BYTES[operand.dtype]
             if operand.axes == (1,) and size <= left and len(found) < MAX_ROWS:
                 found.append(i)
                 left -= size

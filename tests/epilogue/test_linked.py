@@ -27,7 +27,7 @@ from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue import call as epilogue_call
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.call import choose_linked
-from jax_bwgemm.epilogue.hook import Hook
+from jax_bwgemm.epilogue.hook import VERSION, Hook
 from jax_bwgemm.epilogue.linker import Linker, LinkError, NoLinkerError, linker
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS
@@ -554,6 +554,7 @@ class TestCalls:
             "results": "d workspace y1",
             "epilogue": linked.code,
             "epilogue_digest": linked.digest,
+            "epilogue_version": np.int64(VERSION),
             "epilogue_operands": "float32:n",
             "epilogue_results": "float32",
         }
@@ -605,6 +606,9 @@ class TestCalls:
             ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
             ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 2"),
+            ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
+            ({"epilogue_results": "float32:loud"}, "array 0 of float32 cannot be 'loud'"),
         ],
     )  # fmt: skip
     def test_refusals(self, linked, changes, message) -> None:

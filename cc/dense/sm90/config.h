@@ -101,7 +101,8 @@ struct Config : Spec {
     alignas(1024) uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
-    std::conditional_t<kStaged, EpilogueShared<kRowBytes, kStoreBuffers>, NoEpilogueShared> epilogue;
+    std::conditional_t<kStaged, EpilogueShared<kRowBytes, kStoreBuffers>, NoEpilogueShared>
+        epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);

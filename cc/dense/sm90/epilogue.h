@@ -57,8 +57,8 @@ struct Epilogue {
   }
 
   // The linked epilogue of swapped operands: of 64 rows of P and kWidth rows of Q, of which the
-  // first are p and q, in place. Before the wait for a buffer: its loads then take no time of their own. Rows beyond D
-  // get whatever: TMA clips them.
+  // first are p and q, in place. Before the wait for a buffer: its loads then take no time of their
+  // own. Rows beyond D get whatever: TMA clips them.
   template <int kWidth>
   __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q) {
     const EpilogueArguments& arguments = static_cast<const LinkedParams&>(params).epilogue;
@@ -85,9 +85,9 @@ struct Epilogue {
     buffers.template Straight<C::kTileN>(
         acc,
         [&](int block, int chunk) {
-          return At{PlaceOf<C>(params, p + block * kBlock,
-                               q + chunk / kChunksOfBox * C::Q::kBoxRows),
-                    chunk % kChunksOfBox * kColumns};
+          return At{
+              PlaceOf<C>(params, p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows),
+              chunk % kChunksOfBox * kColumns};
         },
         [&](const uint8_t* lines, const At& at) { Send(lines, at.place, at.offset, matrix); });
   }

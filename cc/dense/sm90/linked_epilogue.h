@@ -1,8 +1,8 @@
 // The consumers' epilogue with a function linked in, of kernels without swapped operands.
 //
-// What it reads is on its way while the main loop runs: rows in shared memory of their own, a matrix
-// in the store buffers, where its values and then the results take the same places. What it stores
-// leaves by TMA, D's values and those of another result side by side.
+// What it reads is on its way while the main loop runs: rows in shared memory of their own, a
+// matrix in the store buffers, where its values and then the results take the same places. What it
+// stores leaves by TMA, D's values and those of another result side by side.
 #pragma once
 
 #include "cute/arch/copy_sm90_desc.hpp"
@@ -170,8 +170,8 @@ struct LinkedEpilogue {
     buffers.buffer = (set + 1) % Sets();
   }
 
-  // The next load goes to the set before this one, whose store has had a step's time; of few sets to
-  // this one.
+  // The next load goes to the set before this one, whose store has had a step's time; of few sets
+  // to this one.
   __device__ __forceinline__ void LoadNext(const Tile& tile, int step, int set) {
     const int lag = Sets() > 2 ? 1 : 0, next = step - lag + Sets();
     if (step < lag || next >= kSteps) return;

@@ -7,6 +7,6 @@
   extern "C" __global__ void __launch_bounds__(bwgemm::sm90::kThreads, 1) \
       name(const __grid_constant__ dense::sm90::LinkedParams params) {    \
     using Spec = __VA_ARGS__;                                             \
-    using C = dense::sm90::Config<Spec, /*kLinked=*/true>;                  \
+    using C = dense::sm90::Config<Spec, /*kLinked=*/true>;                \
     dense::sm90::RunGemm<C>(params);                                      \
   }

@@ -1,0 +1,88 @@
+"""Activations and derivatives in few operations: the same functions, to a few units of float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from epilogue_host import COMPILER, run_on_host
+
+from jax_bwgemm.epilogue.algebra import in_few_operations
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+
+Z = np.linspace(-30, 30, 40_000, dtype=np.float32).reshape(-1, 8)
+
+
+def derivative(f: Any) -> Any:
+    return lambda z, x: jax.vjp(f, x)[1](z)[0]
+
+
+def kept(f: Any) -> Any:
+    """With what the derivative needs as a second result."""
+    return lambda z: (f(z), z)
+
+
+# name -> (function, how many operands it has, how many operations are left of it)
+FUNCTIONS: dict[str, tuple[Any, int, int]] = {
+    "gelu": (jax.nn.gelu, 0, 6),
+    "silu": (jax.nn.silu, 0, 3),
+    "sigmoid": (jax.nn.sigmoid, 0, 2),
+    "tanh, scaled": (lambda z: 0.5 + 0.5 * jnp.tanh(3 * z), 0, 2),
+    "gelu, kept": (kept(jax.nn.gelu), 0, 6),
+    "gelu'": (derivative(jax.nn.gelu), 1, 13),
+    "silu'": (derivative(jax.nn.silu), 1, 7),
+    "tanh'": (derivative(jnp.tanh), 1, 6),
+    "sigmoid'": (derivative(jax.nn.sigmoid), 1, 5),
+}
+
+
+def traced(f: Any, operands: list[np.ndarray]) -> Any:
+    return trace_epilogue(f, Z.shape, operands).program
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_functions(name: str) -> None:
+    f, count, _ = FUNCTIONS[name]
+    operands = [Z[::-1].copy()] * count
+    few = in_few_operations(traced(f, operands))
+    with jax.enable_x64(True):
+        exact = f(*(jnp.asarray(x, "float64") for x in (Z, *operands)))
+    for got, want in zip(run_on_host(few, Z, operands), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operations(name: str) -> None:
+    f, count, most = FUNCTIONS[name]
+    few = in_few_operations(traced(f, [Z] * count))
+    assert sum(step.op != "literal" for step in few.steps) == most
+    assert not {"tanh", "logistic"} & {step.op for step in few.steps}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda z: jnp.tanh(z) * 2 + (z + 12582912.0 - 12582912.0),  # rounds to an integer
+        lambda z: jnp.tanh(z) + (z - z),
+        lambda z: jnp.tanh((z + 1) * (z - 1)),
+        lambda z: jnp.tanh(z) ** 3 + jnp.exp(-jnp.square(z)) * z.astype(jnp.bfloat16),
+        lambda z: jnp.where(z > 0, jnp.tanh(z), z.astype(jnp.int32)) - 1,
+        lambda z: jnp.tanh(z / 3) * -z + z**4,
+    ],
+)
+def test_what_has_no_better_form(f: Any) -> None:
+    """Operations whose order matters keep it; tanh alone stays tanh."""
+    program = traced(f, [])
+    few = in_few_operations(program)
+    (got,), (want,) = (run_on_host(p, Z, []) for p in (few, program))
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_without_activations_nothing_changes() -> None:
+    program = traced(lambda z: jnp.exp(z * 2 * 3) + z, [])
+    assert in_few_operations(program) is program
