@@ -15,10 +15,10 @@ struct LinkedEpilogue {
   using Accumulator = typename C::template Accumulator<C::kTileN>;
   using Full = cutlass::arch::ClusterTransactionBarrier;
   static constexpr int kColumns = C::kStoreColumns, kChunks = C::kTileN / kColumns;
-  static constexpr int kSteps = C::kOwnBlocks * kChunks;  // of a tile, for one consumer
-  static constexpr int kPairs = kColumns / 4;             // of a step, for one thread
+  static constexpr int kAllChunks = C::kOwnBlocks * kChunks;  // of a tile, for one consumer
+  static constexpr int kPairs = kColumns / 4;                 // of a chunk, for one thread
   static_assert(kColumns == 64 && C::kTileN % 64 == 0 && C::Q::kUnitRows == 64);
-  static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4);
+  static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4 && kAllChunks % 2 == 0);
 
   const Params& base;
   bwgemm::sm90::StoreBuffers<C> buffers;  // `buffer`: the set to fill next
@@ -38,8 +38,8 @@ struct LinkedEpilogue {
     if (Loads()) {
       cute::tma_store_wait<0>();
       CUTE_UNROLL
-      for (int step = 0; step < C::kStoreBuffers && step < kSteps; ++step) {
-        if (step < Sets()) Load(tile, step, buffers.buffer + step);
+      for (int ahead = 0; ahead < C::kStoreBuffers; ++ahead) {
+        if (ahead < Sets()) Load(tile, ahead * SetChunks(), buffers.buffer + ahead);
       }
     }
   }
@@ -48,8 +48,12 @@ struct LinkedEpilogue {
     buffers.RereadThread();
     if (RowOf(0) >= 0) Await(&shared().epilogue.rows_full[buffers.consumer], 4);
     CUTE_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      Step(tile, accumulator, step);
+    for (int chunk = 0; chunk < kAllChunks; ++chunk) {
+      const int in_set = chunk % SetChunks();
+      Compute(tile, accumulator, chunk, in_set);
+      // Into the set before this one, whose store has had time to read it.
+      if (in_set == 0 && chunk > 0 && Sets() > 1) LoadNext(tile, chunk - SetChunks());
+      if (in_set + 1 == SetChunks()) Send(tile, chunk - in_set);
     }
   }
 
@@ -65,21 +69,22 @@ struct LinkedEpilogue {
   __device__ static bool Loads() { return bwgemm_epilogue_plan(kStagedOperand) >= 0; }
   __device__ static bool StoresTwo() { return bwgemm_epilogue_plan(kStagedResult) >= 0; }
   __device__ static int RowOf(int i) { return bwgemm_epilogue_plan(kFirstRow + i); }
-  // Buffers that one step fills are a set.
-  __device__ static int Sets() { return C::kStoreBuffers / (StoresTwo() ? 2 : 1); }
+  // Buffers that leave together are a set: two chunks of D, or one of both results.
+  __device__ static int SetBuffers() { return StoresTwo() || C::kStoreBuffers > 2 ? 2 : 1; }
+  __device__ static int SetChunks() { return StoresTwo() ? 1 : SetBuffers(); }
+  __device__ static int Sets() { return C::kStoreBuffers / SetBuffers(); }
 
-  __device__ __forceinline__ uint8_t* Lines(int set, int result) {
-    const int first = StoresTwo() ? 2 * set : set;
-    return shared().store[buffers.consumer][first + result];
+  __device__ __forceinline__ uint8_t* Lines(int set, int in_set) {
+    return shared().store[buffers.consumer][set * SetBuffers() + in_set];
   }
 
-  __device__ __forceinline__ Place PlaceOfStep(const Tile& tile, int step) {
-    const int block = C::FirstBlock(buffers.consumer) + step / kChunks;
+  __device__ __forceinline__ Place PlaceOfChunk(const Tile& tile, int chunk) {
+    const int block = C::FirstBlock(buffers.consumer) + chunk / kChunks;
     return PlaceOf<C>(base, PRow<C>(tile) + block * kBlock,
-                      QRow<C>(tile) + step % kChunks * kColumns);
+                      QRow<C>(tile) + chunk % kChunks * kColumns);
   }
 
-  // Each by one thread. Everyone has read what was there: see Step's last wait.
+  // Each by one thread. Everyone has read what was there: see Send's barrier.
   __device__ __forceinline__ void LoadRows(const Tile& tile) {
     uint64_t* full = &shared().epilogue.rows_full[buffers.consumer];
     int bytes = 0;
@@ -97,7 +102,7 @@ struct LinkedEpilogue {
       auto* from = static_cast<const uint8_t*>(params().epilogue.operands[RowOf(i) & 255]);
       CUTE_UNROLL
       for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const int column = PlaceOfStep(tile, chunk).column;
+        const int column = PlaceOfChunk(tile, chunk).column;
         cute::SM90_BULK_COPY_G2S::copy(from + int64_t{column} * element, full, to,
                                        kColumns * element);
         to += kColumns * element;
@@ -105,14 +110,27 @@ struct LinkedEpilogue {
     }
   }
 
-  __device__ __forceinline__ void Load(const Tile& tile, int step, int set) {
+  // The matrix's values of a set's chunks, of which the first is given.
+  __device__ __forceinline__ void Load(const Tile& tile, int first, int set) {
     set %= Sets();
-    const Place place = PlaceOfStep(tile, step);
     uint64_t* full = &shared().epilogue.loaded[buffers.consumer][set];
-    Full::arrive_and_expect_tx(full, C::kStoreBytes);
-    cute::SM90_TMA_LOAD_3D::copy(&params().staged, full,
-                                 static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                 Lines(set, 0), place.column, place.row, tile.batch);
+    Full::arrive_and_expect_tx(full, SetChunks() * C::kStoreBytes);
+    CUTE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (i == SetChunks()) break;
+      const Place place = PlaceOfChunk(tile, first + i);
+      cute::SM90_TMA_LOAD_3D::copy(&params().staged, full,
+                                   static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                   Lines(set, i), place.column, place.row, tile.batch);
+    }
+  }
+
+  // What follows the set that begins with chunk `first`, in its buffers.
+  __device__ __forceinline__ void LoadNext(const Tile& tile, int first) {
+    const int next = first + Sets() * SetChunks();
+    if (!Loads() || next >= kAllChunks || buffers.thread != 0) return;
+    cute::tma_store_wait<0>();
+    Load(tile, next, buffers.buffer + Sets() - 1);
   }
 
   __device__ __forceinline__ void Await(uint64_t* barrier, int bit) {
@@ -120,25 +138,24 @@ struct LinkedEpilogue {
     phases ^= 1u << bit;
   }
 
-  __device__ __forceinline__ void AwaitStores(bool all) {
-    constexpr int kMost = C::kStoreBuffers;
-    if (all) {
+  // Waits until TMA has read all but the newest sets but one.
+  __device__ __forceinline__ void AwaitStores() {
+    if (Sets() == 1) {
       buffers.template Await<0>();
-    } else if (StoresTwo()) {
-      buffers.template Await<kMost / 2 - 1>();
     } else {
-      buffers.template Await<kMost - 1>();
+      buffers.template Await<1>();
     }
   }
 
   // 64 rows and columns of D.
-  __device__ __forceinline__ void Step(const Tile& tile, Accumulator& acc, int step) {
-    const Place place = PlaceOfStep(tile, step);
-    const int set = buffers.buffer, first = step * kPairs * 2;
+  __device__ __forceinline__ void Compute(const Tile& tile, Accumulator& acc, int chunk,
+                                          int in_set) {
+    const Place place = PlaceOfChunk(tile, chunk);
+    const int set = buffers.buffer, first = chunk * kPairs * 2;
     uint32_t staged[kPairs] = {}, stored[kPairs];
     if (Loads()) {
-      Await(&shared().epilogue.loaded[buffers.consumer][set], set);
-      bwgemm::sm90::ReadPairs(staged, Lines(set, 0), buffers.thread);
+      if (in_set == 0) Await(&shared().epilogue.loaded[buffers.consumer][set], set);
+      bwgemm::sm90::ReadPairs(staged, Lines(set, in_set), buffers.thread);
     }
     const int lane = buffers.thread % 32;
     const int row = place.row + buffers.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
@@ -147,40 +164,35 @@ struct LinkedEpilogue {
       const int a = first + 2 * i, n = column + i / 2 * 8;
       const float2 pair = bwgemm_epilogue(
           acc(a), acc(a + 1), row + i % 2 * 8, place.column + n, &params().epilogue, staged[i],
-          &stored[i], shared().epilogue.rows[buffers.consumer], step % kChunks * kColumns + n);
+          &stored[i], shared().epilogue.rows[buffers.consumer], chunk % kChunks * kColumns + n);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
     }
     // A set that was loaded is free, since its load waited for that.
-    if (!Loads()) AwaitStores(false);
-    bwgemm::sm90::WriteRows<typename C::Out>(acc, first, Lines(set, 0), buffers.thread);
+    if (!Loads() && in_set == 0) AwaitStores();
+    bwgemm::sm90::WriteRows<typename C::Out>(acc, first, Lines(set, in_set), buffers.thread);
     if (StoresTwo()) bwgemm::sm90::WritePairs(stored, Lines(set, 1), buffers.thread);
+  }
+
+  __device__ __forceinline__ void Send(const Tile& tile, int first) {
+    const int set = buffers.buffer;
     buffers.Filled();
     if (buffers.thread == 0) {
-      if (place.inside) {
-        cute::SM90_TMA_STORE_3D::copy(&base.d, Lines(set, 0), place.column, place.row, tile.batch);
+      CUTE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        if (i == SetChunks()) break;
+        const Place place = PlaceOfChunk(tile, first + i);
+        if (!place.inside) continue;
+        cute::SM90_TMA_STORE_3D::copy(&base.d, Lines(set, i), place.column, place.row, tile.batch);
         if (StoresTwo()) {
           cute::SM90_TMA_STORE_3D::copy(&params().stored, Lines(set, 1), place.column, place.row,
                                         tile.batch);
         }
       }
-      cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
-      if (Loads()) LoadNext(tile, step, set);
+      cute::tma_store_arrive();  // without a store too: the wait for a set counts groups
     }
+    if (Sets() == 1) LoadNext(tile, first);
     buffers.buffer = (set + 1) % Sets();
-  }
-
-  // The next load goes to the set before this one, whose store has had a step's time; of few sets
-  // to this one.
-  __device__ __forceinline__ void LoadNext(const Tile& tile, int step, int set) {
-    const int lag = Sets() > 2 ? 1 : 0, next = step - lag + Sets();
-    if (step < lag || next >= kSteps) return;
-    if (lag == 1) {
-      cute::tma_store_wait<1>();
-    } else {
-      cute::tma_store_wait<0>();
-    }
-    Load(tile, next, set + next - step);
   }
 };
 
