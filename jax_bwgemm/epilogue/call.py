@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.costs import BYTES_PER_CYCLE
+from jax_bwgemm.dense.costs import TYPICAL_GAIN
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
+from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -30,7 +30,6 @@ from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
-from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
 
@@ -41,6 +40,7 @@ def run_linked(
     result_types: Sequence[str],
     shape: tuple[int, ...],
     platform: str,
+    surroundings: Surroundings = ALONE,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel takes it along.
 
@@ -51,13 +51,14 @@ def run_linked(
         result_types: Types of its results.
         shape: Their shape.
         platform: JAX platform being lowered for.
+        surroundings: As in `choose_linked`.
     """
     a, b, *rest = operands
     refusals = []
     for name in spec.policy.implementations:
         if name == "xla" or platform != PLATFORMS[name]:
             continue
-        call = choose_linked(name, platform, spec, program, result_types, (a, b))
+        call = choose_linked(name, platform, spec, program, result_types, (a, b), surroundings)
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
@@ -90,7 +91,11 @@ def hook_of(
 
 
 def prepare_linked(
-    operands: Sequence[Any], spec: GemmSpec, program: Program, result_types: Sequence[str]
+    operands: Sequence[Any],
+    spec: GemmSpec,
+    program: Program,
+    result_types: Sequence[str],
+    surroundings: Surroundings = ALONE,
 ) -> None:
     """Begins to link what `run_linked` will need if the program runs on this process's only device.
 
@@ -99,13 +104,16 @@ def prepare_linked(
         spec: The product.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
+        surroundings: As in `choose_linked`.
     """
     if jax.local_device_count() != 1:  # the product may yet be partitioned
         return
     platform = jax.default_backend().replace("gpu", "cuda")
     for name in spec.policy.implementations:
         if PLATFORMS.get(name) == platform:
-            call = choose_linked(name, platform, spec, program, result_types, operands)
+            call = choose_linked(
+                name, platform, spec, program, result_types, operands, surroundings
+            )
             if not isinstance(call, str):
                 hook, _ = hook_of(call, program, result_types)
                 start_linking(call.selection.kernel.name, hook, ptx=name == "emulator")
@@ -118,6 +126,7 @@ def choose_linked(
     program: Program,
     result_types: Sequence[str],
     operands: Sequence[Any],
+    surroundings: Surroundings = ALONE,
 ) -> KernelCall | str:
     """The kernel, or why none takes the epilogue along.
 
@@ -128,6 +137,7 @@ def choose_linked(
         program: The epilogue, of rank 2.
         result_types: Types of its results.
         operands: A and B, or their types.
+        surroundings: What the same costs without a kernel that takes it along.
     """
     if len(program.operands) > MAX_OPERANDS or len(program.results) > MAX_RESULTS:
         return f"more than {MAX_OPERANDS} operands or {MAX_RESULTS} results"
@@ -160,75 +170,62 @@ def choose_linked(
     if isinstance(call, str):
         return call
     if spec.policy.config is None:
-        best = _best(call, program, dtype, table)
+        best = _best(call, program, result_types, dtype, table)
         call = call if best == call.selection.kernel.name else chosen(LinkableDense(best))
         if isinstance(call, str):
             return call
     if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
         return "row pitches are not multiples of 16 bytes, or the product is a batch"
-    return _slower(name, call, dtype) or call
+    return _slower(name, call, program, result_types, dtype, surroundings) or call
 
 
-def _best(call: KernelCall, program: Program, dtype: str, table: Sequence[Kernel]) -> str:
-    """The kernel that takes least time with its epilogue.
-
-    Consumers of a cooperative kernel compute it while no tensor core works, those of a ping-pong
-    kernel under each other's MMAs, but for that of the last tile.
-    """
-    target = call.target
-    usable, _ = heuristics.rank(table, call.folded.spec, dtype, call.dims, target)
-
-    def cycles(candidate: heuristics.Candidate) -> float:
-        kernel = candidate.kernel
-        tiles = 1 if kernel.schedule == "pingpong" else candidate.waves
-        return candidate.cycles + tiles * kernel.tile_m * kernel.tile_n * element_cycles(program)
-
-    return min(usable, key=cycles).kernel.name
+def _best(
+    call: KernelCall, program: Program, result_types: Sequence[str], dtype: str, table: Any
+) -> str:
+    """The kernel that takes least time with its epilogue."""
+    target, dims = call.target, call.dims
+    usable, _ = heuristics.rank(table, call.folded.spec, dtype, dims, target)
+    costs = {c.kernel.name: linked_cycles(c, program, result_types, dims, target) for c in usable}
+    return min(costs, key=costs.__getitem__)
 
 
-def element_cycles(program: Program) -> float:
-    """Cycles of a multiprocessor that an epilogue takes for one element, loads left out."""
-    special = sum(_SPECIAL_FUNCTIONS.get(step.op, 0) for step in program.steps)
-    plain = sum(step.op not in ("literal", "iota") for step in program.steps)
-    return max(special / _SPECIAL_A_CYCLE, (plain + 4 * special) / _PLAIN_A_CYCLE)
-
-
-# Of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, "Arithmetic
-# Instructions"), and how many special functions an operation is made of.
-_SPECIAL_A_CYCLE, _PLAIN_A_CYCLE = 16, 128
-_SPECIAL_FUNCTIONS = dict.fromkeys(("exp", "exp2", "log", "rsqrt", "sqrt", "div", "sin", "cos"), 1)
-_SPECIAL_FUNCTIONS |= dict.fromkeys(("tanh", "logistic", "erf", "erfc", "expm1", "log1p"), 2)
-_SPECIAL_FUNCTIONS |= dict.fromkeys(("pow", "sinh", "cosh", "tan", "atan2", "cbrt"), 4)
-
-
-def _slower(name: str, call: KernelCall, dtype: str) -> str | None:
+def _slower(
+    name: str,
+    call: KernelCall,
+    program: Program,
+    result_types: Sequence[str],
+    dtype: str,
+    surroundings: Surroundings,
+) -> str | None:
     """Why the kernel and the epilogue had better be two passes; None when not.
 
-    The best of all kernels may be so much better than those an epilogue can be linked into that
-    reading and writing the result once more costs less.
+    The best of all kernels may be so much better than those an epilogue can be linked into, or the
+    epilogue so long, that reading and writing the result once more costs less.
     """
     spec, dims, target = call.folded.spec, call.dims, call.target
     if spec.policy.config is not None:
         return None
     best = heuristics.rank(DENSE.kernels(name), spec, dtype, dims, target)[0]
     ours = heuristics.rank([call.selection.kernel], spec, dtype, dims, target)[0]
-    saved = _pass_cycles(dims.m * dims.n, spec.out_dtype, target)
-    if not best or not ours or ours[0].cycles <= best[0].cycles + saved:
+    if not best or not ours:
         return None
-    return (
-        f"{best[0].kernel.name} without it and a pass over the result are predicted to take "
-        f"{best[0].cycles + saved:.0f} cycles, {call.selection.kernel.name} with it "
-        f"{ours[0].cycles:.0f}"
+    linked = linked_cycles(ours[0], program, result_types, dims, target)
+    apart = best[0].cycles
+    if surroundings.taken_by_xla:
+        apart *= 1 + TYPICAL_GAIN
+    else:
+        also_read = surroundings.also_read
+        apart += pass_cycles(program, result_types, spec.out_dtype, also_read, dims, target)
+    if linked <= apart:
+        return None
+    without = (
+        "XLA's product, which takes it along, is"
+        if surroundings.taken_by_xla
+        else f"{best[0].kernel.name} without it and a pass over the result are"
     )
-
-
-# What a pass costs however small it is: assumed, about a microsecond.
-_LEAST_PASS_CYCLES = 2000
-
-
-def _pass_cycles(results: int, dtype: str, target: Target) -> float:
     return (
-        _LEAST_PASS_CYCLES + 2 * results * np.dtype(dtype).itemsize / BYTES_PER_CYCLE[target.arch]
+        f"{without} predicted to take {apart:.0f} cycles, {call.selection.kernel.name} with it "
+        f"{linked:.0f}"
     )
 
 

@@ -18,7 +18,15 @@ def explain(eqn: Any, device: Any) -> Explanation:
     platform, spec, reason = place(fused.spec, device)
     for name in spec.policy.implementations:
         if reason is None and PLATFORMS.get(name) == platform:
-            call = choose_linked(name, platform, spec, fused.program, fused.result_types, (a, b))
+            call = choose_linked(
+                name,
+                platform,
+                spec,
+                fused.program,
+                fused.result_types,
+                (a, b),
+                fused.surroundings,
+            )
             if isinstance(call, str):
                 reason = call
                 break

@@ -18,11 +18,14 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
+from jax_bwgemm.config import explicit_target
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue.call import prepare_linked, run_linked
+from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
+from jax_bwgemm.epilogue.costs import ALONE, Surroundings
+from jax_bwgemm.epilogue.linker import LinkError, linker
 from jax_bwgemm.epilogue.program import Program
-from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.implementations import PLATFORMS, log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 
 bw_gemm_epilogue_p = Primitive("bw_gemm_epilogue")
@@ -40,6 +43,7 @@ class Fused:
         result_types: Types of the results.
         shape: Shape of the product that the function sees, and of every result.
         keeps_product: Whether the rounded product is returned as well, last.
+        surroundings: What the same costs without a kernel that takes the function along.
     """
 
     spec: GemmSpec
@@ -48,6 +52,7 @@ class Fused:
     result_types: tuple[str, ...]
     shape: tuple[int, ...]
     keeps_product: bool = False
+    surroundings: Surroundings = ALONE
 
     def __repr__(self) -> str:
         operands = ", ".join(f"{x.dtype}:{x.axes}" for x in self.program.operands)
@@ -85,9 +90,43 @@ def separate(a: jax.Array, b: jax.Array, *operands: jax.Array, fused: Fused) -> 
     return [*results, product] if fused.keeps_product else list(results)
 
 
+def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
+    """Why the function will not be part of a kernel in this process; None when it will.
+
+    Args:
+        operands: A and B, or their types.
+        fused: What is computed.
+    """
+    if jax.local_device_count() != 1:
+        return "XLA may partition the program over several devices"
+    try:
+        linker()
+    except LinkError as error:
+        return str(error)
+    here = jax.default_backend().replace("gpu", "cuda")
+    reasons = []
+    for name in fused.spec.policy.implementations:
+        platform = PLATFORMS.get(name)
+        if platform is None or (platform != here and explicit_target() is None):
+            continue
+        call = choose_linked(
+            name,
+            platform,
+            fused.spec,
+            fused.program,
+            fused.result_types,
+            operands,
+            fused.surroundings,
+        )
+        if not isinstance(call, str):
+            return None
+        reasons.append(call)
+    return "; ".join(reasons) or f"no kernels for {here} are allowed"
+
+
 def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.ShapedArray]:
     # Linking takes seconds: it begins now, for all of a program's products side by side.
-    prepare_linked(operands[:2], fused.spec, fused.program, fused.result_types)
+    prepare_linked(operands[:2], fused.spec, fused.program, fused.result_types, fused.surroundings)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return [core.ShapedArray(fused.shape, jnp.dtype(t)) for t in fused.result_types]
@@ -141,7 +180,13 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
     def local(*xs: jax.Array) -> list[jax.Array]:
         if reason is None:
             linked = run_linked(
-                xs, fused.spec, fused.program, fused.result_types, fused.shape, platforms[0]
+                xs,
+                fused.spec,
+                fused.program,
+                fused.result_types,
+                fused.shape,
+                platforms[0],
+                fused.surroundings,
             )
             if not isinstance(linked, str):
                 return linked

@@ -17,8 +17,9 @@ import jax
 from jax_bwgemm import compat
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
+from jax_bwgemm.epilogue.costs import Surroundings
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue, link_refusal
 from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import as_matrix
 from jax_bwgemm.epilogue.simplify import with_excess_precision
@@ -55,23 +56,54 @@ class _Group:
     arranging: dict[Any, Any]
 
 
-def fuse(body: Any, eqns: list[Any], results: Sequence[Uses]) -> tuple[list[Any], int]:
-    """Equations with products and what follows them as one, and how many there are.
+@dataclasses.dataclass(frozen=True)
+class Provisional:
+    """A product that is better off with XLA unless a kernel takes along what follows it.
+
+    Attributes:
+        eqn: XLA's equation.
+        ours: The equations in its place.
+        why: Why it is better off.
+        decision: Its number among the decisions.
+    """
+
+    eqn: Any
+    ours: list[Any]
+    why: str
+    decision: int
+
+
+def fuse(
+    body: Any, eqns: list[Any], results: Sequence[Uses], provisional: Sequence[Provisional] = ()
+) -> tuple[list[Any], list[Provisional]]:
+    """Equations with products and what follows them as one.
 
     Args:
         body: The jaxpr that the equations are for: its arguments and results.
         eqns: Its equations, products of ours among them.
         results: What reads its results.
+        provisional: Those of the products that are XLA's again where that does not work out.
+
+    Returns:
+        The equations, and what of `provisional` is XLA's again.
     """
-    count = 0
+    unsure = {id(e) for one in provisional for e in one.ours}
     for product in [e for e in eqns if e.primitive is bw_gemm_p]:
         if not _fits(product):
             continue
         group = _group(body, eqns, product)
-        new = group and _fused(body, eqns, results, group)
+        new = group and _fused(body, eqns, results, group, id(product) in unsure)
         if new:
-            eqns, count = new, count + 1
-    return eqns, count
+            eqns = new
+    left = []
+    for one in provisional:
+        own = {id(e) for e in one.ours}
+        here = [i for i, e in enumerate(eqns) if id(e) in own]
+        if len(here) == len(own):
+            eqns = [one.eqn if i == here[0] else e for i, e in enumerate(eqns)
+                    if i == here[0] or id(e) not in own]  # fmt: skip
+            left.append(one)
+    return eqns, left
 
 
 def _fits(eqn: Any) -> bool:
@@ -135,8 +167,13 @@ def _is_elementwise(eqn: Any) -> bool:
     )
 
 
-def _fused(body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group) -> list[Any] | None:
-    """Equations with the group's product and operations as one; None where that is no gain."""
+def _fused(
+    body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group, taken_by_xla: bool
+) -> list[Any] | None:
+    """Equations with the group's product and operations as one; None where that is no gain.
+
+    taken_by_xla: Whether XLA's product would take the operations along.
+    """
     stored = _stored(body, eqns, results)
     spec = group.product.params["spec"]
     outs = [
@@ -162,6 +199,12 @@ def _fused(body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group) -
     keeps = any(group.root in _variables(e.invars) for e in rest) or group.root in body.outvars
     fused = fused.with_product() if keeps else fused
     made = [*outs, group.root] if keeps else outs
+    after = uses_of(compat.with_equations(body, rest), results)
+    also_read = sum(v in after and after[v].fused for v in outs)
+    surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
+    fused = dataclasses.replace(fused, surroundings=surroundings)
+    if taken_by_xla and link_refusal([x.aval for x in group.product.invars], fused):
+        return None
     replacement = _equations(group.product, operands, made, fused)
     if replacement is None:
         return None

@@ -18,13 +18,10 @@ from typing import Any
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
+from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, TYPICAL_GAIN
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
-# Share of a product's time that the kernels save over XLA's: the middle of the geometric means of
-# the lists of shapes in docs/performance.md, 1.00 to 1.08.
-TYPICAL_GAIN = 0.04
 
 
 def tiny(eqn: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +24,23 @@ PRODUCTS = ("dot_general", "ragged_dot_general")
 WHY = "a kernel takes it"
 
 
-def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[list[Any] | None, str]:
-    """The equations that compute a product on our kernels, or None; and why.
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """What becomes of a product.
+
+    Attributes:
+        eqns: The equations that compute it on our kernels; None: it stays with XLA.
+        why: The reason.
+        unless_fused: Why it had better stay with XLA if no kernel takes along what follows it.
+    """
+
+    eqns: list[Any] | None
+    why: str
+    unless_fused: str | None = None
+
+
+def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replacement:
+    """What becomes of a product, and why.
 
     Args:
         eqn: An equation of one of `PRODUCTS`.
@@ -33,34 +49,37 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> tuple[lis
     """
     sizes = [size for x in eqn.invars[:2] for size in x.aval.shape]
     if not all(isinstance(size, int) for size in sizes):
-        return None, "sizes are symbolic, and a kernel is selected by sizes"
+        return Replacement(None, "sizes are symbolic, and a kernel is selected by sizes")
     dense = eqn.primitive.name == "dot_general"
     if dense and (reason := policy.tiny(eqn)):
-        return None, reason
+        return Replacement(None, reason)
     if not dense and eqn.params["group_offset"] is not None:
-        return None, "it has a group_offset"
+        return Replacement(None, "it has a group_offset")
     names = tuple(name for name in implementations if name != "xla")
     # With "xla" in it nothing is refused while tracing.
     traced = trace_for(_ours(eqn, (*names, "xla"), uses), eqn)
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
-        return None, _refusal(eqn, found, names)
+        return Replacement(None, _refusal(eqn, found, names))
+    loses = None
     if dense:
-        passes = 0 if links_epilogues() else uses.extra_passes
         copied = _copied_bytes(traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
-        if reason := policy.loses(dims, spec.out_dtype, passes, copied, target):
-            return None, reason
+        if reason := policy.loses(dims, spec.out_dtype, 0, copied, target):
+            return Replacement(None, reason)
+        loses = policy.loses(dims, spec.out_dtype, uses.extra_passes, copied, target)
+        if loses and not links_epilogues():
+            return Replacement(None, loses)
     if "xla" not in implementations:
         traced = trace_for(_ours(eqn, implementations, uses), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
     if got != wanted:
-        return None, f"ours has the type {got}, not {wanted}"
+        return Replacement(None, f"ours has the type {got}, not {wanted}")
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
-    return inlined(traced, eqn), why
+    return Replacement(inlined(traced, eqn), why, loses)
 
 
 def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:

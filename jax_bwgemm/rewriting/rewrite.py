@@ -15,7 +15,7 @@ from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilo
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
-from jax_bwgemm.rewriting.fuse import fuse
+from jax_bwgemm.rewriting.fuse import Provisional, fuse
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.scatters import SCATTER, as_select
@@ -99,6 +99,7 @@ def _rewrite(
     uses = uses_of(body, results)
     eqns: list[Any] = []
     decisions: list[Rewrite] = []
+    provisional: list[Provisional] = []
     producers = {v: e for e in body.eqns for v in e.outvars}
     changed = False
     for eqn in body.eqns:
@@ -106,9 +107,11 @@ def _rewrite(
         name = eqn.primitive.name
         new = [eqn]
         if name in PRODUCTS and after[0].count:
-            ours, why = replace(read_through(eqn, producers), after[0], implementations)
-            decisions.append(_decision(eqn, ours is not None, why))
-            new = [eqn] if ours is None else ours
+            found = replace(read_through(eqn, producers), after[0], implementations)
+            if found.unless_fused and found.eqns is not None:
+                provisional.append(Provisional(eqn, found.eqns, found.unless_fused, len(decisions)))
+            decisions.append(_decision(eqn, found.eqns is not None, found.why))
+            new = [eqn] if found.eqns is None else found.eqns
         elif name in INLINED or name in _CONTROL:
             params, inner = _parameters(eqn, after, implementations)
             decisions += inner
@@ -119,7 +122,11 @@ def _rewrite(
         changed |= new[0] is not eqn
         eqns += new
     if changed and links_epilogues():
-        eqns, _ = fuse(body, eqns, results)
+        eqns, left = fuse(body, eqns, results, provisional)
+        for one in left:
+            decisions[one.decision] = _decision(one.eqn, False, one.why)
+        changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
+        changed |= len(eqns) != len(body.eqns)
     return _Rewritten(compat.with_equations(jaxpr, eqns) if changed else None, tuple(decisions))
 
 

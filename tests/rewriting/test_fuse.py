@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,16 +14,24 @@ from numerics import LINKED, normal
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
-from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.epilogue import primitive
+from jax_bwgemm.epilogue.contraction import LinkableDense
+from jax_bwgemm.epilogue.linker import NoLinkerError
+from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.rewriting import fuse
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
 
 
 @pytest.fixture(autouse=True)
-def _linked() -> Iterator[None]:
+def _linked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No kernel runs: what is traced counts, and is then computed by XLA."""
+    monkeypatch.setattr(fuse, "link_refusal", lambda *_: None)
     with config.target("sm90"), config.linked_epilogues(True):
         yield
 
@@ -247,3 +256,58 @@ def test_products_of_other_types_and_batches_stay(arrays) -> None:
     assert fused(batched, x.reshape(2, M // 2, K)) == []
     check(wide, x, w)
     check(batched, x.reshape(2, M // 2, K))
+
+
+class TestWhatXlaWouldTakeAlong:
+    """A bias or a residual is in the kernel, or with the product in XLA's; never a pass."""
+
+    def products(self, f: Any, *args: Any) -> list[str]:
+        jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+        names = [eqn.primitive.name for eqn, _ in equations(jaxpr)]
+        return [n for n in names if n in ("dot_general", "bw_gemm", "bw_gemm_epilogue")]
+
+    def test_in_the_kernel(self, arrays) -> None:
+        args = [arrays[name] for name in "xwb"]
+        assert self.products(lambda x, w, b: x @ w + b, *args) == ["bw_gemm_epilogue"]
+
+    def test_with_xla(self, arrays, monkeypatch) -> None:
+        monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no reason")
+        f = lambda x, w, b: x @ w + b  # noqa: E731
+        args = [arrays[name] for name in "xwb"]
+        assert self.products(f, *args) == ["dot_general"]
+        text = str(bw.explain_program(bw.accelerate(f), *args, device="sm90"))
+        assert "XLA takes the bias, residual or ReLU after it into the product" in text
+        # What it would not take along is a pass in any case.
+        args = [arrays[name] for name in "xwbvc"]
+        assert self.products(mlp, *args) == ["bw_gemm_epilogue", "dot_general"]
+
+    def test_within_a_loop(self, arrays, monkeypatch) -> None:
+        monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no reason")
+
+        def f(x: Any, s: Any, b: Any) -> Any:
+            return jax.lax.scan(lambda h, _: (h @ s + b, None), x @ s, length=3)[0]
+
+        args = arrays["x"] @ arrays["w"], arrays["s"], arrays["b"]
+        assert self.products(f, *args) == ["bw_gemm", "dot_general"]
+        check(f, *args)
+
+
+def test_why_nothing_is_linked(monkeypatch) -> None:
+    shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((1, 64, 64), (1, 64, 64))]
+    program = trace_epilogue(lambda z: z + 1, (64, 64), ()).program
+    spec = GemmSpec(policy=Policy(implementations=("cutlass", "xla")), out_dtype="bfloat16")
+    fused = Fused(spec, lambda z: [z + 1], program, ("bfloat16",), (64, 64))
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    assert link_refusal(shapes, fused) == "XLA may partition the program over several devices"
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+
+    def none() -> None:
+        raise NoLinkerError("no linker")
+
+    monkeypatch.setattr(primitive, "linker", none)
+    assert link_refusal(shapes, fused) == "no linker"
+    monkeypatch.setattr(primitive, "linker", lambda: None)
+    monkeypatch.setattr(LinkableDense, "kernels", lambda *_: ())
+    assert "no kernels that epilogues are linked into" in str(link_refusal(shapes, fused))
+    only_xla = dataclasses.replace(fused, spec=spec.with_policy(implementations=("xla",)))
+    assert link_refusal(shapes, only_xla) == "no kernels for cpu are allowed"

@@ -1,0 +1,143 @@
+"""Whether an epilogue pays in the kernel: predicted cycles with it, and as a pass of its own. Pure.
+
+A consumer warpgroup of a ping-pong kernel has as long for it as the other one's main loop takes;
+what is longer than that is paid by half, since the two take turns. Both consumers of a cooperative
+kernel pay all of it. Memory is shared with the main loop's loads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST
+from jax_bwgemm.dense.costs import (
+    BYTES_PER_CYCLE,
+    MACS_PER_CYCLE,
+    Candidate,
+    parameters_of,
+    round_up,
+    tile_key,
+)
+from jax_bwgemm.dense.spec import GemmDims
+from jax_bwgemm.epilogue.algebra import in_few_operations
+from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.product.kernels import Kernel
+
+# Instructions of an operation, in a kernel with 16-bit results and in XLA's passes, which compute
+# in full precision. All others are one.
+_IN_KERNEL = {"logistic_of_log2": 4, "tanh": 10, "exp": 3, "exp2": 3, "div": 12, "rsqrt": 8}
+_IN_KERNEL |= {"erf": 25, "erfc": 45, "sqrt": 10, "log": 14, "expm1": 16, "log1p": 20}
+_IN_PASS = {"logistic": 25, "tanh": 30, "exp": 10, "exp2": 10, "div": 12, "rsqrt": 8}
+_IN_PASS |= {"erf": 25, "erfc": 45, "sqrt": 10, "log": 14, "expm1": 16, "log1p": 20}
+_FREE = ("literal", "iota", "convert_element_type", "reduce_precision", "copy", "select_n")
+_LONG = ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh")
+_LONG += ("atanh", "pow", "cbrt", "rem", "nextafter")
+_MOST = 50
+# Fitted to times of an H200 by tile and function (docs/performance.md): cycles of an instruction of
+# one warp beside the other consumer's MMAs, and of 64 results of a thread's whatever the function.
+INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5}
+ELEMENT_CYCLES = 20.0
+# A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
+# and a multiprocessor starts so many threads' instructions in a cycle.
+LEAST_PASS_CYCLES = 2000
+PASS_BANDWIDTH = 0.9
+_THREADS_A_CYCLE = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What an epilogue would cost outside of a kernel.
+
+    Attributes:
+        also_read: How many of its results passes of XLA's read besides, which would have them at
+            hand in the epilogue's own pass.
+        taken_by_xla: Whether XLA's product would take it along: a bias, a residual, a ReLU.
+    """
+
+    also_read: int = 0
+    taken_by_xla: bool = False
+
+
+ALONE = Surroundings()
+
+
+def instructions(program: Program, in_kernel: bool) -> int:
+    """About how many instructions compute one element."""
+    program = in_few_operations(program) if in_kernel else program
+    known = _IN_KERNEL if in_kernel else _IN_PASS
+    ops = [step.op for step in program.steps if step.op not in _FREE]
+    return sum(known.get(op, _MOST if op in _LONG else 1) for op in ops)
+
+
+def matrix_bytes(program: Program, result_types: Sequence[str], dims: GemmDims) -> int:
+    """Of the matrices that it reads and of its results."""
+    types = [x.dtype for x in program.operands if len(x.axes) == 2] + list(result_types)
+    return dims.m * dims.n * sum(np.dtype(t).itemsize for t in types)
+
+
+def linked_cycles(
+    candidate: Candidate,
+    program: Program,
+    result_types: Sequence[str],
+    dims: GemmDims,
+    target: Target,
+) -> float:
+    """Of a kernel with the epilogue in it.
+
+    Args:
+        candidate: The kernel and what it takes alone.
+        program: The epilogue.
+        result_types: Types of its results, D's among them.
+        dims: Sizes.
+        target: The GPU.
+    """
+    kernel = candidate.kernel
+    elements = kernel.tile_m * kernel.tile_n / (128 if kernel.schedule == "pingpong" else 256)
+    count = instructions(program, in_kernel=True)
+    epilogue = elements * (ELEMENT_CYCLES + INSTRUCTION_CYCLES[kernel.schedule] * count)
+    main = _main_cycles(kernel, dims)
+    if kernel.schedule == "pingpong":
+        more = candidate.waves * max(0.0, (epilogue - main) / 2) + epilogue
+    else:
+        more = candidate.waves * epilogue
+    operands = 2 * dims.k * (dims.m + dims.n)
+    memory = operands + matrix_bytes(program, result_types, dims)
+    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + epilogue)
+
+
+def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
+    cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
+    macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
+    return macs / (MACS_PER_CYCLE[kernel.arch] * cost.efficiency) + cost.per_wave
+
+
+def pass_cycles(
+    program: Program,
+    result_types: Sequence[str],
+    product_type: str,
+    also_read: int,
+    dims: GemmDims,
+    target: Target,
+) -> float:
+    """What the epilogue adds as a pass of XLA's.
+
+    Args:
+        program: The epilogue.
+        result_types: Types of its results; one that is the product itself the kernel has stored.
+        product_type: The product's type.
+        also_read: Of its results, those that this pass would have at hand for something else, which
+            otherwise reads them.
+        dims: Sizes.
+        target: The GPU.
+    """
+    size = np.dtype(product_type).itemsize * dims.m * dims.n
+    kept = 0 in program.results
+    moved = matrix_bytes(program, result_types, dims) + size * (1 - kept - also_read)
+    memory = moved / (PASS_BANDWIDTH * BYTES_PER_CYCLE[target.arch])
+    count = 8 + instructions(program, in_kernel=False)
+    computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
+    return max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))
