@@ -38,7 +38,7 @@ class Dims(Protocol):
 
     @property
     def extents(self) -> Mapping[str, int]:
-        """Size of every dimension, by name."""
+        """Size of every dimension, by name; of one that has blocks, how many of these."""
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -98,19 +98,18 @@ class KernelCall:
     ffi: FfiCall | None = None
 
 
-class Contraction(abc.ABC):
-    """A family of products: dense or grouped.
+class Operands(abc.ABC):
+    """The operands of a family of products and their dimensions: what partitioning knows of it.
 
     Attributes:
         operands: How many operands it has.
-        missing: How a build without kernels of this family is described, after "installed without
-            its kernels".
         whole: Dimensions that are never sharded.
+        block: Elements in a block.
     """
 
     operands: int
-    missing: str = ""
     whole: str = ""
+    block: int = 1
 
     # Shapes.
 
@@ -123,12 +122,12 @@ class Contraction(abc.ABC):
         """
 
     @abc.abstractmethod
-    def out_shape(self, spec: Any, dims: Any) -> tuple[int, ...]:
-        """Shape of D."""
-
-    @abc.abstractmethod
     def operand_names(self, spec: Any) -> tuple[str, ...]:
-        """Names of every operand's dimensions in storage order."""
+        """Names of every operand's dimensions in storage order.
+
+        A capital letter is a dimension of blocks, each of which `block` elements of the dimension
+        of that name share: these are divided between blocks only.
+        """
 
     @abc.abstractmethod
     def out_names(self, spec: Any) -> str:
@@ -142,8 +141,6 @@ class Contraction(abc.ABC):
             for d in "bkem"
             if d in present and (d not in kept or (d == "b" and spec.reduce_batch))
         ]
-
-    # Sharding.
 
     def claims_first(self, spec: Any, dims: Any, b: NamedAxes, out: NamedAxes) -> NamedAxes:
         """Mesh axes that dimensions get before any other is considered.
@@ -176,6 +173,21 @@ class Contraction(abc.ABC):
         """
         del dims, axes, mesh_shape
         return spec, operands
+
+
+class Contraction(Operands):
+    """A family of products: dense or grouped.
+
+    Attributes:
+        missing: How a build without kernels of this family is described, after "installed without
+            its kernels".
+    """
+
+    missing: str = ""
+
+    @abc.abstractmethod
+    def out_shape(self, spec: Any, dims: Any) -> tuple[int, ...]:
+        """Shape of D."""
 
     # What computes it.
 

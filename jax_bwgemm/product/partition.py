@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_bwgemm.product.contraction import Axes, Contraction, Dims, NamedAxes
+from jax_bwgemm.product.contraction import Axes, Dims, NamedAxes, Operands
 from jax_bwgemm.product.spec import ProductSpec
 
 
@@ -42,7 +43,7 @@ class PartitionPlan:
 
 
 def plan(
-    contraction: Contraction,
+    contraction: Operands,
     spec: ProductSpec,
     dims: Dims,
     mesh_shape: Mapping[str, int],
@@ -126,7 +127,7 @@ def plan(
 
     def of_operand(dimensions: str, batch: int) -> tuple[Axes, ...]:
         never = contraction.whole + ("b" if batch == 1 else "")
-        return tuple(() if d in never else chosen[d] for d in dimensions)
+        return tuple(() if d in never else chosen[d.lower()] for d in dimensions)
 
     sides = zip(contraction.operand_names(spec), dims.batches, strict=True)
     return PartitionPlan(
@@ -139,20 +140,31 @@ def plan(
 
 
 def sharding_rule(
-    contraction: Contraction, spec: ProductSpec, operands: Sequence[Any]
-) -> tuple[str, dict[str, tuple[str, ...]]]:
+    contraction: Operands, spec: ProductSpec, operands: Sequence[Any], devices: int = 1
+) -> tuple[str, dict[str, Any]]:
     """The Shardy rule, for example ``'b m k, b k n -> b m n'`` reducing over k.
 
-    A shared batch (size 1) gets a factor of its own, so that sharding b never touches it.
+    A shared batch (size 1) gets a factor of its own, so that sharding b never touches it. A
+    dimension that has blocks is a factor of these and one inside of a block, unless blocks cannot
+    be divided over all devices: Shardy would then divide a mesh axis, of which JAX knows nothing.
 
     Args:
         contraction: The family of products.
         spec: The problem.
         operands: Anything with shapes.
+        devices: Devices of the mesh.
     """
     dims = contraction.dims(spec, *(tuple(t.shape) for t in operands))
+    blocked = {d.lower() for names in contraction.operand_names(spec) for d in names if d.isupper()}
+    divided = sorted(d for d in blocked if dims.extents[d] % max(devices, 2) == 0)
+
+    def factors_of(dimension: str) -> str:
+        if dimension in divided:
+            return f"({dimension} {dimension * 2})"
+        return dimension.lower() if dimension.lower() in divided else dimension
+
     sides = [
-        " ".join(["b" if batch == dims.batch else shared, *dimensions[1:]])
+        " ".join(["b" if batch == dims.batch else shared, *map(factors_of, dimensions[1:])])
         for dimensions, batch, shared in zip(
             contraction.operand_names(spec),
             dims.batches,
@@ -160,18 +172,20 @@ def sharding_rule(
             strict=True,
         )
     ]
-    out = " ".join(["r" if spec.reduce_batch else "b", *contraction.out_names(spec)[1:]])
-    rule = f"{', '.join(sides)} -> {out}"
+    out = ["r" if spec.reduce_batch else "b", *map(factors_of, contraction.out_names(spec)[1:])]
+    rule = f"{', '.join(sides)} -> {' '.join(out)}"
+    summed = contraction.summed(spec)
+    summed += [d * 2 for d in summed if d in divided]
     # Shardy wants them in the order in which the rule first has them.
-    factors = {"reduction_factors": tuple(sorted(contraction.summed(spec), key=rule.index))}
+    order = re.findall(r"\w+", rule).index
+    factors: dict[str, Any] = {"reduction_factors": tuple(sorted(summed, key=order))}
+    factors |= {d * 2: contraction.block for d in divided}
     if contraction.whole:
         factors["need_replication_factors"] = tuple(contraction.whole)
     return rule, factors
 
 
-def partitioned(
-    contraction: Contraction, local: Callable[..., jax.Array]
-) -> Callable[..., jax.Array]:
+def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """A function of operands and specification that the compiler partitions by `plan`.
 
     Args:
@@ -180,8 +194,8 @@ def partitioned(
     """
 
     def rule(spec: ProductSpec, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
-        del mesh, results
-        return sharding_rule(contraction, spec, operands)
+        del results
+        return sharding_rule(contraction, spec, operands, mesh.size)
 
     def partition(
         spec: ProductSpec,

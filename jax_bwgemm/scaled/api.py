@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jax_bwgemm.config import explicit_target
+from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.primitive import product, viable_implementations
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -101,8 +102,17 @@ def specification(
     dims = ScaledDims(
         batch, a.shape[-2], b.shape[-2], a.shape[-1], np.dtype(a.dtype).name, np.dtype(b.dtype).name
     )
+    policy = Policy(
+        implementations=implementations,
+        target=explicit_target(),
+        partial_sums=current_partial_sums(),
+    )
     spec = ScaledSpec(
-        a.scaling, b.scaling, out_dtype.name, accumulation, implementations, explicit_target()
+        a_scaling=a.scaling,
+        b_scaling=b.scaling,
+        accumulation=accumulation,
+        out_dtype=out_dtype.name,
+        policy=policy,
     )
     return spec, dims
 

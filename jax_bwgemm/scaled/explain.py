@@ -45,7 +45,7 @@ def explain_scaled_matmul(
     """
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
     problem = dims.describe(spec)
-    platform, target, reason = locate(device, spec.target)
+    platform, target, reason = locate(device, spec.policy.target)
     rejected: list[tuple[str, str]] = []
     for name in viable_implementations(spec, dims, rejected):
         if name == "xla":

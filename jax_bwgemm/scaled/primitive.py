@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,12 +22,17 @@ from jax_bwgemm.product.implementations import (
     viable,
 )
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.local import binder
+from jax_bwgemm.product.partition import partitioned
+from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 bw_scaled_matmul_p = Primitive("bw_scaled_matmul")
+# That of one device, which partitioning leaves behind.
+bw_scaled_matmul_local_p = Primitive("bw_scaled_matmul_local")
 
 
 def product(operands: Sequence[jax.Array], spec: ScaledSpec) -> jax.Array:
@@ -47,7 +51,7 @@ def product(operands: Sequence[jax.Array], spec: ScaledSpec) -> jax.Array:
     """
     dims = dims_of(operands)
     names = viable_implementations(spec, dims, [])
-    spec = dataclasses.replace(spec, implementations=names)
+    spec = spec.with_policy(implementations=names)
     if names[0] == "xla":
         return reference(*operands, spec=spec)
     return bw_scaled_matmul_p.bind(*compat.match_varying(*operands), spec=spec)
@@ -80,7 +84,7 @@ def viable_implementations(
             return "jax_bwgemm was installed without kernels for scaled operands"
         return refusal(table, spec, dims)
 
-    return viable(spec.implementations, dims.describe(spec), refuse, rejected)
+    return viable(spec.policy.implementations, dims.describe(spec), refuse, rejected)
 
 
 def choose(
@@ -177,61 +181,89 @@ def _batch(
     return out.reshape(size, inner, *out.shape[1:]), 0
 
 
-def _target(ctx: mlir.LoweringRuleContext, spec: ScaledSpec, name: str) -> Target | str | None:
-    """The GPU that a program is lowered for, if it is known, or why it can have no kernel."""
-    devices = compat.lowering_devices(ctx)
+def _for_devices(ctx: mlir.LoweringRuleContext, spec: ScaledSpec) -> ScaledSpec:
+    """The product for the GPUs that a program is lowered for, if they are known.
+
+    Raises:
+        NotImplementedError: No kernel is for all of these, and XLA is not allowed.
+    """
+    policy = spec.policy
+    found = runtime.common_target(compat.lowering_devices(ctx))
+    if policy.target is not None or "cutlass" not in policy.implementations or found is None:
+        return spec
+    if found.target is None:
+        return _without(("cutlass",), ctx, spec, found.reason)
+    return spec.with_policy(target=found.target)
+
+
+def _without(
+    refused: Sequence[str], ctx: mlir.LoweringRuleContext, spec: ScaledSpec, reason: str
+) -> ScaledSpec:
+    """For a program that some implementations cannot run.
+
+    Raises:
+        NotImplementedError: There are no others (several refused: an ExceptionGroup).
+    """
+    names = spec.policy.implementations
+    what = dims_of(ctx.avals_in).describe(spec)
+    others = tuple(name for name in names if name not in refused)
+    if not others:
+        raise refusal_error(what, [(name, reason) for name in names])
+    if names[0] != others[0]:
+        log_once(f"{what}: not {names[0]} ({reason}), using {others[0]}")
+    return spec.with_policy(implementations=others)
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ScaledSpec) -> Any:
+    """Partitions over the mesh, unless the operands already are those of one device."""
+    spec = _for_devices(ctx, spec)
+    function: Any = _partitioned
     if compat.is_manual(ctx):
-        automatic = compat.automatic_axes(ctx)
-        if automatic:
-            return f"mesh axes {automatic} are automatic inside shard_map"
-    elif len(devices) > 1:
-        return (
-            f"XLA divides this program among {len(devices)} devices: use jax.shard_map, whose "
-            "products are one device's"
-        )
-    found = runtime.common_target(devices)
-    if spec.target is not None or name != "cutlass" or found is None:
-        return spec.target
-    return found.reason if found.target is None else found.target
+        function = _local
+        if automatic := compat.automatic_axes(ctx):  # as in product.lowering
+            reason = f"mesh axes {automatic} are automatic inside shard_map"
+            spec = _without(tuple(PLATFORMS), ctx, spec, reason)
+    rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=False)
+    return compat.without_types_of_axes(rule)(ctx, *operands)
 
 
-def _lower(platform: str) -> mlir.LoweringRule:
-    def rule(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ScaledSpec) -> Any:
-        dims = dims_of(ctx.avals_in)
+def _lower_local(platform: str) -> mlir.LoweringRule:
+    def on_device(*operands: jax.Array, spec: ScaledSpec) -> jax.Array:
+        dims = dims_of(operands)
         what = dims.describe(spec)
         refusals: list[tuple[str, str]] = []
-        for name in spec.implementations:
+        for name in spec.policy.implementations:
             if name == "xla":
                 for other, reason in refusals:
                     log_once(f"{what}: not {other} ({reason}), using xla")
-                function = reference
-                break
-            target = _target(ctx, spec, name)
-            choice = (
-                target if isinstance(target, str) else choose(name, platform, spec, dims, target)
-            )
+                return reference(*operands, spec=spec)
+            # A device's part may be one that no kernel computes.
+            choice: Choice | str | None = refusal(table_of(name), spec, dims)
+            if choice is None:
+                choice = choose(name, platform, spec, dims, spec.policy.target)
             if isinstance(choice, Choice):
                 log_once(f"{what}: {name} {choice}")
-
-                def function(
-                    *args: jax.Array, spec: ScaledSpec, name: str = name, choice: Choice = choice
-                ) -> jax.Array:
-                    return _emit(name, choice, args, spec)
-
-                break
+                return _emit(name, choice, operands, spec)
             refusals.append((name, choice))
-        else:
-            raise refusal_error(what, refusals)
-        lowered = compat.without_types_of_axes(mlir.lower_fun(function, multiple_results=False))
-        return lowered(ctx, *operands, spec=spec)
+        raise refusal_error(what, refusals)
 
-    return rule
+    return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))
 
+
+def _local_abstract_eval(*operands: core.ShapedArray, spec: ScaledSpec) -> core.ShapedArray:
+    dims = dims_of(operands)
+    return core.ShapedArray((dims.batch, dims.m, dims.n), spec.out_dtype)
+
+
+_local = binder(bw_scaled_matmul_local_p)
+_partitioned = partitioned(SCALED, _local)
 
 bw_scaled_matmul_p.def_impl(jax.jit(bw_scaled_matmul_p.bind, static_argnames=("spec",)))
 bw_scaled_matmul_p.def_abstract_eval(_abstract_eval)
+bw_scaled_matmul_local_p.def_abstract_eval(_local_abstract_eval)
 batching.primitive_batchers[bw_scaled_matmul_p] = _batch
 compat.lower_with_devices(bw_scaled_matmul_p)
+mlir.register_lowering(bw_scaled_matmul_p, compat.keep_typed_sharding(_lower))
 for _platform in sorted(set(PLATFORMS.values())):
-    mlir.register_lowering(bw_scaled_matmul_p, _lower(_platform), platform=_platform)
-mlir.register_lowering(bw_scaled_matmul_p, _lower("another platform"))
+    mlir.register_lowering(bw_scaled_matmul_local_p, _lower_local(_platform), platform=_platform)
+mlir.register_lowering(bw_scaled_matmul_local_p, _lower_local("another platform"))

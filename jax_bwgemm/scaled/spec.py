@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_bwgemm.config import Target
+from jax_bwgemm.product.spec import ProductSpec
 
 
-@dataclasses.dataclass(frozen=True)
-class ScaledSpec:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaledSpec(ProductSpec):
     """Everything static about a scaled product. Hashable; the only parameter of the primitive.
 
     Attributes:
         a_scaling: Layout of A's scales.
         b_scaling: Layout of B's scales.
-        out_dtype: Name of the result's type.
         accumulation: ``"promoted"`` or ``"fast"``.
-        implementations: Names to try, in order.
-        target: Architecture chosen explicitly; None means that of the device at lowering.
     """
 
     a_scaling: str
     b_scaling: str
-    out_dtype: str
     accumulation: str
-    implementations: tuple[str, ...]
-    target: Target | None = None
+
+    @property
+    def kind(self) -> str:
+        return "scaled"
+
+    @property
+    def majors(self) -> str:
+        return "kk"
+
+    def _more(self) -> list[str]:
+        return [f"{self.a_scaling} x {self.b_scaling}", self.accumulation]
 
 
 @dataclasses.dataclass(frozen=True)

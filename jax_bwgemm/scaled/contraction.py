@@ -1,0 +1,62 @@
+"""Scaled products as `jax_bwgemm.product.partition` sees them. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jax_bwgemm.product.contraction import Operands
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.spec import ScaledSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedDims:
+    """Sizes of a product, as `jax_bwgemm.product.contraction.Dims` has them."""
+
+    batch: int
+    extents: Mapping[str, int]
+    batches: tuple[int, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply."""
+        return 0 in self.extents.values()
+
+
+class Scaled(Operands):
+    """``D[B, M, N] = A[B, M, K] @ B[B, N, K].mT``; operands A, B, and the scales of both."""
+
+    operands = 4
+    block = 128
+
+    def dims(self, spec: ScaledSpec, *shapes: Sequence[int]) -> ShardedDims:
+        a, b, *_ = shapes
+        batches = tuple(shape[0] for shape in shapes)
+        sizes = {"b": max(batches), "m": a[1], "n": b[1], "k": a[2]}
+        blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}
+        for dim in blocked:
+            size, last = divmod(sizes[dim], self.block)
+            # A block that is shorter makes the dimension one that cannot be divided.
+            sizes[dim] = 1 if last else size
+        return ShardedDims(sizes["b"], sizes, batches)
+
+    def operand_names(self, spec: ScaledSpec) -> tuple[str, str, str, str]:
+        return "bmk", "bnk", _scales(spec.a_scaling, "m"), _scales(spec.b_scaling, "n")
+
+    def out_names(self, spec: ScaledSpec) -> str:
+        del spec
+        return "bmn"
+
+
+def _scales(scaling: str, rows: str) -> str:
+    """Names of the dimensions of an operand's scales."""
+    return {
+        "tensor": "b",
+        "row": f"b{rows}",
+        "1x128": f"bK{rows}",
+        "128x128": f"b{rows.upper()}K",
+    }[layout_of(scaling).name]
+
+
+SCALED = Scaled()

@@ -1,0 +1,171 @@
+"""Scaled products on 8 CPU devices: values, and exactly the expected collectives."""
+
+from __future__ import annotations
+
+import collections
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from numerics import assert_exact
+from scaled_cases import exact_operand, formula_product
+
+import jax_bwgemm as bw
+from jax_bwgemm.product.partition import sharding_rule
+from jax_bwgemm.scaled.contraction import SCALED
+from jax_bwgemm.scaled.spec import ScaledSpec
+
+_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+BLOCKWISE = ("1x128", "128x128")
+
+
+@pytest.fixture(scope="module")
+def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
+    kind = jax.sharding.AxisType.Auto
+    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=cpu_devices)
+
+
+def placed(mesh: Any, x: bw.ScaledArray, spec: tuple[Any, ...]) -> bw.ScaledArray:
+    """An operand with values sharded so, and scales alongside."""
+    rows, k = (*spec, None, None)[:2]
+    scales = {
+        "tensor": (),
+        "row": (rows,),
+        "1x128": (k, rows),
+        "128x128": (rows, k),
+    }[x.scaling]
+
+    def put(x: jax.Array, *axes: Any) -> jax.Array:
+        return jax.device_put(x, NamedSharding(mesh, P(*axes)))
+
+    return bw.ScaledArray(put(x.values, rows, k), put(x.scales, *scales), x.scaling)
+
+
+def run(mesh: Any, scalings: tuple[str, str], a_spec: Any, b_spec: Any, out: Any = None) -> Any:
+    """The collectives of a product [1024, 1024] by [1024, 1024], whose values are checked."""
+    rng = np.random.default_rng(0)
+    a, b = (exact_operand(rng, (1024, 1024), scaling) for scaling in scalings)
+
+    @jax.jit
+    def product(a: bw.ScaledArray, b: bw.ScaledArray) -> jax.Array:
+        d = bw.scaled_matmul(a, b, preferred_element_type=jnp.float32)
+        if out is None:
+            return d
+        return jax.lax.with_sharding_constraint(d, NamedSharding(mesh, P(*out)))
+
+    args = placed(mesh, a, a_spec), placed(mesh, b, b_spec)
+    compiled = product.lower(*args).compile()
+    assert_exact(compiled(*args), formula_product(a, b).astype(np.float32))
+    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
+    return dict(collections.Counter(found))
+
+
+@pytest.fixture(autouse=True)
+def _bound(monkeypatch: pytest.MonkeyPatch, scaled_table: Any) -> None:
+    """The primitive is bound wherever a table of kernels is known; it runs the reference here."""
+    assert scaled_table
+
+
+@pytest.mark.parametrize("scalings", [BLOCKWISE, ("1x128", "1x128"), ("tensor", "row")])
+@pytest.mark.parametrize(
+    ("a_spec", "b_spec", "collectives"),
+    [
+        ((), (), {}),
+        (("x",), (), {}),
+        ((), ("x",), {}),
+        (("x",), ("y",), {}),
+        ((None, "x"), (None, "x"), {"all-reduce": 1}),
+        (("x", "y"), (None, "y"), {"all-reduce": 1}),
+        ((None, "x"), (), {"all-reduce": 1}),
+    ],
+)
+def test_collectives(
+    mesh: Any, scalings: Any, a_spec: Any, b_spec: Any, collectives: dict[str, int]
+) -> None:
+    assert run(mesh, scalings, a_spec, b_spec) == collectives
+
+
+def test_a_sharded_result_of_a_sharded_sum_is_one_reduce_scatter(mesh: Any) -> None:
+    assert run(mesh, BLOCKWISE, (None, "x"), (None, "x"), out=("x",)) == {"reduce-scatter": 1}
+
+
+def test_a_block_is_not_divided(mesh: Any) -> None:
+    """128 rows of B have a scale together: N = 256 is 2 blocks, not 8."""
+    rng = np.random.default_rng(0)
+    a, b = exact_operand(rng, (64, 256), "1x128"), exact_operand(rng, (256, 256), "128x128")
+    values = jax.device_put(b.values, NamedSharding(mesh, P(("x", "y"))))
+    got = jax.jit(bw.scaled_matmul)(a, bw.ScaledArray(values, b.scales, "128x128"))
+    assert_exact(got, formula_product(a, b).astype(jnp.bfloat16))
+
+
+def test_a_training_step_over_two_mesh_axes(mesh: Any) -> None:
+    """Rows over x, columns of the weight over y: one sum over rows for dW, one over columns."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((1024, 1024)), jnp.float32)
+    w = jnp.asarray(rng.standard_normal((1024, 1024)), jnp.float32)
+    dot = bw.fp8_dot_general("blockwise")
+
+    def step(x: jax.Array, w: jax.Array) -> Any:
+        def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(dot(x, w, (((1,), (0,)), ((), ())))))
+
+        return jax.grad(loss, (0, 1))(x, w)
+
+    args = (
+        jax.device_put(x, NamedSharding(mesh, P("x"))),
+        jax.device_put(w, NamedSharding(mesh, P(None, "y"))),
+    )
+    compiled = jax.jit(step).lower(*args).compile()
+    for got, want in zip(compiled(*args), step(x, w), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
+    assert collections.Counter(found) == {"all-reduce": 2}
+
+
+def spec_of(a: str, b: str) -> ScaledSpec:
+    return ScaledSpec(a_scaling=a, b_scaling=b, accumulation="promoted")
+
+
+@pytest.mark.parametrize(
+    ("scalings", "devices", "rule", "sizes"),
+    [
+        (
+            BLOCKWISE,
+            4,
+            "b m (k kk), b (n nn) (k kk), b k m, b n k -> b m (n nn)",
+            {"kk": 128, "nn": 128, "reduction_factors": ("k", "kk")},
+        ),
+        (
+            BLOCKWISE,
+            3,
+            "b m k, b n k, b K m, b N K -> b m n",
+            {"reduction_factors": ("k",)},
+        ),
+        (
+            ("tensor", "row"),
+            4,
+            "b m k, b n k, b, b n -> b m n",
+            {"reduction_factors": ("k",)},
+        ),
+    ],
+)
+def test_rules(scalings: Any, devices: int, rule: str, sizes: dict[str, Any]) -> None:
+    spec = spec_of(*scalings)
+    shapes = {
+        BLOCKWISE: [(1, 64, 512), (1, 512, 512), (1, 4, 64), (1, 4, 4)],
+        ("tensor", "row"): [(1, 64, 512), (1, 512, 512), (1,), (1, 512)],
+    }[scalings]
+    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    assert sharding_rule(SCALED, spec, operands, devices) == (rule, sizes)
+
+
+def test_a_short_last_block_makes_a_dimension_one() -> None:
+    dims = SCALED.dims(spec_of(*BLOCKWISE), (1, 64, 200), (3, 300, 200), (1, 2, 64), (3, 3, 2))
+    assert dims.extents == {"b": 3, "m": 64, "n": 1, "k": 1}
+    assert dims.batches == (1, 3, 1, 3)
+    assert not dims.empty
