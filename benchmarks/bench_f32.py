@@ -1,11 +1,15 @@
-"""f32 x bf16 products: this package's kernels against XLA's and against our bf16 product.
+"""Products of f32 operands: this package's kernels against XLA's and against our bf16 product.
 
     python bench_f32.py                     # squares and the gradients of an LM head
     python bench_f32.py --shapes 4096,4096,4096 --f32 lhs rhs
+    python bench_f32.py --f32 both          # f32 x f32, squares and few rows
 
-Columns: `two terms` splits the f32 operand into two bf16 terms (what `precision=None` gets); `one
-term` is `precision="BF16_BF16_F32"`: the f32 operand rounded to bf16, the rounding included;
-`bf16` has both operands in bf16; `xla` is `lax.dot_general`, whose f32 products are TF32.
+Columns of f32 x bf16: `two terms` splits the f32 operand into two bf16 terms (what `precision=None`
+gets); `one term` is `precision="BF16_BF16_F32"`: the f32 operand rounded to bf16, the rounding
+included; `bf16` has both operands in bf16; `xla` is `lax.dot_general`, whose f32 products are TF32.
+
+Of f32 x f32: `x3` and `x6` multiply as many products of terms (`precision` HIGH and HIGHEST); `xla
+x3`, `xla x6`, `xla tf32` and `xla f32` are XLA's algorithms. Their result is f32.
 
 Errors are those of f32 results: the largest of sampled rows against f64, over the root mean square.
 """
@@ -26,6 +30,28 @@ from dense import shapes as shape_lists
 from jax import lax
 
 SIDES = ("lhs", "rhs")
+BOTH = "both"
+# XLA's algorithms for two f32 operands, by the names of columns.
+ALGORITHMS = {
+    "x3": lax.DotAlgorithmPreset.BF16_BF16_F32_X3,
+    "x6": lax.DotAlgorithmPreset.BF16_BF16_F32_X6,
+    "tf32": lax.DotAlgorithmPreset.TF32_TF32_F32,
+    "f32": lax.DotAlgorithmPreset.F32_F32_F32,
+}
+# Columns whose ratio is shown, the longer time first: of f32 x bf16, of f32 x f32.
+TIMES = {
+    False: (
+        ("two terms", "bf16"),
+        ("one term", "bf16"),
+        ("xla", "two terms"),
+        ("xla", "one term"),
+    ),
+    True: (("xla x3", "x3"), ("xla x6", "x6"), ("xla f32", "x6"), ("x3", "bf16"), ("x6", "bf16")),
+}
+ERRORS = {
+    False: (("xla", "two terms"),),
+    True: (("xla x3", "x3"), ("xla x6", "x6"), ("xla f32", "x6")),
+}
 SAMPLED_ROWS = 64
 
 
@@ -34,7 +60,7 @@ def parse_args(argv: Sequence[str] | None):
     options.add_turns(parser, rounds=5)
     parser.add_argument("--shapes", nargs="*", default=[], metavar="M,N,K[xB][:MAJORS]")
     parser.add_argument(
-        "--f32", nargs="+", choices=SIDES, default=SIDES, help="which operand is f32"
+        "--f32", nargs="+", choices=(*SIDES, BOTH), default=SIDES, help="which operand is f32"
     )
     parser.add_argument("--out-dtype", choices=("bfloat16", "float32"), default="bfloat16")
     args = parser.parse_args(argv)
@@ -66,6 +92,8 @@ def columns(shape: shape_lists.Shape, side: str, args) -> list[timing.Candidate]
     bytes_per_call = shape.bytes(4, jnp.dtype(args.out_dtype).itemsize)
     copies = 1 if args.small else min(timing.copies_for(bytes_per_call), 4)
     wide = candidates.make_operands(shape, jnp.float32, copies, args.seed)
+    if side == BOTH:
+        return _f32_columns(shape, args, wide)
     f32 = 0 if side == "lhs" else 1
     mixed = [
         tuple(x if i == f32 else x.astype(jnp.bfloat16) for i, x in enumerate(pair))
@@ -91,6 +119,34 @@ def columns(shape: shape_lists.Shape, side: str, args) -> list[timing.Candidate]
         candidate = candidates.from_function(name, function, operands)
         result = jax.jit(wide_result)(*operands[0])
         candidate.info["error"] = error(shape, result, operands[0])
+        made.append(candidate)
+    return made
+
+
+def _f32_columns(shape: shape_lists.Shape, args, wide: list) -> list[timing.Candidate]:
+    """The columns of two f32 operands."""
+    import jax_bwgemm
+
+    ours = functools.partial(jax_bwgemm.dot_general, implementation=options.implementation_of(args))
+    of = {
+        "x3": functools.partial(ours, precision=lax.Precision.HIGH),
+        "x6": functools.partial(ours, precision=lax.Precision.HIGHEST),
+        "bf16": ours,
+    }
+    for name, algorithm in ALGORITHMS.items():
+        known = algorithm if jax.default_backend() == "gpu" else None  # the CPU has few
+        of[f"xla {name}"] = functools.partial(lax.dot_general, precision=known)
+    narrow = [tuple(x.astype(jnp.bfloat16) for x in pair) for pair in wide]
+    made = []
+    for name, product in of.items():
+        operands = narrow if name == "bf16" else wide
+        call = functools.partial(
+            product,
+            dimension_numbers=shape.dimension_numbers,
+            preferred_element_type=jnp.float32,
+        )
+        candidate = candidates.from_function(name, call, operands)
+        candidate.info["error"] = error(shape, jax.jit(call)(*operands[0]), operands[0])
         made.append(candidate)
     return made
 
@@ -124,7 +180,7 @@ def measure(shape: shape_lists.Shape, side: str, args, out: report.Report, timer
                 "f32",
                 shape=shape.name,
                 f32=side,
-                out_dtype=args.out_dtype,
+                out_dtype="float32" if side == BOTH else args.out_dtype,
                 impl=candidate.name,
                 tflops=shape.flops / stats["median_us"] / 1e6,
                 method=timer.method,
@@ -140,25 +196,20 @@ def measure(shape: shape_lists.Shape, side: str, args, out: report.Report, timer
 def summary(rows: Sequence[dict]) -> list[str]:
     """Ratios of times and of errors, over all products."""
     of = {(r["impl"], r["shape"], r["f32"]): r for r in rows}
-    products = list(dict.fromkeys((r["shape"], r["f32"]) for r in rows))
-
-    def ratios(field: str, above: str, below: str) -> list[float]:
-        return [of[(above, *p)][field] / of[(below, *p)][field] for p in products]
-
     lines = []
-    for above, below in (
-        ("two terms", "bf16"),
-        ("one term", "bf16"),
-        ("xla", "two terms"),
-        ("xla", "one term"),
-    ):
-        found = ratios("median_us", above, below)
-        lines.append(
-            f"time {above} / {below}: mean {report.geomean(found):.3f}, "
-            f"least {min(found):.3f}, most {max(found):.3f}"
-        )
-    found = ratios("error", "xla", "two terms")
-    lines.append(f"error xla / two terms: mean {report.geomean(found):.1f}, least {min(found):.1f}")
+    for both in (False, True):
+        products = [(r["shape"], r["f32"]) for r in rows if (r["f32"] == BOTH) == both]
+        products = list(dict.fromkeys(products))
+        if not products:
+            continue
+        for field, pairs in (("median_us", TIMES[both]), ("error", ERRORS[both])):
+            for above, below in pairs:
+                found = [of[(above, *p)][field] / of[(below, *p)][field] for p in products]
+                what = "time" if field == "median_us" else "error"
+                lines.append(
+                    f"{what} {above} / {below}: mean {report.geomean(found):.3f}, "
+                    f"least {min(found):.3f}, most {max(found):.3f}"
+                )
     return lines
 
 

@@ -57,6 +57,11 @@ class Case:
         options = "".join(f" {name}={value}" for name, value in self.options)
         return f"{self.kernel} {self.m}x{self.n}x{self.k} b{self.batch}{options}"
 
+    @property
+    def splits_both(self) -> bool:
+        """Whether both operands are f32."""
+        return self.types == ("float32", "float32")
+
     def is_exact(self, implementation: str) -> bool:
         """Launches it in this process and compares."""
         import jax
@@ -69,13 +74,17 @@ class Case:
         from jax_bwgemm.product.spec import Policy
 
         config = TuningConfig(kernel=self.kernel, **dict(self.options))
-        spec = GemmSpec(policy=Policy(implementations=(implementation,), config=config))
+        # Kernels of three terms answer HIGH too.
+        precision = jax.lax.Precision.HIGH if self.splits_both else None
+        policy = Policy(implementations=(implementation,), config=config, precision=precision)
+        out = "float32" if self.splits_both else "bfloat16"
+        spec = GemmSpec(policy=policy, out_dtype=out)
         rng = np.random.default_rng(0)
         a = rng.integers(-2, 3, (self.batch, self.m, self.k)).astype(np.float32)
         b = rng.integers(-2, 3, (self.batch, self.k, self.n)).astype(np.float32)
         operands = (x.astype(jnp.dtype(t)) for x, t in zip((a, b), self.types, strict=True))
         got = np.asarray(jax.jit(lambda x, y: gemm(x, y, spec))(*operands))
-        return np.array_equal(got, (a @ b).astype(jnp.bfloat16))
+        return np.array_equal(got, (a @ b).astype(jnp.dtype(out)))
 
 
 AnyCase = Case | sanitize_grouped.GroupedCase | sanitize_scaled.ScaledCase
@@ -89,7 +98,7 @@ def cases(arch: str, pattern: str) -> list[Case]:
     for k in runtime.kernels():
         if k.arch != arch or not re.search(pattern, k.name):
             continue
-        if k.out_dtype != "bfloat16" or k.majors != "kn":
+        if (k.out_dtype != "bfloat16" and not k.splits_both) or k.majors != "kn":
             continue
         types = k.a_dtype, k.b_dtype
         rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)

@@ -33,6 +33,7 @@ REQUIRED = {
     "block": {"impl", "median_us", "what"},
     "model": {"model", "impl", "median_us", "loss"},
     "import": {"what", "median_us"},
+    "accuracy": {"values", "m", "n", "k"},
     "f32": {"shape", "f32", "impl", "out_dtype", "median_us", "error"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},

@@ -235,7 +235,9 @@ def _f32() -> list[Shape]:
         squares = [Shape(n, n, n) for n in (4096, 8192)]
         tags = frozenset({f"f32-{side}"})
         made += [dataclasses.replace(shape, tags=tags) for shape in (*squares, head)]
-    return made
+    few_rows = [(16, 14336, 4096), (128, 6144, 4096), (512, 6144, 4096)]
+    large = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 8192, 4096)]
+    return made + _shapes("f32-both", [*large, *few_rows])
 
 
 # Small enough for a CPU, large enough to be a GEMM: the rehearsal of every benchmark.

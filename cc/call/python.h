@@ -46,6 +46,7 @@ inline nb::list PythonKernels() {
     k["stream_k"] = info.stream_k;
     k["stages"] = info.stages;
     k["alignment_bytes"] = info.alignment_bytes;
+    k["terms"] = info.terms;
     k["uneven_parts"] = info.uneven_parts;
     k["scales"] = Name(info.scales);
     k["f32_twin"] = info.f32_twin;

@@ -8,21 +8,26 @@ namespace bwgemm::dense {
 
 template <DType kA_, DType kB_, DType kOut_, AMajor kAMajor_, BMajor kBMajor_, int kTileM_,
           int kTileN_, int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_,
-          bool kSwapAb_, bool kStreamK_>
+          bool kSwapAb_, bool kStreamK_,
+          int kTerms_ = (kA_ == DType::kF32) != (kB_ == DType::kF32) ? 2 : 1>
 struct KernelSpec {
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
-  static constexpr DType kIn = kA == DType::kF32 ? kB : kA;  // what the MMA multiplies
+  static constexpr bool kSplitsBoth = kA == DType::kF32 && kB == DType::kF32;
+  // What the MMA multiplies.
+  static constexpr DType kIn = kSplitsBoth ? DType::kBF16 : kA == DType::kF32 ? kB : kA;
   static constexpr AMajor kAMajor = kAMajor_;
   static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = kStreamK_;
+  static constexpr int kTerms = kTerms_;  // of bf16, that an f32 operand is split into
   static constexpr bool kClampsBoxes = true;
 
   static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "the MMA multiplies bf16 or f16");
   static_assert(kA == kB || (kIn == DType::kBF16 && (kA == DType::kF32) != (kB == DType::kF32)),
                 "operands of one type, or f32 and bf16");
+  static_assert(kSplitsBoth ? kTerms == 2 || kTerms == 3 : kTerms == (kA == kB ? 1 : 2));
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
 
   // uneven_parts: see KernelInfo.
@@ -47,6 +52,7 @@ struct KernelSpec {
     info.stream_k = kStreamK;
     info.stages = stages;
     info.alignment_bytes = kAlignmentBytes;
+    info.terms = kTerms;
     info.uneven_parts = uneven_parts;
     info.f32_twin = f32_twin;
     return info;

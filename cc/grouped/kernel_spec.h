@@ -42,6 +42,7 @@ struct KernelSpec {
     info.swap_ab = kSwapAb;
     info.stages = stages;
     info.alignment_bytes = kAlignmentBytes;
+    info.terms = 1;
     info.f32_twin = "";
     return info;
   }

@@ -41,6 +41,7 @@ struct KernelSpec {
     info.stages = stages;
     info.alignment_bytes = kAlignmentBytes;
     info.scales = kScaleUse;
+    info.terms = 1;
     info.uneven_parts = true;
     info.f32_twin = f32_twin;
     return info;

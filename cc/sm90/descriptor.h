@@ -8,8 +8,8 @@
 
 namespace bwgemm::sm90 {
 
-// A tile of kRows x kTileK in swizzled lines of kLineBytes. K-major: a line holds 128 bytes of K of
-// one row; the lines of all rows come one after the other, then those of the next 128 bytes of K.
+// A tile of kRows x kTileK in swizzled lines of kLineBytes. K-major: a line holds 128 or 64
+// bytes of K of one row; the lines of all rows come one after the other, then those of the next K.
 // MN-major: a line holds rows at one k; boxes of kTileK lines follow one another along the rows.
 //
 // Addresses in descriptors count units of 16 bytes. An MMA may begin inside of a swizzled line: the
@@ -19,7 +19,7 @@ struct TileDescriptor {
   static constexpr int kLineElements = kLineBytes / static_cast<int>(sizeof(Element));
   static constexpr int kBytes = kRows * kTileK * static_cast<int>(sizeof(Element));
   static constexpr int kBoxBytes = kLineBytes * kTileK;  // MN-major
-  static_assert(kKMajor ? kLineBytes == 128 && kTileK % kLineElements == 0
+  static_assert(kKMajor ? (kLineBytes == 128 || kLineBytes == 64) && kTileK % kLineElements == 0
                         : kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);
   static_assert(kKMajor || kRows % kLineElements == 0);
 

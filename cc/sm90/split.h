@@ -1,33 +1,82 @@
-// f32 values as sums of two bf16 terms: x = high + low, with a relative error of at most 2^-18 and
-// an absolute one of 2^-134, bf16's least. Infinities and NaN are the high term alone, and so are
-// magnitudes beyond bf16's largest, 3.39e38, which become infinite.
+// f32 values as sums of bf16 terms, each what rounding to nearest left of the value so far: two
+// terms have a relative error of at most 2^-18, three are exact, but for an absolute error of
+// 2^-134, bf16's least.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include <cstdint>
 
+#include "cute/config.hpp"
+
 namespace bwgemm::sm90 {
 
-// Two values' terms, as the halves of a register: the first value's in the lower one.
-struct SplitPair {
-  uint32_t high, low;
+// How an infinite value is written.
+enum class Infinity {
+  // As the first term alone, and so are magnitudes beyond bf16's largest, 3.39e38.
+  kFirst,
+  // As 1 in the first term and infinity in the last, with its sign: where both operands of a
+  // product are split, the last term of one meets the first of the other only. A product with
+  // infinity is then what IEEE says, where infinity times a low term would be NaN, or of the wrong
+  // sign. Finite values beyond bf16's largest keep it as their first term.
+  kLast,
 };
 
-__device__ __forceinline__ uint32_t Bits(__nv_bfloat162 pair) {
+// Two values' terms, as the halves of registers: the first value's in the lower ones.
+template <int kTerms>
+struct TermPairs {
+  uint32_t pairs[kTerms];
+};
+
+__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   return reinterpret_cast<const uint32_t&>(pair);
 }
-
-// What the high term leaves: exact, since it has at most 16 bits (Sterbenz).
-__device__ __forceinline__ float Rest(float x, float high) {
-  return fabsf(high) == INFINITY ? 0.0f : x - high;
+__device__ __forceinline__ float FirstOf(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float SecondOf(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
 }
 
-__device__ __forceinline__ SplitPair Split(float first, float second) {
-  const uint32_t high = Bits(__floats2bfloat162_rn(first, second));
-  const float first_high = __uint_as_float(high << 16);
-  const float second_high = __uint_as_float(high & 0xffff0000u);
-  return {high, Bits(__floats2bfloat162_rn(Rest(first, first_high), Rest(second, second_high)))};
+// What the terms so far leave: exact (Sterbenz).
+__device__ __forceinline__ float Rest(float x, float term) {
+  return fabsf(term) == INFINITY ? 0.0f : x - term;
+}
+// What is rounded to the first term, and what all finite terms add up to.
+__device__ __forceinline__ float FiniteFirst(float x) {
+  constexpr float kMost = 3.3895313892515355e38f;  // bf16's largest
+  return fabsf(x) > kMost ? copysignf(kMost, x) : x;
+}
+__device__ __forceinline__ float FinitePart(float x) {
+  return fabsf(x) == INFINITY ? copysignf(1.0f, x) : x;
+}
+
+template <int kTerms, Infinity kInfinity>
+__device__ __forceinline__ TermPairs<kTerms> Split(float first, float second) {
+  static_assert(kTerms == 2 || kTerms == 3);
+  TermPairs<kTerms> terms;
+  if constexpr (kInfinity == Infinity::kFirst) {
+    float rest[2] = {first, second};
+    CUTE_UNROLL
+    for (int i = 0; i < kTerms; ++i) {
+      terms.pairs[i] = RoundPair(rest[0], rest[1]);
+      rest[0] = Rest(rest[0], FirstOf(terms.pairs[i]));
+      rest[1] = Rest(rest[1], SecondOf(terms.pairs[i]));
+    }
+  } else {
+    float rest[2] = {FinitePart(first), FinitePart(second)};
+    terms.pairs[0] = RoundPair(FiniteFirst(rest[0]), FiniteFirst(rest[1]));
+    CUTE_UNROLL
+    for (int i = 1; i < kTerms; ++i) {
+      rest[0] -= FirstOf(terms.pairs[i - 1]);
+      rest[1] -= SecondOf(terms.pairs[i - 1]);
+      if (i == kTerms - 1) {
+        if (fabsf(first) == INFINITY) rest[0] = first;
+        if (fabsf(second) == INFINITY) rest[1] = second;
+      }
+      terms.pairs[i] = RoundPair(rest[0], rest[1]);
+    }
+  }
+  return terms;
 }
 
 }  // namespace bwgemm::sm90

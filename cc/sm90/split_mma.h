@@ -1,7 +1,8 @@
-// The consumers' main loop where P is f32: it is split on its way from shared memory to registers,
-// and both terms are multiplied with the same Q.
+// The consumers' main loop where P is f32: it is split in bf16 terms on its way from shared memory
+// to registers. Q is bf16: one plane, or the planes of its own terms.
 #pragma once
 
+#include "sm90/high_sums.h"
 #include "sm90/mma.h"
 #include "sm90/split.h"
 #include "sm90/wgmma_registers.h"
@@ -13,28 +14,37 @@ struct SplitSource {
   float2 pairs[4];
 };
 
-// The fragments of both terms.
+// The fragments of all terms.
+template <int kTerms, Infinity kInfinity>
 struct SplitFragment {
-  WgmmaFragment high, low;
+  WgmmaFragment terms[kTerms];
 
   __device__ __forceinline__ void Assign(const SplitSource& source) {
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const SplitPair terms = Split(source.pairs[i].x, source.pairs[i].y);
-      high.pairs[i] = terms.high;
-      low.pairs[i] = terms.low;
+      const auto split = Split<kTerms, kInfinity>(source.pairs[i].x, source.pairs[i].y);
+      CUTE_UNROLL
+      for (int term = 0; term < kTerms; ++term) terms[term].pairs[i] = split.pairs[term];
     }
   }
 };
 
 // C: as for Mma, with P a stage of f32 (see stage.h) whose block of 64 rows one consumer
-// multiplies.
+// multiplies. Besides: kTerms of P and kPlanes of Q, which a stage has one after the other, and
+// kRunBlocks, blocks of K after which the upper parts of the sums leave the accumulators.
 template <class C>
 struct SplitMma {
-  static_assert(C::kOwnBlocks == 1);
+  static_assert(C::kOwnBlocks == 1 && !C::kPingpong);
   using Full = cutlass::arch::ClusterTransactionBarrier;
+  using Fragment = SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kFirst : Infinity::kLast>;
   static constexpr int kSteps = C::kTileK / kMmaDepth;
-  static_assert(kSteps % 2 == 0, "the fragments of two steps take turns, from block to block");
+  // Of this step and of the next. Those of three terms leave no registers for the next: while one
+  // consumer splits, the other's MMAs run.
+  static constexpr int kFragments = C::kTerms == 2 ? 2 : 1;
+  static_assert(kSteps % kFragments == 0, "fragments take turns, from block to block");
+  // Term i and plane j are multiplied where i + j is less: the rest is smaller than what rounding
+  // the terms leaves.
+  static constexpr int kOrders = C::kTerms > C::kPlanes ? C::kTerms : C::kPlanes;
   typename C::Shared& shared;
   int consumer;
   int thread;
@@ -42,60 +52,89 @@ struct SplitMma {
   // See Mma::Tile.
   template <int kColumns, class Ring, class Ready>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
-                                       int k_blocks, Ring& state, Turn<C>& turn, Ready&& ready) {
-    using Multiply = WgmmaRegisters<kColumns, C::Q::kKMajor>;
+                                       int k_blocks, Ring& state, Turn<C>&, Ready&& ready) {
     const typename C::DescriptorQ q(shared.q);
     auto results = accumulator(cute::_, 0);
 
-    turn.Wait();
     if (k_blocks == 0) {
-      turn.Pass();
       cute::clear(accumulator);
       return;
     }
-    SplitFragment fragments[2];  // of this step and of the next
+    HighSums<kColumns / 2> high;
+    high.Clear();
+    Fragment fragments[kFragments];
     Full::wait(&shared.full[state.index], state.phase);
     ready(state.index, k_blocks);
     fragments[0].Assign(Load(state.index, 0));
     FenceResults(accumulator);
     bool accumulate = false;
-    uint32_t previous = state.index;
+    // The other consumer is half a run behind, so that its MMAs go on while this one waits.
+    int run = consumer == 0 ? C::kRunBlocks : C::kRunBlocks / 2;
     CUTE_NO_UNROLL
-    for (int left = k_blocks; left > 0; --left) {
-      const uint32_t stage = state.index;
-      CUTE_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
-        const uint64_t q_step = q.At(stage, step * kMmaDepth);
-        ArriveWarpgroup();
-        Multiply::Issue(fragments[step % 2].high, q_step, results, accumulate);
-        Multiply::Issue(fragments[step % 2].low, q_step, results, true);
-        CommitBatch();
-        accumulate = true;
-        SplitSource next;
-        if (step + 1 < kSteps) {
-          next = Load(stage, step + 1);
-        } else if (left > 1) {
-          state.Advance();
-          Full::wait(&shared.full[state.index], state.phase);
-          ready(state.index, left - 1);
-          next = Load(state.index, 0);
+    for (int left = k_blocks;;) {
+      uint32_t previous = state.index;
+      CUTE_NO_UNROLL
+      for (const int end = max(left - run, 0), begin = left; left > end; --left) {
+        const uint32_t stage = state.index;
+        CUTE_UNROLL
+        for (int step = 0; step < kSteps; ++step) {
+          IssueStep<kColumns>(fragments[step % kFragments], q, stage, step, results, accumulate);
+          accumulate = true;
+          SplitSource next;
+          if (step + 1 < kSteps) {
+            next = Load(stage, step + 1);
+          } else if (left > 1) {
+            state.Advance();
+            Full::wait(&shared.full[state.index], state.phase);
+            ready(state.index, left - 1);
+            next = Load(state.index, 0);
+          }
+          // What was waited for has read the next fragment's registers, and if it was the last of
+          // its stage, the stage.
+          AwaitBatches<kFragments - 1>();
+          if constexpr (kFragments == 1) {
+            if (step + 1 == kSteps) Release(stage);
+          } else {
+            if (step == 0 && left < begin) Release(previous);
+          }
+          if (step + 1 < kSteps || left > 1) fragments[(step + 1) % kFragments].Assign(next);
         }
-        // The batch before this one has read the other fragment, and if it was the last of its
-        // stage, the stage.
-        AwaitBatches<1>();
-        if (step == 0 && left < k_blocks) Release(previous);
-        if (step + 1 < kSteps || left > 1) fragments[(step + 1) % 2].Assign(next);
+        previous = stage;
       }
-      previous = stage;
+      AwaitBatches<0>();
+      FenceResults(accumulator);
+      if constexpr (kFragments > 1) Release(previous);
+      if (left == 0) break;
+      high.Take(results);
+      FenceResults(accumulator);
+      run = C::kRunBlocks;
     }
     state.Advance();
-    turn.Pass();
-    AwaitBatches<0>();
-    FenceResults(accumulator);
-    Release(previous);
+    high.AddTo(results);
   }
 
  private:
+  // All products of one step's terms, small ones first: they are not lost beside large sums.
+  template <int kColumns, class Results>
+  __device__ __forceinline__ static void IssueStep(const Fragment& fragment,
+                                                   const typename C::DescriptorQ& q, uint32_t stage,
+                                                   int step, Results& results, bool accumulate) {
+    using Multiply = WgmmaRegisters<kColumns, C::Q::kKMajor>;
+    ArriveWarpgroup();
+    CUTE_UNROLL
+    for (int order = kOrders - 1; order >= 0; --order) {
+      CUTE_UNROLL
+      for (int term = C::kTerms - 1; term >= 0; --term) {
+        const int plane = order - term;
+        if (plane < 0 || plane >= C::kPlanes) continue;
+        const bool first = order == kOrders - 1 && term == C::kTerms - 1;
+        Multiply::Issue(fragment.terms[term], q.At(stage * C::kPlanes + plane, step * kMmaDepth),
+                        results, !first || accumulate);
+      }
+    }
+    CommitBatch();
+  }
+
   __device__ __forceinline__ void Release(uint32_t stage) {
     Mma<C>{shared, consumer, thread}.Release(stage);
   }
@@ -122,16 +161,19 @@ struct SplitMma {
     } else {
       // A line for each element of K, holding 32 rows; then the next 32.
       p += C::FirstBlock(consumer) * (kMmaRows / kLine) * C::kTileK * kRowBytes;
+      const int k = step * kMmaDepth + 2 * (lane % 4);
+      uint32_t first = (first_row / kLine * C::kTileK + k) * kRowBytes +
+                       ((first_row % kLine / 4) ^ (k % 8)) * 16 + first_row % 4 * 4;
+      // The other places differ in two bits and by constants. They are not to be kept in registers.
+      asm volatile("" : "+r"(first));
+      auto at = [&](int in_row, int in_k) {
+        return *reinterpret_cast<const float*>(p + (first ^ (in_row / 4 ^ in_k % 2) * 16) +
+                                               in_k * kRowBytes);
+      };
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int row = first_row + i % 2 * 8;
-        auto at = [&](int k) {
-          const int chunk = (row % kLine / 4) ^ (k % 8);
-          return *reinterpret_cast<const float*>(p + (row / kLine * C::kTileK + k) * kRowBytes +
-                                                 chunk * 16 + row % 4 * 4);
-        };
-        const int k = step * kMmaDepth + 2 * (lane % 4) + i / 2 * 8;
-        source.pairs[i] = make_float2(at(k), at(k + 1));
+        const int in_row = i % 2 * 8, in_k = i / 2 * 8;
+        source.pairs[i] = make_float2(at(in_row, in_k), at(in_row, in_k + 1));
       }
     }
     return source;

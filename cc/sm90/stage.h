@@ -13,15 +13,16 @@ constexpr int kBlock = kMmaRows;  // rows of one MMA
 constexpr int kMostBoxRows = 104;
 constexpr int kMostBoxes = 4;
 
-// One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x one 128-byte line
-// of K; those of an MN-major operand are rows x all k, one line of 128, 64 or 32 bytes of rows per
-// k. A box has 64 rows, or 32 where only those fit a line. Where kRows is no multiple of 64, it has
-// up to kMostBoxRows, in multiples of the swizzle's 8.
+// One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x one line of K,
+// 128 bytes or all of kTileK if that is less; those of an MN-major operand are rows x all k, one
+// line of 128, 64 or 32 bytes of rows per k. A box has 64 rows, or 32 where only those fit a line.
+// Where kRows is no multiple of 64, it has up to kMostBoxRows, in multiples of the swizzle's 8.
 template <class Element, bool kKMajor_, int kRows, int kTileK, bool kClampsBoxes = true>
 struct Stage {
   static constexpr bool kKMajor = kKMajor_;
   static constexpr int kElementBytes = static_cast<int>(sizeof(Element));
-  static constexpr int kLineElements = 128 / kElementBytes;
+  static constexpr int kLineElements =
+      std::min(128 / kElementBytes, kKMajor ? kTileK : 128 / kElementBytes);
   static constexpr int kRowBoxes = [] {
     constexpr int kStep = kKMajor ? 8 : kRows % 32 != 0 ? 16 : 32;
     if (kRows % kBlock == 0) return kRows / (kKMajor ? kBlock : std::min(kBlock, kLineElements));

@@ -52,15 +52,17 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
 
-    The kernels multiply bf16 by bf16, f16 by f16, and on Hopper bf16 by float32 (docs/accuracy.md),
-    and accumulate in f32; the result is rounded once. Gradients are GEMMs of the same kind. With
-    ``preferred_element_type=float32`` the cotangent is float32: where no kernel takes it the
-    backward pass is XLA's, or refused under ``implementation="cutlass"``.
+    The kernels multiply bf16 by bf16, f16 by f16, and on Hopper operands of float32 as sums of
+    bf16 terms (docs/accuracy.md), and accumulate in f32; the result is rounded once. Gradients are
+    GEMMs of the same kind and precision. With ``preferred_element_type=float32`` the cotangent is
+    float32: where no kernel takes it the backward pass is XLA's, or refused under
+    ``implementation="cutlass"``.
 
     Args:
         a: Array of shape ``(K,)`` or ``(..., M, K)``.
         b: Array of shape ``(K,)`` or ``(..., K, N)``; leading dimensions broadcast with a's.
-        precision: As in `jax.numpy.matmul`. The kernels satisfy every `jax.lax.Precision`.
+        precision: As in `jax.numpy.matmul`. With 16-bit operands the kernels satisfy every
+            `jax.lax.Precision`, with two f32 operands ``HIGH`` and ``HIGHEST``: docs/accuracy.md.
         preferred_element_type: Type of the result; None means the operands' promoted type.
         out_sharding: As in `jax.numpy.matmul`.
         implementation: ``"cutlass"``, ``"emulator"``, ``"xla"``, a sequence of these tried in
@@ -128,7 +130,7 @@ def dot_general(
         rhs: Array.
         dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, each an
             int or a sequence of ints; or None: the last dimension of lhs with the first of rhs.
-        precision: As in `jax.lax.dot_general`. The kernels satisfy every `jax.lax.Precision`.
+        precision: As in `jax.lax.dot_general`; what kernels satisfy: see `matmul`.
         preferred_element_type: Type of the result; None means the operands' promoted type.
         out_sharding: As in `jax.lax.dot_general`.
         implementation: As in `matmul`.

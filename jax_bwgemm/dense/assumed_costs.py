@@ -3,7 +3,7 @@
 SM100: never measured. They only have to rank the tiles: large problems get the largest 2-CTA tile,
 few tiles the 1-CTA tile, few rows swapped operands. What is not about tiles is SM90's, or a guess.
 
-SM90's kernels of f32 operands: two tiles, set by hand to times of an H200. What is not about tiles
+SM90's kernels of f32 operands: few tiles, set by hand to times of an H200. What is not about tiles
 is the other kernels'.
 """
 
@@ -21,6 +21,7 @@ SM90_F32 = dataclasses.replace(
         TileKey("cooperative", 128, 128, 1, 1, False): Cost(0.755, 1500, 4200, 1.0),
         TileKey("cooperative", 128, 256, 2, 1, True): Cost(0.95, 2800, 4600, 1.0),
         TileKey("cooperative", 128, 128, 1, 1, True): Cost(0.755, 1500, 4200, 1.0),
+        TileKey("cooperative", 128, 64, 1, 1, True): Cost(0.6, 1000, 4200, 1.0),
     },
 )
 

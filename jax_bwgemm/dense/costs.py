@@ -40,6 +40,9 @@ GPC_MIN_TILES = 4
 PADDED_TILE_PENALTY_CUTLASS = 0.5
 # Elements of a 32-byte L2 sector.
 SECTOR_ELEMENTS = 16
+# Writing an operand's terms: cycles whatever the size, and share of the memory bandwidth.
+PLANES_FIXED = 5000
+PLANES_STREAMING = 0.8
 # A CTA pair whose second CTA has no rows of the matrix multiplies zeros in half of its tile, at the
 # same price in operands and power. Not measured; it makes one CTA per tile win up to its tile_m.
 IDLE_HALF_PENALTY = 0.5
@@ -142,7 +145,7 @@ def evaluate(
         concurrent = max(1, target.sm_count // sms_per_tile)
     waves = max(1, ceil_div(launched, concurrent))
     cost = p.tiles.get(tile_key(kernel), UNKNOWN_COST)
-    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency / kernel.terms
+    rate = MACS_PER_CYCLE[kernel.arch] * sms_per_tile * cost.efficiency / kernel.mmas
     depth = round_up(ceil_div(max(dims.k, 1), 1 if kernel.stream_k else splits), kernel.tile_k)
     if kernel.stream_k:
         step = kernel.tile_m * kernel.tile_n * kernel.tile_k / rate
@@ -180,11 +183,21 @@ def evaluate(
     cycles = _together(limits, p.overlap) + cost.fixed
     if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= p.long_cooperative
+    cycles += _plane_cycles(kernel, dims)
     if kernel.stream_k:
         cycles *= p.stream_k_margin if all(aligned) else p.unaligned_stream_k
         return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
     cycles += _sum_cycles(dims, splits, p)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _plane_cycles(kernel: Kernel, dims: GemmDims) -> float:
+    """What it costs to write the terms of one of two f32 operands, ahead of the product."""
+    if not kernel.splits_both:
+        return 0.0
+    rows = dims.m * dims.lhs_batch if kernel.swap_ab else dims.n * dims.rhs_batch
+    moved_bytes = rows * dims.k * (BYTES["float32"] + kernel.terms * BYTES["bfloat16"])
+    return PLANES_FIXED + moved_bytes / (PLANES_STREAMING * BYTES_PER_CYCLE[kernel.arch])
 
 
 def _bytes_per_k(
@@ -203,6 +216,8 @@ def _bytes_per_k(
     p_bytes, q_bytes = BYTES[kernel.a_dtype], BYTES[kernel.b_dtype]
     if kernel.swap_ab:
         p_bytes, q_bytes = q_bytes, p_bytes
+    if kernel.splits_both:
+        q_bytes = kernel.terms * BYTES["bfloat16"]
     p_loaded = p_bytes * p_share * kernel.tile_m / kernel.cluster_n
     return p_loaded + q_bytes * q_share * kernel.tile_n / clusters_m
 

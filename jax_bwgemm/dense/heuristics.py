@@ -15,6 +15,7 @@ from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
+from jax_bwgemm.product.implementations import terms_asked
 from jax_bwgemm.product.kernels import Kernel
 
 # The measurements behind constants are in docs/performance.md.
@@ -134,6 +135,8 @@ def kernel_mismatch(kernel: Kernel, spec: GemmSpec, in_dtype: str, arch: str) ->
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
     if kernel.lhs_major + kernel.rhs_major != spec.majors:
         return f"majors {kernel.lhs_major}{kernel.rhs_major}"
+    if kernel.splits_both and kernel.terms < (terms_asked(spec.policy.precision) or 0):
+        return f"splits float32 into {kernel.terms} terms, too few for the precision"
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 

@@ -52,8 +52,8 @@ def gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
 
 
 # D has the cotangent's dtype. When D is f32 and the operands are 16 bit, the transposed GEMM is
-# mixed (f32 x bf16 -> bf16): no kernel multiplies that, and rounding the cotangent would lower
-# precision, so `gemm` hands it to XLA, or refuses it if only kernels were allowed.
+# mixed (f32 x bf16 -> bf16). Rounding the cotangent would lower precision: where no kernel
+# multiplies such operands, `gemm` hands it to XLA, or refuses it if only kernels were allowed.
 
 
 def _shard_like(transposed: GemmSpec, operand: core.ShapedArray) -> GemmSpec:

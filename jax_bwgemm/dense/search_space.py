@@ -13,7 +13,7 @@ from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.dense.work_schedule import work_order
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.tuning.keys import DenseKey
+from jax_bwgemm.tuning.keys import DenseKey, types_of
 from jax_bwgemm.tuning.records import Choice
 
 # Tile orders tried for the fastest kernels. Which of them differ depends on kernel and problem.
@@ -36,7 +36,7 @@ def kernels_to_try(
     Raises:
         ValueError: No kernel can run the problem.
     """
-    selected = select_by_heuristic(spec_of(key), key.in_dtype, dims_of(key), target, table)
+    selected = select_by_heuristic(spec_of(key), types_of(key), dims_of(key), target, table)
     if isinstance(selected, str):
         raise ValueError(f"{key}: {selected}")
     first = Choice(
@@ -46,8 +46,8 @@ def kernels_to_try(
         selected.splits,
         selected.decomposition,
     )
-    usable, _ = heuristics.rank(table, spec_of(key), key.in_dtype, dims_of(key), target)
-    spec, in_bytes = spec_of(key), narrowest_bytes(key.in_dtype)
+    usable, _ = heuristics.rank(table, spec_of(key), types_of(key), dims_of(key), target)
+    spec, in_bytes = spec_of(key), narrowest_bytes(types_of(key))
     predicted = []
     for whole in usable:
         if whole.kernel.stream_k:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+
+from jax import lax
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
+from jax_bwgemm.product.implementations import terms_asked
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning import lookup
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import TunedEntry
+
+_PRESETS = lax.DotAlgorithmPreset
+# Types in keys of two f32 operands, by the terms that each is split into.
+_F32_TYPES = {2: "float32x3", 3: "float32x6"}
 
 
 def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
@@ -19,6 +27,9 @@ def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
     shared = "none"
     if dims.batch != 1 and dims.lhs_batch != dims.rhs_batch:
         shared = "lhs" if dims.lhs_batch == 1 else "rhs"
+    terms = terms_asked(spec.policy.precision) if in_dtype == "float32" else None
+    if terms is not None:
+        in_dtype = _F32_TYPES[terms]
     return DenseKey(
         in_dtype, spec.out_dtype, spec.majors, dims.m, dims.n, dims.k, dims.batch, shared
     )
@@ -26,7 +37,15 @@ def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
 
 def spec_of(key: DenseKey) -> GemmSpec:
     """The problem as selection sees it."""
-    return GemmSpec(*key.majors, out_dtype=key.out_dtype)
+    terms = next((t for t, name in _F32_TYPES.items() if name == key.in_dtype), None)
+    return GemmSpec(
+        *key.majors, out_dtype=key.out_dtype, policy=Policy(precision=precision_of(terms))
+    )
+
+
+def precision_of(terms: int | None) -> Hashable:
+    """The algorithm that splits both of two f32 operands into so many terms; None for None."""
+    return {2: _PRESETS.BF16_BF16_F32_X3, 3: _PRESETS.BF16_BF16_F32_X6, None: None}[terms]
 
 
 def dims_of(key: DenseKey) -> GemmDims:

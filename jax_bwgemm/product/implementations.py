@@ -31,6 +31,15 @@ NATIVE_ALGORITHMS = {
     "bfloat16 x float32": _SPLIT,
 }
 
+# Terms of bf16 that each of two f32 operands is split into, by what is asked for. Three are exact,
+# and the six largest products of them err less than f32's own sums.
+F32_TERMS = {
+    lax.Precision.HIGH: 2,
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X3: 2,
+    lax.Precision.HIGHEST: 3,
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X6: 3,
+}
+
 _logger = logging.getLogger("jax_bwgemm")
 
 
@@ -154,9 +163,12 @@ def types_refusal(
     """Why no kernel multiplies these types (lhs, rhs, result); None when some do."""
     operands = rounded_types(types[:2], precision)
     types = (*operands, types[2])
-    if not of_types(table, types):
+    found = of_types(table, types)
+    if not found:
         pairs = sorted({f"{k.a_dtype} x {k.b_dtype} -> {k.out_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
+    if all(getattr(k, "splits_both", False) for k in found):
+        return f32_refusal(precision)
     return precision_refusal(precision, operand_types(*operands))
 
 
@@ -174,6 +186,28 @@ def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
     if precision != lax.DotAlgorithmPreset.BF16_BF16_F32:
         return a, b
     return tuple("bfloat16" if dtype == "float32" else dtype for dtype in (a, b))
+
+
+def terms_asked(precision: object) -> int | None:
+    """Terms that each of two f32 operands needs for a precision; None: terms are no answer to it.
+
+    Args:
+        precision: As `Policy.precision`. Of a pair the higher counts, as in XLA.
+    """
+    if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
+        precision = max(precision, key=lambda p: F32_TERMS.get(p, 0))
+    return F32_TERMS.get(precision)
+
+
+def f32_refusal(precision: object) -> str | None:
+    """Why kernels that split two f32 operands do not answer a precision request."""
+    if terms_asked(precision) is not None:
+        return None
+    if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
+        precision = precision[0]  # of a pair, neither is answered
+    name = getattr(precision, "name", precision)
+    listed = ", ".join(p.name for p in F32_TERMS)
+    return f"precision={name} of float32 operands is left to XLA; kernels answer {listed}"
 
 
 def precision_refusal(precision: object, types: str) -> str | None:

@@ -37,6 +37,7 @@ class Kernel:
         stream_k: Whether CTAs may share a tile along K, so that none is idle in the last wave.
         stages: Depth of the mainloop pipeline.
         alignment_bytes: Required multiple of every operand's contiguous extent.
+        terms: Of bf16, that the kernel splits an f32 operand into; 1: it splits none.
         uneven_parts: Whether parts of K may differ by a block, so that any K has any number of
             parts.
         scales: Of scaled kernels, where scales are applied: ``"sums"`` over all of K, ``"blocks"``
@@ -64,6 +65,7 @@ class Kernel:
     stream_k: bool = False
     stages: int = 4
     alignment_bytes: int = 16
+    terms: int = 1
     uneven_parts: bool = False
     scales: str = ""
     f32_twin: str = ""
@@ -112,11 +114,14 @@ class Kernel:
         return self.schedule == "clusterk"
 
     @property
-    def terms(self) -> int:
-        """MMAs for each product: two where an f32 operand is split into two bf16 terms."""
-        return (
-            2 if "float32" in (self.a_dtype, self.b_dtype) and self.b_dtype != self.a_dtype else 1
-        )
+    def splits_both(self) -> bool:
+        """Whether both operands are f32 and split into terms."""
+        return self.terms > 1 and self.a_dtype == self.b_dtype
+
+    @property
+    def mmas(self) -> int:
+        """MMAs for each product: of every term; of two split operands the larger products."""
+        return self.terms * (self.terms + 1) // 2 if self.splits_both else self.terms
 
     @property
     def splits_k(self) -> bool:

@@ -21,8 +21,9 @@ class Policy:
     Attributes:
         implementations: Names to try in order, as in the public ``implementation=``.
         config: The user's constraints on the kernel.
-        precision: The user's ``precision=``, for the XLA path. The kernels multiply exactly and
-            accumulate in f32, which satisfies every value that reaches them.
+        precision: The user's ``precision=``. It chooses among kernels that split two f32 operands;
+            those of 16 bits multiply exactly and accumulate in f32, which satisfies every value
+            that reaches them.
         target: Architecture chosen explicitly; None means that of the device at lowering.
         tuning: `tuning.context.Tuning` in force; None means the defaults.
         partial_sums: Type in which devices exchange the parts of a sum that is sharded; None is the

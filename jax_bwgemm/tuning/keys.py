@@ -20,7 +20,8 @@ class DenseKey:
     """A dense product: types, majors and padded sizes.
 
     Attributes:
-        in_dtype: The operands' types, as `dtypes.operand_types` says them.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them; ``"float32x3"`` and
+            ``"float32x6"`` are float32 multiplied as so many products of bf16.
         out_dtype: Type of the result.
         majors: Storage of both operands, as in kernel names.
         m: Rows of D, with the padding that alignment demands.
@@ -47,6 +48,11 @@ class DenseKey:
     def __str__(self) -> str:
         types = f"{self.in_dtype}->{self.out_dtype}"
         return f"{self.m}x{self.n}x{self.k}{_batch(self)} {self.majors} {types}"
+
+
+def types_of(key: DenseKey | GroupedKey) -> str:
+    """The operands' types, as `dtypes.operand_types` says them."""
+    return key.in_dtype.removesuffix("x3").removesuffix("x6")
 
 
 @dataclasses.dataclass(frozen=True, order=True)

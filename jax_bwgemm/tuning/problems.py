@@ -24,6 +24,7 @@ from jax_bwgemm.product.explain import rewritten
 from jax_bwgemm.product.implementations import rounded_types
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning.keys import GroupedKey, Key, Shares, canonical_shares
 
 _KEY_OF: dict[Contraction, Callable[[Any, str, Any], Key]] = {
@@ -214,7 +215,9 @@ def _shapes_in(line: str) -> Iterator[tuple[int, ...]]:
 
 def _spec_of(contraction: Contraction, kernel: Any, line: str) -> Any:
     if contraction is DENSE:
-        return GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype)
+        precision = dense_tuned.precision_of(kernel.terms if kernel.splits_both else None)
+        policy = Policy(precision=precision)
+        return GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype, policy=policy)
     experts = 0
     if kernel.kind == K_GROUPED:  # what no operand shows is the second size of the result
         experts = _result_shape(line)[1]

@@ -33,7 +33,7 @@ VERSION = 2
 
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
-_IN_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
+_IN_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32", "float32x3", "float32x6")
 _MAJORS = ("kn", "kk", "mn", "mk")
 MAX_SIZE = 2**31 - 1
 

@@ -25,7 +25,7 @@ from jax_bwgemm.product.contraction import Contraction, Folded, KernelCall
 from jax_bwgemm.product.dtypes import types_of_operands
 from jax_bwgemm.product.ffi import emit
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.tuning.keys import DenseKey, GroupedKey, Key, shares_of
+from jax_bwgemm.tuning.keys import DenseKey, GroupedKey, Key, shares_of, types_of
 from jax_bwgemm.tuning.records import Choice
 
 Operands = tuple[jax.Array, ...]
@@ -64,7 +64,7 @@ class Work(abc.ABC):
 
     def _typed_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Type and shape of A and of B."""
-        return list(zip(types_of_operands(self._key.in_dtype), self._shapes[:2], strict=True))
+        return list(zip(types_of_operands(types_of(self._key)), self._shapes[:2], strict=True))
 
     @abc.abstractmethod
     def problem(self) -> tuple[Any, Any]:

@@ -484,6 +484,44 @@ def test_bench_f32(tmp_path, capsys):
     assert "error xla / two terms: mean" in shown
 
 
+def test_bench_f32_of_two_f32_operands(tmp_path, capsys):
+    import bench_f32
+
+    path = tmp_path / "f32.jsonl"
+    argv = ["--small", "--shapes", "24,16,40:mk", "--f32", "both", "--out", str(path)]
+    assert bench_f32.main(argv) == 0
+    rows = _records(path, "f32")
+    names = ["x3", "x6", "bf16", "xla x3", "xla x6", "xla tf32", "xla f32"]
+    assert [r["impl"] for r in rows] == names
+    assert all(r["error"] <= 1e-5 and r["f32"] == "both" for r in rows)
+    shown = capsys.readouterr().out
+    assert "time xla x6 / x6: mean" in shown
+    assert "two terms" not in shown
+
+
+def test_bench_accuracy(tmp_path, capsys):
+    import bench_accuracy
+
+    path = tmp_path / "accuracy.jsonl"
+    assert bench_accuracy.main(["--small", "--out", str(path)]) == 0
+    rows = _records(path, "accuracy")
+    assert [r["values"] for r in rows] == list(bench_accuracy.KINDS)
+    most = {"infinite": 0, "NaN": 0, "2^-118": 1, "denormal": 1}  # XLA's CPU has no denormals
+    for row in rows:  # on a CPU all columns are f32
+        assert row["xla f32"] == row["x6"] <= most.get(row["values"], 1e-6)
+    assert "wide exponents" in capsys.readouterr().out
+    assert bench_accuracy.main(["--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(bench_accuracy.KINDS)
+
+
+def test_bench_accuracy_counts_classes():
+    import bench_accuracy
+
+    a, b = np.array([[np.inf, 1.0]]), np.array([[1.0, np.nan], [1.0, 1.0]])
+    assert bench_accuracy.difference(np.array([[np.inf, np.nan]]), a, b) == 0
+    assert bench_accuracy.difference(np.array([[1.0, np.inf]]), a, b) == 2
+
+
 def test_bench_f32_names_a_bad_option(capsys):
     import bench_f32
 

@@ -90,7 +90,9 @@ def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Dis
 @pytest.mark.parametrize(("arch", "code"), [("sm90", "sm_90"), ("sm100", "sm_100")])
 def test_every_kernel_is_compiled_for_its_own_architecture_only(machine_code, arch, code):
     kernels = [k for k in runtime.kernels() if k.arch == arch]
-    assert len(_with_arch(machine_code, code)) == len(kernels)
+    # Of two f32 operands one is split ahead of the kernel, which is the same for both its majors.
+    shared = sum(k.splits_both for k in kernels) // 2
+    assert len(_with_arch(machine_code, code)) == len(kernels) - shared
 
 
 def test_no_kernel_spills_or_uses_local_memory(machine_code):

@@ -173,10 +173,17 @@ CASES = [
         matmul(F32, F32, implementation="cutlass"),
         NotImplementedError,
         "implementation='cutlass' cannot run GEMM float32 x float32 -> float32, majors kn, M=16 "
+        "N=16 K=16: precision=None of float32 operands is left to XLA; kernels answer HIGH, "
+        "BF16_BF16_F32_X3, HIGHEST, BF16_BF16_F32_X6",
+    ),
+    (
+        matmul(F32.astype(np.int8), F32, implementation="cutlass"),
+        NotImplementedError,
+        "implementation='cutlass' cannot run GEMM int8 x float32 -> float32, majors kn, M=16 "
         "N=16 K=16: kernels exist for bfloat16 x bfloat16 -> bfloat16, bfloat16 x bfloat16 -> "
         "float32, bfloat16 x float32 -> bfloat16, bfloat16 x float32 -> float32, float16 x float16 "
         "-> float16, float16 x float16 -> float32, float32 x bfloat16 -> bfloat16, float32 x "
-        "bfloat16 -> float32",
+        "bfloat16 -> float32, float32 x float32 -> float32",
     ),
     (
         matmul(X, X, implementation="cutlass", precision=lax.DotAlgorithmPreset.BF16_BF16_F32_X3),
@@ -344,7 +351,7 @@ def test_all_of_a_sequence_failing_is_a_group() -> None:
     first, second = caught.value.exceptions
     assert isinstance(first, NotImplementedError)
     assert isinstance(second, NotImplementedError)
-    assert str(first).startswith(f"implementation='cutlass' cannot run {what}: kernels exist for")
+    assert str(first).startswith(f"implementation='cutlass' cannot run {what}: precision=None")
     assert str(second).startswith(f"implementation='emulator' cannot run {what}: ")
 
 

@@ -325,8 +325,8 @@ def test_explain_says_why_xla() -> None:
     assert "not multiples of 16 bytes" in got.reason
     forced = bw.explain(a, struct(33, 30), implementation="cutlass", device="sm90")
     assert forced.padded
-    f32 = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    assert "kernels exist for" in bw.explain(f32, f32, device="sm90").reason
+    f32, f16 = (jax.ShapeDtypeStruct((8, 8), dtype) for dtype in (jnp.float32, jnp.float16))
+    assert "kernels exist for" in bw.explain(f32, f16, device="sm90").reason
     assert bw.explain(a, struct(33, 30), implementation="xla").reason == "asked for"
     assert "lowered for cpu" in bw.explain(a, struct(33, 30), device=jax.devices("cpu")[0]).reason
 

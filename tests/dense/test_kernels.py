@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from numerics import assert_as_good_as_xla, assert_exact, exact_integers, normal
+from numerics import assert_as_good_as_xla, assert_exact, exact_factors, exact_integers, normal
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
+from jax_bwgemm.dense import tuned as dense_tuned
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
@@ -61,7 +62,22 @@ def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any
     rng = np.random.default_rng(seed)
     a_shape = (a_batch, m, k) if kernel.lhs_major == "k" else (a_batch, k, m)
     b_shape = (b_batch, k, n) if kernel.rhs_major == "n" else (b_batch, n, k)
+    if kernel.splits_both and make is exact_integers:
+        a, b = np.empty(a_shape, np.float32), np.empty(b_shape, np.float32)
+        exact_factors(
+            rng,
+            a,
+            b,
+            (2 if kernel.a_major == "k" else 1, 2 if kernel.b_major == "k" else 1),
+            kernel.terms,
+        )
+        return a, b
     return make(rng, a_shape, kernel.a_dtype), make(rng, b_shape, kernel.b_dtype)
+
+
+def precision_of(kernel: Kernel) -> Any:
+    """What a kernel answers where the types do not say it."""
+    return dense_tuned.precision_of(kernel.terms if kernel.splits_both else None)
 
 
 def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:
@@ -69,7 +85,9 @@ def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:
         *kernel.majors,
         out_dtype=kernel.out_dtype,
         policy=Policy(
-            implementations=("cutlass",), config=TuningConfig(kernel=kernel.name, **config)
+            implementations=("cutlass",),
+            config=TuningConfig(kernel=kernel.name, **config),
+            precision=precision_of(kernel),
         ),
     )
 
@@ -88,7 +106,9 @@ def run_families(kernel: Kernel, families: tuple[str, ...], make: Any) -> list[A
 
 
 @functools.cache
-def xla_gemm(in_dtype: str, out_dtype: str, majors: str, family: str) -> tuple[Any, np.ndarray]:
+def xla_gemm(
+    in_dtype: str, out_dtype: str, majors: str, precision: Any, family: str
+) -> tuple[Any, np.ndarray]:
     """XLA's result on normal values (autotuned, so only once) and the exact one."""
     kernel = next(
         k
@@ -97,7 +117,8 @@ def xla_gemm(in_dtype: str, out_dtype: str, majors: str, family: str) -> tuple[A
     )
     a, b = operands(kernel, family, normal)
     contract = ((2 if majors[0] == "k" else 1,), (1 if majors[1] == "n" else 2,))
-    out = lax.dot_general(a, b, (contract, ((0,), (0,))), preferred_element_type=out_dtype)
+    numbers = contract, ((0,), (0,))
+    out = lax.dot_general(a, b, numbers, precision, preferred_element_type=out_dtype)
     return out, numpy_gemm(kernel, a, b)
 
 
@@ -115,7 +136,9 @@ def test_as_good_as_xla_on_normal_values(kernel: Kernel) -> None:
     families = ("aligned", "past the tile", "deep", "batch of 3")
     majors = kernel.lhs_major + kernel.rhs_major
     for family, got in zip(families, run_families(kernel, families, normal), strict=True):
-        xla, exact = xla_gemm(kernel.in_dtype, kernel.out_dtype, majors, family)
+        xla, exact = xla_gemm(
+            kernel.in_dtype, kernel.out_dtype, majors, precision_of(kernel), family
+        )
         depth = FAMILIES[family][-1]
         assert_as_good_as_xla(got, xla, exact, f"{kernel.name} {family}", depth=depth)
 

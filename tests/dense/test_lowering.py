@@ -311,8 +311,9 @@ def test_table_rows_are_what_the_build_promises() -> None:
         assert fields["alignment_bytes"] == 16
         assert kernel.lhs_major in "km"
         assert kernel.rhs_major in "nk"
-        narrow = {kernel.a_dtype, kernel.b_dtype} - {"float32"}  # f32 only beside another type
+        narrow = {kernel.a_dtype, kernel.b_dtype} - {"float32"} or {"float32"}
         assert len(narrow) == 1
+        assert kernel.splits_both == (narrow == {"float32"})
         assert {kernel.out_dtype} <= narrow | {"float32"}
         assert kernel.in_dtype in (*narrow, f"{kernel.a_dtype} x {kernel.b_dtype}")
     assert len({k.name for k in runtime.kernels()}) == len(runtime.kernels())

@@ -60,11 +60,30 @@ def test_random_values_as_good_as_xla(kernel: Kernel) -> None:
         run_gemm(kernel, a, b),
         exact.astype(np.float32).astype(kernel.out_dtype),
         exact,
-        split=split_error(reference(kernel, np.abs(a), np.abs(b))) if kernel.terms == 2 else 0.0,
+        split=split_error(reference(kernel, np.abs(a), np.abs(b)), kernel),
     )
 
 
-@pytest.mark.parametrize("kernel", [k for k in emulated("sm90") if k.terms == 2], ids=_id)
+def split_in_registers() -> list[Kernel]:
+    """A kernel of each tile of f32 operands, for either storage of the one that is split last."""
+    kernels: dict[object, Kernel] = {}
+    for k in emulated("sm90"):
+        major = k.b_major if k.swap_ab else k.a_major
+        rest = k.name.split(f"_{k.majors}_", 1)[1]
+        if k.terms > 1 and k.out_dtype == "float32":
+            kernels.setdefault((k.in_dtype, k.mmas, rest, major), k)
+    return list(kernels.values())
+
+
+@pytest.mark.parametrize("kernel", split_in_registers(), ids=_id)
+def test_sums_whose_upper_parts_leave_the_accumulators(kernel: Kernel) -> None:
+    """K is long enough for that to happen twice, and sums are large in between."""
+    check(kernel, Problem(72, 264, 2056), sm_count=4)
+
+
+@pytest.mark.parametrize(
+    "kernel", [k for k in emulated("sm90") if k.terms == 2 and not k.splits_both], ids=_id
+)
 def test_f32_values_that_have_no_two_finite_terms(kernel: Kernel) -> None:
     """Infinities, NaN, zeros and values below bf16's least come out as IEEE products do."""
     row = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, 3.0e38, 1.0], np.float32)
@@ -77,6 +96,31 @@ def test_f32_values_that_have_no_two_finite_terms(kernel: Kernel) -> None:
     got = run_gemm(kernel, a, b)
     flat = np.isclose(np.float32(got), np.float32(want), rtol=2e-5, atol=2.0**-133, equal_nan=True)
     assert flat.all(), f"got {got}, expected {want}"
+
+
+# Exact in few bits, in many; not finite; denormal; beyond bf16's largest.
+SPECIAL = np.array(
+    [np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -2.5, 1000.3, 999.7, 2.0**-130, -3.4e38, 3.4e38],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("kernel", [k for k in emulated("sm90") if k.splits_both], ids=_id)
+def test_f32_products_of_values_that_bf16_has_not(kernel: Kernel) -> None:
+    """Every value times every other is what IEEE says, but where the product overflows."""
+    a, b = np.zeros((2, 1, 16, 16), np.float32)
+    n = len(SPECIAL)
+    a[0, :n, 0], b[0, 0, :n] = SPECIAL, SPECIAL
+    stored_a = a if kernel.a_major == "k" else a.swapaxes(1, 2).copy()
+    stored_b = b if kernel.b_major == "n" else b.swapaxes(1, 2).copy()
+    got = run_gemm(kernel, stored_a, stored_b)[0, :n, :n]
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = np.outer(SPECIAL, SPECIAL)
+        finite = np.isfinite(SPECIAL)
+        overflows = np.isinf(want) & np.outer(finite, finite)
+    same = np.isclose(got, want, rtol=2.0 ** (-16 if kernel.terms == 2 else -22), equal_nan=True)
+    assert np.all(same | overflows), f"got {got}, expected {want}"
+    assert not np.isfinite(got[overflows]).any()
 
 
 @pytest.mark.parametrize("raster_order", ["m", "n"])

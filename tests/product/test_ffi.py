@@ -178,8 +178,10 @@ def test_the_record_says_what_names_say() -> None:
         grouped = k.contraction != "dense"
         kind = {"dense": "", "m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
         short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-        dtypes = [*dict.fromkeys((k.a_dtype, k.b_dtype)), k.out_dtype]
-        types = "_".join([*(short[t] for t in dtypes), k.majors])
+        inputs = "_".join(short[t] for t in dict.fromkeys((k.a_dtype, k.b_dtype)))
+        assert (k.terms > 1) == ("f32" in inputs)
+        inputs += f"x{k.mmas}" * k.splits_both
+        types = "_".join([inputs, short[k.out_dtype], k.majors])
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}"
         schedule = "_pingpong" if k.schedule == "pingpong" else ""
         tail = f"_{k.schedule}" + ("_streamk" if k.stream_k else "") + ("_swap" * k.swap_ab)

@@ -166,6 +166,89 @@ def test_both_gradients_of_an_f32_result_run_on_kernels() -> None:
         assert kernel.startswith(f"sm90_{types}_")
 
 
+F32 = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+PRESETS = lax.DotAlgorithmPreset
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernel"),
+    [
+        ("high", "f32x3"),
+        (PRESETS.BF16_BF16_F32_X3, "f32x3"),
+        (("default", "high"), "f32x3"),
+        ("highest", "f32x6"),
+        (("highest", "high"), "f32x6"),
+        (PRESETS.BF16_BF16_F32_X6, "f32x6"),
+    ],
+    ids=str,
+)
+def test_two_f32_operands_have_the_kernel_of_their_precision(precision: Any, kernel: str) -> None:
+    assert bw.explain(F32, F32, precision=precision, device="sm90").kernel.startswith(
+        f"sm90_{kernel}_f32_kn_"
+    )
+    with jax.default_matmul_precision("float32"):  # JAX's name of HIGHEST
+        assert bw.explain(F32, F32, device="sm90").kernel.startswith("sm90_f32x6_")
+    few = jax.ShapeDtypeStruct((16, 512), jnp.float32)
+    found = bw.explain(few, F32, precision=precision, device="sm90").kernel
+    assert found.startswith(f"sm90_{kernel}_f32_kn_128x64x32_")
+    assert found.endswith("_swap")
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [
+        (None, "None"),
+        ("default", "DEFAULT"),
+        (PRESETS.TF32_TF32_F32, "TF32_TF32_F32"),
+        (PRESETS.BF16_BF16_F32_X9, "BF16_BF16_F32_X9"),
+        (PRESETS.F32_F32_F32, "F32_F32_F32"),
+    ],
+    ids=str,
+)
+def test_what_no_number_of_terms_answers_is_xlas(precision: Any, name: str) -> None:
+    found = bw.explain(F32, F32, precision=precision, device="sm90")
+    assert (found.implementation, found.reason) == (
+        "xla",
+        f"precision={name} of float32 operands is left to XLA; kernels answer HIGH, "
+        "BF16_BF16_F32_X3, HIGHEST, BF16_BF16_F32_X6",
+    )
+    with pytest.raises(NotImplementedError, match=f"precision={name} of float32 operands"):
+        bw.matmul(jnp.ones((8, 8)), jnp.ones((8, 8)), precision=precision, implementation="cutlass")
+
+
+def test_a_kernel_of_fewer_terms_than_asked_for_is_refused() -> None:
+    found = bw.explain(F32, F32, precision="highest", device="sm90")
+    reasons = {reason for name, reason in found.rejected if "f32x3" in name and "_kn_" in name}
+    assert reasons == {"splits float32 into 2 terms, too few for the precision"}
+    named = next(name for name, _ in found.rejected if "f32x3" in name and "_kn_" in name)
+    found = bw.explain(F32, F32, precision="highest", config=named, device="sm90")
+    assert found.implementation == "xla"
+    assert "too few for the precision" in found.reason
+    exact = bw.explain(F32, F32, precision="highest", device="sm90").kernel
+    assert bw.explain(F32, F32, precision="high", config=exact, device="sm90").kernel == exact
+
+
+def test_sm100_has_no_kernels_of_f32_operands() -> None:
+    found = bw.explain(F32, F32, precision="highest", device="sm100")
+    assert found.implementation == "xla"
+    assert "no kernel for sm100 fits" in found.reason
+
+
+def test_gradients_and_batches_of_f32_keep_their_precision() -> None:
+    def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(jax.vmap(bw.matmul, (0, None))(x, w) ** 2)
+
+    x = jax.ShapeDtypeStruct((3, 512, 512), jnp.float32)
+    with jax.default_matmul_precision("highest"):
+        explained = bw.explain_program(jax.grad(loss, (0, 1)), x, F32, device="sm90")
+    names = sorted(found.kernel for found, _ in explained.products)
+    assert [name[:18] for name in names] == [
+        "sm90_f32x6_f32_kk_",
+        "sm90_f32x6_f32_kn_",
+        "sm90_f32x6_f32_mn_",
+    ]
+
+
 @pytest.mark.usefixtures("wide_kernels")
 def test_kernels_of_a_new_type_and_a_preset() -> None:
     spec = GemmSpec(

@@ -9,7 +9,7 @@ import zlib
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numerics import assert_exact, exact_integers, normal
+from numerics import assert_exact, exact_factors, exact_integers, normal
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.dense import operand_shapes, reference, run_gemm
@@ -35,7 +35,7 @@ def one_per_tile(arch: str) -> tuple[Kernel, ...]:
     first: dict[str, Kernel] = {}
     for k in emulated(arch):
         rest = k.name.split(f"_{k.majors}_", 1)[1]
-        first.setdefault(rest if k.terms == 1 else f"{k.in_dtype} {rest}", k)
+        first.setdefault(rest if k.terms == 1 else f"{k.in_dtype} {k.mmas} {rest}", k)
     return tuple(first.values())
 
 
@@ -77,6 +77,11 @@ def operands(kernel: Kernel, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.
     """Small integers in the kernel's memory order."""
     rng = np.random.default_rng(seed)
     lhs, rhs = operand_shapes(kernel, p.m, p.n, p.k, p.batch)
+    if kernel.splits_both:
+        a, b = np.empty(lhs, np.float32), np.empty(rhs, np.float32)
+        k_axes = 2 if kernel.a_major == "k" else 1, 2 if kernel.b_major == "k" else 1
+        exact_factors(rng, a, b, k_axes, kernel.terms)
+        return a, b
     return exact_integers(rng, lhs, kernel.a_dtype), exact_integers(rng, rhs, kernel.b_dtype)
 
 

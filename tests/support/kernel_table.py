@@ -19,7 +19,7 @@ _SCALED = r"^SCALED_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _TYPES = [(i, o) for i in ("bf16", "f16") for o in (i, "f32")]
 _TILE = (
-    r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K|_F32|_F32_SWAP_AB)?"
+    r"^BWGEMM_TILE(_SWAP_AB|_STREAM_K|_F32(?:X3|X6)?(?:_SWAP_AB)?)?"
     r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)(.*)\)$"
 )
 _GROUPED = (
@@ -39,6 +39,8 @@ def _text(numbers: tuple[str, ...]) -> str:
 
 def _types(variant: str) -> list[tuple[str, str, str]]:
     """Types of A, B and D that a line stands for."""
+    if variant.startswith("_F32X"):
+        return [("f32", "f32", "f32")]
     if variant.startswith("_F32"):
         a, b = ("bf16", "f32") if variant.endswith("_SWAP_AB") else ("f32", "bf16")
         return [(a, b, out) for out in ("bf16", "f32")]
@@ -47,8 +49,8 @@ def _types(variant: str) -> list[tuple[str, str, str]]:
 
 @functools.cache
 def described_kernels() -> tuple[Kernel, ...]:
-    """The dense kernels as the build makes them: 16 a tile (of f32 operands 8), less those that its
-    line leaves out.
+    """The dense kernels as the build makes them: 16 a tile (of f32 operands 8 or 4), less those
+    that its line leaves out.
     """
     found = []
     for variant, arch, *numbers, schedule, left_out in re.findall(
@@ -59,6 +61,9 @@ def described_kernels() -> tuple[Kernel, ...]:
         stream_k = variant == "_STREAM_K"
         for a, b, out_name in _types(variant):
             in_name = a if a == b else f"{a}_{b}"
+            if a == b == "f32":
+                in_name += variant[4:6].lower()
+            terms = 1 if "f32" not in (a, b) else 3 if in_name == "f32x6" else 2
             for majors in ("kn", "kk", "mn", "mk"):
                 if f"no_{out_name}" in left_out or f"no_{majors}" in left_out:
                     continue
@@ -77,6 +82,7 @@ def described_kernels() -> tuple[Kernel, ...]:
                         schedule=schedule,
                         swap_ab=swap_ab,
                         stream_k=stream_k,
+                        terms=terms,
                         uneven_parts=not stream_k and schedule in ("cooperative", "pingpong"),
                         f32_twin=f"{arch}_{in_name}_f32_{rest}" if has_twin else "",
                     )

@@ -47,6 +47,27 @@ def exact_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any)
     return rng.integers(-1024, 1025, shape).astype(np.float32)
 
 
+def exact_factors(
+    rng: np.random.Generator, lhs: np.ndarray, rhs: np.ndarray, axes: tuple[int, int], terms: int
+) -> None:
+    """Overwrites f32 operands with integers whose products need no more than the terms multiplied.
+
+    Along K, in turn: many bits times few and few times many; of three terms also some times some.
+
+    Args:
+        rng: Where they come from.
+        lhs: Left operand.
+        rhs: Right operand.
+        axes: K of either.
+        terms: That each is split into.
+    """
+    most = {2: [(1024, 2), (2, 1024)], 3: [(2**18, 1), (512, 512), (1, 2**18)]}[terms]
+    for i, limits in enumerate(most):
+        for x, axis, limit in zip((lhs, rhs), axes, limits, strict=True):
+            part = np.moveaxis(x, axis, 0)[i :: len(most)]
+            part[...] = rng.integers(-limit, limit + 1, part.shape)
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Standard normal values rounded to ``dtype``."""
     return rng.standard_normal(shape).astype(np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
@@ -97,13 +118,19 @@ def decibels(got: Any, want: Any) -> float:
     return float(10 * np.log10(np.sum(np.square(want)) / noise)) if noise else np.inf
 
 
-def split_error(magnitudes: np.ndarray) -> float:
-    """Largest error from splitting f32 values x: each leaves out at most 2^-18 x (cc/sm90/split.h).
+def split_error(magnitudes: np.ndarray, kernel: Any) -> float:
+    """Largest error of a kernel that splits f32 values x: two terms leave out at most 2^-18 x.
+
+    Of two split operands, the product of both low terms is left out as well. Three terms are exact;
+    what is left out of their products, and the additions of the larger ones in f32, are a few of
+    f32's roundings of each product (cc/sm90/split.h).
 
     Args:
         magnitudes: The product of the operands' magnitudes.
+        kernel: The kernel.
     """
-    return 2.0**-18 * float(np.max(magnitudes, initial=0.0))
+    relative = {(1, 1): 0.0, (2, 2): 2.0**-18, (2, 3): 3 * 2.0**-18, (3, 6): 2.0**-22}
+    return relative[(kernel.terms, kernel.mmas)] * float(np.max(magnitudes, initial=0.0))
 
 
 def assert_similar(got: Any, want: np.ndarray) -> None:

@@ -4,7 +4,8 @@
 // or with swapped operands rhs columns and lhs rows; then the result is transposed on its way to D.
 // CTAs of a cluster are neighbours along P and share Q, or neighbours along Q and share P.
 //
-// An operand of f32 is P: it is split on its way to the MMA (sm90/split_mma.h).
+// An operand of f32 is P: it is split on its way to the MMA (sm90/split_mma.h). Where both are, Q
+// was split ahead of the launch, into planes of bf16 (planes.h).
 //
 // The two consumer warpgroups either share a tile, half of P's rows each (cooperative), or own
 // every second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
@@ -28,6 +29,12 @@ using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
+// Elements of K whose products the accumulators of split operands take before the upper parts of
+// the sums leave them: fewer, the more exact the terms are, since it costs time.
+constexpr int RunK(int terms) {
+  return terms == 2 ? 512 : 64;
+}
+
 // Besides the store buffers, what a linked epilogue needs of shared memory: see linked_epilogue.h.
 template <int kRowBytes, int kBuffers>
 struct EpilogueShared {
@@ -44,7 +51,9 @@ struct Config : Spec {
   // Whether it works on lines of the store buffers, which its operands are loaded into.
   static constexpr bool kStaged = kLinked && !Spec::kSwapAb;
   static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
-  static constexpr DType kTypeQ = Spec::kSwapAb ? Spec::kA : Spec::kB;
+  static constexpr DType kTypeQ = Spec::kSplitsBoth ? DType::kBF16
+                                  : Spec::kSwapAb   ? Spec::kA
+                                                    : Spec::kB;
   using InP = typename CutlassType<kTypeP>::type;
   using InQ = typename CutlassType<kTypeQ>::type;
   using Out = typename CutlassType<Spec::kOut>::type;
@@ -61,6 +70,11 @@ struct Config : Spec {
   static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
   static_assert(kTypeQ != DType::kF32, "the f32 operand is P");
+  // Planes of Q, and blocks of K between those after which upper parts of sums leave the
+  // accumulators: see sm90/split_mma.h.
+  static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
+  static constexpr int kRunBlocks = RunK(Spec::kTerms) / kTileK;
+  static_assert(!kSplitsP || kRunBlocks >= 2);
   using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
   using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;
 
@@ -73,6 +87,8 @@ struct Config : Spec {
   // 32-bit results that a thread keeps. Where they are few, no registers need to change hands.
   static constexpr int kResults = kOwnBlocks * kTileN / 2;
   static constexpr bool kMovesRegisters = kResults > 96;
+  static constexpr int kProducerRegisters = kSplitsP ? 24 : 40;
+  static constexpr int kConsumerRegisters = kSplitsP ? 240 : 232;
   static_assert(kResults <= 192);
 
   // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes.
@@ -88,7 +104,7 @@ struct Config : Spec {
   // Of rows that a linked epilogue reads, for one consumer.
   static constexpr int kRowBytes = kTileN * (kPingpong ? 4 : 2);
 
-  static constexpr int kStageBytes = P::kBytes + Q::kBytes;
+  static constexpr int kStageBytes = P::kBytes + kPlanes * Q::kBytes;
   static constexpr int kBarrierBytes = kStaged ? 256 + kConsumers * kRowBytes : 1024;
   static constexpr int kStages =
       (kSharedLimit - 1024 - kBarrierBytes - kConsumers * kStoreBuffers * kStoreBytes) /
@@ -97,7 +113,7 @@ struct Config : Spec {
 
   struct alignas(1024) Shared {
     uint8_t p[kStages][P::kBytes];
-    uint8_t q[kStages][Q::kBytes];
+    uint8_t q[kStages][kPlanes * Q::kBytes];
     alignas(1024) uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
@@ -142,6 +158,7 @@ struct Params {
   int32_t p_rows, q_rows;
   uint32_t stage_bytes;
   bool p_batched, q_batched;
+  int32_t q_plane;                      // matrices of a plane of Q
   uint64_t p_cache_hint, q_cache_hint;  // L2 eviction priority
 };
 

@@ -68,7 +68,9 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
   AwaitBarriers<C::kCluster>();
 
   if (warp < 4) {
-    if constexpr (C::kMovesRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
+    if constexpr (C::kMovesRegisters) {
+      cutlass::arch::warpgroup_reg_dealloc<C::kProducerRegisters>();
+    }
     // Elected, so that the compiler knows that it is one thread. Else it puts a loop around every
     // TMA instruction, for threads whose coordinates may differ.
     if (warp == 0 && cute::elect_one_sync()) {
@@ -79,7 +81,9 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
       if constexpr (C::kCluster > 1) loader.Finish();
     }
   } else {
-    if constexpr (C::kMovesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
+    if constexpr (C::kMovesRegisters) {
+      cutlass::arch::warpgroup_reg_alloc<C::kConsumerRegisters>();
+    }
     consume(params, shared, rank);
   }
 }

@@ -32,13 +32,13 @@ struct Launcher {
 
   template <class S>
   static Status Map(const GemmOperand& x, DType dtype, int rows, const GemmProblem& p,
-                    CUtensorMap* map) {
+                    CUtensorMap* map, int planes = 1) {
     TensorMapSpec t;
     t.data = x.data;
     t.dtype = dtype;
     t.extent0 = S::kKMajor ? p.k : rows;
     t.extent1 = S::kKMajor ? rows : p.k;
-    t.extent2 = x.batch_pitch ? p.batch : 1;
+    t.extent2 = (x.batch_pitch ? p.batch : 1) * planes;
     t.box0 = S::kKMajor ? S::kBoxK : S::BoxRowsOf(rows);
     t.box1 = S::kKMajor ? S::BoxRowsOf(rows) : S::kBoxK;
     t.pitch1 = x.pitch;
@@ -74,9 +74,12 @@ struct Launcher {
     const GemmOperand& second = C::kSwapAb ? p.a : p.b;
     params->p_rows = C::kSwapAb ? p.n : p.m;
     params->q_rows = C::kSwapAb ? p.m : p.n;
-    params->stage_bytes = C::P::BytesOf(params->p_rows) + C::Q::BytesOf(params->q_rows);
+    params->stage_bytes =
+        C::P::BytesOf(params->p_rows) + C::kPlanes * C::Q::BytesOf(params->q_rows);
     BWGEMM_RETURN_IF_ERROR(Map<typename C::P>(first, C::kTypeP, params->p_rows, p, &params->p));
-    BWGEMM_RETURN_IF_ERROR(Map<typename C::Q>(second, C::kTypeQ, params->q_rows, p, &params->q));
+    params->q_plane = second.batch_pitch ? p.batch : 1;
+    BWGEMM_RETURN_IF_ERROR(
+        Map<typename C::Q>(second, C::kTypeQ, params->q_rows, p, &params->q, C::kPlanes));
     BWGEMM_RETURN_IF_ERROR(MapD(p, &params->d));
     const int k_blocks = Tiles(p.k, C::kTileK), parts = p.parts_of_k ? p.batch : 1;
     params->k_blocks = k_blocks / parts;
@@ -94,7 +97,7 @@ struct Launcher {
     params->q_cache_hint = CacheHint(q_streams);
     MakeOrder(p, p_tiles, q_tiles, &params->order, grid);
     const int streamed = (p_streams ? C::P::kBytes / C::kClusterN : 0) +
-                         (q_streams ? C::Q::kBytes / C::kClusterM : 0);
+                         (q_streams ? C::kPlanes * C::Q::kBytes / C::kClusterM : 0);
     params->stages = bwgemm::sm90::StagesFor(streamed, grid->x * grid->y, C::kStages);
     return Status::Ok();
   }

@@ -28,8 +28,12 @@ struct Loader {
       Full::arrive_and_expect_tx(full, params.stage_bytes);
       Boxes<typename C::P, C::kSharesP>(params.p, params.p_cache_hint, full, shared.p[state.index],
                                         k, PRow<C>(tile), params.p_rows, p_matrix);
-      Boxes<typename C::Q, C::kSharesQ>(params.q, params.q_cache_hint, full, shared.q[state.index],
-                                        k, QRow<C>(tile), params.q_rows, q_matrix);
+      CUTE_UNROLL
+      for (int plane = 0; plane < C::kPlanes; ++plane) {
+        Boxes<typename C::Q, C::kSharesQ>(
+            params.q, params.q_cache_hint, full, shared.q[state.index] + plane * C::Q::kBytes, k,
+            QRow<C>(tile), params.q_rows, q_matrix + plane * params.q_plane);
+      }
       state.Advance();
     }
   }

@@ -1,0 +1,134 @@
+#include <algorithm>
+
+#include "core/cuda_status.h"
+#include "dense/planes.h"
+#include "sm90/split.h"
+
+namespace bwgemm::dense {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kVector = 8;  // elements of a plane that a thread stores at once
+constexpr int kMostBlocks = 65535;
+
+struct Params {
+  const float* x;
+  uint4* planes;
+  int64_t pitch, batch_pitch;  // of x
+  int64_t plane;               // vectors of a plane
+  int32_t rows, k, matrices;
+  int32_t vectors;  // of a row of a plane
+};
+
+template <int kTerms>
+__device__ void StoreTerms(const Params& params, int64_t at, const float (&x)[kVector]) {
+  sm90::TermPairs<kTerms> split[kVector / 2];
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    split[i] = sm90::Split<kTerms, sm90::Infinity::kLast>(x[2 * i], x[2 * i + 1]);
+  }
+#pragma unroll
+  for (int term = 0; term < kTerms; ++term) {
+    params.planes[term * params.plane + at] = {split[0].pairs[term], split[1].pairs[term],
+                                               split[2].pairs[term], split[3].pairs[term]};
+  }
+}
+
+__device__ void Load4(float* to, const float* from, bool inside) {
+  const float4 x = inside ? *reinterpret_cast<const float4*>(from) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+  to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+}
+
+// A warp stores a row's vectors.
+template <int kTerms>
+__global__ void __launch_bounds__(kThreads) SplitKMajorKernel(Params params) {
+  const int vector = blockIdx.x * 32 + threadIdx.x % 32, k = vector * kVector;
+  if (vector >= params.vectors) return;
+  constexpr int kRows = kThreads / 32;
+  for (int matrix = blockIdx.z; matrix < params.matrices; matrix += gridDim.z) {
+    for (int64_t row = blockIdx.y * kRows + threadIdx.x / 32; row < params.rows;
+         row += gridDim.y * kRows) {
+      const float* from = params.x + matrix * params.batch_pitch + row * params.pitch + k;
+      float x[kVector];
+      Load4(x, from, true);
+      Load4(x + 4, from + 4, k + 4 < params.k);
+      StoreTerms<kTerms>(params, (matrix * int64_t{params.rows} + row) * params.vectors + vector,
+                         x);
+    }
+  }
+}
+
+// Squares of x, through shared memory: rows are contiguous in x, k in the planes.
+template <int kTerms>
+__global__ void __launch_bounds__(kThreads) SplitRowMajorKernel(Params params) {
+  constexpr int kSide = 64, kVectors = kSide / kVector;
+  __shared__ float square[kSide][kSide + 1];
+  const int first_k = blockIdx.x * kSide;
+  for (int matrix = blockIdx.z; matrix < params.matrices; matrix += gridDim.z) {
+    for (int64_t first_row = int64_t{blockIdx.y} * kSide; first_row < params.rows;
+         first_row += int64_t{gridDim.y} * kSide) {
+#pragma unroll
+      for (int i = threadIdx.x; i < kSide * kSide / 4; i += kThreads) {
+        const int k = first_k + i / (kSide / 4), in_row = i % (kSide / 4) * 4;
+        const int64_t row = first_row + in_row;
+        const float* from = params.x + matrix * params.batch_pitch + k * params.pitch + row;
+        float x[4];
+        Load4(x, from, k < params.k && row < params.rows);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) square[i / (kSide / 4)][in_row + j] = x[j];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = threadIdx.x; i < kSide * kVectors; i += kThreads) {
+        const int in_row = i / kVectors, vector = i % kVectors;
+        const int64_t row = first_row + in_row;
+        const int to = first_k / kVector + vector;
+        if (row < params.rows && to < params.vectors) {
+          float x[kVector];
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) x[j] = square[vector * kVector + j][in_row];
+          StoreTerms<kTerms>(params, (matrix * int64_t{params.rows} + row) * params.vectors + to,
+                             x);
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+
+template <int kTerms>
+void Launch(const PlanesProblem& problem, const Params& params, cudaStream_t stream) {
+  const auto blocks = [](int64_t extent, int64_t of_block) {
+    return static_cast<unsigned>((extent + of_block - 1) / of_block);
+  };
+  const auto few = [&](int64_t extent, int64_t of_block) {
+    return std::min<unsigned>(blocks(extent, of_block), kMostBlocks);
+  };
+  const unsigned matrices = few(problem.matrices, 1);
+  if (problem.k_major) {
+    const dim3 grid(blocks(params.vectors, 32), few(problem.rows, kThreads / 32), matrices);
+    SplitKMajorKernel<kTerms><<<grid, kThreads, 0, stream>>>(params);
+  } else {
+    const dim3 grid(blocks(problem.k, 64), few(problem.rows, 64), matrices);
+    SplitRowMajorKernel<kTerms><<<grid, kThreads, 0, stream>>>(params);
+  }
+}
+
+}  // namespace
+
+Status SplitIntoPlanes(const PlanesProblem& problem, void* planes, cudaStream_t stream) {
+  Params params;
+  params.x = static_cast<const float*>(problem.x.data);
+  params.planes = static_cast<uint4*>(planes);
+  params.pitch = problem.x.pitch;
+  params.batch_pitch = problem.x.batch_pitch;
+  params.vectors = static_cast<int32_t>(problem.pitch() / kVector);
+  params.plane = problem.matrices * problem.rows * params.vectors;
+  params.rows = static_cast<int32_t>(problem.rows);
+  params.k = static_cast<int32_t>(problem.k);
+  params.matrices = static_cast<int32_t>(problem.matrices);
+  problem.terms == 2 ? Launch<2>(problem, params, stream) : Launch<3>(problem, params, stream);
+  return BWGEMM_CUDA_STATUS(cudaGetLastError());
+}
+
+}  // namespace bwgemm::dense
