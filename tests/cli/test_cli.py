@@ -73,7 +73,7 @@ def test_info_says_what_gpus_would_run(capsys):
 def test_decision_names_what_was_refused():
     operand = jax.ShapeDtypeStruct((16, 16), "float32")
     found = jax_bwgemm.explain(operand, operand)
-    assert info.decision(found).startswith("xla (not cutlass: kernels exist for bfloat16")
+    assert info.decision(found).startswith("xla (not cutlass: precision=None of float32")
     found = jax_bwgemm.explain(operand, operand, implementation="xla")
     assert info.decision(found) == "xla (asked for)"
 

@@ -31,9 +31,7 @@ using bwgemm::sm90::Stage;
 
 // Elements of K whose products the accumulators of split operands take before the upper parts of
 // the sums leave them: fewer, the more exact the terms are, since it costs time.
-constexpr int RunK(int terms) {
-  return terms == 2 ? 512 : 64;
-}
+constexpr int RunK(int terms) { return terms == 2 ? 512 : 64; }
 
 // Besides the store buffers, what a linked epilogue needs of shared memory: see linked_epilogue.h.
 template <int kRowBytes, int kBuffers>
