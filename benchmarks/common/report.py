@@ -38,6 +38,7 @@ REQUIRED = {
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
+    "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},
     "quantize": {"size", "impl", "median_us", "gb_per_s", "of_copy"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }

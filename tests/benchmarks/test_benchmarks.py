@@ -570,6 +570,27 @@ def test_bench_quantize(tmp_path, capsys):
     assert "1x128+T: at least" in capsys.readouterr().out
 
 
+def test_bench_low_precision(tmp_path, capsys):
+    import bench_low_precision
+
+    path = tmp_path / "low_precision.jsonl"
+    assert bench_low_precision.main(["--small", "--out", str(path)]) == 0
+    rows = {r["impl"]: r for r in _records(path, "low_precision")}
+    assert list(rows) == [
+        "xla bf16",
+        "bwgemm bf16",
+        "per_tensor",
+        "per_tensor_delayed",
+        "blockwise",
+    ]
+    assert all(r["decibels"] > 15 for r in rows.values())
+    for row in rows.values():
+        assert row["tflops"] == pytest.approx(18 * 128 * 128 * 256 / row["median_us"] / 1e6)
+        assert row["speedup"] == pytest.approx(rows["xla bf16"]["median_us"] / row["median_us"])
+    assert bench_low_precision.main(["--dry-run"]) == 0
+    assert "8192,4096,14336: 8.66 TFLOP, per_tensor" in capsys.readouterr().out
+
+
 def test_bench_quantize_names_a_bad_case(capsys):
     import bench_quantize
 

@@ -1,0 +1,156 @@
+"""A training step of a SwiGLU layer: in bf16 by XLA and by our kernels, and by each recipe.
+
+    python bench_low_precision.py
+    python bench_low_precision.py --problems 8192,4096,14336 --recipes blockwise
+
+The layer is x @ W1 [D, 2F], silu(gate) * up, @ W2 [F, D]; the step computes it and the gradients of
+x and both weights from a cotangent. Quantization, forward and backward, is included. `decibels` is
+the gradient of W1's distance from that of XLA's bf16.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from common import options, report, timing
+from jax import lax
+
+import jax_bwgemm as bw
+
+PROBLEMS = ((8192, 4096, 14336),)
+SMALL = ((128, 128, 256),)
+RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise")
+DIMENSIONS = (((1,), (0,)), ((), ()))
+
+Step = Callable[..., Any]
+
+
+def parse_args(argv: Sequence[str] | None):
+    parser = options.parser(__doc__.split("\n", 1)[0])
+    options.add_turns(parser, rounds=10)
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=[*RECIPES])
+    parser.add_argument("--problems", nargs="+", metavar="ROWS,D,F")
+    args = parser.parse_args(argv)
+    args.problems = (
+        [tuple(options.sizes(parser, "--problems", p, "ROWS,D,F")) for p in args.problems]
+        if args.problems
+        else list(SMALL if args.small else PROBLEMS)
+    )
+    if args.small:
+        args.rounds, args.burst = 2, 1
+    return args
+
+
+def layer(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The layer as a function of x and weights, its products by two functions of their own."""
+
+    def swiglu(x: jax.Array, w1: jax.Array, w2: jax.Array, *histories: Any) -> jax.Array:
+        first, second = ({"amax_history": h} for h in histories) if histories else ({}, {})
+        gate, up = jnp.split(dot(x, w1, DIMENSIONS, **first), 2, axis=1)
+        return dot(jax.nn.silu(gate) * up, w2, DIMENSIONS, **second)
+
+    return swiglu
+
+
+def stepper(dot: Callable[..., jax.Array], *state: Any) -> Step:
+    """Result, gradients and new states."""
+
+    def step(x: jax.Array, w1: jax.Array, w2: jax.Array, g: jax.Array) -> Any:
+        out, back = jax.vjp(layer(dot), x, w1, w2, *state)
+        return out, *back(g)
+
+    return step
+
+
+def steps(args: Any) -> dict[str, Step]:
+    ours = options.implementation_of(args)
+    found = {
+        "xla bf16": stepper(lax.dot_general),
+        "bwgemm bf16": stepper(functools.partial(bw.dot_general, implementation=ours)),
+    }
+    for recipe in args.recipes:
+        dot = bw.fp8_dot_general(recipe, implementation=ours)
+        delayed = recipe.endswith("delayed")
+        state = (dot.new_history() + 4.0,) * 2 if delayed else ()
+        found[recipe] = stepper(dot, *state)
+    return found
+
+
+def decibels(got: jax.Array, want: jax.Array) -> float:
+    got, want = (np.asarray(x, np.float32) for x in (got, want))
+    return float(10 * np.log10(np.sum(want**2) / max(np.sum((got - want) ** 2), 1e-30)))
+
+
+def measure(problem: tuple[int, ...], args: Any, out: report.Report, timer: Any) -> list[dict]:
+    """One problem's rows: every way in turns."""
+    rows, d, f = problem
+    shapes = ((rows, d), (d, 2 * f), (f, d), (rows, d))
+    keys = jax.random.split(jax.random.key(args.seed), len(shapes))
+    scales = (1, d**-0.5, f**-0.5, 1)
+    operands = [
+        (jax.random.normal(k, s) * c).astype(args.dtype)
+        for k, s, c in zip(keys, shapes, scales, strict=True)
+    ]
+    candidates, first = [], None
+    for name, step in steps(args).items():
+        compiled = jax.jit(step).lower(*operands).compile()
+        one = timing.Candidate(
+            name, lambda i, compiled=compiled: compiled(*operands), jax.block_until_ready
+        )
+        timing.warm_up(one)
+        gradient = compiled(*operands)[2]
+        first = gradient if first is None else first
+        one.info["decibels"] = decibels(gradient, first)
+        candidates.append(one)
+    timings = timing.interleave(
+        timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+    )
+    found: list[dict] = []
+    for one, times in zip(candidates, timings, strict=True):
+        stats = report.summarise(times.times_us)
+        found.append(
+            out.add(
+                "low_precision",
+                impl=one.name,
+                problem=",".join(map(str, problem)),
+                method=timer.method,
+                tflops=18 * rows * d * f / stats["median_us"] / 1e6,
+                speedup=(found[0]["median_us"] if found else stats["median_us"])
+                / stats["median_us"],
+                kernels=times.kernels,
+                turn_ms=args.turn_ms,
+                **one.info,
+                **stats,
+            )
+        )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    if args.dry_run:
+        for rows, d, f in args.problems:
+            print(
+                f"{rows},{d},{f}: {18 * rows * d * f / 1e12:.2f} TFLOP, {', '.join(args.recipes)}"
+            )
+        return 0
+    platform = options.prepare(args)
+    out = report.Report(args.out, "bench_low_precision")
+    timer = timing.make_timer("auto", platform)
+    for problem in args.problems:
+        out.progress(f"{problem}: {options.turns(args)}")
+        rows = measure(problem, args, out, timer)
+        columns = ("problem", "impl", "median_us", "tflops", "speedup", "spread", "decibels")
+        print(report.table(rows, columns))
+    out.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
