@@ -26,6 +26,8 @@ PRODUCT_DB = {(3, 3): 28.0, (3, 2): 24.0}
 SAME_OPERANDS_DB = 100.0
 # A mean of 4,096 stochastic roundings of a number, in steps between its neighbours: six sigmas.
 STOCHASTIC_MEAN = 6 * 0.5 / 64
+# Last losses of the example that trains in low precision, relative to those in bfloat16.
+LOW_PRECISION_LOSS = 1e-2
 # Losses and their derivatives, f32 sums of some dozen terms in another order; a Hessian's are a
 # hundred times as large as the terms that cancel in it.
 LOSS = {"atol": 1e-3, "rtol": 1e-4}
