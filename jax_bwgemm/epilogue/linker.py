@@ -57,7 +57,7 @@ class Linker:
     Attributes:
         nvrtc: The compiler.
         nvjitlink: The linker.
-        version: Of both, for caches.
+        version: Of both.
     """
 
     nvrtc: ctypes.CDLL

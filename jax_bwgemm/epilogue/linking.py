@@ -1,6 +1,7 @@
 """Kernels with an epilogue in them, linked when they are first needed and kept.
 
-In memory, and on disk under a hash of everything that goes into one: in ``$BWGEMM_LINK_CACHE``, or
+In memory, and on disk under a hash of everything that goes into one but the tools' version, so that
+what is found needs no tools: in ``$BWGEMM_LINK_CACHE``, or
 else in ``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
 ``BWGEMM_LINK_CACHE=off`` switches that off. A file is only believed if it begins with the hash of
 its contents.
@@ -26,7 +27,7 @@ from jax_bwgemm.tuning import storage
 
 _logger = logging.getLogger("jax_bwgemm")
 # Changes when the same inputs no longer give the same file.
-_FORMAT = "jax_bwgemm linked kernel 1"
+_FORMAT = "jax_bwgemm linked kernel 2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +83,14 @@ def linked_kernel(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
 
 
 def _find_or_link(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
-    source, tools = hook.source(), linker()
-    file = linkable_kernels()[kernel]
-    inputs = (_FORMAT, kernel, source, str(ptx), tools.version, _hash_of(file))
+    source, file = hook.source(), linkable_kernels()[kernel]
+    inputs = (_FORMAT, kernel, source, str(ptx), _hash_of(file))
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()
     folder = cache_folder()
     path = None if folder is None else folder / f"{key}.txt"
     code = None if path is None else _read(path)
     if code is None:
-        code = _link(tools, file, kernel, source, ptx=ptx)
+        code = _link(linker(), file, kernel, source, ptx=ptx)
         if path is not None:
             _write(path, code)
     return LinkedKernel(code, hashlib.sha256(code.encode()).hexdigest())
