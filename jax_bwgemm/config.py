@@ -142,7 +142,7 @@ def linked_epilogues(enabled: bool) -> Any:
     """Context manager: whether epilogues may be linked into kernels.
 
     Takes part in JAX's caches, like `target`. ``BWGEMM_LINKED_EPILOGUES`` (``1`` or ``0``) sets the
-    default, which is not to.
+    default, which is that they may: where a kernel, a linker and a predicted gain are there.
 
     Args:
         enabled: Whether.
@@ -159,7 +159,7 @@ def links_epilogues() -> bool:
     chosen = _linked_context.value
     if chosen is not None:
         return chosen
-    text = os.environ.get("BWGEMM_LINKED_EPILOGUES") or "0"
+    text = os.environ.get("BWGEMM_LINKED_EPILOGUES") or "1"
     if text not in ("0", "1"):
         raise ValueError(f"BWGEMM_LINKED_EPILOGUES={text!r}: expected 0 or 1")
     return text == "1"

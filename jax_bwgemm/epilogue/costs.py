@@ -1,8 +1,9 @@
 """Whether an epilogue pays in the kernel: predicted cycles with it, and as a pass of its own. Pure.
 
 A consumer warpgroup of a ping-pong kernel has as long for it as the other one's main loop takes;
-what is longer than that is paid by half, since the two take turns. Both consumers of a cooperative
-kernel pay all of it. Memory is shared with the main loop's loads.
+what is longer than that is paid by half, since the two take turns. Its instructions slow that main
+loop down besides, and nothing hides the last tile's. Both consumers of a cooperative kernel pay all
+of it. Memory is shared with the main loop's loads.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _MOST = 50
 # one warp beside the other consumer's MMAs, and of 64 results of a thread's whatever the function.
 INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5}
 ELEMENT_CYCLES = 20.0
+# What an instruction costs the main loop beside it.
+MAIN_LOOP_CYCLES = 0.3
 # A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
 # and a multiprocessor starts so many threads' instructions in a cycle.
 LEAST_PASS_CYCLES = 2000
@@ -99,14 +102,15 @@ def linked_cycles(
     elements = kernel.tile_m * kernel.tile_n / (128 if kernel.schedule == "pingpong" else 256)
     count = instructions(program, in_kernel=True)
     epilogue = elements * (ELEMENT_CYCLES + INSTRUCTION_CYCLES[kernel.schedule] * count)
-    main = _main_cycles(kernel, dims)
+    own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
     if kernel.schedule == "pingpong":
-        more = candidate.waves * max(0.0, (epilogue - main) / 2) + epilogue
+        longer = max(0.0, (epilogue - _main_cycles(kernel, dims)) / 2)
+        more = candidate.waves * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
-        more = candidate.waves * epilogue
+        more = candidate.waves * own
     operands = 2 * dims.k * (dims.m + dims.n)
     memory = operands + matrix_bytes(program, result_types, dims)
-    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + epilogue)
+    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own)
 
 
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:

@@ -391,7 +391,7 @@ class TestFallbacks:
 
 class TestSwitch:
     def test_by_the_environment(self, monkeypatch) -> None:
-        for text, want in (("1", True), ("0", False), ("", False)):
+        for text, want in (("1", True), ("0", False), ("", True)):
             monkeypatch.setenv("BWGEMM_LINKED_EPILOGUES", text)
             with config.linked_epilogues(True):
                 assert config.links_epilogues()
