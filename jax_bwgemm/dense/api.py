@@ -92,7 +92,7 @@ def matmul(
     operands = tuple(as_array("matmul", "epilogue_operands", x) for x in epilogue_operands)
     if epilogue is not None:
         after = Epilogue(epilogue, "matmul")
-        return _with_epilogue(a, b, operands, options, after)
+        return _with_epilogue(a, b, None, operands, options, after)
     if operands:
         raise TypeError(f"matmul: {len(operands)} epilogue_operands and no epilogue")
     return _product(a, b, options)
@@ -150,12 +150,45 @@ def dot_general(
     lhs, rhs = as_array("dot_general", "lhs", lhs), as_array("dot_general", "rhs", rhs)
     numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
+    return _dot_product(lhs, rhs, numbers, options)
+
+
+def _dot_product(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
     if _symbolic("dot_general", lhs, rhs, options):
         return _xla_dot_general(lhs, rhs, numbers, options)
     check_dot_general(lhs.shape, rhs.shape, numbers)
     if options.implementations == ("xla",):
         return _xla_dot_general(lhs, rhs, numbers, options)
     return _dot_general(lhs, rhs, numbers, options)
+
+
+def dot_general_with_epilogue(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    dimension_numbers: Any,
+    epilogue: Epilogue,
+    operands: Sequence[jax.Array] = (),
+    **arguments: Any,
+) -> Any:
+    """`dot_general` with an epilogue as `matmul` takes one.
+
+    Args:
+        lhs: As in `dot_general`.
+        rhs: As in `dot_general`.
+        dimension_numbers: As in `dot_general`.
+        epilogue: The function of the product and of ``operands``.
+        operands: Arrays that broadcast to the product's shape.
+        **arguments: The other arguments of `dot_general`.
+
+    Returns:
+        What the function returns, floating-point arrays rounded to the product's type.
+    """
+    numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
+    defaults = dict.fromkeys(
+        ("precision", "preferred_element_type", "out_sharding", "implementation", "config")
+    )
+    options = make_options(**(defaults | arguments))
+    return _with_epilogue(lhs, rhs, numbers, tuple(operands), options, epilogue)
 
 
 def rounded_dot_general(
@@ -228,31 +261,45 @@ def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options), promotes=True)
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4), inline=compat.INLINE)
+@functools.partial(jax.jit, static_argnums=(2, 4, 5), inline=compat.INLINE)
 def _with_epilogue(
     a: jax.Array,
     b: jax.Array,
+    numbers: Any,
     operands: tuple[jax.Array, ...],
     options: Options,
     epilogue: Epilogue,
 ) -> Any:
-    fused = _fused(a, b, operands, options, epilogue) if links_epilogues() else None
-    return apply_epilogue(epilogue, _product(a, b, options), operands) if fused is None else fused
+    """A product, `matmul`'s where there are no dimension numbers, and its epilogue."""
+    if links_epilogues():
+        fused = _fused(a, b, numbers, operands, options, epilogue)
+        if fused is not None:
+            return fused
+    if numbers is None:
+        product = _product(a, b, options)
+    else:
+        product = _dot_product(a, b, numbers, options)
+    return apply_epilogue(epilogue, product, operands)
 
 
 def _fused(
     a: jax.Array,
     b: jax.Array,
+    numbers: Any,
     operands: tuple[jax.Array, ...],
     options: Options,
     epilogue: Epilogue,
 ) -> Any | None:
     """Product and epilogue as one primitive; None where they are two."""
-    if options.implementations == ("xla",) or _symbolic("matmul", a, b, options):
+    if options.implementations == ("xla",) or _symbolic(epilogue.caller, a, b, options):
         return None
-    check_matmul(a.shape, b.shape)
-    labels = matmul_labels(a.shape, b.shape)
-    problem = make_problem(a, b, labels, options, promotes=True)
+    if numbers is None:
+        check_matmul(a.shape, b.shape)
+        labels = matmul_labels(a.shape, b.shape)
+    else:
+        check_dot_general(a.shape, b.shape, numbers)
+        labels = dot_labels(a.ndim, b.ndim, *numbers)
+    problem = make_problem(a, b, labels, options, promotes=numbers is None)
     spec, plan, dims = problem.spec, problem.plan, problem.dims
     dtypes = [a.dtype.name, b.dtype.name]
     explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))

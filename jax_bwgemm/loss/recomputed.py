@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm import compat
-from jax_bwgemm.loss.linear_map import Arrays, LinearMap
 from jax_bwgemm.loss.statistics import Options, capped, cotangent, is_label, tangents
+from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
 Product = Callable[..., jax.Array]
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_bwgemm.loss.linear_map import Arrays, LinearMap
+from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,305 @@
+"""`mlp`: two layers with what is between them, forward and backward, in the products' kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.epilogue.activations import as_activation
+from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.epilogue.linear import Activation
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.linear_map import Arrays, LinearMap
+
+_CALLER = "mlp"
+
+
+def mlp(
+    x: ArrayLike,
+    up: ArrayLike | tuple[ArrayLike, ArrayLike],
+    down: ArrayLike,
+    *,
+    up_bias: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+    down_bias: ArrayLike | None = None,
+    activation: Activation = "gelu",
+    recompute: bool = False,
+    precision: Any = None,
+    implementation: str | Sequence[str] | None = None,
+) -> jax.Array:
+    """``activation(x @ up + up_bias) @ down + down_bias``, or gated.
+
+    With a pair of weights (gate, up) the hidden values are ``activation(x @ gate) * (x @ up)``, as
+    in `gated_linear_unit`. The activation's derivative is an epilogue of the product before it in
+    the backward pass, the gradient of the hidden values: docs/epilogues.md.
+
+    All arrays have one floating-point type. Products are rounded to it, and so are the hidden
+    values; what is between is computed in float32.
+
+    Args:
+        x: [..., K].
+        up: [K, H], or a pair of these, gate first.
+        down: [H, N].
+        up_bias: [H], a pair of these for a pair of weights, or None.
+        down_bias: [N], or None.
+        activation: As in `linear`.
+        recompute: Whether to keep only the arguments for the backward pass, and to compute products
+            and hidden values again there: one product more (two with a pair), and [..., H] two
+            (three) times less memory. Else both are kept.
+        precision: As in `matmul`.
+        implementation: As in `matmul`.
+
+    Returns:
+        [..., N].
+
+    Raises:
+        TypeError: Not arrays, types that differ, shapes that do not fit together, or an activation
+            of the wrong type.
+        ValueError: An unknown activation, or what `matmul` raises.
+        EpilogueError: The activation is not elementwise.
+        NotImplementedError: What `matmul` raises.
+    """
+    gated = isinstance(up, tuple | list)
+    x, down = as_array(_CALLER, "x", x), as_array(_CALLER, "down", down)
+    ups, up_biases = _parts("up", up, gated), _parts("up_bias", up_bias, gated)
+    if x.ndim < 1 or down.ndim != 2 or any(w.shape != (x.shape[-1], down.shape[0]) for w in ups):
+        shapes = ", ".join(str(w.shape) for w in (*ups, down))
+        raise TypeError(
+            f"{_CALLER}: x must be [..., K], up [K, H] or a pair of these and down [H, N], "
+            f"got {x.shape}, {shapes}"
+        )
+    down_biases = () if down_bias is None else (as_array(_CALLER, "down_bias", down_bias),)
+    for name, biases, size in (("up_bias", up_biases, 0), ("down_bias", down_biases, 1)):
+        for b in biases:
+            if b.shape != (down.shape[size],):
+                raise TypeError(
+                    f"{_CALLER}: {name} must have the shape {(down.shape[size],)}, got {b.shape}"
+                )
+    operands = (x, down, *ups, *up_biases, *down_biases)
+    types = sorted({operand.dtype.name for operand in operands})
+    if len(types) > 1 or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(
+            f"{_CALLER}: arrays must have one floating-point type, got {', '.join(types)}"
+        )
+    layer = _Mlp(
+        as_activation(_CALLER, activation),
+        len(ups),
+        len(up_biases),
+        len(down_biases),
+        bool(recompute),
+        precision,
+        as_implementations(implementation),
+    )
+    return _apply(operands, layer)
+
+
+def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
+    """An argument that is a pair if the weights are."""
+    if given is None:
+        return ()
+    if gated != isinstance(given, tuple | list) or (gated and len(given) != 2):
+        form = "a pair of arrays, as up is" if gated else "an array, as up is"
+        raise TypeError(f"{_CALLER}: {name} must be {form}")
+    return tuple(as_array(_CALLER, name, x) for x in (given if gated else (given,)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mlp:
+    """What is static about the two layers; their operands are x, down, ups, biases."""
+
+    activation: Callable[[jax.Array], jax.Array] | None
+    ups: int
+    up_biases: int
+    down_biases: int
+    recompute: bool
+    precision: Any
+    implementations: tuple[str, ...]
+
+    def parts(self, operands: Arrays) -> tuple[jax.Array, jax.Array, Arrays, Arrays, Arrays]:
+        """x, down, ups, biases of ups, biases of down."""
+        x, down, *rest = operands
+        first, second = self.ups, self.ups + self.up_biases
+        return x, down, tuple(rest[:first]), tuple(rest[first:second]), tuple(rest[second:])
+
+    def product(
+        self,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        contract: tuple[Any, Any],
+        epilogue: Callable[..., Any] | None = None,
+        operands: Sequence[jax.Array] = (),
+    ) -> Any:
+        """A product that contracts these dimensions, and an epilogue if there is one."""
+        numbers = (contract, ((), ()))
+        rest = {"precision": self.precision, "implementation": self.implementations}
+        if epilogue is None:
+            return dot_general(lhs, rhs, numbers, **rest)
+        after = Epilogue(epilogue, _CALLER)
+        return dot_general_with_epilogue(lhs, rhs, numbers, after, operands, **rest)
+
+    def times(self, x: jax.Array, w: jax.Array, *after: Any) -> Any:
+        """[..., K] by [K, N]."""
+        return self.product(x, w, ((x.ndim - 1,), (0,)), *after)
+
+    def times_transposed(self, y: jax.Array, w: jax.Array, *after: Any) -> Any:
+        """[..., N] by [K, N]: [..., K]."""
+        return self.product(y, w, ((y.ndim - 1,), (1,)), *after)
+
+    def over_rows(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """[..., K] and [..., N]: [K, N]."""
+        rows = tuple(range(x.ndim - 1))
+        return self.product(x, y, (rows, rows))
+
+    def hidden(self, operands: Arrays) -> tuple[jax.Array, ...]:
+        """The hidden values, and the products of x that they are made of."""
+        x, _, ups, biases, _ = self.parts(operands)
+        others = tuple(self.times(x, w) for w in ups[1:])
+        form = (self.activation, self.up_biases)
+        hidden, first = self.times(x, ups[0], _hidden_and_product(*form), (*others, *biases))
+        return hidden, first, *others
+
+    def output(self, operands: Arrays, hidden: jax.Array) -> jax.Array:
+        _, down, _, _, biases = self.parts(operands)
+        return self.times(hidden, down, _add, biases) if biases else self.times(hidden, down)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfOperands(LinearMap):
+    """From the operands' tangents to the result's. Residuals: operands and, if kept, hidden values.
+
+    ``moving`` says of which operands there are tangents.
+    """
+
+    layer: _Mlp
+    moving: tuple[bool, ...]
+
+    def _values(self, residuals: Arrays) -> tuple[Arrays, jax.Array, Arrays]:
+        """Operands, hidden values, products of x."""
+        operands = residuals[: len(self.moving)]
+        hidden, *products = residuals[len(self.moving) :] or self.layer.hidden(operands)
+        return operands, hidden, tuple(products)
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        layer = self.layer
+        operands, hidden, products = self._values(residuals)
+        x, down, ups, biases, _ = layer.parts(operands)
+        given = iter(inputs)
+        tangents = tuple(next(given) if moves else None for moves in self.moving)
+        dx, ddown, dups, dbiases, ddown_biases = layer.parts(tangents)
+        dproducts = []
+        for i, product in enumerate(products):
+            parts = [] if dx is None else [layer.times(dx, ups[i])]
+            parts += [] if dups[i] is None else [layer.times(x, dups[i])]
+            if dbiases and dbiases[i] is not None:
+                parts.append(jnp.broadcast_to(dbiases[i], product.shape))
+            total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
+            dproducts.append(jnp.broadcast_to(total, product.shape))
+        wide = _biased(products, biases)
+        combine = functools.partial(_combine, layer.activation)
+        _, dhidden = jax.jvp(combine, wide, tuple(dproducts))
+        parts = [layer.times(dhidden.astype(hidden.dtype), down)]
+        parts += [] if ddown is None else [layer.times(hidden, ddown)]
+        parts += [b for b in ddown_biases if b is not None]
+        total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
+        return (total.astype(hidden.dtype),)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        layer = self.layer
+        if layer.recompute:  # then, and not before
+            residuals, cotangents = lax.optimization_barrier((residuals, cotangents))
+        (y_bar,) = cotangents
+        operands, hidden, products = self._values(residuals)
+        x, down, ups, biases, _ = layer.parts(operands)
+        derivative = _derivatives(layer.activation, layer.ups, layer.up_biases)
+        bars = layer.times_transposed(y_bar, down, derivative, (*products, *biases))
+        wants = layer.parts(self.moving)
+        x_bar = layer.times_transposed(bars[0], ups[0]) if wants[0] else None
+        if wants[0] and layer.ups > 1:
+            x_bar = layer.times_transposed(bars[1], ups[1], _add, (x_bar,))
+        found = [
+            x_bar,
+            layer.over_rows(hidden, y_bar) if wants[1] else None,
+            *(layer.over_rows(x, b) if w else None for b, w in zip(bars, wants[2], strict=True)),
+            *(_sum_of_rows(bars[i]) if w else None for i, w in enumerate(wants[3])),
+            *(_sum_of_rows(y_bar) if w else None for w in wants[4]),
+        ]
+        return tuple(bar for bar in found if bar is not None)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _apply(operands: Arrays, layer: _Mlp) -> jax.Array:
+    hidden, *_ = layer.hidden(operands)
+    return layer.output(operands, hidden)
+
+
+@functools.partial(_apply.defjvp, symbolic_zeros=True)
+def _apply_jvp(layer: _Mlp, primals: Any, dots: Any) -> tuple[jax.Array, jax.Array]:
+    ((operands,), (tangents,)) = primals, dots
+    values = layer.hidden(operands)
+    out = layer.output(operands, values[0])
+    moving = tuple(not isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents)
+    if not any(moving):
+        return out, jnp.zeros_like(out)
+    inputs = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    residuals = operands if layer.recompute else (*operands, *values)
+    return out, _OfOperands(layer, moving)(residuals, inputs)[0]
+
+
+def _sum_of_rows(x: jax.Array) -> jax.Array:
+    """[..., N]: [N], summed in float32."""
+    return jnp.sum(x.astype(jnp.float32), tuple(range(x.ndim - 1))).astype(x.dtype)
+
+
+def _biased(products: Arrays, biases: Arrays) -> Arrays:
+    """The products in float32, with their biases."""
+    wide = [x.astype(jnp.float32) for x in products]
+    added = [b.astype(jnp.float32) for b in biases]
+    return tuple(x + b for x, b in zip(wide, added, strict=True)) if added else tuple(wide)
+
+
+def _combine(
+    activation: Callable[[jax.Array], jax.Array] | None, gate: jax.Array, *ups: jax.Array
+) -> jax.Array:
+    """The hidden values of one or two products, all float32."""
+    hidden = gate if activation is None else activation(gate)
+    return hidden * ups[0] if ups else hidden
+
+
+def _add(product: jax.Array, other: jax.Array) -> jax.Array:
+    return product + other.astype(jnp.float32)
+
+
+# One function for each form, so that programs with the same layers are compiled once.
+
+
+@functools.lru_cache(maxsize=256)
+def _hidden_and_product(
+    activation: Callable[[jax.Array], jax.Array] | None, biases: int
+) -> Callable[..., Any]:
+    def epilogue(product: jax.Array, *operands: jax.Array) -> tuple[jax.Array, jax.Array]:
+        others = len(operands) - biases
+        wide = _biased((product, *operands[:others]), operands[others:])
+        return _combine(activation, *wide), product
+
+    return epilogue
+
+
+@functools.lru_cache(maxsize=256)
+def _derivatives(
+    activation: Callable[[jax.Array], jax.Array] | None, ups: int, biases: int
+) -> Callable[..., Any]:
+    """Gradients of the products from that of the hidden values, which is the accumulator."""
+
+    def epilogue(hidden_bar: jax.Array, *operands: jax.Array) -> Any:
+        wide = _biased(operands[:ups], operands[ups : ups + biases])
+        return jax.vjp(functools.partial(_combine, activation), *wide)[1](hidden_bar)
+
+    return epilogue

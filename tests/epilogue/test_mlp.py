@@ -1,0 +1,221 @@
+"""`mlp` against its formula: values, derivatives, mapping, sharding, memory, errors. On XLA."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+from numerics import CHECK_GRADS, LAYERS, normal
+
+import jax_bwgemm as bw
+
+M, K, H, N = 6, 16, 32, 24
+Arrays = dict[str, Any]
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (M, K), "up": (K, H), "down": (H, N), "up_bias": (H,), "down_bias": (N,)}
+    shapes |= {"gate": (K, H), "gate_bias": (H,)}
+    found = {name: jnp.asarray(normal(rng, shape, "float32")) for name, shape in shapes.items()}
+    scales = {"up": K**-0.5, "gate": K**-0.5, "down": H**-0.5}
+    return {name: array * scales.get(name, 1.0) for name, array in found.items()}
+
+
+def plain(a: Arrays, **more: Any) -> jax.Array:
+    biases = {name: a.get(name) for name in ("up_bias", "down_bias")}
+    return bw.mlp(a["x"], a["up"], a["down"], **biases, **more)
+
+
+def gated(a: Arrays, **more: Any) -> jax.Array:
+    pair = (a["gate_bias"], a["up_bias"]) if "up_bias" in a else None
+    biases = {"up_bias": pair, "down_bias": a.get("down_bias"), "activation": "silu"}
+    return bw.mlp(a["x"], (a["gate"], a["up"]), a["down"], **biases, **more)
+
+
+def formula(a: Arrays) -> jax.Array:
+    dot = functools.partial(jnp.dot, precision="highest")
+    h = jax.nn.gelu(dot(a["x"], a["up"]) + a.get("up_bias", 0))
+    return dot(h, a["down"]) + a.get("down_bias", 0)
+
+
+def gated_formula(a: Arrays) -> jax.Array:
+    dot = functools.partial(jnp.dot, precision="highest")
+    gate = jax.nn.silu(dot(a["x"], a["gate"]) + a.get("gate_bias", 0))
+    return dot(gate * (dot(a["x"], a["up"]) + a.get("up_bias", 0)), a["down"]) + a.get(
+        "down_bias", 0
+    )
+
+
+FORMS = {
+    "plain": (plain, formula),
+    "plain, recomputed": (functools.partial(plain, recompute=True), formula),
+    "gated": (gated, gated_formula),
+    "gated, recomputed": (functools.partial(gated, recompute=True), gated_formula),
+}
+forms = pytest.mark.parametrize("form", FORMS)
+linked = pytest.mark.parametrize("linking", [False, True], ids=["", "linking"])
+
+
+def without_biases(a: Arrays) -> Arrays:
+    return {name: array for name, array in a.items() if "bias" not in name}
+
+
+def close(got: Any, want: Any) -> None:
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LAYERS), got, want)
+
+
+def square(f: Any) -> Any:
+    return lambda a: jnp.sum(f(a) ** 2)
+
+
+@forms
+@linked
+def test_values_and_gradients(arrays: Arrays, form: str, linking: bool) -> None:
+    ours, want = FORMS[form]
+    with bw.config.linked_epilogues(linking):
+        for a in (arrays, without_biases(arrays)):
+            close(jax.jit(ours)(a), want(a))
+            close(jax.jit(jax.grad(square(ours)))(a), jax.grad(square(want))(a))
+    batch = arrays | {"x": arrays["x"].reshape(2, 3, K)}
+    close(ours(batch).reshape(M, N), want(arrays))
+    got = jax.grad(square(ours))(batch)
+    close(got | {"x": got["x"].reshape(M, K)}, jax.grad(square(want))(arrays))
+
+
+@forms
+def test_derivatives_of_both_modes_and_orders(arrays: Arrays, form: str) -> None:
+    ours, want = FORMS[form]
+    check_grads(ours, (arrays,), order=2, **CHECK_GRADS)
+    tangents = jax.tree.map(lambda a: a[::-1], arrays)
+    close(jax.jvp(ours, (arrays,), (tangents,)), jax.jvp(want, (arrays,), (tangents,)))
+
+
+@pytest.mark.parametrize("name", ["x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"])
+def test_gradients_of_one_operand(arrays: Arrays, name: str) -> None:
+    """Of the others no gradient is computed."""
+    alone = lambda f: lambda one: square(f)(arrays | {name: one})  # noqa: E731
+    close(jax.grad(alone(gated))(arrays[name]), jax.grad(alone(gated_formula))(arrays[name]))
+    text = jax.jit(jax.grad(alone(gated))).lower(arrays[name]).as_text()
+    whole = jax.jit(jax.grad(square(gated))).lower(arrays).as_text()
+    assert text.count("stablehlo.dot_general") < whole.count("stablehlo.dot_general")
+
+
+def test_every_activation_and_none(arrays: Arrays) -> None:
+    x, up, down = arrays["x"], arrays["up"], arrays["down"]
+    close(bw.mlp(x, up, down, activation=None), x @ up @ down)
+    close(bw.mlp(x, up, down, activation=jnp.sin), jnp.sin(x @ up) @ down)
+    close(bw.mlp(x, up, down, activation="relu"), jax.nn.relu(x @ up) @ down)
+    close(bw.mlp(x[0], up, down), jax.nn.gelu(x[0] @ up) @ down)
+
+
+@forms
+def test_mapped(arrays: Arrays, form: str) -> None:
+    ours, want = FORMS[form]
+    stacked = {name: jnp.stack([a, -a, 2 * a]) for name, a in arrays.items()}
+    for mapped in ({"x"}, {"up"}, {"x", "down", "up_bias"}, set(arrays)):
+        axes = {name: 0 if name in mapped else None for name in arrays}
+        at = {name: (stacked if name in mapped else arrays)[name] for name in arrays}
+        for f, g in ((ours, want), (jax.grad(square(ours)), jax.grad(square(want)))):
+            close(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
+
+
+@forms
+def test_rounding(arrays: Arrays, form: str) -> None:
+    """Products and hidden values are rounded, what is between is not."""
+    a = {name: x.astype(jnp.bfloat16) for name, x in arrays.items()}
+    wide = lambda x: x.astype(jnp.float32)  # noqa: E731
+    biased = lambda w, b: wide(jnp.dot(a["x"], a[w])) + wide(a[b])  # noqa: E731
+    if "gated" in form:
+        h = jax.nn.silu(biased("gate", "gate_bias")) * biased("up", "up_bias")
+    else:
+        h = jax.nn.gelu(biased("up", "up_bias"))
+    want = wide(jnp.dot(h.astype(jnp.bfloat16), a["down"])) + wide(a["down_bias"])
+    got = jax.jit(FORMS[form][0])(a)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+    gradients = jax.grad(lambda a: square(FORMS[form][0])(a).astype(jnp.float32))(a)
+    assert {g.dtype.name for g in gradients.values()} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(("recompute", "kept"), [(False, 2), (True, 0)])
+def test_what_is_kept(arrays: Arrays, recompute: bool, kept: int) -> None:
+    """Arrays of [M, H] between the forward and the backward pass."""
+    pull = jax.vjp(functools.partial(plain, recompute=recompute), arrays)[1]
+    assert sum(leaf.shape == (M, H) for leaf in jax.tree.leaves(pull)) == kept
+
+
+def test_recomputing_is_not_undone(arrays: Arrays) -> None:
+    """The compiler may not merge the second computation with the first."""
+    f = functools.partial(plain, recompute=True)
+    text = jax.jit(jax.grad(square(f))).lower(arrays).as_text()
+    assert "optimization_barrier" in text
+
+
+@forms
+def test_sharded(arrays: Arrays, form: str) -> None:
+    """Rows over one axis of the mesh, hidden values over the other, in a jitted step."""
+    ours, want = FORMS[form]
+    mesh = jax.make_mesh((2, 4), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    p = PartitionSpec
+    specs = {
+        "x": p("i"),
+        "up": p(None, "j"),
+        "gate": p(None, "j"),
+        "down": p("j"),
+        "up_bias": p("j"),
+    }
+    placed = {
+        name: jax.device_put(a, NamedSharding(mesh, specs.get(name, p())))
+        for name, a in arrays.items()
+    }
+    close(jax.jit(jax.grad(square(ours)))(placed), jax.grad(square(want))(arrays))
+
+
+def test_exported_with_a_symbolic_size(arrays: Arrays) -> None:
+    rows = jax.export.symbolic_shape("rows")[0]
+    types = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays.items()}
+    types["x"] = jax.ShapeDtypeStruct((rows, K), jnp.float32)
+    exported = jax.export.export(jax.jit(jax.grad(square(gated))))(types)
+    close(exported.call(arrays), jax.grad(square(gated_formula))(arrays))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": (M, K + 1)}, r"x must be \[..., K\], up \[K, H\] or a pair"),
+        ({"down": (H + 1, N)}, r"x must be \[..., K\], up \[K, H\] or a pair"),
+        ({"up_bias": (N,)}, r"up_bias must have the shape \(32,\), got \(24,\)"),
+        ({"down_bias": (H,)}, r"down_bias must have the shape \(24,\), got \(32,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(arrays: Arrays, change: Any, message: str) -> None:
+    wrong = arrays | {name: jnp.zeros(shape) for name, shape in change.items()}
+    with pytest.raises(TypeError, match=message):
+        plain(wrong)
+
+
+def test_types_that_do_not_fit(arrays: Arrays) -> None:
+    low = arrays | {"up": arrays["up"].astype(jnp.bfloat16)}
+    with pytest.raises(TypeError, match="one floating-point type, got bfloat16, float32"):
+        plain(low)
+    integers = {name: jnp.ones(a.shape, jnp.int32) for name, a in arrays.items()}
+    with pytest.raises(TypeError, match="one floating-point type, got int32"):
+        plain(integers)
+    x, up, down, bias = (arrays[name] for name in ("x", "up", "down", "up_bias"))
+    with pytest.raises(TypeError, match="up_bias must be a pair of arrays, as up is"):
+        bw.mlp(x, (up, up), down, up_bias=bias)
+    with pytest.raises(TypeError, match="up_bias must be an array, as up is"):
+        bw.mlp(x, up, down, up_bias=(bias, bias))
+    with pytest.raises(TypeError, match="up must be a pair of arrays"):
+        bw.mlp(x, (up, up, up), down)
+    with pytest.raises(ValueError, match="mlp: unknown activation 'geluu'"):
+        bw.mlp(x, up, down, activation="geluu")
