@@ -36,6 +36,7 @@ REQUIRED = {
     "accuracy": {"values", "m", "n", "k"},
     "f32": {"shape", "f32", "impl", "out_dtype", "median_us", "error"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
+    "mlp": {"problem", "impl", "dtype", "median_us", "temporary_gb"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
     "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},

@@ -70,3 +70,30 @@ def test_bench_programs_says_what_would_run(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(bench_programs.PROGRAMS) == 10
     assert lines[0].startswith("gemma-like: {'batch': 4,")
+
+
+def test_bench_mlp(tmp_path, capsys):
+    import bench_mlp
+    from common import report
+
+    path = tmp_path / "mlp.jsonl"
+    assert bench_mlp.main(["--small", "--rounds", "2", "--out", str(path)]) == 0
+    rows = [r for r in report.load(path) if r["record"] == "mlp"]
+    assert [r["impl"] for r in rows] == ["mlp", "mlp recomputed", "xla", "xla checkpoint"] * 2
+    for i in (0, 4):
+        assert rows[i]["loss"] == pytest.approx(rows[i + 2]["loss"], rel=2e-2)
+    assert "64,64,96:gelu: xla time / mlp time" in capsys.readouterr().out
+
+
+def test_bench_mlp_names_a_bad_problem(capsys):
+    import bench_mlp
+
+    for wrong, message in (
+        ("8,8,8:relu", "'8,8,8:relu' is not ROWS,WIDTH,HIDDEN:{swiglu,gelu}"),
+        ("8,8:gelu", "'8,8' is not ROWS,WIDTH,HIDDEN"),
+    ):
+        with pytest.raises(SystemExit):
+            bench_mlp.main(["--problems", wrong])
+        assert message in capsys.readouterr().err
+    assert bench_mlp.main(["--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(bench_mlp.PROBLEMS)
