@@ -25,7 +25,7 @@ from language_model import text
 
 import jax_bwgemm
 
-RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise", "mxfp8")
+RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise", "mxfp8", "nvfp4")
 # Losses are compared by their mean over so many last steps.
 LAST = 20
 
@@ -71,20 +71,26 @@ def normalized(x: jax.Array) -> jax.Array:
     return (wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)).astype(x.dtype)
 
 
-def loss_fn(params: Any, state: Any, characters: jax.Array, dot: Dot, size: Size) -> jax.Array:
+def loss_fn(
+    params: Any, state: Any, characters: jax.Array, key: jax.Array | None, dot: Dot, size: Size
+) -> jax.Array:
     """Mean cross-entropy of the next character.
 
     Args:
         params: As `init` makes them.
         state: For each layer what each of its products keeps from step to step, by name.
         characters: [batch, length + 1].
+        key: Random key, of a recipe whose gradients depend on one.
         dot: Multiplies activations by weights.
         size: The model's.
     """
 
     def linear(x: jax.Array, layer: int, name: str) -> jax.Array:
         w = params["layers"][layer][name].astype(x.dtype)
-        return dot(x, w, (((2,), (0,)), ((), ())), **state[layer][name])
+        kept = dict(state[layer][name])
+        if key is not None:
+            kept["key"] = jax.random.fold_in(key, 16 * layer + sorted(state[layer]).index(name))
+        return dot(x, w, (((2,), (0,)), ((), ())), **kept)
 
     embedding = params["embedding"].astype(jnp.bfloat16)
     x = embedding[characters[:, :-1]] + params["positions"].astype(jnp.bfloat16)
@@ -113,27 +119,28 @@ def train(recipe: str, steps: int, size: Size, seed: int = 0) -> list[float]:
     """The loss of every step; the recipe ``"bfloat16"`` is the model without quantization."""
     numbers, vocabulary = text()
     plain = recipe == "bfloat16"
-    dot: Dot = jax.lax.dot_general if plain else jax_bwgemm.fp8_dot_general(recipe)
+    dot: Any = jax.lax.dot_general if plain else jax_bwgemm.fp8_dot_general(recipe)
     params = init(jax.random.key(seed), size, vocabulary)
     state = new_state(dot, recipe, params)
     optimizer = optax.adamw(optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 10, steps))
     moments = optimizer.init(params)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1, 2))
-    def step(params: Any, state: Any, moments: Any, batch: jax.Array) -> Any:
+    def step(params: Any, state: Any, moments: Any, batch: jax.Array, number: int) -> Any:
+        key = None if plain or not dot.recipe.needs_key else jax.random.key(number)
         # The gradient of an amax history is the next history.
         loss, (gradients, state) = jax.value_and_grad(loss_fn, (0, 1))(
-            params, state, batch, dot, size
+            params, state, batch, key, dot, size
         )
         updates, moments = optimizer.update(gradients, moments, params)
         return optax.apply_updates(params, updates), state, moments, loss
 
     rng = np.random.default_rng(seed)
     losses = []
-    for _ in range(steps):
+    for number in range(steps):
         starts = rng.integers(0, len(numbers) - size.length - 1, size.batch)
         batch = np.stack([numbers[s : s + size.length + 1] for s in starts])
-        params, state, moments, loss = step(params, state, moments, batch)
+        params, state, moments, loss = step(params, state, moments, batch, number)
         losses.append(float(loss))
     return losses
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 
 from jax_bwgemm.scaled import rounding
 from jax_bwgemm.scaled.api import scaled_matmul
+from jax_bwgemm.scaled.hadamard import rotated, rotation
 from jax_bwgemm.scaled.quantization import quantize, quantize_with_amax
 from jax_bwgemm.scaled.recipes import Recipe
 from jax_bwgemm.scaled.scaled_array import ScaledArray
@@ -42,41 +44,40 @@ class Layer:
     lhs_transposed: bool = False
     rhs_transposed: bool = False
 
-    def copies(self, x: jax.Array, scaling: str, dtype: str, transposed: bool) -> Copies:
-        """Both copies of an operand: one pass over x, in whichever order it is stored."""
-        made = quantize(
-            x,
-            scaling,
-            dtype=dtype,
-            power_of_two=self.recipe.power_of_two,
-            transposed=True,
-            implementation=self.implementations,
-        )
-        return made[::-1] if transposed else made
-
-    def one_copy(self, x: jax.Array, scaling: str, transposed: bool) -> ScaledArray:
-        """What the forward product alone needs."""
-        if transposed:
-            return self.copies(x, scaling, self.recipe.dtype, True)[0]
-        return quantize(
-            x,
-            scaling,
-            dtype=self.recipe.dtype,
-            power_of_two=self.recipe.power_of_two,
-            implementation=self.implementations,
-        )
-
-    def lhs(self, x: jax.Array) -> Copies:
+    def lhs(self, x: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of x."""
-        return self.copies(x, self.recipe.lhs, self.recipe.dtype, self.lhs_transposed)
+        r = self.recipe
+        if r.hadamard:
+            return self._with_rotated(x, self.lhs_transposed, r.lhs, r.dtype, (None, None), key)
+        return self._copies(x, self.lhs_transposed, r.lhs, r.dtype)
 
     def rhs(self, w: jax.Array) -> Copies:
         """Both copies of w."""
-        return self.copies(w, self.recipe.rhs, self.recipe.dtype, self.rhs_transposed)
+        r = self.recipe
+        square = {"square_blocks": True} if r.square_rhs else {}
+        return self._copies(w, self.rhs_transposed, r.rhs, r.dtype, **square)
 
-    def gradient(self, g: jax.Array) -> Copies:
+    def gradient(self, g: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of the cotangent [M, N]."""
-        return self.copies(g, self.recipe.gradient, self.recipe.gradient_dtype, False)
+        r = self.recipe
+        keys = (None, None)
+        if r.stochastic_gradient:
+            keys = tuple(jax.random.split(jax.random.fold_in(key, 1)))
+        if r.hadamard:
+            return self._with_rotated(g, False, r.gradient, r.gradient_dtype, keys, key)
+        return self._copies(g, False, r.gradient, r.gradient_dtype, key=keys[0])
+
+    def forward_operands(self, x: jax.Array, w: jax.Array) -> Copies:
+        """What the forward product alone needs: x [M, K], w [N, K]."""
+        r = self.recipe
+        square = {"square_blocks": True} if r.square_rhs else {}
+
+        def one(x: jax.Array, transposed: bool, scaling: str, **options: Any) -> ScaledArray:
+            if transposed:
+                return self._copies(x, True, scaling, r.dtype, **options)[0]
+            return self._quantized(x, scaling, r.dtype, **options)
+
+        return one(x, self.lhs_transposed, r.lhs), one(w, self.rhs_transposed, r.rhs, **square)
 
     def forward(self, a: ScaledArray, b: ScaledArray) -> jax.Array:
         """[M, N]."""
@@ -99,6 +100,41 @@ class Layer:
         w_bar = self._product(g[1], x, self.rhs_dtype, "promoted")
         return x_bar, w_bar.T if self.rhs_transposed else w_bar
 
+    def _quantized(self, x: jax.Array, scaling: str, dtype: str, **options: Any) -> Any:
+        return quantize(
+            x,
+            scaling,
+            dtype=dtype,
+            power_of_two=self.recipe.power_of_two,
+            implementation=self.implementations,
+            **options,
+        )
+
+    def _copies(
+        self, x: jax.Array, transposed: bool, scaling: str, dtype: str, **options: Any
+    ) -> Copies:
+        """Both copies of an operand: one pass over x, in whichever order it is stored."""
+        made = self._quantized(x, scaling, dtype, transposed=True, **options)
+        return made[::-1] if transposed else made
+
+    def _with_rotated(
+        self,
+        x: jax.Array,
+        transposed: bool,
+        scaling: str,
+        dtype: str,
+        keys: Sequence[jax.Array | None],
+        key: jax.Array | None,
+    ) -> Copies:
+        """A copy, and a transposed one that is rotated along what dW contracts."""
+        x = x.T if transposed else x
+        assert key is not None  # `_forward` has seen to it
+        matrix = rotation(jax.random.fold_in(key, 0))
+        return (
+            self._quantized(x, scaling, dtype, key=keys[0]),
+            self._quantized(rotated(x.T, matrix), scaling, dtype, key=keys[1]),
+        )
+
     def _product(self, a: ScaledArray, b: ScaledArray, dtype: str, accumulation: str) -> jax.Array:
         return scaled_matmul(
             a,
@@ -110,20 +146,25 @@ class Layer:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def multiply(layer: Layer, x: jax.Array, w: jax.Array) -> jax.Array:
-    """[M, N]. Scales are found from the operands themselves."""
-    a = layer.one_copy(x, layer.recipe.lhs, layer.lhs_transposed)
-    b = layer.one_copy(w, layer.recipe.rhs, layer.rhs_transposed)
-    return layer.forward(a, b)
+def multiply(layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None) -> jax.Array:
+    """[M, N]. Scales are found from the operands themselves; the key is for gradients."""
+    return layer.forward(*layer.forward_operands(x, w))
 
 
-def _forward(layer: Layer, x: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
-    a, b = layer.lhs(x), layer.rhs(w)
-    return layer.forward(a[0], b[0]), (a[1], b[1])
+def _forward(
+    layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    if key is None and layer.recipe.needs_key:
+        raise TypeError("this recipe's gradients depend on random numbers: pass key=")
+    a, b = layer.lhs(x, key), layer.rhs(w)
+    return layer.forward(a[0], b[0]), (a[1], b[1], key)
 
 
-def _backward(layer: Layer, residuals: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return layer.backward(*residuals, layer.gradient(cotangent))
+def _backward(
+    layer: Layer, residuals: Any, cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    x, w, key = residuals
+    return *layer.backward(x, w, layer.gradient(cotangent, key)), None
 
 
 multiply.defvjp(_forward, _backward)

@@ -31,6 +31,7 @@ def quantize(
     dtype: DTypeLike | None = None,
     transposed: bool = False,
     power_of_two: bool = False,
+    square_blocks: bool = False,
     epsilon: float = 0.0,
     scale: ArrayLike | None = None,
     key: jax.Array | None = None,
@@ -55,6 +56,8 @@ def quantize(
         transposed: Whether the transposed matrices [..., K, R] are returned too, with scales of
             their own (along R, which other products contract), made from x, not from the result.
         power_of_two: Round f32 scales up to powers of two: then no rounding but that of values.
+        square_blocks: Of ``mxfp8`` and ``nvfp4``: as many rows as columns share a scale, which is
+            stored for each row. Both copies then stand for the same numbers.
         epsilon: Least amax.
         scale: One scale, float32 and positive, known before: what it makes too large saturates.
             Only of ``"tensor"``, which then reads x once.
@@ -71,12 +74,16 @@ def quantize(
     Raises:
         TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, or a
             scale that is not one float32. Differentiating also raises it.
-        ValueError: An unknown scaling or implementation, a negative epsilon, or a scale for another
-            layout than ``"tensor"``.
+        ValueError: An unknown scaling or implementation, a negative epsilon, a scale for another
+            layout than ``"tensor"``, or square blocks of a layout with f32 scales.
         NotImplementedError: The named implementation cannot run it.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     how = _specification(x, scaling, dtype, transposed, power_of_two, epsilon, implementation)
+    if square_blocks:
+        if how.layout.scale_dtype == FLOAT32:
+            raise ValueError(f"quantize has square_blocks of 'mxfp8' and 'nvfp4', not {scaling!r}")
+        how = dataclasses.replace(how, square_blocks=True)
     if scale is not None:
         if scaling != "tensor":
             raise ValueError(f"quantize takes a scale for scaling 'tensor', not {scaling!r}")
@@ -199,7 +206,13 @@ def _narrow(
 
     def made(x: jax.Array, bits: jax.Array | None) -> ScaledArray:
         values, scales, global_scale = narrow_reference(
-            x, bits, layout=how.layout, dtype=np.dtype(how.dtype), epsilon=how.epsilon, whole=whole
+            x,
+            bits,
+            layout=how.layout,
+            dtype=np.dtype(how.dtype),
+            epsilon=how.epsilon,
+            whole=whole,
+            square=how.square_blocks,
         )
         return ScaledArray(
             values.reshape(*batch, *values.shape[1:]),

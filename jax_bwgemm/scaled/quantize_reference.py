@@ -64,6 +64,7 @@ def narrow_reference(
     dtype: np.dtype,
     epsilon: float,
     whole: jax.Array | None,
+    square: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Values, scales and global scale of [B, R, K], of a layout whose scales have 8 bits.
 
@@ -74,9 +75,11 @@ def narrow_reference(
         dtype: The values' type.
         epsilon: Least amax.
         whole: Largest magnitude of everything, for a layout with a global scale.
+        square: Whether as many rows as columns share a scale.
     """
     blocks, axes = in_blocks(rounding.widened(x), layout)
     amax = rounding.largest(blocks, axes)
+    amax = _of_squares(amax, layout) if square else amax
     amax = jnp.where(amax < epsilon, epsilon, amax)
     top = float(jnp.finfo(dtype).max)
     if layout.has_global_scale:
@@ -100,6 +103,16 @@ def narrow_reference(
         random, _ = in_blocks(random, layout)
     values = rounding.rounded(blocks, factor, dtype, random)
     return out_of_blocks(values, x.shape), stored(scales, axes, layout), global_scale
+
+
+def _of_squares(amax: jax.Array, layout: Layout) -> jax.Array:
+    """Largest magnitudes [B, R, blocks, 1] of blocks of a row, as those of square blocks."""
+    batch, rows, blocks, _ = amax.shape
+    side = layout.block_k
+    assert side is not None  # of layouts with scales of 8 bits
+    squares = jnp.pad(amax, ((0, 0), (0, -rows % side), (0, 0), (0, 0)))
+    squares = rounding.largest(squares.reshape(batch, -1, side, blocks, 1), (2,))[:, :, 0]
+    return jnp.repeat(squares, side, 1)[:, :rows]
 
 
 def _positive(scale: jax.Array) -> jax.Array:

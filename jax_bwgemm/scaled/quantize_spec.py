@@ -29,6 +29,7 @@ class QuantizeSpec:
         epsilon: Least amax.
         stochastic: Whether values are rounded by random bits.
         amax: Whether the largest magnitude of each matrix is wanted.
+        square_blocks: Whether as many rows as columns share a scale; of layouts without kernels.
         implementations: Names to try, in order.
         target: Architecture chosen explicitly; None means that of the device at lowering.
     """
@@ -40,6 +41,7 @@ class QuantizeSpec:
     epsilon: float = 0.0
     stochastic: bool = False
     amax: bool = False
+    square_blocks: bool = False
     implementations: tuple[str, ...] = ("xla",)
     target: Target | None = None
 

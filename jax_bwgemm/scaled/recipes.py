@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,11 @@ class Recipe:
         forward_accumulation: That of the forward product; the gradients' are promoted.
         history: Steps that delayed scaling looks back, of three layouts ``"tensor"``: an operand's
             scale is that of the largest magnitude in so many steps before. 0: an operand's own.
+        square_rhs: Whether as many rows as columns of the weights share a scale, so that both
+            passes multiply by the same numbers. Of ``mxfp8`` and ``nvfp4``.
+        hadamard: Whether the operands of the weights' gradient are rotated along what is
+            contracted, by Hadamard matrices of 16 x 16 with random signs: outliers are spread.
+        stochastic_gradient: Whether the cotangent is rounded stochastically.
 
     Raises:
         ValueError: Delayed scaling of another layout than ``"tensor"``.
@@ -34,6 +39,14 @@ class Recipe:
     power_of_two: bool = False
     forward_accumulation: str = "promoted"
     history: int = 0
+    square_rhs: bool = False
+    hadamard: bool = False
+    stochastic_gradient: bool = False
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether gradients depend on random numbers."""
+        return self.hadamard or self.stochastic_gradient
 
     def __post_init__(self) -> None:
         if self.history and {self.lhs, self.rhs, self.gradient} != {"tensor"}:
@@ -54,6 +67,16 @@ RECIPES = {
     ),
     "blockwise": Recipe("1x128", "128x128", "1x128", power_of_two=True),
     "mxfp8": Recipe("mxfp8", "mxfp8", "mxfp8"),
+    "nvfp4": Recipe(
+        "nvfp4",
+        "nvfp4",
+        "nvfp4",
+        dtype=E2M1,
+        gradient_dtype=E2M1,
+        square_rhs=True,
+        hadamard=True,
+        stochastic_gradient=True,
+    ),
 }
 
 

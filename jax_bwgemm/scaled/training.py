@@ -36,7 +36,7 @@ def fp8_dot_general(
         recipe: ``"per_tensor"`` (current scaling: e4m3fn operands, e5m2 gradients),
             ``"per_tensor_delayed"`` (scales from earlier steps: see `Fp8DotGeneral.__call__`),
             ``"blockwise"`` (1x128 activations and gradients, 128x128 weights, scales that are
-            powers of two), ``"mxfp8"``, or a `Recipe`.
+            powers of two), ``"mxfp8"``, ``"nvfp4"`` (with a key for gradients), or a `Recipe`.
         implementation: As in `jax_bwgemm.matmul`, of the three products.
 
     Returns:
@@ -71,6 +71,7 @@ class Fp8DotGeneral:
         *,
         out_sharding: Any = None,
         amax_history: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """The product, with the dimensions of `jax.lax.dot_general`.
 
@@ -88,11 +89,14 @@ class Fp8DotGeneral:
                 magnitudes of lhs, rhs and the cotangent, the latest first. The gradient with
                 respect to it is the next one, so that any function of the model can be
                 differentiated as ever. One for each product: "gradients" of shared ones add up.
+            key: A key of `jax.random` for each step and product, of recipes whose gradients depend
+                on random numbers; not needed where nothing is differentiated.
 
         Raises:
             TypeError: Not arrays, other types, dimensions that do not fit together, or no
-                ``amax_history`` where the recipe needs one.
-            ValueError: Another precision, or an ``amax_history`` that the recipe has no use for.
+                ``amax_history`` or key where the recipe needs one.
+            ValueError: Another precision, or an ``amax_history`` or key that the recipe has no use
+                for.
             NotImplementedError: An ``out_sharding``, an implementation that cannot run it, or
                 batch dimensions with delayed scaling.
         """
@@ -117,6 +121,8 @@ class Fp8DotGeneral:
             x_transposed,
             w_transposed,
         )
+        if key is not None and not self.recipe.needs_key:
+            raise ValueError(f"{self.recipe} has no use for a key")
         if self.recipe.history:
             history = self._check_history(amax_history, batch)
             out = multiply_delayed(layer, x[0], w[0], history)
@@ -124,7 +130,11 @@ class Fp8DotGeneral:
             if amax_history is not None:
                 raise ValueError(f"{self.recipe} keeps no amax_history")
             dot = functools.partial(multiply, layer)
-            out = jax.vmap(dot)(x, w) if batch else dot(x[0], w[0])
+            if not batch:
+                out = dot(x[0], w[0], key)
+            else:
+                keys = None if key is None else jax.random.split(key, x.shape[0])
+                out = jax.vmap(dot)(x, w, keys)
         return out.reshape(*batch, *rows, *columns)
 
     def new_history(self) -> jax.Array:
