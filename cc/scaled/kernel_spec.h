@@ -16,6 +16,8 @@ struct KernelSpec {
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = false;
   static constexpr bool kClampsBoxes = false;  // a row's scale follows from its place
+  static constexpr bool kSplitsBoth = false;   // no operand is f32
+  static constexpr int kTerms = 1;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
   static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
