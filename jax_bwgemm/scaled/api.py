@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.scaled.conversions import as_scaled_array
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.primitive import product, viable_implementations
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -26,8 +27,8 @@ OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
 def scaled_matmul(
-    a: ScaledArray,
-    b: ScaledArray,
+    a: Any,
+    b: Any,
     *,
     preferred_element_type: DTypeLike = jnp.bfloat16,
     accumulation: str = "promoted",
@@ -43,8 +44,9 @@ def scaled_matmul(
     is differentiable.
 
     Args:
-        a: [..., M, K].
-        b: [..., N, K]. Leading dimensions are those of a, or one of the two has none.
+        a: [..., M, K]. Also a qwix `QArray`, or a pair of values and scales as
+            `jax.nn.scaled_matmul` takes them: see `as_scaled_array`.
+        b: [..., N, K], likewise. Leading dimensions are those of a, or one of the two has none.
         preferred_element_type: Type of the result: bfloat16, float16 or float32.
         accumulation: ``"promoted"``: sums of at most 128 products are added in float32, since
             Hopper's FP8 accumulators keep 14 bits. ``"fast"``: the hardware's accumulators for all
@@ -55,12 +57,13 @@ def scaled_matmul(
         [..., M, N].
 
     Raises:
-        TypeError: Not `ScaledArray`, shapes that do not fit together, or another result type.
-            Differentiating also raises it.
+        TypeError: Operands that are none of these, shapes that do not fit together, or another
+            result type. Differentiating also raises it.
         ValueError: An unknown accumulation or implementation.
         NotImplementedError: The named implementation cannot run the product.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
+    a, b = as_scaled_array(a, "scaled_matmul: a"), as_scaled_array(b, "scaled_matmul: b")
     spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
     return _product(a, b, spec)
 
@@ -75,8 +78,6 @@ def specification(
     """Checks a call: what is static about it, and its sizes. Errors are those of the call."""
     implementations = as_implementations(implementation)
     for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, ScaledArray):
-            raise TypeError(f"scaled_matmul requires ScaledArray, got {name}: {type(x).__name__}")
         check(x, f"scaled_matmul {name}")
     if accumulation not in ACCUMULATIONS:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,14 @@ from jax.typing import DTypeLike
 from jax_bwgemm.product.explain import Explanation, locate
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
+from jax_bwgemm.scaled.conversions import as_scaled_array
 from jax_bwgemm.scaled.primitive import choose, viable_implementations
-from jax_bwgemm.scaled.scaled_array import ScaledArray
 from jax_bwgemm.scaled.selection import Choice
 
 
 def explain_scaled_matmul(
-    a: ScaledArray,
-    b: ScaledArray,
+    a: Any,
+    b: Any,
     *,
     preferred_element_type: DTypeLike = jnp.bfloat16,
     accumulation: str = "promoted",
@@ -28,7 +29,7 @@ def explain_scaled_matmul(
     """Says which implementation and kernel `scaled_matmul` would get, without running it.
 
     Args:
-        a: As in `scaled_matmul`; the arrays may be `jax.ShapeDtypeStruct`.
+        a: As in `scaled_matmul`; the arrays of a `ScaledArray` may be `jax.ShapeDtypeStruct`.
         b: Likewise.
         preferred_element_type: As in `scaled_matmul`.
         accumulation: As in `scaled_matmul`.
@@ -43,6 +44,7 @@ def explain_scaled_matmul(
     Raises:
         TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
     """
+    a, b = as_scaled_array(a, "scaled_matmul: a"), as_scaled_array(b, "scaled_matmul: b")
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
     problem = dims.describe(spec)
     platform, target, reason = locate(device, spec.policy.target)

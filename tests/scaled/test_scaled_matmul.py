@@ -131,7 +131,7 @@ def broken(x: bw.ScaledArray) -> bw.ScaledArray:
         (
             lambda x, y: bw.scaled_matmul(x.values, y),
             TypeError,
-            "requires ScaledArray, got a: ",
+            "a must be a ScaledArray, a QArray or a pair of values and scales, got ",
         ),
         (
             lambda x, y: bw.scaled_matmul(x, broken(y)),

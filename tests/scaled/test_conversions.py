@@ -1,0 +1,88 @@
+"""Operands of qwix and of `jax.nn.scaled_matmul`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numerics import assert_exact
+from scaled_cases import exact_operand
+
+import jax_bwgemm as bw
+from jax_bwgemm.scaled.conversions import as_scaled_array
+
+
+@dataclasses.dataclass
+class QArray:
+    """The attributes of qwix's that matter."""
+
+    qvalue: Any
+    scale: Any
+    zero_point: Any = None
+
+
+def foreign(x: bw.ScaledArray) -> tuple[jax.Array, jax.Array]:
+    """Values and scales of the same rank, as others have them."""
+    scales = x.scales
+    if x.scaling == "tensor":
+        scales = scales.reshape((1,) * x.ndim)
+    elif x.scaling == "row":
+        scales = scales[..., None]
+    elif x.scaling == "1x128":
+        scales = jnp.swapaxes(scales, -1, -2)
+    return x.values, scales
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "128x128", "mxfp8"])
+@pytest.mark.parametrize("shape", [(256, 384), (2, 130, 300)])
+def test_every_layout_is_recognised(scaling: str, shape: tuple[int, ...]) -> None:
+    x = exact_operand(np.random.default_rng(0), shape, scaling)
+    for operand in (x, foreign(x), QArray(*foreign(x))):
+        found = as_scaled_array(operand, "x")
+        assert found.scaling == scaling
+        for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(x), strict=True):
+            assert_exact(got, want)
+
+
+def test_products_are_the_same() -> None:
+    rng = np.random.default_rng(0)
+    x, y = exact_operand(rng, (40, 256), "1x128"), exact_operand(rng, (128, 256), "128x128")
+    want = bw.scaled_matmul(x, y)
+    assert_exact(bw.scaled_matmul(QArray(*foreign(x)), foreign(y)), want)
+    assert bw.explain_scaled_matmul(foreign(x), QArray(*foreign(y)), device="cpu").implementation
+
+
+@pytest.mark.parametrize(
+    ("scaling", "values"), [("mxfp8", "float8_e4m3fn"), ("nvfp4", "float4_e2m1fn")]
+)
+def test_operands_of_jax_nn_scaled_matmul(scaling: str, values: str) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [exact_operand(rng, (2, rows, 64), scaling, values) for rows in (16, 24)]
+    a, b = ((x.values, x.scales) for x in pairs)
+    want = jax.nn.scaled_matmul(a[0], b[0], a[1], b[1])
+    got = bw.scaled_matmul(a, b, preferred_element_type=jnp.float32)
+    assert_exact(got, want)
+
+
+VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
+
+
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (VALUES, "x must be a ScaledArray, a QArray or a pair of values and scales, got "),
+        (QArray(VALUES, jnp.ones((1, 1)), jnp.zeros((1, 1))), "a QArray with a zero_point"),
+        ((VALUES, jnp.ones(256)), "values and scales must be arrays of the same rank"),
+        ((VALUES, 1.0), "values and scales must be arrays of the same rank"),
+        ((VALUES[0], jnp.ones(1)), r"values must be \[..., R, K\], got shape \(256,\)"),
+        ((VALUES, jnp.ones((256, 4))), r"no layout has scales float32\[256, 4\] of values float8"),
+        ((VALUES.astype(jnp.int8), jnp.ones((1, 1))), r"no layout has scales float32\[1, 1\]"),
+    ],
+)
+def test_errors(operand: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        as_scaled_array(operand, "x")
