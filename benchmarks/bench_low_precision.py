@@ -25,7 +25,18 @@ import jax_bwgemm as bw
 
 PROBLEMS = ((8192, 4096, 14336),)
 SMALL = ((128, 128, 256),)
-RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise")
+RECIPES: dict[str, str | bw.Recipe] = {
+    name: name for name in ("per_tensor", "per_tensor_delayed", "blockwise")
+}
+# Gradients too with the hardware's accumulators.
+RECIPES["per_tensor fast"] = bw.Recipe(
+    "tensor",
+    "tensor",
+    "tensor",
+    gradient_dtype="float8_e5m2",
+    forward_accumulation="fast",
+    gradient_accumulation="fast",
+)
 DIMENSIONS = (((1,), (0,)), ((), ()))
 
 Step = Callable[..., Any]
@@ -34,7 +45,7 @@ Step = Callable[..., Any]
 def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=10)
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=[*RECIPES])
+    parser.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=[*RECIPES])
     parser.add_argument("--problems", nargs="+", metavar="ROWS,D,F")
     args = parser.parse_args(argv)
     args.problems = (
@@ -75,7 +86,7 @@ def steps(args: Any) -> dict[str, Step]:
         "bwgemm bf16": stepper(functools.partial(bw.dot_general, implementation=ours)),
     }
     for recipe in args.recipes:
-        dot = bw.fp8_dot_general(recipe, implementation=ours)
+        dot = bw.fp8_dot_general(RECIPES[recipe], implementation=ours)
         delayed = recipe.endswith("delayed")
         state = (dot.new_history() + 4.0,) * 2 if delayed else ()
         found[recipe] = stepper(dot, *state)

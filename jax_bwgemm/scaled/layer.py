@@ -91,13 +91,14 @@ class Layer:
             w: [K, N].
             g: [M, N] and [N, M].
         """
-        x_bar = self._product(g[0], w, self.lhs_dtype, "promoted")
+        accumulation = self.recipe.gradient_accumulation
+        x_bar = self._product(g[0], w, self.lhs_dtype, accumulation)
         if self.lhs_transposed:
             x_bar = x_bar.T
         if self.rhs_transposed and g[1].dtype == x.dtype:
-            return x_bar, self._product(x, g[1], self.rhs_dtype, "promoted")
+            return x_bar, self._product(x, g[1], self.rhs_dtype, accumulation)
         # Kernels have the gradient's type, where it is another, on the left.
-        w_bar = self._product(g[1], x, self.rhs_dtype, "promoted")
+        w_bar = self._product(g[1], x, self.rhs_dtype, accumulation)
         return x_bar, w_bar.T if self.rhs_transposed else w_bar
 
     def _quantized(self, x: jax.Array, scaling: str, dtype: str, **options: Any) -> Any:

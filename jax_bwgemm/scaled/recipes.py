@@ -18,7 +18,8 @@ class Recipe:
         dtype: Type of both operands' values.
         gradient_dtype: Type of the cotangent's values.
         power_of_two: Whether f32 scales are rounded up to powers of two.
-        forward_accumulation: That of the forward product; the gradients' are promoted.
+        forward_accumulation: That of the forward product, as in `scaled_matmul`.
+        gradient_accumulation: That of both gradients' products.
         history: Steps that delayed scaling looks back, of three layouts ``"tensor"``: an operand's
             scale is that of the largest magnitude in so many steps before. 0: an operand's own.
         square_rhs: Whether as many rows as columns of the weights share a scale, so that both
@@ -38,6 +39,7 @@ class Recipe:
     gradient_dtype: str = E4M3
     power_of_two: bool = False
     forward_accumulation: str = "promoted"
+    gradient_accumulation: str = "promoted"
     history: int = 0
     square_rhs: bool = False
     hadamard: bool = False

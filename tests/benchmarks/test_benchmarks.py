@@ -582,6 +582,7 @@ def test_bench_low_precision(tmp_path, capsys):
         "per_tensor",
         "per_tensor_delayed",
         "blockwise",
+        "per_tensor fast",
     ]
     assert all(r["decibels"] > 15 for r in rows.values())
     for row in rows.values():
