@@ -267,10 +267,15 @@ class TileQuantizer {
   bool special_;  // whether the patch has infinities or NaNs
 };
 
-// CTAs of a multiprocessor that registers must suffice for: as many as spill nothing.
+// CTAs of a multiprocessor that registers must suffice for: as many as spill nothing, of which the
+// compiler for SM100 needs more.
 constexpr int LeastResident(DType in, bool transposed, bool random) {
   const bool large = in == DType::kF32 || random;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  return large || transposed ? 1 : 2;
+#else
   return large ? transposed ? 1 : 2 : 3;
+#endif
 }
 
 template <DType kIn, DType kOut, bool kTransposed, bool kRandom>
