@@ -263,6 +263,31 @@ BW_FUNCTION float bw_tanh(float x) {
 #endif
 }
 
+#ifdef BW_APPROXIMATE
+// exp(-x^2) times a polynomial in 1 / (1 + p |x|), fitted to erfc for 0 <= x <= 9 with the least
+// relative error, 7e-6.
+BW_FUNCTION float bw_erfc(float x) {
+  const float t = bw_reciprocal(1.0f + 0.425f * fabsf(x));
+  float p = -0.15564758f;
+  p = p * t + 0.43342774f;
+  p = p * t - 0.036076071f;
+  p = p * t + 0.29026039f;
+  p = p * t + 0.22742855f;
+  p = p * t + 0.24061354f;
+  const float tail = p * t * bw_exp(-x * x);
+  return x < 0.0f ? 2.0f - tail : tail;
+}
+
+BW_FUNCTION float bw_erf(float x) {
+  const float square = x * x;  // of its series, near zero
+  const float near = x * (1.1283792f + square * (-0.37612639f + square * 0.11283792f));
+  return fabsf(x) < 0.15f ? near : 1.0f - bw_erfc(x);
+}
+#else
+BW_FUNCTION float bw_erfc(float x) { return erfcf(x); }
+BW_FUNCTION float bw_erf(float x) { return erff(x); }
+#endif
+
 // x to the power kPower > 0.
 template <int kPower, class T>
 BW_FUNCTION T bw_power(T x) {

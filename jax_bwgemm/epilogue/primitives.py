@@ -97,8 +97,8 @@ PRIMITIVES = {
     "asinh": Primitive("asinhf({0})", ulp=3),
     "acosh": Primitive("acoshf({0})", ulp=4),
     "atanh": Primitive("atanhf({0})", ulp=3),
-    "erf": Primitive("erff({0})", ulp=2),
-    "erfc": Primitive("erfcf({0})", ulp=4),
+    "erf": Primitive("bw_erf({0})", ulp=2),
+    "erfc": Primitive("bw_erfc({0})", ulp=4),
     "logistic": Primitive("bw_logistic({0})", ulp=3),  # 0 below -88
     "one_minus_square": Primitive("(1.0f - {0}) * (1.0f + {0})", ulp=2),  # of JAX 0.12
 }
@@ -107,6 +107,6 @@ PRIMITIVES["add_any"] = PRIMITIVES["add"]
 # Those that `source.py` writes itself, because they depend on more than their operands.
 # integer_pow multiplies, so it is off by half a unit a factor.
 SPECIAL = ("literal", "iota", "convert_element_type", "integer_pow", "reduce_precision", "round")
-SPECIAL += ("select_n", "one_plus_tanh", "logistic_of_log2")
+SPECIAL += ("select_n", "one_plus_tanh", "logistic_of_log2", "bitcast_convert_type")
 # Values as they are. stop_gradient and names mean something to JAX alone.
 ALIASES = ("copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier")

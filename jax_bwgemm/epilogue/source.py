@@ -129,6 +129,11 @@ def _convert(step: Step, names: list[str], of: list[str]) -> str:
     return f"({C_TYPES[step.dtype]}){names[0]}"
 
 
+def _bitcast(step: Step, names: list[str], of: list[str]) -> str:
+    bits = f"bw_to_bits({names[0]})" if of[0] == "float32" else f"(unsigned){names[0]}"
+    return f"bw_from_bits({bits})" if step.dtype == "float32" else f"({C_TYPES[step.dtype]}){bits}"
+
+
 def _integer_pow(step: Step, names: list[str], of: list[str]) -> str:
     del of
     y: Any = step.param("y")
@@ -173,6 +178,7 @@ _SPECIAL = {
     "literal": _literal,
     "iota": _iota,
     "convert_element_type": _convert,
+    "bitcast_convert_type": _bitcast,
     "integer_pow": _integer_pow,
     "reduce_precision": _reduce_precision,
     "round": _round,

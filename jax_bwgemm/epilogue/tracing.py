@@ -201,6 +201,8 @@ class _Tracer:
             raise self.refused(eqn, f"epilogues do not have it of {read}")
         if name == "nextafter" and dtype != "float32":
             raise self.refused(eqn, f"epilogues do not have it of {dtype}")
+        if name == "bitcast_convert_type" and not {read, dtype} <= {"float32", "int32", "uint32"}:
+            raise self.refused(eqn, f"epilogues do not have it of {read} to {dtype}")
         if name == "convert_element_type":
             if eqn.invars[0].aval.dtype == out.dtype:
                 return inputs

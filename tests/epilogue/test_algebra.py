@@ -55,6 +55,26 @@ def test_functions(name: str) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    "f",
+    [
+        jnp.tanh,
+        jax.lax.erf,
+        jax.lax.erfc,
+        lambda z: jax.nn.gelu(z, approximate=False),
+    ],
+)
+def test_approximations(f: Any) -> None:
+    """Of kernels with 16-bit results: to 2^-14 of the result, but for what is next to nothing."""
+    z = np.concatenate([Z.ravel() / 4, [0.0, 1e-6, -1e-6, 40.0, -40.0, 1e20, -1e20, np.nan]])
+    z = z.astype(np.float32).reshape(-1, 8)
+    (got,) = run_on_host(in_few_operations(traced(f, [])), z, [], approximate=True)
+    with jax.enable_x64(True):
+        exact = np.asarray(f(jnp.asarray(z, "float64")))
+    np.testing.assert_allclose(got, exact, rtol=2**-14, atol=1e-30 if f is jax.lax.erfc else 1e-9)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_operations(name: str) -> None:
     f, count, most = FUNCTIONS[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import threading
 import types
 from pathlib import Path
@@ -112,6 +113,30 @@ def test_every_kernel(kernel: Any, name: str) -> None:
     close(lowered.compile()(a, b, *arrays), jax.tree.leaves(f(z, *arrays)))
 
 
+@pytest.mark.parametrize("name", ["bias, silu, residual", "gelu, its gradient", "two of all"])
+def test_many_tiles_of_a_consumer(name: str) -> None:
+    """What one tile reads and stores takes the places of what the one before it did."""
+    rng = np.random.default_rng(9)
+    functions = {
+        "gelu, its gradient": lambda z, b: (jax.nn.gelu(z + b), z),
+        "two of all": lambda z, b, c, r, s: (r * z + b, s.astype(F32) + z * c),
+    }
+    for kernel in KERNELS:
+        if kernel.b_major != "n" or kernel.a_dtype != "bfloat16":
+            continue
+        tile_m, tile_n = (kernel.tile_m, kernel.tile_n)[:: -1 if kernel.swap_ab else 1]
+        m, n = 3 * tile_m + 64, 4 * tile_n + 8
+        a, b = product(rng, kernel, m, n, 64)
+        if name in functions:
+            f, types = functions[name], ("bfloat16", "float32", "bfloat16", "bfloat16")
+            shapes = ((n,), (n,), (m, n), (m, n))[: f.__code__.co_argcount - 1]
+            arrays = [jnp.asarray(normal(rng, s, t)) for s, t in zip(shapes, types, strict=False)]
+        else:
+            f, arrays = operands(rng, name, m, n)
+        with config.target("sm90", 2):
+            close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
+
+
 @pytest.mark.parametrize(("m", "n"), [(1, 8), (3, 16), (64, 8), (70, 72)])
 def test_smaller_than_a_tile(m: int, n: int) -> None:
     rng = np.random.default_rng(1)
@@ -171,7 +196,7 @@ def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-@settings(max_examples=20)
+@settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "20")))
 @given(functions(), st.integers(0, 1000), st.booleans())
 def test_random_functions(function: Any, seed: int, swapped: bool) -> None:
     """Bit for bit what the host computes of the same program."""

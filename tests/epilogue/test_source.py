@@ -18,7 +18,7 @@ from numerics import ulps
 from jax_bwgemm.epilogue.primitives import KINDS, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES
 from jax_bwgemm.epilogue.simplify import simplified
-from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
@@ -132,6 +132,21 @@ def test_conversions(dtype: str) -> None:
     check(lambda z: [z.astype(t) for t in TYPES], small.astype(np.float32))
 
 
+def test_bits() -> None:
+    z, x = values(np.random.default_rng(3), "float32", (16, 64)), np.arange(64, dtype=np.int32)
+
+    def f(z: jax.Array, x: jax.Array) -> list[jax.Array]:
+        bits = [lax.bitcast_convert_type(z, t) for t in (jnp.int32, jnp.uint32)]
+        back = [lax.bitcast_convert_type(b ^ 1, jnp.float32) for b in bits]
+        return [*bits, *back, lax.bitcast_convert_type(x, jnp.uint32) + z.astype(jnp.uint32)]
+
+    check(f, np.where(np.isfinite(z) & (np.abs(z) < 100), np.abs(z), 1).astype(np.float32), x)
+    with pytest.raises(EpilogueError, match="do not have it of bfloat16 to uint16"):
+        trace_epilogue(
+            lambda z: lax.bitcast_convert_type(z.astype(jnp.bfloat16), jnp.uint16), (8, 8), ()
+        )
+
+
 def test_conversions_saturate() -> None:
     z = np.asarray([[np.nan, np.inf, -np.inf, 1e10, -1e10, 300.7, -300.7, -0.5]], np.float32)
     program = trace_epilogue(lambda z: [z.astype(t) for t in INTEGERS], z.shape, ()).program
@@ -197,6 +212,7 @@ def test_every_primitive_is_tested() -> None:
     assert exact | set(EXACT) == set(PRIMITIVES)
     special = {"literal", "iota", "convert_element_type", "integer_pow", "round"}
     special |= {"reduce_precision", "select_n", "one_plus_tanh", "logistic_of_log2"}
+    special |= {"bitcast_convert_type"}
     assert set(SPECIAL) == special
 
 

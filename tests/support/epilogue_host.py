@@ -33,11 +33,17 @@ def numpy_type(name: str) -> np.dtype:
 
 
 def run_on_host(
-    program: Program, accumulator: np.ndarray, operands: Sequence[np.ndarray]
+    program: Program,
+    accumulator: np.ndarray,
+    operands: Sequence[np.ndarray],
+    approximate: bool = False,
 ) -> list[np.ndarray]:
-    """Computes a program at every position of the accumulator."""
+    """Computes a program at every position of the accumulator.
+
+    approximate: Whether as kernels with 16-bit results do, but for the GPU's approximations.
+    """
     shapes = tuple(x.shape for x in operands)
-    function = _compiled(program, accumulator.shape, shapes)
+    function = _compiled(program, accumulator.shape, shapes, approximate)
     results = [np.empty(accumulator.shape, numpy_type(program.dtype(x))) for x in program.results]
     held = [np.ascontiguousarray(x) for x in (accumulator, *operands)]
     pointers = [
@@ -49,8 +55,14 @@ def run_on_host(
 
 
 @functools.cache
-def _compiled(program: Program, shape: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> Any:
-    code = f"{prelude()}\n{program_source(program)}\n{_loops(program, shape, shapes)}"
+def _compiled(
+    program: Program,
+    shape: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    approximate: bool,
+) -> Any:
+    define = "#define BW_APPROXIMATE" if approximate else ""
+    code = f"{define}\n{prelude()}\n{program_source(program)}\n{_loops(program, shape, shapes)}"
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "epilogue.cc"), Path(folder, "epilogue.so")
         source.write_text(code)

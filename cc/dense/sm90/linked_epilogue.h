@@ -39,7 +39,8 @@ struct LinkedEpilogue {
       cute::tma_store_wait<0>();
       CUTE_UNROLL
       for (int ahead = 0; ahead < C::kStoreBuffers; ++ahead) {
-        if (ahead < Sets()) Load(tile, ahead * SetChunks(), buffers.buffer + ahead);
+        const int first = ahead * SetChunks();
+        if (ahead < Sets() && first < kAllChunks) Load(tile, first, buffers.buffer + ahead);
       }
     }
   }
