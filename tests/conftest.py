@@ -29,7 +29,7 @@ from kernel_table import (  # noqa: E402
     widened,
 )
 
-from jax_bwgemm import emulator, runtime  # noqa: E402
+from jax_bwgemm import runtime  # noqa: E402
 from jax_bwgemm.grouped import contraction as grouped_contraction  # noqa: E402
 from jax_bwgemm.product.kernels import Kernel  # noqa: E402
 
@@ -78,19 +78,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("BWGEMM_REQUIRE_GPU") == "1" and not excused:
         pytest.fail(f"BWGEMM_REQUIRE_GPU=1, but {reason}", pytrace=False)
     pytest.skip(reason)
-
-
-# Kernels that have not been run with the emulator's histories of accesses.
-NO_HISTORIES = ("test_emulator_scaled.py", "test_linked.py")
-
-
-@pytest.fixture(autouse=True)
-def _no_histories(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.path.name not in NO_HISTORIES or runtime.load_emulator() is None:
-        yield
-        return
-    with emulator.configure(races=False):
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -204,6 +204,7 @@ void decode_atomic(Decoder& d, bool has_dst) {
     }
   }
   if (!found) d.error("atomic operation missing");
+  if (a->op == Op::kCas) a->flags |= kCompareAndSwap;
   bool hint = false;
   for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
     hint |= m == "L2::cache_hint";

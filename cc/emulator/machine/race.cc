@@ -215,9 +215,15 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                           where.c_str(), other.c_str(), before_writes ? "writes" : "reads"));
     return;
   }
-  launch_.report((now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
-                 : memory != nullptr            ? Rule::kSharedRace
-                                                : Rule::kGlobalRace,
+  // A loop around a compare-and-swap may begin with a plain read: a stale value only costs a turn.
+  const uint16_t swap = now_writes ? now.flags : before.flags;
+  const uint16_t read = now_writes ? before.flags : now.flags;
+  const bool cas_read = before_writes != now_writes && (swap & kCompareAndSwap) != 0 &&
+                        (read & (kStrong | kAsyncProxy)) == 0;
+  launch_.report(cas_read                         ? Rule::kCasRead
+                 : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
+                 : memory != nullptr              ? Rule::kSharedRace
+                                                  : Rule::kGlobalRace,
                  origin,
                  format("%s of %s races with the %s of %s: no synchronisation orders them", kind,
                         where.c_str(), before_writes ? "write" : "read", other.c_str()));

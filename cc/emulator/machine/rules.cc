@@ -11,6 +11,8 @@ constexpr RuleInfo kRules[] = {
      "accesses of global memory by two warps that no synchronisation orders"},
     {"same-value", Severity::kWarning,
      "stores of the same value, or bulk stores, to one place of global memory that nothing orders"},
+    {"cas-read", Severity::kWarning,
+     "plain reads of memory that another warp changes by compare-and-swap"},
     {"async-hazard", Severity::kError,
      "memory touched while an asynchronous operation that nobody has waited for owns it"},
     {"tensor-hazard", Severity::kError,

@@ -24,6 +24,7 @@ enum class Rule : uint8_t {
   kSharedRace,
   kGlobalRace,
   kSameValue,
+  kCasRead,
   kAsyncHazard,
   kTensorHazard,
   kTensorRace,
@@ -39,7 +40,7 @@ enum class Rule : uint8_t {
   kUninitializedShared,
   kUninitializedTensor,
 };
-constexpr size_t kRuleCount = 17;
+constexpr size_t kRuleCount = 18;
 
 struct RuleInfo {
   const char* name;

@@ -14,6 +14,7 @@ enum StampFlags : uint16_t {
   kAsyncProxy = 8,
   kSameValue = 128,  // a write that changes nothing
   kBulkStore = 256,
+  kCompareAndSwap = 512,
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
   kSplitBytes = 32,

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "emulator/runtime/host_call.h"
+
 namespace bwgemm::emulator {
 namespace {
 
@@ -18,6 +20,7 @@ Described standing;  // never changes once it is set
 }  // namespace
 
 cudaError_t Fail(cudaError_t code, std::string text) {
+  if (HostCall* call = HostCall::Current()) call->Failed(code, text);
   last = code;
   described = {code, std::move(text)};
   return code;

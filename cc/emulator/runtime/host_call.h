@@ -23,6 +23,8 @@ class HostCall {
 
   // Told of each launch that has ended, good or bad.
   virtual void Finished(const LaunchRecord&) {}
+  // Told of each call of the runtime that fails.
+  virtual void Failed(int, const std::string&) {}
   // Whether a fault of a kernel is the error of every later call, as a program sees it.
   virtual bool faults_stand() const { return false; }
 

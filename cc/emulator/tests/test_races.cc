@@ -102,6 +102,27 @@ TEST(plain_stores_and_increments_of_one_global_word) {
              "@%p0 red.relaxed.gpu.global.add.u32 [%d1], 1;\n", "races with the", grid);
 }
 
+// As CUDA's manual writes an addition of doubles.
+TEST(a_loop_around_compare_and_swap) {
+  Setting grid = clusters(4, 1);
+  grid.block.x = 32;
+  const auto add = [](const std::string& load) {
+    return "@!%p0 bra END;\n" + load +
+           " %r10, [%d1];\nAGAIN:\nmov.u32 %r11, %r10;\nadd.u32 %r12, %r11, 3;\n"
+           "atom.global.cas.b32 %r10, [%d1], %r11, %r12;\nsetp.ne.u32 %p1, %r10, %r11;\n"
+           "@%p1 bra AGAIN;\nEND:\n";
+  };
+  check_rule(Rule::kCasRead, add("ld.global.u32"), add("ld.relaxed.gpu.global.u32"), "of 'out'",
+             grid);
+  // Another atomic operation than that is a race with a plain read.
+  check_rule(Rule::kGlobalRace,
+             "@!%p0 bra END;\nld.global.u32 %r10, [%d1];\n"
+             "red.global.add.u32 [%d1], 1;\nEND:\n",
+             "@!%p0 bra END;\nld.relaxed.gpu.global.u32 %r10, [%d1];\n"
+             "red.global.add.u32 [%d1], 1;\nEND:\n",
+             "races with the", grid);
+}
+
 TEST(a_flag_hands_over_data_with_release_and_acquire) {
   Setting pair = clusters(2, 1);
   pair.block.x = 32;

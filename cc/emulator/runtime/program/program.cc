@@ -16,7 +16,8 @@ namespace bwgemm::emulator {
 namespace {
 
 constexpr uint64_t kAlignment = 512;
-constexpr int kDefaultArch = 100;  // of a program without kernels
+constexpr size_t kWarnedLines = 3;  // shown of one rule and kernel
+constexpr int kDefaultArch = 100;   // of a program without kernels
 
 Settings EnvironmentSettings() {
   const char* text = std::getenv("BWGEMM_EMULATOR_SETTINGS");
@@ -73,9 +74,11 @@ void Program::Finished(const LaunchRecord& record) {
   std::fflush(stdout);
   std::lock_guard lock(Session::Get().run_mutex());
   for (const Warning& w : record.result.warnings) {
-    if (!warned_.emplace(record.kernel, w.rule, w.line).second) continue;
-    std::fprintf(stderr, "emulator: warning: %s: %s\n", SourceName(record.kernel).c_str(),
-                 w.text.c_str());
+    std::set<int>& lines = warned_[{record.kernel, w.rule}];
+    if (!lines.insert(w.line).second || lines.size() > kWarnedLines) continue;
+    std::fprintf(stderr, "emulator: warning: %s: %s%s\n", SourceName(record.kernel).c_str(),
+                 w.text.c_str(),
+                 lines.size() == kWarnedLines ? " (other lines of this kernel are not shown)" : "");
   }
   if (record.result.ok) return;
   const std::string text = SourceName(record.kernel) + ": " + record.result.error;
@@ -87,6 +90,12 @@ void Program::Finished(const LaunchRecord& record) {
     std::fprintf(file, "%s\n", text.c_str());
     std::fclose(file);
   }
+}
+
+void Program::Failed(int code, const std::string& text) {
+  if (code != cudaErrorNotSupported) return;
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 uint64_t Program::TotalBytes() {

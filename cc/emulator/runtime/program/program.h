@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "emulator/runtime/host_call.h"
 
@@ -18,9 +18,11 @@ class Program final : public HostCall {
  public:
   static Program& Get();
 
-  // Warnings of a launch go to standard error once each, errors always. Errors other than refused
-  // launches are also appended to the file that BWGEMM_EMULATOR_FAULTS names.
+  // Warnings of a launch go to standard error, a few of each rule and kernel; errors always. Errors
+  // other than refused launches are also appended to the file that BWGEMM_EMULATOR_FAULTS names.
   void Finished(const LaunchRecord& record) override;
+  // Says what the emulated runtime lacks.
+  void Failed(int code, const std::string& text) override;
   bool faults_stand() const override { return true; }
 
   // --- Memory. A device sees what cudaMalloc and its kin gave out, and registered host memory.
@@ -51,7 +53,7 @@ class Program final : public HostCall {
   GlobalMemory memory_;
   std::map<uint64_t, Allocation> allocations_;  // by address; Session::run_mutex() guards both
   uint64_t allocated_ = 0;                      // allocations so far
-  std::set<std::tuple<std::string, Rule, int>> warned_;
+  std::map<std::pair<std::string, Rule>, std::set<int>> warned_;  // lines
 };
 
 // Settings as the environment variable BWGEMM_EMULATOR_SETTINGS has them: "name=value" with commas
