@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
-from ptx_samples import AXPB, COUNTER, HEADER, SPIN, TMA_COPY
+from ptx_samples import AXPB, COUNTER, HEADER, ROWS_COPY, SPIN, TMA_COPY
 
 from jax_bwgemm import emulator
 
@@ -77,6 +77,20 @@ def test_tensor_maps_with_ragged_edges(swizzle: str) -> None:
     np.testing.assert_array_equal(target, source)
     assert stats.tma_loads == 1
     assert stats.tma_store_bytes == 4 * 8 * 4
+
+
+def test_rows_are_gathered_and_scattered() -> None:
+    source = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32)
+    target = np.full_like(source, -1)
+    maps = [emulator.TensorMap(x, (1, 32)) for x in (source, target)]
+    emulator.Module(ROWS_COPY).launch("rows_copy", *maps)
+    expected = np.full_like(source, -1)
+    expected[[1, 4, 2], :32] = source[[3, 4, 3], :32]
+    expected[0, :32] = 0  # row 30 is outside
+    np.testing.assert_array_equal(target, expected)
+    two_rows = emulator.TensorMap(source, (2, 32))
+    with pytest.raises(emulator.LaunchFault, match="whose box has one row, this one has 2"):
+        emulator.Module(ROWS_COPY).launch("rows_copy", two_rows, maps[1])
 
 
 def test_threads_can_launch_at_once() -> None:

@@ -12,7 +12,7 @@ from emulator_cases import requires_emulator
 from jax_bwgemm.emulator import program
 
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "run_cutlass_examples.py"
-EXAMPLE = "examples/cute/tutorial/blackwell/02_mma_tma_sm100.cu"
+EXAMPLE = pathlib.Path("examples", "cute", "tutorial", "blackwell", "02_mma_tma_sm100.cu")
 SOURCE = """
 #include <cstdio>
 #include <cutlass/answer.h>

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 from emulator_cases import Problem, operands, two_cta_kernel
-from ptx_samples import AXPB, COUNTER, TMA_COPY
+from ptx_samples import AXPB, COUNTER, ROWS_COPY, TMA_COPY
 
 from jax_bwgemm import emulator
 from jax_bwgemm.emulator.dense import run_gemm
@@ -130,6 +130,11 @@ def _run_tma_copy(ptx: str) -> None:
     emulator.Module(ptx).launch("tma_copy", *maps, 0, 0, block=64)
 
 
+def _run_rows_copy(ptx: str) -> None:
+    maps = [emulator.TensorMap(np.zeros((20, 40), np.float32), (1, 32)) for _ in range(2)]
+    emulator.Module(ptx).launch("rows_copy", *maps)
+
+
 def _run_counter(ptx: str) -> None:
     emulator.Module(ptx).launch("counter", np.zeros(1, np.uint32), grid=2, block=64)
 
@@ -149,6 +154,7 @@ def subjects() -> list[tuple[str, Callable[[str], None]]]:
     return [
         (AXPB, _run_axpb),
         (TMA_COPY, _run_tma_copy),
+        (ROWS_COPY, _run_rows_copy),
         (COUNTER, _run_counter),
         (gemm, _run_gemm),
     ]

@@ -79,6 +79,41 @@ DONE:
 """
 )
 
+# One thread gathers four rows of 32 f32 with TMA and scatters them. Boxes have one row.
+ROWS_COPY = (
+    HEADER
+    + """
+.visible .entry rows_copy(.param .align 64 .b8 source[128], .param .align 64 .b8 target[128])
+{
+  .reg .pred %p<3>;
+  .reg .b32 %r<10>;
+  .reg .b64 %rd<6>;
+  .shared .align 1024 .b8 tile[512];
+  .shared .align 8 .b8 bar[8];
+  mov.u32 %r2, bar;
+  mov.u32 %r3, tile;
+  mov.u32 %r4, 4;
+  mov.b64 %rd1, source;
+  cvta.param.u64 %rd2, %rd1;
+  mov.b64 %rd3, target;
+  cvta.param.u64 %rd4, %rd3;
+  mbarrier.init.shared::cta.b64 [%r2], 1;
+  fence.proxy.async.shared::cta;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 512;
+  cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes
+      [%r3], [%rd2, {0, 3, %r4, 3, 30}], [%r2];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0;
+  @!%p2 bra WAIT;
+  cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group
+      [%rd4, {0, 1, %r4, 2, 0}], [%r3];
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+  ret;
+}
+"""
+)
+
 # Every thread adds its global index to one counter.
 COUNTER = (
     HEADER

@@ -18,6 +18,8 @@ void decode_bra(Decoder& d) {
   d.expect_operands(1, 1);
   d.out().exec = exec_bra;
   d.out().target = d.label(d.operand(0));
+  d.builder().jumps_to(d.out().target);
+  d.builder().ends();
 }
 
 struct BranchTable {
@@ -46,7 +48,11 @@ void decode_brx(Decoder& d) {
                           : nullptr;
   if (names == nullptr) d.error("brx.idx needs the name of a .branchtargets list");
   auto* table = d.make_aux<BranchTable>();
-  for (std::string_view name : *names) table->targets.push_back(d.builder().label(name, d.line()));
+  for (std::string_view name : *names) {
+    table->targets.push_back(d.builder().label(name, d.line()));
+    d.builder().jumps_to(table->targets.back());
+  }
+  d.builder().ends();
   d.out().exec = exec_brx;
 }
 
@@ -54,6 +60,7 @@ Step exec_exit(Warp& w, const Instr&, uint32_t mask) { return w.exit_lanes(mask)
 
 void decode_exit(Decoder& d) {
   d.expect_operands(0, 0);
+  d.builder().ends();
   d.out().exec = exec_exit;
 }
 
@@ -71,6 +78,7 @@ Step exec_ret(Warp& w, const Instr& in, uint32_t mask) {
 void decode_ret(Decoder& d) {
   d.ignore_mods({"uni"});
   d.expect_operands(0, 0);
+  d.builder().ends();
   if (d.builder().in_entry()) {
     d.out().exec = exec_exit;
   } else {
@@ -217,6 +225,7 @@ void decode_call(Decoder& d) {
   args->return_pc = b.pc() + 1;
   d.out().exec = exec_call;
   d.out().target = info->base;
+  b.jumps_to(info->base);
   Instr& site = (&d.out())[1];
   site = d.out();
   site.exec = exec_return_site;

@@ -1,4 +1,5 @@
 // Functions of the device runtime, which have no PTX body: vprintf and __assertfail.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -12,6 +13,7 @@ namespace bwgemm::emulator {
 namespace {
 
 constexpr size_t kMaxText = 1 << 16;
+constexpr int64_t kMaxWidth = 4096;  // of a conversion
 
 struct ExternCall {
   std::string name;
@@ -65,18 +67,28 @@ void convert(Warp& w, int lane, const std::string& format, size_t* at, Arguments
   const size_t begin = *at;
   std::string spec = "%";
   size_t i = begin + 1;
-  const auto number = [&] {  // a width or precision, itself an argument where it is a star
+  // A width or precision, itself an argument where it is a star; -1: there is none.
+  const auto number = [&]() -> int64_t {
+    int64_t value = -1;
     if (i < format.size() && format[i] == '*') {
-      spec += std::to_string(arguments->next<int32_t>());
+      value = arguments->next<int32_t>();
       ++i;
     }
-    while (i < format.size() && format[i] >= '0' && format[i] <= '9') spec += format[i++];
+    for (; i < format.size() && format[i] >= '0' && format[i] <= '9'; ++i)
+      value = std::min(std::max<int64_t>(value, 0) * 10 + (format[i] - '0'), kMaxWidth + 1);
+    if (value > kMaxWidth || value < -kMaxWidth)
+      w.fault("printf: a width or precision of more than %d", static_cast<int>(kMaxWidth));
+    return value;
   };
   while (i < format.size() && std::strchr("-+ #0", format[i]) != nullptr) spec += format[i++];
-  number();
+  // A negative width pads on the right.
+  if (const int64_t width = number(); width != -1) spec += std::to_string(width);
   if (i < format.size() && format[i] == '.') {
-    spec += format[i++];
-    number();
+    ++i;
+    const bool empty =
+        i >= format.size() || (format[i] != '*' && (format[i] < '0' || format[i] > '9'));
+    const int64_t precision = number();
+    if (empty || precision >= 0) spec += "." + std::to_string(empty ? 0 : precision);
   }
   bool wide = false;
   for (; i < format.size() && std::strchr("hljztL", format[i]) != nullptr; ++i)

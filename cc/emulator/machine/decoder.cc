@@ -248,7 +248,7 @@ Pred Decoder::pred_src(const Operand& o) {
     if (o.name == "%pt" || o.name == "%PT") return 0 | kPredNot;
     const Symbol symbol = builder_.resolve(o.name);
     if (symbol.kind == Symbol::Kind::kPredicate)
-      return o.negated ? symbol.index | kPredNot : symbol.index;
+      return builder_.reads_pred(o.negated ? symbol.index | kPredNot : symbol.index);
     error("'" + std::string(o.name) + "' is not a predicate");
   }
   error("expected a predicate");
@@ -260,7 +260,7 @@ Pred Decoder::pred_dst(const Operand& o) {
   const Symbol symbol = builder_.resolve(o.name);
   if (symbol.kind != Symbol::Kind::kPredicate)
     error("'" + std::string(o.name) + "' is not a predicate");
-  return symbol.index;
+  return builder_.writes_pred(symbol.index);
 }
 
 const std::vector<Operand>* Decoder::vector_items(const Operand& o) {

@@ -187,6 +187,11 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
     std::memset(w.local_.get(), 0xCD, size_t{kernel_.local_bytes} * kWarpSize);
   }
 
+  if (kernel_.undefined_slots > 0 && config_.rules.on(Rule::kUninitializedRegister)) {
+    w.undefined_.assign(kernel_.tracked_slots, 0);
+    std::fill_n(w.undefined_.begin(), kernel_.undefined_slots, kFullMask);
+  }
+
   const Dim3 c = cta.id_, n = grid_, b = block_, k = cluster_dim_;
   const uint32_t size = static_cast<uint32_t>(k.count());
   const Dim3 in_cluster{c.x % k.x, c.y % k.y, c.z % k.z};

@@ -37,6 +37,8 @@ enum InstrFlags : uint16_t {
   // .aligned: all live lanes of the warp have to arrive before the instruction runs (the machine
   // parks early ones).
   kConverge = 1,
+  // Reads or writes registers that may be undefined (undefined.h).
+  kTracked = 2,
 };
 
 // base register + displacement; row == kNoRow: the displacement is the address.

@@ -87,11 +87,35 @@ struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
   std::vector<Instr> code;
-  // Rows that code[i] reads, and for moves between registers those that it writes.
+  // Registers that code[i] reads and writes.
   struct Rows {
-    std::vector<Row> read, moved_to;
+    std::vector<Row> read, written;
+    std::vector<Pred> preds_read, preds_written;
+    bool moves = false;  // a move between registers
   };
   std::vector<Rows> rows_of;
+  // Where code[i] may go on.
+  struct Flow {
+    std::vector<uint32_t> jumps;
+    bool next = true;
+  };
+  std::vector<Flow> flow_of;
+  // What an instruction does to registers that may be undefined (undefined.h): slots of an array
+  // that each warp has. Those before undefined_slots are undefined when the kernel starts.
+  struct Tracking {
+    enum class Use : uint8_t {
+      kComputes,   // what it writes is undefined if something that it reads is
+      kResult,     // an undefined value is reported
+      kExchanges,  // what it writes comes from other lanes
+    };
+    static constexpr uint32_t kOther = ~uint32_t{0};  // a register that is not followed
+    std::vector<uint32_t> read, written;
+    uint32_t guard = kOther;  // not in `read`
+    Use use = Use::kComputes;
+    bool selects = false;  // selp: reads the first or the second of `read`
+  };
+  std::unordered_map<uint32_t, Tracking> tracking;  // by pc
+  uint32_t undefined_slots = 0, tracked_slots = 0;
   std::vector<SharedSymbol> shared_symbols;
   uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;

@@ -4,6 +4,7 @@
 
 #include "emulator/isa/control.h"
 #include "emulator/isa/isa.h"
+#include "emulator/machine/undefined.h"
 
 namespace bwgemm::emulator {
 namespace {
@@ -331,6 +332,7 @@ void KernelBuilder::build(const ptx::Function& entry) {
   }
   kernel_.code.resize(base);
   kernel_.rows_of.resize(base);
+  kernel_.flow_of.resize(base);
   for (auto& info : functions_) decode_function(*info);
   const uint64_t dynamic_base = round_up(kernel_.static_shared_bytes, kernel_.dynamic_align);
   if (kernel_.uses_dynamic_shared)
@@ -340,6 +342,7 @@ void KernelBuilder::build(const ptx::Function& entry) {
         {std::string(dynamic_name_), static_cast<uint32_t>(dynamic_base), ~uint32_t{0}});
   }
   for (size_t i : dynamic_inits_) kernel_.inits[i].value += dynamic_base;
+  find_undefined_registers(kernel_);
 }
 
 void KernelBuilder::decode_function(FunctionInfo& info) {
@@ -359,6 +362,7 @@ void KernelBuilder::decode_function(FunctionInfo& info) {
   Instr& end = kernel_.code[pc_];
   end.line = info.function->body.empty() ? info.function->line : info.function->body.back().line;
   decode_implicit_return(info, &end);
+  ends();
 }
 
 void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out) {
@@ -382,6 +386,7 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
     out->guarded = true;
   }
   entry->decode(decoder);
+  kernel_.rows_of[pc_].moves = statement.parts[0] == "mov";
   if (!decoder.no_mods_left()) decoder.unsupported("modifier '" + decoder.mods_left() + "'");
 }
 

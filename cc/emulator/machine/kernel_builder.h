@@ -65,15 +65,26 @@ class KernelBuilder {
   bool in_entry() const { return current_->function->is_entry; }
   const FunctionInfo& current() const { return *current_; }
   uint32_t pc() const { return pc_; }
-  // Says that the instruction being decoded reads these rows.
+  // --- What the instruction being decoded reads and writes, and where it may go on.
   Row reads(Row row) {
     kernel_.rows_of[pc_].read.push_back(row);
     return row;
   }
   Row writes(Row row) {
-    if (statement_->parts[0] == "mov") kernel_.rows_of[pc_].moved_to.push_back(row);
+    kernel_.rows_of[pc_].written.push_back(row);
     return row;
   }
+  Pred reads_pred(Pred pred) {
+    kernel_.rows_of[pc_].preds_read.push_back(pred & ~kPredNot);
+    return pred;
+  }
+  Pred writes_pred(Pred pred) {
+    kernel_.rows_of[pc_].preds_written.push_back(pred);
+    return pred;
+  }
+  void jumps_to(uint32_t target) { kernel_.flow_of[pc_].jumps.push_back(target); }
+  // It never goes on with the next instruction, but where its guard is false.
+  void ends() { kernel_.flow_of[pc_].next = kernel_.code[pc_].guarded; }
   Module& module() { return module_; }
 
  private:

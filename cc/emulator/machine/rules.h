@@ -39,8 +39,9 @@ enum class Rule : uint8_t {
   kExitedLanes,
   kUninitializedShared,
   kUninitializedTensor,
+  kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 18;
+constexpr size_t kRuleCount = 19;
 
 struct RuleInfo {
   const char* name;

@@ -36,6 +36,10 @@ void Launch::run_warp(size_t slot) {
       reselect = true;
     } else {
       if (in.guarded) mask &= w.pred(in.guard);
+      if ((in.flags & kTracked) != 0 && !w.undefined_.empty()) {
+        w.current_instr_ = &in;
+        w.track(in, g.mask, mask);
+      }
       ++now_;
       ++executed;
       lanes += static_cast<uint64_t>(__builtin_popcount(mask));

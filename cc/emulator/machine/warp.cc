@@ -34,8 +34,8 @@ void Warp::check_sources(const Instr& in) {
     if (std::find(expected_rows_.begin(), expected_rows_.end(), row) == expected_rows_.end())
       continue;
     // Compilers name a register anew right after the load; that is no use of its value.
-    if (!rows.moved_to.empty()) {
-      expected_rows_.insert(expected_rows_.end(), rows.moved_to.begin(), rows.moved_to.end());
+    if (rows.moves) {
+      expected_rows_.insert(expected_rows_.end(), rows.written.begin(), rows.written.end());
       continue;
     }
     report(Rule::kLoadWait,
@@ -43,6 +43,34 @@ void Warp::check_sources(const Instr& in) {
     registers_arrived();
     return;
   }
+}
+
+void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
+  using Tracking = Kernel::Tracking;
+  const uint32_t pc = static_cast<uint32_t>(&in - kernel_->code.data());
+  const Tracking& tracking = kernel_->tracking.find(pc)->second;
+  uint32_t undefined = 0;
+  const auto reads = [&](uint32_t slot, uint32_t lanes) {
+    if (slot == Tracking::kOther || (undefined_[slot] & lanes) == 0) return;
+    if (slot < kernel_->undefined_slots) undefined_line_ = in.line;
+    undefined |= undefined_[slot] & lanes;
+  };
+  const uint32_t first = tracking.selects ? pred(in.op[3]) : kFullMask;
+  for (size_t i = 0; i < tracking.read.size(); ++i) {
+    const bool chosen = tracking.selects && i < 2;
+    reads(tracking.read[i], mask & (!chosen ? kFullMask : i == 0 ? first : ~first));
+  }
+  // Whether a branch is taken or a store made matters to all who come to it.
+  reads(tracking.guard, tracking.use == Tracking::Use::kResult ? group : mask);
+  if (tracking.use == Tracking::Use::kResult && undefined != 0) {
+    report(Rule::kUninitializedRegister,
+           format("lanes 0x%08x use what comes from a register that nothing has written (line %d "
+                  "reads it)",
+                  undefined, undefined_line_));
+  }
+  const bool passes_on = tracking.use == Tracking::Use::kComputes;
+  for (const uint32_t slot : tracking.written)
+    undefined_[slot] = (undefined_[slot] & ~mask) | (passes_on ? undefined & mask : 0);
 }
 
 // ---- Memory

@@ -200,6 +200,9 @@ class Warp {
   void remove_group(size_t i);
 
   void check_sources(const Instr& in);
+  // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
+  // lanes that come to it, `mask` those that execute it.
+  void track(const Instr& in, uint32_t group, uint32_t mask);
 
   uint32_t* regs_ = nullptr;
   uint32_t* preds_ = nullptr;
@@ -217,6 +220,8 @@ class Warp {
   uint32_t cluster_arrived_ = 0;
   uint64_t cluster_generation_ = 0;
   std::vector<Row> expected_rows_;
+  std::vector<uint32_t> undefined_;  // lanes, by slot of Kernel::tracking; empty: not watched for
+  int32_t undefined_line_ = 0;       // that read such a register
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;

@@ -123,7 +123,30 @@ TEST(printf_of_kernels) {
   printed.clear();
   prints(run, "100%", "").fails(ErrorKind::kFault, "printf: '%' is no conversion");
   prints(run, "%y", "").fails(ErrorKind::kFault, "printf: '%y' is no conversion");
+  prints(run, "%9999d", "").fails(ErrorKind::kFault, "a width or precision of more than 4096");
   CHECK_EQ(printed, "");
+}
+
+// Damaged formats are printed somehow or reported.
+TEST(any_format_ends) {
+  const std::string alphabet = "%%%diuxcsfgpe*.0#-+lh 19n";
+  uint64_t state = 1;
+  int ran = 0, reported = 0;
+  for (int turn = 0; turn < 400; ++turn) {
+    std::string format = "%";
+    for (int i = 0; i < 5; ++i) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      format += alphabet[(state >> 33) % alphabet.size()];
+    }
+    Run run;
+    run.block = {1, 1, 1};
+    run.config.print = [](const std::string&) {};
+    prints(run, format, "st.local.b64 [args], -7;\n");
+    ++(run.result.ok ? ran : reported);
+    if (!run.result.ok)
+      CHECK_EQ(static_cast<int>(run.result.kind), static_cast<int>(ErrorKind::kFault));
+  }
+  CHECK(ran > 50 && reported > 50);
 }
 
 TEST(branch_table) {

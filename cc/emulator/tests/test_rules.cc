@@ -126,4 +126,49 @@ TEST(shuffles_read_lanes_that_take_part) {
              "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);
 }
 
+// %d2: this thread's word of the output.
+const char* const kOwnWord = "mul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\n";
+
+TEST(undefined_registers_must_not_reach_a_result) {
+  Setting one;
+  one.block.x = 32;
+  const auto check = [&](const std::string& wrong, const std::string& right) {
+    check_rule(Rule::kUninitializedRegister, kOwnWord + wrong, kOwnWord + right,
+               "use what comes from a register that nothing has written", one);
+  };
+  // Stored after arithmetic; undefined where a branch leaves it out, in one lane.
+  check("add.u32 %r21, %r20, 1;\nst.global.u32 [%d2], %r21;\n",
+        "mov.u32 %r20, 5;\nadd.u32 %r21, %r20, 1;\nst.global.u32 [%d2], %r21;\n");
+  const auto branches = [](const char* other) {
+    return std::string("setp.eq.u32 %p1, %r0, 7;\n@%p1 bra SKIP;\nmov.u32 %r20, 1;\nSKIP:\n") +
+           other + "st.global.u32 [%d2], %r20;\n";
+  };
+  check(branches(""), branches("@%p1 mov.u32 %r20, 2;\n"));
+  // A loop whose sum is never set to zero.
+  const auto loop = [](const char* before) {
+    return std::string(before) +
+           "mov.u32 %r22, 0;\nLOOP:\nadd.u32 %r20, %r20, %r22;\nadd.u32 %r22, %r22, 1;\n"
+           "setp.lt.u32 %p2, %r22, 4;\n@%p2 bra LOOP;\nst.global.u32 [%d2], %r20;\n";
+  };
+  check(loop(""), loop("mov.u32 %r20, 0;\n"));
+  // What decides a branch, and what is an address.
+  check("setp.eq.u32 %p2, %r20, 5;\n@%p2 bra END;\nst.global.u32 [%d2], 1;\nEND:\n",
+        "mov.u32 %r20, 5;\nsetp.eq.u32 %p2, %r20, 5;\n@%p2 bra END;\nst.global.u32 [%d2], "
+        "1;\nEND:\n");
+  check(
+      "and.b32 %r21, %r20, 4;\ncvt.u64.u32 %d3, %r21;\nadd.s64 %d3, %d3, %d1;\n"
+      "ld.global.u32 %r22, [%d3];\n",
+      "mov.u32 %r20, 4;\nand.b32 %r21, %r20, 4;\ncvt.u64.u32 %d3, %r21;\nadd.s64 %d3, %d3, "
+      "%d1;\nld.global.u32 %r22, [%d3];\n");
+  // Chosen by a selection; a predicate that nothing has written.
+  check("setp.lt.u32 %p1, %r0, 16;\nselp.b32 %r21, %r20, 7, %p1;\nst.global.u32 [%d2], %r21;\n",
+        "setp.lt.u32 %p1, %r0, 40;\nselp.b32 %r21, 7, %r20, %p1;\nst.global.u32 [%d2], %r21;\n");
+  check("selp.b32 %r21, 1, 0, %p3;\nst.global.u32 [%d2], %r21;\n",
+        "setp.eq.u32 %p3, %r0, 0;\nselp.b32 %r21, 1, 0, %p3;\nst.global.u32 [%d2], %r21;\n");
+  // Lanes whose store is guarded may hold nothing; a value from another lane is defined there.
+  check("setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\nst.global.u32 [%d2], %r20;\n",
+        "setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\n@%p1 st.global.u32 [%d2], %r20;\n"
+        "shfl.sync.idx.b32 %r21, %r20, 0, 31, 0xffffffff;\nst.global.u32 [%d2], %r21;\n");
+}
+
 int main(int argc, char** argv) { return run_all(argc, argv); }
