@@ -104,9 +104,9 @@ struct Kernel {
   // that each warp has. Those before undefined_slots are undefined when the kernel starts.
   struct Tracking {
     enum class Use : uint8_t {
-      kComputes,   // what it writes is undefined if something that it reads is
-      kResult,     // an undefined value is reported
-      kExchanges,  // what it writes comes from other lanes
+      kComputes,  // what it writes is undefined if something that it reads is
+      kResult,    // an undefined value is reported
+      kOpaque,    // what it writes counts as defined
     };
     static constexpr uint32_t kOther = ~uint32_t{0};  // a register that is not followed
     std::vector<uint32_t> read, written;

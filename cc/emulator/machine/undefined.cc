@@ -129,7 +129,7 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-Kernel::Tracking::Use use_of(std::string_view name) {
+Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
   using Use = Kernel::Tracking::Use;
   // Parameters of calls and the stack hold padding, too.
   if (starts_with(name, "st.param") || starts_with(name, "st.local")) return Use::kComputes;
@@ -137,10 +137,12 @@ Kernel::Tracking::Use use_of(std::string_view name) {
        {"st", "ld", "red.", "atom.", "bra", "brx", "cp.", "mbarrier.", "tcgen05.", "multimem."}) {
     if (starts_with(name, prefix)) return Use::kResult;
   }
-  // Their result is another lane's value.
-  for (const char* prefix : {"shfl", "redux", "vote", "match", "activemask", "elect"}) {
-    if (starts_with(name, prefix)) return Use::kExchanges;
+  // Another lane's value; parts of registers, of which others may be undefined.
+  for (const char* prefix :
+       {"shfl", "redux", "vote", "match", "activemask", "elect", "prmt", "bfe"}) {
+    if (starts_with(name, prefix)) return Use::kOpaque;
   }
+  if (starts_with(name, "mov") && access.written.size() > 1) return Use::kOpaque;
   return Use::kComputes;
 }
 
@@ -160,7 +162,7 @@ void find_undefined_registers(Kernel& kernel) {
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t pc = 0; pc < size; ++pc) {
-      if (use_of(kernel.code[pc].name) != Kernel::Tracking::Use::kComputes) continue;
+      if (use_of(kernel.code[pc].name, accesses[pc]) != Kernel::Tracking::Use::kComputes) continue;
       const Access& access = accesses[pc];
       const auto followed = [&](Id id) { return slots.count(id) != 0; };
       if (std::none_of(access.read.begin(), access.read.end(), followed)) continue;
@@ -177,7 +179,7 @@ void find_undefined_registers(Kernel& kernel) {
     Instr& in = kernel.code[pc];
     const Access& access = accesses[pc];
     Kernel::Tracking tracking;
-    tracking.use = use_of(in.name);
+    tracking.use = use_of(in.name, access);
     tracking.selects = starts_with(in.name, "selp.");
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;

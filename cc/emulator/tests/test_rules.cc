@@ -165,6 +165,10 @@ TEST(undefined_registers_must_not_reach_a_result) {
         "setp.lt.u32 %p1, %r0, 40;\nselp.b32 %r21, 7, %r20, %p1;\nst.global.u32 [%d2], %r21;\n");
   check("selp.b32 %r21, 1, 0, %p3;\nst.global.u32 [%d2], %r21;\n",
         "setp.eq.u32 %p3, %r0, 0;\nselp.b32 %r21, 1, 0, %p3;\nst.global.u32 [%d2], %r21;\n");
+  // Of a packed register only the half that was set.
+  check("mov.b32 %r21, {%h1, %h2};\nst.global.u32 [%d2], %r21;\n",
+        "mov.u16 %h1, 3;\nmov.b32 %r21, {%h1, %h2};\nmov.b32 {%h3, %h4}, %r21;\n"
+        "st.global.u16 [%d2], %h3;\n");
   // Lanes whose store is guarded may hold nothing; a value from another lane is defined there.
   check("setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\nst.global.u32 [%d2], %r20;\n",
         "setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\n@%p1 st.global.u32 [%d2], %r20;\n"
