@@ -21,17 +21,21 @@ from jax_bwgemm.scaled.spec import ScaledDims
 
 BYTES = 2  # of an element of the equivalent product
 
-PROMOTED = dataclasses.replace(
-    SM90,
-    tiles={
-        TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.667, 2791, 4133, 1.0),
-        TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.75, 2128, 3900, 1.0),
-        TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5, 1102, 3611, 1.0),
-        TileKey("pingpong", 64, 64, 1, 1, True): Cost(0.4, 1334, 2301, 1.0),
-        TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.3, 900, 4194, 1.0),
-        TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.15, 2000, 2800, 1.0),
-    },
-)
+# fmt: off
+BLOCKS = dataclasses.replace(SM90, tiles={
+    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.7594, 2234, 2859, 0.902),
+    TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.6943, 1353, 1528, 0.9843),
+    TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5459, 348.8, 3168, 0.95),
+})
+ROWS = dataclasses.replace(SM90, tiles={
+    TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.5139, 1829, 6709, 1.1),
+    TileKey("pingpong", 64, 64, 1, 1, True): Cost(0.3332, 5753, 1050, 1.1),
+    TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.1996, 601.2, 5557, 1.1),
+    TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.1132, 169.4, 6401, 1.1),
+})
+# fmt: on
+# By what a kernel applies scales to.
+PARAMETERS = {"sums": SM90, "blocks": BLOCKS, "rows": ROWS}
 
 
 def as_dense(kernel: Kernel) -> Kernel:
@@ -54,7 +58,7 @@ def as_dense_dims(dims: ScaledDims) -> GemmDims:
 def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:
     """A kernel with each number of parts of K that is worth comparing. Theirs is `as_dense`."""
     dense, sizes = as_dense(kernel), as_dense_dims(dims)
-    parameters = SM90 if kernel.scales == "sums" else PROMOTED
+    parameters = PARAMETERS[kernel.scales]
 
     def predict(splits: int) -> Candidate:
         return costs.evaluate(dense, sizes, target, splits, parameters=parameters)

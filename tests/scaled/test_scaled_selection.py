@@ -15,11 +15,10 @@ import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs
-from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.costs import PROMOTED, as_dense, candidates
+from jax_bwgemm.scaled.costs import PARAMETERS, as_dense, candidates
 from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
@@ -45,7 +44,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
 @pytest.mark.parametrize(
     ("product", "sizes", "want"),
     [
-        (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x128x128_2x1_cooperative 1"),
+        (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 1"),
         (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative 1"),
         (
             spec("tensor", "tensor", accumulation="fast"),
@@ -55,7 +54,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         (
             spec("tensor", "tensor", "float32"),
             dims(a=E5M2),
-            "e5m2_e4m3_f32_blocks_128x128x128_2x1_cooperative 1",
+            "e5m2_e4m3_f32_blocks_128x256x128_2x1_cooperative 1",
         ),
         # Short K: one tile's results are stored while the next is multiplied.
         (
@@ -81,7 +80,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         ),
         (
             spec("1x128", "128x128"),
-            dims(16),
+            dims(16, 7168, 16384),
             "e4m3_e4m3_bf16_rows_64x16x128_1x1_pingpong_swap 1",
         ),
         # One scale for 128 rows of A: no swapped kernel has that.
@@ -164,8 +163,7 @@ def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
 
 @pytest.mark.parametrize("kernel", TABLE, ids=lambda k: k.name)
 def test_every_tile_has_a_cost(kernel: Kernel) -> None:
-    known = SM90 if kernel.scales == "sums" else PROMOTED
-    assert costs.tile_key(as_dense(kernel)) in known.tiles
+    assert costs.tile_key(as_dense(kernel)) in PARAMETERS[kernel.scales].tiles
 
 
 def structs(a: str, b: str, m: int = 512, n: int = 512, k: int = 512) -> Any:

@@ -58,6 +58,7 @@ struct Config : Spec {
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
+  static constexpr int kLoadingThreads = 1;
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);

@@ -48,8 +48,16 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   epilogue.Finish();
 }
 
+// What a second warp of the producer's does: nothing.
+struct NoAssistant {
+  template <class C>
+  __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}
+  template <class C, class LaunchParams>
+  __device__ __forceinline__ static void Load(const LaunchParams&, typename C::Shared&, uint32_t) {}
+};
+
 // The body of a kernel. consume(params, shared, rank): what both consumers do.
-template <class C, class LaunchParams, class Consumer>
+template <class C, class Assistant = NoAssistant, class LaunchParams, class Consumer>
 __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& consume) {
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
@@ -59,6 +67,7 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
   if (threadIdx.x == 0) {
     bwgemm::sm90::InitPipeline<C>(shared);
     if constexpr (C::kStaged) LinkedEpilogue<C>::InitBarriers(shared);
+    Assistant::template InitBarriers<C>(shared);
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 32) {
     cute::prefetch_tma_descriptor(&params.p);
@@ -80,6 +89,7 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
       }
       if constexpr (C::kCluster > 1) loader.Finish();
     }
+    if (warp == 1) Assistant::template Load<C>(params, shared, rank);
   } else {
     if constexpr (C::kMovesRegisters) {
       cutlass::arch::warpgroup_reg_alloc<C::kConsumerRegisters>();

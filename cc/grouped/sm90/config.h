@@ -43,6 +43,7 @@ struct Config : Spec {
   using Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped, Spec::kOut;
   using Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
+  static constexpr int kLoadingThreads = 1;
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;

@@ -8,32 +8,83 @@
 
 namespace bwgemm::scaled::sm90 {
 
+// Sums of all of K are scaled in the epilogue. A tile's scales are loaded ahead of it into slots:
+// one, or ping-pong one for each consumer.
 template <class Spec>
-struct Config : dense::sm90::Config<Spec> {
+struct SumsConfig : dense::sm90::Config<Spec> {
   using Base = dense::sm90::Config<Spec>;
-  static constexpr bool kPromotes = Spec::kScaleUse != ScaleUse::kSums;
+  static constexpr bool kPromotes = false;
+  static constexpr int kScaleSlots = Base::kPingpong ? 2 : 1;
+  static constexpr int kTileScales = Base::kTileM + Base::kTileN;
 
-  // A promoting MMA has so many rows of Q, and its sums, which are scaled and added to the results,
-  // are in registers of their own.
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kFixedBytes =
+      (kBarrierBytes + kScaleSlots * kTileScales * 4 + 1023) / 1024 * 1024 +
+      bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
+  static constexpr int kStages =
+      (bwgemm::sm90::kSharedLimit - 1024 - kFixedBytes) / Base::kStageBytes;
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][Base::P::kBytes];
+    uint8_t q[kStages][Base::Q::kBytes];
+    alignas(1024) uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
+    float scales[kScaleSlots][kTileScales];  // of the tile's rows of P, then of Q
+    uint64_t full[kStages], empty[kStages];
+    uint64_t turn[bwgemm::sm90::kConsumers];
+    uint64_t scales_full[kScaleSlots], scales_empty[kScaleSlots];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+};
+
+// Sums of every 128 of K are scaled and added in f32, with scales that are loaded into the stages.
+template <class Spec>
+struct PromotingConfig : dense::sm90::Config<Spec> {
+  using Base = dense::sm90::Config<Spec>;
+  static constexpr bool kPromotes = true;
+  static constexpr bool kOfRows = Spec::kScaleUse == ScaleUse::kRows;
+  static_assert(Base::kOwnBlocks == 1 && Base::kTileK == kScaleBlock);
+
+  // An MMA has so many rows of Q. Its sums are in registers of their own, in two sets where there
+  // is room: then the MMAs of the next block of K run while those of one are promoted.
   static constexpr int kPart = Base::kTileN == 256 ? kScaleBlock : Base::kTileN;
   static constexpr int kParts = Base::kTileN / kPart;
-  // The scales of Q's rows that a thread needs for a part.
-  static constexpr int kRowScales = Spec::kScaleUse == ScaleUse::kRows ? kPart / 4 : 0;
-  // Two sets of sums let the MMAs of the next block of K run while a block's are promoted.
   static constexpr int kMostRegisters = 192;
-  static constexpr int kSumSets =
-      kParts == 1 && Base::kResults + 2 * (kPart / 2 + kRowScales) <= kMostRegisters ? 2 : 1;
-  // Rows of Q that have one scale wherever the tile lies, where squares do.
+  static constexpr int kSumSets = kParts == 1 && Base::kResults + kPart <= kMostRegisters ? 2 : 1;
+  static_assert(Base::kResults + kSumSets * kPart / 2 <= kMostRegisters);
+  static constexpr bool kMovesRegisters = Base::kMovesRegisters || kPart > 64;
+
+  // Of square blocks a tile has rows of two at most, and whatever its place, so many rows of one.
   static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
-  static_assert(!kPromotes || (Base::kOwnBlocks == 1 && Base::kTileK == kScaleBlock));
-  static_assert(kParts == 1 || Spec::kScaleUse != ScaleUse::kRows);
-  static_assert(!kPromotes || kParts > 1 || kPart <= kScaleBlock + kChunk,
-                "a tile has rows of two squares at most");
-  static_assert(!kPromotes || Base::kResults + kSumSets * kPart / 2 <= kMostRegisters);
-  static constexpr bool kMovesRegisters = Base::kMovesRegisters || (kPromotes && kPart > 64);
+  static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
+  static_assert(!kOfRows || kParts == 1);
+
+  // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
+  static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
+  static constexpr int kStageBytes = Base::kStageBytes + kStageScales * 4;
+  static constexpr int kStages =
+      (bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes -
+       bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes) /
+      kStageBytes;
+  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][Base::P::kBytes];
+    uint8_t q[kStages][Base::Q::kBytes];
+    alignas(1024) uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
+    uint64_t full[kStages], empty[kStages];
+    uint64_t turn[bwgemm::sm90::kConsumers];
+    alignas(16) float scales[kStages][kStageScales];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static_assert(kSharedBytes <= bwgemm::sm90::kSharedLimit);
 
   using DescriptorPart = typename Base::Q::template Descriptor<kPart>;
 };
+
+template <class Spec>
+using Config =
+    std::conditional_t<Spec::kScaleUse == ScaleUse::kSums, SumsConfig<Spec>, PromotingConfig<Spec>>;
 
 struct Params : dense::sm90::Params {
   Scales p_scales, q_scales;

@@ -28,11 +28,11 @@ struct PromotingMma {
       turn.Pass();
       return;
     }
-    ScaleReader<C> reader(params, tile, mma.consumer, mma.thread);
+    const int border = kScaleBlock - dense::sm90::QRow<C>(tile) % kScaleBlock;
     if constexpr (C::kSumSets == 1) {
-      OneByOne(accumulator, reader, k_blocks, state);
+      OneByOne(accumulator, border, k_blocks, state);
     } else {
-      Overlapped(accumulator, reader, k_blocks, state);
+      Overlapped(accumulator, border, k_blocks, state);
     }
   }
 
@@ -40,24 +40,23 @@ struct PromotingMma {
   // A block's MMAs wait until those of the block before are promoted: the other consumer's run
   // meanwhile.
   template <class Accumulator>
-  __device__ __forceinline__ void OneByOne(Accumulator& accumulator, ScaleReader<C>& reader,
-                                           int k_blocks, LaunchRing& state) {
+  __device__ __forceinline__ void OneByOne(Accumulator& accumulator, int border, int k_blocks,
+                                           LaunchRing& state) {
     Sums sums;  // one for all, so that it stays in the same registers
-    Scales next = reader.Load();
     CUTE_NO_UNROLL
     for (int left = k_blocks; left > 0; --left) {
-      const Scales scales = next;
-      reader.Advance(left > 1);
-      next = reader.Load();
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
+      Scales scales;
       CUTE_UNROLL
       for (int part = 0; part < C::kParts; ++part) {
         Issue(sums, state.index, part);
+        if (part == 0) scales = Scales(mma.shared, state.index, mma.consumer, mma.thread);
         if (left == 1 && part == C::kParts - 1) turn.Pass();
         bwgemm::sm90::AwaitBatches<0>();
         bwgemm::sm90::FenceResults(sums);
-        if (part == C::kParts - 1) mma.Release(state.index);
-        scales.Promote(accumulator, sums, part, reader);
+        if (!C::kOfRows && part == C::kParts - 1) Release(state.index);
+        scales.Promote(accumulator, sums, part, border);
+        if (C::kOfRows) Release(state.index);
       }
       state.Advance();
     }
@@ -65,28 +64,29 @@ struct PromotingMma {
 
   // A block's MMAs run while those of the block before are promoted.
   template <class Accumulator>
-  __device__ __forceinline__ void Overlapped(Accumulator& accumulator, ScaleReader<C>& reader,
-                                             int k_blocks, LaunchRing& state) {
-    static_assert(C::kParts == 1);
+  __device__ __forceinline__ void Overlapped(Accumulator& accumulator, int border, int k_blocks,
+                                             LaunchRing& state) {
     Sums sums[2];
-    Scales scales[2] = {};
+    Scales scales[2];
     cute::clear(sums[1]);  // promoted while the first block's MMAs run
     uint32_t last = 0;     // the stage of the block before
     bool first = true;
+    // A stage is given back when its scales are in registers; those of rows are read one by one.
     auto promote = [&](Sums& of, const Scales& with) {
       bwgemm::sm90::FenceResults(of);
-      if (!first) mma.Release(last);
-      first = false;
-      with.Promote(accumulator, of, 0, reader);
+      if (!C::kOfRows && !first) Release(last);
+      if (C::kOfRows && first) return;
+      with.Promote(accumulator, of, 0, border);
+      if (C::kOfRows) Release(last);
     };
     auto step = [&](int now, int left) {
-      scales[now] = reader.Load();
-      reader.Advance(left > 1);
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
       Issue(sums[now], state.index, 0);
+      scales[now] = Scales(mma.shared, state.index, mma.consumer, mma.thread);
       if (left == 1) turn.Pass();
       bwgemm::sm90::AwaitBatches<1>();
       promote(sums[now ^ 1], scales[now ^ 1]);
+      first = false;
       last = state.index;
       state.Advance();
     };
@@ -104,6 +104,11 @@ struct PromotingMma {
       bwgemm::sm90::AwaitBatches<0>();
       promote(sums[1], scales[1]);
     }
+  }
+
+  __device__ __forceinline__ void Release(uint32_t stage) {
+    __syncwarp();  // all lanes have read the stage's scales
+    mma.Release(stage);
   }
 
   __device__ __forceinline__ void Issue(Sums& sums, uint32_t stage, int part) {

@@ -1,36 +1,23 @@
-// Scales on the device: from global memory to the threads whose results they multiply.
+// Scales on the device: a warp copies them from global to shared memory, ahead of the consumers.
 //
-// They are read through the L1 cache, not with the operands: 512 bytes a stage and operand are not
-// worth a TMA instruction, whose alignment would also bind the number of rows.
+// Not by TMA, whose alignment would bind the number of rows.
 #pragma once
 
 #include <cstdint>
 
+#include "cute/arch/util.hpp"
 #include "scaled/problem.h"
 
 namespace bwgemm::scaled::sm90 {
 
-// Volatile: the compiler moves no load behind the wait for the MMAs, which is to hide it.
-__device__ __forceinline__ float LoadScale(const float* from) {
-  float scale;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(scale) : "l"(from));
-  return scale;
-}
-__device__ __forceinline__ float2 LoadScalePair(const float* from) {
-  float2 scales;
-  asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(scales.x), "=f"(scales.y) : "l"(from));
-  return scales;
+__device__ __forceinline__ void CopyScale(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
+               "l"(from)
+               : "memory");
 }
 
-// Those of two rows of Q, of which there are `rows`, with a scale for each.
-template <class C>
-__device__ __forceinline__ float2 LoadRowPair(const float* data, uint32_t row, uint32_t rows) {
-  if constexpr (C::kSwapAb) {  // rows of A: any number
-    return {LoadScale(data + min(row, rows - 1)), LoadScale(data + min(row + 1, rows - 1))};
-  } else {  // columns of D, whose alignment makes them even
-    return LoadScalePair(data + min(row, rows - 2));
-  }
-}
+// Before a thread ends: what it copies is still on its way.
+__device__ __forceinline__ void AwaitCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The thread's number in its warpgroup, read by a volatile instruction: else whatever follows from
 // it is computed ahead of the main loop and kept in registers that this does not have.

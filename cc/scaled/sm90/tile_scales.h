@@ -1,0 +1,92 @@
+// The scales of sums over all of K: a warp brings a tile's into shared memory while its operands
+// are multiplied, consumers multiply their sums with them.
+#pragma once
+
+#include "core/ring.h"
+#include "cutlass/arch/barrier.h"
+#include "dense/sm90/tiles.h"
+#include "scaled/sm90/config.h"
+#include "scaled/sm90/scales.h"
+
+namespace bwgemm::scaled::sm90 {
+
+struct TileScalesLoader {
+  using Barrier = cutlass::arch::ClusterBarrier;
+  static constexpr int kWarp = 32;
+
+  template <class C>
+  __device__ __forceinline__ static void InitBarriers(typename C::Shared& shared) {
+    for (int i = 0; i < C::kScaleSlots; ++i) {
+      Barrier::init(&shared.scales_full[i], kWarp);
+      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers);
+    }
+  }
+
+  // Called by a warp.
+  template <class C>
+  __device__ __forceinline__ static void Load(const Params& params, typename C::Shared& shared,
+                                              uint32_t rank) {
+    RingState<C::kScaleSlots> slot;
+    for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
+      const dense::sm90::Tile& tile = tiles.Current();
+      float* to = shared.scales[slot.index];
+      Barrier::wait(&shared.scales_empty[slot.index], slot.phase ^ 1);
+      Copy<C::kTileM>(to, params.p_scales, dense::sm90::PRow<C>(tile), params.p_rows, tile.batch);
+      Copy<C::kTileN>(to + C::kTileM, params.q_scales, dense::sm90::QRow<C>(tile), params.q_rows,
+                      tile.batch);
+      cutlass::arch::cpasync_barrier_arrive_noinc(&shared.scales_full[slot.index]);
+      slot.Advance();
+    }
+    AwaitCopies();
+  }
+
+ private:
+  template <int kRows>
+  __device__ __forceinline__ static void Copy(float* to, const Scales& scales, uint32_t first,
+                                              int rows, int matrix) {
+    for (int i = threadIdx.x % kWarp; i < kRows; i += kWarp) {
+      CopyScale(to + i, scales.data + FirstScale(scales, rows, first + i, matrix));
+    }
+  }
+};
+
+// A consumer's side.
+template <class C>
+struct TileScales {
+  using Barrier = cutlass::arch::ClusterBarrier;
+  typename C::Shared& shared;
+  int consumer;
+  uint32_t phase = 0;
+
+  // Multiplies the sums of the consumer's next tile by the scales of their rows and columns.
+  template <class Accumulator>
+  __device__ __forceinline__ void Apply(Accumulator& accumulator) {
+    const int slot = C::kPingpong ? consumer : 0, thread = RereadThread();
+    Barrier::wait(&shared.scales_full[slot], phase);
+    phase ^= 1;
+    const float* scales = shared.scales[slot];
+    const float* rows =
+        scales + C::FirstBlock(consumer) * dense::sm90::kBlock + thread / 32 * 16 + thread % 32 / 4;
+    float p[C::kOwnBlocks][2];
+    CUTE_UNROLL
+    for (int i = 0; i < 2 * C::kOwnBlocks; ++i) {
+      p[i / 2][i % 2] = rows[i / 2 * dense::sm90::kBlock + i % 2 * 8];
+    }
+    CUTE_UNROLL
+    for (int j = 0; j < C::kTileN / 8; ++j) {
+      const float2 q =
+          *reinterpret_cast<const float2*>(scales + C::kTileM + j * 8 + thread % 4 * 2);
+      CUTE_UNROLL
+      for (int i = 0; i < 4 * C::kOwnBlocks; ++i) {
+        float& sum = accumulator(j * 4 + i % 4, i / 4);
+        sum *= p[i / 4][i % 4 / 2] * (i % 2 == 0 ? q.x : q.y);
+        // Now: the scales of all columns together take more registers than there are.
+        if (j % 4 == 3) asm volatile("" : "+f"(sum)::"memory");
+      }
+    }
+    __syncwarp();
+    if (thread % 32 == 0) Barrier::arrive(&shared.scales_empty[slot]);
+  }
+};
+
+}  // namespace bwgemm::scaled::sm90
