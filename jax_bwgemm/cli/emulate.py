@@ -73,6 +73,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="tcgen05.ld and .st are done when they are issued, whether or not the kernel waits",
     )
+    parser.add_argument(
+        "--no-races",
+        action="store_true",
+        help="keep no history of accesses: faster, and only what happens in this schedule is seen",
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
     parser.add_argument(
@@ -107,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             trace=tracing,
             rules=dict(args.rule),
             relaxed=args.relaxed,
+            races=not args.no_races,
         )
         with settings:
             out = _with_progress(lambda: run_gemm(kernel, a, b))
@@ -151,6 +157,7 @@ def _run_program(args: argparse.Namespace) -> int:
             sm_count=args.sm_count,
             rules=dict(args.rule),
             relaxed=args.relaxed,
+            races=not args.no_races,
         )
         with tempfile.TemporaryDirectory() as folder:
             executable = source

@@ -127,6 +127,11 @@ def test_warnings_and_rules(compiled) -> None:
     assert out == "cudaErrorLaunchFailure\n"
 
 
+def test_without_histories(compiled) -> None:
+    out, err = command("--no-races", "--program", compiled("faults"), "--", "races")
+    assert (out, err) == ("cudaSuccess\n", "")
+
+
 def test_outcome(compiled) -> None:
     outcome = program.run_program(compiled("faults"), ["traps"], emulator.Settings(seed=3))
     assert outcome.code == 0
