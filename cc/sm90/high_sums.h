@@ -14,7 +14,7 @@
 
 namespace bwgemm::sm90 {
 
-// The upper parts of kCount sums of a thread.
+// The upper parts of kCount sums of a thread, two in a register.
 template <int kCount>
 class HighSums {
  public:
@@ -31,9 +31,10 @@ class HighSums {
       const float first = First(i), second = Second(i);
       const float first_sum = first + accumulators(2 * i);
       const float second_sum = second + accumulators(2 * i + 1);
-      pairs_[i] = __byte_perm(__float_as_uint(first_sum), __float_as_uint(second_sum), 0x7632);
-      accumulators(2 * i) = Left(first_sum, first - First(i), accumulators(2 * i));
-      accumulators(2 * i + 1) = Left(second_sum, second - Second(i), accumulators(2 * i + 1));
+      pairs_[i] =
+          Finite(__byte_perm(__float_as_uint(first_sum), __float_as_uint(second_sum), 0x7632));
+      accumulators(2 * i) += first - First(i);
+      accumulators(2 * i + 1) += second - Second(i);
     }
   }
 
@@ -53,10 +54,12 @@ class HighSums {
     return __uint_as_float(pairs_[i] & 0xffff0000u);
   }
 
-  // The accumulator after its upper part grew by -taken. Of an infinite sum, or NaN, nothing: the
-  // upper part is the sum.
-  __device__ __forceinline__ static float Left(float sum, float taken, float accumulator) {
-    return fabsf(sum) < INFINITY ? taken + accumulator : 0.0f;
+  // Both values, or bf16's largest with their sign: infinities and NaN stay in the accumulators.
+  __device__ __forceinline__ static uint32_t Finite(uint32_t pair) {
+    constexpr uint32_t kMost = 0x7f7f7f7f;
+    uint32_t finite;
+    asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(finite) : "r"(pair), "r"(kMost));
+    return finite;
   }
 
   uint32_t pairs_[kCount / 2];

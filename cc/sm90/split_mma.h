@@ -38,9 +38,9 @@ struct SplitMma {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Fragment = SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kFirst : Infinity::kLast>;
   static constexpr int kSteps = C::kTileK / kMmaDepth;
-  // Of this step and of the next. Those of three terms leave no registers for the next: while one
-  // consumer splits, the other's MMAs run.
-  static constexpr int kFragments = C::kTerms == 2 ? 2 : 1;
+  // Of this step and of the next. In wide tiles those of three terms leave no registers for the
+  // next: while one consumer splits, the other's MMAs run.
+  static constexpr int kFragments = C::kTerms == 2 || C::kTileN <= 64 ? 2 : 1;
   static_assert(kSteps % kFragments == 0, "fragments take turns, from block to block");
   // Term i and plane j are multiplied where i + j is less: the rest is smaller than what rounding
   // the terms leaves.

@@ -28,7 +28,8 @@ struct WgmmaFragment {
 
 template <int kColumns, bool kBKMajor>
 struct WgmmaRegisters {
-  static_assert(kColumns == 64 || kColumns == 128 || kColumns == 192 || kColumns == 256,
+  static_assert(kColumns == 16 || kColumns == 64 || kColumns == 128 || kColumns == 192 ||
+                    kColumns == 256,
                 "add the width below");
 
   // D = A x B, or D += A x B. d(i): the thread's i-th result.
@@ -36,6 +37,7 @@ struct WgmmaRegisters {
   __device__ static void Issue(const WgmmaFragment& a, uint64_t desc_b, Results&& d,
                                bool accumulate) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    BWGEMM_WGMMA_OF_REGISTERS(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
     BWGEMM_WGMMA_OF_REGISTERS(64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
     BWGEMM_WGMMA_OF_REGISTERS(128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
     BWGEMM_WGMMA_OF_REGISTERS(192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")

@@ -22,6 +22,7 @@ SM90_F32 = dataclasses.replace(
         TileKey("cooperative", 128, 256, 2, 1, True): Cost(0.95, 2800, 4600, 1.0),
         TileKey("cooperative", 128, 128, 1, 1, True): Cost(0.755, 1500, 4200, 1.0),
         TileKey("cooperative", 128, 64, 1, 1, True): Cost(0.6, 1000, 4200, 1.0),
+        TileKey("cooperative", 128, 16, 1, 1, True): Cost(0.2, 1000, 4200, 1.0),
     },
 )
 
