@@ -188,10 +188,10 @@ def test_two_f32_operands_have_the_kernel_of_their_precision(precision: Any, ker
     )
     with jax.default_matmul_precision("float32"):  # JAX's name of HIGHEST
         assert bw.explain(F32, F32, device="sm90").kernel.startswith("sm90_f32x6_")
-    few = jax.ShapeDtypeStruct((16, 512), jnp.float32)
-    found = bw.explain(few, F32, precision=precision, device="sm90").kernel
-    assert found.startswith(f"sm90_{kernel}_f32_kn_128x64x32_")
-    assert found.endswith("_swap")
+    for rows in (16, 64):
+        few = jax.ShapeDtypeStruct((rows, 512), jnp.float32)
+        found = bw.explain(few, F32, precision=precision, device="sm90").kernel
+        assert found == f"sm90_{kernel}_f32_kn_128x{rows}x32_1x1_cooperative_swap"
 
 
 @pytest.mark.parametrize(

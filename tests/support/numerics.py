@@ -33,6 +33,8 @@ LOW_PRECISION_LOSS = 1e-2
 LOSS = {"atol": 1e-3, "rtol": 1e-4}
 # Layers in f32 and their gradients, sums of some dozen terms of size one in another order.
 LAYERS = {"atol": 1e-4, "rtol": 1e-4}
+# Largest error of a product of two f32 operands over the root mean square, by precision.
+F32_PRODUCTS = {"high": 5e-5, "highest": 2e-6}
 # Results of size one in bf16, of f32 accumulators in another order: a unit in the last place.
 LINKED = {"atol": 2**-7, "rtol": 2**-7}
 
