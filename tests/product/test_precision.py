@@ -189,8 +189,9 @@ def test_two_f32_operands_have_the_kernel_of_their_precision(precision: Any, ker
     with jax.default_matmul_precision("float32"):  # JAX's name of HIGHEST
         assert bw.explain(F32, F32, device="sm90").kernel.startswith("sm90_f32x6_")
     for rows in (16, 64):
-        few = jax.ShapeDtypeStruct((rows, 512), jnp.float32)
-        found = bw.explain(few, F32, precision=precision, device="sm90").kernel
+        few = jax.ShapeDtypeStruct((rows, 4096), jnp.float32)
+        wide = jax.ShapeDtypeStruct((4096, 14336), jnp.float32)
+        found = bw.explain(few, wide, precision=precision, device="sm90").kernel
         assert found == f"sm90_{kernel}_f32_kn_128x{rows}x32_1x1_cooperative_swap"
 
 
