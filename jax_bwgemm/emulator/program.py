@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from jax_bwgemm import runtime
 from jax_bwgemm.emulator.settings import Settings
 
 _LIBRARY = "libbwgemm_cudart.so"
@@ -62,8 +63,9 @@ def library() -> pathlib.Path:
     Raises:
         ProgramError: The package was installed without it.
     """
-    path = pathlib.Path(__file__).resolve().parent / _LIBRARY
-    if not path.exists():
+    module = runtime.load_emulator()  # in a source folder: the installation's
+    path = module and pathlib.Path(module.__file__).resolve().parent / "emulator" / _LIBRARY
+    if not path or not path.exists():
         raise ProgramError(f"jax_bwgemm was installed without its emulator ({_LIBRARY})")
     return path
 
