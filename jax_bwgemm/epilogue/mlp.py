@@ -51,9 +51,9 @@ def mlp(
         up_bias: [H], a pair of these for a pair of weights, or None.
         down_bias: [N], or None.
         activation: As in `linear`.
-        recompute: Whether to keep only the arguments for the backward pass, and to compute products
-            and hidden values again there: one product more (two with a pair), and [..., H] two
-            (three) times less memory. Else both are kept.
+        recompute: Whether the backward pass computes the products of x and the hidden values again.
+            Only the arguments are kept for it then; else these arrays of [..., H], two or with a
+            pair three, are kept too.
         precision: As in `matmul`.
         implementation: As in `matmul`.
 
