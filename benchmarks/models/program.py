@@ -48,9 +48,9 @@ class Program:
         sizes = Sizes(self.sizes | (self.small if small else {}))
         key = jax.random.key(seed)
         weights = jax.tree.map(lambda w: w.astype(self.master), self.init(key, sizes))
-        moments = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), weights)
         state = {"weights": weights, "step": jnp.zeros((), jnp.int32)}
         if self.adam:
+            moments = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), weights)
             state |= {"mean": moments, "square": moments}
 
         def step(state: Tree, data: Tree) -> tuple[jax.Array, Tree]:
