@@ -124,6 +124,28 @@ def viable(
     return tuple(found)
 
 
+def without(
+    implementations: Sequence[str], refused: Sequence[str], what: str, reason: str
+) -> tuple[str, ...]:
+    """The implementations left to a program that some cannot run. The reason is logged once.
+
+    Args:
+        implementations: Those left so far, in order.
+        refused: Those that cannot run it.
+        what: The problem, for messages.
+        reason: Why they cannot.
+
+    Raises:
+        NotImplementedError: There are no others (several refused: an ExceptionGroup).
+    """
+    others = tuple(name for name in implementations if name not in refused)
+    if not others:
+        raise refusal_error(what, [(name, reason) for name in implementations])
+    if implementations[0] != others[0]:
+        log_once(f"{what}: not {implementations[0]} ({reason}), using {others[0]}")
+    return others
+
+
 def target_here(name: str, platform: str, target: Target | None) -> Target | str:
     """The GPU to choose a kernel for, or why an implementation cannot run on a platform.
 

@@ -22,6 +22,7 @@ from jax_bwgemm.product.implementations import (
     refusal_error,
     rounded_types,
     target_here,
+    without,
 )
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
@@ -188,12 +189,7 @@ def _without(
     Raises:
         NotImplementedError: There are no others (several refused: an ExceptionGroup).
     """
-    names = spec.policy.implementations
     dims = contraction.dims(spec, *(x.shape for x in operands))
     what = spec.describe([x.dtype.name for x in operands[:2]], dims)
-    others = tuple(name for name in names if name not in refused)
-    if not others:
-        raise refusal_error(what, [(name, reason) for name in names])
-    if names[0] != others[0]:
-        log_once(f"{what}: not {names[0]} ({reason}), using {others[0]}")
+    others = without(spec.policy.implementations, refused, what, reason)
     return spec.with_policy(implementations=others)

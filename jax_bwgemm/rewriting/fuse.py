@@ -24,6 +24,7 @@ from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import as_matrix
 from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
+from jax_bwgemm.rewriting.inlining import placed
 from jax_bwgemm.rewriting.uses import INLINED, Uses, operand_uses, uses_of
 
 # Bodies that may be part of a group; a checkpoint is to be computed again where it says.
@@ -321,19 +322,7 @@ def _equations(
     assert not constants, "the primitive makes no constants"
     if [v.aval for v in jaxpr.outvars] != [v.aval for v in made]:
         return None
-    names = dict(zip(jaxpr.invars, atoms, strict=True))
-    names.update(zip(jaxpr.outvars, made, strict=True))
-    placed = []
-    for one in jaxpr.eqns:
-        names.update((v, v) for v in one.outvars if v not in names)
-        placed.append(
-            one.replace(
-                invars=[x if hasattr(x, "val") else names[x] for x in one.invars],
-                outvars=[names[v] for v in one.outvars],
-                source_info=product.source_info,
-            )
-        )
-    return placed
+    return placed(jaxpr, atoms, made, product.source_info)
 
 
 def _bind(fused: Fused, a: jax.Array, b: jax.Array, *operands: jax.Array) -> list[jax.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_bwgemm import compat
@@ -26,19 +26,28 @@ def inlined(traced: Any, eqn: Any) -> list[Any]:
 
     They keep its place in the source and its names.
     """
-    atoms = dict(zip(traced.invars, eqn.invars, strict=True))
-    (result,) = traced.outvars
-    atoms[result] = eqn.outvars[0]
-    placed = []
+    return placed(traced, eqn.invars, eqn.outvars, eqn.source_info)
+
+
+def placed(traced: Any, operands: Sequence[Any], results: Sequence[Any], source: Any) -> list[Any]:
+    """A traced function's equations within another jaxpr.
+
+    Args:
+        traced: The function's jaxpr.
+        operands: The atoms that they read in the place of its arguments.
+        results: The variables that they define in the place of its results.
+        source: ``source_info`` of all of them.
+    """
+    names = dict(zip(traced.invars, operands, strict=True))
+    names.update(zip(traced.outvars, results, strict=True))
+    found = []
     for one in traced.eqns:
-        for v in one.outvars:
-            if v not in atoms:
-                atoms[v] = v
-        placed.append(
+        names.update((v, v) for v in one.outvars if v not in names)
+        found.append(
             one.replace(
-                invars=[x if hasattr(x, "val") else atoms[x] for x in one.invars],
-                outvars=[atoms[v] for v in one.outvars],
-                source_info=eqn.source_info,
+                invars=[x if hasattr(x, "val") else names[x] for x in one.invars],
+                outvars=[names[v] for v in one.outvars],
+                source_info=source,
             )
         )
-    return placed
+    return found

@@ -20,6 +20,7 @@ from jax_bwgemm.product.implementations import (
     refusal_error,
     target_here,
     viable,
+    without,
 )
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.local import binder
@@ -204,14 +205,10 @@ def _without(
     Raises:
         NotImplementedError: There are no others (several refused: an ExceptionGroup).
     """
-    names = spec.policy.implementations
     what = dims_of(ctx.avals_in).describe(spec)
-    others = tuple(name for name in names if name not in refused)
-    if not others:
-        raise refusal_error(what, [(name, reason) for name in names])
-    if names[0] != others[0]:
-        log_once(f"{what}: not {names[0]} ({reason}), using {others[0]}")
-    return spec.with_policy(implementations=others)
+    return spec.with_policy(
+        implementations=without(spec.policy.implementations, refused, what, reason)
+    )
 
 
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ScaledSpec) -> Any:

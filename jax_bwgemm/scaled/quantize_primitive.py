@@ -20,6 +20,7 @@ from jax_bwgemm.product.implementations import (
     refusal_error,
     target_here,
     viable,
+    without,
 )
 from jax_bwgemm.product.spec import MAX_SIZE
 from jax_bwgemm.product.targets import QUANTIZE_TARGETS
@@ -152,34 +153,27 @@ _partitioned = partitioned(_local)
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: QuantizeSpec) -> Any:
     """Partitions over the mesh, unless the operands already are those of one device."""
     function: Any = _partitioned(spec)
+
+    def dropping(refused: Sequence[str], reason: str) -> QuantizeSpec:
+        what = spec.describe(ctx.avals_in[0].shape, ctx.avals_in[0].dtype)
+        left = without(spec.implementations, refused, what, reason)
+        return dataclasses.replace(spec, implementations=left)
+
     if compat.is_manual(ctx):
         function = _local
         if automatic := compat.automatic_axes(ctx):
             # XLA partitions the reference itself; see product.lowering.
-            spec = _only_xla(ctx, spec, f"mesh axes {automatic} are automatic inside shard_map")
+            reason = f"mesh axes {automatic} are automatic inside shard_map"
+            spec = dropping(tuple(PLATFORMS), reason)
             function = lambda *args: quantize_reference(*args[:-1], spec=args[-1])  # noqa: E731
     found = runtime.common_target(compat.lowering_devices(ctx))
     if spec.target is None and found is not None and "cutlass" in spec.implementations:
         if found.target is None:
-            spec = _only_xla(ctx, spec, found.reason)
+            spec = dropping(("cutlass",), found.reason)
         else:
             spec = dataclasses.replace(spec, target=found.target)
     rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=True)
     return compat.without_types_of_axes(rule)(ctx, *operands)
-
-
-def _only_xla(ctx: mlir.LoweringRuleContext, spec: QuantizeSpec, reason: str) -> QuantizeSpec:
-    """For a program that can have no kernel.
-
-    Raises:
-        NotImplementedError: XLA is not allowed.
-    """
-    x = ctx.avals_in[0]
-    what = spec.describe(x.shape, x.dtype)
-    if "xla" not in spec.implementations:
-        raise refusal_error(what, [(name, reason) for name in spec.implementations])
-    log_once(f"{what}: not {spec.implementations[0]} ({reason}), using xla")
-    return dataclasses.replace(spec, implementations=("xla",))
 
 
 def _lower_local(platform: str) -> mlir.LoweringRule:
