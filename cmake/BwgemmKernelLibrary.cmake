@@ -4,7 +4,8 @@
 # kept in BWGEMM_KERNEL_CACHE under a hash of all its inputs: another Python version, or a change outside of the kernels'
 # own files, does not compile a kernel again.
 #
-# The finished library is split by split_fatbin.py: the CUDA module links the machine code, the emulator's module the PTX.
+# The finished library is split by split_fatbin.py: the CUDA module links the machine code, the emulator's module the PTX,
+# compressed.
 
 set(bwgemm_sm90_gencode "--generate-code=arch=compute_90a,code=[sm_90a,compute_90a]")
 set(bwgemm_sm100_gencode "--generate-code=arch=compute_100f,code=[sm_100f,compute_100f]")
@@ -16,7 +17,7 @@ if("sm100" IN_LIST BWGEMM_ARCHS)
   list(APPEND bwgemm_portable_gencode "--generate-code=arch=compute_100f,code=sm_100f")
 endif()
 
-# --no-compress keeps the PTX readable beside the machine code: the emulator executes it.
+# --no-compress keeps the PTX readable: split_fatbin.py compresses it as the emulator can read it.
 set(bwgemm_nvcc_flags -O3 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPIC,-fvisibility=hidden -DNDEBUG
     -diag-suppress=177 # unused variables inside CUTLASS headers
 )

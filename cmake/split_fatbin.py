@@ -4,8 +4,12 @@
 
 nvcc embeds one fat binary into each object: machine code for the GPU and PTX, the text that the
 emulator executes. The CUDA module needs the first only, the emulator's module the second only. Each
-output is a copy of the library whose fat binaries hold one of the two. A section that shrinks keeps
-its place in its object: no offset changes, so the archive's symbol table stays valid.
+output is a copy of the library whose fat binaries hold one of the two, the PTX compressed. A
+section that shrinks keeps its place in its object: no offset changes, so the archive's symbol table
+stays valid.
+
+Compressed PTX has a kind of entry of its own, which only the emulator's module reads
+(`cc/emulator/runtime/fatbin.cc`): a zlib stream, padded to 8 bytes, in the place of the text.
 
 The layout of a fat binary is not documented. Whatever differs from what the CUDA 13.0 tools write
 is an error.
@@ -17,11 +21,13 @@ import dataclasses
 import os
 import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 PTX, MACHINE_CODE = 1, 2
-KIND_NAMES = {PTX: "PTX", MACHINE_CODE: "machine code"}
+ZLIB_PTX = 0x5A01  # ours: nvcc writes no such kind
+KIND_NAMES = {PTX: "PTX", MACHINE_CODE: "machine code", ZLIB_PTX: "compressed PTX"}
 
 SECTION = ".nv_fatbin"
 
@@ -92,14 +98,28 @@ def read_container(data: bytes, offset: int = 0) -> tuple[list[Entry], int]:
     return entries, end
 
 
+def compress_entry(entry: Entry) -> Entry:
+    """The entry of kind `ZLIB_PTX` that stands for one of kind `PTX`."""
+    _, version, header_bytes, _, _ = _ENTRY.unpack_from(entry.data)
+    stream = zlib.compress(entry.data[header_bytes:])
+    padded = stream.ljust(-(-len(stream) // 8) * 8, b"\0")
+    head = _ENTRY.pack(ZLIB_PTX, version, header_bytes, len(padded), len(stream))
+    return Entry(ZLIB_PTX, head + entry.data[_ENTRY.size : header_bytes] + padded)
+
+
 def keep_entries(container: bytes, kind: int) -> bytes:
-    """The fat binary with the entries of that kind only."""
+    """The fat binary with the entries of that kind only; PTX is compressed."""
     entries, end = read_container(container)
     if end != len(container):
         raise LayoutError(f"{SECTION} holds more than one fat binary")
-    kept = b"".join(entry.data for entry in entries if entry.kind == kind)
-    if not kept:
+    chosen = [entry for entry in entries if entry.kind == kind]
+    if not chosen:
         raise LayoutError(f"the fat binary holds no {KIND_NAMES[kind]}")
+    if kind == PTX:
+        chosen = [compress_entry(entry) for entry in chosen]
+    kept = b"".join(entry.data for entry in chosen)
+    if len(kept) + _CONTAINER.size > len(container):
+        raise LayoutError("the compressed PTX does not fit into the place of the fat binary")
     return _CONTAINER.pack(_CONTAINER_MAGIC, 1, _CONTAINER.size, len(kept)) + kept
 
 

@@ -9,11 +9,13 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "call/python.h"
 #include "emulator/machine/machine.h"
+#include "emulator/runtime/fatbin.h"
 #include "emulator/runtime/product_emulated.h"
 #include "emulator/runtime/quantize_emulated.h"
 #include "emulator/runtime/ranges.h"
@@ -29,7 +31,20 @@ constexpr int kMaxSmCount = 1024;
 constexpr uint64_t kMaxCtas = uint64_t{1}
                               << 24;  // of one launch; each pending cluster takes memory
 
-PyObject* error_class = nullptr;  // _emulator.Error(kind, line, message)
+PyObject* error_class = nullptr;      // _emulator.Error(kind, line, message)
+PyObject* zlib_decompress = nullptr;  // of Python's standard library
+
+// Called by threads with and without the GIL: XLA's have none.
+std::string InflateByPython(std::string_view stream) {
+  nb::gil_scoped_acquire gil;
+  try {
+    const auto text =
+        nb::cast<nb::bytes>(nb::handle(zlib_decompress)(nb::bytes(stream.data(), stream.size())));
+    return std::string(text.c_str(), text.size());
+  } catch (const nb::python_error& e) {
+    throw std::runtime_error(std::string("the PTX cannot be unpacked: ") + e.what());
+  }
+}
 
 nb::dict Registrations() {
   nb::dict targets;
@@ -307,6 +322,9 @@ NB_MODULE(_emulator, m) {
   emu::error_class = PyErr_NewException("jax_bwgemm._emulator.Error", PyExc_RuntimeError, nullptr);
   m.attr("Error") = nb::borrow(emu::error_class);
   nb::register_exception_translator(&emu::TranslateError);
+  emu::zlib_decompress =
+      nb::object(nb::module_::import_("zlib").attr("decompress")).release().ptr();
+  emu::SetInflate(&emu::InflateByPython);
 
   m.def("registrations", &emu::Registrations,
         "{target name: capsule} for jax.ffi.register_ffi_target, platform cpu.");

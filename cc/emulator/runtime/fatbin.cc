@@ -12,6 +12,9 @@ namespace {
 constexpr std::uint32_t kWrapperMagic = 0x466243B1;  // FATBINC_MAGIC of fatbinary_section.h
 constexpr std::uint32_t kContainerMagic = 0xBA55ED50;
 constexpr std::uint16_t kEntryPtx = 1;
+constexpr std::uint16_t kEntryZlibPtx = 0x5A01;  // ZLIB_PTX of cmake/split_fatbin.py
+
+Inflate inflate = nullptr;
 
 struct Wrapper {
   std::uint32_t magic;
@@ -29,7 +32,7 @@ struct ContainerHeader {
 static_assert(sizeof(ContainerHeader) == 16);
 
 struct EntryHeader {
-  std::uint16_t kind;  // 1 = PTX, 2 = ELF
+  std::uint16_t kind;  // kEntryPtx, kEntryZlibPtx; 2 = ELF
   std::uint16_t version;
   std::uint32_t header_bytes;
   std::uint64_t payload_bytes;
@@ -55,11 +58,26 @@ T ReadAt(std::string_view bytes, std::size_t offset, const char* what) {
   return value;
 }
 
+std::string Unpack(std::string_view payload, const EntryHeader& entry) {
+  if (entry.compressed_bytes > payload.size()) Malformed("compressed PTX larger than its entry");
+  if (inflate == nullptr) {
+    throw std::runtime_error(
+        "the fat binary holds PTX that was compressed for jax_bwgemm._emulator, which alone "
+        "unpacks it");
+  }
+  return inflate(payload.substr(0, entry.compressed_bytes));
+}
+
 PtxImage ReadPtx(std::string_view payload, const EntryHeader& entry) {
-  if (entry.compressed_bytes != 0) {
+  if (entry.kind == kEntryPtx && entry.compressed_bytes != 0) {
     throw std::runtime_error(
         "the fat binary holds compressed PTX, which the emulator does not unpack: compile with "
         "nvcc --no-compress");
+  }
+  std::string unpacked;
+  if (entry.kind == kEntryZlibPtx) {
+    unpacked = Unpack(payload, entry);
+    payload = unpacked;
   }
   // The text is padded with zero bytes to a multiple of 8.
   std::string_view text = payload.substr(0, payload.find('\0'));
@@ -72,6 +90,8 @@ PtxImage ReadPtx(std::string_view payload, const EntryHeader& entry) {
 }
 
 }  // namespace
+
+void SetInflate(Inflate function) { inflate = function; }
 
 std::vector<PtxImage> ReadFatBinary(const void* data, std::size_t size) {
   const std::string_view bytes(static_cast<const char*>(data), size);
@@ -92,7 +112,7 @@ std::vector<PtxImage> ReadFatBinary(const void* data, std::size_t size) {
     if (entry.header_bytes > left || entry.payload_bytes > left - entry.header_bytes) {
       Malformed("entry larger than its container");
     }
-    if (entry.kind == kEntryPtx) {
+    if (entry.kind == kEntryPtx || entry.kind == kEntryZlibPtx) {
       images.push_back(
           ReadPtx(payload.substr(offset + entry.header_bytes, entry.payload_bytes), entry));
     }

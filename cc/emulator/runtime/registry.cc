@@ -2,24 +2,35 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "emulator/runtime/fatbin.h"
 
 namespace bwgemm::emulator {
 
-Module& FatModule::module() {
-  std::lock_guard lock(mutex_);
-  if (!module_ && !wrapper_) {
-    module_ = Module::load(std::move(ptx_));
-  } else if (!module_) {
-    std::vector<PtxImage> images = ReadFatBinaryWrapper(wrapper_);
-    if (images.size() != 1) {
-      throw std::runtime_error("the fat binary holds " + std::to_string(images.size()) +
-                               " PTX images, the emulator needs exactly one: compile one "
-                               "architecture per object, with its PTX (code=compute_...)");
-    }
-    module_ = Module::load(std::move(images[0].text));
+namespace {
+
+std::string OnlyPtx(const void* wrapper) {
+  std::vector<PtxImage> images = ReadFatBinaryWrapper(wrapper);
+  if (images.size() != 1) {
+    throw std::runtime_error("the fat binary holds " + std::to_string(images.size()) +
+                             " PTX images, the emulator needs exactly one: compile one "
+                             "architecture per object, with its PTX (code=compute_...)");
   }
+  return std::move(images[0].text);
+}
+
+}  // namespace
+
+Module& FatModule::module() {
+  {
+    std::lock_guard lock(mutex_);
+    if (module_) return *module_;
+  }
+  // Not under the lock: Python unpacks the PTX, and whoever has Python's lock may wait for ours.
+  std::string fat_ptx = wrapper_ ? OnlyPtx(wrapper_) : std::string();
+  std::lock_guard lock(mutex_);
+  if (!module_) module_ = Module::load(std::move(wrapper_ ? fat_ptx : ptx_));
   return *module_;
 }
 

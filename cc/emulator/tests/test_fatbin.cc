@@ -1,6 +1,9 @@
 // The fat binary reader on well-formed and damaged containers.
 #include <cstring>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "emulator/runtime/fatbin.h"
 #include "emulator/tests/fat_binary.h"
@@ -45,6 +48,30 @@ TEST(fatbin_without_ptx_is_empty) {
 TEST(fatbin_compressed_ptx_says_what_to_do) {
   CHECK_TEXT(Refusal(fat_binary({{1, kPtx, 20}})), "--no-compress");
   CHECK_TEXT(Refusal(fat_binary({{1, "(\xb5/\xfd"}})), "--no-compress");
+}
+
+// As zlib would, but the stream is the text backwards.
+std::string Backwards(std::string_view stream) {
+  if (stream.empty()) throw std::runtime_error("no stream");
+  return std::string(stream.rbegin(), stream.rend());
+}
+
+TEST(fatbin_unpacks_what_the_build_compressed) {
+  constexpr uint16_t kZlibPtx = 0x5A01;
+  const std::string text = kPtx;
+  const auto size = static_cast<uint32_t>(text.size());
+  const std::string stream(text.rbegin(), text.rend());
+  const std::string bytes = fat_binary({{kZlibPtx, stream + std::string(3, '\0'), size}});
+  CHECK_TEXT(Refusal(bytes), "compressed for jax_bwgemm._emulator");
+  SetInflate(Backwards);
+  const auto images = ReadFatBinary(bytes.data(), bytes.size());
+  CHECK_EQ(images.size(), size_t{1});
+  CHECK_EQ(images[0].text, text);
+  CHECK_EQ(images[0].arch, 100);
+  CHECK_TEXT(Refusal(fat_binary({{kZlibPtx, stream, size + 1}})), "compressed PTX larger than");
+  CHECK_TEXT(Refusal(fat_binary({{kZlibPtx, stream, 0}})), "no stream");
+  CHECK_TEXT(Refusal(fat_binary({{kZlibPtx, "txet", 4}})), "no plain PTX text");
+  SetInflate(nullptr);
 }
 
 TEST(fatbin_damaged_headers) {
