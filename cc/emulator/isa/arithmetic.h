@@ -2,6 +2,7 @@
 // among them by the type suffix.
 #pragma once
 
+#include "emulator/isa/numbers.h"
 #include "emulator/machine/decoder.h"
 
 namespace bwgemm::emulator {
@@ -37,6 +38,14 @@ void decode_mixed_fma(Decoder& d);
 
 // convert_pack.cc
 void decode_cvt_pack(Decoder& d);
+// convert_narrow.cc: 4- and 6-bit floats and scales
+struct CvtModifiers {
+  Type to, from;
+  Rounding rounding = Rounding::kNearestEven;
+  bool satfinite = false, relu = false;
+};
+bool is_narrow(const Type& type);
+void decode_cvt_narrow(Decoder& d, const CvtModifiers& modifiers);
 // functions.cc
 void decode_float_min(Decoder& d);
 void decode_float_max(Decoder& d);

@@ -302,6 +302,8 @@ void decode_cvt(Decoder& d) {
   c->from = d.type();
   c->to_integer = integral;
   const Type to = c->to, from = c->from;
+  if (is_narrow(to) || is_narrow(from))
+    return decode_cvt_narrow(d, {to, from, c->rounding, c->satfinite, c->relu});
   if (to.kind == TypeKind::kPred || from.kind == TypeKind::kPred || to.bits > 64 || from.bits > 64)
     d.unsupported("type .pred or .b128");
   if (to.lanes == 4 || from.lanes == 4) d.unsupported("four-element conversion");

@@ -1,5 +1,5 @@
 // Conversions between float and the narrow formats of ordinary instructions: f16, bf16, tf32, e4m3,
-// e5m2 (PTX ISA 5.2.3).
+// e5m2, e2m3, e3m2, e2m1 (PTX ISA 5.2.3).
 #pragma once
 
 #include <cmath>
@@ -32,20 +32,26 @@ inline uint64_t bits_of(double value) {
 }
 
 // A binary floating-point format with `exponent` and `mantissa` bits. finite_only: no infinities,
-// NaN is all ones (e4m3).
+// NaN is all ones (e4m3). numbers_only: no NaN either, which becomes the largest number.
 struct FloatFormat {
   int exponent, mantissa;
   bool finite_only;
+  bool numbers_only = false;
   int bias() const { return (1 << (exponent - 1)) - 1; }
   uint32_t sign_bit() const { return 1u << (exponent + mantissa); }
-  uint32_t nan() const { return finite_only ? 0x7F : (1u << (exponent + mantissa)) - 1; }
+  uint32_t nan() const { return (1u << (exponent + mantissa)) - 1; }
   uint32_t infinity() const { return ((1u << exponent) - 1) << mantissa; }
-  uint32_t largest() const { return finite_only ? 0x7E : infinity() - 1; }
+  uint32_t largest() const {
+    return numbers_only ? nan() : finite_only ? nan() - 1 : infinity() - 1;
+  }
 };
 constexpr FloatFormat kF16Format{5, 10, false};
 constexpr FloatFormat kBf16Format{8, 7, false};
 constexpr FloatFormat kE4m3Format{4, 3, true};
 constexpr FloatFormat kE5m2Format{5, 2, false};
+constexpr FloatFormat kE2m3Format{2, 3, true, true};
+constexpr FloatFormat kE3m2Format{3, 2, true, true};
+constexpr FloatFormat kE2m1Format{2, 1, true, true};
 
 // Rounds once, from the exact double. Overflow: infinity or the largest number as the mode says;
 // with `saturate`, or in a format without infinities, the largest number (for e4m3 without
@@ -101,7 +107,7 @@ inline float decode_float(uint32_t bits, FloatFormat f) {
   const bool negative = (bits & f.sign_bit()) != 0;
   const uint32_t magnitude = bits & (f.sign_bit() - 1);
   float value;
-  if (f.finite_only ? magnitude == f.nan() : magnitude > f.infinity()) {
+  if (!f.numbers_only && (f.finite_only ? magnitude == f.nan() : magnitude > f.infinity())) {
     return NAN;
   }
   if (!f.finite_only && magnitude == f.infinity()) {

@@ -31,6 +31,8 @@ Type parse_type(std::string_view suffix) {
         add("e4m3x4", TypeKind::kE4m3, 32, 4);
     add("e5m2", TypeKind::kE5m2, 8), add("e5m2x2", TypeKind::kE5m2, 16, 2),
         add("e5m2x4", TypeKind::kE5m2, 32, 4);
+    add("e2m3x2", TypeKind::kE2m3, 16, 2), add("e3m2x2", TypeKind::kE3m2, 16, 2);
+    add("e2m1x2", TypeKind::kE2m1, 8, 2), add("ue8m0x2", TypeKind::kUe8m0, 16, 2);
     add("pred", TypeKind::kPred, 1);
     return types;
   }();

@@ -28,6 +28,10 @@ enum class TypeKind : uint8_t {
   kTf32,
   kE4m3,
   kE5m2,
+  kE2m3,
+  kE3m2,
+  kE2m1,
+  kUe8m0,
   kPred,
   kOther
 };

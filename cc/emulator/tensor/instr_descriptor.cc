@@ -22,7 +22,12 @@ bool element_format(MmaKind kind, int code, NumberFormat* out) {
       if (code > 1) return false;
       *out = code == 0 ? NumberFormat::kU8 : NumberFormat::kS8;
       return true;
-    case MmaKind::kF8F6F4: {
+    case MmaKind::kMXF4:
+    case MmaKind::kMXF4NVF4:
+      *out = NumberFormat::kE2M1Packed;
+      return code == 1;
+    case MmaKind::kF8F6F4:
+    case MmaKind::kMXF8F6F4: {
       static constexpr NumberFormat kFormats[6] = {NumberFormat::kE4M3, NumberFormat::kE5M2,
                                                    NumberFormat::kE4M3, NumberFormat::kE2M3,
                                                    NumberFormat::kE3M2, NumberFormat::kE2M1};
@@ -30,9 +35,8 @@ bool element_format(MmaKind kind, int code, NumberFormat* out) {
       *out = kFormats[code];
       return true;
     }
-    default:
-      return false;
   }
+  return false;
 }
 
 bool accumulator_format(MmaKind kind, int code, NumberFormat* out) {
@@ -50,11 +54,41 @@ bool accumulator_format(MmaKind kind, int code, NumberFormat* out) {
   }
 }
 
+// Fields that both descriptor formats have in the same place.
+bool decode_common(uint32_t bits, MmaKind kind, InstrDescriptor* out, std::string* error) {
+  const std::string name = std::string("kind::") + kind_name(kind);
+  if (bits & 4) return fail(error, "sparse A (bit 2) is not implemented");
+  out->m = static_cast<int>((bits >> 24) & 31) * 16;
+  out->n = static_cast<int>((bits >> 17) & 63) * 8;
+  out->k = instruction_k(kind);
+  const int a_code = static_cast<int>((bits >> 7) & 7);
+  const int b_code = static_cast<int>((bits >> 10) & 7);
+  if (!element_format(kind, a_code, &out->a)) {
+    return fail(error, "A format " + std::to_string(a_code) + " is not one of " + name);
+  }
+  if (!element_format(kind, b_code, &out->b)) {
+    return fail(error, "B format " + std::to_string(b_code) + " is not one of " + name);
+  }
+  out->negate_a = (bits >> 13) & 1;
+  out->negate_b = (bits >> 14) & 1;
+  out->a_major = (bits >> 15) & 1 ? Major::kMN : Major::kK;
+  out->b_major = (bits >> 16) & 1 ? Major::kMN : Major::kK;
+  if ((out->a_major == Major::kMN && format_bits(out->a) < 8) ||
+      (out->b_major == Major::kMN && format_bits(out->b) < 8)) {
+    return fail(error, "MN-major operands narrower than 8 bits are not defined");
+  }
+  return true;
+}
+
 bool shape_allowed(MmaKind kind, int cta_group, bool weight_stationary, int m, int n) {
   if (weight_stationary) {
     return (m == 32 || m == 64 || m == 128) && (n == 64 || n == 128 || n == 256);
   }
   if (n > 256) return false;
+  if (is_block_scaled(kind)) {
+    const int step = 8 * cta_group;
+    return m == 128 * cta_group && n >= step && n % step == 0;
+  }
   if (cta_group == 2) {
     const int step = kind == MmaKind::kI8 ? 32 : 16;
     return (m == 128 || m == 256) && n >= step && n % step == 0;
@@ -90,44 +124,56 @@ int instruction_k(MmaKind kind) {
   }
 }
 
+bool resolve_block(MmaKind kind, int stated, int* block) {
+  *block = stated != 0 ? stated : 32;
+  return kind == MmaKind::kMXF4NVF4 ? stated == 16 || stated == 32 : *block == 32;
+}
+
 bool decode_instr_descriptor(uint32_t bits, MmaKind kind, int cta_group, bool weight_stationary,
                              InstrDescriptor* out, std::string* error) {
+  if (!decode_common(bits, kind, out, error)) return false;
   const std::string name = std::string("kind::") + kind_name(kind);
-  if (is_block_scaled(kind)) return fail(error, name + " (block scaling) is not implemented");
-  if (bits & 4) return fail(error, "sparse A (bit 2) is not implemented");
-  out->m = static_cast<int>((bits >> 24) & 31) * 16;
-  out->n = static_cast<int>((bits >> 17) & 63) * 8;
-  out->k = instruction_k(kind);
-  const int a_code = static_cast<int>((bits >> 7) & 7);
-  const int b_code = static_cast<int>((bits >> 10) & 7);
   const int d_code = static_cast<int>((bits >> 4) & 3);
-  if (!element_format(kind, a_code, &out->a)) {
-    return fail(error, "A format " + std::to_string(a_code) + " is not one of " + name);
-  }
-  if (!element_format(kind, b_code, &out->b)) {
-    return fail(error, "B format " + std::to_string(b_code) + " is not one of " + name);
-  }
   if (!accumulator_format(kind, d_code, &out->d)) {
     return fail(error, "D format " + std::to_string(d_code) + " is not one of " + name);
   }
   out->saturate = bits & 8;
   if (out->saturate && kind != MmaKind::kI8) return fail(error, "saturate needs kind::i8");
-  out->negate_a = (bits >> 13) & 1;
-  out->negate_b = (bits >> 14) & 1;
   if ((out->negate_a || out->negate_b) && kind == MmaKind::kI8) {
     return fail(error, "negation is not defined for kind::i8");
-  }
-  out->a_major = (bits >> 15) & 1 ? Major::kMN : Major::kK;
-  out->b_major = (bits >> 16) & 1 ? Major::kMN : Major::kK;
-  if ((out->a_major == Major::kMN && format_bits(out->a) < 8) ||
-      (out->b_major == Major::kMN && format_bits(out->b) < 8)) {
-    return fail(error, "MN-major operands narrower than 8 bits are not defined");
   }
   out->max_shift = (bits >> 30) ? 4 << (bits >> 30) : 0;
   if (!shape_allowed(kind, cta_group, weight_stationary, out->m, out->n)) {
     return fail(error, "shape M=" + std::to_string(out->m) + " N=" + std::to_string(out->n) +
                            " is not allowed for " + name + (weight_stationary ? ".ws" : "") +
                            " with cta_group::" + std::to_string(cta_group));
+  }
+  return true;
+}
+
+bool decode_scaled_descriptor(uint32_t bits, MmaKind kind, int cta_group, int block,
+                              InstrDescriptor* out, std::string* error) {
+  if (!decode_common(bits, kind, out, error)) return false;
+  const std::string name = std::string("kind::") + kind_name(kind);
+  if (bits >> 31) return fail(error, "K of 96 elements (bit 31) is not implemented");
+  if (!shape_allowed(kind, cta_group, false, out->m, out->n)) {
+    return fail(error, "shape M=" + std::to_string(out->m) + " N=" + std::to_string(out->n) +
+                           " is not allowed for " + name +
+                           " with cta_group::" + std::to_string(cta_group));
+  }
+  out->d = NumberFormat::kF32;
+  out->scale = (bits >> 23) & 1 ? NumberFormat::kUE8M0 : NumberFormat::kUE4M3;
+  if (out->scale == NumberFormat::kUE4M3 && block != 16) {
+    return fail(error, "scales in UE4M3 (bit 23) need kind::mxf4nvf4 and blocks of 16");
+  }
+  out->scale_b_id = static_cast<int>((bits >> 4) & 3);
+  out->scale_a_id = static_cast<int>((bits >> 29) & 3);
+  const int scales = out->k / block;  // bytes of a cell that the instruction reads
+  for (const int id : {out->scale_a_id, out->scale_b_id}) {
+    if (id % scales != 0) {
+      return fail(error, "scale factor id " + std::to_string(id) + " with " +
+                             std::to_string(scales) + " scales along K");
+    }
   }
   return true;
 }

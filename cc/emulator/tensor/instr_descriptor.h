@@ -10,11 +10,14 @@
 
 namespace bwgemm::emulator {
 
-// Block-scaled kinds have another descriptor format; they are recognised and reported.
 enum class MmaKind : uint8_t { kF16, kTF32, kF8F6F4, kI8, kMXF8F6F4, kMXF4, kMXF4NVF4 };
 
 const char* kind_name(MmaKind kind);
 bool is_block_scaled(MmaKind kind);
+
+// Elements of K that share a scale, as the instruction says it; 0: it does not.
+// False where `kind` has no such blocks.
+bool resolve_block(MmaKind kind, int stated, int* block);
 
 // Elements of the K extent of one dense instruction.
 int instruction_k(MmaKind kind);
@@ -31,6 +34,11 @@ struct InstrDescriptor {
   bool negate_a = false;
   bool negate_b = false;
   bool saturate = false;
+  // Block-scaled kinds: format of the scales, and which bytes of a 32-bit cell hold them, from the
+  // given one on.
+  NumberFormat scale = NumberFormat::kUE8M0;
+  int scale_a_id = 0;
+  int scale_b_id = 0;
   int max_shift = 0;  // rows; only concerns operand reuse of .ws, which has no effect on values
 };
 
@@ -38,5 +46,9 @@ struct InstrDescriptor {
 // stationary` is the .ws form. Returns false with the reason in `error`.
 bool decode_instr_descriptor(uint32_t bits, MmaKind kind, int cta_group, bool weight_stationary,
                              InstrDescriptor* out, std::string* error);
+
+// The same of a block-scaled kind, whose scales are shared by `block` elements of K each.
+bool decode_scaled_descriptor(uint32_t bits, MmaKind kind, int cta_group, int block,
+                              InstrDescriptor* out, std::string* error);
 
 }  // namespace bwgemm::emulator

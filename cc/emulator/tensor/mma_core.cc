@@ -41,8 +41,6 @@ void accumulate_row(const float* __restrict a, const float* __restrict b, int b_
 
 namespace {
 
-constexpr int kMaxRow = 256;
-
 int32_t add_s32(int32_t a, int32_t b, bool saturate) {
   const int64_t sum = static_cast<int64_t>(a) + b;
   if (saturate) {
@@ -128,7 +126,7 @@ void gather_tile(const TileChunks& tile, const uint8_t* memory, bool negate, boo
   const bool along_rows = (tile.major == Major::kK) != k_outermost;
   const size_t inner_step = along_rows ? 1 : static_cast<size_t>(k_outermost ? tile.mn : tile.k);
   const size_t outer_step = along_rows ? static_cast<size_t>(limit) : 1;
-  float elements[16];
+  float elements[kMaxChunkElements];
   size_t chunk = 0;
   for (size_t outer = 0; chunk < tile.addresses.size(); ++outer) {
     for (int inner = 0; inner < inner_count; ++inner, ++chunk) {

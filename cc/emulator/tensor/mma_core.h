@@ -16,6 +16,8 @@
 
 namespace bwgemm::emulator {
 
+constexpr int kMaxRow = 256;  // columns of D in one instruction
+
 // d[n] += sum_k a[k] * b[k * b_stride + n] for one row of the result.
 void accumulate_row(const float* a, const float* b, int b_stride, int n, int k, float* d);
 

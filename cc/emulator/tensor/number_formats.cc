@@ -43,6 +43,13 @@ std::vector<float> small_table(const SmallFloat& f, int bits) {
   return table;
 }
 
+std::vector<float> ue8m0_table() {
+  std::vector<float> table(256);
+  for (int i = 0; i < 255; ++i) table[static_cast<size_t>(i)] = std::ldexp(1.0f, i - 127);
+  table[255] = std::numeric_limits<float>::quiet_NaN();
+  return table;
+}
+
 // One lookup table per format narrower than 32 bits; built on first use.
 const float* table_of(NumberFormat format) {
   static const std::vector<float> f16 = small_table({5, 10, 15, true, false}, 16);
@@ -51,6 +58,7 @@ const float* table_of(NumberFormat format) {
   static const std::vector<float> e2m3 = small_table({2, 3, 1, false, false}, 6);
   static const std::vector<float> e3m2 = small_table({3, 2, 3, false, false}, 6);
   static const std::vector<float> e2m1 = small_table({2, 1, 1, false, false}, 4);
+  static const std::vector<float> ue8m0 = ue8m0_table();
   switch (format) {
     case NumberFormat::kF16:
       return f16.data();
@@ -63,7 +71,12 @@ const float* table_of(NumberFormat format) {
     case NumberFormat::kE3M2:
       return e3m2.data();
     case NumberFormat::kE2M1:
+    case NumberFormat::kE2M1Packed:
       return e2m1.data();
+    case NumberFormat::kUE8M0:
+      return ue8m0.data();
+    case NumberFormat::kUE4M3:
+      return e4m3.data();
     default:
       return nullptr;
   }
@@ -72,8 +85,9 @@ const float* table_of(NumberFormat format) {
 }  // namespace
 
 const char* format_name(NumberFormat format) {
-  static constexpr std::array<const char*, 12> kNames = {
-      "f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "u8", "s8", "s32"};
+  static constexpr std::array<const char*, 15> kNames = {"f16",   "bf16",  "tf32", "f32",  "e4m3",
+                                                         "e5m2",  "e2m3",  "e3m2", "e2m1", "e2m1",
+                                                         "ue8m0", "ue4m3", "u8",   "s8",   "s32"};
   return kNames[static_cast<size_t>(format)];
 }
 
@@ -85,6 +99,8 @@ float decode(NumberFormat format, uint32_t bits) {
       return float_from_bits(bits & 0xffffe000u);
     case NumberFormat::kF32:
       return float_from_bits(bits);
+    case NumberFormat::kUE4M3:
+      return table_of(format)[bits & 0x7fu];
     case NumberFormat::kU8:
       return static_cast<float>(bits & 0xffu);
     case NumberFormat::kS8:
@@ -148,6 +164,11 @@ int decode_chunk(NumberFormat format, const uint8_t* chunk, float* out) {
         out[i] = table[(two >> (bit % 8)) & 0x3f];
       }
       return 16;
+    }
+    case NumberFormat::kE2M1Packed: {
+      const float* table = table_of(format);
+      for (int i = 0; i < 32; ++i) out[i] = table[(chunk[i / 2] >> (i % 2 * 4)) & 0xf];
+      return 32;
     }
     case NumberFormat::kE2M1: {
       const float* table = table_of(format);

@@ -1,5 +1,6 @@
 // Number formats of tensor-core operands: widths and exact conversion to float.
-// Formats: PTX ISA 5.2.3 (alternate floating-point types) and 9.7.16.2.1 (tcgen05 kinds).
+// Formats: PTX ISA 5.2.3 (alternate floating-point types), 9.7.16.2.1 (tcgen05 kinds)
+// and 9.7.16.10.7 (types of scales).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,10 @@ enum class NumberFormat : uint8_t {
   kE5M2,
   kE2M3,
   kE3M2,
-  kE2M1,
+  kE2M1,        // of kind f8f6f4: sixteen elements to a 16-byte chunk
+  kE2M1Packed,  // of kinds mxf4 and mxf4nvf4: thirty-two
+  kUE8M0,       // scales: powers of two, all ones is NaN
+  kUE4M3,       // scales: e4m3 whose sign is ignored
   kU8,
   kS8,
   kS32,
@@ -38,6 +42,7 @@ constexpr int format_bits(NumberFormat format) {
     case NumberFormat::kE3M2:
       return 6;
     case NumberFormat::kE2M1:
+    case NumberFormat::kE2M1Packed:
       return 4;
     default:
       return 8;
@@ -62,13 +67,16 @@ float decode(NumberFormat format, uint32_t bits);
 // Round to nearest even.
 uint16_t encode_f16(float value);
 
+constexpr int kMaxChunkElements = 32;
+
 // Decodes the elements of one 16-byte chunk of shared memory into `out` and returns how many there
-// are. Four- and six-bit elements come sixteen to a chunk, packed at its low end: the shared-memory
-// form of kind f8f6f4 (PTX ISA 9.7.16.10.3, "unpacked" sub-byte types).
+// are. Four- and six-bit elements of kind f8f6f4 come sixteen to a chunk, packed at its low end
+// (PTX ISA 9.7.16.10.3, "unpacked" sub-byte types).
 int decode_chunk(NumberFormat format, const uint8_t* chunk, float* out);
 
 // Elements of one 16-byte chunk in the sense of decode_chunk.
 constexpr int elements_per_chunk(NumberFormat format) {
+  if (format == NumberFormat::kE2M1Packed) return 32;
   return format_bits(format) >= 8 ? 128 / format_bits(format) : 16;
 }
 

@@ -11,11 +11,24 @@ namespace {
 
 struct CopyArgs {
   CpShape shape;
+  NumberFormat packed = NumberFormat::kU8;  // of the source's elements: kU8, kE2M3 or kE2M1
 };
+
+// Gives each of the sixteen elements at the low end of a 16-byte chunk a byte, as MMAs find it in
+// tensor memory (PTX ISA 9.7.16.9.1).
+void unpack_chunk(NumberFormat format, const uint8_t* from, uint8_t* to) {
+  const int bits = format_bits(format);
+  for (int i = 0; i < 16; ++i) {
+    const int bit = i * bits;
+    const uint32_t two = from[bit / 8] | static_cast<uint32_t>(from[bit / 8 + 1]) << 8;
+    to[i] = static_cast<uint8_t>((two >> (bit % 8) & ((1u << bits) - 1)) << tmem_shift(format));
+  }
+}
 
 // Rows of 16-byte chunks go to lanes, the chunks of a row side by side.
 struct CopyOp : AsyncOp {
   const CpShape* shape;
+  NumberFormat packed;
   CtaSet ctas;
   TmemAddress to{0};
   TileChunks source;
@@ -27,6 +40,11 @@ struct CopyOp : AsyncOp {
         for (int chunk = 0; chunk < shape->chunks; ++chunk) {
           const uint8_t* from =
               ctas.ctas[c]->shared().data(source.addresses[row * shape->chunks + chunk]);
+          uint8_t unpacked[16];
+          if (packed != NumberFormat::kU8) {
+            unpack_chunk(packed, from, unpacked);
+            from = unpacked;
+          }
           for (int copy = 0; copy < static_cast<int>(shape->copies.size()); ++copy) {
             const int lane = to.lane + cp_lane(*shape, row, copy);
             std::memcpy(memory.cell(lane, to.column + 4 * chunk), from, 16);
@@ -40,11 +58,13 @@ struct CopyOp : AsyncOp {
 };
 
 Step exec_cp(Warp& warp, const Instr& in, uint32_t mask) {
-  const CpShape& shape = static_cast<const CopyArgs*>(in.aux)->shape;
+  const CopyArgs& args = *static_cast<const CopyArgs*>(in.aux);
+  const CpShape& shape = args.shape;
   const CtaSet ctas = cta_set(warp, in.sub);
   for_lanes(mask, [&](int lane) {
     auto op = std::make_unique<CopyOp>();
     op->shape = &shape;
+    op->packed = args.packed;
     op->ctas = ctas;
     op->to = TmemAddress(static_cast<uint32_t>(warp.address(in.addr, lane)));
     SmemDescriptor descriptor;
@@ -79,8 +99,12 @@ void decode_cp(Decoder& d) {
   d.out().sub = decode_cta_group(d);
   const std::string shape(d.mod_one_of({"128x256b", "4x256b", "128x128b", "64x128b", "32x128b"}));
   const std::string multicast(d.mod_one_of({"warpx2::02_13", "warpx2::01_23", "warpx4"}));
-  if (!d.mod_one_of({"b8x16", "b6x16_p32", "b4x16_p64"}).empty()) {
-    d.unsupported("decompressing tcgen05.cp is not implemented");
+  const std::string_view packed = d.mod_one_of({"b6x16_p32", "b4x16_p64"});
+  if (d.mod("b8x16") == packed.empty()) {
+    d.error(".b8x16 and a packed format, .b6x16_p32 or .b4x16_p64, go together");
+  }
+  if (!packed.empty()) {
+    args->packed = packed == "b6x16_p32" ? NumberFormat::kE2M3 : NumberFormat::kE2M1;
   }
   if (!parse_cp_shape(shape, multicast, &args->shape)) {
     d.error("\"" + shape + "\" with \"" + multicast + "\" is not a shape of tcgen05.cp");

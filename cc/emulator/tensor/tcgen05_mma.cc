@@ -21,6 +21,9 @@ struct MmaArgs {
   std::vector<Row> disable_lanes;
   Pred enable_input = 0;
   int scale = 0;
+  int block = 0;  // elements of K that share a scale; 0: no scales
+  Address scale_a;
+  Address scale_b;
 };
 
 // Tensor memory that D or A occupies in each CTA.
@@ -41,6 +44,15 @@ void check_lane(Warp& warp, const DataPath& path, const TmemAddress& address, co
     warp.fault("%s starts in lane %d; it must be %s for this shape", what, address.lane,
                path.spread ? "0 or 16" : "0");
   }
+}
+
+// The two upper bits of the address are free: CUTLASS keeps the scale factor id there.
+TmemAddress scale_address(Warp& warp, const Address& operand, int lane, const char* what) {
+  const TmemAddress address(static_cast<uint32_t>(warp.address(operand, lane)) & 0x3fffffffu);
+  if (address.lane != 0) {
+    warp.fault("the scales of %s start in lane %d; it must be 0", what, address.lane);
+  }
+  return address;
 }
 
 SmemDescriptor decode_smem(Warp& warp, uint64_t bits, const char* what) {
@@ -71,8 +83,11 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   const int group = in.sub;
   o.ctas = cta_set(warp, group);
   std::string error;
-  if (!decode_instr_descriptor(warp.r32(args.idesc)[lane], args.kind, group, args.weight_stationary,
-                               &o.descriptor, &error)) {
+  const uint32_t bits = warp.r32(args.idesc)[lane];
+  if (args.block == 0
+          ? !decode_instr_descriptor(bits, args.kind, group, args.weight_stationary, &o.descriptor,
+                                     &error)
+          : !decode_scaled_descriptor(bits, args.kind, group, args.block, &o.descriptor, &error)) {
     warp.fault("%s", error.c_str());
   }
   const InstrDescriptor& d = o.descriptor;
@@ -81,8 +96,6 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   check_lane(warp, o.path, o.d, "D");
   o.a_in_tmem = args.a_in_tmem;
   if (args.a_in_tmem) {
-    if (format_bits(d.a) < 8)
-      warp.fault("A in tensor memory narrower than 8 bits is not implemented");
     if (d.a_major != Major::kK) warp.fault("A in tensor memory must be K-major (no transpose)");
     o.a = TmemAddress(static_cast<uint32_t>(warp.address(args.a_tmem, lane)));
     check_lane(warp, o.path, o.a, "A");
@@ -99,6 +112,11 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   }
   for (size_t i = 0; i < args.disable_lanes.size(); ++i) {
     o.disabled[i] = warp.r32(args.disable_lanes[i])[lane];
+  }
+  if (args.block != 0) {
+    o.scales.block = args.block;
+    o.scales.a = scale_address(warp, args.scale_a, lane, "A");
+    o.scales.b = scale_address(warp, args.scale_b, lane, "B");
   }
   o.rule.format = d.d;
   o.rule.use_input = (warp.pred(args.enable_input) >> lane) & 1;
@@ -118,12 +136,18 @@ void hold_operands(Warp& warp, const MmaOperands& o, int lane, Holds* holds) {
     Cta& cta = *o.ctas.ctas[c];
     holds->read_shared(launch, cta, b, origin, stamp);
     if (o.a_in_tmem) {
-      const int columns = o.descriptor.k * format_bits(o.descriptor.a) / 32;
+      const int columns = o.descriptor.k * tmem_bits(o.descriptor.a) / 32;
       for (const TmemRegion& region : regions(o.path, o.a, columns)) {
         holds->access_tmem(launch, cta, region, false, true, origin, stamp);
       }
     } else {
       holds->read_shared(launch, cta, a, origin, stamp);
+    }
+    if (o.scales.block != 0) {
+      for (const TmemRegion& region :
+           {scale_region(o.scales.a, o.path.rows), scale_region(o.scales.b, o.descriptor.n)}) {
+        holds->access_tmem(launch, cta, region, false, true, origin, stamp);
+      }
     }
     for (const TmemRegion& region : regions(o.path, o.d, o.path.columns())) {
       holds->access_tmem(launch, cta, region, true, true, origin, stamp);
@@ -163,6 +187,23 @@ MmaKind decode_kind(Decoder& d) {
   d.error("needs a .kind");
 }
 
+// .block_scale and the size of its blocks.
+void decode_blocks(Decoder& d, MmaArgs* args) {
+  const std::string kind = std::string("kind::") + kind_name(args->kind);
+  if (!d.mod("block_scale")) d.error(kind + " needs .block_scale");
+  if (args->weight_stationary) d.error(kind + " has no .ws");
+  const std::string_view size =
+      d.mod_one_of({"scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32"});
+  int stated = 0;
+  if (size == "block16") stated = 16;
+  if (size == "block32") stated = 32;
+  if (size.substr(0, 9) == "scale_vec") stated = instruction_k(args->kind) / (size[11] - '0');
+  if (!resolve_block(args->kind, stated, &args->block)) {
+    d.error(size.empty() ? kind + " needs .block16, .block32 or .scale_vec"
+                         : "." + std::string(size) + " is not defined for " + kind);
+  }
+}
+
 void decode_mma(Decoder& d) {
   auto* args = d.make_aux<MmaArgs>();
   if (d.mod("sp")) d.unsupported("sparse tcgen05.mma is not implemented");
@@ -170,13 +211,11 @@ void decode_mma(Decoder& d) {
   d.out().sub = decode_cta_group(d);
   if (args->weight_stationary && d.out().sub != 1) d.error(".ws needs .cta_group::1");
   args->kind = decode_kind(d);
-  if (is_block_scaled(args->kind)) {
-    d.unsupported(std::string("block-scaled kind::") + kind_name(args->kind) +
-                  " is not implemented");
-  }
+  const bool scaled = is_block_scaled(args->kind);
+  if (scaled) decode_blocks(d, args);
   if (d.mod("ashift")) d.unsupported(".ashift is not implemented");
   d.mod_prefix("collector::");  // reuse of operand buffers has no effect on values
-  d.expect_operands(5, 7);
+  d.expect_operands(scaled ? 7 : 5, 7);
   args->d = d.address(d.operand(0));
   const ptx::Operand& a = d.operand(1);
   args->a_in_tmem = a.kind == ptx::Operand::Kind::kAddress;
@@ -188,7 +227,10 @@ void decode_mma(Decoder& d) {
   args->b_desc = d.src(2, 64);
   args->idesc = d.src(3, 32);
   size_t next = 4;
-  if (d.operand(next).kind == ptx::Operand::Kind::kVector) {
+  if (scaled) {
+    args->scale_a = d.address(d.operand(next++));
+    args->scale_b = d.address(d.operand(next++));
+  } else if (d.operand(next).kind == ptx::Operand::Kind::kVector) {
     const std::vector<ptx::Operand>& lanes = *Decoder::vector_items(d.operand(next));
     if (args->weight_stationary || lanes.size() != size_t{4} * d.out().sub) {
       d.error("disable-output-lane needs " + std::to_string(4 * d.out().sub) + " elements");

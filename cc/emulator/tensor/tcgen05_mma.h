@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "emulator/tensor/block_scale.h"
 #include "emulator/tensor/instr_descriptor.h"
 #include "emulator/tensor/mma_core.h"
 #include "emulator/tensor/tensor_state.h"
@@ -39,12 +40,17 @@ struct MmaOperands {
   TmemAddress a{0};
   TileChunks a_chunks;  // of each CTA's half, at the same offsets in both
   TileChunks b_chunks;
+  ScaleOperands scales;
   std::array<uint32_t, 8> disabled{};  // a bit for each lane of the first CTA, then of the second
 };
 
 struct MmaOp : AsyncOp {
   MmaOperands operands;
   bool step(Launch& launch) override;
+
+ private:
+  void accumulate(Launch& launch, int cta, const std::vector<float>& a,
+                  const std::vector<float>& b);
 };
 
 }  // namespace bwgemm::emulator

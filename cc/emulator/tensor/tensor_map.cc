@@ -42,6 +42,15 @@ int element_bits(TensorMapType type) {
   return kBits[static_cast<int>(type)];
 }
 
+bool is_padded(TensorMapType type) {
+  return type == TensorMapType::k16U4Align16B || type == TensorMapType::k16U6Align16B;
+}
+
+uint32_t shared_row_bytes(const TensorMap& map) {
+  if (is_padded(map.type)) return map.box[0] / kPaddedElements * 16;
+  return map.box[0] * static_cast<uint32_t>(element_bits(map.type)) / 8;
+}
+
 bool is_floating(TensorMapType type) {
   const int t = static_cast<int>(type);
   return t >= static_cast<int>(TensorMapType::kF16) &&
@@ -71,12 +80,10 @@ std::string validate(const TensorMap& map) {
   if (map.swizzle == TensorMapSwizzle::k128BAtom32BFlip8B) {
     return "swizzle 128B_ATOM_32B_FLIP_8B is not implemented";
   }
-  const bool padded =
-      map.type == TensorMapType::k16U4Align16B || map.type == TensorMapType::k16U6Align16B;
-  if (padded) {
-    return std::string("element type ") + type_name(map.type) + " is not implemented";
-  }
-  if (map.address % 16 != 0) return "globalAddress must be a multiple of 16" + was(map.address);
+  const bool padded = is_padded(map.type);
+  const uint64_t align = padded ? 32 : 16;
+  const std::string multiple = " must be a multiple of " + std::to_string(align);
+  if (map.address % align != 0) return "globalAddress" + multiple + was(map.address);
   const int bits = element_bits(map.type);
   for (int i = 0; i < map.rank; ++i) {
     if (map.dims[i] == 0 || map.dims[i] > (uint64_t{1} << 32)) {
@@ -88,12 +95,22 @@ std::string validate(const TensorMap& map) {
     if (map.element_strides[i] == 0 || map.element_strides[i] > 8) {
       return at("elementStrides", i) + " must be 1 to 8" + was(map.element_strides[i]);
     }
-    if (i > 0 && (map.strides[i] % 16 != 0 || map.strides[i] >= (uint64_t{1} << 40))) {
-      return at("globalStrides", i - 1) + " must be a multiple of 16 below 2^40" +
-             was(map.strides[i]);
+    if (i > 0 && (map.strides[i] % align != 0 || map.strides[i] >= (uint64_t{1} << 40))) {
+      return at("globalStrides", i - 1) + multiple + " below 2^40" + was(map.strides[i]);
     }
   }
-  if (bits < 8 && map.dims[0] % 2 != 0) {
+  if (padded) {
+    if (map.dims[0] % 128 != 0 || map.box[0] != 128) {
+      return std::string(type_name(map.type)) +
+             " needs a globalDim[0] that is a multiple of 128 and a boxDim[0] of 128" +
+             was(map.dims[0]) + " and " + std::to_string(map.box[0]);
+    }
+    const bool atom_64 = map.swizzle == TensorMapSwizzle::k128BAtom64B;
+    if (map.swizzle == TensorMapSwizzle::k32B || map.swizzle == TensorMapSwizzle::k64B ||
+        (atom_64 && map.type == TensorMapType::k16U4Align16B)) {
+      return std::string(type_name(map.type)) + " does not have this swizzle";
+    }
+  } else if (bits < 8 && map.dims[0] % 2 != 0) {
     return "globalDim[0] must be even for packed 4-bit elements" + was(map.dims[0]);
   }
   const uint64_t inner_bits = static_cast<uint64_t>(map.box[0]) * bits;
@@ -101,8 +118,9 @@ std::string validate(const TensorMap& map) {
     return "boxDim[0] must cover a multiple of 16 bytes, got " + std::to_string(inner_bits) +
            " bits";
   }
-  if (map.swizzle != TensorMapSwizzle::kNone && inner_bits / 8 > swizzle_span(swizzle_of(map))) {
-    return "boxDim[0] covers " + std::to_string(inner_bits / 8) + " bytes, more than the " +
+  const uint32_t row = shared_row_bytes(map);
+  if (map.swizzle != TensorMapSwizzle::kNone && row > swizzle_span(swizzle_of(map))) {
+    return "boxDim[0] covers " + std::to_string(row) + " bytes, more than the " +
            std::to_string(swizzle_span(swizzle_of(map))) + " bytes of the swizzle";
   }
   if (map.fill == TensorMapFill::kNan && !is_floating(map.type)) {

@@ -66,6 +66,12 @@ struct TensorMap {
 
 // Bits of one element in global memory.
 int element_bits(TensorMapType type);
+// Sixteen elements of 4 or 6 bits, packed in global memory, get 16 bytes of shared memory each,
+// whose upper bytes stay as they were.
+bool is_padded(TensorMapType type);
+constexpr uint32_t kPaddedElements = 16;
+// Bytes of shared memory from the first element of a box's row to behind the last one.
+uint32_t shared_row_bytes(const TensorMap& map);
 bool is_floating(TensorMapType type);
 const char* type_name(TensorMapType type);
 

@@ -14,11 +14,12 @@ uint32_t box_count(const TensorMap& map, int dim) {
 
 // Bytes from one box row to the next: a swizzled row always takes the whole span.
 uint32_t row_pitch(const TensorMap& map) {
-  const uint32_t row = map.box[0] * static_cast<uint32_t>(element_bits(map.type)) / 8;
-  return map.swizzle == TensorMapSwizzle::kNone ? row : swizzle_span(swizzle_of(map));
+  return map.swizzle == TensorMapSwizzle::kNone ? shared_row_bytes(map)
+                                                : swizzle_span(swizzle_of(map));
 }
 
-// Adds the row as runs that are inside or outside the tensor, cut into swizzle units.
+// Adds the row as runs that are inside or outside the tensor, cut into swizzle units. Positions are
+// those of the packed elements; padded types spread them over shared memory.
 void add_row(const TensorMap& map, bool row_inside, uint64_t row_address, int64_t start,
              uint32_t shared, Box* box) {
   const int bits = element_bits(map.type);
@@ -30,7 +31,10 @@ void add_row(const TensorMap& map, bool row_inside, uint64_t row_address, int64_
   const uint32_t inside_begin = static_cast<uint32_t>(first * bits / 8);
   const uint32_t inside_end = static_cast<uint32_t>(last * bits / 8);
   const Swizzle swizzle = swizzle_of(map);
-  const uint32_t unit = swizzle == Swizzle::kNone ? row_bytes : 16;
+  const bool padded = is_padded(map.type);
+  const uint32_t unit = padded ? kPaddedElements * static_cast<uint32_t>(bits) / 8
+                        : swizzle == Swizzle::kNone ? row_bytes
+                                                    : 16;
   for (uint32_t begin = 0; begin < row_bytes;) {
     uint32_t end = std::min(row_bytes, (begin / unit + 1) * unit);
     const bool inside = begin >= inside_begin && begin < inside_end;
@@ -40,7 +44,8 @@ void add_row(const TensorMap& map, bool row_inside, uint64_t row_address, int64_
       end = std::min(end, inside_begin);
     }
     BoxSpan span;
-    span.shared = swizzle_address(swizzle, shared + begin);
+    const uint32_t offset = padded ? begin / unit * 16 + begin % unit : begin;
+    span.shared = swizzle_address(swizzle, shared + offset);
     span.bytes = end - begin;
     span.inside = inside;
     if (inside) {

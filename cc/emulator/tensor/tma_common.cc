@@ -57,6 +57,10 @@ Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int
   for (int i = 0; i < operand.coordinate_count(); ++i) {
     start[i] = static_cast<int32_t>(warp.r32(operand.coordinates[i])[lane]);
   }
+  if (is_padded(map.type) && start[0] % static_cast<int32_t>(kPaddedElements) != 0) {
+    warp.fault("tensor map of type %s: the innermost coordinate must be a multiple of 16, got %d",
+               type_name(map.type), start[0]);
+  }
   return operand.four_rows ? make_row_box(map, start, shared) : make_box(map, start, shared);
 }
 

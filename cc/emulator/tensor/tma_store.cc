@@ -63,6 +63,9 @@ void store(Warp& warp, const StoreArgs& args, int lane) {
   Launch& launch = warp.launch();
   auto op = std::make_unique<StoreOp>();
   op->map = read_tensor_map(warp, args.to, lane);
+  if (op->map.type == TensorMapType::k16U4Align16B) {
+    warp.fault("tensor map of type %s: it is for loads only", type_name(op->map.type));
+  }
   const Warp::SharedRef from =
       warp.shared(warp.address(args.from, lane), footprint(args.to, op->map), 128, false);
   op->box = read_box(warp, args.to, op->map, lane, from.offset);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulator/machine/shadow.h"
+#include "emulator/tensor/number_formats.h"
 
 namespace bwgemm::emulator {
 
@@ -41,6 +42,13 @@ struct TmemRegion {
   }
   std::string text() const;
 };
+
+// An element of A in tensor memory (PTX ISA 9.7.16.10.4). Elements of 4 and 6 bits of kind f8f6f4
+// have a byte each: four bits in its middle, six at its low end. `tcgen05.cp` unpacks to the same.
+constexpr int tmem_bits(NumberFormat format) {
+  return format_bits(format) < 8 && format != NumberFormat::kE2M1Packed ? 8 : format_bits(format);
+}
+constexpr int tmem_shift(NumberFormat format) { return format == NumberFormat::kE2M1 ? 2 : 0; }
 
 class TensorMemory {
  public:

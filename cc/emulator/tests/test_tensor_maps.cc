@@ -75,8 +75,22 @@ TEST(validation_refuses_what_the_driver_refuses) {
   refused([](auto& m) { m.swizzle = TensorMapSwizzle::k128BAtom32BFlip8B; }, "FLIP_8B");
   refused([](auto& m) { m.l2 = static_cast<TensorMapL2>(4); }, "l2Promotion");
   refused([](auto& m) { m.fill = static_cast<TensorMapFill>(2); }, "oobFill is not");
-  refused([](auto& m) { m.type = TensorMapType::k16U4Align16B; },
-          "16u4_align16b is not implemented");
+  refused(
+      [](auto& m) { m.type = TensorMapType::k16U4Align16B, m.strides[1] = 224; },
+      "16u4_align16b needs a globalDim[0] that is a multiple of 128 and a boxDim[0] of 128, got "
+      "100 and 64");
+  refused([](auto& m) { m.type = TensorMapType::k16U6Align16B, m.address = 16; },
+          "globalAddress must be a multiple of 32, got 16");
+  refused([](auto& m) { m.type = TensorMapType::k16U6Align16B, m.strides[1] = 208; },
+          "globalStrides[0] must be a multiple of 32 below 2^40, got 208");
+  refused(
+      [](auto& m) {
+        m.type = TensorMapType::k16U6Align16B;
+        m.strides[1] = 224;
+        m.dims[0] = m.box[0] = 128;
+        m.swizzle = TensorMapSwizzle::k64B;
+      },
+      "16u6_align16b does not have this swizzle");
   refused([](auto& m) { m.address = 8; }, "globalAddress must be a multiple of 16, got 8");
   refused([](auto& m) { m.dims[1] = 0; }, "globalDim[1] must be 1 to 2^32, got 0");
   refused([](auto& m) { m.dims[0] = (uint64_t{1} << 32) + 1; }, "globalDim[0]");

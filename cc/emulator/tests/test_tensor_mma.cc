@@ -334,11 +334,24 @@ TEST(refusals) {
   refused(
       "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %d4, %d4, %r8, [%r6], [%r6], "
       "%p3;\n",
-      "block-scaled kind::mxf8f6f4 is not implemented", ErrorKind::kUnsupported);
+      "scales in UE4M3 (bit 23) need kind::mxf4nvf4");
   refused(
       "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r6], %d4, %d4, %r8, [%r6], "
       "[%r6], %p3;\n",
-      "block-scaled kind::mxf4nvf4 is not implemented", ErrorKind::kUnsupported);
+      "scale factor id 1 with 4 scales along K");
+  refused(
+      "mov.b32 %r8, 0x88900490;\ntcgen05.mma.cta_group::1.kind::mxf4.block_scale [%r6], %d4, %d4, "
+      "%r8, [%r6], [%r6], %p3;\n",
+      "K of 96 elements (bit 31) is not implemented");
+  refused(
+      "add.u32 %r9, %r6, 0x10000;\nmov.b32 %r8, 0x08900400;\n"
+      "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %d4, %d4, %r8, [%r9], [%r6], "
+      "%p3;\n",
+      "the scales of A start in lane 1; it must be 0");
+  refused(
+      "tcgen05.mma.ws.cta_group::1.kind::mxf4.block_scale [%r6], %d4, %d4, %r8, [%r6], [%r6], "
+      "%p3;\n",
+      "kind::mxf4 has no .ws", ErrorKind::kParse);
   refused("tcgen05.mma.sp.cta_group::1.kind::f16" + rest, "sparse tcgen05.mma",
           ErrorKind::kUnsupported);
   refused("tcgen05.mma.cta_group::1.kind::f16.ashift" + rest, ".ashift", ErrorKind::kUnsupported);

@@ -269,8 +269,8 @@ TEST(copies_from_shared_memory) {
 TEST(copies_refuse) {
   refused("tcgen05.cp.cta_group::1.32x128b [%r6], %d4;\n", "not a shape of tcgen05.cp",
           ErrorKind::kParse);
-  refused("tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r6], %d4;\n", "decompressing",
-          ErrorKind::kUnsupported);
+  refused("tcgen05.cp.cta_group::1.128x256b.b8x16 [%r6], %d4;\n", "a packed format",
+          ErrorKind::kParse);
   refused(allocate(32) + "mov.b64 %d4, 0;\ntcgen05.cp.cta_group::1.128x256b [%r6], %d4;\n",
           "bits 46-48 must be 0b001");
   refused(allocate(32) + "add.u32 %r6, %r6, 65536;\ntcgen05.shift.cta_group::1.down [%r6];\n",
