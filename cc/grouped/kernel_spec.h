@@ -12,7 +12,8 @@ template <Contraction kContraction_, DType kIn_, DType kOut_, BMajor kBMajor_, i
 struct KernelSpec {
   static constexpr Contraction kContraction = kContraction_;
   static constexpr bool kKGrouped = kContraction == Contraction::kKGrouped;
-  static constexpr DType kIn = kIn_, kOut = kOut_;
+  static constexpr DType kIn = kIn_, kA = kIn, kB = kIn, kOut = kOut_;
+  static constexpr AMajor kAMajor = kKGrouped ? AMajor::kM : AMajor::kK;
   static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
@@ -23,6 +24,7 @@ struct KernelSpec {
   static_assert(kIn == DType::kBF16 || kIn == DType::kF16, "operands are bf16 or f16");
   static_assert(kOut == kIn || kOut == DType::kF32, "the output is the input type or f32");
   static_assert(!kKGrouped || (kBMajor == BMajor::kN && !kSwapAb), "k-grouped has one form");
+  static_assert(kClusterN == 1);
 
   static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
     KernelInfo info{};
@@ -31,7 +33,7 @@ struct KernelSpec {
     info.contraction = kContraction;
     info.a_dtype = info.b_dtype = kIn;
     info.out_dtype = kOut;
-    info.a_major = kKGrouped ? AMajor::kM : AMajor::kK;
+    info.a_major = kAMajor;
     info.b_major = kBMajor;
     info.tile_m = kTileM;
     info.tile_n = kTileN;

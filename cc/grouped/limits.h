@@ -32,12 +32,7 @@ inline int64_t MostTiles(const GroupedProblem& p, const TileShape& tile) {
 }
 
 // The device counts tiles, and steps of 32 groups, in 32 bits.
-inline Status CheckLimits(const GroupedProblem& p, const TileShape& tile, DType in) {
-  const int64_t elements = kAlignmentBytes / SizeOf(in);
-  if (p.k % elements != 0 || p.n % elements != 0) {
-    return Status::InvalidArgument("K and N of " + p.ToString() + " must be multiples of " +
-                                   std::to_string(elements));
-  }
+inline Status CheckCounts(const GroupedProblem& p, const TileShape& tile) {
   constexpr int64_t kMostTiles = int64_t{1} << 30;
   const int64_t columns = CeilDiv(p.n, tile.columns) * p.batch;  // below 2^62
   if (MostRowTiles(p, tile) > kMostTiles / columns) {
@@ -48,6 +43,16 @@ inline Status CheckLimits(const GroupedProblem& p, const TileShape& tile, DType 
     return Status::InvalidArgument(p.ToString() + " has more than 2^31 - 65 steps of 32 groups");
   }
   return Status::Ok();
+}
+
+// Of 16-bit operands.
+inline Status CheckLimits(const GroupedProblem& p, const TileShape& tile, DType in) {
+  const int64_t elements = kAlignmentBytes / SizeOf(in);
+  if (p.k % elements != 0 || p.n % elements != 0) {
+    return Status::InvalidArgument("K and N of " + p.ToString() + " must be multiples of " +
+                                   std::to_string(elements));
+  }
+  return CheckCounts(p, tile);
 }
 
 }  // namespace bwgemm::grouped

@@ -6,10 +6,12 @@
 //             MMA may be 8, 16, 24.. columns wide but never less than 64 rows high: few rows fill a
 //             narrow tile, and a group's last tile costs what its rows need. The result is
 //             transposed on its way to D.
+//             8-bit kernels for large groups have it the other way round, P = lhs rows: scales of
+//             rows cost least along P.
 //   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
 //
 // CTAs of a cluster have neighbouring P and the same Q, of whose 64-wide boxes each loads every
-// second, into both.
+// second, into both; where P is lhs rows, neighbouring Q and the same P.
 //
 // The two consumer warpgroups either share a tile, 64 rows of P each (cooperative), or own every
 // second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
@@ -40,23 +42,32 @@ constexpr int kBlockBytes = kBlock * kRowBytes;
 
 template <class Spec>
 struct Config : Spec {
-  using Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped, Spec::kOut;
-  using Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
+  using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
+  using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
   static constexpr int kLoadingThreads = 1;
+  static constexpr int kAssistants = 0;  // warps of the producer's that read the tiles too
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
-  using In = typename CutlassType<kIn>::type;
+  using InP = typename CutlassType<kSwapAb ? kB : kA>::type;
+  using InQ = typename CutlassType<kSwapAb ? kA : kB>::type;
   using Out = typename CutlassType<kOut>::type;
+  static_assert(sizeof(InP) == sizeof(InQ));
 
-  static constexpr bool kPKMajor = !kKGrouped && kBMajor == BMajor::kK;
-  static constexpr bool kQKMajor = !kKGrouped;
+  static constexpr bool kAKMajor = kAMajor == AMajor::kK, kBKMajor = kBMajor == BMajor::kK;
+  static constexpr bool kPKMajor = kSwapAb ? kBKMajor : kAKMajor;
+  static constexpr bool kQKMajor = kSwapAb ? kAKMajor : kBKMajor;
+  // Rows of a group along P.
+  static constexpr bool kRowsOnP = !kKGrouped && !kSwapAb;
+  // k-grouped: blocks of rows begin at multiples of kTileK, whatever the groups, and what of the
+  // first and last one is not the group's is zeroed. Else the first one begins with the group.
+  static constexpr bool kFixedBlocks = kKGrouped && kPKMajor;
 
-  static_assert(kSwapAb == !kKGrouped);
+  static_assert(!kSwapAb || !kKGrouped);
   static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
   static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
-  static_assert(!kKGrouped || kTileN % 64 == 0, "an MN-major box is 64 wide");
-  static_assert(kTileK == kBlock, "a stage is one swizzle line deep");
-  static_assert(kClusterN == 1 && (kClusterM == 1 || (kClusterM == 2 && kTileN >= 128)));
+  static_assert(kSwapAb || kTileN % 64 == 0, "a box is 64 wide");
+  static_assert(kTileK * sizeof(InP) == kRowBytes, "a stage is one swizzle line deep");
+  static_assert((kRowsOnP ? kClusterM : kClusterN) == 1);
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;
@@ -64,10 +75,11 @@ struct Config : Spec {
   static constexpr int FirstBlock(int consumer) { return kPingpong ? 0 : consumer * kOwnBlocks; }
   static_assert(kOwnBlocks * kTileN <= 2 * 192, "a thread's registers hold half of these results");
 
-  static constexpr int kCluster = kClusterM;
+  static constexpr int kCluster = kClusterM * kClusterN;
+  static_assert(kCluster == 1 || (kCluster == 2 && kTileN >= 128));
   // What one TMA instruction loads, or stores, of the rows. Small boxes leave room for a fifth
   // stage of the widest ping-pong tile.
-  static constexpr int kQBox = std::min(kTileN, !kKGrouped && kPingpong ? 32 : kBlock);
+  static constexpr int kQBox = std::min(kTileN, kSwapAb && kPingpong ? 32 : kBlock);
   static constexpr int kQBoxes = kTileN / kQBox;
   static constexpr int kPBytes = kTileM * kRowBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
@@ -76,11 +88,11 @@ struct Config : Spec {
   // Part-filled tiles are computed in multiples of this many columns. A smaller step wastes less
   // work and needs more code.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
-  static constexpr int kColumnStep = kKGrouped ? kTileN : std::min(kTileN, kFineSteps ? 16 : 32);
+  static constexpr int kColumnStep = kSwapAb ? std::min(kTileN, kFineSteps ? 16 : 32) : kTileN;
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = kKGrouped ? kBlock : kQBox;
+  static constexpr int kStoreRows = kSwapAb ? kQBox : kBlock;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
   static constexpr int kStoreBuffers = 2;
 
@@ -106,10 +118,13 @@ struct Config : Spec {
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
 
-  using DescriptorP = bwgemm::sm90::TileDescriptor<In, kPKMajor, kRowBytes, kBlock, kTileK>;
-  using DescriptorQ = bwgemm::sm90::TileDescriptor<In, kQKMajor, kRowBytes, kTileN, kTileK>;
+  using DescriptorP = bwgemm::sm90::TileDescriptor<InP, kPKMajor, kRowBytes, kBlock, kTileK>;
+  template <int kColumns>
+  using DescriptorOfQ =
+      bwgemm::sm90::TileDescriptor<InQ, kQKMajor, kRowBytes, kColumns, kTileK>;
+  using DescriptorQ = DescriptorOfQ<kTileN>;
 
-  using Types = bwgemm::sm90::MmaTypes<In, In, kPKMajor, kQKMajor, kOwnBlocks>;
+  using Types = bwgemm::sm90::MmaTypes<InP, InQ, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>
   using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>
@@ -119,7 +134,7 @@ struct Config : Spec {
 struct Params {
   CUtensorMap p, q, d;
   ScheduleParams schedule;
-  int32_t k_blocks;           // rows: blocks of 64 along K
+  int32_t k_blocks;           // rows: blocks along K
   int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
   int32_t q_batch, q_expert;  // likewise Q and D
   int32_t d_batch, d_expert;

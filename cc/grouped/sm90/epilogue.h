@@ -1,7 +1,7 @@
 // The consumers' epilogue: registers -> shared memory -> D.
 #pragma once
 
-#include "grouped/sm90/tail.h"
+#include "grouped/sm90/load.h"
 #include "sm90/store.h"
 
 namespace bwgemm::grouped::sm90 {
@@ -23,32 +23,35 @@ struct Epilogue {
                                        const Accumulator<kColumns>& accumulator) {
     buffers.RereadThread();
     const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
-    if constexpr (C::kKGrouped) {
-      Straight<kColumns>(accumulator, tile.n_tile * C::kTileN, FirstOfP(tile.m_tile), matrix);
+    const int own = C::FirstBlock(buffers.consumer) * kBlock;
+    const int p = FirstOfP<C>(tile, cta_rank) + own, q = FirstOfQ<C>(tile, cta_rank);
+    if constexpr (C::kSwapAb) {
+      Transposed<kColumns>(accumulator, p, q, tile.rows, matrix);
     } else {
-      Transposed<kColumns>(accumulator, FirstOfP(tile.n_tile), tile.row, tile.rows, matrix);
+      Straight<kColumns>(accumulator, q, p, tile.rows - own, matrix);
     }
   }
 
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
-  __device__ __forceinline__ int FirstOfP(int tile) const {
-    return (tile * C::kCluster + cta_rank) * C::kTileM + C::FirstBlock(buffers.consumer) * kBlock;
-  }
-
-  // A matrix of D is one of its tensor map: TMA clips at its end.
+  // rows: m-grouped, from `row` on, that belong to the group. A matrix of D is one of its tensor
+  // map: TMA clips at its end.
   template <int kColumns>
   __device__ __forceinline__ void Straight(const Accumulator<kColumns>& acc, int column, int row,
-                                           int matrix) {
+                                           int rows, int matrix) {
     struct At {
-      int column, row;
+      int column, row, valid;
     };
     buffers.template Straight<kColumns>(
         acc,
-        [&](int block, int chunk) { return At{column + chunk * kChunk, row + block * kBlock}; },
+        [&](int block, int chunk) {
+          const int left = rows - block * kBlock;
+          return At{column + chunk * kChunk, row + block * kBlock,
+                    C::kKGrouped ? C::kStoreRows : min(left, C::kStoreRows)};
+        },
         [&](const uint8_t* lines, const At& at) {
-          Send(lines, at.column, at.row, C::kStoreRows, matrix);
+          Send(lines, at.column, at.row, at.valid, matrix);
         });
   }
 

@@ -40,12 +40,6 @@ struct RingReader {
   }
 };
 
-template <class C>
-__device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& params) {
-  if (C::kKGrouped) return (tile.rows + C::kTileK - 1) / C::kTileK;
-  return tile.expert < 0 ? 0 : params.k_blocks;
-}
-
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 template <class C>
@@ -79,27 +73,47 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   }
 }
 
+// The main loop of 16-bit operands.
+template <class C>
+struct PlainMainLoop {
+  using Params = sm90::Params;
+  bwgemm::sm90::Mma<C> mma;
+
+  __device__ __forceinline__ PlainMainLoop(const Params&, typename C::Shared& shared, uint32_t,
+                                           int consumer, int thread)
+      : mma{shared, consumer, thread} {}
+
+  // kColumns of the tile's columns. ready: as of Mma.
+  template <int kColumns, class Ready>
+  __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
+                                       const grouped::Tile&, int k_blocks,
+                                       RingState<C::kStages>& state, bwgemm::sm90::Turn<C>& turn,
+                                       Ready& ready) {
+    mma.template Tile<kColumns>(accumulator, k_blocks, state, turn, ready);
+  }
+};
+
 // A tile's main loop and epilogue, in the least width, of multiples of kColumnStep, that `columns`
 // fit.
-template <class C, int kWidth = C::kTileN, class... MainLoop>
-__device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile,
-                                        bwgemm::sm90::Mma<C>& mma, Epilogue<C>& epilogue,
-                                        MainLoop&... main_loop) {
+template <class C, class MainLoop, int kWidth = C::kTileN, class... More>
+__device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, MainLoop& main_loop,
+                                        Epilogue<C>& epilogue, More&... more) {
   if constexpr (kWidth > C::kColumnStep) {
     if (columns <= kWidth - C::kColumnStep) {
-      return Compute<C, kWidth - C::kColumnStep>(columns, tile, mma, epilogue, main_loop...);
+      return Compute<C, MainLoop, kWidth - C::kColumnStep>(columns, tile, main_loop, epilogue,
+                                                           more...);
     }
   }
   typename C::template Accumulator<kWidth> accumulator;
-  mma.template Tile<kWidth>(accumulator, main_loop...);
+  main_loop.template Tile<kWidth>(accumulator, tile, more...);
   epilogue.template Tile<kWidth>(tile, accumulator);
 }
 
-template <class C>
-__device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
-                                        uint32_t cta_rank) {
+template <class C, class MainLoop>
+__device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
+                                        typename C::Shared& shared, uint32_t cta_rank) {
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
-  bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
+  MainLoop main_loop(params, shared, cta_rank, consumer, thread);
   Epilogue<C> epilogue{params, cta_rank, {shared, consumer, thread}};
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
@@ -114,24 +128,25 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       state.Skip(k_blocks);
       continue;
     }
-    const int rows = Uniform(tile.rows);
-    const int tail = C::kKGrouped ? rows % C::kTileK : 0;
-    auto zero_tail = [&](uint32_t stage, int left) {
-      if constexpr (C::kKGrouped) {
-        if (tail != 0 && left == 1) ZeroTail<C>(shared, stage, tail, consumer, thread);
-      }
-    };
+    const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
-    Compute<C>(C::kKGrouped ? C::kTileN : rows, tile, mma, epilogue, k_blocks, state, turn,
-               zero_tail);
+    const int columns = C::kSwapAb ? Uniform(tile.rows) : C::kTileN;
+    Compute<C, MainLoop>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
   }
   epilogue.Finish();
 }
 
-template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
-    GroupedGemmKernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// What a third warp of the producer's does: nothing.
+struct NoAssistant {
+  template <class C>
+  __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}
+  template <class C>
+  __device__ __forceinline__ static void Load(const Params&, typename C::Shared&, uint32_t) {}
+};
+
+// The body of a kernel.
+template <class C, class MainLoop, class Assistant = NoAssistant>
+__device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) {
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
   const int warp = cutlass::canonical_warp_idx_sync();
@@ -144,12 +159,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     bwgemm::sm90::InitPipeline<C>(shared);
     for (int i = 0; i < kRing; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i], 1 + 4 * kConsumers);
+      cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i],
+                                          1 + C::kAssistants + 4 * kConsumers);
     }
     for (int i = 0; i < kMail; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.mail_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.mail_empty[i], 1);
     }
+    Assistant::template InitBarriers<C>(shared);
     cutlass::arch::fence_barrier_init();
   }
   AwaitBarriers<C::kCluster>();
@@ -160,13 +177,22 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (cute::elect_one_sync()) Load<C>(params, shared, cta_rank);
     } else if (warp == 1) {
       Schedule<C>(params, shared, cta_rank);
+    } else if (C::kAssistants != 0 && warp == 2) {
+      Assistant::template Load<C>(params, shared, cta_rank);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<232>();
-    Consume<C>(params, shared, cta_rank);
+    Consume<C, MainLoop>(params, shared, cta_rank);
   }
   // A CTA's shared memory is its neighbour's target until both are done.
   if constexpr (C::kCluster > 1) SyncCluster();
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupedGemmKernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  RunCta<C, PlainMainLoop<C>>(params);
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif

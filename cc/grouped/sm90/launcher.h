@@ -12,17 +12,28 @@ namespace bwgemm::grouped::sm90 {
 
 template <class C>
 struct Launcher {
-  static constexpr int kClusterTile = C::kTileM * C::kCluster;  // along P
-  static constexpr TileShape kTile{C::kContraction, C::kKGrouped ? kClusterTile : C::kTileN,
-                                   C::kKGrouped ? C::kTileN : kClusterTile};
+  // Of a cluster: along the rows of A (k-grouped: its columns), and along N.
+  static constexpr TileShape kTile{
+      C::kContraction,
+      C::kSwapAb ? C::kTileN : C::kTileM * (C::kRowsOnP ? 1 : C::kCluster),
+      C::kSwapAb   ? C::kTileM * C::kCluster
+      : C::kRowsOnP ? C::kTileN * C::kCluster
+                    : C::kTileN};
 
-  static Status Supports(const GroupedProblem& p) { return CheckLimits(p, kTile, C::kIn); }
+  static Status Supports(const GroupedProblem& p) { return CheckLimits(p, kTile, C::kA); }
 
-  // A matrix per index of the last extent; columns contiguous. The box is what one TMA instruction
-  // moves.
-  static Status Map(const void* data, DType dtype, int64_t columns, int64_t rows, int64_t matrices,
-                    int box_columns, int box_rows, CUtensorMap* map) {
-    return EncodeTensorMap({data, dtype, columns, rows, matrices, box_columns, box_rows}, map);
+  // An operand: a matrix of mn x k per index of the last extent. The box, of box_mn, is what one
+  // TMA instruction moves.
+  template <bool kKMajor>
+  static Status Map(const void* data, DType dtype, int64_t mn, int64_t k, int64_t matrices,
+                    int box_mn, CUtensorMap* map) {
+    if (kKMajor) return EncodeTensorMap({data, dtype, k, mn, matrices, C::kTileK, box_mn}, map);
+    return EncodeTensorMap({data, dtype, mn, k, matrices, box_mn, C::kTileK}, map);
+  }
+  static Status MapResult(const GroupedProblem& p, int64_t rows, int64_t matrices,
+                          CUtensorMap* map) {
+    return EncodeTensorMap(
+        {p.d, C::kOut, p.n, rows, matrices, C::kStoreColumns, C::kStoreRows}, map);
   }
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {
@@ -30,24 +41,34 @@ struct Launcher {
     const int64_t lhs_matrices = p.a_batched ? p.batch : 1;
     const int64_t rhs_batches = p.b_batched ? p.batch : 1;
     if constexpr (C::kKGrouped) {
-      BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kIn, p.k, p.m, lhs_matrices, kBlock, kBlock, &params.p));
-      BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kIn, p.n, p.m, rhs_batches, kBlock, kBlock, &params.q));
-      BWGEMM_RETURN_IF_ERROR(Map(p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts,
-                                 C::kStoreColumns, C::kStoreRows, &params.d));
+      BWGEMM_RETURN_IF_ERROR(
+          Map<C::kAKMajor>(p.a, C::kA, p.k, p.m, lhs_matrices, kBlock, &params.p));
+      BWGEMM_RETURN_IF_ERROR(
+          Map<C::kBKMajor>(p.b, C::kB, p.n, p.m, rhs_batches, kBlock, &params.q));
+      BWGEMM_RETURN_IF_ERROR(MapResult(p, p.k, int64_t{p.batch} * p.experts, &params.d));
       params.p_batch = p.a_batched;
       params.q_batch = p.b_batched;
       params.d_batch = p.experts;
       params.d_expert = 1;
     } else {
-      const bool n_major = C::kBMajor == BMajor::kN;
-      BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kIn, n_major ? p.n : p.k, n_major ? p.k : p.n,
-                                 rhs_batches * p.experts, kBlock, kBlock, &params.p));
-      BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kIn, p.k, p.m, lhs_matrices, kBlock, C::kQBox, &params.q));
-      BWGEMM_RETURN_IF_ERROR(
-          Map(p.d, C::kOut, p.n, p.m, p.batch, C::kStoreColumns, C::kStoreRows, &params.d));
-      params.p_batch = p.b_batched ? p.experts : 0;
-      params.p_expert = 1;
-      params.q_batch = p.a_batched;
+      const auto map_a = Map<C::kAKMajor>;
+      const auto map_b = Map<C::kBKMajor>;
+      const int64_t matrices = rhs_batches * p.experts;
+      const int32_t b_batch = p.b_batched ? p.experts : 0;
+      if constexpr (C::kRowsOnP) {
+        BWGEMM_RETURN_IF_ERROR(map_a(p.a, C::kA, p.m, p.k, lhs_matrices, kBlock, &params.p));
+        BWGEMM_RETURN_IF_ERROR(map_b(p.b, C::kB, p.n, p.k, matrices, kBlock, &params.q));
+        params.p_batch = p.a_batched;
+        params.q_batch = b_batch;
+        params.q_expert = 1;
+      } else {
+        BWGEMM_RETURN_IF_ERROR(map_b(p.b, C::kB, p.n, p.k, matrices, kBlock, &params.p));
+        BWGEMM_RETURN_IF_ERROR(map_a(p.a, C::kA, p.m, p.k, lhs_matrices, C::kQBox, &params.q));
+        params.p_batch = b_batch;
+        params.p_expert = 1;
+        params.q_batch = p.a_batched;
+      }
+      BWGEMM_RETURN_IF_ERROR(MapResult(p, p.m, p.batch, &params.d));
       params.d_batch = 1;
     }
     params.k_blocks = (p.k - 1) / C::kTileK + 1;
@@ -64,9 +85,9 @@ struct Launcher {
     s.groups = p.groups;
     s.experts = p.experts;
     s.batch = p.batch;
-    s.row_tile = C::kTileN;
-    s.row_step = C::kColumnStep;
-    s.row_tiles = static_cast<int32_t>(CeilDiv(p.k, kClusterTile));
+    s.row_tile = kTile.rows;
+    s.row_step = C::kSwapAb ? C::kColumnStep : C::kTileM;
+    s.row_tiles = static_cast<int32_t>(CeilDiv(p.k, kTile.rows));
     s.col_tiles = static_cast<int32_t>(CeilDiv(p.n, kTile.columns));
     s.swizzle = p.swizzle;
     s.vertical = p.order == Order::kVertical;
@@ -81,6 +102,13 @@ struct Launcher {
   static Status Launch(const GroupedProblem& p, void* workspace, cudaStream_t stream) {
     Params params{};
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    return LaunchKernel(Function(), p, params, workspace, stream);
+  }
+
+  // LaunchParams: `Params`, perhaps with more behind them.
+  template <class LaunchParams>
+  static Status LaunchKernel(const void* function, const GroupedProblem& p, LaunchParams& params,
+                             void* workspace, cudaStream_t stream) {
     const int64_t tiles = MostTiles(p, kTile);
     const int clusters = static_cast<int>(std::min<int64_t>(tiles, p.sm_count / C::kCluster));
     if (tiles > clusters) {
@@ -91,7 +119,7 @@ struct Launcher {
 
     const LaunchShape shape{dim3(clusters * C::kCluster), dim3(C::kCluster), dim3(kThreads),
                             C::kSharedBytes};
-    return LaunchClusters(Function(), params, shape, stream);
+    return LaunchClusters(function, params, shape, stream);
   }
 
   static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }

@@ -7,6 +7,30 @@
 
 namespace bwgemm::grouped::sm90 {
 
+// Where a CTA's part of a tile begins: along P, Q and K, or along the rows that are contracted.
+template <class C>
+__device__ __forceinline__ int FirstOfP(const grouped::Tile& tile, uint32_t cta_rank) {
+  if (C::kRowsOnP) return tile.row;
+  return ((C::kKGrouped ? tile.m_tile : tile.n_tile) * C::kCluster + cta_rank) * C::kTileM;
+}
+template <class C>
+__device__ __forceinline__ int FirstOfQ(const grouped::Tile& tile, uint32_t cta_rank) {
+  if (C::kSwapAb) return tile.row;
+  if (C::kKGrouped) return tile.n_tile * C::kTileN;
+  return (tile.n_tile * C::kCluster + cta_rank) * C::kTileN;
+}
+template <class C>
+__device__ __forceinline__ int FirstOfK(const grouped::Tile& tile) {
+  if (!C::kKGrouped) return 0;
+  return C::kFixedBlocks ? tile.row / C::kTileK * C::kTileK : tile.row;
+}
+template <class C>
+__device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& params) {
+  if (!C::kKGrouped) return tile.expert < 0 ? 0 : params.k_blocks;
+  if (tile.rows == 0) return 0;
+  return (tile.row - FirstOfK<C>(tile) + tile.rows + C::kTileK - 1) / C::kTileK;
+}
+
 template <class C>
 struct Loader {
   using Full = cutlass::arch::ClusterTransactionBarrier;
@@ -20,39 +44,42 @@ struct Loader {
     // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
     // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.
-    const int column = (tile.n_tile * C::kCluster + cta_rank) * C::kTileM;
-    const int p0 = C::kKGrouped ? (tile.m_tile * C::kCluster + cta_rank) * C::kTileM : column;
-    const int q0 = C::kKGrouped ? tile.n_tile * C::kTileN : tile.row;
-    const int q_boxes = C::kKGrouped ? C::kQBoxes : (tile.rows + C::kQBox - 1) / C::kQBox;
+    const int p0 = FirstOfP<C>(tile, cta_rank), q0 = FirstOfQ<C>(tile, cta_rank);
+    const int q_boxes = C::kSwapAb ? (tile.rows + C::kQBox - 1) / C::kQBox : C::kQBoxes;
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
     const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
     const uint32_t bytes = C::kPBytes + q_boxes * (C::kQBox * kRowBytes);
 
     for (int block = 0; block < k_blocks; ++block) {
-      const int k0 = (C::kKGrouped ? tile.row : 0) + block * C::kTileK;
+      const int k0 = FirstOfK<C>(tile) + block * C::kTileK;
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, bytes);
-      for (int i = 0; i < C::kPBlocks; ++i) {
-        Box<C::kPKMajor, false>(params.p, kEvictNormal, full,
-                                shared.p[state.index] + i * kBlockBytes, k0, p0 + i * kBlock,
-                                p_matrix);
+      for (int i = kSharesP ? cta_rank : 0; i < C::kPBlocks; i += kSharesP ? C::kCluster : 1) {
+        Box<C::kPKMajor, kSharesP>(params.p, kPHint, full, shared.p[state.index] + i * kBlockBytes,
+                                   k0, p0 + i * kBlock, p_matrix);
       }
-      for (int i = cta_rank; i < q_boxes; i += C::kCluster) {
-        Box<C::kQKMajor, C::kCluster == 2>(params.q, kQHint, full,
-                                           shared.q[state.index] + i * C::kQBox * kRowBytes, k0,
-                                           q0 + i * C::kQBox, q_matrix);
+      for (int i = kSharesQ ? cta_rank : 0; i < q_boxes; i += kSharesQ ? C::kCluster : 1) {
+        Box<C::kQKMajor, kSharesQ>(params.q, kQHint, full,
+                                   shared.q[state.index] + i * C::kQBox * kRowBytes, k0,
+                                   q0 + i * C::kQBox, q_matrix);
       }
       state.Advance();
     }
   }
 
+  // What the CTAs of a cluster have in common, each loads half of, into both.
+  static constexpr bool kSharesP = C::kCluster == 2 && C::kRowsOnP;
+  static constexpr bool kSharesQ = C::kCluster == 2 && !C::kRowsOnP;
+
   static constexpr uint64_t kEvictNormal =
       static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   // L2 keeps the rows of A longest: every tile along N reads a group's rows again, while most
   // weights are read by one tile.
-  static constexpr uint64_t kQHint =
-      C::kKGrouped ? kEvictNormal : static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+  static constexpr uint64_t kRowsHint =
+      static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+  static constexpr uint64_t kPHint = C::kRowsOnP ? kRowsHint : kEvictNormal;
+  static constexpr uint64_t kQHint = C::kSwapAb ? kRowsHint : kEvictNormal;
 
   template <bool kKMajor, bool kMulticast>
   __device__ __forceinline__ void Box(const CUtensorMap& map, uint64_t hint, uint64_t* full,
