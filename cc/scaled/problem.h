@@ -1,17 +1,24 @@
 // The problem of a scaled product: plain structs, no CUDA, CUTLASS or XLA.
 //
-//   D[B,M,N] = A[B,M,K] x transpose(B[B,N,K]), values times scales, f32 accumulation, D row-major.
+//   dense      D[B,M,N] = A[B,M,K] x transpose(B[B,N,K])
+//   m-grouped  D[B,M,N], rows of group g = those of A[B,M,K] x transpose(B[B,g,N,K])
+//   k-grouped  D[B,g,K,N] = A[B,K,M] x transpose(B[B,N,M]), of which the columns of group g
+//
+// Values times scales, f32 accumulation, D row-major. Operands have what is contracted last. Blocks
+// of 128 of M are counted from the first row, whatever the groups.
 #pragma once
 
 #include "dense/problem.h"
+#include "grouped/problem.h"
 
 namespace bwgemm::scaled {
 
-// The f32 scales of one operand: the element (row, k) of matrix b has the scale
-// data[b * batch_pitch + (k / 128) * k_pitch + (row >> log_rows) * row_pitch].
+// The f32 scales of one operand: the element (row, k) of matrix e of batch element b has the scale
+// data[b * batch_pitch + e * expert_pitch + (k / 128) * k_pitch + (row >> log_rows) * row_pitch].
 struct Scales {
   const float* data = nullptr;
   int64_t batch_pitch = 0;
+  int64_t expert_pitch = 0;            // of B of m-grouped products alone
   int64_t k_pitch = 0, row_pitch = 0;  // 0: shared
   int32_t log_rows = 0;
 };
@@ -23,7 +30,16 @@ struct ScaledProblem {
   std::string ToString() const { return gemm.ToString(); }
 };
 
+struct GroupedScaledProblem {
+  grouped::GroupedProblem grouped;
+  Scales a, b;
+
+  std::string ToString() const { return grouped.ToString(); }
+};
+
 using KernelOps = bwgemm::KernelOps<ScaledProblem>;
 using KernelEntry = bwgemm::KernelEntry<ScaledProblem>;
+using GroupedKernelOps = bwgemm::KernelOps<GroupedScaledProblem>;
+using GroupedKernelEntry = bwgemm::KernelEntry<GroupedScaledProblem>;
 
 }  // namespace bwgemm::scaled

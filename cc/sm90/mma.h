@@ -71,7 +71,7 @@ struct Mma {
   }
 
   // Each warp tells the producers that write into this stage: all of the cluster.
-  __device__ __forceinline__ void Release(uint32_t stage) {
+  __device__ __forceinline__ void Release(uint32_t stage) const {
     const uint32_t lane = thread % 32;
     if constexpr (C::kCluster == 1) {
       if (lane == 0) Empty::arrive(&shared.empty[stage]);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cutlass/arch/barrier.h"
-#include "dense/sm90/tiles.h"
 #include "scaled/sm90/config.h"
 #include "scaled/sm90/scales.h"
 
@@ -16,36 +15,34 @@ struct BlockScalesLoader {
 
   template <class C>
   __device__ __forceinline__ static void Load(const Params& params, typename C::Shared& shared,
-                                              uint32_t rank);
-};
+                                              uint32_t rank) {
+    LaunchRing state(params.stages);
+    for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
+      LoadTile<C>(DenseTile<C>(params, tiles.Current()), shared, state);
+    }
+    AwaitCopies();
+  }
 
-template <class C>
-__device__ __forceinline__ void BlockScalesLoader::Load(const Params& params,
-                                                        typename C::Shared& shared, uint32_t rank) {
-  using Empty = cutlass::arch::ClusterBarrier;
-  constexpr int kWarp = 32;
-  constexpr int kP = C::kTileM / kWarp, kQ = C::kOfRows ? (C::kTileN + kWarp - 1) / kWarp : 1;
-  const int lane = threadIdx.x % kWarp;
-  const Scales &p_scales = params.p_scales, &q_scales = params.q_scales;
-  LaunchRing state(params.stages);
-  for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
-    const dense::sm90::Tile& tile = tiles.Current();
-    const int first = dense::sm90::FirstKBlock(params, tile);
+  template <class C, class Ring>
+  __device__ __forceinline__ static void LoadTile(const ScaledTile& tile,
+                                                  typename C::Shared& shared, Ring& state) {
+    using Empty = cutlass::arch::ClusterBarrier;
+    constexpr int kWarp = 32;
+    constexpr int kP = C::kTileM / kWarp, kQ = C::kOfRows ? (C::kTileN + kWarp - 1) / kWarp : 1;
+    const int lane = threadIdx.x % kWarp;
+    const Scales &p_scales = tile.p.scales, &q_scales = tile.q.scales;
+    const uint32_t first = tile.first_block;
     uint32_t p[kP], q[kQ];
     CUTE_UNROLL
     for (int i = 0; i < kP; ++i) {
-      const uint32_t row = dense::sm90::PRow<C>(tile) + i * kWarp + lane;
-      p[i] = FirstScale(p_scales, params.p_rows, row, tile.batch) +
-             first * static_cast<uint32_t>(p_scales.k_pitch);
+      p[i] = tile.p.At(i * kWarp + lane) + first * static_cast<uint32_t>(p_scales.k_pitch);
     }
     CUTE_UNROLL
     for (int i = 0; i < kQ; ++i) {
-      const uint32_t row =
-          dense::sm90::QRow<C>(tile) + (C::kOfRows ? i * kWarp + lane : lane * kScaleBlock);
-      q[i] = FirstScale(q_scales, params.q_rows, row, tile.batch) +
+      q[i] = tile.q.At(C::kOfRows ? i * kWarp + lane : lane * kScaleBlock) +
              first * static_cast<uint32_t>(q_scales.k_pitch);
     }
-    for (int left = dense::sm90::KBlocks(params, tile); left > 0; --left) {
+    for (int left = tile.k_blocks; left > 0; --left) {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       float* scales = shared.scales[state.index];
       CUTE_UNROLL
@@ -65,8 +62,7 @@ __device__ __forceinline__ void BlockScalesLoader::Load(const Params& params,
       state.Advance();
     }
   }
-  AwaitCopies();
-}
+};
 
 // What a consumer's thread needs of a stage's scales.
 template <class C>
@@ -92,13 +88,13 @@ struct BlockScales {
     }
   }
 
-  // border: rows of the tile in its first square.
-  template <class Accumulator, class Sums>
+  // border: rows of the tile in its first square. kPart: columns of `sums`.
+  template <int kPart, class Accumulator, class Sums>
   __device__ __forceinline__ void Promote(Accumulator& accumulator, const Sums& sums, int part,
                                           int border) const {
     if constexpr (C::kOfRows) {
       CUTE_UNROLL
-      for (int j = 0; j < C::kPart / 8; ++j) {
+      for (int j = 0; j < kPart / 8; ++j) {
         const float2 both = *reinterpret_cast<const float2*>(q_rows + j * 8);
         CUTE_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -108,14 +104,14 @@ struct BlockScales {
       }
     } else {
       CUTE_UNROLL
-      for (int chunk = 0; chunk < C::kPart / C::kChunk; ++chunk) {
-        const int column = part * C::kPart + chunk * C::kChunk;
+      for (int chunk = 0; chunk < kPart / C::kChunk; ++chunk) {
+        const int column = part * kPart + chunk * C::kChunk;
         const float scale = C::kTileN > kScaleBlock && column >= border ? q[1] : q[0];
         const float upper_both = upper * scale, lower_both = lower * scale;
         CUTE_UNROLL
         for (int i = 0; i < C::kChunk / 2; ++i) {
           const int at = chunk * C::kChunk / 2 + i;
-          accumulator(part * C::kPart / 2 + at) += sums(at) * (i % 4 < 2 ? upper_both : lower_both);
+          accumulator(part * kPart / 2 + at) += sums(at) * (i % 4 < 2 ? upper_both : lower_both);
         }
       }
     }

@@ -26,10 +26,12 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
     }
     typename C::template Accumulator<C::kTileN> accumulator;
     if constexpr (C::kPromotes) {
-      PromotingMma<C>{params, mma, turn}.Tile(accumulator, tile, k_blocks, state);
+      const auto ready = [](uint32_t, int) {};
+      PromotingMma<C, C::kTileN, decltype(ready)>{mma, turn, ready}.Tile(
+          accumulator, dense::sm90::QRow<C>(tile), k_blocks, state);
     } else {
       mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
-      scales.Apply(accumulator);
+      scales.template Apply<C::kTileN>(accumulator);
     }
     epilogue.StoreTile(tile, accumulator);
   }

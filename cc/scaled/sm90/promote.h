@@ -3,32 +3,36 @@
 #pragma once
 
 #include "cute/algorithm/clear.hpp"
-#include "dense/sm90/tiles.h"
 #include "scaled/sm90/block_scales.h"
 #include "sm90/mma.h"
 
 namespace bwgemm::scaled::sm90 {
 
-template <class C>
+// kColumns of a tile's columns: all of them where they are computed in parts. Ready: as of
+// Mma::Tile, called when a block has arrived.
+template <class C, int kColumns, class Ready>
 struct PromotingMma {
+  static_assert(C::kParts == 1 || kColumns == C::kTileN);
+  static constexpr int kPart = kColumns / C::kParts;
   using Base = bwgemm::sm90::Mma<C>;
-  using Sums = typename C::template Accumulator<C::kPart>;
-  using Multiply = typename C::template Multiply<C::kPart>;
+  using Sums = typename C::template Accumulator<kPart>;
+  using Multiply = typename C::template Multiply<kPart>;
   using Scales = BlockScales<C>;
-  const Params& params;
-  Base mma;
+  const Base& mma;
   bwgemm::sm90::Turn<C>& turn;
+  const Ready& ready;
 
-  template <class Accumulator>
-  __device__ __forceinline__ void Tile(Accumulator& accumulator, const dense::sm90::Tile& tile,
-                                       int k_blocks, LaunchRing& state) {
+  // q_row: the tile's first row of Q.
+  template <class Accumulator, class Ring>
+  __device__ __forceinline__ void Tile(Accumulator& accumulator, uint32_t q_row, int k_blocks,
+                                       Ring& state) {
     cute::clear(accumulator);
     turn.Wait();
     if (k_blocks == 0) {
       turn.Pass();
       return;
     }
-    const int border = kScaleBlock - dense::sm90::QRow<C>(tile) % kScaleBlock;
+    const int border = kScaleBlock - q_row % kScaleBlock;
     if constexpr (C::kSumSets == 1) {
       OneByOne(accumulator, border, k_blocks, state);
     } else {
@@ -39,13 +43,14 @@ struct PromotingMma {
  private:
   // A block's MMAs wait until those of the block before are promoted: the other consumer's run
   // meanwhile.
-  template <class Accumulator>
+  template <class Accumulator, class Ring>
   __device__ __forceinline__ void OneByOne(Accumulator& accumulator, int border, int k_blocks,
-                                           LaunchRing& state) {
+                                           Ring& state) {
     Sums sums;  // one for all, so that it stays in the same registers
     CUTE_NO_UNROLL
     for (int left = k_blocks; left > 0; --left) {
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
+      ready(state.index, left);
       Scales scales;
       CUTE_UNROLL
       for (int part = 0; part < C::kParts; ++part) {
@@ -55,7 +60,7 @@ struct PromotingMma {
         bwgemm::sm90::AwaitBatches<0>();
         bwgemm::sm90::FenceResults(sums);
         if (!C::kOfRows && part == C::kParts - 1) Release(state.index);
-        scales.Promote(accumulator, sums, part, border);
+        scales.template Promote<kPart>(accumulator, sums, part, border);
         if (C::kOfRows) Release(state.index);
       }
       state.Advance();
@@ -63,9 +68,9 @@ struct PromotingMma {
   }
 
   // A block's MMAs run while those of the block before are promoted.
-  template <class Accumulator>
+  template <class Accumulator, class Ring>
   __device__ __forceinline__ void Overlapped(Accumulator& accumulator, int border, int k_blocks,
-                                             LaunchRing& state) {
+                                             Ring& state) {
     Sums sums[2];
     Scales scales[2];
     cute::clear(sums[1]);  // promoted while the first block's MMAs run
@@ -76,11 +81,12 @@ struct PromotingMma {
       bwgemm::sm90::FenceResults(of);
       if (!C::kOfRows && !first) Release(last);
       if (C::kOfRows && first) return;
-      with.Promote(accumulator, of, 0, border);
+      with.template Promote<kPart>(accumulator, of, 0, border);
       if (C::kOfRows) Release(last);
     };
     auto step = [&](int now, int left) {
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
+      ready(state.index, left);
       Issue(sums[now], state.index, 0);
       scales[now] = Scales(mma.shared, state.index, mma.consumer, mma.thread);
       if (left == 1) turn.Pass();

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cute/arch/util.hpp"
+#include "dense/sm90/tiles.h"
 #include "scaled/problem.h"
 
 namespace bwgemm::scaled::sm90 {
@@ -27,14 +28,38 @@ __device__ __forceinline__ int RereadThread() {
   return thread % 128;
 }
 
-// Where the first scale of a row is; those of the next blocks of K follow at k_pitch. Rows beyond
-// the operand have the last one's, and results that are not stored. Places fit in 32 bits: see
-// Launcher::Supports.
-__device__ __forceinline__ uint32_t FirstScale(const Scales& scales, int rows, uint32_t row,
-                                               int matrix) {
-  const uint32_t inside = min(row, static_cast<uint32_t>(rows - 1));
-  return matrix * static_cast<uint32_t>(scales.batch_pitch) +
-         (inside >> scales.log_rows) * static_cast<uint32_t>(scales.row_pitch);
+// What of an operand a tile needs scales of. Places fit in 32 bits: see the launchers' Supports.
+struct ScaledRows {
+  const Scales& scales;
+  int rows;         // of the operand
+  uint32_t first;   // of the tile
+  int batch;
+  int expert = 0;
+
+  // Where the first scale of the tile's row i is; those of the next blocks of K follow at k_pitch.
+  // Rows beyond the operand have the last one's, and results that are not stored.
+  __device__ __forceinline__ uint32_t At(uint32_t i) const {
+    const uint32_t inside = min(first + i, static_cast<uint32_t>(rows - 1));
+    return batch * static_cast<uint32_t>(scales.batch_pitch) +
+           expert * static_cast<uint32_t>(scales.expert_pitch) +
+           (inside >> scales.log_rows) * static_cast<uint32_t>(scales.row_pitch);
+  }
+};
+
+// A tile's rows of both operands, and its blocks of K.
+struct ScaledTile {
+  ScaledRows p, q;
+  int first_block, k_blocks;
+};
+
+// That of a dense kernel.
+template <class C, class LaunchParams>
+__device__ __forceinline__ ScaledTile DenseTile(const LaunchParams& params,
+                                                const dense::sm90::Tile& tile) {
+  return {{params.p_scales, params.p_rows, dense::sm90::PRow<C>(tile), tile.batch},
+          {params.q_scales, params.q_rows, dense::sm90::QRow<C>(tile), tile.batch},
+          dense::sm90::FirstKBlock(params, tile),
+          dense::sm90::KBlocks(params, tile)};
 }
 
 }  // namespace bwgemm::scaled::sm90

@@ -4,7 +4,6 @@
 
 #include "core/ring.h"
 #include "cutlass/arch/barrier.h"
-#include "dense/sm90/tiles.h"
 #include "scaled/sm90/config.h"
 #include "scaled/sm90/scales.h"
 
@@ -28,24 +27,28 @@ struct TileScalesLoader {
                                               uint32_t rank) {
     RingState<C::kScaleSlots> slot;
     for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
-      const dense::sm90::Tile& tile = tiles.Current();
-      float* to = shared.scales[slot.index];
-      Barrier::wait(&shared.scales_empty[slot.index], slot.phase ^ 1);
-      Copy<C::kTileM>(to, params.p_scales, dense::sm90::PRow<C>(tile), params.p_rows, tile.batch);
-      Copy<C::kTileN>(to + C::kTileM, params.q_scales, dense::sm90::QRow<C>(tile), params.q_rows,
-                      tile.batch);
-      cutlass::arch::cpasync_barrier_arrive_noinc(&shared.scales_full[slot.index]);
-      slot.Advance();
+      LoadTile<C>(DenseTile<C>(params, tiles.Current()), shared, slot);
     }
     AwaitCopies();
   }
 
+  template <class C>
+  __device__ __forceinline__ static void LoadTile(const ScaledTile& tile,
+                                                  typename C::Shared& shared,
+                                                  RingState<C::kScaleSlots>& slot) {
+    float* to = shared.scales[slot.index];
+    Barrier::wait(&shared.scales_empty[slot.index], slot.phase ^ 1);
+    Copy<C::kTileM>(to, tile.p);
+    Copy<C::kTileN>(to + C::kTileM, tile.q);
+    cutlass::arch::cpasync_barrier_arrive_noinc(&shared.scales_full[slot.index]);
+    slot.Advance();
+  }
+
  private:
   template <int kRows>
-  __device__ __forceinline__ static void Copy(float* to, const Scales& scales, uint32_t first,
-                                              int rows, int matrix) {
+  __device__ __forceinline__ static void Copy(float* to, const ScaledRows& rows) {
     for (int i = threadIdx.x % kWarp; i < kRows; i += kWarp) {
-      CopyScale(to + i, scales.data + FirstScale(scales, rows, first + i, matrix));
+      CopyScale(to + i, rows.scales.data + rows.At(i));
     }
   }
 };
@@ -59,7 +62,7 @@ struct TileScales {
   uint32_t phase = 0;
 
   // Multiplies the sums of the consumer's next tile by the scales of their rows and columns.
-  template <class Accumulator>
+  template <int kColumns, class Accumulator>
   __device__ __forceinline__ void Apply(Accumulator& accumulator) {
     const int slot = C::kPingpong ? consumer : 0, thread = RereadThread();
     Barrier::wait(&shared.scales_full[slot], phase);
@@ -73,7 +76,7 @@ struct TileScales {
       p[i / 2][i % 2] = rows[i / 2 * dense::sm90::kBlock + i % 2 * 8];
     }
     CUTE_UNROLL
-    for (int j = 0; j < C::kTileN / 8; ++j) {
+    for (int j = 0; j < kColumns / 8; ++j) {
       const float2 q =
           *reinterpret_cast<const float2*>(scales + C::kTileM + j * 8 + thread % 4 * 2);
       CUTE_UNROLL
