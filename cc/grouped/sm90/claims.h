@@ -37,15 +37,15 @@ struct TileClaims {
     }
     if constexpr (C::kCluster == 2) {
       if (cta_rank == 0) {
-        Empty::wait(&shared.mail_empty[state.index], state.phase ^ 1);
+        Empty::wait(&shared.tiles.mail_empty[state.index], state.phase ^ 1);
         if (lane0) Send(next);
       } else {
-        if (lane0) Full::arrive_and_expect_tx(&shared.mail_full[state.index], sizeof(int32_t));
+        if (lane0) Full::arrive_and_expect_tx(&shared.tiles.mail_full[state.index], sizeof(int32_t));
         __syncwarp();
-        Full::wait(&shared.mail_full[state.index], state.phase);
-        next = shared.mail[state.index].value;
+        Full::wait(&shared.tiles.mail_full[state.index], state.phase);
+        next = shared.tiles.mail[state.index].value;
         __syncwarp();
-        Empty::arrive(&shared.mail_empty[state.index], /*cta_id=*/0, lane0);
+        Empty::arrive(&shared.tiles.mail_empty[state.index], /*cta_id=*/0, lane0);
       }
       state.Advance();
     }
@@ -55,8 +55,8 @@ struct TileClaims {
  private:
   // st.async (PTX ISA): the value and its arrival at the barrier travel together.
   __device__ __forceinline__ void Send(int value) {
-    const uint32_t to = Neighbours(&shared.mail[state.index].value);
-    const uint32_t barrier = Neighbours(&shared.mail_full[state.index]);
+    const uint32_t to = Neighbours(&shared.tiles.mail[state.index].value);
+    const uint32_t barrier = Neighbours(&shared.tiles.mail_full[state.index]);
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
         "r"(value), "r"(barrier)

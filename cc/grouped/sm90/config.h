@@ -40,6 +40,16 @@ constexpr int kMail = 2;        // tile numbers on their way to the other CTA of
 constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
 constexpr int kBlockBytes = kBlock * kRowBytes;
 
+// What tiles travel through.
+struct RingShared {
+  Tile ring[kRing];
+  uint64_t ring_full[kRing], ring_empty[kRing];
+  uint64_t mail_full[kMail], mail_empty[kMail];
+  struct alignas(16) {
+    int32_t value;
+  } mail[kMail];
+};
+
 template <class Spec>
 struct Config : Spec {
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
@@ -106,14 +116,9 @@ struct Config : Spec {
     uint8_t p[kStages][kPBytes];
     uint8_t q[kStages][kQBytes];
     uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
-    Tile ring[kRing];
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
-    uint64_t ring_full[kRing], ring_empty[kRing];
-    uint64_t mail_full[kMail], mail_empty[kMail];
-    struct alignas(16) {
-      int32_t value;
-    } mail[kMail];
+    RingShared tiles;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);

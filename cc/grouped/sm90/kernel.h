@@ -29,11 +29,11 @@ struct RingReader {
   // given: __activemask() would be those that happen to be together.
   template <bool kWholeWarp>
   __device__ __forceinline__ grouped::Tile Next() {
-    cutlass::arch::ClusterBarrier::wait(&shared.ring_full[state.index], state.phase);
-    const grouped::Tile tile = shared.ring[state.index];
+    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[state.index], state.phase);
+    const grouped::Tile tile = shared.tiles.ring[state.index];
     if constexpr (kWholeWarp) __syncwarp();
     if (!kWholeWarp || threadIdx.x % 32 == 0) {
-      cutlass::arch::ClusterBarrier::arrive(&shared.ring_empty[state.index]);
+      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[state.index]);
     }
     state.Advance();
     return tile;
@@ -50,10 +50,10 @@ __device__ __forceinline__ void Schedule(const Params& params, typename C::Share
   RingState<kRing> state;
   for (int index = claims.First();; index = claims.Next(index)) {
     const grouped::Tile tile = scheduler.At(index);
-    cutlass::arch::ClusterBarrier::wait(&shared.ring_empty[state.index], state.phase ^ 1);
+    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_empty[state.index], state.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-      shared.ring[state.index] = tile;
-      cutlass::arch::ClusterBarrier::arrive(&shared.ring_full[state.index]);
+      shared.tiles.ring[state.index] = tile;
+      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_full[state.index]);
     }
     state.Advance();
     if (tile.batch < 0) return;
@@ -158,13 +158,13 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
     cute::prefetch_tma_descriptor(&params.d);
     bwgemm::sm90::InitPipeline<C>(shared);
     for (int i = 0; i < kRing; ++i) {
-      cutlass::arch::ClusterBarrier::init(&shared.ring_full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.ring_empty[i],
+      cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_full[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_empty[i],
                                           1 + C::kAssistants + 4 * kConsumers);
     }
     for (int i = 0; i < kMail; ++i) {
-      cutlass::arch::ClusterBarrier::init(&shared.mail_full[i], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.mail_empty[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_full[i], 1);
+      cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_empty[i], 1);
     }
     Assistant::template InitBarriers<C>(shared);
     cutlass::arch::fence_barrier_init();

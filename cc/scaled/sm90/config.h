@@ -1,4 +1,5 @@
-// The shape of one scaled SM90 kernel: that of a dense one, whose elements are of 8 bits.
+// The shape of one scaled SM90 kernel: that of a dense one, whose elements are of 8 bits. Grouped
+// ones: grouped_config.h.
 #pragma once
 
 #include <numeric>
@@ -8,15 +9,48 @@
 
 namespace bwgemm::scaled::sm90 {
 
+// Base: the shape of a kernel without scales, dense or grouped.
+
 // Sums of all of K are scaled in the epilogue. A tile's scales are loaded ahead of it into slots:
 // one, or ping-pong one for each consumer.
-template <class Spec>
-struct SumsConfig : dense::sm90::Config<Spec> {
-  using Base = dense::sm90::Config<Spec>;
+template <class Base_>
+struct ScaledSums : Base_ {
+  using Base = Base_;
   static constexpr bool kPromotes = false;
   static constexpr int kScaleSlots = Base::kPingpong ? 2 : 1;
   static constexpr int kTileScales = Base::kTileM + Base::kTileN;
+};
 
+// Sums of every 128 of K are scaled and added in f32, with scales that are loaded into the stages.
+template <class Base_>
+struct PromotedSums : Base_ {
+  using Base = Base_;
+  static constexpr bool kPromotes = true;
+  static constexpr bool kOfRows = Base::kScaleUse == ScaleUse::kRows;
+  static_assert(Base::kOwnBlocks == 1 && Base::kTileK == kScaleBlock);
+
+  // An MMA has so many rows of Q. Its sums are in registers of their own, in two sets where there
+  // is room: then the MMAs of the next block of K run while those of one are promoted.
+  static constexpr int kPart = Base::kTileN == 256 ? kScaleBlock : Base::kTileN;
+  static constexpr int kParts = Base::kTileN / kPart;
+  static constexpr int kMostRegisters = 192, kSums = Base::kTileN / 2;
+  static constexpr int kSumSets = kParts == 1 && kSums + kPart <= kMostRegisters ? 2 : 1;
+  static_assert(kSums + kSumSets * kPart / 2 <= kMostRegisters);
+
+  // Of square blocks a tile has rows of two at most, and whatever its place, so many rows of one.
+  static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
+  static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
+  static_assert(!kOfRows || kParts == 1);
+
+  // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
+  static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
+  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
+};
+
+template <class Spec>
+struct SumsConfig : ScaledSums<dense::sm90::Config<Spec>> {
+  using Base = dense::sm90::Config<Spec>;
+  using ScaledSums<Base>::kScaleSlots, ScaledSums<Base>::kTileScales;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kFixedBytes =
       (kBarrierBytes + kScaleSlots * kTileScales * 4 + 1023) / 1024 * 1024 +
@@ -37,36 +71,16 @@ struct SumsConfig : dense::sm90::Config<Spec> {
   static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
 };
 
-// Sums of every 128 of K are scaled and added in f32, with scales that are loaded into the stages.
 template <class Spec>
-struct PromotingConfig : dense::sm90::Config<Spec> {
+struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec>> {
   using Base = dense::sm90::Config<Spec>;
-  static constexpr bool kPromotes = true;
-  static constexpr bool kOfRows = Spec::kScaleUse == ScaleUse::kRows;
-  static_assert(Base::kOwnBlocks == 1 && Base::kTileK == kScaleBlock);
-
-  // An MMA has so many rows of Q. Its sums are in registers of their own, in two sets where there
-  // is room: then the MMAs of the next block of K run while those of one are promoted.
-  static constexpr int kPart = Base::kTileN == 256 ? kScaleBlock : Base::kTileN;
-  static constexpr int kParts = Base::kTileN / kPart;
-  static constexpr int kMostRegisters = 192;
-  static constexpr int kSumSets = kParts == 1 && Base::kResults + kPart <= kMostRegisters ? 2 : 1;
-  static_assert(Base::kResults + kSumSets * kPart / 2 <= kMostRegisters);
+  using PromotedSums<Base>::kPart, PromotedSums<Base>::kStageScales;
   static constexpr bool kMovesRegisters = Base::kMovesRegisters || kPart > 64;
-
-  // Of square blocks a tile has rows of two at most, and whatever its place, so many rows of one.
-  static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
-  static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
-  static_assert(!kOfRows || kParts == 1);
-
-  // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
-  static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
   static constexpr int kStageBytes = Base::kStageBytes + kStageScales * 4;
   static constexpr int kStages =
       (bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes -
        bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes) /
       kStageBytes;
-  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
 
   struct alignas(1024) Shared {
     uint8_t p[kStages][Base::P::kBytes];

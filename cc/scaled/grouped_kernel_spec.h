@@ -1,0 +1,55 @@
+// One line of scaled_grouped.def for one pair of types, as a type: the parameter of every grouped
+// scaled kernel.
+#pragma once
+
+#include "scaled/problem.h"
+
+namespace bwgemm::scaled {
+
+template <Contraction kContraction_, DType kA_, DType kB_, DType kOut_, int kTileM_, int kTileN_,
+          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, ScaleUse kScaleUse_>
+struct GroupedKernelSpec {
+  static constexpr Contraction kContraction = kContraction_;
+  static constexpr bool kKGrouped = kContraction == Contraction::kKGrouped;
+  static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
+  static constexpr AMajor kAMajor = AMajor::kK;  // the only one that FP8 wgmma reads
+  static constexpr BMajor kBMajor = BMajor::kK;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
+  static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
+  static constexpr Schedule kSchedule = kSchedule_;
+  // Scales of A's rows cost a thread two numbers a block of K, those of what lies along tile_n a
+  // quarter of the tile: A, which has rows of one scale in every layout, is P.
+  static constexpr bool kSwapAb = false;
+  static constexpr ScaleUse kScaleUse = kScaleUse_;
+
+  static_assert(kKGrouped || kContraction == Contraction::kMGrouped);
+  static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
+  static_assert(kTileK == kScaleBlock && kScaleUse != ScaleUse::kNone);
+
+  static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
+    KernelInfo info{};
+    info.name = name;
+    info.arch = arch;
+    info.contraction = kContraction;
+    info.a_dtype = kA;
+    info.b_dtype = kB;
+    info.out_dtype = kOut;
+    info.a_major = kAMajor;
+    info.b_major = kBMajor;
+    info.tile_m = kTileM;
+    info.tile_n = kTileN;
+    info.tile_k = kTileK;
+    info.cluster_m = kClusterM;
+    info.cluster_n = kClusterN;
+    info.schedule = kSchedule;
+    info.swap_ab = kSwapAb;
+    info.stages = stages;
+    info.alignment_bytes = kAlignmentBytes;
+    info.scales = kScaleUse;
+    info.terms = 1;
+    info.f32_twin = "";
+    return info;
+  }
+};
+
+}  // namespace bwgemm::scaled

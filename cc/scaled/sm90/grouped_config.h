@@ -1,0 +1,73 @@
+// The shape of one grouped scaled SM90 kernel: that of a grouped one, whose elements are of 8 bits.
+#pragma once
+
+#include "grouped/sm90/config.h"
+#include "scaled/grouped_kernel_spec.h"
+#include "scaled/sm90/config.h"
+
+namespace bwgemm::scaled::sm90 {
+
+template <class Base>
+struct GroupedShared {
+  static constexpr int kStoreBytes =
+      bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
+  // Bytes for the pipeline's stages, barriers and the ring of tiles taken off.
+  static constexpr int kStageSpace =
+      bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes - kStoreBytes;
+};
+
+template <class Spec>
+struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec>> {
+  using Base = grouped::sm90::Config<Spec>;
+  using ScaledSums<Base>::kScaleSlots, ScaledSums<Base>::kTileScales;
+  static constexpr int kAssistants = 1;
+  static constexpr int kStages =
+      (GroupedShared<Base>::kStageSpace - kScaleSlots * kTileScales * 4) / Base::kStageBytes;
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][Base::kPBytes];
+    uint8_t q[kStages][Base::kQBytes];
+    uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
+    float scales[kScaleSlots][kTileScales];  // of the tile's rows of P, then of Q
+    uint64_t full[kStages], empty[kStages];
+    uint64_t turn[bwgemm::sm90::kConsumers];
+    uint64_t scales_full[kScaleSlots], scales_empty[kScaleSlots];
+    grouped::sm90::RingShared tiles;
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+};
+
+template <class Spec>
+struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec>> {
+  using Base = grouped::sm90::Config<Spec>;
+  using PromotedSums<Base>::kPart, PromotedSums<Base>::kStageScales;
+  static constexpr int kAssistants = 1;
+  static constexpr int kStages =
+      GroupedShared<Base>::kStageSpace / (Base::kStageBytes + kStageScales * 4);
+
+  struct alignas(1024) Shared {
+    uint8_t p[kStages][Base::kPBytes];
+    uint8_t q[kStages][Base::kQBytes];
+    uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
+    uint64_t full[kStages], empty[kStages];
+    uint64_t turn[bwgemm::sm90::kConsumers];
+    grouped::sm90::RingShared tiles;
+    alignas(16) float scales[kStages][kStageScales];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+
+  using DescriptorPart = typename Base::template DescriptorOfQ<kPart>;
+};
+
+template <class Spec>
+using GroupedConfig = std::conditional_t<Spec::kScaleUse == ScaleUse::kSums,
+                                         GroupedSumsConfig<Spec>, GroupedPromotingConfig<Spec>>;
+
+struct GroupedParams : grouped::sm90::Params {
+  Scales p_scales, q_scales;
+  int32_t p_rows, q_rows;  // of the operands that have these scales
+};
+
+}  // namespace bwgemm::scaled::sm90

@@ -1,0 +1,71 @@
+// KernelOps for one grouped scaled SM90 kernel.
+#pragma once
+
+#include "grouped/sm90/launcher.h"
+#include "scaled/sm90/grouped_kernel.h"
+
+namespace bwgemm::scaled::sm90 {
+
+template <class C>
+struct GroupedLauncher {
+  using Plain = grouped::sm90::Launcher<C>;
+
+  static Status Supports(const GroupedScaledProblem& problem) {
+    const grouped::GroupedProblem& p = problem.grouped;
+    const int64_t depth = C::kKGrouped ? p.m : p.k;  // contiguous in both operands
+    const int64_t columns = kAlignmentBytes / SizeOf(C::kOut);
+    if (depth % kAlignmentBytes != 0 || p.n % columns != 0) {
+      return Status::InvalidArgument(std::string(C::kKGrouped ? "M" : "K") + " of " +
+                                     p.ToString() + " must be a multiple of " +
+                                     std::to_string(kAlignmentBytes) + ", N of " +
+                                     std::to_string(columns));
+    }
+    // Boxes beyond the edge keep their places, which TMA counts in 32 bits.
+    constexpr int kMost = INT32_MAX - 8 * 256;
+    if (p.m > kMost || p.n > kMost || p.k > kMost) {
+      return Status::InvalidArgument(p.ToString() + " has an extent above " +
+                                     std::to_string(kMost));
+    }
+    const int64_t blocks = (depth - 1) / kScaleBlock + 1;
+    const int64_t matrices = C::kKGrouped ? 1 : p.experts;
+    if (std::max<int64_t>(p.m, p.k) > INT32_MAX / blocks / p.batch ||
+        p.n > INT32_MAX / blocks / matrices / p.batch) {
+      return Status::InvalidArgument(p.ToString() + " may have more than 2^31 - 1 scales");
+    }
+    return grouped::CheckCounts(p, Plain::kTile);
+  }
+
+  static size_t WorkspaceBytes(const GroupedScaledProblem& problem) {
+    return Plain::WorkspaceBytes(problem.grouped);
+  }
+
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+  }
+
+  static Status Launch(const GroupedScaledProblem& problem, void* workspace, cudaStream_t stream) {
+    const grouped::GroupedProblem& p = problem.grouped;
+    GroupedParams params{};
+    BWGEMM_RETURN_IF_ERROR(Plain::MakeParams(p, &params));
+    static_assert(!C::kSwapAb);
+    params.p_scales = problem.a;
+    params.q_scales = problem.b;
+    params.p_rows = C::kKGrouped ? p.k : p.m;
+    params.q_rows = p.n;
+    return Plain::LaunchKernel(Function(), p, params, workspace, stream);
+  }
+
+  static const void* Function() {
+    return reinterpret_cast<const void*>(&GroupedScaledKernelSm90<C>);
+  }
+};
+
+template <class C>
+GroupedKernelEntry MakeGroupedEntry(const char* name) {
+  using L = GroupedLauncher<C>;
+  return {C::Info(name, Arch::kSm90, C::kStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::scaled::sm90
