@@ -38,16 +38,21 @@ std::string ShapeString(const Buffer& buffer) {
 
 Status CheckBuffer(Role role, const Buffer& buffer, DType dtype,
                    std::initializer_list<int64_t> extents, bool* batched) {
-  const int64_t batch = *extents.begin();
-  bool equal = buffer.dtype == dtype && buffer.rank == static_cast<int>(extents.size()) &&
+  return CheckBuffer(role, buffer, dtype, extents.begin(), extents.size(), batched);
+}
+
+Status CheckBuffer(Role role, const Buffer& buffer, DType dtype, const int64_t* extents,
+                   size_t rank, bool* batched) {
+  const int64_t batch = *extents;
+  bool equal = buffer.dtype == dtype && buffer.rank == static_cast<int>(rank) &&
                (buffer.dims[0] == batch || buffer.dims[0] == 1);
-  for (int i = 1; equal && i < buffer.rank; ++i) equal = buffer.dims[i] == extents.begin()[i];
+  for (int i = 1; equal && i < buffer.rank; ++i) equal = buffer.dims[i] == extents[i];
   *batched = equal && batch != 1 && buffer.dims[0] == batch;
   if (equal) return Status::Ok();
-  return Status::InvalidArgument(
-      (IsResult(role) ? "result " : "operand ") + std::string(Name(role)) + " is " +
-      ShapeString(buffer) + ", expected " + ShapeString(dtype, extents.begin(), extents.size()) +
-      (batch == 1 ? "" : " or a batch extent of 1"));
+  return Status::InvalidArgument((IsResult(role) ? "result " : "operand ") +
+                                 std::string(Name(role)) + " is " + ShapeString(buffer) +
+                                 ", expected " + ShapeString(dtype, extents, rank) +
+                                 (batch == 1 ? "" : " or a batch extent of 1"));
 }
 
 Status CheckExtents(std::string_view what, std::initializer_list<int64_t> extents) {

@@ -68,6 +68,8 @@ std::string ShapeString(const Buffer& buffer);
 // may also have just one. *batched: whether there is one matrix for each batch element.
 Status CheckBuffer(Role role, const Buffer& buffer, DType dtype,
                    std::initializer_list<int64_t> extents, bool* batched);
+Status CheckBuffer(Role role, const Buffer& buffer, DType dtype, const int64_t* extents,
+                   size_t rank, bool* batched);
 
 // InvalidArgument unless all are in [1, 2^31): sizes are 32-bit integers on the device. `what`: for
 // messages.

@@ -17,6 +17,7 @@ Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& lau
 Status DenseWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, const Options& options,
                            int sm_count, size_t* bytes);
 
+// Of scales too.
 Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch);
 Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
                              const Options& options, int sm_count, size_t* bytes);

@@ -1,12 +1,14 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/scales.h"
 
 namespace bwgemm::call {
 namespace {
 
 using grouped::GroupedProblem;
 using grouped::Order;
+using scaled::GroupedScaledProblem;
 
 constexpr int64_t kMaxSwizzle = 64;
 
@@ -60,10 +62,14 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kGroupOffset, offset, 1));
   BWGEMM_RETURN_IF_ERROR(CheckRank(Role::kD, d, m_grouped ? 3 : 4));
 
-  const int64_t batch = d.dims[0], m = a.dims[1], k = a.dims[2], n = d.last();
+  // k-grouped operands are [rows, columns] or, with the contracted rows last, transposed.
+  const bool rows_last = !m_grouped && kernel.a_major == AMajor::kK;
+  const int64_t batch = d.dims[0], n = d.last();
+  const int64_t m = a.dims[rows_last ? 2 : 1], k = a.dims[rows_last ? 1 : 2];
   const int64_t groups = sizes.dims[1], experts = m_grouped ? b.dims[1] : d.dims[1];
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch, groups, experts}, sm_count, p));
-  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, m, k}, &p->a_batched));
+  BWGEMM_RETURN_IF_ERROR(
+      CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, a.dims[1], a.dims[2]}, &p->a_batched));
   bool d_batched;
   if (m_grouped) {
     const bool n_major = kernel.b_major == BMajor::kN;
@@ -72,7 +78,8 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
                                        &p->b_batched));
     BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, n}, &d_batched));
   } else {
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {batch, m, n}, &p->b_batched));
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(
+        Role::kB, b, kernel.b_dtype, {batch, rows_last ? n : m, rows_last ? m : n}, &p->b_batched));
     BWGEMM_RETURN_IF_ERROR(
         CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, experts, k, n}, &d_batched));
   }
@@ -88,11 +95,24 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   return SetOptions(call.options, p);
 }
 
-}  // namespace
+Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
+                   GroupedScaledProblem* problem) {
+  const GroupedProblem& p = problem->grouped;
+  BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel, call, sm_count, &problem->grouped));
+  const Options& options = call.options;
+  BWGEMM_RETURN_IF_ERROR(CheckUse(kernel, options));
+  const bool m_grouped = kernel.contraction == Contraction::kMGrouped;
+  const int64_t depth = m_grouped ? p.k : p.m;
+  BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAScales, call.buffers[Role::kAScales], options.a_scaling,
+                                   p.batch, 0, m_grouped ? p.m : p.k, depth, &problem->a));
+  return SetScales(Role::kBScales, call.buffers[Role::kBScales], options.b_scaling, p.batch,
+                   m_grouped ? p.experts : 0, p.n, depth, &problem->b);
+}
 
-Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
-  const grouped::KernelOps& ops = *kernel.grouped;
-  GroupedProblem problem;
+template <class Problem>
+Status RunAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductCall& call,
+             const Launch& launch) {
+  Problem problem;
   BWGEMM_RETURN_IF_ERROR(WithContext(
       MakeProblem(kernel.info, call, launch.properties.sm_count, &problem), kernel.info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
@@ -102,15 +122,31 @@ Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& l
                      kernel.info, problem);
 }
 
-Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
-                             const Options& options, int sm_count, size_t* bytes) {
-  const grouped::KernelOps& ops = *kernel.grouped;
-  GroupedProblem problem;
-  BWGEMM_RETURN_IF_ERROR(SetSizes(sizes, sm_count, &problem));
-  BWGEMM_RETURN_IF_ERROR(SetOptions(options, &problem));
+GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
+GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
+
+template <class Problem>
+Status BytesAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductSizes& sizes,
+               const Options& options, int sm_count, size_t* bytes) {
+  Problem problem;
+  BWGEMM_RETURN_IF_ERROR(SetSizes(sizes, sm_count, &Grouped(problem)));
+  BWGEMM_RETURN_IF_ERROR(SetOptions(options, &Grouped(problem)));
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
   *bytes = ops.workspace_bytes(problem);
   return Status::Ok();
+}
+
+}  // namespace
+
+Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
+  return kernel.grouped ? RunAs(*kernel.grouped, kernel, call, launch)
+                        : RunAs(*kernel.scaled_grouped, kernel, call, launch);
+}
+
+Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
+                             const Options& options, int sm_count, size_t* bytes) {
+  return kernel.grouped ? BytesAs(*kernel.grouped, kernel, sizes, options, sm_count, bytes)
+                        : BytesAs(*kernel.scaled_grouped, kernel, sizes, options, sm_count, bytes);
 }
 
 }  // namespace bwgemm::call

@@ -18,6 +18,9 @@ namespace bwgemm::scaled {
 #define BWGEMM_GROUP(group) void AppendKernels_##group(std::vector<KernelEntry>& table);
 #include "scaled/kernel_groups.inc"
 #undef BWGEMM_GROUP
+#define BWGEMM_GROUP(group) void AppendKernels_##group(std::vector<GroupedKernelEntry>& table);
+#include "scaled_grouped/kernel_groups.inc"
+#undef BWGEMM_GROUP
 }  // namespace bwgemm::scaled
 
 namespace bwgemm::call {
@@ -47,17 +50,34 @@ std::vector<scaled::KernelEntry> ScaledKernels() {
   return table;
 }
 
+std::vector<scaled::GroupedKernelEntry> ScaledGroupedKernels() {
+  std::vector<scaled::GroupedKernelEntry> table;
+#define BWGEMM_GROUP(group) scaled::AppendKernels_##group(table);
+#include "scaled_grouped/kernel_groups.inc"
+#undef BWGEMM_GROUP
+  return table;
+}
+
 }  // namespace
 
 const std::vector<Kernel>& AllKernels() {
   static const auto* const dense = new std::vector<dense::KernelEntry>(DenseKernels());
   static const auto* const grouped = new std::vector<grouped::KernelEntry>(GroupedKernels());
   static const auto* const scaled = new std::vector<scaled::KernelEntry>(ScaledKernels());
+  static const auto* const scaled_grouped =
+      new std::vector<scaled::GroupedKernelEntry>(ScaledGroupedKernels());
   static const auto* const table = [] {
     auto* all = new std::vector<Kernel>();
-    for (const auto& entry : *dense) all->push_back({entry.info, &entry.ops, nullptr, nullptr});
-    for (const auto& entry : *grouped) all->push_back({entry.info, nullptr, &entry.ops, nullptr});
-    for (const auto& entry : *scaled) all->push_back({entry.info, nullptr, nullptr, &entry.ops});
+    const auto append = [all](const auto& entries, auto Kernel::* ops) {
+      for (const auto& entry : entries) {
+        all->push_back({entry.info});
+        all->back().*ops = &entry.ops;
+      }
+    };
+    append(*dense, &Kernel::dense);
+    append(*grouped, &Kernel::grouped);
+    append(*scaled, &Kernel::scaled);
+    append(*scaled_grouped, &Kernel::scaled_grouped);
     return all;
   }();
   return *table;

@@ -1,4 +1,4 @@
-// The kernels of this build: dense, grouped and scaled.
+// The kernels of this build: dense, grouped, scaled, and scaled grouped.
 #pragma once
 
 #include <string_view>
@@ -10,15 +10,17 @@
 
 namespace bwgemm::call {
 
-// One of the three tables of functions is there, by the kernel's contraction.
+// One of the four tables of functions is there, by the kernel's contraction and whether it applies
+// scales.
 struct Kernel {
   KernelInfo info;
   const dense::KernelOps* dense = nullptr;
   const grouped::KernelOps* grouped = nullptr;
   const scaled::KernelOps* scaled = nullptr;
+  const scaled::GroupedKernelOps* scaled_grouped = nullptr;
 };
 
-// In the order of kernels.def, then of grouped.def, then of scaled.def.
+// In the order of kernels.def, then of grouped.def, scaled.def and scaled_grouped.def.
 const std::vector<Kernel>& AllKernels();
 
 // The kernel of that name, or null.

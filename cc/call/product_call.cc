@@ -18,12 +18,16 @@ Status Lookup(std::string_view name, const Kernel** kernel) {
       "lists those that are)");
 }
 
-bool Takes(Contraction contraction, Role role) {
-  if (role == Role::kGroupSizes || role == Role::kGroupOffset) {
-    return contraction == Contraction::kMGrouped || contraction == Contraction::kKGrouped;
-  }
+bool OfGroups(const KernelInfo& kernel) {
+  return kernel.contraction == Contraction::kMGrouped ||
+         kernel.contraction == Contraction::kKGrouped;
+}
+bool OfScales(const KernelInfo& kernel) { return kernel.scales != ScaleUse::kNone; }
+
+bool Takes(const KernelInfo& kernel, Role role) {
+  if (role == Role::kGroupSizes || role == Role::kGroupOffset) return OfGroups(kernel);
   const bool of_scales = role == Role::kAScales || role == Role::kBScales;
-  return !of_scales || contraction == Contraction::kScaled;
+  return !of_scales || OfScales(kernel);
 }
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
@@ -32,11 +36,11 @@ bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || ro
 Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   const Options none;
   const bool dense = kernel.contraction == Contraction::kDense;
-  const bool scaled = kernel.contraction == Contraction::kScaled;
+  const bool grouped = OfGroups(kernel), scaled = OfScales(kernel);
   std::string_view extra;
-  if ((dense || scaled) && options.order != none.order) extra = "order";
-  if (!dense && !scaled && options.raster_order != none.raster_order) extra = "raster_order";
-  if (!dense && !scaled && options.splits != none.splits) extra = "splits";
+  if (!grouped && options.order != none.order) extra = "order";
+  if (grouped && options.raster_order != none.raster_order) extra = "raster_order";
+  if (grouped && options.splits != none.splits) extra = "splits";
   if (!dense && options.decomposition != none.decomposition) extra = "decomposition";
   if (!scaled && options.a_scaling != none.a_scaling) extra = "a_scaling";
   if (!scaled && options.b_scaling != none.b_scaling) extra = "b_scaling";
@@ -59,7 +63,7 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
   for (int i = 0; i < kRoles; ++i) {
     const Role role = static_cast<Role>(i);
     if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
-    const bool takes = Takes(kernel.contraction, role);
+    const bool takes = Takes(kernel, role);
     // A kernel that needs no workspace may get none.
     if (buffers[role].present() == takes || (takes && role == Role::kWorkspace)) continue;
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
@@ -85,7 +89,8 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
 Status (*PrepareOf(const Kernel& kernel))(int) {
   return kernel.dense     ? kernel.dense->prepare
          : kernel.grouped ? kernel.grouped->prepare
-                          : kernel.scaled->prepare;
+         : kernel.scaled  ? kernel.scaled->prepare
+                          : kernel.scaled_grouped->prepare;
 }
 
 }  // namespace
@@ -118,9 +123,9 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
   if (!call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckLinkable(*kernel));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
-  return kernel->dense     ? RunDense(*kernel, call, launch)
-         : kernel->grouped ? RunGrouped(*kernel, call, launch)
-                           : RunScaled(*kernel, call, launch);
+  return kernel->dense    ? RunDense(*kernel, call, launch)
+         : kernel->scaled ? RunScaled(*kernel, call, launch)
+                          : RunGrouped(*kernel, call, launch);
 }
 
 Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Options& options,
@@ -130,9 +135,9 @@ Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Op
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, options));
   BWGEMM_RETURN_IF_ERROR(CheckExtents("a product, or sm_count,",
                                       {sizes.m, sizes.n, sizes.k, sizes.batch, int64_t{sm_count}}));
-  return kernel->dense     ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
-         : kernel->grouped ? GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
-                           : ScaledWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
+  return kernel->dense    ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
+         : kernel->scaled ? ScaledWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
+                          : GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
 }
 
 }  // namespace bwgemm::call

@@ -20,7 +20,7 @@ struct Options {
   int64_t splits = 1;                           // dense, scaled: parts of K, computed side by side
   std::string_view decomposition = "heuristic";  // stream-K kernels: also "data_parallel",
                                                  // "split_k", "stream_k"; see Decomposition
-  std::string_view a_scaling, b_scaling;         // scaled: "tensor", "row", "1x128" or "128x128"
+  std::string_view a_scaling, b_scaling;         // of scales: "tensor", "row", "1x128", "128x128"
   std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
 };
 
@@ -50,6 +50,9 @@ struct ProductCall {
   //              d [B, E, K, N]
   //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales and b_scales, f32; d [B, M, N]. Scales of
   //              [R, K]: tensor [Bs], row [Bs, R], 1x128 [Bs, K/128, R], 128x128 [Bs, R/128, K/128]
+  // Grouped kernels of scales have what is contracted last, and the scales of both operands:
+  //   m-grouped  b [Bb, E, N, K], its scales [Bs, E, ...]
+  //   k-grouped  a [Ba, K, M], b [Bb, N, M]
   // Batch extents of operands are B or 1. workspace: bytes.
   Buffers buffers;
 };

@@ -2,15 +2,13 @@
 
 #include "call/contractions.h"
 #include "call/plan.h"
+#include "call/scales.h"
 
 namespace bwgemm::call {
 namespace {
 
 using dense::GemmOperand;
 using scaled::ScaledProblem;
-using scaled::Scales;
-
-int64_t Blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
 
 Status SetSizes(const ProductSizes& sizes, int sm_count, ScaledProblem* problem) {
   BWGEMM_RETURN_IF_ERROR(
@@ -24,56 +22,6 @@ Status SetSizes(const ProductSizes& sizes, int sm_count, ScaledProblem* problem)
   gemm.a.pitch = gemm.b.pitch = sizes.k;
   gemm.d.pitch = sizes.n;
   return Status::Ok();
-}
-
-// The scales of an operand [batch, rows, k].
-Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
-                 int64_t rows, int64_t k, Scales* scales) {
-  const DType f32 = DType::kF32;
-  bool batched = false;
-  scales->data = static_cast<const float*>(buffer.data);
-  int64_t count = 1;  // of one matrix
-  if (scaling == "tensor") {
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(role, buffer, f32, {batch}, &batched));
-  } else if (scaling == "row") {
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(role, buffer, f32, {batch, rows}, &batched));
-    scales->row_pitch = 1;
-    count = rows;
-  } else if (scaling == "1x128") {
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(role, buffer, f32, {batch, Blocks(k), rows}, &batched));
-    scales->row_pitch = 1;
-    scales->k_pitch = rows;
-    count = Blocks(k) * rows;
-  } else if (scaling == "128x128") {
-    BWGEMM_RETURN_IF_ERROR(
-        CheckBuffer(role, buffer, f32, {batch, Blocks(rows), Blocks(k)}, &batched));
-    scales->row_pitch = Blocks(k);
-    scales->k_pitch = 1;
-    scales->log_rows = 7;
-    count = Blocks(rows) * Blocks(k);
-  } else {
-    return Status::InvalidArgument("scaling '" + std::string(scaling) + "' of " +
-                                   std::string(Name(role)) +
-                                   " is none of 'tensor', 'row', '1x128', '128x128'");
-  }
-  scales->batch_pitch = batched && batch > 1 ? count : 0;
-  return Status::Ok();
-}
-
-// Whether the kernel applies scales where these layouts need it.
-Status CheckUse(const KernelInfo& kernel, const Options& options) {
-  const std::string_view p = kernel.swap_ab ? options.b_scaling : options.a_scaling;
-  const std::string_view q = kernel.swap_ab ? options.a_scaling : options.b_scaling;
-  auto along_k = [](std::string_view s) { return s == "1x128" || s == "128x128"; };
-  auto of_rows = [](std::string_view s) { return s == "row" || s == "1x128"; };
-  const bool fits = kernel.scales == ScaleUse::kSums     ? !along_k(p) && !along_k(q)
-                    : kernel.scales == ScaleUse::kBlocks ? !of_rows(q)
-                                                         : of_rows(q);
-  if (fits) return Status::Ok();
-  return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' applies scales to " +
-                                 Name(kernel.scales) + ", the call has a_scaling '" +
-                                 std::string(options.a_scaling) + "', b_scaling '" +
-                                 std::string(options.b_scaling) + "'");
 }
 
 Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
@@ -97,8 +45,8 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const Options& options = call.options;
   BWGEMM_RETURN_IF_ERROR(CheckUse(kernel, options));
   BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAScales, buffers[Role::kAScales], options.a_scaling,
-                                   batch, m, k, &problem->a));
-  return SetScales(Role::kBScales, buffers[Role::kBScales], options.b_scaling, batch, n, k,
+                                   batch, 0, m, k, &problem->a));
+  return SetScales(Role::kBScales, buffers[Role::kBScales], options.b_scaling, batch, 0, n, k,
                    &problem->b);
 }
 

@@ -17,8 +17,8 @@ struct GroupedKernelSpec {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
-  // Scales of A's rows cost a thread two numbers a block of K, those of what lies along tile_n a
-  // quarter of the tile: A, which has rows of one scale in every layout, is P.
+  // P is A, of which each row has a scale: a thread reads two for a block of K. Of Q it would read
+  // one for every fourth row.
   static constexpr bool kSwapAb = false;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 

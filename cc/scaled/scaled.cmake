@@ -72,5 +72,5 @@ endforeach()
 bwgemm_flush_scaled_unit()
 file(CONFIGURE OUTPUT "${unit_dir}/kernel_groups.inc" CONTENT "${groups}")
 
-file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h)
+file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../grouped/problem.h)
 bwgemm_kernel_library(bwgemm_scaled_kernels COUNT ${kernel_count} UNITS ${units} HEADERS ${headers})

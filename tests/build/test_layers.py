@@ -15,7 +15,7 @@ ALLOWED = {
     "sm90": {"core"},
     "dense": {"core", "sm90"},
     "grouped": {"core", "sm90"},
-    "scaled": {"core", "sm90", "dense"},
+    "scaled": {"core", "sm90", "dense", "grouped"},
     "call": {"core", "dense", "grouped", "scaled"},
     "emulator": set(),
     "emulator/runtime": {"core", "sm90", "call", "emulator"},

@@ -1,0 +1,70 @@
+#include "call/scales.h"
+
+#include <string>
+
+namespace bwgemm::call {
+namespace {
+
+int64_t Blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
+
+}  // namespace
+
+Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
+                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales) {
+  bool batched = false;
+  // Of one matrix.
+  const auto check = [&](std::initializer_list<int64_t> extents) {
+    std::array<int64_t, kMaxRank> all{batch};
+    size_t rank = 1;
+    if (experts != 0) all[rank++] = experts;
+    for (int64_t extent : extents) all[rank++] = extent;
+    return CheckBuffer(role, buffer, DType::kF32, all.data(), rank, &batched);
+  };
+  scales->data = static_cast<const float*>(buffer.data);
+  int64_t count = 1;
+  if (scaling == "tensor") {
+    BWGEMM_RETURN_IF_ERROR(check({}));
+  } else if (scaling == "row") {
+    BWGEMM_RETURN_IF_ERROR(check({rows}));
+    scales->row_pitch = 1;
+    count = rows;
+  } else if (scaling == "1x128") {
+    BWGEMM_RETURN_IF_ERROR(check({Blocks(k), rows}));
+    scales->row_pitch = 1;
+    scales->k_pitch = rows;
+    count = Blocks(k) * rows;
+  } else if (scaling == "128x128") {
+    BWGEMM_RETURN_IF_ERROR(check({Blocks(rows), Blocks(k)}));
+    scales->row_pitch = Blocks(k);
+    scales->k_pitch = 1;
+    scales->log_rows = 7;
+    count = Blocks(rows) * Blocks(k);
+  } else {
+    return Status::InvalidArgument("scaling '" + std::string(scaling) + "' of " +
+                                   std::string(Name(role)) +
+                                   " is none of 'tensor', 'row', '1x128', '128x128'");
+  }
+  if (experts != 0) {
+    scales->expert_pitch = count;
+    count *= experts;
+  }
+  scales->batch_pitch = batched && batch > 1 ? count : 0;
+  return Status::Ok();
+}
+
+Status CheckUse(const KernelInfo& kernel, const Options& options) {
+  const std::string_view p = kernel.swap_ab ? options.b_scaling : options.a_scaling;
+  const std::string_view q = kernel.swap_ab ? options.a_scaling : options.b_scaling;
+  auto along_k = [](std::string_view s) { return s == "1x128" || s == "128x128"; };
+  auto of_rows = [](std::string_view s) { return s == "row" || s == "1x128"; };
+  const bool fits = kernel.scales == ScaleUse::kSums     ? !along_k(p) && !along_k(q)
+                    : kernel.scales == ScaleUse::kBlocks ? !of_rows(q)
+                                                         : of_rows(q);
+  if (fits) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' applies scales to " +
+                                 Name(kernel.scales) + ", the call has a_scaling '" +
+                                 std::string(options.a_scaling) + "', b_scaling '" +
+                                 std::string(options.b_scaling) + "'");
+}
+
+}  // namespace bwgemm::call

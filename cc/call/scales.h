@@ -1,0 +1,18 @@
+// The scales of a call's operands.
+#pragma once
+
+#include <string_view>
+
+#include "call/product_call.h"
+#include "scaled/problem.h"
+
+namespace bwgemm::call {
+
+// The scales of an operand [batch, rows, k] or, where there are experts, [batch, experts, rows, k].
+Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
+                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales);
+
+// InvalidArgument unless the kernel applies scales where the call's layouts need it.
+Status CheckUse(const KernelInfo& kernel, const Options& options);
+
+}  // namespace bwgemm::call
