@@ -41,6 +41,7 @@ __all__ = [
     "explain",
     "explain_program",
     "explain_scaled_matmul",
+    "explain_scaled_ragged_dot",
     "fp8_dot_general",
     "gated_linear_unit",
     "linear",
@@ -51,6 +52,7 @@ __all__ = [
     "ragged_dot",
     "ragged_dot_general",
     "scaled_matmul",
+    "scaled_ragged_dot",
 ]
 
 
@@ -75,6 +77,7 @@ _LAZY = {
     "explain": "dense.explain",
     "explain_program": "product.program_explanation",
     "explain_scaled_matmul": "scaled.explain",
+    "explain_scaled_ragged_dot": "scaled.explain",
     "fp8_dot_general": "scaled.training",
     "gated_linear_unit": "epilogue.linear",
     "linear": "epilogue.linear",
@@ -82,6 +85,7 @@ _LAZY = {
     "linear_softmax_cross_entropy_loss": "loss.api",
     "quantize": "scaled.quantization",
     "scaled_matmul": "scaled.api",
+    "scaled_ragged_dot": "scaled.ragged",
 }
 
 

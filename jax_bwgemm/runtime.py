@@ -128,7 +128,8 @@ def has_target(implementation: str, target: str) -> bool:
 def kernel_table(implementation: str) -> tuple[Kernel, ...]:
     """All kernels that ``"cutlass"`` or ``"emulator"`` can run; empty when it was not built.
 
-    In the order of ``kernels.def``, then of ``grouped.def``, then of ``scaled.def``.
+    In the order of ``kernels.def``, then of ``grouped.def``, ``scaled.def`` and
+    ``scaled_grouped.def``.
     """
     return _table(compiled_module(implementation))
 
@@ -143,12 +144,19 @@ def _dense(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return tuple(k for k in table if k.contraction == "dense")
 
 
+_OF_GROUPS = ("m_grouped", "k_grouped")
+
+
 def _grouped(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    return tuple(k for k in table if k.contraction in ("m_grouped", "k_grouped"))
+    return tuple(k for k in table if k.contraction in _OF_GROUPS and not k.scales)
 
 
 def _scaled(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return tuple(k for k in table if k.contraction == "scaled")
+
+
+def _scaled_grouped(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return tuple(k for k in table if k.contraction in _OF_GROUPS and k.scales)
 
 
 @functools.cache
@@ -185,6 +193,18 @@ def scaled_kernels() -> tuple[Kernel, ...]:
 def emulated_scaled_kernels() -> tuple[Kernel, ...]:
     """Scaled kernels the emulator can run; empty when it was not built."""
     return _scaled(kernel_table("emulator"))
+
+
+@functools.cache
+def scaled_grouped_kernels() -> tuple[Kernel, ...]:
+    """The grouped kernels of scaled operands of this build; empty when not built."""
+    return _scaled_grouped(kernel_table("cutlass"))
+
+
+@functools.cache
+def emulated_scaled_grouped_kernels() -> tuple[Kernel, ...]:
+    """Grouped kernels of scaled operands that the emulator can run; empty when not built."""
+    return _scaled_grouped(kernel_table("emulator"))
 
 
 def kernel_workspace_bytes(implementation: str, name: str, **problem: int | str) -> int:

@@ -180,9 +180,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
     parser.add_argument("--threads", type=int, default=1, help="problems at a time")
     args = parser.parse_args(argv)
-    from jax_bwgemm.scaled.primitive import table_of
+    from jax_bwgemm.scaled.primitive import DENSE
 
-    kernels = [k for k in table_of(args.implementation) if re.search(args.filter, k.name)]
+    kernels = [k for k in DENSE.table_of(args.implementation) if re.search(args.filter, k.name)]
     if not kernels:
         print(f"error: no scaled kernel has {args.filter!r} in its name", file=sys.stderr)
         return 2

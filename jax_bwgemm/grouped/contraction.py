@@ -20,7 +20,14 @@ from jax_bwgemm.grouped.batching import reduce_batch
 from jax_bwgemm.grouped.groups import clamp_offset, local_sizes
 from jax_bwgemm.grouped.reference import grouped_reference
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
-from jax_bwgemm.product.contraction import Contraction, FfiCall, KernelCall, NamedAxes, Run
+from jax_bwgemm.product.contraction import (
+    Contraction,
+    FfiCall,
+    KernelCall,
+    NamedAxes,
+    Operands,
+    Run,
+)
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.product.targets import configure
@@ -28,12 +35,56 @@ from jax_bwgemm.product.targets import configure
 _V1_ORDERS = {"heuristic": "heuristic", "n": "horizontal", "m": "vertical"}
 
 
-class Grouped(Contraction):
+class GroupedOperands(Operands):
+    """What groups are when a product is divided over devices."""
+
+    whole = "g"
+
+    def claims_first(
+        self, spec: GroupedSpec, dims: GroupedDims, b: NamedAxes, out: NamedAxes
+    ) -> NamedAxes:
+        """The matrices, unless bringing all of them to every device is cheaper than all rows."""
+        axes = b.get("e", ()) if spec.kind == M_GROUPED else out.get("e", ())
+        rows = dims.batch * dims.m * (dims.k + dims.n)
+        matrices = dims.rhs_batch * dims.experts * dims.k * dims.n
+        return {"e": axes} if axes and rows <= matrices else {}
+
+    def on_shard_groups(
+        self,
+        spec: GroupedSpec,
+        dims: GroupedDims,
+        axes: NamedAxes,
+        mesh_shape: Mapping[str, int],
+        sizes: jax.Array,
+        offset: jax.Array,
+        local_rows: int,
+    ) -> tuple[jax.Array, jax.Array, int]:
+        """Sizes within one device's rows, the offset of its first matrix, and its ``experts``.
+
+        Args:
+            spec: The problem.
+            dims: Its global sizes.
+            axes: Mesh axes over which each dimension is sharded.
+            mesh_shape: Size of each mesh axis.
+            sizes: Of all groups.
+            offset: Of the first matrix of all.
+            local_rows: The device's rows.
+        """
+        shards = math.prod(mesh_shape[axis] for axis in axes["e"])
+        if axes["m"]:
+            first = lax.axis_index(axes["m"]) * local_rows
+            sizes = local_sizes(sizes, dims.m, first, local_rows)
+        if axes["e"]:
+            first = lax.axis_index(axes["e"]) * (dims.experts // shards)
+            offset = clamp_offset(offset, dims.groups) + first
+        return sizes, offset, spec.experts // max(shards, 1)
+
+
+class Grouped(GroupedOperands, Contraction):
     """m-grouped and k-grouped products: operands A, B, sizes and offset."""
 
     operands = 4
     missing = " for grouped GEMMs"
-    whole = "g"
 
     def dims(self, spec: GroupedSpec, *shapes: Sequence[int]) -> GroupedDims:
         return grouped_dims(spec, *shapes)
@@ -49,15 +100,6 @@ class Grouped(Contraction):
     def out_names(self, spec: GroupedSpec) -> str:
         return "bmn" if spec.kind == M_GROUPED else "bekn"
 
-    def claims_first(
-        self, spec: GroupedSpec, dims: GroupedDims, b: NamedAxes, out: NamedAxes
-    ) -> NamedAxes:
-        """The matrices, unless bringing all of them to every device is cheaper than all rows."""
-        axes = b.get("e", ()) if spec.kind == M_GROUPED else out.get("e", ())
-        rows = dims.batch * dims.m * (dims.k + dims.n)
-        matrices = dims.rhs_batch * dims.experts * dims.k * dims.n
-        return {"e": axes} if axes and rows <= matrices else {}
-
     def on_shard(
         self,
         spec: GroupedSpec,
@@ -66,17 +108,11 @@ class Grouped(Contraction):
         mesh_shape: Mapping[str, int],
         operands: tuple[jax.Array, ...],
     ) -> tuple[GroupedSpec, tuple[jax.Array, ...]]:
-        """Sizes become those within the device's rows, the offset that of its first matrix."""
         a, b, sizes, offset = operands
-        shards = math.prod(mesh_shape[axis] for axis in axes["e"])
-        if axes["m"]:
-            first = lax.axis_index(axes["m"]) * a.shape[1]
-            sizes = local_sizes(sizes, dims.m, first, a.shape[1])
-        if axes["e"]:
-            first = lax.axis_index(axes["e"]) * (dims.experts // shards)
-            offset = clamp_offset(offset, dims.groups) + first
-        spec = dataclasses.replace(spec, experts=spec.experts // max(shards, 1))
-        return spec, (a, b, sizes, offset)
+        sizes, offset, experts = self.on_shard_groups(
+            spec, dims, axes, mesh_shape, sizes, offset, a.shape[1]
+        )
+        return dataclasses.replace(spec, experts=experts), (a, b, sizes, offset)
 
     def reference(self, operands: tuple[jax.Array, ...], spec: GroupedSpec) -> jax.Array:
         return grouped_reference(*operands, spec)

@@ -85,13 +85,26 @@ class _Item(NamedTuple):
     opens: jax.Array
 
 
-class _Schedule:
-    """All items of one batch element, group after group."""
+class Schedule:
+    """All items of one batch element, group after group.
 
-    def __init__(self, sizes: jax.Array, offset: jax.Array, dims: GroupedDims) -> None:
+    Attributes:
+        rows: Rows there are.
+        block: Rows of a block.
+        starts: First row of every matrix's group.
+        ends: Where it ends.
+        count: Items, known while tracing.
+    """
+
+    def __init__(
+        self, sizes: jax.Array, offset: jax.Array, dims: GroupedDims, block: int | None = None
+    ) -> None:
+        """``block``: blocks of so many rows, the last of which may pass the last row."""
         self.rows = dims.m
         mean = max(1, dims.m // min(dims.groups, dims.m))
         self.block = min(dims.m, max(MIN_BLOCK, min(MAX_BLOCK, 1 << (mean - 1).bit_length())))
+        if block is not None:
+            self.rows, self.block = dims.m + -dims.m % block, block
         bounds = group_bounds(sizes, dims.m)
         self.starts, self.ends = expert_bounds(*bounds, offset, dims.experts)
         last = (self.ends + self.block - 1) // self.block
@@ -128,7 +141,7 @@ def _rows(
     dims: GroupedDims,
     wide: jnp.dtype,
 ) -> jax.Array:
-    schedule = _Schedule(sizes, offset, dims)
+    schedule = Schedule(sizes, offset, dims)
     contracted = 0 if spec.rhs_major == "n" else 1
 
     def step(i: jax.Array, out: jax.Array) -> jax.Array:
@@ -159,7 +172,7 @@ def _contract(
     dims: GroupedDims,
     wide: jnp.dtype,
 ) -> jax.Array:
-    schedule = _Schedule(sizes, offset, dims)
+    schedule = Schedule(sizes, offset, dims)
     exact = _accumulator(wide)
 
     def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

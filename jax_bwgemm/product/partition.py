@@ -168,7 +168,7 @@ def sharding_rule(
         for dimensions, batch, shared in zip(
             contraction.operand_names(spec),
             dims.batches,
-            "pqst"[: contraction.operands],
+            "pqstuv"[: contraction.operands],
             strict=True,
         )
     ]

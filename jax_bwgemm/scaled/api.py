@@ -17,7 +17,7 @@ from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.conversions import as_scaled_array
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
-from jax_bwgemm.scaled.primitive import product, viable_implementations
+from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
@@ -77,23 +77,7 @@ def specification(
 ) -> tuple[ScaledSpec, ScaledDims]:
     """Checks a call: what is static about it, and its sizes. Errors are those of the call."""
     implementations = as_implementations(implementation)
-    for name, x in (("a", a), ("b", b)):
-        check(x, f"scaled_matmul {name}")
-    if accumulation not in ACCUMULATIONS:
-        raise ValueError(
-            f"scaled_matmul: accumulation must be 'promoted' or 'fast', got {accumulation!r}"
-        )
-    out_dtype = np.dtype(preferred_element_type)
-    if out_dtype not in OUT_DTYPES:
-        raise TypeError(
-            f"scaled_matmul: preferred_element_type must be bfloat16, float16 or float32, got "
-            f"{out_dtype}"
-        )
-    if a.shape[-1] != b.shape[-1]:
-        raise TypeError(
-            f"scaled_matmul contracts the last dimensions of a {a.shape} and b {b.shape}: "
-            f"{a.shape[-1]} and {b.shape[-1]} differ"
-        )
+    out_dtype = check_product("scaled_matmul", a, b, preferred_element_type, accumulation)
     if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         raise TypeError(
             f"scaled_matmul: leading dimensions of a {a.shape} and b {b.shape} must be equal, or "
@@ -118,6 +102,34 @@ def specification(
     return spec, dims
 
 
+def check_product(
+    function: str,
+    a: ScaledArray,
+    b: ScaledArray,
+    preferred_element_type: DTypeLike,
+    accumulation: str,
+) -> np.dtype:
+    """Checks what all scaled products ask of their arguments; returns the result's type."""
+    for name, x in (("a", a), ("b", b)):
+        check(x, f"{function} {name}")
+    if accumulation not in ACCUMULATIONS:
+        raise ValueError(
+            f"{function}: accumulation must be 'promoted' or 'fast', got {accumulation!r}"
+        )
+    out_dtype = np.dtype(preferred_element_type)
+    if out_dtype not in OUT_DTYPES:
+        raise TypeError(
+            f"{function}: preferred_element_type must be bfloat16, float16 or float32, got "
+            f"{out_dtype}"
+        )
+    if a.shape[-1] != b.shape[-1]:
+        raise TypeError(
+            f"{function} contracts the last dimensions of a {a.shape} and b {b.shape}: "
+            f"{a.shape[-1]} and {b.shape[-1]} differ"
+        )
+    return out_dtype
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     batch = a.shape[:-2] or b.shape[:-2]
@@ -125,7 +137,7 @@ def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
         return _by_xla(a, b, spec)
     parts = [_rank3(x) for x in (a, b)]
     operands = [part for pair in zip(*parts, strict=True) for part in pair]
-    out = product(operands, spec)
+    out = DENSE.product(operands, spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
 
 
@@ -151,7 +163,7 @@ def _by_xla(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     """The product of layouts that no kernel has, whose scales may come with a global one."""
     batch = math.prod(a.shape[:-2] or b.shape[:-2])
     sizes = (a.shape[-2], b.shape[-2], a.shape[-1], a.dtype.name, b.dtype.name)
-    viable_implementations(spec, ScaledDims(batch, *sizes), [])
+    DENSE.viable_implementations(spec, ScaledDims(batch, *sizes), [])
     one = functools.partial(
         scaled_reference, out_dtype=spec.out_dtype, accumulation=spec.accumulation
     )

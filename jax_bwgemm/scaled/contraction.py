@@ -42,20 +42,27 @@ class Scaled(Operands):
         return ShardedDims(sizes["b"], sizes, batches)
 
     def operand_names(self, spec: ScaledSpec) -> tuple[str, str, str, str]:
-        return "bmk", "bnk", _scales(spec.a_scaling, "m"), _scales(spec.b_scaling, "n")
+        return "bmk", "bnk", scales_names(spec.a_scaling, "m"), scales_names(spec.b_scaling, "n")
 
     def out_names(self, spec: ScaledSpec) -> str:
         del spec
         return "bmn"
 
 
-def _scales(scaling: str, rows: str) -> str:
-    """Names of the dimensions of an operand's scales."""
-    return {
-        "tensor": "b",
-        "row": f"b{rows}",
-        "1x128": f"bK{rows}",
-        "128x128": f"b{rows.upper()}K",
+def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
+    """Names of the dimensions of an operand's scales.
+
+    Args:
+        scaling: Their layout.
+        rows: Name of the operand's rows.
+        k: Name of what it contracts.
+        of: Names of its leading dimensions.
+    """
+    return of + {
+        "tensor": "",
+        "row": rows,
+        "1x128": f"{k.upper()}{rows}",
+        "128x128": f"{rows.upper()}{k.upper()}",
     }[layout_of(scaling).name]
 
 

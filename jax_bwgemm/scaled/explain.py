@@ -1,4 +1,4 @@
-"""`explain_scaled_matmul`: which implementation and kernel a scaled product would get, and why."""
+"""Which implementation and kernel a scaled product would get, and why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.product.explain import Explanation, locate
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
 from jax_bwgemm.scaled.conversions import as_scaled_array
-from jax_bwgemm.scaled.primitive import choose, viable_implementations
+from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.scaled.primitive import DENSE
+from jax_bwgemm.scaled.ragged import dims_of
+from jax_bwgemm.scaled.ragged import specification as ragged_specification
+from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.selection import Choice
 
 
@@ -46,14 +50,64 @@ def explain_scaled_matmul(
     """
     a, b = as_scaled_array(a, "scaled_matmul: a"), as_scaled_array(b, "scaled_matmul: b")
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
+    return _explain(DENSE, spec, dims, device)
+
+
+def explain_scaled_ragged_dot(
+    a: Any,
+    b: Any,
+    group_sizes: ArrayLike,
+    *,
+    preferred_element_type: DTypeLike = jnp.bfloat16,
+    accumulation: str = "promoted",
+    group_offset: ArrayLike | None = None,
+    num_groups: int | None = None,
+    implementation: str | Sequence[str] | None = None,
+    device: jax.Device | str | None = None,
+) -> Explanation:
+    """Says which implementation and kernel `scaled_ragged_dot` would get, without running it.
+
+    Args:
+        a: As in `scaled_ragged_dot`; the arrays of a `ScaledArray` may be `jax.ShapeDtypeStruct`.
+        b: Likewise.
+        group_sizes: As in `scaled_ragged_dot`.
+        preferred_element_type: As in `scaled_ragged_dot`.
+        accumulation: As in `scaled_ragged_dot`.
+        group_offset: As in `scaled_ragged_dot`.
+        num_groups: As in `scaled_ragged_dot`.
+        implementation: As in `scaled_ragged_dot`.
+        device: As in `explain_scaled_matmul`.
+
+    Returns:
+        The decision with its reasons.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
+    """
+    operands, spec = ragged_specification(
+        a,
+        b,
+        group_sizes,
+        preferred_element_type,
+        accumulation,
+        group_offset,
+        num_groups,
+        implementation,
+    )
+    return _explain(RAGGED, spec, dims_of(operands, spec), device)
+
+
+def _explain(
+    family: Family, spec: Any, dims: Any, device: jax.Device | str | None
+) -> Explanation:
     problem = dims.describe(spec)
     platform, target, reason = locate(device, spec.policy.target)
     rejected: list[tuple[str, str]] = []
-    for name in viable_implementations(spec, dims, rejected):
+    for name in family.viable_implementations(spec, dims, rejected):
         if name == "xla":
             why = rejected[-1][1] if rejected else "asked for"
             return Explanation(problem, "xla", why, rejected=tuple(rejected))
-        choice = reason or choose(name, platform, spec, dims, target)
+        choice = reason or family.choose(name, platform, spec, dims, target)
         if isinstance(choice, Choice):
             return Explanation(
                 problem,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,12 @@ from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 _WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
 _OF_ROWS = ("row", "1x128")
+# What kernels do with scales, in words.
+WHERE = {
+    "sums": "scales after the last block of K",
+    "blocks": "scales after every 128 of K",
+    "rows": "scales of rows of both operands after every 128 of K",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +70,7 @@ def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str 
     if not fitting:
         pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
-    if not any(_scales_fit(k, spec) for k in fitting):
+    if not any(scales_fit(k, spec) for k in fitting):
         return (
             f"no kernel for {dims.a_dtype} x {dims.b_dtype} applies scales of {spec.a_scaling} "
             f"and {spec.b_scaling}"
@@ -83,7 +90,7 @@ def select(
     fitting = [
         k
         for k in table
-        if k.arch == target.arch and _types_fit(k, spec, dims) and _scales_fit(k, spec)
+        if k.arch == target.arch and _types_fit(k, spec, dims) and scales_fit(k, spec)
     ]
     if not fitting:
         return f"scaled kernels exist for sm90, this is {target.arch}"
@@ -91,13 +98,8 @@ def select(
     best = min((c for k in fitting for c in candidates(k, dims, target)), key=heuristics.preference)
     kernel = by_name[best.kernel.name]
     raster_order, swizzle = heuristics.tile_order(best, as_dense_dims(dims), BYTES)
-    where = {
-        "sums": "scales after the last block of K",
-        "blocks": "scales after every 128 of K",
-        "rows": "scales of rows of both operands after every 128 of K",
-    }[kernel.scales]
     why = (
-        f"{where}; {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} waves on "
+        f"{WHERE[kernel.scales]}; {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} waves on "
         f"{target.sm_count} multiprocessors, predicted {best.cycles:.0f} cycles"
     )
     if best.splits > 1:
@@ -111,8 +113,8 @@ def _types_fit(kernel: Kernel, spec: ScaledSpec, dims: ScaledDims) -> bool:
     return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))
 
 
-def _scales_fit(kernel: Kernel, spec: ScaledSpec) -> bool:
-    """Whether a kernel applies these layouts, with the accumulation asked for."""
+def scales_fit(kernel: Kernel, spec: Any) -> bool:
+    """Whether a kernel applies a specification's layouts, with the accumulation asked for."""
     layouts = (spec.a_scaling, spec.b_scaling)
     along_n = layouts[0] if kernel.swap_ab else layouts[1]
     if kernel.scales == "sums":

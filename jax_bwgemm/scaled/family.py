@@ -1,0 +1,255 @@
+"""What the primitives of scaled products, dense and grouped, have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core
+from jax.interpreters import batching, mlir
+
+from jax_bwgemm import compat, runtime
+from jax_bwgemm.compat import Primitive
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.product import targets
+from jax_bwgemm.product.contraction import Operands
+from jax_bwgemm.product.implementations import (
+    PLATFORMS,
+    log_once,
+    refusal_error,
+    target_here,
+    viable,
+    without,
+)
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.local import binder
+from jax_bwgemm.product.partition import partitioned
+from jax_bwgemm.scaled.selection import Choice
+
+
+class Family(abc.ABC):
+    """Scaled products of one kind, and their primitive. It has no derivative.
+
+    Attributes:
+        contraction: What partitioning knows of them.
+        roles: Of the operands, in order, as `targets.configure` names them.
+        primitive: The primitive, bound by `product` alone.
+    """
+
+    contraction: Operands
+    roles: tuple[str, ...]
+
+    def __init__(self, name: str) -> None:
+        self.primitive = Primitive(name)
+        # That of one device, which partitioning leaves behind.
+        local = Primitive(f"{name}_local")
+        self._local = binder(local)
+        self._partitioned = partitioned(self.contraction, self._local)
+        bind = self.primitive.bind
+        self.primitive.def_impl(jax.jit(bind, static_argnames=("spec",)))
+        self.primitive.def_abstract_eval(self._abstract_eval)
+        local.def_abstract_eval(self._local_abstract_eval)
+        batching.primitive_batchers[self.primitive] = self._batch
+        compat.lower_with_devices(self.primitive)
+        mlir.register_lowering(self.primitive, compat.keep_typed_sharding(self._lower))
+        for platform in sorted(set(PLATFORMS.values())):
+            mlir.register_lowering(local, self._lower_local(platform), platform=platform)
+        mlir.register_lowering(local, self._lower_local("another platform"))
+
+    # What differs.
+
+    @abc.abstractmethod
+    def dims_of(self, operands: Sequence[Any], spec: Any) -> Any:
+        """Sizes from anything with shapes and types."""
+
+    @abc.abstractmethod
+    def out_shape(self, dims: Any, spec: Any) -> tuple[int, ...]:
+        """Shape of D."""
+
+    @abc.abstractmethod
+    def table_of(self, implementation: str) -> tuple[Kernel, ...]:
+        """The kernels of an implementation."""
+
+    @abc.abstractmethod
+    def refusal(self, table: Sequence[Kernel], spec: Any, dims: Any) -> str | None:
+        """Why no kernel can run a product on any GPU; None when one may."""
+
+    @abc.abstractmethod
+    def select(
+        self, table: Sequence[Kernel], spec: Any, dims: Any, target: Target
+    ) -> Choice | str:
+        """The kernel for a product that `refusal` has nothing against, or why a GPU has none."""
+
+    @abc.abstractmethod
+    def reference(self, *operands: jax.Array, spec: Any) -> jax.Array:
+        """The products by XLA."""
+
+    @abc.abstractmethod
+    def call_options(self, choice: Choice) -> dict[str, int | str]:
+        """Options of the kernel's call."""
+
+    @abc.abstractmethod
+    def workspace(self, name: str, choice: Choice, dims: Any) -> int:
+        """Bytes of scratch memory that the call needs."""
+
+    # What does not.
+
+    def product(self, operands: Sequence[jax.Array], spec: Any) -> jax.Array:
+        """The products by the first implementation that can.
+
+        Args:
+            operands: Of `roles`; the first dimension of each is the batch or 1.
+            spec: What to compute.
+
+        Raises:
+            NotImplementedError: No implementation can run it (several: an ExceptionGroup of these).
+        """
+        names = self.viable_implementations(spec, self.dims_of(operands, spec), [])
+        spec = spec.with_policy(implementations=names)
+        if names[0] == "xla":
+            return self.reference(*operands, spec=spec)
+        return self.primitive.bind(*compat.match_varying(*operands), spec=spec)
+
+    def viable_implementations(
+        self, spec: Any, dims: Any, rejected: list[tuple[str, str]]
+    ) -> tuple[str, ...]:
+        """Those left to try, knowing everything but the device. Reasons are logged once."""
+
+        def refuse(name: str) -> str | None:
+            table = self.table_of(name)
+            if not table:
+                return "jax_bwgemm was installed without kernels for scaled operands"
+            return self.refusal(table, spec, dims)
+
+        return viable(spec.policy.implementations, dims.describe(spec), refuse, rejected)
+
+    def choose(
+        self, name: str, platform: str, spec: Any, dims: Any, target: Target | None
+    ) -> Choice | str:
+        """The kernel of an implementation on a platform, or why it has none there.
+
+        Args:
+            name: ``"cutlass"`` or ``"emulator"``.
+            platform: JAX platform being lowered for.
+            spec: The product.
+            dims: Its sizes.
+            target: The GPU, if it is known; the emulator's is else an SM90.
+        """
+        if target is None and name == "emulator":
+            target = make_target("sm90")
+        found = target_here(name, platform, target)
+        return found if isinstance(found, str) else self.select(
+            self.table_of(name), spec, dims, found
+        )
+
+    def _emit(
+        self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: Any
+    ) -> jax.Array:
+        dims = self.dims_of(operands, spec)
+        out = targets.call_kernel(
+            name,
+            choice.kernel.name,
+            dict(zip(self.roles, operands, strict=True)),
+            jax.ShapeDtypeStruct(self.out_shape(dims, spec), choice.out_dtype),
+            self.workspace(name, choice, dims),
+            a_scaling=spec.a_scaling,
+            b_scaling=spec.b_scaling,
+            **self.call_options(choice),
+        )
+        return out.astype(spec.out_dtype)
+
+    def _abstract_eval(self, *operands: core.ShapedArray, spec: Any) -> core.ShapedArray:
+        return compat.result_aval(
+            lambda *args: self.reference(*args, spec=spec),
+            self.out_shape(self.dims_of(operands, spec), spec),
+            spec.out_dtype,
+            *operands,
+        )
+
+    def _local_abstract_eval(self, *operands: core.ShapedArray, spec: Any) -> core.ShapedArray:
+        dims = self.dims_of(operands, spec)
+        return core.ShapedArray(self.out_shape(dims, spec), jnp.dtype(spec.out_dtype))
+
+    def _batch(
+        self, operands: Sequence[jax.Array], axes: Sequence[int | None], *, spec: Any
+    ) -> tuple[jax.Array, int]:
+        """Merges the new dimension into the batch; what all share stays of batch 1."""
+        size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+        inner = max(x.shape[0 if a != 0 else 1] for x, a in zip(operands, axes, strict=True))
+
+        def merged(x: jax.Array, axis: int | None) -> jax.Array:
+            if axis is None:
+                if x.shape[0] == 1:
+                    return x
+                x = jnp.broadcast_to(x, (size, *x.shape))
+            else:
+                x = jnp.moveaxis(x, axis, 0)
+                x = jnp.broadcast_to(x, (size, inner, *x.shape[2:]))
+            return x.reshape(size * inner, *x.shape[2:])
+
+        out = self.product([merged(x, a) for x, a in zip(operands, axes, strict=True)], spec)
+        return out.reshape(size, inner, *out.shape[1:]), 0
+
+    def _for_devices(self, ctx: mlir.LoweringRuleContext, spec: Any) -> Any:
+        """The product for the GPUs that a program is lowered for, if they are known.
+
+        Raises:
+            NotImplementedError: No kernel is for all of these, and XLA is not allowed.
+        """
+        policy = spec.policy
+        found = runtime.common_target(compat.lowering_devices(ctx))
+        if policy.target is not None or "cutlass" not in policy.implementations or found is None:
+            return spec
+        if found.target is None:
+            return self._without(("cutlass",), ctx, spec, found.reason)
+        return spec.with_policy(target=found.target)
+
+    def _without(
+        self, refused: Sequence[str], ctx: mlir.LoweringRuleContext, spec: Any, reason: str
+    ) -> Any:
+        """For a program that some implementations cannot run.
+
+        Raises:
+            NotImplementedError: There are no others (several refused: an ExceptionGroup).
+        """
+        what = self.dims_of(ctx.avals_in, spec).describe(spec)
+        return spec.with_policy(
+            implementations=without(spec.policy.implementations, refused, what, reason)
+        )
+
+    def _lower(self, ctx: mlir.LoweringRuleContext, *operands: Any, spec: Any) -> Any:
+        """Partitions over the mesh, unless the operands already are those of one device."""
+        spec = self._for_devices(ctx, spec)
+        function: Any = self._partitioned
+        if compat.is_manual(ctx):
+            function = self._local
+            if automatic := compat.automatic_axes(ctx):  # as in product.lowering
+                reason = f"mesh axes {automatic} are automatic inside shard_map"
+                spec = self._without(tuple(PLATFORMS), ctx, spec, reason)
+        rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=False)
+        return compat.without_types_of_axes(rule)(ctx, *operands)
+
+    def _lower_local(self, platform: str) -> mlir.LoweringRule:
+        def on_device(*operands: jax.Array, spec: Any) -> jax.Array:
+            dims = self.dims_of(operands, spec)
+            what = dims.describe(spec)
+            refusals: list[tuple[str, str]] = []
+            for name in spec.policy.implementations:
+                if name == "xla":
+                    for other, reason in refusals:
+                        log_once(f"{what}: not {other} ({reason}), using xla")
+                    return self.reference(*operands, spec=spec)
+                # A device's part may be one that no kernel computes.
+                choice: Choice | str | None = self.refusal(self.table_of(name), spec, dims)
+                if choice is None:
+                    choice = self.choose(name, platform, spec, dims, spec.policy.target)
+                if isinstance(choice, Choice):
+                    log_once(f"{what}: {name} {choice}")
+                    return self._emit(name, choice, operands, spec)
+                refusals.append((name, choice))
+            raise refusal_error(what, refusals)
+
+        return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))

@@ -1,0 +1,172 @@
+"""`scaled_ragged_dot`: products of scaled operands whose rows, or whose contraction, are grouped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.grouped.groups import as_int32
+from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
+from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.scaled.api import check_product
+from jax_bwgemm.scaled.conversions import as_scaled_array
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.ragged_primitive import RAGGED
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+from jax_bwgemm.scaled.scaled_array import ScaledArray
+
+_NAME = "scaled_ragged_dot"
+
+
+def scaled_ragged_dot(
+    a: Any,
+    b: Any,
+    group_sizes: ArrayLike,
+    *,
+    preferred_element_type: DTypeLike = jnp.bfloat16,
+    accumulation: str = "promoted",
+    group_offset: ArrayLike | None = None,
+    num_groups: int | None = None,
+    implementation: str | Sequence[str] | None = None,
+) -> jax.Array:
+    """Grouped products of scaled operands, which have what is contracted last.
+
+    Two forms, by b's rank. With a matrix of b for each group, rows of a are in consecutive groups:
+    the product of a layer of experts and, with the transposed matrices, the gradient of its input.
+    With one matrix b, what is contracted is in groups: ``D[g] = a[:, group g] @ b[:, group g].T``,
+    the gradient of the matrices.
+
+    In the second form blocks of 128 are counted from the first column, whatever the groups: two
+    groups may share a block's scale. So `quantize`, which knows no groups, writes both forms'
+    operands in one pass, and nothing is padded.
+
+    It has no derivative: `fp8_ragged_dot` has.
+
+    Args:
+        a: [M, K], rows of group 0 first. Second form: [K, M], columns of group 0 first. Scales of
+            f32: layout ``"tensor"``, ``"row"``, ``"1x128"`` or ``"128x128"``. Also what
+            `as_scaled_array` takes.
+        b: [E, N, K], likewise; E is the number of groups unless there is an offset. ``"tensor"``
+            is one scale, or one for each matrix. Second form: [N, M].
+        group_sizes: Rows of each group, [G], integers. On the device, negative ones count as 0 and
+            groups end at row M.
+        preferred_element_type: Type of the result: bfloat16, float16 or float32.
+        accumulation: As in `scaled_matmul`.
+        group_offset: Integer scalar: b's first matrix, or the result's, is that of this group.
+        num_groups: Second form: matrices of the result. None means all G.
+        implementation: As in `jax_bwgemm.matmul`.
+
+    Returns:
+        [M, N], rows of no group zero. Second form: [G, K, N], zeros for groups without rows.
+
+    Raises:
+        TypeError: Operands that are none of these, shapes that do not fit together, scales of 8
+            bits, or another result type. Differentiating also raises it.
+        ValueError: An unknown accumulation or implementation, sizes or an offset known to be out
+            of range, or ``num_groups`` in the first form.
+        NotImplementedError: The named implementation cannot run the product.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
+    """
+    operands, spec = specification(
+        a,
+        b,
+        group_sizes,
+        preferred_element_type,
+        accumulation,
+        group_offset,
+        num_groups,
+        implementation,
+    )
+    return _product(operands, spec)
+
+
+def specification(
+    a: Any,
+    b: Any,
+    group_sizes: ArrayLike,
+    preferred_element_type: DTypeLike,
+    accumulation: str,
+    group_offset: ArrayLike | None,
+    num_groups: int | None,
+    implementation: str | Sequence[str] | None,
+) -> tuple[tuple[Any, ...], ScaledRaggedSpec]:
+    """Checks a call: A, B, sizes and offset, and what is static about it."""
+    implementations = as_implementations(implementation)
+    a, b = as_scaled_array(a, f"{_NAME}: a"), as_scaled_array(b, f"{_NAME}: b")
+    out_dtype = check_product(_NAME, a, b, preferred_element_type, accumulation)
+    for name, x in (("a", a), ("b", b)):
+        if layout_of(x.scaling).scale_dtype != FLOAT32:
+            raise TypeError(f"{_NAME} requires f32 scales, {name} has scaling {x.scaling!r}")
+    if a.ndim != 2 or b.ndim not in (2, 3):
+        raise TypeError(
+            f"{_NAME} requires a [M, K] and b [E, N, K], or a [K, M] and b [N, M], got shapes "
+            f"{a.shape} and {b.shape}"
+        )
+    sizes = as_array(_NAME, "group_sizes", group_sizes)
+    rows = a.shape[0] if b.ndim == 3 else a.shape[1]
+    experts = b.shape[0] if b.ndim == 3 else None
+    check_sizes(
+        _NAME, sizes.shape, sizes.dtype, (), experts, has_offset=group_offset is not None
+    )
+    if isinstance(group_sizes, np.ndarray):
+        check_size_values(_NAME, group_sizes, rows)
+    if group_offset is not None:
+        check_offset(_NAME, group_offset, sizes.shape[0])
+    if num_groups is not None and experts is not None:
+        raise ValueError(f"{_NAME} num_groups has no meaning where b has a matrix for each group")
+    spec = ScaledRaggedSpec(
+        kind=K_GROUPED if experts is None else M_GROUPED,
+        experts=as_experts(_NAME, num_groups, sizes.shape[0]) if experts is None else 0,
+        a_scaling=a.scaling,
+        b_scaling=b.scaling,
+        accumulation=accumulation,
+        out_dtype=out_dtype.name,
+        policy=Policy(
+            implementations=implementations,
+            target=explicit_target(),
+            partial_sums=current_partial_sums(),
+        ),
+    )
+    offset = jnp.zeros((), jnp.int32) if group_offset is None else jnp.asarray(group_offset)
+    return (a, b, sizes, offset), spec
+
+
+def dims_of(operands: Sequence[Any], spec: ScaledRaggedSpec) -> ScaledRaggedDims:
+    """Sizes of a checked call, whose arrays may be `jax.ShapeDtypeStruct`."""
+    shapes = jax.eval_shape(_canonical, *operands)
+    return RAGGED.dims_of(shapes, spec)
+
+
+def _canonical(
+    a: ScaledArray, b: ScaledArray, sizes: jax.Array, offset: jax.Array
+) -> tuple[jax.Array, ...]:
+    """The primitive's operands: a batch of one."""
+    b_scales = b.scales
+    if b.ndim == 3 and b_scales.ndim == 0:
+        b_scales = jnp.broadcast_to(b_scales, b.shape[:1])
+    arrays = (a.values, b.values, as_int32(sizes), as_int32(offset), a.scales, b_scales)
+    return tuple(x[None] for x in arrays)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _product(operands: tuple[Any, ...], spec: ScaledRaggedSpec) -> jax.Array:
+    return RAGGED.product(_canonical(*operands), spec)[0]
+
+
+@_product.defjvp
+def _no_derivative(*args: Any) -> NoReturn:
+    del args
+    raise TypeError(
+        f"{_NAME} is not differentiable: the derivatives of its values would be unscaled 8-bit "
+        "numbers. Use fp8_ragged_dot"
+    )

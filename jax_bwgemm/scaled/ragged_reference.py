@@ -1,0 +1,145 @@
+"""The grouped scaled products by XLA: what every implementation computes, but for the order of sums.
+
+One loop over (block of rows, group) pairs, as `jax_bwgemm.grouped.reference` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_bwgemm.grouped.reference import Schedule
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+from jax_bwgemm.scaled.reference import PROMOTED_K, scaled_reference
+from jax_bwgemm.scaled.scaled_array import ScaledArray
+
+
+def ragged_reference(
+    operands: Sequence[jax.Array], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
+) -> jax.Array:
+    """The grouped scaled products.
+
+    Args:
+        operands: A, B, group sizes, offset, scales of A and of B; each first dimension is the
+            batch or 1.
+        spec: What to compute.
+        dims: Its sizes.
+
+    Returns:
+        D, [B, M, N]; k-grouped [B, E, K, N].
+    """
+    result = (dims.m, dims.n) if spec.m_grouped else (dims.experts, dims.k, dims.n)
+    if dims.empty:
+        return jnp.zeros((dims.batch, *result), spec.out_dtype)
+    one = _rows if spec.m_grouped else _contract
+    if dims.batch == 1:
+        return one(*(x[0] for x in operands), spec, dims)[None]
+    batched = [x if x.shape[0] != 1 else None for x in operands]
+
+    def element(slices: list[jax.Array | None]) -> jax.Array:
+        full = (x[0] if s is None else s for x, s in zip(operands, slices, strict=True))
+        return one(*full, spec, dims)
+
+    return lax.map(element, batched)
+
+
+def _of_rows(scales: jax.Array, scaling: str, rows: int) -> tuple[jax.Array, str]:
+    """Scales of a layout whose rows can be cut anywhere."""
+    if scaling != "128x128":
+        return scales, scaling
+    return jnp.repeat(scales, 128, 0)[:rows].T, "1x128"
+
+
+def _rows(
+    a: jax.Array,
+    b: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    a_scales: jax.Array,
+    b_scales: jax.Array,
+    spec: ScaledRaggedSpec,
+    dims: ScaledRaggedDims,
+) -> jax.Array:
+    schedule = Schedule(sizes, offset, dims)
+    a_scales, a_scaling = _of_rows(a_scales, spec.a_scaling, dims.m)
+    rows_axis = {"tensor": None, "row": 0, "1x128": 1}[a_scaling]
+
+    def step(i: jax.Array, out: jax.Array) -> jax.Array:
+        item = schedule.item(i)
+        rows, scales = lax.dynamic_slice_in_dim(a, item.first, schedule.block), a_scales
+        if rows_axis is not None:
+            scales = lax.dynamic_slice_in_dim(scales, item.first, schedule.block, rows_axis)
+        product = scaled_reference(
+            ScaledArray(rows, scales, a_scaling),
+            ScaledArray(b[item.expert], b_scales[item.expert], spec.b_scaling),
+            spec.out_dtype,
+            spec.accumulation,
+        )
+        before = lax.dynamic_slice_in_dim(out, item.first, schedule.block)
+        merged = jnp.where(item.mask, product, before)
+        return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
+
+    zeros = jnp.zeros((dims.m, dims.n), spec.out_dtype)
+    return lax.fori_loop(0, schedule.count, step, zeros)
+
+
+def _contract(
+    a: jax.Array,
+    b: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    a_scales: jax.Array,
+    b_scales: jax.Array,
+    spec: ScaledRaggedSpec,
+    dims: ScaledRaggedDims,
+) -> jax.Array:
+    # Whole blocks of the ragged rows, at fixed places: each has its scales.
+    schedule = Schedule(sizes, offset, dims, PROMOTED_K)
+
+    def blocks(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, ((0, 0), (0, -dims.m % PROMOTED_K)))
+
+    def of_block(scales: jax.Array, scaling: str, block: jax.Array, rows: int) -> jax.Array:
+        """Those of the rows of a block's product."""
+        if layout_of(scaling).block_k is None:
+            return jnp.ones((rows,), jnp.float32)
+        return _of_rows(scales, scaling, rows)[0][block]
+
+    def whole(scales: jax.Array, scaling: str) -> jax.Array:
+        """Those of all of a row, or one."""
+        return scales if layout_of(scaling).block_k is None else jnp.ones((), jnp.float32)
+
+    a, b = blocks(a), blocks(b)
+
+    def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, total = carry
+        item = schedule.item(i)
+        # Both masked: a row of another group may hold anything, infinities included.
+        product = lax.dot_general(
+            *(
+                jnp.where(item.mask.T, lax.dynamic_slice_in_dim(x, item.first, PROMOTED_K, 1), 0)
+                for x in (a, b)
+            ),
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        block = item.first // PROMOTED_K
+        left = of_block(a_scales, spec.a_scaling, block, dims.k)
+        right = of_block(b_scales, spec.b_scaling, block, dims.n)
+        # A block that the group has no part of may have any scales.
+        product = jnp.where(jnp.any(item.mask), product * (left[:, None] * right), 0)
+        total = jnp.where(item.opens, product, total + product)
+        return lax.dynamic_update_index_in_dim(out, total, item.expert, 0), total
+
+    out = jnp.zeros((dims.experts, dims.k, dims.n), jnp.float32)
+    total = jnp.zeros((dims.k, dims.n), jnp.float32)
+    sums = lax.fori_loop(0, schedule.count, step, (out, total))[0]
+    left, right = whole(a_scales, spec.a_scaling), whole(b_scales, spec.b_scaling)
+    scaled = sums * left[..., None] * right if left.ndim else sums * left * right
+    # A group without rows is zero, whatever the scales.
+    found = (schedule.ends > schedule.starts)[:, None, None]
+    return jnp.where(found, scaled, 0).astype(spec.out_dtype)

@@ -1,0 +1,72 @@
+"""Which kernel computes a grouped scaled product, or why none does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit
+
+
+def refusal(
+    table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
+) -> str | None:
+    """Why no kernel can run a product on any GPU; None when one may."""
+    for name in (spec.a_scaling, spec.b_scaling):
+        if layout_of(name).scale_dtype != FLOAT32:
+            return f"kernels exist for f32 scales, not for those of {name}"
+    if dims.empty:
+        return "there is nothing to multiply"
+    of_kind = [k for k in table if k.kind == spec.kind]
+    fitting = [k for k in of_kind if _types_fit(k, spec, dims)]
+    if not fitting:
+        pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in of_kind})
+        return f"{spec.kind} kernels exist for {', '.join(pairs)}"
+    if not any(scales_fit(k, spec) for k in fitting):
+        return (
+            f"no {spec.kind} kernel for {dims.a_dtype} x {dims.b_dtype} applies scales of "
+            f"{spec.a_scaling} and {spec.b_scaling}"
+        )
+    out = np.dtype(kernel_dtype(spec.out_dtype)).itemsize
+    contracted = ("K", dims.k) if spec.m_grouped else ("M", dims.m)
+    for (name, size), bytes_each in ((contracted, 1), (("N", dims.n), out)):
+        multiple = 16 // bytes_each
+        if size % multiple:
+            return f"{name}={size} is not a multiple of {multiple}, which TMA needs"
+    return None
+
+
+def select(
+    table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
+) -> Choice | str:
+    """The kernel for a product that `refusal` has nothing against, or why a GPU has none.
+
+    There is one of each kind, pair of types and use of scales.
+    """
+    fitting = [
+        k
+        for k in table
+        if k.arch == target.arch
+        and k.kind == spec.kind
+        and _types_fit(k, spec, dims)
+        and scales_fit(k, spec)
+    ]
+    if not fitting:
+        return f"grouped scaled kernels exist for sm90, this is {target.arch}"
+    kernel = min(fitting, key=lambda k: k.name)
+    operands = dims.k * (dims.m + dims.experts * dims.n)
+    swizzle = SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1
+    why = f"{WHERE[kernel.scales]}; tiles of {kernel.tile_m}x{kernel.tile_n}"
+    out_dtype = kernel_dtype(spec.out_dtype)
+    return Choice(kernel, out_dtype, "heuristic", swizzle, 1, target.sm_count, why)
+
+
+def _types_fit(kernel: Kernel, spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> bool:
+    types = (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
+    return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))
