@@ -25,6 +25,7 @@ from jax.extend import backend as jax_backend  # noqa: E402
 from kernel_table import (  # noqa: E402
     described_grouped_kernels,
     described_kernels,
+    described_scaled_grouped_kernels,
     described_scaled_kernels,
     widened,
 )
@@ -129,6 +130,17 @@ def scaled_table() -> Iterator[tuple[Kernel, ...]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "scaled_kernels", described_scaled_kernels)
         yield described_scaled_kernels()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scaled_grouped_table() -> Iterator[tuple[Kernel, ...]]:
+    """As `scaled_table`, of scaled_grouped.def."""
+    if runtime.extension() is not None:
+        yield runtime.scaled_grouped_kernels()
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "scaled_grouped_kernels", described_scaled_grouped_kernels)
+        yield described_scaled_grouped_kernels()
 
 
 @pytest.fixture(scope="module")

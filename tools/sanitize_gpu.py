@@ -28,6 +28,7 @@ from typing import Any
 
 import sanitize_grouped
 import sanitize_scaled
+import sanitize_scaled_grouped
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What the sanitizer's own exit code is not confused with.
@@ -87,7 +88,12 @@ class Case:
         return np.array_equal(got, (a @ b).astype(jnp.dtype(out)))
 
 
-AnyCase = Case | sanitize_grouped.GroupedCase | sanitize_scaled.ScaledCase
+AnyCase = (
+    Case
+    | sanitize_grouped.GroupedCase
+    | sanitize_scaled.ScaledCase
+    | sanitize_scaled_grouped.ScaledGroupedCase
+)
 
 
 def cases(arch: str, pattern: str) -> list[Case]:
@@ -195,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         args.arch = target.arch if target else "sm90"
     selected: list[AnyCase] = []
-    for family in (cases, sanitize_grouped.cases, sanitize_scaled.cases):
+    families = (sanitize_grouped.cases, sanitize_scaled.cases, sanitize_scaled_grouped.cases)
+    for family in (cases, *families):
         selected += family(args.arch, args.filter)
     if not selected:
         print(f"error: no {args.arch} kernel has {args.filter!r} in its name", file=sys.stderr)

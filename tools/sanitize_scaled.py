@@ -14,7 +14,9 @@ import itertools
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import ml_dtypes  # noqa: F401  (numpy then knows the types by name)
 import numpy as np
 
 WHOLE_K = ("tensor", "row")
@@ -55,27 +57,23 @@ class ScaledCase:
             f"swizzle {self.swizzle} splits {self.splits}"
         )
 
-    def run(self, implementation: str) -> tuple[np.ndarray, np.ndarray]:
-        """Launches it in this process: the result, and the exact product rounded once."""
+    def operands(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Operands by their roles, and the exact product, rounded once."""
+        rng = np.random.default_rng(self.seed)
+        shapes = ((self.batch, self.m, self.k), (self.batch, self.n, self.k))
+        operands, wide = random_operands(rng, shapes, self.scalings, self.types)
+        exact = wide[0] @ wide[1].swapaxes(1, 2)
+        return operands, exact.astype(np.dtype(self.types[2]))
+
+    def launch(self, implementation: str, operands: dict[str, Any]) -> Any:
+        """Emits the call: D."""
         import jax
-        import jax.numpy as jnp
 
         from jax_bwgemm import runtime
         from jax_bwgemm.product import targets
 
-        rng = np.random.default_rng(self.seed)
-        shapes = ((self.batch, self.m, self.k), (self.batch, self.n, self.k))
-        operands, wide = {}, []
-        for name, shape, scaling, dtype in zip(
-            "ab", shapes, self.scalings, self.types[:2], strict=True
-        ):
-            values = rng.integers(-2, 3, shape).astype(np.float32)
-            scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
-            operands[name] = jnp.asarray(values.astype(jnp.dtype(dtype)))  # nothing to compile
-            operands[f"{name}_scales"] = jnp.asarray(scales)
-            wide.append(values * of_elements(scaling, scales, shape))
         sizes = {"m": self.m, "n": self.n, "k": self.k, "batch": self.batch, "splits": self.splits}
-        out = targets.call_kernel(
+        return targets.call_kernel(
             implementation,
             self.kernel,
             operands,
@@ -86,13 +84,37 @@ class ScaledCase:
             swizzle=self.swizzle,
             splits=self.splits,
         )
-        exact = wide[0] @ wide[1].swapaxes(1, 2)
-        return np.asarray(out), exact.astype(jnp.dtype(self.types[2]))
+
+    def run(self, implementation: str) -> tuple[np.ndarray, np.ndarray]:
+        """Launches it in this process: the result, and the exact product rounded once."""
+        operands, want = self.operands()
+        return np.asarray(self.launch(implementation, operands)), want
 
     def is_exact(self, implementation: str) -> bool:
         """Launches it in this process and compares."""
-        got, want = self.run(implementation)
-        return np.array_equal(got.astype(np.float32), want.astype(np.float32))
+        return equal(*self.run(implementation))
+
+
+def equal(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether two arrays of the same type have the same numbers."""
+    return np.array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def random_operands(
+    rng: np.random.Generator,
+    shapes: Sequence[Sequence[int]],
+    scalings: Sequence[str],
+    types: Sequence[str],
+) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Values and scales of A and B by their roles, and what they stand for: [batch, rows, k]."""
+    operands, wide = {}, []
+    for name, shape, scaling, dtype in zip("ab", shapes, scalings, types[:2], strict=True):
+        values = rng.integers(-2, 3, shape).astype(np.float32)
+        scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
+        operands[name] = values.astype(np.dtype(dtype))
+        operands[f"{name}_scales"] = scales
+        wide.append(values * of_elements(scaling, scales, shape))
+    return operands, wide
 
 
 def scales_shape(scaling: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -171,28 +193,58 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[S
     return found
 
 
+def wrong_ones(cases: Sequence[Any], implementation: str, threads: int) -> list[Any]:
+    """Those whose results are not exact. Forty problems are one program: a compilation takes longer
+    than most of them.
+    """
+    import jax
+
+    def check(some: Sequence[Any]) -> list[Any]:
+        operands, wanted = zip(*(case.operands() for case in some), strict=True)
+
+        def run(operands: Sequence[dict[str, Any]]) -> list[Any]:
+            pairs = zip(some, operands, strict=True)
+            return [case.launch(implementation, given) for case, given in pairs]
+
+        found = jax.device_get(jax.jit(run)(operands))
+        results = zip(some, found, wanted, strict=True)
+        return [case for case, got, want in results if not equal(got, want)]
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        chunks = [cases[i : i + 40] for i in range(0, len(cases), 40)]
+        return list(itertools.chain(*pool.map(check, chunks)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--random", type=int, default=2000, metavar="COUNT", help="problems")
+    for name, count in (("--random", 2000), ("--random-grouped", 500)):
+        parser.add_argument(name, type=int, default=count, metavar="COUNT", help="problems")
     parser.add_argument("--implementation", choices=("cutlass", "emulator"), default="cutlass")
     parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
-    parser.add_argument("--threads", type=int, default=1, help="problems at a time")
+    parser.add_argument("--threads", type=int, default=1, help="programs at a time")
     args = parser.parse_args(argv)
-    from jax_bwgemm.scaled.primitive import DENSE
+    import sanitize_scaled_grouped
 
-    kernels = [k for k in DENSE.table_of(args.implementation) if re.search(args.filter, k.name)]
-    if not kernels:
+    from jax_bwgemm.scaled.primitive import DENSE
+    from jax_bwgemm.scaled.ragged_primitive import RAGGED
+
+    found: list[Any] = []
+    for family, draw, count in (
+        (DENSE, random_cases, args.random),
+        (RAGGED, sanitize_scaled_grouped.random_cases, args.random_grouped),
+    ):
+        table = family.table_of(args.implementation)
+        kernels = [k for k in table if re.search(args.filter, k.name)]
+        found += draw(kernels, count) if kernels else []
+    if not found:
         print(f"error: no scaled kernel has {args.filter!r} in its name", file=sys.stderr)
         return 2
-    found = random_cases(kernels, args.random)
-    with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
-        exact = list(pool.map(lambda case: case.is_exact(args.implementation), found))
-    wrong = exact.count(False)
-    for case in itertools.compress(found, [not e for e in exact]):
+    wrong = wrong_ones(found, args.implementation, args.threads)
+    for case in wrong:
         print("WRONG", case)
-    print(f"{args.random} random problems, {wrong} wrong")
+    print(f"{len(found)} random problems, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 

@@ -183,14 +183,15 @@ def scaled_kernel_lines(every: bool) -> list[str]:
     """The table of kernels of 8-bit operands: one line per tile, or per kernel."""
     from jax_bwgemm import runtime
 
+    kernels = runtime.scaled_kernels() + runtime.scaled_grouped_kernels()
     if every:
-        return [kernel.name for kernel in runtime.scaled_kernels()]
+        return [kernel.name for kernel in kernels]
     tiles: dict[tuple, list[Any]] = {}
-    for k in runtime.scaled_kernels():
+    for k in kernels:
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k} cluster {k.cluster_m}x{k.cluster_n}"
-        tiles.setdefault((k.arch, tile, k.schedule + " swapped" * k.swap_ab, k.scales), []).append(
-            k
-        )
+        kind = "" if k.contraction == "scaled" else f"{k.kind} "
+        form = kind + k.schedule + " swapped" * k.swap_ab
+        tiles.setdefault((k.arch, tile, form, k.scales), []).append(k)
     lines = []
     for (arch, tile, schedule, scales), found in tiles.items():
         types = sorted({f"{k.a_dtype} x {k.b_dtype}->{k.out_dtype}" for k in found})
@@ -215,6 +216,9 @@ def run(args: argparse.Namespace) -> int:
             "kernels": [dataclasses.asdict(kernel) for kernel in runtime.kernels()],
             "grouped_kernels": [dataclasses.asdict(k) for k in runtime.grouped_kernels()],
             "scaled_kernels": [dataclasses.asdict(k) for k in runtime.scaled_kernels()],
+            "scaled_grouped_kernels": [
+                dataclasses.asdict(k) for k in runtime.scaled_grouped_kernels()
+            ],
             "examples": examples,
         }
         print(json.dumps(report, indent=1))
@@ -241,7 +245,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"Grouped kernels ({len(runtime.grouped_kernels())})")
     for line in grouped_kernel_lines(args.kernels):
         print(f"  {line}")
-    print(f"Scaled kernels ({len(runtime.scaled_kernels())})")
+    scaled = len(runtime.scaled_kernels()) + len(runtime.scaled_grouped_kernels())
+    print(f"Scaled kernels ({scaled})")
     for line in scaled_kernel_lines(args.kernels):
         print(f"  {line}")
     print("What would run")

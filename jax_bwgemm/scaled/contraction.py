@@ -58,12 +58,15 @@ def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
         k: Name of what it contracts.
         of: Names of its leading dimensions.
     """
-    return of + {
-        "tensor": "",
-        "row": rows,
-        "1x128": f"{k.upper()}{rows}",
-        "128x128": f"{rows.upper()}{k.upper()}",
-    }[layout_of(scaling).name]
+    return (
+        of
+        + {
+            "tensor": "",
+            "row": rows,
+            "1x128": f"{k.upper()}{rows}",
+            "128x128": f"{rows.upper()}{k.upper()}",
+        }[layout_of(scaling).name]
+    )
 
 
 SCALED = Scaled()

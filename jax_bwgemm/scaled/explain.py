@@ -97,9 +97,7 @@ def explain_scaled_ragged_dot(
     return _explain(RAGGED, spec, dims_of(operands, spec), device)
 
 
-def _explain(
-    family: Family, spec: Any, dims: Any, device: jax.Device | str | None
-) -> Explanation:
+def _explain(family: Family, spec: Any, dims: Any, device: jax.Device | str | None) -> Explanation:
     problem = dims.describe(spec)
     platform, target, reason = locate(device, spec.policy.target)
     rejected: list[tuple[str, str]] = []

@@ -78,9 +78,7 @@ class Family(abc.ABC):
         """Why no kernel can run a product on any GPU; None when one may."""
 
     @abc.abstractmethod
-    def select(
-        self, table: Sequence[Kernel], spec: Any, dims: Any, target: Target
-    ) -> Choice | str:
+    def select(self, table: Sequence[Kernel], spec: Any, dims: Any, target: Target) -> Choice | str:
         """The kernel for a product that `refusal` has nothing against, or why a GPU has none."""
 
     @abc.abstractmethod
@@ -141,8 +139,8 @@ class Family(abc.ABC):
         if target is None and name == "emulator":
             target = make_target("sm90")
         found = target_here(name, platform, target)
-        return found if isinstance(found, str) else self.select(
-            self.table_of(name), spec, dims, found
+        return (
+            found if isinstance(found, str) else self.select(self.table_of(name), spec, dims, found)
         )
 
     def _emit(

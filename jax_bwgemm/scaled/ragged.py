@@ -1,4 +1,4 @@
-"""`scaled_ragged_dot`: products of scaled operands whose rows, or whose contraction, are grouped."""
+"""`scaled_ragged_dot`: products of scaled operands whose rows or contraction are grouped."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def specification(
     sizes = as_array(_NAME, "group_sizes", group_sizes)
     rows = a.shape[0] if b.ndim == 3 else a.shape[1]
     experts = b.shape[0] if b.ndim == 3 else None
-    check_sizes(
-        _NAME, sizes.shape, sizes.dtype, (), experts, has_offset=group_offset is not None
-    )
+    check_sizes(_NAME, sizes.shape, sizes.dtype, (), experts, has_offset=group_offset is not None)
     if isinstance(group_sizes, np.ndarray):
         check_size_values(_NAME, group_sizes, rows)
     if group_offset is not None:

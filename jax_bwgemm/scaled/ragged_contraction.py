@@ -27,7 +27,8 @@ class ScaledRagged(GroupedOperands):
         if spec.m_grouped:
             scales = scales_names(spec.a_scaling, "m"), scales_names(spec.b_scaling, "n", of="be")
             return "bmk", "benk", "bg", "b", *scales
-        scales = (scales_names(s, r, "m") for s, r in ((spec.a_scaling, "k"), (spec.b_scaling, "n")))
+        sides = ((spec.a_scaling, "k"), (spec.b_scaling, "n"))
+        scales = (scales_names(scaling, rows, "m") for scaling, rows in sides)
         return "bkm", "bnm", "bg", "b", *scales
 
     def out_names(self, spec: ScaledRaggedSpec) -> str:

@@ -1,4 +1,4 @@
-"""The grouped scaled products by XLA: what every implementation computes, but for the order of sums.
+"""Grouped scaled products by XLA: what every implementation computes, but for the order of sums.
 
 One loop over (block of rows, group) pairs, as `jax_bwgemm.grouped.reference` has it.
 """

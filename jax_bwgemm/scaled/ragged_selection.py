@@ -14,9 +14,7 @@ from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit
 
 
-def refusal(
-    table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
-) -> str | None:
+def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
     for name in (spec.a_scaling, spec.b_scaling):
         if layout_of(name).scale_dtype != FLOAT32:

@@ -99,8 +99,9 @@ def select(
     kernel = by_name[best.kernel.name]
     raster_order, swizzle = heuristics.tile_order(best, as_dense_dims(dims), BYTES)
     why = (
-        f"{WHERE[kernel.scales]}; {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} waves on "
-        f"{target.sm_count} multiprocessors, predicted {best.cycles:.0f} cycles"
+        f"{WHERE[kernel.scales]}; {best.tiles_m}x{best.tiles_n} tiles per batch in "
+        f"{best.waves} waves on {target.sm_count} multiprocessors, predicted "
+        f"{best.cycles:.0f} cycles"
     )
     if best.splits > 1:
         why += f", K in {best.splits} parts"

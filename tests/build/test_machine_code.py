@@ -27,6 +27,7 @@ GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel of 8-bit operands.
 SCALED = "20ScaledGemmKernelSm90"
+SCALED_GROUPED = "23GroupedScaledKernelSm90"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
 # Upper half of the L2 eviction priority "last", a constant of CUTLASS's: TMA::CacheHintSm90.
@@ -115,9 +116,12 @@ def test_sm90_kernels_use_wgmma(machine_code):
 def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
     kernels = [code for name, code in machine_code.items() if SCALED in name]
     assert len(kernels) == len(runtime.scaled_kernels()) > 0
-    for code in kernels:
+    grouped = [code for name, code in machine_code.items() if SCALED_GROUPED in name]
+    assert len(grouped) == len(runtime.scaled_grouped_kernels()) > 0
+    for code in kernels + grouped:
         assert any(o.startswith("QGMMA") for o in code.opcodes)
         assert any(o.startswith("UTMALDG") for o in code.opcodes)
+    for code in kernels:
         assert not any(o == "ST" or o.startswith("ST.") for o in code.opcodes)
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
+from kernel_table import described_scaled_grouped_kernels
 from numerics import assert_exact
 
 from jax_bwgemm import runtime
@@ -198,11 +199,21 @@ def test_the_record_says_what_names_say() -> None:
         assert k.uneven_parts == uneven
 
 
+SHORT = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float32": "f32"}
+
+
+def test_the_records_of_grouped_scaled_kernels_are_those_of_the_list() -> None:
+    described = {k.name: k for k in described_scaled_grouped_kernels()}
+    table = runtime.emulated_scaled_grouped_kernels()
+    assert {k.name for k in table} == set(described)
+    for k in table:
+        assert dataclasses.replace(k, stages=described[k.name].stages) == described[k.name]
+
+
 def test_the_record_says_what_names_of_scaled_kernels_say() -> None:
-    short = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float32": "f32"}
     table = {k.name: k for k in runtime.emulated_scaled_kernels()}
     for k in table.values():
-        types = "_".join(short[t] for t in (k.a_dtype, k.b_dtype, k.out_dtype))
+        types = "_".join(SHORT[t] for t in (k.a_dtype, k.b_dtype, k.out_dtype))
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}_{k.schedule}"
         assert k.name == f"{k.arch}_scaled_{types}_{k.scales}_{tile}{'_swap' * k.swap_ab}"
         assert (k.majors, k.alignment_bytes, k.uneven_parts) == ("kk", 16, True)

@@ -38,6 +38,17 @@ def test_random_problems_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_exact(*case.run("cutlass"), str(case))
 
 
+def test_every_grouped_kernel_and_layout_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import sanitize_scaled_grouped
+
+    found = sanitize_scaled_grouped.cases("sm90", "")
+    assert {case.kernel for case in found} == {k.name for k in runtime.scaled_grouped_kernels()}
+    found += sanitize_scaled_grouped.random_cases(runtime.scaled_grouped_kernels(), 100)
+    for case in found:
+        assert_exact(*case.run("cutlass"), str(case))
+
+
 @pytest.mark.parametrize("b", ["tensor", "row", "1x128", "128x128"])
 @pytest.mark.parametrize("a", ["tensor", "row", "1x128", "128x128"])
 @pytest.mark.parametrize("m", [16, 1000])

@@ -14,6 +14,10 @@ _CC = Path(__file__).parents[2] / "cc"
 KERNELS_DEF = _CC / "dense" / "kernels.def"
 GROUPED_DEF = _CC / "grouped" / "grouped.def"
 SCALED_DEF = _CC / "scaled" / "scaled.def"
+SCALED_GROUPED_DEF = _CC / "scaled" / "scaled_grouped.def"
+_SCALED_GROUPED = (
+    r"^SCALED_(ROWS|CONTRACT)\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
+)
 _FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 _SCALED = r"^SCALED_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -153,6 +157,36 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
                         uneven_parts=True,
                         scales=scales,
                         f32_twin=f"{arch}_scaled_{a}_e4m3_f32_{rest}",
+                    )
+                )
+    return tuple(found)
+
+
+@functools.cache
+def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
+    """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2."""
+    found = []
+    for kind, arch, *numbers, schedule, scales, left_out in re.findall(
+        _SCALED_GROUPED, SCALED_GROUPED_DEF.read_text(), re.MULTILINE
+    ):
+        rows = kind == "ROWS"
+        pairs = [("e4m3", "e4m3"), ("e5m2", "e4m3") if rows else ("e4m3", "e5m2")]
+        for a, b in pairs[: 1 if "no_e5m2" in left_out else 2]:
+            for out in ("bf16", "f32"):
+                types = f"{kind.lower()}_{a}_{b}_{out}_{scales}"
+                found.append(
+                    Kernel(
+                        name=f"{arch}_scaled_{types}_{_text(numbers)}_{schedule}",
+                        arch=arch,
+                        contraction="m_grouped" if rows else "k_grouped",
+                        a_dtype=_FLOAT8[a],
+                        b_dtype=_FLOAT8[b],
+                        out_dtype=_DTYPES[out],
+                        a_major="k",
+                        b_major="k",
+                        **_sizes(numbers),
+                        schedule=schedule,
+                        scales=scales,
                     )
                 )
     return tuple(found)

@@ -1,0 +1,149 @@
+"""What bench_scaled_grouped.py compares: grouped products of scaled operands, of bf16, torch's.
+
+Operands were quantized before, but for `bf16` products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from common.timing import Candidate
+from grouped.problems import Problem
+from jax import lax
+from scaled.candidates import Unsupported
+
+import jax_bwgemm as bw
+
+# Layouts of activations and gradients, and of weights; accumulation.
+KINDS = {
+    "tensor": ("tensor", "tensor", "fast"),
+    "row": ("row", "row", "fast"),
+    "blockwise": ("1x128", "128x128", "promoted"),
+}
+_CONTRACT = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """Numbers of one problem, bfloat16: x [m, k], dy [m, n], w [groups, k, n]."""
+
+    x: jax.Array
+    dy: jax.Array
+    w: jax.Array
+    sizes: jax.Array
+
+
+def operands(problem: Problem, seed: int) -> Operands:
+    """Normal numbers."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    m, n, k = problem.m, problem.n, problem.k
+    shapes = ((m, k), (m, n), (problem.groups, k, n))
+    arrays = [
+        jax.jit(lambda key, shape=shape: jax.random.normal(key, shape, jnp.bfloat16))(key)
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+    return Operands(*arrays, jnp.asarray(problem.sizes(seed)))
+
+
+def _candidate(name: str, function: Callable[..., Any], *arguments: Any) -> Candidate:
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return Candidate(name, lambda i: compiled(*arguments), jax.block_until_ready)
+
+
+def bf16(mode: str, given: Operands, implementation: str | None) -> Candidate:
+    """This package's product of 16 bits."""
+    if mode == "dw":
+        function = functools.partial(
+            bw.ragged_dot_general,
+            ragged_dot_dimension_numbers=_CONTRACT,
+            implementation=implementation,
+        )
+        return _candidate("bwgemm bf16 dw", function, given.x, given.dy, given.sizes)
+    function = functools.partial(bw.ragged_dot, implementation=implementation)
+    if mode == "forward":
+        return _candidate("bwgemm bf16 forward", function, given.x, given.w, given.sizes)
+    return _candidate(
+        "bwgemm bf16 dx",
+        lambda dy, w, sizes: function(dy, jnp.swapaxes(w, 1, 2), sizes),
+        given.dy,
+        given.w,
+        given.sizes,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _copies(x: jax.Array, scaling: str, transposed: bool) -> Any:
+    return bw.quantize(x, scaling, transposed=transposed)
+
+
+def quantized(kind: str, mode: str, given: Operands) -> tuple[Any, Any]:
+    """A and B of `scaled_ragged_dot`."""
+    rows, weights, _ = KINDS[kind]
+    if mode == "dw":
+        return _copies(given.x, rows, True)[1], _copies(given.dy, rows, True)[1]
+    forward = mode == "forward"
+    both = _copies(given.w, weights, True)
+    return _copies(given.x if forward else given.dy, rows, False), both[1 if forward else 0]
+
+
+def ours(
+    kind: str, mode: str, pair: tuple[Any, Any], sizes: jax.Array, implementation: str | None
+) -> Candidate:
+    """`scaled_ragged_dot`."""
+    function = functools.partial(
+        bw.scaled_ragged_dot, accumulation=KINDS[kind][2], implementation=implementation
+    )
+    return _candidate(f"bwgemm {kind} {mode}", function, *pair, sizes)
+
+
+def torch(pair: tuple[Any, Any], sizes: jax.Array) -> Candidate:
+    """`torch._scaled_grouped_mm` of operands with scales of rows, forward, on the same buffers.
+
+    Raises:
+        Unsupported: torch or its product is not there, or it refuses.
+    """
+    try:
+        import torch as th
+    except ModuleNotFoundError:
+        raise Unsupported("torch is not installed") from None
+    if not th.cuda.is_available() or not hasattr(th, "_scaled_grouped_mm"):
+        raise Unsupported("this torch has no CUDA, or no _scaled_grouped_mm")
+
+    def values(x: bw.ScaledArray) -> Any:
+        bits = lax.bitcast_convert_type(x.values, jnp.uint8)
+        return th.from_dlpack(bits).view(th.float8_e4m3fn)
+
+    a, b = values(pair[0]), values(pair[1]).transpose(-2, -1)
+    scales = [th.from_dlpack(x.scales) for x in pair]
+    ends = th.from_dlpack(jnp.asarray(np.cumsum(np.asarray(sizes)), jnp.int32))
+
+    def run(_: int) -> Any:
+        return th._scaled_grouped_mm(
+            a, b, *scales, offs=ends, out_dtype=th.bfloat16, use_fast_accum=True
+        )
+
+    try:
+        run(0)
+        th.cuda.synchronize()
+    except (RuntimeError, ValueError) as error:
+        raise Unsupported(str(error).strip().split("\n", 1)[0]) from None
+    return Candidate("torch row forward", run, lambda _: th.cuda.synchronize())
+
+
+def difference(result: Any, reference: Any) -> float:
+    """1 - 2xy / (xx + yy) of a result and another one, both of bf16."""
+
+    @jax.jit
+    def compare(got: jax.Array, want: jax.Array) -> jax.Array:
+        got, want = got.astype(jnp.float32), want.astype(jnp.float32)
+        return 1 - 2 * jnp.sum(got * want) / jnp.sum(got * got + want * want)
+
+    if not isinstance(result, jax.Array):  # torch's
+        result = jax.dlpack.from_dlpack(result)
+    return float(compare(result, reference))

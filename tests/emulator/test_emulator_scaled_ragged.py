@@ -1,0 +1,147 @@
+"""Every grouped scaled kernel in the emulator against exact products; errors of its call."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import BUILT, requires_emulator
+from numerics import assert_exact
+from ragged_cases import SIZES, exact_pair, expected
+
+import jax_bwgemm as bw
+from jax_bwgemm import emulator, runtime
+from jax_bwgemm.product.kernels import Kernel
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+pytestmark = [
+    *requires_emulator,
+    pytest.mark.skipif(not TOOLS.is_dir(), reason="not part of an installed package"),
+]
+KERNELS = runtime.emulated_scaled_grouped_kernels() if BUILT else ()
+
+
+@pytest.fixture(autouse=True)
+def _tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_kernel_is_exact_with_every_pair_of_layouts(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sanitize_scaled_grouped
+
+    monkeypatch.setattr(runtime, "scaled_grouped_kernels", lambda: (kernel,))
+    cases = sanitize_scaled_grouped.cases(kernel.arch, "")
+    assert len(cases) >= 4
+    for case in cases:
+        with emulator.configure(sm_count=4, seed=case.seed):
+            got, want = case.run("emulator")
+        assert_exact(got, want, str(case))
+        stats = emulator.last_launch()
+        assert stats is not None
+        assert stats.ok
+
+
+def test_random_problems_are_exact() -> None:
+    import sanitize_scaled_grouped
+
+    for case in sanitize_scaled_grouped.random_cases(KERNELS, 30, seed=7):
+        if case.m * case.n * case.k > 2e8:
+            continue
+        got, want = case.run("emulator")
+        assert_exact(got, want, str(case))
+
+
+@pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_through_selection(kind: str, batched: bool) -> None:
+    """float16 by way of float32; batches of vmap."""
+    import jax
+
+    shape = (304, 280, 208)
+    a, b = exact_pair(kind, ("1x128", "128x128"), shape, len(SIZES))
+
+    def product(a: bw.ScaledArray, sizes: jax.Array) -> jax.Array:
+        return bw.scaled_ragged_dot(
+            a, b, sizes, preferred_element_type=jnp.float16, implementation="emulator"
+        )
+
+    if not batched:
+        assert_exact(product(a, jnp.array(SIZES)), expected(a, b, SIZES).astype(np.float16))
+        return
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), a)
+    got = jax.vmap(product, (0, None))(stacked, jnp.array(SIZES))
+    one = jax.tree.map(lambda leaf: leaf[1], stacked)
+    assert_exact(got[1], expected(one, b, SIZES).astype(np.float16))
+
+
+def case_of(kind: str):
+    import sanitize_scaled_grouped
+
+    kernel = next(k for k in KERNELS if k.kind == kind and k.scales == "blocks")
+    types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+    return sanitize_scaled_grouped.ScaledGroupedCase(
+        kernel.name, kind, types, ("tensor", "tensor"), 32, 16, 32, (16, 16), 1
+    )
+
+
+@pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a_scales", "operand a_scales is"),
+        ("b_scales", "operand b_scales is"),
+        ("b", "operand b is"),
+    ],
+)
+def test_calls_with_wrong_shapes_are_refused(kind: str, name: str, message: str) -> None:
+    case = case_of(kind)
+    operands, _ = case.operands()
+    operands[name] = np.concatenate([operands[name]] * 2, -1)
+    if operands[name].ndim == 1:  # the scale of a tensor: a batch that nothing else has
+        operands[name] = np.concatenate([operands[name]] * 3)
+    with pytest.raises(Exception, match=re.escape(message)):
+        np.asarray(case.launch("emulator", operands))
+
+
+@pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
+def test_layouts_that_a_kernel_does_not_apply_are_refused(kind: str) -> None:
+    from jax_bwgemm.product import targets
+
+    case = case_of(kind)
+    operands, want = case.operands()
+    import jax
+
+    with pytest.raises(Exception, match="applies scales to blocks, the call has a_scaling 'row'"):
+        np.asarray(
+            targets.call_kernel(
+                "emulator",
+                case.kernel,
+                operands,
+                jax.ShapeDtypeStruct(want.shape, want.dtype),
+                4,
+                a_scaling="row",
+                b_scaling="row",
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "message"),
+    [
+        ("m-grouped", {"k": 40}, "K of "),
+        ("k-grouped", {"m": 40}, "M of "),
+        ("m-grouped", {"n": 12}, "must be a multiple of 16, N of 8"),
+        ("m-grouped", {"m": 2**31 - 1}, "has an extent above"),
+        ("m-grouped", {"n": 2**24, "k": 2**20}, "may have more than 2^31 - 1 scales"),
+    ],
+)
+def test_sizes_that_a_kernel_does_not_take(kind: str, sizes: dict[str, int], message: str) -> None:
+    whole = {"m": 32, "n": 16, "k": 32, "batch": 1, "groups": 2, "experts": 1, "sm_count": 1}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        runtime.kernel_workspace_bytes("emulator", case_of(kind).kernel, **whole | sizes)

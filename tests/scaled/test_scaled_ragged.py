@@ -1,0 +1,270 @@
+"""`scaled_ragged_dot` by XLA: values, transformations, sharding, explanations and errors."""
+
+from __future__ import annotations
+
+import collections
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from numerics import assert_exact
+from ragged_cases import SIZES, exact_pair, expected
+
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+
+LAYOUTS = ("tensor", "row", "1x128", "128x128")
+SHAPE = (304, 56, 208)
+KINDS = ("m-grouped", "k-grouped")
+_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("b", LAYOUTS)
+@pytest.mark.parametrize("a", LAYOUTS)
+def test_every_pair_of_layouts(kind: str, a: str, b: str) -> None:
+    pair = exact_pair(kind, (a, b), SHAPE, len(SIZES))
+    got = bw.scaled_ragged_dot(*pair, np.array(SIZES), preferred_element_type=jnp.float32)
+    assert_exact(got, expected(*pair, SIZES).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtypes", [("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2",) * 2])
+def test_any_mix_of_types(kind: str, dtypes: tuple[str, str]) -> None:
+    pair = exact_pair(kind, ("tensor", "tensor"), SHAPE, len(SIZES), dtypes)
+    got = bw.scaled_ragged_dot(
+        *pair, jnp.array(SIZES), preferred_element_type=jnp.float16, accumulation="fast"
+    )
+    assert_exact(got, expected(*pair, SIZES).astype(np.float16))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_that_nobody_checked(kind: str) -> None:
+    """Negative ones count as 0, and groups end at the last row."""
+    sizes = (5, -3, 200, 10**6, 7)
+    pair = exact_pair(kind, ("1x128", "1x128"), SHAPE, len(sizes))
+    got = bw.scaled_ragged_dot(*pair, jnp.array(sizes), preferred_element_type=jnp.float32)
+    assert_exact(got, expected(*pair, sizes).astype(np.float32))
+
+
+def test_one_scale_for_all_matrices() -> None:
+    a, b = exact_pair("m-grouped", ("tensor", "tensor"), SHAPE, len(SIZES))
+    b = bw.ScaledArray(b.values, jnp.float32(0.5), "tensor")
+    got = bw.scaled_ragged_dot(a, b, jnp.array(SIZES), preferred_element_type=jnp.float32)
+    of_each = bw.ScaledArray(b.values, jnp.full(len(SIZES), 0.5, jnp.float32), "tensor")
+    assert_exact(got, expected(a, of_each, SIZES).astype(np.float32))
+
+
+def test_offsets() -> None:
+    a, b = exact_pair("m-grouped", ("1x128", "128x128"), SHAPE, 3)
+    got = bw.scaled_ragged_dot(
+        a, b, jnp.array(SIZES), group_offset=1, preferred_element_type=jnp.float32
+    )
+    assert_exact(got, expected(a, b, SIZES, 1).astype(np.float32))
+    x, y = exact_pair("k-grouped", ("1x128", "1x128"), SHAPE, 0)
+    got = bw.scaled_ragged_dot(
+        x, y, jnp.array(SIZES), group_offset=1, num_groups=2, preferred_element_type=jnp.float32
+    )
+    assert_exact(got, expected(x, y, SIZES, 1)[:2].astype(np.float32))
+
+
+def test_rows_of_no_group_and_empty_groups_are_zero_whatever_the_scales() -> None:
+    a, b = exact_pair("m-grouped", ("row", "row"), SHAPE, len(SIZES))
+    b = bw.ScaledArray(b.values, b.scales.at[0].set(jnp.nan), "row")
+    got = bw.scaled_ragged_dot(a, b, jnp.array(SIZES), accumulation="fast")
+    assert np.all(np.isfinite(np.asarray(got, np.float32)))
+    assert not np.any(np.asarray(got, np.float32)[sum(SIZES) :])
+    x, y = exact_pair("k-grouped", ("row", "row"), SHAPE, 0)
+    x = bw.ScaledArray(x.values, jnp.full_like(x.scales, jnp.inf), "row")
+    got = np.asarray(bw.scaled_ragged_dot(x, y, jnp.array(SIZES)), np.float32)
+    assert not np.any(got[[0, 4]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vmap(kind: str) -> None:
+    a, b = exact_pair(kind, ("1x128", "1x128"), SHAPE, len(SIZES))
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), a)
+    sizes = jnp.array([SIZES, SIZES[::-1]])
+
+    def product(a: bw.ScaledArray, sizes: jax.Array) -> jax.Array:
+        return bw.scaled_ragged_dot(a, b, sizes, preferred_element_type=jnp.float32)
+
+    got = jax.jit(jax.vmap(product))(stacked, sizes)
+    for i in range(2):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        assert_exact(got[i], expected(one, b, np.asarray(sizes[i])).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
+    kind = jax.sharding.AxisType.Auto
+    return jax.make_mesh((4,), ("x",), axis_types=(kind,), devices=cpu_devices[:4])
+
+
+def sharded(mesh: Any, kind: str, a_axis: int | None, b_axis: int | None) -> dict[str, int]:
+    """The collectives of a product whose values are sharded so, with checked values."""
+    sizes = (100, 0, 300, 12, 1, 99, 400, 90)
+    a, b = exact_pair(kind, ("1x128", "128x128"), (1024, 512, 512), len(sizes))
+
+    def placed(x: bw.ScaledArray, axis: int | None) -> bw.ScaledArray:
+        spec = P() if axis is None else P(*[None] * axis, "x")
+        lead = x.ndim - 2
+        # Dimensions of 1x128's scales are exchanged.
+        at = axis if axis is None or axis < lead or x.scaling == "128x128" else 2 * lead + 1 - axis
+        scales = P() if at is None else P(*[None] * at, "x")
+        return bw.ScaledArray(
+            jax.device_put(x.values, NamedSharding(mesh, spec)),
+            jax.device_put(x.scales, NamedSharding(mesh, scales)),
+            x.scaling,
+        )
+
+    args = placed(a, a_axis), placed(b, b_axis), jnp.array(sizes)
+    function = jax.jit(lambda *x: bw.scaled_ragged_dot(*x, preferred_element_type=jnp.float32))
+    compiled = function.lower(*args).compile()
+    assert_exact(compiled(*args), expected(a, b, sizes).astype(np.float32))
+    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
+    return dict(collections.Counter(found))
+
+
+@pytest.mark.parametrize(
+    ("kind", "a_axis", "b_axis", "collectives"),
+    [
+        ("m-grouped", 0, None, {}),  # rows
+        ("m-grouped", None, 1, {}),  # columns
+        ("m-grouped", None, 0, {"all-reduce": 1}),  # matrices
+        ("m-grouped", 1, 2, {"all-reduce": 1}),  # contracted, in whole blocks
+        ("k-grouped", 0, None, {}),
+        ("k-grouped", None, 0, {}),
+        ("k-grouped", 1, 1, {"all-reduce": 1}),  # ragged
+    ],
+)
+def test_sharding(
+    mesh: Any, kind: str, a_axis: int | None, b_axis: int | None, collectives: dict[str, int]
+) -> None:
+    assert sharded(mesh, kind, a_axis, b_axis) == collectives
+
+
+def test_explain(scaled_grouped_table: Any) -> None:
+    assert scaled_grouped_table
+    a, b = exact_pair("m-grouped", ("1x128", "128x128"), SHAPE, len(SIZES))
+    found = bw.explain_scaled_ragged_dot(a, b, jnp.array(SIZES), device="sm90")
+    assert found.kernel == "sm90_scaled_rows_e4m3_e4m3_bf16_blocks_128x256x128_1x2_cooperative"
+    assert "scales after every 128 of K" in found.reason
+    x, y = exact_pair("k-grouped", ("1x128", "1x128"), SHAPE, 0)
+    found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm90")
+    assert found.kernel == "sm90_scaled_contract_e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative"
+    found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm100")
+    assert found.implementation == "xla"
+    assert "grouped scaled kernels exist for sm90" in found.rejected[0][1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtypes", "scalings", "message"),
+    [
+        (
+            "m-grouped",
+            (304, 56, 200),
+            (None, None),
+            ("row", "row"),
+            "K=200 is not a multiple",
+        ),
+        ("m-grouped", (304, 52, 208), (None, None), ("row", "row"), "N=52 is not a multiple"),
+        (
+            "k-grouped",
+            (300, 56, 208),
+            (None, None),
+            ("row", "row"),
+            "M=300 is not a multiple",
+        ),
+        (
+            "m-grouped",
+            SHAPE,
+            ("float8_e4m3fn", "float8_e5m2"),
+            ("tensor", "tensor"),
+            "m-grouped kernels exist for float8_e4m3fn x float8_e4m3fn, float8_e5m2 x",
+        ),
+        (
+            "m-grouped",
+            SHAPE,
+            ("float8_e5m2", "float8_e4m3fn"),
+            ("1x128", "1x128"),
+            "no m-grouped kernel for float8_e5m2 x float8_e4m3fn applies scales of 1x128 and 1x128",
+        ),
+        ("k-grouped", (0, 56, 208), (None, None), ("row", "row"), "there is nothing to multiply"),
+    ],
+)
+def test_refusals(
+    scaled_grouped_table: Any,
+    kind: str,
+    shape: tuple[int, int, int],
+    dtypes: tuple[str | None, str | None],
+    scalings: tuple[str, str],
+    message: str,
+) -> None:
+    assert scaled_grouped_table
+    pair = exact_pair(kind, scalings, shape, len(SIZES), dtypes)
+    with pytest.raises(NotImplementedError, match=re.escape(message)):
+        bw.scaled_ragged_dot(*pair, jnp.array(SIZES), accumulation="fast", implementation="cutlass")
+
+
+def test_a_build_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "scaled_grouped_kernels", lambda: ())
+    pair = exact_pair("m-grouped", ("row", "row"), SHAPE, len(SIZES))
+    with pytest.raises(NotImplementedError, match="without kernels for scaled operands"):
+        bw.scaled_ragged_dot(*pair, jnp.array(SIZES), implementation="cutlass")
+
+
+A, B = exact_pair("m-grouped", ("1x128", "128x128"), (32, 16, 128), 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments", "options"),
+    [
+        (TypeError, "must be a ScaledArray", (A.values, B, np.array([1, 2])), {}),
+        (TypeError, "contracts the last dimensions", (A, B.mT, np.array([1, 2])), {}),
+        (
+            TypeError,
+            "requires a [M, K] and b [E, N, K], or a [K, M] and b [N, M]",
+            (jax.tree.map(lambda leaf: leaf[None], A), B, np.array([1, 2])),
+            {},
+        ),
+        (TypeError, "one matrix of rhs for each group", (A, B, np.array([1, 2, 3])), {}),
+        (TypeError, "group_sizes of an integer type", (A, B, np.array([1.0, 2.0])), {}),
+        (ValueError, "must not be negative", (A, B, np.array([1, -2])), {}),
+        (ValueError, "group_sizes sum to 42", (A, B, np.array([40, 2])), {}),
+        (ValueError, "group_offset must be between", (A, B, np.array([1, 2])), {"group_offset": 3}),
+        (ValueError, "num_groups has no meaning", (A, B, np.array([1, 2])), {"num_groups": 2}),
+        (ValueError, "accumulation must be", (A, B, np.array([1, 2])), {"accumulation": "slow"}),
+        (
+            TypeError,
+            "preferred_element_type must be",
+            (A, B, np.array([1, 2])),
+            {"preferred_element_type": jnp.int32},
+        ),
+        (
+            TypeError,
+            "requires f32 scales, a has scaling 'mxfp8'",
+            (bw.quantize(jnp.ones((32, 128)), "mxfp8"), B, np.array([1, 2])),
+            {},
+        ),
+    ],
+)
+def test_errors(
+    error: type[Exception], message: str, arguments: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        bw.scaled_ragged_dot(*arguments, **options)
+
+
+def test_it_has_no_derivative() -> None:
+    def loss(scales: jax.Array) -> jax.Array:
+        a = bw.ScaledArray(A.values, scales, A.scaling)
+        return jnp.sum(bw.scaled_ragged_dot(a, B, jnp.array([3, 9])).astype(jnp.float32))
+
+    with pytest.raises(TypeError, match="scaled_ragged_dot is not differentiable"):
+        jax.grad(loss)(A.scales)
