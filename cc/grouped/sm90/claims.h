@@ -40,7 +40,8 @@ struct TileClaims {
         Empty::wait(&shared.tiles.mail_empty[state.index], state.phase ^ 1);
         if (lane0) Send(next);
       } else {
-        if (lane0) Full::arrive_and_expect_tx(&shared.tiles.mail_full[state.index], sizeof(int32_t));
+        if (lane0)
+          Full::arrive_and_expect_tx(&shared.tiles.mail_full[state.index], sizeof(int32_t));
         __syncwarp();
         Full::wait(&shared.tiles.mail_full[state.index], state.phase);
         next = shared.tiles.mail[state.index].value;

@@ -89,7 +89,7 @@ struct Config : Spec {
   static_assert(kCluster == 1 || (kCluster == 2 && kTileN >= 128));
   // What one TMA instruction loads, or stores, of the rows. Small boxes leave room for a fifth
   // stage of the widest ping-pong tile.
-  static constexpr int kQBox = std::min(kTileN, kSwapAb && kPingpong ? 32 : kBlock);
+  static constexpr int kQBox = std::min(kTileN, kSwapAb&& kPingpong ? 32 : kBlock);
   static constexpr int kQBoxes = kTileN / kQBox;
   static constexpr int kPBytes = kTileM * kRowBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
@@ -125,8 +125,7 @@ struct Config : Spec {
 
   using DescriptorP = bwgemm::sm90::TileDescriptor<InP, kPKMajor, kRowBytes, kBlock, kTileK>;
   template <int kColumns>
-  using DescriptorOfQ =
-      bwgemm::sm90::TileDescriptor<InQ, kQKMajor, kRowBytes, kColumns, kTileK>;
+  using DescriptorOfQ = bwgemm::sm90::TileDescriptor<InQ, kQKMajor, kRowBytes, kColumns, kTileK>;
   using DescriptorQ = DescriptorOfQ<kTileN>;
 
   using Types = bwgemm::sm90::MmaTypes<InP, InQ, kPKMajor, kQKMajor, kOwnBlocks>;

@@ -14,9 +14,8 @@ template <class C>
 struct Launcher {
   // Of a cluster: along the rows of A (k-grouped: its columns), and along N.
   static constexpr TileShape kTile{
-      C::kContraction,
-      C::kSwapAb ? C::kTileN : C::kTileM * (C::kRowsOnP ? 1 : C::kCluster),
-      C::kSwapAb   ? C::kTileM * C::kCluster
+      C::kContraction, C::kSwapAb ? C::kTileN : C::kTileM * (C::kRowsOnP ? 1 : C::kCluster),
+      C::kSwapAb    ? C::kTileM * C::kCluster
       : C::kRowsOnP ? C::kTileN * C::kCluster
                     : C::kTileN};
 
@@ -32,8 +31,8 @@ struct Launcher {
   }
   static Status MapResult(const GroupedProblem& p, int64_t rows, int64_t matrices,
                           CUtensorMap* map) {
-    return EncodeTensorMap(
-        {p.d, C::kOut, p.n, rows, matrices, C::kStoreColumns, C::kStoreRows}, map);
+    return EncodeTensorMap({p.d, C::kOut, p.n, rows, matrices, C::kStoreColumns, C::kStoreRows},
+                           map);
   }
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {

@@ -76,8 +76,7 @@ struct Loader {
       static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   // L2 keeps the rows of A longest: every tile along N reads a group's rows again, while most
   // weights are read by one tile.
-  static constexpr uint64_t kRowsHint =
-      static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+  static constexpr uint64_t kRowsHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
   static constexpr uint64_t kPHint = C::kRowsOnP ? kRowsHint : kEvictNormal;
   static constexpr uint64_t kQHint = C::kSwapAb ? kRowsHint : kEvictNormal;
 

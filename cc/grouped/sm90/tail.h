@@ -1,5 +1,5 @@
-// What the grouped kernels add to the main loop: the end of a group and, where blocks of rows do not
-// begin with it, its beginning.
+// What the grouped kernels add to the main loop: the end of a group and, where blocks of rows do
+// not begin with it, its beginning.
 #pragma once
 
 #include "grouped/sm90/load.h"

@@ -69,8 +69,7 @@ struct GroupedScalesLoader {
 
   template <class C>
   __device__ __forceinline__ static ScaledTile Place(const GroupedParams& params,
-                                                     const grouped::Tile& tile,
-                                                     uint32_t cta_rank) {
+                                                     const grouped::Tile& tile, uint32_t cta_rank) {
     namespace grouped90 = grouped::sm90;
     const int expert = max(tile.expert, 0);
     return {{params.p_scales, params.p_rows,

@@ -15,10 +15,9 @@ struct GroupedLauncher {
     const int64_t depth = C::kKGrouped ? p.m : p.k;  // contiguous in both operands
     const int64_t columns = kAlignmentBytes / SizeOf(C::kOut);
     if (depth % kAlignmentBytes != 0 || p.n % columns != 0) {
-      return Status::InvalidArgument(std::string(C::kKGrouped ? "M" : "K") + " of " +
-                                     p.ToString() + " must be a multiple of " +
-                                     std::to_string(kAlignmentBytes) + ", N of " +
-                                     std::to_string(columns));
+      return Status::InvalidArgument(std::string(C::kKGrouped ? "M" : "K") + " of " + p.ToString() +
+                                     " must be a multiple of " + std::to_string(kAlignmentBytes) +
+                                     ", N of " + std::to_string(columns));
     }
     // Boxes beyond the edge keep their places, which TMA counts in 32 bits.
     constexpr int kMost = INT32_MAX - 8 * 256;

@@ -31,8 +31,8 @@ __device__ __forceinline__ int RereadThread() {
 // What of an operand a tile needs scales of. Places fit in 32 bits: see the launchers' Supports.
 struct ScaledRows {
   const Scales& scales;
-  int rows;         // of the operand
-  uint32_t first;   // of the tile
+  int rows;        // of the operand
+  uint32_t first;  // of the tile
   int batch;
   int expert = 0;
 
