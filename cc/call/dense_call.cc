@@ -61,8 +61,7 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
   }
   BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
   dense::EpilogueArguments arguments{};
-  BWGEMM_RETURN_IF_ERROR(
-      ReadEpilogue(call, kernel.info.out_dtype, problem.m, problem.n, &arguments));
+  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, kernel.info, problem.m, problem.n, &arguments));
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));

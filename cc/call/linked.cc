@@ -119,6 +119,11 @@ Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64
                                  std::to_string(elements) + " elements of " + std::string(dtype));
 }
 
+int64_t SumRows(const KernelInfo& kernel, int64_t m) {
+  const int consumers = kernel.schedule == Schedule::kPingpong ? 1 : 2;
+  return dense::PartialSumRows(m, kernel.tile_m, consumers);
+}
+
 }  // namespace
 
 Status CheckLinkable(const Kernel& kernel) {
@@ -137,8 +142,9 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
       device, [&] { return kernel.dense->prepare_linked(loaded->function, device); });
 }
 
-Status ReadEpilogue(const ProductCall& call, DType d, int32_t m, int32_t n,
+Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
                     dense::EpilogueArguments* arguments) {
+  const DType d = kernel.out_dtype;
   if (call.epilogue.version != kEpilogueVersion) {
     return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
                                  std::to_string(call.epilogue.version) + ", this is " +
@@ -173,8 +179,10 @@ Status ReadEpilogue(const ProductCall& call, DType d, int32_t m, int32_t n,
     }
     std::string_view word = Take(&results, ' ');
     const std::string_view dtype = Take(&word, ':');
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, int64_t{m} * n));
-    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_result));
+    const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && !kernel.swap_ab;
+    const int64_t rows = summed ? SumRows(kernel, m) : m;
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, rows * n));
+    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_result));
     arguments->results[i] = buffer.data;
   }
   if (operands.empty() && results.empty()) return Status::Ok();

@@ -15,9 +15,9 @@ Status CheckLinkable(const Kernel& kernel);
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
-// The buffers of an epilogue for a D of type d, after checking that they are what its code was
+// The buffers of an epilogue for a D of m x n, after checking that they are what its code was
 // written for.
-Status ReadEpilogue(const ProductCall& call, DType d, int32_t m, int32_t n,
+Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
                     dense::EpilogueArguments* arguments);
 
 }  // namespace bwgemm::call

@@ -26,7 +26,7 @@ struct Options {
 
 // Changes when code that was linked before cannot be launched: with its parameters, its shared
 // memory.
-inline constexpr int64_t kEpilogueVersion = 2;
+inline constexpr int64_t kEpilogueVersion = 3;
 
 // An epilogue that is linked into the kernel; `code` is empty where there is none.
 struct LinkedEpilogue {
@@ -36,6 +36,7 @@ struct LinkedEpilogue {
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:"
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
   // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most.
+  // "float32:summed": not [1, M, N] but the partial sums over rows, of dense::PartialSumRows.
 };
 
 struct ProductCall {

@@ -17,4 +17,10 @@ struct EpilogueArguments {
   int32_t staged_operand, staged_result;
 };
 
+// A result that is summed over rows leaves the kernel as f32 [rows, N], one for the rows that a
+// warp has of a tile. consumers: warpgroups that share a tile.
+inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
+  return (m + tile_m - 1) / tile_m * consumers * 4;
+}
+
 }  // namespace bwgemm::dense

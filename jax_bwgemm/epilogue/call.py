@@ -20,9 +20,11 @@ from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_c
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
+    MAX_SUMS,
     OPERAND_TYPES,
     VERSION,
     Hook,
+    partial_sum_rows,
     staging_of,
 )
 from jax_bwgemm.epilogue.linker import LinkError
@@ -49,7 +51,7 @@ def run_linked(
         spec: The product.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
-        shape: Their shape.
+        shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
         surroundings: As in `choose_linked`.
     """
@@ -69,8 +71,13 @@ def run_linked(
             refusals.append(f"{name}: {error}")
             continue
         results = _emit(call, hook, code.code, code.digest, a, b, rest)
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return [results[i].reshape(shape) for i in back]
+        arranged = dict(zip(order, results, strict=True))
+        return [
+            jnp.sum(arranged[i], 0).astype(result_types[i])
+            if i in program.summed
+            else arranged[i].reshape(shape)
+            for i in range(len(order))
+        ]
     return "; ".join(refusals) or f"no kernels for {platform} are allowed"
 
 
@@ -78,12 +85,17 @@ def hook_of(
     call: KernelCall, program: Program, result_types: Sequence[str]
 ) -> tuple[Hook, list[int]]:
     """The function to link into a kernel, and which result each of its results is."""
-    # D is the first result of its type: that a kernel rounds.
-    first = list(result_types).index(call.folded.spec.out_dtype)
-    order = [first, *(i for i in range(len(result_types)) if i != first)]
+    # D is the first result of its type: that a kernel rounds. Sums are last.
+    whole = [i for i in range(len(result_types)) if i not in program.summed]
+    first = next(i for i in whole if result_types[i] == call.folded.spec.out_dtype)
+    order = [first, *(i for i in whole if i != first), *program.summed]
     hook = Hook(
-        dataclasses.replace(program, results=tuple(program.results[i] for i in order)),
-        tuple(result_types[i] for i in order),
+        dataclasses.replace(
+            program,
+            results=tuple(program.results[i] for i in order),
+            summed=tuple(range(len(whole), len(order))),
+        ),
+        tuple("float32" if i in program.summed else result_types[i] for i in order),
         call.selection.kernel.swap_ab,
         staging_of(call.selection.kernel, call.dims.n),
     )
@@ -147,7 +159,10 @@ def choose_linked(
     for dtype in result_types:
         if dtype not in OPERAND_TYPES:
             return f"a result is of type {dtype}; kernels write {', '.join(OPERAND_TYPES)}"
-    if spec.out_dtype not in result_types:
+    if len(program.summed) > MAX_SUMS:
+        return f"more than {MAX_SUMS} sums over rows"
+    whole = [t for i, t in enumerate(result_types) if i not in program.summed]
+    if spec.out_dtype not in whole:
         return f"no result is of the kernels' type {spec.out_dtype}"
     if math.prod(x.size for x in operands) == 0:
         return "an empty problem runs no kernel"
@@ -169,8 +184,12 @@ def choose_linked(
     call = chosen(LINKABLE_DENSE)
     if isinstance(call, str):
         return call
+    if program.summed and call.selection.kernel.swap_ab and spec.policy.config is not None:
+        return "kernels with swapped operands sum no rows"
     if spec.policy.config is None:
         best = _best(call, program, result_types, dtype, table)
+        if best is None:
+            return "kernels with swapped operands sum no rows"
         call = call if best == call.selection.kernel.name else chosen(LinkableDense(best))
         if isinstance(call, str):
             return call
@@ -181,12 +200,14 @@ def choose_linked(
 
 def _best(
     call: KernelCall, program: Program, result_types: Sequence[str], dtype: str, table: Any
-) -> str:
-    """The kernel that takes least time with its epilogue."""
+) -> str | None:
+    """The kernel that takes least time with its epilogue; None if none sums over rows."""
     target, dims = call.target, call.dims
+    if program.summed:
+        table = [kernel for kernel in table if not kernel.swap_ab]
     usable, _ = heuristics.rank(table, call.folded.spec, dtype, dims, target)
     costs = {c.kernel.name: linked_cycles(c, program, result_types, dims, target) for c in usable}
-    return min(costs, key=costs.__getitem__)
+    return min(costs, key=costs.__getitem__, default=None)
 
 
 def _slower(
@@ -253,11 +274,12 @@ def _emit(
     if more:
         config["epilogue_results"] = hook.result_roles
     shape = (1, call.dims.m, call.dims.n)
+    sums = (partial_sum_rows(call.selection.kernel, call.dims.m), call.dims.n)
     results = [
-        jax.ShapeDtypeStruct(shape, jnp.dtype(hook.result_types[0])),
-        jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8),
-        *(jax.ShapeDtypeStruct(shape, jnp.dtype(t)) for t in hook.result_types[1:]),
+        jax.ShapeDtypeStruct(sums if i in hook.program.summed else shape, jnp.dtype(t))
+        for i, t in enumerate(hook.result_types)
     ]
+    results.insert(1, jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8))
     arranged = [x.reshape(s) for x, s in zip((a, b), call.folded.shapes, strict=True)]
     d, _, *others = jax.ffi.ffi_call(call.ffi.target, results)(*arranged, *rest, config=config)
     return [d, *others]

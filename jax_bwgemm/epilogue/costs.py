@@ -48,6 +48,12 @@ MAIN_LOOP_CYCLES = 0.3
 # and a multiprocessor starts so many threads' instructions in a cycle.
 LEAST_PASS_CYCLES = 2000
 PASS_BANDWIDTH = 0.9
+# A sum over rows in a kernel: instructions of an element, with those of the exchange between lanes.
+# Outside it is a pass of its own, whose two steps reach so much of the memory bandwidth.
+SUM_INSTRUCTIONS = 2.5
+SUM_BANDWIDTH = 0.65
+# Rows whose sums a kernel leaves as one, for the step that follows it.
+_PARTIAL_ROWS = 32
 _THREADS_A_CYCLE = 128
 
 
@@ -78,7 +84,8 @@ def instructions(program: Program, in_kernel: bool) -> int:
 
 def matrix_bytes(program: Program, result_types: Sequence[str], dims: GemmDims) -> int:
     """Of the matrices that it reads and of its results."""
-    types = [x.dtype for x in program.operands if len(x.axes) == 2] + list(result_types)
+    types = [x.dtype for x in program.operands if len(x.axes) == 2]
+    types += [t for i, t in enumerate(result_types) if i not in program.summed]
     return dims.m * dims.n * sum(np.dtype(t).itemsize for t in types)
 
 
@@ -100,7 +107,7 @@ def linked_cycles(
     """
     kernel = candidate.kernel
     elements = kernel.tile_m * kernel.tile_n / (128 if kernel.schedule == "pingpong" else 256)
-    count = instructions(program, in_kernel=True)
+    count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     epilogue = elements * (ELEMENT_CYCLES + INSTRUCTION_CYCLES[kernel.schedule] * count)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
     if kernel.schedule == "pingpong":
@@ -110,7 +117,9 @@ def linked_cycles(
         more = candidate.waves * own
     operands = 2 * dims.k * (dims.m + dims.n)
     memory = operands + matrix_bytes(program, result_types, dims)
-    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own)
+    partial = 8 * dims.m * dims.n / _PARTIAL_ROWS / BYTES_PER_CYCLE[target.arch]
+    after = len(program.summed) * (LEAST_PASS_CYCLES + partial)
+    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after
 
 
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
@@ -139,9 +148,15 @@ def pass_cycles(
         target: The GPU.
     """
     size = np.dtype(product_type).itemsize * dims.m * dims.n
-    kept = 0 in program.results
-    moved = matrix_bytes(program, result_types, dims) + size * (1 - kept - also_read)
-    memory = moved / (PASS_BANDWIDTH * BYTES_PER_CYCLE[target.arch])
+    bandwidth = BYTES_PER_CYCLE[target.arch]
+    read = size / (SUM_BANDWIDTH * bandwidth)
+    sums = len(program.summed) * (2 * LEAST_PASS_CYCLES + read)
+    moved = matrix_bytes(program, result_types, dims)
+    whole = [x for i, x in enumerate(program.results) if i not in program.summed]
+    if whole == [0]:  # the sums' passes alone, which read what they need besides the product
+        return sums + (moved - size) / (SUM_BANDWIDTH * bandwidth)
+    moved += size * (1 - (0 in whole) - also_read)
+    memory = moved / (PASS_BANDWIDTH * bandwidth)
     count = 8 + instructions(program, in_kernel=False)
     computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
-    return max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))
+    return sums + max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))

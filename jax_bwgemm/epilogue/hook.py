@@ -23,9 +23,9 @@ from jax_bwgemm.product.kernels import Kernel
 # Those of cc/dense/epilogue_arguments.h and cc/dense/sm90/linked.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
-MAX_ROWS = 4
+MAX_ROWS, MAX_SUMS = 4, 2
 # That of cc/call/product_call.h: changes when code linked before no longer fits the library.
-VERSION = 2
+VERSION = 3
 # Types of arrays that a call may have.
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
@@ -40,7 +40,7 @@ struct bw_arguments {{
 _FUNCTION = (
     'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, '
     "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
-    "int column) {"
+    "int column, float2* summed) {"
 )
 
 
@@ -65,14 +65,21 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
     return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
 
 
+def partial_sum_rows(kernel: Kernel, m: int) -> int:
+    """How many partial sums of each column a kernel leaves of a result that is summed over rows."""
+    consumers = 1 if kernel.schedule == "pingpong" else 2  # PartialSumRows of the header
+    return -(-m // kernel.tile_m) * consumers * 4
+
+
 @dataclasses.dataclass(frozen=True)
 class Hook:
     """A program as a kernel calls it.
 
     Attributes:
         program: Of rank 2; its first result is D, of float32, which the kernel rounds.
-        result_types: Types of all results in memory.
-        swapped: Whether the kernel's operands are swapped: its pairs then lie along M.
+        result_types: Types of all results in memory; partial sums are float32.
+        swapped: Whether the kernel's operands are swapped: its pairs then lie along M. It then sums
+            nothing.
         staging: What the kernel moves for it.
     """
 
@@ -123,14 +130,18 @@ class Hook:
     @property
     def result_roles(self) -> str:
         """Types of the results besides D, in words."""
-        words = list(self.result_types)
+        words = [
+            f"{t}:summed" if i in self.program.summed else t
+            for i, t in enumerate(self.result_types)
+        ]
         if self.staged_result >= 0:
             words[self.staged_result] += ":staged"
         return " ".join(words[1:])
 
     def source(self) -> str:
         """The C++ of the functions."""
-        approximate = all(t != "float32" for t in self.result_types if t in FLOATS)
+        whole = [t for i, t in enumerate(self.result_types) if i not in self.program.summed]
+        approximate = all(t != "float32" for t in whole if t in FLOATS)
         define = "#define BW_APPROXIMATE\n" if approximate else ""
         program = in_few_operations(self.program) if approximate else simplified(self.program)
         program = program_source(program)
@@ -139,7 +150,9 @@ class Hook:
     def _plan(self) -> str:
         types = [x.dtype for x in self.program.operands]
         rows = [i + 256 * _BYTES[types[i]] for i in self.rows]
+        rows += [-1] * (MAX_ROWS - len(rows))
         answers = [self.staged_operand, self.staged_result - (self.staged_result > 0), *rows]
+        answers += [i - 1 for i in self.program.summed]
         text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
         return f'extern "C" __device__ int bwgemm_epilogue_plan(int i) {{ return {text}-1; }}\n'
 
@@ -171,7 +184,9 @@ class Hook:
             arguments += [*place, *(f"r{i}_{pair}" for i in range(names))]
             lines.append(f"  bw_program({', '.join(arguments)});")
         for i in range(1, names):
-            if i == self.staged_result:
+            if i in self.program.summed:
+                lines.append(f"  *summed++ = make_float2(r{i}_0, r{i}_1);")
+            elif i == self.staged_result:
                 lines.append(f"  *stored = {self._packed(i)};")
             else:
                 lines += self._stores(i)

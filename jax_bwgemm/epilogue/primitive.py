@@ -41,7 +41,8 @@ class Fused:
         function: ``f(product, *operands)`` as a list of arrays, floating-point ones rounded.
         program: The same, of rank 2, for kernels.
         result_types: Types of the results.
-        shape: Shape of the product that the function sees, and of every result.
+        shape: Shape of the product that the function sees, and of every result but the sums over
+            rows, which have its last dimension.
         keeps_product: Whether the rounded product is returned as well, last.
         surroundings: What the same costs without a kernel that takes the function along.
     """
@@ -58,6 +59,13 @@ class Fused:
         operands = ", ".join(f"{x.dtype}:{x.axes}" for x in self.program.operands)
         results = " ".join(self.result_types)
         return f"<{self.spec}, {len(self.program.steps)} steps ({operands}) -> {results}>"
+
+    @property
+    def result_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the results."""
+        summed = self.program.summed
+        places = range(len(self.result_types))
+        return [self.shape[-1:] if i in summed else self.shape for i in places]
 
     def with_product(self) -> Fused:
         """The same, which returns the product as well."""
@@ -129,7 +137,10 @@ def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.Shape
     prepare_linked(operands[:2], fused.spec, fused.program, fused.result_types, fused.surroundings)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
-        return [core.ShapedArray(fused.shape, jnp.dtype(t)) for t in fused.result_types]
+        return [
+            core.ShapedArray(shape, jnp.dtype(t))
+            for shape, t in zip(fused.result_shapes, fused.result_types, strict=True)
+        ]
     return compat.result_avals(functools.partial(separate, fused=fused), *operands)
 
 

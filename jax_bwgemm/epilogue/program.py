@@ -59,12 +59,14 @@ class Program:
         operands: The arrays that it reads.
         steps: Its operations, in order.
         results: The values that it returns.
+        summed: Which of the results, by their places, are summed over all dimensions but the last.
     """
 
     rank: int
     operands: tuple[Operand, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    summed: tuple[int, ...] = ()
 
     def dtype(self, value: int) -> str:
         """Name of a value's type."""
@@ -86,7 +88,10 @@ class Program:
             params = "".join(f" {key}={value}" for key, value in step.params)
             inputs = "".join(f" {name(x)}" for x in step.inputs)
             lines.append(f"v{i}: {step.dtype} = {step.op}{inputs}{params}")
-        return "\n".join([*lines, f"return {', '.join(map(name, self.results))}"])
+        returned = [
+            f"sum({name(x)})" if i in self.summed else name(x) for i, x in enumerate(self.results)
+        ]
+        return "\n".join([*lines, f"return {', '.join(returned)}"])
 
 
 def as_matrix(program: Program, shape: tuple[int, ...]) -> Program | str:

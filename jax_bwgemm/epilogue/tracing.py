@@ -33,6 +33,7 @@ class EpilogueError(NotImplementedError):
 class _Value:
     number: int
     places: Places
+    summed: bool = False  # over all dimensions but the last, and of no use but to be returned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ def trace_epilogue(
 
     Raises:
         EpilogueError: It has an operation that is not elementwise or not known, reads arrays that
-            are no arguments, or returns something else than arrays of the result's shape.
+            are no arguments, or returns something else than arrays of the result's shape and sums
+            of them over all dimensions but the last.
         TypeError: Operands that do not broadcast to the result, or of types that epilogues have
             not.
     """
@@ -94,13 +96,16 @@ def trace_epilogue(
     if not results:
         raise EpilogueError("an epilogue returns at least one array")
     for atom, value in zip(jaxpr.outvars, results, strict=True):
+        if value.summed:
+            continue
         if atom.aval.shape != shape or any(p not in (None, d) for d, p in enumerate(value.places)):
             raise EpilogueError(
                 f"an epilogue returns arrays of the product's shape {shape}, value by value; "
                 f"got {atom.aval.shape}"
             )
     numbers = tuple(value.number for value in results)
-    program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers)
+    summed = tuple(i for i, value in enumerate(results) if value.summed)
+    program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers, summed)
     return TracedEpilogue(_without_dead_steps(program), trees[0])
 
 
@@ -180,6 +185,12 @@ class _Tracer:
             return self.run(getattr(body, "jaxpr", body), constants, inputs)
         if name in ALIASES:
             return inputs
+        if any(x.summed for x in inputs):
+            if name == "convert_element_type" and KINDS[_type_name(eqn.outvars[0].aval)] == "f":
+                return inputs  # the caller knows what type it returns
+            raise self.refused(eqn, "it reads a sum over rows, which can only be returned")
+        if name == "reduce_sum":
+            return [self.sum_over_rows(eqn, inputs[0])]
         if len(eqn.outvars) != 1:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         out = eqn.outvars[0].aval
@@ -208,6 +219,18 @@ class _Tracer:
                 return inputs
             return [self.add(name, inputs, dtype, places)]
         return [self.add(name, inputs, dtype, places, **self.parameters(eqn))]
+
+    def sum_over_rows(self, eqn: Any, value: _Value) -> _Value:
+        """A sum over all dimensions of the product but the last."""
+        aval, rank = eqn.invars[0].aval, len(self.shape)
+        whole = aval.shape == self.shape and all(p in (None, d) for d, p in enumerate(value.places))
+        if rank < 2 or not whole or tuple(eqn.params["axes"]) != tuple(range(rank - 1)):
+            raise self.refused(
+                eqn, "sums are over all dimensions but the last, of an array of the product's shape"
+            )
+        if KINDS[_type_name(aval)] != "f":
+            raise self.refused(eqn, f"epilogues do not have it of {aval.dtype.name}")
+        return _Value(value.number, value.places[-1:], summed=True)
 
     def parameters(self, eqn: Any) -> dict[str, Any]:
         """What a step depends on besides its operands."""

@@ -18,7 +18,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.epilogue.costs import Surroundings
-from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
+from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS, MAX_SUMS
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue, link_refusal
 from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import as_matrix
@@ -47,6 +47,7 @@ class _Group:
         reshape: What gives its result another shape, and nothing else reads it; or None.
         root: The product's result, in the shape that the operations read.
         eqns: The operations, in order.
+        sums: Sums over rows of the product or of what an operation gives: gradients of biases.
         arranging: Operations after the product on what was there before it, by what they define.
     """
 
@@ -54,6 +55,7 @@ class _Group:
     reshape: Any
     root: Any
     eqns: list[Any]
+    sums: list[Any]
     arranging: dict[Any, Any]
 
 
@@ -93,9 +95,13 @@ def fuse(
         if not _fits(product):
             continue
         group = _group(body, eqns, product)
-        new = group and _fused(body, eqns, results, group, id(product) in unsure)
-        if new:
-            eqns = new
+        if group is None:
+            continue
+        for sums in _choices(group):
+            new = _fused(body, eqns, results, group, sums, id(product) in unsure)
+            if new:
+                eqns = new
+                break
     left = []
     for one in provisional:
         own = {id(e) for e in one.ours}
@@ -137,7 +143,7 @@ def _group(body: Any, eqns: list[Any], product: Any) -> _Group | None:
         if shaped.aval.shape[-1:] == (n,):
             reshape, root = readers[0], shaped
     available = {*body.invars, *body.constvars, *(v for e in eqns[:at] for v in e.outvars)}
-    found = _Group(product, reshape, root, [], {})
+    found = _Group(product, reshape, root, [], [], {})
     inside = {root}
     for eqn in eqns[at + 1 :]:
         read = _variables(eqn.invars)
@@ -148,12 +154,30 @@ def _group(body: Any, eqns: list[Any], product: Any) -> _Group | None:
             if again and all(v in available or v in found.arranging for v in read):
                 found.arranging.update(dict.fromkeys(eqn.outvars, eqn))
             continue
+        if _sums_rows(eqn, root):
+            found.sums.append(eqn)
+            continue
         known = all(v in inside or v in available or v in found.arranging for v in read)
         same_shape = all(v.aval.shape == root.aval.shape for v in eqn.outvars)
         if known and same_shape and _is_elementwise(eqn):
             found.eqns.append(eqn)
             inside.update(eqn.outvars)
-    return found if found.eqns else None
+    return found if found.eqns or found.sums else None
+
+
+def _sums_rows(eqn: Any, root: Any) -> bool:
+    """Whether it is a sum over all dimensions but the last of an array of the product's shape."""
+    if eqn.primitive.name != "reduce_sum" or eqn.invars[0].aval.shape != root.aval.shape:
+        return False
+    rank = root.aval.ndim
+    return rank > 1 and tuple(eqn.params["axes"]) == tuple(range(rank - 1))
+
+
+def _choices(group: _Group) -> list[list[Any]]:
+    """Sums over rows that a kernel may take, the best choice first."""
+    own = {group.root, *(v for e in group.eqns for v in e.outvars)}
+    some = [e for e in group.sums if e.invars[0] in own][:MAX_SUMS]
+    return [some, some[:1], []] if len(some) > 1 else [some, []] if some else [[]]
 
 
 def _is_elementwise(eqn: Any) -> bool:
@@ -169,10 +193,16 @@ def _is_elementwise(eqn: Any) -> bool:
 
 
 def _fused(
-    body: Any, eqns: list[Any], results: Sequence[Uses], group: _Group, taken_by_xla: bool
+    body: Any,
+    eqns: list[Any],
+    results: Sequence[Uses],
+    group: _Group,
+    sums: list[Any],
+    taken_by_xla: bool,
 ) -> list[Any] | None:
     """Equations with the group's product and operations as one; None where that is no gain.
 
+    sums: Those of the group's that the kernel takes.
     taken_by_xla: Whether XLA's product would take the operations along.
     """
     stored = _stored(body, eqns, results)
@@ -183,9 +213,10 @@ def _fused(
         for v in e.outvars
         if v in stored and v.aval.dtype.name == spec.out_dtype
     ]
-    if not outs or len(outs) >= MAX_RESULTS:
+    if not (outs or sums) or len(outs) + len(sums) >= MAX_RESULTS:
         return None
-    inner = _needed(eqns, group, outs, stored)
+    whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
+    inner = _needed(eqns, group, outs, stored, sums)
     defined = {group.root, *(v for e in inner for v in e.outvars)}
     operands = list(dict.fromkeys(v for e in inner for v in _variables(e.invars)))
     operands = [v for v in operands if v not in defined]
@@ -198,13 +229,15 @@ def _fused(
     # What the others still read: the product itself, if any of them does.
     rest = _without_unread(body, eqns, group, outs)
     keeps = any(group.root in _variables(e.invars) for e in rest) or group.root in body.outvars
+    if not (whole or keeps):
+        return None
     fused = fused.with_product() if keeps else fused
     made = [*outs, group.root] if keeps else outs
     after = uses_of(compat.with_equations(body, rest), results)
-    also_read = sum(v in after and after[v].fused for v in outs)
+    also_read = sum(v in after and after[v].fused for v in outs[:whole])
     surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
     fused = dataclasses.replace(fused, surroundings=surroundings)
-    if taken_by_xla and link_refusal([x.aval for x in group.product.invars], fused):
+    if (taken_by_xla or sums) and link_refusal([x.aval for x in group.product.invars], fused):
         return None
     replacement = _equations(group.product, operands, made, fused)
     if replacement is None:
@@ -213,7 +246,9 @@ def _fused(
     return [*rest[:at], *replacement, *rest[at + 1 :]]
 
 
-def _needed(eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any]) -> list[Any]:
+def _needed(
+    eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any], sums: list[Any]
+) -> list[Any]:
     """The operations that results need, in order.
 
     Those of the group, what arranges operands, and elementwise ones before the product whose
@@ -222,7 +257,7 @@ def _needed(eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any]) -
     shape = group.root.aval.shape
     place = {id(e): i for i, e in enumerate(eqns)}
     of = {v: e for e in eqns for v in e.outvars}
-    members = {id(e) for e in group.eqns}
+    members = {id(e) for e in (*group.eqns, *sums)}
     needed: dict[int, Any] = {}
     open_ends = list(outs)
     while open_ends:
@@ -289,12 +324,12 @@ def _described(
     program = as_matrix(with_excess_precision(program), shape)
     if isinstance(program, str):
         return None
-    return Fused(spec, function, program, (spec.out_dtype,) * len(outs), shape)
+    return Fused(spec, function, program, tuple(v.aval.dtype.name for v in outs), shape)
 
 
 def _without_unread(body: Any, eqns: list[Any], group: _Group, outs: list[Any]) -> list[Any]:
     """The equations without those of the group that nothing reads any more."""
-    members = {id(e) for e in (*group.eqns, *group.arranging.values())}
+    members = {id(e) for e in (*group.eqns, *group.sums, *group.arranging.values())}
     read = set(_variables(body.outvars)) - set(outs)
     kept = []
     for eqn in reversed(eqns):

@@ -367,7 +367,7 @@ class TestFallbacks:
     def test_operands_of_two_types(self) -> None:
         """Kernels without an epilogue multiply them: none with one does."""
         operands = [jax.ShapeDtypeStruct((1, 64, 64), t) for t in (jnp.bfloat16, F32)]
-        program = types.SimpleNamespace(operands=(), results=(0,))
+        program = types.SimpleNamespace(operands=(), results=(0,), summed=())
         assert (
             choose_linked(
                 "emulator", "cpu", GemmSpec(out_dtype="float32"), program, ["float32"], operands
@@ -631,9 +631,12 @@ class TestCalls:
             ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
             ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
-            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 2"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 3"),
             ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
             ({"epilogue_results": "float32:loud"}, "array 0 of float32 cannot be 'loud'"),
+            ({"epilogue_results": "bfloat16:summed"}, "y1 is float32.*elements of bfloat16"),
+            ({"epilogue_results": "float32:summed"},
+             r"y1 is float32\[1,16,24\], expected 192 elements|cannot be 'summed'"),
         ],
     )  # fmt: skip
     def test_refusals(self, linked, changes, message) -> None:

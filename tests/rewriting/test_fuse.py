@@ -85,9 +85,10 @@ def test_a_training_step_keeps_the_product_alone(arrays) -> None:
     params = tuple(arrays[name] for name in "wbvc")
     step = jax.value_and_grad(loss)
     # Forward: the activation and the product; then the cotangent of the loss, and the product,
-    # which the loss needs. Backward: the activation's derivative, from product and bias.
+    # which the loss needs, and the second bias's gradient. Backward: the activation's derivative,
+    # from product and bias, and the first bias's gradient.
     found = fused(step, params, arrays["x"])
-    assert found == [([(1,)], 2), ([(1,)], 2), ([(0, 1), (1,)], 1)]
+    assert found == [([(1,)], 2), ([(1,)], 3), ([(0, 1), (1,)], 2)]
     check(step, params, arrays["x"])
     check(jax.grad(lambda *a: bw.accelerate(loss)(*a)), params, arrays["x"])
 

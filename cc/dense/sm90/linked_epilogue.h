@@ -2,10 +2,12 @@
 //
 // What it reads is on its way while the main loop runs: rows in shared memory of their own, a
 // matrix in the store buffers, where its values and then the results take the same places. What it
-// stores leaves by TMA, D's values and those of another result side by side.
+// stores leaves by TMA, D's values and those of another result side by side. Sums over rows are
+// kept in registers until the tile's last rows are added.
 #pragma once
 
 #include "cute/arch/copy_sm90_desc.hpp"
+#include "dense/sm90/column_sums.h"
 #include "dense/sm90/epilogue.h"
 
 namespace bwgemm::dense::sm90 {
@@ -48,10 +50,12 @@ struct LinkedEpilogue {
   __device__ __forceinline__ void StoreTile(const Tile& tile, Accumulator& accumulator) {
     buffers.RereadThread();
     if (RowOf(0) >= 0) Await(&shared().epilogue.rows_full[buffers.consumer], 4);
+    Sums sums = {};
     CUTE_UNROLL
     for (int chunk = 0; chunk < kAllChunks; ++chunk) {
       const int in_set = chunk % SetChunks();
-      Compute(tile, accumulator, chunk, in_set);
+      Compute(tile, accumulator, chunk, in_set, sums);
+      if (chunk >= kAllChunks - kChunks) StoreSums(tile, chunk % kChunks, sums);
       // Into the set before this one, whose store has had time to read it.
       if (in_set == 0 && chunk > 0 && Sets() > 1) LoadNext(tile, chunk - SetChunks());
       if (in_set + 1 == SetChunks()) Send(tile, chunk - in_set);
@@ -61,6 +65,9 @@ struct LinkedEpilogue {
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
+  // Of the tile's rows that this warp has, columns 2 * lane and the next of each chunk of columns.
+  using Sums = float2[kMaxSums][kChunks];
+
   __device__ __forceinline__ typename C::Shared& shared() { return buffers.shared; }
   __device__ __forceinline__ const LinkedParams& params() {
     return static_cast<const LinkedParams&>(base);
@@ -70,6 +77,7 @@ struct LinkedEpilogue {
   __device__ static bool Loads() { return bwgemm_epilogue_plan(kStagedOperand) >= 0; }
   __device__ static bool StoresTwo() { return bwgemm_epilogue_plan(kStagedResult) >= 0; }
   __device__ static int RowOf(int i) { return bwgemm_epilogue_plan(kFirstRow + i); }
+  __device__ static int SumOf(int i) { return bwgemm_epilogue_plan(kFirstSum + i); }
   // Buffers that leave together are a set: two chunks of D, or one of both results.
   __device__ static int SetBuffers() { return StoresTwo() || C::kStoreBuffers > 2 ? 2 : 1; }
   __device__ static int SetChunks() { return StoresTwo() ? 1 : SetBuffers(); }
@@ -149,8 +157,8 @@ struct LinkedEpilogue {
   }
 
   // 64 rows and columns of D.
-  __device__ __forceinline__ void Compute(const Tile& tile, Accumulator& acc, int chunk,
-                                          int in_set) {
+  __device__ __forceinline__ void Compute(const Tile& tile, Accumulator& acc, int chunk, int in_set,
+                                          Sums& sums) {
     const Place place = PlaceOfChunk(tile, chunk);
     const int set = buffers.buffer, first = chunk * kPairs * 2;
     uint32_t staged[kPairs] = {}, stored[kPairs];
@@ -160,19 +168,68 @@ struct LinkedEpilogue {
     }
     const int lane = buffers.thread % 32;
     const int row = place.row + buffers.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    const bool counts[] = {Counts(tile, chunk, row), Counts(tile, chunk, row + 8)};
+    ColumnSums of_chunk[kMaxSums];
+    float2 of_rows[kMaxSums];  // of this thread's, in 8 columns
     CUTE_UNROLL
     for (int i = 0; i < kPairs; ++i) {
       const int a = first + 2 * i, n = column + i / 2 * 8;
-      const float2 pair = bwgemm_epilogue(
-          acc(a), acc(a + 1), row + i % 2 * 8, place.column + n, &params().epilogue, staged[i],
-          &stored[i], shared().epilogue.rows[buffers.consumer], chunk % kChunks * kColumns + n);
+      float2 summed[kMaxSums];
+      const float2 pair =
+          bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n, &params().epilogue,
+                          staged[i], &stored[i], shared().epilogue.rows[buffers.consumer],
+                          chunk % kChunks * kColumns + n, summed);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
+      CUTE_UNROLL
+      for (int s = 0; s < kMaxSums; ++s) {
+        if (SumOf(s) < 0) continue;
+        if (i % 2 == 0) of_rows[s] = make_float2(0, 0);
+        if (counts[i % 2]) {
+          of_rows[s].x += summed[s].x;
+          of_rows[s].y += summed[s].y;
+        }
+        if (i % 2 != 0) of_chunk[s].Add(i / 2, of_rows[s], lane);
+      }
+    }
+    CUTE_UNROLL
+    for (int s = 0; s < kMaxSums; ++s) {
+      if (SumOf(s) < 0) continue;
+      sums[s][chunk % kChunks].x += of_chunk[s].total().x;
+      sums[s][chunk % kChunks].y += of_chunk[s].total().y;
     }
     // A set that was loaded is free, since its load waited for that.
     if (!Loads() && in_set == 0) AwaitStores();
     bwgemm::sm90::WriteRows<typename C::Out>(acc, first, Lines(set, in_set), buffers.thread);
     if (StoresTwo()) bwgemm::sm90::WritePairs(stored, Lines(set, 1), buffers.thread);
+  }
+
+  // Whether a row's results belong to the sums: rows beyond D do not, nor those that the block
+  // before has too, which moved so that none lies beyond D.
+  __device__ __forceinline__ bool Counts(const Tile& tile, int chunk, int row) {
+    const uint32_t block = C::FirstBlock(buffers.consumer) + chunk / kChunks;
+    return row >= PRow<C>(tile) + block * kBlock && row < static_cast<uint32_t>(base.p_rows);
+  }
+
+  // Of a chunk of columns. Those without rows in D are zeros, and are stored too.
+  __device__ __forceinline__ void StoreSums(const Tile& tile, int chunk, const Sums& sums) {
+    const uint32_t q = QRow<C>(tile) + chunk * kColumns;
+    if (PRow<C>(tile) >= static_cast<uint32_t>(base.p_rows) ||
+        q >= static_cast<uint32_t>(base.q_rows)) {
+      return;
+    }
+    const EpilogueArguments& arguments = params().epilogue;
+    const int column = C::Q::UnitRow(q, base.q_rows) + buffers.thread % 32 * 2;
+    const int64_t row =
+        (int64_t{tile.p} * C::kTileConsumers + (C::kTileConsumers == 1 ? 0 : buffers.consumer)) *
+            4 +
+        buffers.thread / 32;
+    CUTE_UNROLL
+    for (int s = 0; s < kMaxSums; ++s) {
+      if (SumOf(s) < 0 || column >= arguments.n) continue;
+      auto* to = static_cast<float*>(arguments.results[SumOf(s)]) + row * arguments.n + column;
+      *reinterpret_cast<float2*>(to) = sums[s][chunk];
+    }
   }
 
   __device__ __forceinline__ void Send(const Tile& tile, int first) {
