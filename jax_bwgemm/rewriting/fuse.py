@@ -25,6 +25,7 @@ from jax_bwgemm.epilogue.program import as_matrix
 from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.rewriting.inlining import placed
+from jax_bwgemm.rewriting.materialised import materialised
 from jax_bwgemm.rewriting.uses import INLINED, Uses, operand_uses, uses_of
 
 # Bodies that may be part of a group; a checkpoint is to be computed again where it says.
@@ -275,13 +276,14 @@ def _needed(
 
 
 def _stored(body: Any, eqns: list[Any], results: Sequence[Uses]) -> set[Any]:
-    """Variables that something reads which is no pass of XLA's."""
+    """Variables in memory: what reads them is no pass of XLA's, or they are `materialised`."""
     uses = uses_of(compat.with_equations(body, eqns), results)
     read = list(zip(body.outvars, results, strict=True))
     for eqn in eqns:
         of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
         read += zip(eqn.invars, of_operands, strict=True)
-    return {x for x, use in read if not hasattr(x, "val") and use.stored}
+    stored = {x for x, use in read if not hasattr(x, "val") and use.stored}
+    return stored | materialised(eqns, _is_elementwise, stored)
 
 
 def _function(
