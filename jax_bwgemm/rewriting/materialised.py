@@ -27,10 +27,16 @@ def materialised(eqns: Sequence[Any], elementwise: Any, stored: set[Any]) -> set
         elementwise: Says of an equation whether a pass computes it.
         stored: Variables that are in memory in any case.
     """
-    counts = Counter(v for e in eqns for v in set(_variables(e.invars)))
+    counts: Counter[Any] = Counter()
     summarised: set[Any] = set()
     for eqn in reversed(eqns):
-        summarised |= _summarised(eqn, {v for v in eqn.outvars if v in summarised})
+        own = _summarised(eqn, {v for v in eqn.outvars if v in summarised})
+        summarised |= own
+        for v in set(_variables(eqn.invars)):
+            if eqn.primitive.name == "convert_element_type":  # its readers read this
+                counts[v] += counts[eqn.outvars[0]]
+            else:  # a body that takes statistics needs more than them
+                counts[v] += 2 if eqn.primitive.name in INLINED and v in own else 1
     found: set[Any] = set()
     made_of: dict[Any, frozenset[Any]] = {}
     for eqn in eqns:

@@ -1,0 +1,103 @@
+"""Which intermediate values are in memory: what a norm reads twice, and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_bwgemm as bw
+from jax_bwgemm import config
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.rewriting import fuse
+from jax_bwgemm.rewriting.fuse import _is_elementwise
+from jax_bwgemm.rewriting.materialised import materialised
+
+SHAPE = (64, 128)
+F32 = jnp.float32
+
+
+def found(f: Callable[..., Any], *args: Any, stored: tuple[int, ...] = ()) -> list[int]:
+    """Numbers of the equations whose results are in memory."""
+    eqns = jax.make_jaxpr(f)(*args).jaxpr.eqns
+    given = {eqns[i].outvars[0] for i in stored}
+    results = materialised(eqns, _is_elementwise, given)
+    return [i for i, e in enumerate(eqns) if e.outvars[0] in results]
+
+
+X = jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16)
+
+
+def rms(x: jax.Array) -> jax.Array:
+    wide = x.astype(F32)
+    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True))).astype(x.dtype)
+
+
+def test_a_residual_sum_ahead_of_a_norm() -> None:
+    assert found(lambda x, y: rms(x + y), X, X) == [0]
+    # Of one matrix: computed again from it.
+    assert found(lambda x, y: rms(2 * x) + y, X, X) == []
+    # In memory in any case, and what follows from it alone.
+    assert found(lambda x, y: rms((x + y) * 2), X, X, stored=(0,)) == []
+
+
+@pytest.mark.parametrize("norm", [jax.nn.softmax, jax.jit(rms), jax.nn.standardize])
+def test_kinds_of_norms(norm: Callable[..., Any]) -> None:
+    assert found(lambda x, y: norm(x + y), X, X) == [0]
+
+
+def test_what_has_no_row_statistics() -> None:
+    assert found(lambda x, y: jax.nn.silu(x + y), X, X) == []
+    assert found(lambda x, y: (x + y, jnp.sum(x + y, 0)), X, X) == []
+    # Its sum is all that is read.
+    assert found(lambda x, y: jnp.sum(x + y, -1), X, X) == []
+
+
+def test_gradients_of_norms() -> None:
+    """The backward pass multiplies a cotangent before it adds rows of it."""
+    gradient = lambda x, d, e: jax.vjp(rms, x)[1](d + e)[0]  # noqa: E731
+    eqns = jax.make_jaxpr(gradient)(X, X, X).jaxpr.eqns
+    kinds = [eqns[i].primitive.name for i in found(gradient, X, X, X)]
+    assert kinds[:1] in (["add"], ["convert_element_type"], ["mul"])
+
+
+class TestFused:
+    """Products take along what is in memory, and read no more than that."""
+
+    @pytest.fixture(autouse=True)
+    def _linked(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr(fuse, "link_refusal", lambda *_: None)
+        with config.target("sm90"), config.linked_epilogues(True):
+            yield
+
+    @staticmethod
+    def axes(f: Any, *args: Any) -> list[tuple[list[tuple[int, ...]], tuple[int, ...]]]:
+        """Of every fused equation: its operands' axes, and which results are sums."""
+        jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+        programs = [
+            eqn.params["fused"].program
+            for eqn, _ in equations(jaxpr)
+            if eqn.primitive is bw_gemm_epilogue_p
+        ]
+        return [([x.axes for x in p.operands], p.summed) for p in programs]
+
+    def test_a_transformer_s_residuals_and_scales(self) -> None:
+        w = jnp.ones((128, 128), jnp.bfloat16) / 128
+        scales, bias = jnp.ones((3, 128), jnp.bfloat16), jnp.zeros(128, jnp.bfloat16)
+
+        def loss(w: Any, scales: Any, bias: Any, x: Any) -> Any:
+            for i in range(3):
+                x = x + (jnp.sin((rms(x) * scales[i]) @ w) @ w + bias)
+            return jnp.sum((x @ w).astype(F32))
+
+        programs = self.axes(jax.grad(loss, (0, 1, 2)), w, scales, bias, jnp.ones(SHAPE, w.dtype))
+        # Every residual: the sum before, and the bias.
+        assert sum(sorted(axes) == [(0, 1), (1,)] and not s for axes, s in programs) >= 2
+        # Every scale's gradient: the residual sum that the norm read, and its row statistics.
+        sums = [axes for axes, s in programs if s]
+        assert len(sums) >= 2
+        assert all(axes.count((0, 1)) <= 3 for axes in sums)
