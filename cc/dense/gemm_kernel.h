@@ -5,9 +5,9 @@
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
-#include "cutlass/gemm/kernel/gemm_universal.hpp"
 #include "dense/kernel_spec.h"
 #include "dense/schedules.h"
+#include "dense/waits_sm100.h"
 
 namespace bwgemm::dense {
 
@@ -59,7 +59,7 @@ struct GemmKernel : Spec {
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster, EpilogueTile,
       Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
-      typename Traits::Epilogue>::CollectiveOp;
+      typename Traits::Epilogue, typename Traits::template Result<Out>>::CollectiveOp;
 
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,
@@ -71,8 +71,8 @@ struct GemmKernel : Spec {
 
   using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,
                                            cutlass::gemm::PersistentScheduler>;
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
-                                                      Epilogue, TileScheduler>;
+  using Kernel = typename Traits::template Kernel<cutlass::gemm::kernel::GemmUniversal<
+      cute::Shape<int, int, int, int>, Mainloop, Epilogue, TileScheduler>>;
 };
 
 }  // namespace bwgemm::dense

@@ -41,8 +41,10 @@ struct Launcher {
     args.mainloop.dA = MakeStride<typename Kernel::StrideA>(a);
     args.mainloop.ptr_B = static_cast<const In*>(b.data);
     args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
-    args.epilogue.thread.alpha = 1.0f;
-    args.epilogue.thread.beta = 0.0f;
+    if constexpr (Gemm::Traits::kArch == Arch::kSm90) {
+      args.epilogue.thread.alpha = 1.0f;
+      args.epilogue.thread.beta = 0.0f;
+    }
     args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
     args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
     args.hw_info.device_id = p.device;

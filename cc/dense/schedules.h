@@ -3,9 +3,11 @@
 
 #include "cutlass/arch/arch.h"
 #include "cutlass/epilogue/dispatch_policy.hpp"
+#include "cutlass/epilogue/fusion/operations.hpp"
 #include "cutlass/gemm/dispatch_policy.hpp"
 #include "dense/problem.h"
 #include "dense/stream_k_sm100.h"
+#include "dense/waits_sm100.h"
 
 namespace bwgemm::dense {
 
@@ -19,6 +21,10 @@ struct ScheduleTraits<Schedule::kCooperative> {
   using ArchTag = cutlass::arch::Sm90;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
+  template <class Out>  // D = acc, converted to Out
+  using Result = cutlass::epilogue::fusion::LinearCombination<Out, float>;
+  template <class Base>
+  using Kernel = Base;
   using StreamKScheduler = cutlass::gemm::StreamKScheduler;
   static constexpr int kPartCounters = 2;  // of a shared tile: one for each consumer warpgroup
   template <class Params>
@@ -33,6 +39,10 @@ struct ScheduleTraits<Schedule::kPingpong> {
   using ArchTag = cutlass::arch::Sm90;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+  template <class Out>  // D = acc, converted to Out
+  using Result = cutlass::epilogue::fusion::LinearCombination<Out, float>;
+  template <class Base>
+  using Kernel = Base;
   using StreamKScheduler = void;  // its warpgroups have no common tile to share
 };
 
@@ -45,6 +55,10 @@ struct ScheduleTraits<Schedule::k1Sm> {
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized1SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
+  template <class Out>
+  using Result = LoadedAccumulator<Out>;
+  template <class Base>
+  using Kernel = WaitsForStores<Base>;
   using StreamKScheduler = StreamKSm100Scheduler;
   static constexpr int kPartCounters = 1;
   template <class Params>
@@ -59,6 +73,10 @@ struct ScheduleTraits<Schedule::k2Sm> {
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
+  template <class Out>
+  using Result = LoadedAccumulator<Out>;
+  template <class Base>
+  using Kernel = WaitsForStores<Base>;
   using StreamKScheduler = StreamKSm100Scheduler;
   static constexpr int kPartCounters = 1;
   template <class Params>

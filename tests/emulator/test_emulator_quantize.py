@@ -27,6 +27,7 @@ def assert_equal_to_reference(case: QuantizeCase) -> None:
     stats = emulator.last_launch()
     assert stats is not None
     assert stats.ok
+    assert not stats.warnings
     for ours, want in zip(got, case.run("xla", x), strict=True):
         assert_exact(ours, want, str(case))
 

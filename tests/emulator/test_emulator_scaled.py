@@ -62,6 +62,7 @@ def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str)
         stats = emulator.last_launch()
         assert stats is not None
         assert stats.ok
+        assert not stats.warnings
 
 
 def test_random_problems_are_exact() -> None:

@@ -114,6 +114,7 @@ def check(
     stats = emulator.last_launch()
     assert stats is not None
     assert stats.ok
+    assert not stats.warnings
     return stats
 
 

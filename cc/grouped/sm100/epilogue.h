@@ -118,6 +118,7 @@ struct Epilogue {
   // Lane i is column i of the piece, tensor memory's columns are rows of D.
   __device__ void Swapped(const Tile& tile, bool computed, uint32_t source, int matrix) {
     constexpr int kRows = C::kStoreRows;
+    constexpr int kStep = C::kWidthStep < kRows ? C::kWidthStep : kRows;  // what an MMA has written
     const int lanes = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
     const int column = tile.n_tile * C::kTileM + lanes;
     const int pieces = column < params.d_columns ? (tile.rows + kRows - 1) / kRows : 0;
@@ -126,7 +127,11 @@ struct Epilogue {
     for (int piece = 0; piece < pieces; ++piece) {
       uint32_t values[kRows] = {};
       if (computed) {
-        ReadTensorMemory<kRows>(source + piece * kRows, values);
+        CUTE_UNROLL
+        for (int i = 0; i < kRows; i += kStep) {
+          const int first = piece * kRows + i;
+          if (first < tile.rows) ReadTensorMemory<kStep>(source + first, values + i);
+        }
         cutlass::arch::fence_view_async_tmem_load();
         if (piece == pieces - 1) Release();
       }
