@@ -1,0 +1,319 @@
+"""Breaks kernels and counts what the emulator notices; runs them unchanged and counts reports.
+
+    python tools/run_emulator_faults.py --cases 'sm100_.*2sm' --per-kind 4      # faults
+    python tools/run_emulator_faults.py --clean 20                              # 20 seeds unchanged
+
+Kernels are this package's and those of Triton in tests/support. Faults are those of
+tests/support/ptx_faults.py, at most ``--per-kind`` of a kind in a kernel, spread over its text. One
+counts as noticed where one of ``--seeds`` seeds gives an error, a wrong result, or a warning that
+the unchanged kernel does not give. Each that is missed is listed with its line: either what it
+breaks is kept in order by something else, or the emulator has a gap. Needs a checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / part) for part in ("support", "emulator")]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from ptx_faults import Fault, faults  # noqa: E402
+
+from jax_bwgemm import emulator, runtime  # noqa: E402
+
+STEPS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A kernel on one problem.
+
+    Attributes:
+        name: What `--cases` selects by.
+        run: Launches it; raises AssertionError on a wrong result.
+        own: Whether it is a kernel of this package, else a module that `run` makes.
+        least_sms: CTAs of a cluster.
+    """
+
+    name: str
+    run: Callable[[], object]
+    own: bool = True
+    least_sms: int = 1
+
+
+def _compare(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_array_equal(got, want)
+
+
+def dense_cases() -> Iterator[Case]:
+    """Kernels of every tile: K several times around the pipeline, ragged edges, several tiles."""
+    import emulator_cases as cases
+
+    from jax_bwgemm.emulator.dense import run_gemm
+
+    for kernel in cases.one_per_tile("sm100") + cases.one_per_tile("sm90"):
+        problem = cases.Problem(
+            3 * kernel.tile_m + 40,
+            2 * kernel.tile_n + 24,
+            (2 * kernel.stages + 1) * kernel.tile_k + 8,
+        )
+        a, b = cases.operands(kernel, problem)
+        want = cases.expected(kernel, a, b)
+
+        def run(kernel=kernel, a=a, b=b, want=want) -> None:
+            _compare(run_gemm(kernel, a, b), want)
+
+        yield Case(kernel.name, run, least_sms=kernel.cluster_m * kernel.cluster_n)
+
+
+def grouped_cases() -> Iterator[Case]:
+    """A grouped kernel of each line of grouped.def: empty groups, long ones, tails."""
+    import grouped_cases as cases
+
+    for kernel in cases.one_per_line():
+        rows = 6 * cases.row_tile(kernel) + 9
+        sizes = cases.families(kernel, rows)["straddling"]
+        problem = cases.problem(kernel, rows, cases.column_tile(kernel) + 8, 584, sizes)
+        want = cases.expected(kernel, problem)
+
+        def run(kernel=kernel, problem=problem, want=want) -> None:
+            _compare(cases.run(kernel, problem), want)
+
+        yield Case(kernel.name, run, least_sms=kernel.cluster_m * kernel.cluster_n)
+
+
+def scaled_cases() -> Iterator[Case]:
+    """Scaled kernels with each pair of layouts, and those that quantize."""
+    import quantize_cases
+    import sanitize_scaled
+
+    for kernel in runtime.emulated_scaled_kernels():
+        rows, columns = kernel.tile_m, kernel.tile_n
+        if kernel.swap_ab:
+            rows, columns = columns, rows
+        types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+        k = (2 * kernel.stages + 1) * 128 + 16
+        for layouts in sanitize_scaled.layouts_of(kernel):
+            sizes = rows + 41, columns + 40, k, 1
+            case = sanitize_scaled.ScaledCase(kernel.name, types, layouts, *sizes, seed=1)
+            yield Case(
+                f"{kernel.name} {'x'.join(layouts)}",
+                lambda case=case: _compare(*case.run("emulator")),
+            )
+    for case in quantize_cases.grid((130, 200)):
+
+        def run(case=case) -> None:
+            x = case.x()
+            pairs = zip(case.run("emulator", x), case.run("xla", x), strict=True)
+            for got, want in pairs:
+                _compare(np.asarray(got), np.asarray(want))
+
+        yield Case(f"quantize {case}", run)
+
+
+def triton_cases() -> Iterator[Case]:
+    """Triton's kernels, checked as their tests check them."""
+    import test_emulator_gluon as gluon
+    import test_emulator_triton as triton
+
+    for sm in (80, 90, 100):
+        yield Case(f"triton_softmax_sm{sm}", lambda sm=sm: triton.test_softmax(sm), own=False)
+        yield Case(
+            f"triton_matmul_sm{sm}",
+            lambda sm=sm: triton.test_matmul_of_integers_is_exact(sm, np.float16, "*fp16"),
+            own=False,
+        )
+        yield Case(f"triton_attention_sm{sm}", lambda sm=sm: triton.test_attention(sm), own=False)
+    for lhs_in_tmem in (False, True):
+        yield Case(
+            f"gluon_small_mma_{lhs_in_tmem}",
+            lambda lhs=lhs_in_tmem: gluon.test_small_mma(128, 128, 128, lhs, True, 4),
+            own=False,
+        )
+    yield Case(
+        "gluon_round_trip", lambda: gluon.test_tensor_memory_round_trip(128, 64, 4), own=False
+    )
+    yield Case(
+        "gluon_blocked_matmul",
+        lambda: gluon.check_matmul(
+            "blocked_matmul", 208, 416, 304, (64, 64, 64), transpose_b=False, num_warps=4
+        ),
+        own=False,
+    )
+    yield Case(
+        "gluon_two_accumulators",
+        lambda: gluon.check_matmul(
+            "two_accumulator_matmul", 208, 416, 304, (128, 128, 64), num_warps=8
+        ),
+        own=False,
+    )
+
+
+CASES = (dense_cases, grouped_cases, scaled_cases, triton_cases)
+
+
+@contextlib.contextmanager
+def _modules(texts: list[str], wrong: str | None) -> Iterator[None]:
+    """Notes the texts that modules are made of, or has the last of them replaced."""
+    module = emulator.Module
+
+    def make(text: str) -> emulator.Module:
+        texts.append(text)
+        return module(text if wrong is None else wrong)
+
+    emulator.Module = make
+    for name in ("test_emulator_gluon",):  # which keeps modules
+        if name in sys.modules:
+            sys.modules[name].load.cache_clear()
+    try:
+        yield
+    finally:
+        emulator.Module = module
+
+
+def warned() -> set[str]:
+    """Rules of the last launch's warnings."""
+    stats = emulator.last_launch()
+    return {warning.rule for warning in stats.warnings} if stats is not None else set()
+
+
+def original(case: Case, sms: int) -> tuple[str, set[str]]:
+    """The PTX of the unchanged kernel, and the rules of its warnings on a few seeds."""
+    texts: list[str] = []
+    rules: set[str] = set()
+    for seed in range(3):
+        with emulator.configure(seed=seed, sm_count=sms), _modules(texts, None):
+            case.run()
+        rules |= warned()
+    text = emulator.last_ptx() if case.own else texts[-1]
+    assert text is not None
+    return text, rules
+
+
+def attempt(case: Case, fault: Fault, rules: set[str], seeds: int, sms: int) -> str:
+    """What notices a fault; "missed": nothing on any of the seeds."""
+    by = _attempt(case, fault, rules, seeds, sms)
+    if by is not None:
+        return by
+    there = dataclasses.replace(fault, text=fault.trap)
+    return "missed" if _attempt(case, there, rules, 2, sms) is not None else "not reached"
+
+
+def _attempt(case: Case, fault: Fault, rules: set[str], seeds: int, sms: int) -> str | None:
+    for seed in range(seeds):
+        settings = emulator.configure(seed=seed, sm_count=sms, step_limit=STEPS)
+        try:
+            change = emulator.substituted_ptx(fault.text) if case.own else _modules([], fault.text)
+            with settings, change:
+                case.run()
+        except emulator.PtxError:
+            return "refused"
+        except AssertionError:
+            return "wrong result"
+        except (emulator.LaunchFault, jax.errors.JaxRuntimeError):
+            stats = emulator.last_launch()
+            assert stats is not None
+            return "refused" if stats.kind in ("parse", "unsupported") else stats.rule or stats.kind
+        new = warned() - rules
+        if new:
+            return "warning: " + ", ".join(sorted(new))
+    return None
+
+
+def chosen(text: str, per_kind: int, kinds: re.Pattern[str]) -> list[Fault]:
+    """At most so many faults of a kind, spread over the text."""
+    found: dict[str, list[Fault]] = collections.defaultdict(list)
+    for fault in faults(text):
+        if kinds.search(fault.kind):
+            found[fault.kind].append(fault)
+    spread = []
+    for of_kind in found.values():
+        n = min(len(of_kind), per_kind)
+        spread += [of_kind[i * (len(of_kind) - 1) // max(1, n - 1)] for i in range(n)]
+    return spread
+
+
+def run_faults(cases: list[Case], args: argparse.Namespace) -> None:
+    """Prints every miss, and how many of each kind were noticed."""
+    totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for case in cases:
+        sms = max(args.sm_count, case.least_sms)
+        text, rules = original(case, sms)
+        here: collections.Counter[str] = collections.Counter()
+        for fault in chosen(text, args.per_kind, re.compile(args.kinds)):
+            by = attempt(case, fault, rules, args.seeds, sms)
+            totals[fault.kind][by] += 1
+            here[by] += 1
+            if by == "missed" or args.verbose:
+                print(f"  {by}: {fault.kind}: line {fault.line}: {fault.statement}", flush=True)
+        print(f"{case.name}: {here['missed']} of {_valid(here)} faults missed", flush=True)
+    print("| fault | places | missed | noticed by |\n|---|---|---|---|")
+    for kind, by in sorted(totals.items()):
+        names = ", ".join(f"{b} {n}" for b, n in by.most_common() if b not in NOT_NOTICED)
+        print(f"| {kind} | {_valid(by)} | {by['missed']} | {names} |")
+    total = sum(totals.values(), collections.Counter())
+    valid, missed = _valid(total), total["missed"]
+    print(f"{valid - missed} of {valid} noticed ({(valid - missed) / max(1, valid):.1%})")
+
+
+# Outcomes besides names of what noticed a fault. The last two are no faults: the text is not PTX,
+# nobody comes to the place.
+NOT_NOTICED = ("missed", "refused", "not reached")
+
+
+def _valid(outcomes: collections.Counter[str]) -> int:
+    return outcomes.total() - outcomes["refused"] - outcomes["not reached"]
+
+
+def run_clean(cases: list[Case], args: argparse.Namespace) -> int:
+    """Runs unchanged kernels on many seeds; how many had a report."""
+    reports: collections.Counter[str] = collections.Counter()
+    runs = 0
+    for case in cases:
+        for seed in range(args.clean):
+            runs += 1
+            try:
+                with emulator.configure(seed=seed, sm_count=max(args.sm_count, case.least_sms)):
+                    case.run()
+                for rule in warned():
+                    reports[f"{case.name}: {rule}"] += 1
+            except (AssertionError, emulator.LaunchFault, jax.errors.JaxRuntimeError) as error:
+                reports[f"{case.name}: {str(error).splitlines()[0]}"] += 1
+    for text, count in reports.items():
+        print(f"{text}: {count} of {args.clean} seeds")
+    print(f"{runs} runs, {reports.total()} with reports")
+    return int(bool(reports))
+
+
+def main() -> int:
+    """The exit code: 1 where unchanged kernels are reported."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", default="", help="names of kernels, a regular expression")
+    parser.add_argument("--kinds", default="", help="kinds of faults, a regular expression")
+    parser.add_argument("--per-kind", type=int, default=2, help="places of each kind in a kernel")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--sm-count", type=int, default=2)
+    parser.add_argument("--clean", type=int, default=0, metavar="SEEDS", help="unchanged kernels")
+    parser.add_argument("--verbose", action="store_true", help="also what was noticed")
+    args = parser.parse_args()
+    wanted = re.compile(args.cases)
+    cases = [case for make in CASES for case in make() if wanted.search(case.name)]
+    if args.clean:
+        return run_clean(cases, args)
+    run_faults(cases, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
