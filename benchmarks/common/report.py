@@ -35,6 +35,7 @@ REQUIRED = {
     "import": {"what", "median_us"},
     "accuracy": {"values", "m", "n", "k"},
     "f32": {"shape", "f32", "impl", "out_dtype", "median_us", "error"},
+    "grouped_f32": {"shape", "mode", "impl", "median_us", "error"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "mlp": {"problem", "impl", "dtype", "median_us", "temporary_gb"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},

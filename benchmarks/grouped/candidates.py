@@ -105,7 +105,7 @@ def bwgemm(
 
 
 # The dimension numbers of each mode as one product, which may have a configuration.
-_NUMBERS = {
+NUMBERS = {
     "forward": lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,)),
     "dx": lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (0,)),
     "dw": lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ()),
@@ -136,7 +136,7 @@ def all_kernels(
             config = jax_bwgemm.GroupedConfig(kernel=kernel.name, order=order, swizzle=swizzle)
             function = functools.partial(
                 jax_bwgemm.ragged_dot_general,
-                ragged_dot_dimension_numbers=_NUMBERS[mode],
+                ragged_dot_dimension_numbers=NUMBERS[mode],
                 implementation="cutlass",
                 config=config,
             )

@@ -2,6 +2,8 @@
 // to registers. Q is bf16: one plane, or the planes of its own terms.
 #pragma once
 
+#include <type_traits>
+
 #include "sm90/high_sums.h"
 #include "sm90/mma.h"
 #include "sm90/split.h"
@@ -179,5 +181,9 @@ struct SplitMma {
     return source;
   }
 };
+
+// The main loop of a kernel.
+template <class C>
+using MainLoop = std::conditional_t<C::kSplitsP, SplitMma<C>, Mma<C>>;
 
 }  // namespace bwgemm::sm90

@@ -66,9 +66,9 @@ def run_grouped(
 
     Args:
         kernel: One of `runtime.emulated_grouped_kernels()`.
-        lhs: [Ba, M, K] of type ``kernel.in_dtype``.
+        lhs: [Ba, M, K] of type ``kernel.a_dtype``.
         rhs: m-grouped: [Bb, E, K, N], or [Bb, E, N, K] if the kernel's rhs_major is
-            "k"; k-grouped: [Bb, M, N].
+            "k"; k-grouped: [Bb, M, N]; of type ``kernel.b_dtype``.
         sizes: [Bs, G] int32.
         offset: [Bo] int32. Every batch extent is B or 1.
         experts: E: matrices of rhs ("m-grouped") or of the result ("k-grouped").

@@ -56,14 +56,16 @@ def ragged_dot(
     the device. Sizes known while tracing (numpy arrays) are checked; those on the device are taken
     as they are: negative ones count as 0, and groups end at the last row of lhs.
 
-    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32. Gradients are
-    grouped GEMMs too; about ``preferred_element_type=float32`` see `jax_bwgemm.matmul`.
+    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32; on SM90 also f32
+    by bf16, with two bf16 terms of the f32 operand (docs/accuracy.md). Gradients are grouped GEMMs
+    too, those of an f32 result of bf16 operands with its f32 cotangent.
 
     Args:
         lhs: Rows, [M, K]: first those of group 0, then those of group 1, and so on.
         rhs: Matrices, [E, K, N].
         group_sizes: Rows of each group, [G], any integer type. G is E unless there is an offset.
-        precision: As in `jax.lax.ragged_dot`. The kernels satisfy every `jax.lax.Precision`.
+        precision: As in `jax.lax.ragged_dot`. The kernels satisfy every `jax.lax.Precision`, with
+            an f32 operand all but HIGHEST. ``BF16_BF16_F32`` rounds f32 operands to bf16.
         preferred_element_type: Type of the result; None means the operands' promoted type.
         group_offset: Integer scalar: ``rhs[e]`` is the matrix of group ``group_offset + e``. Rows
             of other groups give zeros. One on the device is clamped into [0, G].

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import (
+    BYTES,
     BYTES_PER_CYCLE,
     LONG_CYCLES,
     MACS_PER_CYCLE,
@@ -40,7 +39,8 @@ class GroupedCost(NamedTuple):
     streaming: float
 
 
-# (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost.
+# (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost. Kernels of f32 operands need none:
+# for each product they have one tile.
 COSTS = {
     ("sm90", 128, 192, 2, True, "pingpong"): GroupedCost(0.89, 300, 0.93),
     ("sm90", 128, 192, 1, True, "pingpong"): GroupedCost(0.87, 300, 0.94),
@@ -146,7 +146,7 @@ def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Targe
     cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
     sms = 2 if _paired(kernel) else 1
     sizes = expected_sizes(spec, dims)
-    rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency
+    rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency / kernel.mmas
     if kernel.kind == M_GROUPED:
         rows, _ = tile_extents(kernel)
         row_tiles = sum(_row_tiles(s, rows, known=spec.representative) for s in sizes)
@@ -169,7 +169,7 @@ def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Targe
     # SM90's clusters take tiles as they become ready for one, short ones last: parts of waves.
     rounds = tiles / concurrent if kernel.arch == "sm90" else waves
     compute = max(rounds * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
-    traffic = _bytes(spec, dims, sizes)
+    traffic = _bytes(kernel, dims, sizes)
     if kernel.kind == M_GROUPED:
         traffic += _rereads(kernel, dims, sizes, row_tiles)
     memory = traffic / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
@@ -181,7 +181,11 @@ def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Targe
 
 
 def row_step(kernel: Kernel) -> int:
-    """An SM90 tile's rows are computed in multiples of this (kColumnStep of its config.h)."""
+    """An SM90 tile's rows are computed in multiples of this (kRowStep of its config.h)."""
+    if not kernel.swap_ab:
+        return kernel.tile_m
+    if kernel.terms > 1:
+        return 64
     return 16 if kernel.cluster_m == 2 and kernel.out_dtype != "float32" else 32
 
 
@@ -212,8 +216,8 @@ def most_tiles(kernel: Kernel, dims: GroupedDims) -> int:
     if kernel.kind == M_GROUPED:
         rows = ceil_div(dims.m, along_rows) + 1 + dims.groups
     else:
-        rows = round_up(ceil_div(dims.k, along_rows), 1 if _paired(kernel) else kernel.cluster_m)
-        rows *= dims.experts
+        cluster = 1 if _paired(kernel) or kernel.swap_ab else kernel.cluster_m
+        rows = round_up(ceil_div(dims.k, along_rows), cluster) * dims.experts
     return rows * _column_tiles(kernel, dims.n) * dims.batch
 
 
@@ -237,25 +241,29 @@ def _computed_rows(size: float, step: int, *, known: object) -> float:
     return _row_tiles(size, step, known=known) * step
 
 
-def _bytes(spec: GroupedSpec, dims: GroupedDims, sizes: Sequence[float]) -> float:
-    """Bytes that must be read and written at least once, with 16-bit operands."""
+def _bytes(kernel: Kernel, dims: GroupedDims, sizes: Sequence[float]) -> float:
+    """Bytes that must be read and written at least once."""
     rows = sum(sizes)
     used = sum(1 for size in sizes if size > 0)
-    out_bytes = np.dtype(spec.out_dtype).itemsize
-    if spec.kind == M_GROUPED:
-        read = 2 * (dims.lhs_batch * rows * dims.k + dims.rhs_batch * used * dims.k * dims.n)
+    a_bytes, b_bytes, out_bytes = (
+        BYTES[dtype] for dtype in (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
+    )
+    if kernel.kind == M_GROUPED:
+        read = a_bytes * dims.lhs_batch * rows * dims.k
+        read += b_bytes * dims.rhs_batch * used * dims.k * dims.n
         return read + out_bytes * dims.batch * dims.m * dims.n
-    read = 2 * rows * (dims.lhs_batch * dims.k + dims.rhs_batch * dims.n)
+    read = rows * (a_bytes * dims.lhs_batch * dims.k + b_bytes * dims.rhs_batch * dims.n)
     return read + out_bytes * dims.batch * dims.experts * dims.k * dims.n
 
 
 def _rereads(kernel: Kernel, dims: GroupedDims, sizes: Sequence[float], row_tiles: float) -> float:
     """What tiles of m-grouped products read again, as bytes from memory."""
     used = sum(1 for size in sizes if size > 0)
-    weights = 2 * dims.rhs_batch * dims.k * dims.n
-    lhs = 2 * dims.lhs_batch * dims.k * sum(sizes)
+    weights = BYTES[kernel.b_dtype] * dims.rhs_batch * dims.k * dims.n
+    lhs = BYTES[kernel.a_dtype] * dims.lhs_batch * dims.k * sum(sizes)
     # CTAs of a cluster side by side along N read rows of lhs once.
-    readers = _column_tiles(kernel, dims.n) / (kernel.cluster_m if kernel.swap_ab else 1)
+    sharing = kernel.cluster_m if kernel.swap_ab else kernel.cluster_n
+    readers = _column_tiles(kernel, dims.n) / sharing
     return REREAD[kernel.arch] * weights * max(0.0, row_tiles - used) + LHS_REREAD[
         kernel.arch
     ] * lhs * (readers - 1)
@@ -306,7 +314,7 @@ def select(
 
     Args:
         spec: The problem.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         dims: Sizes, padded where needed.
         target: The GPU.
         table: The kernels to choose from.

@@ -77,8 +77,8 @@ def _jvp_rhs(
 
 
 # D has the cotangent's dtype. When D is f32 and the operands are 16 bit, the transposed GEMM is
-# mixed (f32 x bf16 -> bf16): no kernel multiplies that, and rounding the cotangent would lower
-# precision, so `grouped` hands it to XLA, or refuses it if only kernels were allowed.
+# mixed (f32 x bf16 -> bf16): rounding the cotangent would lower precision. Where no kernel
+# multiplies that, `grouped` hands it to XLA, or refuses it if only kernels were allowed.
 
 
 def _transpose(

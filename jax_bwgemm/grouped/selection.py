@@ -23,7 +23,7 @@ def select(
 
     Args:
         spec: The problem.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         dims: Sizes, padded where needed.
         target: The GPU.
         table: The kernels to choose from.

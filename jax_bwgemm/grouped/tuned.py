@@ -68,7 +68,7 @@ def find_tuned(
 
     Args:
         spec: The problem, with the tuning in force where it was traced.
-        in_dtype: Type of both operands.
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
         dims: Sizes.
         target: The GPU.
         table: The kernels to choose from.

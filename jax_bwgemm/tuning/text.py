@@ -33,7 +33,8 @@ VERSION = 2
 
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
-_IN_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32", "float32x3", "float32x6")
+_MIXED_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
+_IN_DTYPES = (*_MIXED_DTYPES, "float32x3", "float32x6")
 _MAJORS = ("kn", "kk", "mn", "mk")
 MAX_SIZE = 2**31 - 1
 
@@ -149,7 +150,7 @@ _DENSE_CHECKS = {
 }
 _GROUPED_CHECKS = {
     "kind": _one_of(KINDS),
-    "in_dtype": _one_of(_DTYPES),
+    "in_dtype": _one_of(_MIXED_DTYPES),
     "out_dtype": _one_of(_DTYPES),
     "rhs_major": _one_of(("n", "k")),
     "m": _is_int,

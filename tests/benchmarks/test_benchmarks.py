@@ -484,6 +484,36 @@ def test_bench_f32(tmp_path, capsys):
     assert "error xla / two terms: mean" in shown
 
 
+def test_bench_grouped_f32(tmp_path, capsys):
+    import bench_grouped_f32
+
+    path = tmp_path / "f32.jsonl"
+    argv = ["--small", "--shapes", "40,16,24,3:zipf", "--implementation", "xla", "--out", str(path)]
+    assert bench_grouped_f32.main(argv) == 0
+    rows = _records(path, "grouped_f32")
+    names = ["two terms", "one term", "bf16", "xla"]
+    modes = ("forward", "dx", "dw")
+    assert [(r["mode"], r["impl"]) for r in rows] == [(m, n) for m in modes for n in names]
+    for row in rows:
+        assert row["error"] <= (3e-2 if row["impl"] in ("one term", "bf16") else 1e-5)
+        assert row["tflops"] == pytest.approx(2 * 40 * 16 * 24 / row["median_us"] / 1e6)
+    assert "time two terms / bf16: mean" in capsys.readouterr().out
+    assert bench_grouped_f32.main(["--dry-run"]) == 0
+    assert "32768,4096,7168,8: 1.92 TFLOP" in capsys.readouterr().out
+
+
+def test_bench_grouped_f32_names_a_bad_option(capsys):
+    import bench_grouped_f32
+
+    for argv, message in (
+        (["--dtype", "float16"], "--dtype float16: the other operand is bfloat16"),
+        (["--shapes", "8,8"], "a grouped shape is m,n,k,groups[:distribution], got '8,8'"),
+    ):
+        with pytest.raises(SystemExit):
+            bench_grouped_f32.main(argv)
+        assert message in capsys.readouterr().err
+
+
 def test_bench_f32_of_two_f32_operands(tmp_path, capsys):
     import bench_f32
 

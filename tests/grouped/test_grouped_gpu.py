@@ -145,8 +145,7 @@ def test_same_bits_every_time(kernel: Kernel) -> None:
     m, n, k = 3000, 1544, 1032
     sizes = np.diff(np.sort(rng.integers(0, m + 1, 11)), prepend=0, append=m)
     p = problem(kernel, m, n, k, sizes)
-    dtype = jnp.dtype(kernel.in_dtype)
-    lhs, rhs = (jnp.asarray(rng.standard_normal(x.shape), dtype) for x in (p.lhs, p.rhs))
+    lhs, rhs = (jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in (p.lhs, p.rhs))
     call = launcher(kernel, p, "heuristic", 8)
     first = np.asarray(call(lhs, rhs, p.sizes, p.offset)).tobytes()
     for _ in range(20):

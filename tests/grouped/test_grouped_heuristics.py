@@ -29,8 +29,8 @@ def row_extent(kernel: Any) -> int:
 
 
 def extents(arch: str) -> list[int]:
-    """Rows that the tiles of an architecture have, in order."""
-    table = runtime.grouped_kernels()
+    """Rows that the tiles of 16-bit operands have, in order."""
+    table = [k for k in runtime.grouped_kernels() if k.terms == 1]
     return sorted({row_extent(k) for k in table if (k.arch, k.kind) == (arch, "m-grouped")})
 
 
@@ -104,6 +104,25 @@ def test_every_kind_major_and_type_has_a_kernel(arch: str) -> None:
                 assert (kernel.kind, kernel.rhs_major, kernel.arch) == (kind, major, arch)
                 assert (kernel.in_dtype, kernel.out_dtype) == (in_dtype, out_dtype)
                 assert len(got.rejected) == len(runtime.grouped_kernels()) - 1
+
+
+@pytest.mark.parametrize("types", ["float32 x bfloat16", "bfloat16 x float32"])
+def test_an_f32_operand_has_a_kernel_on_sm90_at_twice_the_mmas(types: str) -> None:
+    dims, table = GroupedDims(32768, 4096, 7168, 8, 8), runtime.grouped_kernels()
+    for kind, major in (("m-grouped", "n"), ("m-grouped", "k"), ("k-grouped", "n")):
+        for out_dtype in ("bfloat16", "float32"):
+            spec = GroupedSpec(kind, major, 8 if kind == "k-grouped" else 0, out_dtype=out_dtype)
+            got = heuristics.select(spec, types, dims, make_target("sm90"), table)
+            plain = heuristics.select(spec, "bfloat16", dims, make_target("sm90"), table)
+            assert (got.kernel.kind, got.kernel.rhs_major, got.kernel.terms) == (kind, major, 2)
+            assert (got.kernel.in_dtype, got.kernel.out_dtype) == (types, out_dtype)
+            ratio = (
+                heuristics.evaluate(got.kernel, spec, dims, make_target("sm90")).cycles
+                / heuristics.evaluate(plain.kernel, spec, dims, make_target("sm90")).cycles
+            )
+            assert ratio > 1.5
+    reason = heuristics.select(GroupedSpec(), types, dims, make_target("sm100"), table)
+    assert reason.startswith("no kernel for sm100 fits")
 
 
 def test_the_order_of_the_table_does_not_matter() -> None:

@@ -26,6 +26,16 @@ F32 = np.ones((16, 8), np.float32), np.ones((2, 8, 8), np.float32)
 S = np.array([4, 4], np.int32)
 KERNEL = next(k.name for k in described_grouped_kernels() if "rows_bf16_bf16_kn" in k.name)
 PROBLEM = "m-grouped GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=16 N=8 K=8 E=2 G=2"
+PAIRS = ", ".join(
+    f"{a} -> {out}"
+    for a, outs in (
+        ("bfloat16 x bfloat16", ("bfloat16", "float32")),
+        ("bfloat16 x float32", ("bfloat16", "float32")),
+        ("float16 x float16", ("float16", "float32")),
+        ("float32 x bfloat16", ("bfloat16", "float32")),
+    )
+    for out in outs
+)
 CONTRACT, BATCH = (
     lax.RaggedDotDimensionNumbers(*numbers)
     for numbers in (
@@ -59,17 +69,20 @@ CASES = [
         dot(*F32, S, implementation="cutlass"),
         NotImplementedError,
         "implementation='cutlass' cannot run m-grouped GEMM float32 x float32 -> float32, majors "
-        "kn, M=16 N=8 K=8 E=2 G=2: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
-        "bfloat16 x bfloat16 -> float32, float16 x float16 -> float16, float16 x float16 -> "
-        "float32",
+        f"kn, M=16 N=8 K=8 E=2 G=2: kernels exist for {PAIRS}",
     ),
     (
-        dot(X, F32[1], S, implementation="cutlass"),
+        dot(X.astype(np.float16), F32[1], S, implementation="cutlass"),
         NotImplementedError,
-        "implementation='cutlass' cannot run m-grouped GEMM bfloat16 x float32 -> float32, "
-        "majors kn, M=16 N=8 K=8 E=2 G=2: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
-        "bfloat16 x bfloat16 -> float32, float16 x float16 -> float16, float16 x float16 -> "
-        "float32",
+        "implementation='cutlass' cannot run m-grouped GEMM float16 x float32 -> float32, "
+        f"majors kn, M=16 N=8 K=8 E=2 G=2: kernels exist for {PAIRS}",
+    ),
+    (
+        dot(X, F32[1], S, "highest", implementation="cutlass"),
+        NotImplementedError,
+        "implementation='cutlass' cannot run m-grouped GEMM bfloat16 x float32 -> float32, majors "
+        "kn, M=16 N=8 K=8 E=2 G=2: precision=HIGHEST asks for float32's accuracy, kernels split "
+        "float32 into two terms",
     ),
     (
         dot(X, W, S, lax.DotAlgorithmPreset.BF16_BF16_F32_X3, implementation="cutlass"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from emulator_cases import requires_emulator
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from numerics import assert_exact, small_integers
+from numerics import assert_exact, exact_integers, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm import emulator, runtime
@@ -70,6 +71,78 @@ def test_f32_result() -> None:
     lhs, rhs = operands((M, K), (G, K, N))
     out = dot(lhs, rhs, SIZES, preferred_element_type=jnp.float32)
     assert_exact(out, oracle.rows(lhs, rhs, SIZES).astype(np.float32))
+
+
+@pytest.fixture
+def f32_kernels(arch: str) -> None:
+    if arch != "sm90":
+        pytest.skip("sm100 has no kernels of f32 operands")
+    if not any(k.terms > 1 for k in runtime.emulated_grouped_kernels()):
+        pytest.skip("the emulator was built without them")
+
+
+def f32_of_two_terms(*shape: int) -> jax.Array:
+    return jnp.asarray(exact_integers(np.random.default_rng(5), shape, "float32"))
+
+
+@pytest.mark.usefixtures("f32_kernels")
+@pytest.mark.parametrize("offset", [0, 1])
+def test_gradients_of_an_f32_result_have_all_bits_of_the_cotangent(offset: int) -> None:
+    lhs, rhs = operands((M, K), (E, K, N))
+    ct, sizes = f32_of_two_terms(M, N), jnp.asarray(SIZES)
+
+    def wide(a: Any, b: Any) -> Any:
+        return dot(a, b, sizes, group_offset=offset, preferred_element_type=jnp.float32)
+
+    _, vjp = jax.vjp(wide, lhs, rhs)
+    d_lhs, d_rhs = jax.jit(vjp)(ct)
+    assert_exact(d_lhs, rows(ct, np.swapaxes(rhs, 1, 2), SIZES, offset))
+    assert_exact(d_rhs, oracle.contract(lhs, ct, SIZES, offset, E).astype(jnp.bfloat16))
+
+
+@pytest.mark.usefixtures("f32_kernels")
+def test_f32_rows_and_f32_matrices_with_their_tangents_and_gradients() -> None:
+    """Of the f32 operand: the other's gradient is a product of two f32 operands, which is XLA's."""
+    bf16_lhs, bf16_rhs = operands((24, 16), (2, 16, 8))
+    f32_lhs, f32_rhs = f32_of_two_terms(24, 16), f32_of_two_terms(2, 16, 8)
+    ct = small_integers(np.random.default_rng(2), (24, 8), "float32")
+    sizes = np.array([13, 9])
+
+    out, vjp = jax.vjp(lambda a: dot(a, bf16_rhs, sizes), f32_lhs)
+    assert_exact(out, oracle.rows(f32_lhs, bf16_rhs, sizes).astype(np.float32))
+    d_lhs = oracle.rows(ct, np.swapaxes(bf16_rhs, 1, 2), sizes)
+    assert_exact(vjp(ct)[0], d_lhs.astype(np.float32))
+    _, tangent = jax.jvp(lambda a: dot(a, bf16_rhs, sizes), (f32_lhs,), (2 * f32_lhs,))
+    assert_exact(tangent, 2 * out)
+
+    out, vjp = jax.vjp(lambda b: dot(bf16_lhs, b, sizes), f32_rhs)
+    assert_exact(out, oracle.rows(bf16_lhs, f32_rhs, sizes).astype(np.float32))
+    assert_exact(vjp(ct)[0], oracle.contract(bf16_lhs, ct, sizes, 0, 2).astype(np.float32))
+
+
+@pytest.mark.usefixtures("f32_kernels")
+def test_vmap_and_one_term_of_f32_rows() -> None:
+    lhs, (rhs,) = f32_of_two_terms(2, 24, 16), operands((2, 16, 8))
+    sizes = np.array([[3, 9], [20, 0]])
+    for precision in (None, "BF16_BF16_F32"):
+        rounded = lhs if precision is None else lhs.astype(jnp.bfloat16)
+        mapped = jax.vmap(functools.partial(dot, precision=precision), in_axes=(0, None, 0))
+        out = mapped(lhs, rhs, jnp.asarray(sizes))
+        for i in range(2):
+            assert_exact(out[i], oracle.rows(rounded[i], rhs, sizes[i]).astype(np.float32))
+
+
+@pytest.mark.usefixtures("f32_kernels")
+def test_f32_rows_of_matrices_on_two_devices(cpu_devices: list[jax.Device]) -> None:
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=cpu_devices[:2])
+    lhs, (rhs,) = f32_of_two_terms(24, 16), operands((4, 16, 8))
+    sizes = jnp.array([5, 0, 12, 4])
+    sharded = jax.device_put(rhs, NamedSharding(mesh, P("x")))
+    replicated = NamedSharding(mesh, P())
+    args = jax.device_put(lhs, replicated), sharded, jax.device_put(sizes, replicated)
+    compiled = jax.jit(lambda a, b, s: dot(a, b, s)).lower(*args).compile()
+    assert compiled.as_text().count('custom_call_target="bwgemm.product.emulated.v2"') == 1
+    assert_exact(compiled(*args), oracle.rows(lhs, rhs, np.asarray(sizes)).astype(np.float32))
 
 
 def test_vmap_with_shared_matrices_and_their_gradient() -> None:

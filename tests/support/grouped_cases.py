@@ -6,7 +6,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from numerics import assert_exact, small_integers
+from numerics import assert_exact, exact_integers
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.emulator.grouped import group_rows, reference, run_grouped
@@ -83,15 +83,15 @@ def problem(
     rhs_batch: int = 1,
     seed: int = 0,
 ) -> Problem:
-    """Operands of small integers. Sizes [G] or [Bs, G], offset a scalar or [Bo]."""
+    """Integers whose products are exact. Sizes [G] or [Bs, G], offset a scalar or [Bo]."""
     rng = np.random.default_rng(seed)
     sizes = np.atleast_2d(np.asarray(sizes, np.int32))
     experts = sizes.shape[1] if experts is None else experts
     shape: tuple[int, ...] = (rhs_batch, m, n)
     if kernel.kind == "m-grouped":
         shape = (rhs_batch, experts, *((k, n) if kernel.rhs_major == "n" else (n, k)))
-    lhs = small_integers(rng, (lhs_batch, m, k), kernel.in_dtype)
-    rhs = small_integers(rng, shape, kernel.in_dtype)
+    lhs = exact_integers(rng, (lhs_batch, m, k), kernel.a_dtype)
+    rhs = exact_integers(rng, shape, kernel.b_dtype)
     return Problem(lhs, rhs, sizes, np.atleast_1d(np.asarray(offset, np.int32)), experts)
 
 

@@ -27,7 +27,7 @@ _TILE = (
     r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+)(.*)\)$"
 )
 _GROUPED = (
-    r"^GROUPED_(ROWS|CONTRACT)(_SWAP_AB)?(_PINGPONG)?"
+    r"^GROUPED_(ROWS|CONTRACT)(_F32)?(_SWAP_AB)?(_PINGPONG)?"
     r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
 )
 
@@ -102,14 +102,17 @@ def _grouped_schedule(arch: str, cluster_m: int, pingpong: str) -> str:
 
 @functools.cache
 def described_grouped_kernels() -> tuple[Kernel, ...]:
-    """The grouped kernels as the build makes them: 8 for each m-grouped line, 4 k-grouped."""
+    """The grouped kernels as the build makes them: 8 for each m-grouped line, 4 k-grouped; of f32
+    operands half as many.
+    """
     found = []
-    for kind, swap, pingpong, arch, *numbers in re.findall(
+    for kind, f32, swap, pingpong, arch, *numbers in re.findall(
         _GROUPED, GROUPED_DEF.read_text(), re.MULTILINE
     ):
         m_grouped = kind == "ROWS"
         tail = ("_swap" if swap else "") + ("_pingpong" if pingpong else "")
-        for in_name, out_name in _TYPES:
+        for a, b, out_name in _types(f32 + swap if f32 else ""):
+            in_name = a if a == b else f"{a}_{b}"
             for majors in ("kn", "kk") if m_grouped else ("mn",):
                 types = f"{in_name}_{out_name}_{majors}"
                 found.append(
@@ -117,14 +120,15 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
                         name=f"{arch}_grouped_{kind.lower()}_{types}_{_text(numbers)}{tail}",
                         arch=arch,
                         contraction="m_grouped" if m_grouped else "k_grouped",
-                        a_dtype=_DTYPES[in_name],
-                        b_dtype=_DTYPES[in_name],
+                        a_dtype=_DTYPES[a],
+                        b_dtype=_DTYPES[b],
                         out_dtype=_DTYPES[out_name],
                         a_major=majors[0],
                         b_major=majors[1],
                         **_sizes(numbers),
                         schedule=_grouped_schedule(arch, int(numbers[3]), pingpong),
                         swap_ab=bool(swap),
+                        terms=2 if f32 else 1,
                     )
                 )
     return tuple(found)

@@ -18,6 +18,7 @@
 #include "dense/kernel_spec.h"
 #include "sm90/cta.h"
 #include "sm90/gpc.h"
+#include "sm90/high_sums.h"
 #include "sm90/mma_types.h"
 #include "sm90/stage.h"
 
@@ -28,10 +29,6 @@ using bwgemm::sm90::kConsumers;
 using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
-
-// Elements of K whose products the accumulators of split operands take before the upper parts of
-// the sums leave them: fewer, the more exact the terms are, since it costs time.
-constexpr int RunK(int terms) { return terms == 2 ? 512 : 64; }
 
 // Besides the store buffers, what a linked epilogue needs of shared memory: see linked_epilogue.h.
 template <int kRowBytes, int kBuffers>
@@ -72,7 +69,7 @@ struct Config : Spec {
   // Planes of Q, and blocks of K between those after which upper parts of sums leave the
   // accumulators: see sm90/split_mma.h.
   static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
-  static constexpr int kRunBlocks = RunK(Spec::kTerms) / kTileK;
+  static constexpr int kRunBlocks = bwgemm::sm90::RunK(Spec::kTerms) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
   using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
   using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;

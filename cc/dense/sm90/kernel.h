@@ -14,13 +14,9 @@
 #include "dense/sm90/epilogue.h"
 #include "dense/sm90/linked_epilogue.h"
 #include "dense/sm90/load.h"
-#include "sm90/mma.h"
 #include "sm90/split_mma.h"
 
 namespace bwgemm::dense::sm90 {
-
-template <class C>
-using MainLoop = std::conditional_t<C::kSplitsP, bwgemm::sm90::SplitMma<C>, bwgemm::sm90::Mma<C>>;
 
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
@@ -28,7 +24,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a divergent
   // branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
-  MainLoop<C> mma{shared, consumer, thread};
+  bwgemm::sm90::MainLoop<C> mma{shared, consumer, thread};
   std::conditional_t<C::kStaged, LinkedEpilogue<C>, Epilogue<C>> epilogue{
       params, {shared, consumer, thread}};
   LaunchRing state(params.stages);

@@ -10,6 +10,9 @@
 //             rows cost least along P.
 //   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
 //
+// An f32 operand is P, whichever it is: it is split on its way to the MMA (sm90/split_mma.h). So
+// those of contract may be swapped too.
+//
 // CTAs of a cluster have neighbouring P and the same Q, of whose 64-wide boxes each loads every
 // second, into both; where P is lhs rows, neighbouring Q and the same P.
 //
@@ -26,6 +29,7 @@
 #include "grouped/kernel_spec.h"
 #include "grouped/schedule.h"
 #include "sm90/cta.h"
+#include "sm90/high_sums.h"
 #include "sm90/mma_types.h"
 #include "sm90/stage.h"
 
@@ -38,7 +42,6 @@ using bwgemm::sm90::kThreads;
 constexpr int kRing = 4;        // tiles that the scheduler may be ahead
 constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
 constexpr int kRowBytes = 128;  // a row of every shared-memory tile: one swizzle line
-constexpr int kBlockBytes = kBlock * kRowBytes;
 
 // What tiles travel through.
 struct RingShared {
@@ -58,25 +61,28 @@ struct Config : Spec {
   static constexpr int kLoadingThreads = 1;
   static constexpr int kAssistants = 0;  // warps of the producer's that read the tiles too
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
-  using InP = typename CutlassType<kSwapAb ? kB : kA>::type;
-  using InQ = typename CutlassType<kSwapAb ? kA : kB>::type;
+  static constexpr DType kTypeP = kSwapAb ? kB : kA, kTypeQ = kSwapAb ? kA : kB;
+  static constexpr bool kSplitsP = kTypeP == DType::kF32;
+  using InP = typename CutlassType<kTypeP>::type;
+  using InQ = typename CutlassType<kTypeQ>::type;
   using Out = typename CutlassType<kOut>::type;
-  static_assert(sizeof(InP) == sizeof(InQ));
+  static_assert(kSplitsP || sizeof(InP) == sizeof(InQ));
 
   static constexpr bool kAKMajor = kAMajor == AMajor::kK, kBKMajor = kBMajor == BMajor::kK;
   static constexpr bool kPKMajor = kSwapAb ? kBKMajor : kAKMajor;
   static constexpr bool kQKMajor = kSwapAb ? kAKMajor : kBKMajor;
-  // Rows of a group along P.
-  static constexpr bool kRowsOnP = !kKGrouped && !kSwapAb;
+  using P = bwgemm::sm90::Stage<InP, kPKMajor, kTileM, kTileK>;
+  using Q = bwgemm::sm90::Stage<InQ, kQKMajor, kTileN, kTileK>;
+  // m-grouped: which of the two are the rows of a group.
+  static constexpr bool kRowsOnP = !kKGrouped && !kSwapAb, kRowsOnQ = !kKGrouped && kSwapAb;
   // k-grouped: blocks of rows begin at multiples of kTileK, whatever the groups, and what of the
   // first and last one is not the group's is zeroed. Else the first one begins with the group.
   static constexpr bool kFixedBlocks = kKGrouped && kPKMajor;
 
-  static_assert(!kSwapAb || !kKGrouped);
   static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
   static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
-  static_assert(kSwapAb || kTileN % 64 == 0, "a box is 64 wide");
-  static_assert(kTileK * sizeof(InP) == kRowBytes, "a stage is one swizzle line deep");
+  static_assert(kRowsOnQ || kTileN % 64 == 0, "a box is 64 wide");
+  static_assert(kTileK * sizeof(InQ) == kRowBytes, "a stage is one swizzle line deep");
   static_assert((kRowsOnP ? kClusterM : kClusterN) == 1);
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
@@ -89,16 +95,21 @@ struct Config : Spec {
   static_assert(kCluster == 1 || (kCluster == 2 && kTileN >= 128));
   // What one TMA instruction loads, or stores, of the rows. Small boxes leave room for a fifth
   // stage of the widest ping-pong tile.
-  static constexpr int kQBox = std::min(kTileN, kSwapAb&& kPingpong ? 32 : kBlock);
+  static constexpr int kQBox = std::min(kTileN, kRowsOnQ&& kPingpong ? 32 : kBlock);
   static constexpr int kQBoxes = kTileN / kQBox;
-  static constexpr int kPBytes = kTileM * kRowBytes;
+  static constexpr int kPBytes = P::kBytes;
   static constexpr int kQBytes = kTileN * kRowBytes;
   static constexpr int kStageBytes = kPBytes + kQBytes;
 
   // Part-filled tiles are computed in multiples of this many columns. A smaller step wastes less
-  // work and needs more code.
+  // work and needs more code, of which the main loop of split operands has most.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
-  static constexpr int kColumnStep = kSwapAb ? std::min(kTileN, kFineSteps ? 16 : 32) : kTileN;
+  static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kSplitsP     ? 64
+                                                                 : kFineSteps ? 16
+                                                                              : 32)
+                                              : kTileN;
+  // Rows of a group that its tiles have multiples of, but for the last.
+  static constexpr int kRowStep = kRowsOnP ? kTileM : kColumnStep;
 
   // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
@@ -128,7 +139,12 @@ struct Config : Spec {
   using DescriptorOfQ = bwgemm::sm90::TileDescriptor<InQ, kQKMajor, kRowBytes, kColumns, kTileK>;
   using DescriptorQ = DescriptorOfQ<kTileN>;
 
-  using Types = bwgemm::sm90::MmaTypes<InP, InQ, kPKMajor, kQKMajor, kOwnBlocks>;
+  // See SplitMma.
+  static constexpr int kPlanes = 1;
+  static constexpr int kRunBlocks = bwgemm::sm90::RunK(2) / kTileK;
+
+  using Multiplied = std::conditional_t<kSplitsP, InQ, InP>;  // P's type as the MMA sees it
+  using Types = bwgemm::sm90::MmaTypes<Multiplied, InQ, kPKMajor, kQKMajor, kOwnBlocks>;
   template <int kColumns>
   using Multiply = typename Types::template Multiply<kColumns>;
   template <int kColumns>

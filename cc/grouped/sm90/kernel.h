@@ -14,7 +14,7 @@
 #include "grouped/sm90/epilogue.h"
 #include "grouped/sm90/load.h"
 #include "grouped/sm90/tail.h"
-#include "sm90/mma.h"
+#include "sm90/split_mma.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -73,11 +73,11 @@ __device__ __forceinline__ void Load(const Params& params, typename C::Shared& s
   }
 }
 
-// The main loop of 16-bit operands.
+// The main loop of 16-bit operands, or of one of them and a split one.
 template <class C>
 struct PlainMainLoop {
   using Params = sm90::Params;
-  bwgemm::sm90::Mma<C> mma;
+  bwgemm::sm90::MainLoop<C> mma;
 
   __device__ __forceinline__ PlainMainLoop(const Params&, typename C::Shared& shared, uint32_t,
                                            int consumer, int thread)
@@ -130,7 +130,7 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     }
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
-    const int columns = C::kSwapAb ? Uniform(tile.rows) : C::kTileN;
+    const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
     Compute<C, MainLoop>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
   }
   epilogue.Finish();

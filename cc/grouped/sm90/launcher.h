@@ -13,21 +13,21 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct Launcher {
   // Of a cluster: along the rows of A (k-grouped: its columns), and along N.
-  static constexpr TileShape kTile{
-      C::kContraction, C::kSwapAb ? C::kTileN : C::kTileM * (C::kRowsOnP ? 1 : C::kCluster),
-      C::kSwapAb    ? C::kTileM * C::kCluster
-      : C::kRowsOnP ? C::kTileN * C::kCluster
-                    : C::kTileN};
+  static constexpr int kPTile = C::kTileM * C::kClusterM, kQTile = C::kTileN * C::kClusterN;
+  static constexpr TileShape kTile{C::kContraction, C::kSwapAb ? kQTile : kPTile,
+                                   C::kSwapAb ? kPTile : kQTile};
+  // What is narrower: the operand whose rows are the least aligned.
+  static constexpr DType kNarrow = SizeOf(C::kA) < SizeOf(C::kB) ? C::kA : C::kB;
 
-  static Status Supports(const GroupedProblem& p) { return CheckLimits(p, kTile, C::kA); }
+  static Status Supports(const GroupedProblem& p) { return CheckLimits(p, kTile, kNarrow); }
 
-  // An operand: a matrix of mn x k per index of the last extent. The box, of box_mn, is what one
-  // TMA instruction moves.
-  template <bool kKMajor>
+  // An operand with the stage S: a matrix of mn x k per index of the last extent. The box, of
+  // box_mn, is what one TMA instruction moves.
+  template <class S>
   static Status Map(const void* data, DType dtype, int64_t mn, int64_t k, int64_t matrices,
                     int box_mn, CUtensorMap* map) {
-    if (kKMajor) return EncodeTensorMap({data, dtype, k, mn, matrices, C::kTileK, box_mn}, map);
-    return EncodeTensorMap({data, dtype, mn, k, matrices, box_mn, C::kTileK}, map);
+    if (S::kKMajor) return EncodeTensorMap({data, dtype, k, mn, matrices, S::kBoxK, box_mn}, map);
+    return EncodeTensorMap({data, dtype, mn, k, matrices, box_mn, S::kBoxK}, map);
   }
   static Status MapResult(const GroupedProblem& p, int64_t rows, int64_t matrices,
                           CUtensorMap* map) {
@@ -36,40 +36,32 @@ struct Launcher {
   }
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {
+    using A = std::conditional_t<C::kSwapAb, typename C::Q, typename C::P>;
+    using B = std::conditional_t<C::kSwapAb, typename C::P, typename C::Q>;
+    constexpr int kABox = C::kSwapAb ? C::kQBox : C::P::kBoxRows;
+    constexpr int kBBox = C::kSwapAb ? C::P::kBoxRows : C::kQBox;
     Params& params = *out;
+    CUtensorMap *a = C::kSwapAb ? &params.q : &params.p, *b = C::kSwapAb ? &params.p : &params.q;
     const int64_t lhs_matrices = p.a_batched ? p.batch : 1;
     const int64_t rhs_batches = p.b_batched ? p.batch : 1;
+    int32_t b_batch = p.b_batched, b_expert = 0;
     if constexpr (C::kKGrouped) {
-      BWGEMM_RETURN_IF_ERROR(
-          Map<C::kAKMajor>(p.a, C::kA, p.k, p.m, lhs_matrices, kBlock, &params.p));
-      BWGEMM_RETURN_IF_ERROR(
-          Map<C::kBKMajor>(p.b, C::kB, p.n, p.m, rhs_batches, kBlock, &params.q));
+      BWGEMM_RETURN_IF_ERROR(Map<A>(p.a, C::kA, p.k, p.m, lhs_matrices, kABox, a));
+      BWGEMM_RETURN_IF_ERROR(Map<B>(p.b, C::kB, p.n, p.m, rhs_batches, kBBox, b));
       BWGEMM_RETURN_IF_ERROR(MapResult(p, p.k, int64_t{p.batch} * p.experts, &params.d));
-      params.p_batch = p.a_batched;
-      params.q_batch = p.b_batched;
       params.d_batch = p.experts;
       params.d_expert = 1;
     } else {
-      const auto map_a = Map<C::kAKMajor>;
-      const auto map_b = Map<C::kBKMajor>;
-      const int64_t matrices = rhs_batches * p.experts;
-      const int32_t b_batch = p.b_batched ? p.experts : 0;
-      if constexpr (C::kRowsOnP) {
-        BWGEMM_RETURN_IF_ERROR(map_a(p.a, C::kA, p.m, p.k, lhs_matrices, kBlock, &params.p));
-        BWGEMM_RETURN_IF_ERROR(map_b(p.b, C::kB, p.n, p.k, matrices, kBlock, &params.q));
-        params.p_batch = p.a_batched;
-        params.q_batch = b_batch;
-        params.q_expert = 1;
-      } else {
-        BWGEMM_RETURN_IF_ERROR(map_b(p.b, C::kB, p.n, p.k, matrices, kBlock, &params.p));
-        BWGEMM_RETURN_IF_ERROR(map_a(p.a, C::kA, p.m, p.k, lhs_matrices, C::kQBox, &params.q));
-        params.p_batch = b_batch;
-        params.p_expert = 1;
-        params.q_batch = p.a_batched;
-      }
+      BWGEMM_RETURN_IF_ERROR(Map<A>(p.a, C::kA, p.m, p.k, lhs_matrices, kABox, a));
+      BWGEMM_RETURN_IF_ERROR(Map<B>(p.b, C::kB, p.n, p.k, rhs_batches * p.experts, kBBox, b));
       BWGEMM_RETURN_IF_ERROR(MapResult(p, p.m, p.batch, &params.d));
+      b_batch = p.b_batched ? p.experts : 0;
+      b_expert = 1;
       params.d_batch = 1;
     }
+    params.p_batch = C::kSwapAb ? b_batch : p.a_batched;
+    params.q_batch = C::kSwapAb ? p.a_batched : b_batch;
+    (C::kSwapAb ? params.p_expert : params.q_expert) = b_expert;
     params.k_blocks = (p.k - 1) / C::kTileK + 1;
     params.d_data = p.d;
     params.m = p.m;
@@ -85,7 +77,7 @@ struct Launcher {
     s.experts = p.experts;
     s.batch = p.batch;
     s.row_tile = kTile.rows;
-    s.row_step = C::kSwapAb ? C::kColumnStep : C::kTileM;
+    s.row_step = C::kRowStep;
     s.row_tiles = static_cast<int32_t>(CeilDiv(p.k, kTile.rows));
     s.col_tiles = static_cast<int32_t>(CeilDiv(p.n, kTile.columns));
     s.swizzle = p.swizzle;

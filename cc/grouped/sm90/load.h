@@ -11,12 +11,12 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 __device__ __forceinline__ int FirstOfP(const grouped::Tile& tile, uint32_t cta_rank) {
   if (C::kRowsOnP) return tile.row;
-  return ((C::kKGrouped ? tile.m_tile : tile.n_tile) * C::kCluster + cta_rank) * C::kTileM;
+  return ((C::kSwapAb ? tile.n_tile : tile.m_tile) * C::kCluster + cta_rank) * C::kTileM;
 }
 template <class C>
 __device__ __forceinline__ int FirstOfQ(const grouped::Tile& tile, uint32_t cta_rank) {
-  if (C::kSwapAb) return tile.row;
-  if (C::kKGrouped) return tile.n_tile * C::kTileN;
+  if (C::kRowsOnQ) return tile.row;
+  if (C::kKGrouped) return (C::kSwapAb ? tile.m_tile : tile.n_tile) * C::kTileN;
   return (tile.n_tile * C::kCluster + cta_rank) * C::kTileN;
 }
 template <class C>
@@ -45,7 +45,7 @@ struct Loader {
     // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
     // stay out.
     const int p0 = FirstOfP<C>(tile, cta_rank), q0 = FirstOfQ<C>(tile, cta_rank);
-    const int q_boxes = C::kSwapAb ? (tile.rows + C::kQBox - 1) / C::kQBox : C::kQBoxes;
+    const int q_boxes = C::kRowsOnQ ? (tile.rows + C::kQBox - 1) / C::kQBox : C::kQBoxes;
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
     const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
     const uint32_t bytes = C::kPBytes + q_boxes * (C::kQBox * kRowBytes);
@@ -55,9 +55,11 @@ struct Loader {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, bytes);
-      for (int i = kSharesP ? cta_rank : 0; i < C::kPBlocks; i += kSharesP ? C::kCluster : 1) {
-        Box<C::kPKMajor, kSharesP>(params.p, kPHint, full, shared.p[state.index] + i * kBlockBytes,
-                                   k0, p0 + i * kBlock, p_matrix);
+      using P = typename C::P;
+      for (int i = kSharesP ? cta_rank : 0; i < P::kBoxes; i += kSharesP ? C::kCluster : 1) {
+        Box<C::kPKMajor, kSharesP>(params.p, kPHint, full, shared.p[state.index] + i * P::kBoxBytes,
+                                   k0 + i / P::kRowBoxes * P::kBoxK,
+                                   p0 + i % P::kRowBoxes * P::kBoxRows, p_matrix);
       }
       for (int i = kSharesQ ? cta_rank : 0; i < q_boxes; i += kSharesQ ? C::kCluster : 1) {
         Box<C::kQKMajor, kSharesQ>(params.q, kQHint, full,
@@ -78,7 +80,7 @@ struct Loader {
   // weights are read by one tile.
   static constexpr uint64_t kRowsHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
   static constexpr uint64_t kPHint = C::kRowsOnP ? kRowsHint : kEvictNormal;
-  static constexpr uint64_t kQHint = C::kSwapAb ? kRowsHint : kEvictNormal;
+  static constexpr uint64_t kQHint = C::kRowsOnQ ? kRowsHint : kEvictNormal;
 
   template <bool kKMajor, bool kMulticast>
   __device__ __forceinline__ void Box(const CUtensorMap& map, uint64_t hint, uint64_t* full,

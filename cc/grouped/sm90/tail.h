@@ -44,7 +44,7 @@ __device__ __forceinline__ void ZeroOthers(typename C::Shared& shared, uint32_t 
   auto zero = [&](uint8_t* base, int lines) {
     for (int i = id; i < lines * (kRowBytes / 16); i += kOwners) ZeroChunk<C>(base, i, begin, end);
   };
-  zero(shared.p[stage], C::kPBlocks * kBlock);
+  zero(shared.p[stage], C::kPBytes / kRowBytes);
   zero(shared.q[stage], C::kQBoxes * kBlock);
   cutlass::arch::fence_view_async_shared();  // the MMA reads through the async proxy
   cutlass::arch::NamedBarrier::sync(kOwners, kTailBarrier + (C::kPingpong ? consumer : 0));
