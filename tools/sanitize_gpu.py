@@ -7,8 +7,8 @@
 One storage order and type of each tile and schedule, on a problem with ragged edges whose K goes
 around the pipeline more than once; with K split where the sum is a kernel of its own; stream-K
 kernels in every decomposition; grouped kernels with sizes that nobody checked; kernels of 8-bit
-operands with every layout of scales. Results are compared
-with exact products. Exit code: 0 clean, 1 a tool found something or a result was wrong, 2 could not
+operands with every layout of scales; kernels with epilogues linked into them. Results are compared
+with exact ones. Exit code: 0 clean, 1 a tool found something or a result was wrong, 2 could not
 run.
 """
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import sanitize_grouped
+import sanitize_linked
 import sanitize_scaled
 import sanitize_scaled_grouped
 
@@ -91,6 +92,7 @@ class Case:
 AnyCase = (
     Case
     | sanitize_grouped.GroupedCase
+    | sanitize_linked.LinkedCase
     | sanitize_scaled.ScaledCase
     | sanitize_scaled_grouped.ScaledGroupedCase
 )
@@ -201,8 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         args.arch = target.arch if target else "sm90"
     selected: list[AnyCase] = []
-    families = (sanitize_grouped.cases, sanitize_scaled.cases, sanitize_scaled_grouped.cases)
-    for family in (cases, *families):
+    families = (sanitize_grouped, sanitize_linked, sanitize_scaled, sanitize_scaled_grouped)
+    for family in (cases, *(module.cases for module in families)):
         selected += family(args.arch, args.filter)
     if not selected:
         print(f"error: no {args.arch} kernel has {args.filter!r} in its name", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,55 @@ def test_random_scaled_problems_are_the_same_every_time() -> None:
     found = sanitize_scaled.random_cases(kernels, 200)
     assert found == sanitize_scaled.random_cases(kernels, 200)
     assert {case.kernel for case in found} == {k.name for k in kernels}
+
+
+def linkable_kernels(implementation: str) -> list:
+    import sanitize_linked
+
+    if not sanitize_linked.cases("sm90", ""):
+        pytest.skip("nothing can be linked here")
+    table = runtime.kernel_table(implementation)
+    return [k for k in sanitize_linked.linkable(table) if k.majors == "kn"]
+
+
+def test_every_tile_is_run_with_epilogues() -> None:
+    import sanitize_linked
+
+    kernels = {k.name: k for k in linkable_kernels("cutlass") if k.a_dtype == "bfloat16"}
+    found = sanitize_linked.cases("sm90", "")
+    assert {case.kernel for case in found} == set(kernels)
+    for name, kernel in kernels.items():
+        assert max(c.results for c in found if c.kernel == name) == 3
+        assert max(c.sums for c in found if c.kernel == name) == (0 if kernel.swap_ab else 1)
+
+
+def test_random_epilogues_are_the_same_every_time() -> None:
+    import sanitize_linked
+
+    kernels = linkable_kernels("cutlass")
+    found = sanitize_linked.random_cases(kernels, 200)
+    assert found == sanitize_linked.random_cases(kernels, 200)
+    assert {case.kernel for case in found} == {k.name for k in kernels}
+    assert {case.sums for case in found} == {0, 1, 2}
+
+
+@pytest.mark.emulator
+def test_epilogues_are_exact(capsys: pytest.CaptureFixture) -> None:
+    import sanitize_gpu
+    import sanitize_linked
+
+    if not runtime.emulated_kernels():
+        pytest.skip("the emulator was not built")
+    kernels = linkable_kernels("emulator")
+    found = sanitize_linked.cases("sm90", "64x128x64")
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+    assert sanitize_linked.main(["--implementation", "emulator", "--random", "2"]) == 0
+    assert "2 random epilogues, 0 wrong" in capsys.readouterr().out
+    case = sanitize_linked.random_cases(kernels, 1)[0]
+    with pytest.raises(ValueError, match="not linked"):
+        dataclasses.replace(case, n=7).compiled("emulator")
+    assert sanitize_linked.main(["--filter", "nothing"]) == 2
+    assert "no kernel for linking has 'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])

@@ -1,0 +1,226 @@
+"""The linked part of sanitize_gpu.py: kernels with epilogues in them, one type of each tile.
+
+    python tools/sanitize_linked.py --random 300   # random epilogues, without a sanitizer
+
+On small integers every operation of these epilogues is exact, and XLA computes the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (numpy then knows the types by name)
+import numpy as np
+
+# Of a row of values, a column, a scalar and a matrix.
+_KINDS = ("row", "column", "scalar", "matrix")
+_TYPES = ("bfloat16", "float32", "float16", "int32")
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkedCase:
+    """One launch.
+
+    Attributes:
+        kernel: Name of the kernel.
+        dtype: Type of A, B and D.
+        operands: Kind and type of each operand of the epilogue.
+        operations: What is done, one number for each: see `function`.
+        results: How many matrices it returns, one of them of D's type.
+        sums: How many of them it also sums over rows.
+        m, n, k: Sizes.
+        seed: Of the operands.
+    """
+
+    kernel: str
+    dtype: str
+    operands: tuple[tuple[str, str], ...]
+    operations: tuple[int, ...]
+    results: int
+    sums: int
+    m: int
+    n: int
+    k: int
+    seed: int = 0
+
+    def __str__(self) -> str:
+        operands = " ".join(f"{dtype}:{kind}" for kind, dtype in self.operands)
+        return (
+            f"{self.kernel} {self.m}x{self.n}x{self.k} ({operands}) {len(self.operations)} "
+            f"operations, {self.results} results, {self.sums} sums, seed {self.seed}"
+        )
+
+    @property
+    def function(self) -> Callable[..., list[Any]]:
+        """The epilogue: each operation reads two of what there is."""
+        import jax.numpy as jnp
+        from jax import lax
+
+        wide = jnp.float32
+        operations = (
+            lambda x, y: x + y,
+            lambda x, y: x - y,
+            jnp.maximum,
+            jnp.minimum,
+            lambda x, y: jnp.where(x > y, x, y * 2),
+            lambda x, y: jnp.floor(x / 2),
+            lambda x, y: (x.astype(jnp.int32) ^ y.astype(jnp.int32)).astype(wide),
+            lambda x, y: jnp.abs(x) + jnp.sign(y),
+        )
+
+        def f(z: Any, *xs: Any) -> list[Any]:
+            found = [z, *xs, *(lax.broadcasted_iota(jnp.int32, z.shape, d) % 8 for d in (0, 1))]
+            for number in self.operations:
+                x, y = (found[i % len(found)].astype(wide) for i in (number, number // 7))
+                # A few bits, so that sums of rows are exact.
+                value = operations[number // 64 % len(operations)](x, y)
+                found.append(jnp.clip(jnp.broadcast_to(value, z.shape), -64, 64))
+            matrices = [jnp.broadcast_to(x, z.shape).astype(wide) for x in found[::-1]]
+            types = (wide, jnp.int32, wide)
+            results = [x.astype(t) for x, t in zip(matrices[: self.results], types, strict=False)]
+            return [*results, *(jnp.sum(jnp.clip(x, -9, 9), 0) for x in matrices[: self.sums])]
+
+        return f
+
+    def given(self) -> list[np.ndarray]:
+        """A, B and the epilogue's operands."""
+        rng = np.random.default_rng(self.seed)
+        shapes = {"row": (self.n,), "column": (self.m, 1), "scalar": (), "matrix": (self.m, self.n)}
+        kinds = [(shapes[kind], dtype) for kind, dtype in self.operands]
+        kinds = [((self.m, self.k), self.dtype), ((self.k, self.n), self.dtype), *kinds]
+        return [np.asarray(rng.integers(-2, 3, shape)).astype(dtype) for shape, dtype in kinds]
+
+    def compiled(self, implementation: str) -> Callable[..., Any]:
+        """The kernel, linked.
+
+        Raises:
+            ValueError: No kernel takes the epilogue along.
+        """
+        import jax
+
+        import jax_bwgemm as bw
+
+        def product(a: Any, b: Any, *rest: Any) -> Any:
+            return bw.matmul(
+                a, b, epilogue=self.function, epilogue_operands=rest,
+                implementation=implementation, config=self.kernel,
+            )  # fmt: skip
+
+        given = self.given()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(bw.config.linked_epilogues(True))
+            if implementation == "emulator":
+                stack.enter_context(bw.config.target("sm90", 4))
+            lowered = jax.jit(product).lower(*given)
+            if "epilogue_digest" not in lowered.as_text():
+                raise ValueError(f"not linked: {self}")
+            return lowered.compile()
+
+    def is_exact(self, implementation: str) -> bool:
+        """Launches it in this process and compares."""
+        import jax
+
+        given = self.given()
+        a, b = (x.astype(np.float32) for x in given[:2])
+        wanted = jax.jit(self.function)(a @ b, *given[2:])
+        got = self.compiled(implementation)(*given)
+        pairs = zip(jax.device_get(got), jax.device_get(wanted), strict=True)
+        return all(np.array_equal(x, y.astype(x.dtype)) for x, y in pairs)
+
+
+def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, seed: int) -> Any:
+    kinds = [
+        (_KINDS[rng.integers(len(_KINDS))], _TYPES[rng.integers(len(_TYPES))])
+        for _ in range(rng.integers(5))
+    ]
+    operations = tuple(int(x) for x in rng.integers(0, 2**30, rng.integers(3, 10)))
+    results = int(rng.integers(1, 4))
+    sums = 0 if kernel.swap_ab else int(rng.integers(0, min(3, 5 - results)))
+    return LinkedCase(
+        kernel.name, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k, seed
+    )
+
+
+def linkable(kernels: Sequence[object], pattern: str = "") -> list[Any]:
+    """Of these kernels those that epilogues are linked into."""
+    from jax_bwgemm.epilogue.linkable import linkable_kernels
+
+    names = linkable_kernels()
+    return [k for k in kernels if k.name in names and re.search(pattern, k.name)]
+
+
+def cases(arch: str, pattern: str) -> list[LinkedCase]:
+    """One kernel of each tile, its operands and a second result staged, sums where it has them.
+
+    None where nothing can be linked: no such kernels, no linker.
+    """
+    from jax_bwgemm import runtime
+    from jax_bwgemm.epilogue.linker import LinkError, linker
+
+    try:
+        linker()
+    except LinkError:
+        return []
+    found = []
+    for k in linkable(runtime.kernels(), pattern):
+        if k.arch != arch or k.majors != "kn" or k.a_dtype != "bfloat16":
+            continue
+        rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
+        sizes = 3 * rows + 8, 3 * columns + 24, (k.stages + 2) * k.tile_k + 8
+        staged = (("row", "bfloat16"), ("matrix", "bfloat16"), ("column", "float32"))
+        operations = 64 * 1 + 3, 64 * 3 + 40, 64 * 2 + 11
+        for results, sums in ((1, 0), (3, 0 if k.swap_ab else 1)):
+            found.append(LinkedCase(k.name, k.a_dtype, staged, operations, results, sums, *sizes))
+    return found
+
+
+def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[LinkedCase]:
+    """Random epilogues of random sizes, of kernels that epilogues are linked into."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(count):
+        kernel = kernels[rng.integers(len(kernels))]
+        m, n, k = (
+            int(rng.integers(1, 500)),
+            8 * int(rng.integers(1, 70)),
+            8 * int(rng.integers(1, 40)),
+        )
+        found.append(_random(rng, kernel, m, n, k, i))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--random", type=int, default=300, metavar="COUNT", help="epilogues")
+    parser.add_argument("--implementation", choices=("cutlass", "emulator"), default="cutlass")
+    parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
+    parser.add_argument("--threads", type=int, default=8, help="programs at a time")
+    args = parser.parse_args(argv)
+    from jax_bwgemm import runtime
+
+    table = [k for k in runtime.kernel_table(args.implementation) if k.majors == "kn"]
+    kernels = linkable(table, args.filter)
+    if not kernels:
+        print(f"error: no kernel for linking has {args.filter!r} in its name", file=sys.stderr)
+        return 2
+    found = random_cases(kernels, args.random)
+    with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
+        exact = list(pool.map(lambda case: case.is_exact(args.implementation), found))
+    wrong = [case for case, ok in zip(found, exact, strict=True) if not ok]
+    for case in wrong:
+        print("WRONG", case)
+    print(f"{len(found)} random epilogues, {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
