@@ -33,6 +33,8 @@ REQUIRED = {
     "block": {"impl", "median_us", "what"},
     "model": {"model", "impl", "median_us", "loss"},
     "import": {"what", "median_us"},
+    "link": {"kernel", "epilogue", "seconds"},
+    "linked_model": {"linked", "plain", "cold", "warm"},
     "accuracy": {"values", "m", "n", "k"},
     "f32": {"shape", "f32", "impl", "out_dtype", "median_us", "error"},
     "grouped_f32": {"shape", "mode", "impl", "median_us", "error"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
+
+from jax_bwgemm import runtime
 
 pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
@@ -70,6 +73,33 @@ def test_bench_programs_says_what_would_run(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(bench_programs.PROGRAMS) == 10
     assert lines[0].startswith("gemma-like: {'batch': 4,")
+
+
+def test_bench_links(tmp_path, capsys, monkeypatch):
+    import bench_links
+    from common import report
+    from linked_cases import unlinkable
+
+    if unlinkable() is not None or not runtime.emulated_kernels():
+        pytest.skip("nothing can be linked for the emulator")
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    path = tmp_path / "links.jsonl"
+    budgets = ["--budget-link", "1000", "--budget-model", "1000"]
+    assert bench_links.main(["--small", "--out", str(path), *budgets]) == 0
+    (model,) = (r for r in report.load(path) if r["record"] == "linked_model")
+    assert model["linked"] == 2
+    assert all(row["seconds"] > 0 for row in report.load(path) if row["record"] == "link")
+    assert "a model with 2 linked products" in capsys.readouterr().out
+    assert bench_links.main(["--small", "--budget-link", "0"]) == 1
+    assert bench_links.main(["--dry-run"]) == 0
+    assert "a model of 20 products" in capsys.readouterr().out
+    monkeypatch.setenv("BWGEMM_LINKER", "0")
+    from jax_bwgemm.epilogue.linker import linker
+
+    linker.cache_clear()
+    assert bench_links.main(["--small"]) == 2
+    assert "BWGEMM_LINKER=0 forbids linking" in capsys.readouterr().err
+    linker.cache_clear()
 
 
 def test_bench_mlp(tmp_path, capsys):
