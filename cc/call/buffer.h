@@ -28,6 +28,7 @@ struct Buffer {
 };
 
 // What a buffer is to the product. Operands come first, then results.
+// b_up: the second matrix of a gated product, unless b has both.
 // x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
 enum class Role {
   kA,
@@ -36,6 +37,7 @@ enum class Role {
   kGroupOffset,
   kAScales,
   kBScales,
+  kBUp,
   kX0,
   kD = kX0 + dense::kMaxEpilogueOperands,
   kWorkspace,

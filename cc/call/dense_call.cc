@@ -23,6 +23,38 @@ Status SetSizes(const ProductSizes& sizes, int sm_count, GemmProblem* problem) {
   return Status::Ok();
 }
 
+// Row-major: the last extent is the pitch.
+GemmOperand Operand(const Buffer& x, bool batched) {
+  return {x.data, x.dims[2], batched ? x.dims[1] * x.dims[2] : 0};
+}
+
+// Both matrices of a gated product and what depends on them; the sizes are there.
+Status GatedOperands(const KernelInfo& kernel, const ProductCall& call, GemmProblem* problem) {
+  const Buffer &b = call.buffers[Role::kB], &up = call.buffers[Role::kBUp];
+  const int64_t n = problem->n, k = problem->k;
+  problem->a = Operand(call.buffers[Role::kA], true);
+  problem->d = Operand(call.buffers[Role::kD], true);
+  if (problem->batch != 1) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' has no batch");
+  }
+  bool batched;
+  if (up.present()) {
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {1, k, n}, &batched));
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kBUp, up, kernel.b_dtype, {1, k, n}, &batched));
+    problem->b = Operand(b, true);
+    problem->b_up = up.data;
+    return Status::Ok();
+  }
+  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {k, 2, n}, &batched));
+  if (b.dims[0] != k) {  // which is no batch
+    return Status::InvalidArgument("operand b is " + ShapeString(b) + ", K is " +
+                                   std::to_string(k));
+  }
+  problem->b = {b.data, 2 * n, 2 * n * k};
+  problem->b_up = static_cast<const char*>(b.data) + n * SizeOf(kernel.b_dtype);
+  return Status::Ok();
+}
+
 Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
                    GemmProblem* problem) {
   const Buffer &a = call.buffers[Role::kA], &b = call.buffers[Role::kB],
@@ -36,18 +68,15 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const bool a_k = kernel.a_major == AMajor::kK, b_n = kernel.b_major == BMajor::kN;
   const int64_t batch = d.dims[0], m = d.dims[1], n = d.dims[2], k = a.dims[a_k ? 2 : 1];
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch}, sm_count, problem));
-  bool a_batched, b_batched;
+  bool a_batched, b_batched = false;
   BWGEMM_RETURN_IF_ERROR(
       CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, a_k ? m : k, a_k ? k : m}, &a_batched));
+  if (kernel.contraction == Contraction::kGated) return GatedOperands(kernel, call, problem);
   BWGEMM_RETURN_IF_ERROR(
       CheckBuffer(Role::kB, b, kernel.b_dtype, {batch, b_n ? k : n, b_n ? n : k}, &b_batched));
-  // Row-major: the last extent is the pitch.
-  const auto operand = [](const Buffer& x, bool batched) {
-    return GemmOperand{x.data, x.dims[2], batched ? x.dims[1] * x.dims[2] : 0};
-  };
-  problem->a = operand(a, batch == 1 || a_batched);
-  problem->b = operand(b, batch == 1 || b_batched);
-  problem->d = operand(d, true);
+  problem->a = Operand(a, batch == 1 || a_batched);
+  problem->b = Operand(b, batch == 1 || b_batched);
+  problem->d = Operand(d, true);
   return Status::Ok();
 }
 
@@ -62,6 +91,14 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
   BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
   dense::EpilogueArguments arguments{};
   BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, kernel.info, problem.m, problem.n, &arguments));
+  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < dense::kMaxEpilogueResults;
+       ++i) {
+    const Buffer& result = call.buffers[EpilogueResult(i)];
+    if (!result.present() || result.dtype == kernel.info.out_dtype) continue;
+    return Status::InvalidArgument("result " + std::string(Name(EpilogueResult(i))) + " is " +
+                                   ShapeString(result) + ", a gated kernel's are all of " +
+                                   Name(kernel.info.out_dtype));
+  }
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));

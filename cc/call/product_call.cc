@@ -26,6 +26,7 @@ bool OfScales(const KernelInfo& kernel) { return kernel.scales != ScaleUse::kNon
 
 bool Takes(const KernelInfo& kernel, Role role) {
   if (role == Role::kGroupSizes || role == Role::kGroupOffset) return OfGroups(kernel);
+  if (role == Role::kBUp) return kernel.contraction == Contraction::kGated;
   const bool of_scales = role == Role::kAScales || role == Role::kBScales;
   return !of_scales || OfScales(kernel);
 }
@@ -64,8 +65,9 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
     const Role role = static_cast<Role>(i);
     if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
     const bool takes = Takes(kernel, role);
-    // A kernel that needs no workspace may get none.
-    if (buffers[role].present() == takes || (takes && role == Role::kWorkspace)) continue;
+    // A kernel that needs no workspace may get none; a gated one both matrices in one.
+    const bool may_lack = role == Role::kWorkspace || role == Role::kBUp;
+    if (buffers[role].present() == takes || (takes && may_lack)) continue;
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
                                    Name(kernel.contraction) + ") " +
                                    (takes ? "needs " : "takes no ") + std::string(Name(role)));
@@ -77,13 +79,21 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
                                    Name(kernel.out_dtype) + ", the call is " + ShapeString(a) +
                                    " x " + ShapeString(b) + " -> " + ShapeString(d));
   }
-  for (Role role : {Role::kA, Role::kB, Role::kD}) {
+  for (Role role : {Role::kA, Role::kB, Role::kBUp, Role::kD}) {
     if (reinterpret_cast<uintptr_t>(buffers[role].data) % kernel.alignment_bytes != 0) {
       return Status::InvalidArgument(std::string(Name(role)) + " is not aligned to " +
                                      std::to_string(kernel.alignment_bytes) + " bytes");
     }
   }
   return Status::Ok();
+}
+
+// OK if the call has an epilogue, or the kernel needs none.
+Status CheckEpilogue(const Kernel& kernel, const LinkedEpilogue& epilogue) {
+  if (!epilogue.code.empty()) return CheckLinkable(kernel);
+  if (!kernel.dense || kernel.dense->launch) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                 "' needs an epilogue");
 }
 
 Status (*PrepareOf(const Kernel& kernel))(int) {
@@ -103,6 +113,7 @@ Status Prepare(std::string_view name, const LinkedEpilogue& epilogue, int device
   BWGEMM_RETURN_IF_ERROR(CheckArch(kernel->info.name, kernel->info.arch, device, properties));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  BWGEMM_RETURN_IF_ERROR(CheckEpilogue(*kernel, epilogue));
   if (!epilogue.code.empty()) {
     const void* function;
     return FindLinked(*kernel, epilogue, device, /*compare=*/true, &function);
@@ -120,7 +131,7 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, call.options));
   BWGEMM_RETURN_IF_ERROR(CheckBuffers(kernel->info, call.buffers));
   if (call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckNoEpilogue(call));
-  if (!call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckLinkable(*kernel));
+  BWGEMM_RETURN_IF_ERROR(CheckEpilogue(*kernel, call.epilogue));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
   return kernel->dense    ? RunDense(*kernel, call, launch)

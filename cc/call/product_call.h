@@ -51,6 +51,8 @@ struct ProductCall {
   //              d [B, E, K, N]
   //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales and b_scales, f32; d [B, M, N]. Scales of
   //              [R, K]: tensor [Bs], row [Bs, R], 1x128 [Bs, K/128, R], 128x128 [Bs, R/128, K/128]
+  //   gated      a [1, M, K], b [K, 2, N], or b and b_up [1, K, N]; d and all of the epilogue's
+  //              results [1, M, N]
   // Grouped kernels of scales have what is contracted last, and the scales of both operands:
   //   m-grouped  b [Bb, E, N, K], its scales [Bs, E, ...]
   //   k-grouped  a [Ba, K, M], b [Bb, N, M]

@@ -15,7 +15,8 @@ enum class DType { kBF16, kF16, kF32, kE4M3, kE5M2, kS32, kU8 };
 //   kMGrouped  D[rows of g, N] = A[rows of g, K] x B[g][K, N]
 //   kKGrouped  D[g][K, N] = transpose(A[rows of g, K]) x B[rows of g, N]
 //   kScaled    D[M, N] = A[M, K] x transpose(B[N, K]), whose elements are values times scales
-enum class Contraction { kDense, kMGrouped, kKGrouped, kScaled };
+//   kGated     D[M, N] = f(A[M, K] x B0[K, N], A[M, K] x B1[K, N]), f being linked in
+enum class Contraction { kDense, kMGrouped, kKGrouped, kScaled, kGated };
 
 // The contiguous dimension of an operand: A is stored [M, K] or [K, M], B [K, N] or [N, K].
 enum class AMajor { kK, kM };
@@ -72,6 +73,8 @@ inline const char* Name(Contraction v) {
       return "k_grouped";
     case Contraction::kScaled:
       return "scaled";
+    case Contraction::kGated:
+      return "gated";
   }
   return "?";
 }

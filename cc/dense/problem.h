@@ -34,6 +34,7 @@ struct GemmOperand {
 
 struct GemmProblem {
   GemmOperand a, b, d;
+  const void* b_up = nullptr;  // of gated kernels: the second matrix, which lies as b does
   int32_t m = 0, n = 0, k = 0, batch = 1;
   RasterOrder raster_order = RasterOrder::kHeuristic;
   int32_t swizzle = 1;                                      // tiles per raster band; 1 = none

@@ -100,10 +100,9 @@ __device__ __forceinline__ void WriteRowsF32(const Registers& registers, int fir
 }
 
 // A line for each of kColumns columns, of all 64 rows in 16 bits: transposed 8 x 8 matrices, lane l
-// gives the address of column l % 8 of matrix l / 8.
-template <class Out, int kColumns, class Registers>
-__device__ __forceinline__ void WriteColumns(const Registers& registers, int first, uint8_t* lines,
-                                             int thread) {
+// gives the address of column l % 8 of matrix l / 8. pair(i): the thread's i-th pair of results.
+template <int kColumns, class Pair>
+__device__ __forceinline__ void WriteColumnPairs(Pair&& pair, uint8_t* lines, int thread) {
   const int lane = thread % 32, warp = thread / 32;
   auto to = [&](int column) {
     const int chunk = (warp * 2 + lane / 8 % 2) ^ (column % 8);
@@ -112,19 +111,21 @@ __device__ __forceinline__ void WriteColumns(const Registers& registers, int fir
   constexpr int kPairs = kColumns / 16;
   CUTE_UNROLL
   for (int j = 0; j < kPairs; ++j) {
-    const int a = first + j * 8;
     cute::SM90_U16x8_STSM_T::copy(
-        Pack<Out>(registers(a), registers(a + 1)), Pack<Out>(registers(a + 2), registers(a + 3)),
-        Pack<Out>(registers(a + 4), registers(a + 5)),
-        Pack<Out>(registers(a + 6), registers(a + 7)),
+        pair(4 * j), pair(4 * j + 1), pair(4 * j + 2), pair(4 * j + 3),
         *reinterpret_cast<cute::uint128_t*>(to(j * 16 + lane / 16 * 8 + lane % 8)));
   }
   if constexpr (kColumns % 16 != 0) {  // the other half of the lanes' addresses is not used
-    const int a = first + kPairs * 8;
-    cute::SM90_U16x4_STSM_T::copy(Pack<Out>(registers(a), registers(a + 1)),
-                                  Pack<Out>(registers(a + 2), registers(a + 3)),
+    cute::SM90_U16x4_STSM_T::copy(pair(4 * kPairs), pair(4 * kPairs + 1),
                                   *reinterpret_cast<cute::uint128_t*>(to(kPairs * 16 + lane % 8)));
   }
+}
+template <class Out, int kColumns, class Registers>
+__device__ __forceinline__ void WriteColumns(const Registers& registers, int first, uint8_t* lines,
+                                             int thread) {
+  WriteColumnPairs<kColumns>(
+      [&](int i) { return Pack<Out>(registers(first + 2 * i), registers(first + 2 * i + 1)); },
+      lines, thread);
 }
 
 // A line for each of kColumns columns, of 32 rows of f32: rows of warps 0 and 1 go to `low`, those

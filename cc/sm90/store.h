@@ -88,6 +88,13 @@ struct StoreBuffers {
     }
     Filled();
   }
+  // The same of 16-bit results that are packed already: pair(i) as WriteColumnPairs takes it.
+  template <int kLines, class Pair>
+  __device__ __forceinline__ void FillTransposedPairs(Pair&& pair) {
+    Await<1>();
+    WriteColumnPairs<kLines>(pair, shared.store[consumer][buffer], thread);
+    Filled();
+  }
   __device__ __forceinline__ const uint8_t* Lines(int part) const {
     return shared.store[consumer][kF32 ? part : buffer];
   }

@@ -39,10 +39,11 @@ struct EpilogueShared {
 };
 struct NoEpilogueShared {};
 
-// kLinked_: whether an epilogue is linked in (linked.h).
-template <class Spec, bool kLinked_ = false>
+// kLinked_: whether an epilogue is linked in (linked.h). kGated_: whether P's tile is half rows of
+// one matrix and half the same rows of another, whose sums meet in a thread (gated.h).
+template <class Spec, bool kLinked_ = false, bool kGated_ = false>
 struct Config : Spec {
-  static constexpr bool kLinked = kLinked_;
+  static constexpr bool kLinked = kLinked_, kGated = kGated_;
   // Whether it works on lines of the store buffers, which its operands are loaded into.
   static constexpr bool kStaged = kLinked && !Spec::kSwapAb;
   static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
@@ -55,6 +56,8 @@ struct Config : Spec {
 
   static constexpr int kTileM = Spec::kTileM, kTileN = Spec::kTileN, kTileK = Spec::kTileK;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
+  static constexpr int kPHalves = kGated ? 2 : 1;
+  static constexpr int kPRows = kTileM / kPHalves;  // of P's matrix or matrices, in a tile
   static constexpr int kLoadingThreads = 1;
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
@@ -79,6 +82,8 @@ struct Config : Spec {
   static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
   static constexpr int FirstBlock(int consumer) { return kPingpong ? 0 : consumer * kOwnBlocks; }
   static_assert(kPBlocks % kTileConsumers == 0);
+  static_assert(!kGated || (kPingpong && Spec::kSwapAb && kPBlocks % 2 == 0),
+                "a consumer has both halves; they are blocks of its MMAs");
   static_assert(kSplitsP || kPBlocks == 1 || kTileK == P::kLineElements, "a block of P is one box");
   // 32-bit results that a thread keeps. Where they are few, no registers need to change hands.
   static constexpr int kResults = kOwnBlocks * kTileN / 2;
@@ -118,7 +123,7 @@ struct Config : Spec {
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
-  using WithEpilogue = Config<Spec, true>;
+  using WithEpilogue = Config<Spec, true, kGated>;
 
   using DescriptorP = typename P::template Descriptor<kBlock>;
   using DescriptorQ = typename Q::template Descriptor<kTileN>;

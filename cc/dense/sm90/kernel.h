@@ -12,11 +12,17 @@
 #include "cutlass/arch/reg_reconfig.h"
 #include "cutlass/cutlass.h"
 #include "dense/sm90/epilogue.h"
+#include "dense/sm90/gated_epilogue.h"
 #include "dense/sm90/linked_epilogue.h"
 #include "dense/sm90/load.h"
 #include "sm90/split_mma.h"
 
 namespace bwgemm::dense::sm90 {
+
+template <class C>
+using EpilogueOf =
+    std::conditional_t<C::kGated, GatedEpilogue<C>,
+                       std::conditional_t<C::kStaged, LinkedEpilogue<C>, Epilogue<C>>>;
 
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
@@ -25,8 +31,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   // branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   bwgemm::sm90::MainLoop<C> mma{shared, consumer, thread};
-  std::conditional_t<C::kStaged, LinkedEpilogue<C>, Epilogue<C>> epilogue{
-      params, {shared, consumer, thread}};
+  EpilogueOf<C> epilogue{params, {shared, consumer, thread}};
   LaunchRing state(params.stages);
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   int next = 0;

@@ -19,7 +19,7 @@ struct Launcher {
   using LinkedConfig = typename C::WithEpilogue;
 
   static int Tiles(int rows, int tile) { return (rows - 1) / tile + 1; }
-  static int PTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.n : p.m, C::kTileM); }
+  static int PTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.n : p.m, C::kPRows); }
   static int QTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.m : p.n, C::kTileN); }
 
   static Status Supports(const GemmProblem& p) {

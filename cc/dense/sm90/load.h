@@ -4,6 +4,7 @@
 #include "cute/arch/copy_sm90_desc.hpp"
 #include "cute/arch/copy_sm90_tma.hpp"
 #include "cutlass/arch/barrier.h"
+#include "dense/sm90/gated.h"
 #include "dense/sm90/tiles.h"
 
 namespace bwgemm::dense::sm90 {
@@ -26,11 +27,16 @@ struct Loader {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       Full::arrive_and_expect_tx(full, params.stage_bytes);
-      Boxes<typename C::P, C::kSharesP>(params.p, params.p_cache_hint, full, shared.p[state.index],
-                                        k, PRow<C>(tile), params.p_rows, p_matrix);
+      CUTE_UNROLL
+      for (int half = 0; half < C::kPHalves; ++half) {
+        constexpr int kBoxes = C::P::kRowBoxes / C::kPHalves;
+        Boxes<typename C::P, C::kSharesP, kBoxes>(
+            half == 0 ? params.p : OtherP<C>(params), params.p_cache_hint, full,
+            shared.p[state.index], k, PRow<C>(tile), params.p_rows, p_matrix, half * kBoxes);
+      }
       CUTE_UNROLL
       for (int plane = 0; plane < C::kPlanes; ++plane) {
-        Boxes<typename C::Q, C::kSharesQ>(
+        Boxes<typename C::Q, C::kSharesQ, C::Q::kRowBoxes>(
             params.q, params.q_cache_hint, full, shared.q[state.index] + plane * C::Q::kBytes, k,
             QRow<C>(tile), params.q_rows, q_matrix + plane * params.q_plane);
       }
@@ -47,14 +53,17 @@ struct Loader {
     }
   }
 
-  // The CTAs of a cluster take turns on the boxes that they share, each for all of them.
-  template <class S, bool kShared>
+  // kRowBoxes of the stage's boxes along the rows, of which the first is `first`. The CTAs of a
+  // cluster take turns on the boxes that they share, each for all of them.
+  template <class S, bool kShared, int kRowBoxes>
   __device__ __forceinline__ void Boxes(const CUtensorMap& map, uint64_t hint, uint64_t* full,
-                                        uint8_t* to, int k, uint32_t row, int rows, int matrix) {
+                                        uint8_t* to, int k, uint32_t row, int rows, int matrix,
+                                        int first = 0) {
     CUTE_UNROLL
-    for (int i = 0; i < S::kBoxes; ++i) {
+    for (int j = 0; j < S::kBoxes / S::kRowBoxes * kRowBoxes; ++j) {
+      const int i = j / kRowBoxes * S::kRowBoxes + first + j % kRowBoxes;
       const int box_k = k + i / S::kRowBoxes * S::kBoxK;
-      const int box_row = S::BoxRow(row, i % S::kRowBoxes, rows);
+      const int box_row = S::BoxRow(row, j % kRowBoxes, rows);
       const int inner = S::kKMajor ? box_k : box_row, outer = S::kKMajor ? box_row : box_k;
       if constexpr (!kShared) {
         cute::SM90_TMA_LOAD_3D::copy(&map, full, hint, to + i * S::kBoxBytes, inner, outer, matrix);

@@ -10,10 +10,10 @@ struct Tile {
   int p, q, batch;
 };
 
-// Its first row of either operand.
+// Its first row of either operand; of P's matrices, if there are two.
 template <class C>
 __device__ __forceinline__ uint32_t PRow(const Tile& tile) {
-  return static_cast<uint32_t>(tile.p) * C::kTileM;
+  return static_cast<uint32_t>(tile.p) * C::kPRows;
 }
 template <class C>
 __device__ __forceinline__ uint32_t QRow(const Tile& tile) {
