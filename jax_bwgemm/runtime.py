@@ -160,6 +160,15 @@ def _scaled_grouped(table: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 @functools.cache
+def gated_kernels(implementation: str) -> tuple[Kernel, ...]:
+    """Kernels of two matrices that ``"cutlass"`` or ``"emulator"`` can run; empty when not built.
+
+    They exist with an epilogue linked in alone.
+    """
+    return tuple(k for k in kernel_table(implementation) if k.contraction == "gated")
+
+
+@functools.cache
 def kernels() -> tuple[Kernel, ...]:
     """The dense kernels of this build; empty when not built."""
     return _dense(kernel_table("cutlass"))

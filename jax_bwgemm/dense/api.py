@@ -30,7 +30,7 @@ from jax_bwgemm.epilogue.apply import (
     Epilogue,
     apply_epilogue,
     check_epilogue,
-    rounded_results,
+    flat_results,
 )
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS, as_matrix
@@ -328,23 +328,13 @@ def _fused(
         operands,
         Fused(
             spec.with_policy(implementations=viable),
-            _flat(epilogue.function),
+            flat_results(epilogue.function),
             program,
             tuple(spec.out_dtype if t in FLOATS else t for t in types),
             plan.shape,
         ),
     )
     return jax.tree.unflatten(traced.tree, results)
-
-
-@functools.lru_cache(maxsize=256)
-def _flat(function: Callable[..., Any]) -> Callable[..., list[jax.Array]]:
-    """An epilogue's rounded results as a list; the same function for the same one."""
-
-    def flat(product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
-        return jax.tree.leaves(rounded_results(function, product, *operands))
-
-    return flat
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=compat.INLINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,3 +75,13 @@ def rounded_results(function: Callable[..., Any], product: jax.Array, *operands:
         return x.astype(product.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jax.tree.map(rounded, function(product.astype(jnp.float32), *operands))
+
+
+@functools.lru_cache(maxsize=256)
+def flat_results(function: Callable[..., Any]) -> Callable[..., list[jax.Array]]:
+    """An epilogue's rounded results as a list; the same function for the same one."""
+
+    def flat(product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(rounded_results(function, product, *operands))
+
+    return flat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.costs import TYPICAL_GAIN
-from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
 from jax_bwgemm.epilogue.hook import (
@@ -28,8 +28,8 @@ from jax_bwgemm.epilogue.hook import (
     staging_of,
 )
 from jax_bwgemm.epilogue.linker import LinkError
-from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
-from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.epilogue.linking import LinkedKernel, linked_kernel, start_linking
+from jax_bwgemm.epilogue.program import Operand, Program
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.lowering import choose
@@ -70,7 +70,8 @@ def run_linked(
         except LinkError as error:
             refusals.append(f"{name}: {error}")
             continue
-        results = _emit(call, hook, code.code, code.digest, a, b, rest)
+        a, b = (x.reshape(s) for x, s in zip((a, b), call.folded.shapes, strict=True))
+        results = emit_linked(call, hook, code, {"a": a, "b": b}, rest, call.dims)
         arranged = dict(zip(order, results, strict=True))
         return [
             jnp.sum(arranged[i], 0).astype(result_types[i])
@@ -151,28 +152,17 @@ def choose_linked(
         operands: A and B, or their types.
         surroundings: What the same costs without a kernel that takes it along.
     """
-    if len(program.operands) > MAX_OPERANDS or len(program.results) > MAX_RESULTS:
-        return f"more than {MAX_OPERANDS} operands or {MAX_RESULTS} results"
-    for operand in program.operands:
-        if operand.dtype not in OPERAND_TYPES:
-            return f"an operand is of type {operand.dtype}; kernels read {', '.join(OPERAND_TYPES)}"
-    for dtype in result_types:
-        if dtype not in OPERAND_TYPES:
-            return f"a result is of type {dtype}; kernels write {', '.join(OPERAND_TYPES)}"
+    if reason := refused_arrays(program.operands, result_types, operands):
+        return reason
     if len(program.summed) > MAX_SUMS:
         return f"more than {MAX_SUMS} sums over rows"
     whole = [t for i, t in enumerate(result_types) if i not in program.summed]
     if spec.out_dtype not in whole:
         return f"no result is of the kernels' type {spec.out_dtype}"
-    if math.prod(x.size for x in operands) == 0:
-        return "an empty problem runs no kernel"
     table = LINKABLE_DENSE.kernels(name)
     if not table:
         return "this installation has no kernels that epilogues are linked into"
-    dtypes = [x.dtype.name for x in operands]
-    if dtypes[0] != dtypes[1]:
-        return f"operands are of {dtypes[0]} and {dtypes[1]}; epilogues need them of one type"
-    dtype = dtypes[0]
+    dtype = operands[0].dtype.name
 
     def chosen(contraction: LinkableDense) -> KernelCall | str:
         try:
@@ -196,6 +186,33 @@ def choose_linked(
     if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
         return "row pitches are not multiples of 16 bytes, or the product is a batch"
     return _slower(name, call, program, result_types, dtype, surroundings) or call
+
+
+def refused_arrays(
+    read: Sequence[Operand], result_types: Sequence[str], factors: Sequence[Any]
+) -> str | None:
+    """Why no kernel has an epilogue of these arrays; None when one may.
+
+    Args:
+        read: The epilogue's operands.
+        result_types: Types of its results.
+        factors: The product's operands, or their types.
+    """
+    if len(read) > MAX_OPERANDS or len(result_types) > MAX_RESULTS:
+        return f"more than {MAX_OPERANDS} operands or {MAX_RESULTS} results"
+    for operand in read:
+        if operand.dtype not in OPERAND_TYPES:
+            return f"an operand is of type {operand.dtype}; kernels read {', '.join(OPERAND_TYPES)}"
+    for dtype in result_types:
+        if dtype not in OPERAND_TYPES:
+            return f"a result is of type {dtype}; kernels write {', '.join(OPERAND_TYPES)}"
+    if math.prod(x.size for x in factors) == 0:
+        return "an empty problem runs no kernel"
+    types = [x.dtype.name for x in factors]
+    for dtype in types[1:]:
+        if dtype != types[0]:
+            return f"operands are of {types[0]} and {dtype}; epilogues need them of one type"
+    return None
 
 
 def _best(
@@ -250,36 +267,44 @@ def _slower(
     )
 
 
-def _emit(
+def emit_linked(
     call: KernelCall,
     hook: Hook,
-    code: str,
-    digest: str,
-    a: jax.Array,
-    b: jax.Array,
+    code: LinkedKernel,
+    factors: Mapping[str, jax.Array],
     rest: Sequence[jax.Array],
+    dims: GemmDims,
 ) -> list[jax.Array]:
-    """The call: all results, in the hook's order."""
+    """The call: all results, in the hook's order.
+
+    Args:
+        call: The kernel's.
+        hook: The function that is linked into it.
+        code: The kernel.
+        factors: The product's operands by their roles.
+        rest: The epilogue's operands.
+        dims: Sizes of the results.
+    """
     assert call.ffi is not None
     config = dict(call.ffi.config)
     names = [f"x{i}" for i in range(len(rest))]
     more = [f"y{i}" for i in range(1, len(hook.result_types))]
-    config["operands"] = " ".join(["a", "b", *names])
+    config["operands"] = " ".join([*factors, *names])
     config["results"] = " ".join(["d", "workspace", *more])
-    config["epilogue"] = code
-    config["epilogue_digest"] = digest
+    config["epilogue"] = code.code
+    config["epilogue_digest"] = code.digest
     config["epilogue_version"] = np.int64(VERSION)
     if rest:
         config["epilogue_operands"] = hook.operand_roles
     if more:
         config["epilogue_results"] = hook.result_roles
-    shape = (1, call.dims.m, call.dims.n)
-    sums = (partial_sum_rows(call.selection.kernel, call.dims.m), call.dims.n)
+    shape = (1, dims.m, dims.n)
+    sums = (partial_sum_rows(call.selection.kernel, dims.m), dims.n)
     results = [
         jax.ShapeDtypeStruct(sums if i in hook.program.summed else shape, jnp.dtype(t))
         for i, t in enumerate(hook.result_types)
     ]
     results.insert(1, jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8))
-    arranged = [x.reshape(s) for x, s in zip((a, b), call.folded.shapes, strict=True)]
-    d, _, *others = jax.ffi.ffi_call(call.ffi.target, results)(*arranged, *rest, config=config)
+    call_ffi = jax.ffi.ffi_call(call.ffi.target, results)
+    d, _, *others = call_ffi(*factors.values(), *rest, config=config)
     return [d, *others]

@@ -82,11 +82,13 @@ def instructions(program: Program, in_kernel: bool) -> int:
     return sum(known.get(op, _MOST if op in _LONG else 1) for op in ops)
 
 
-def matrix_bytes(program: Program, result_types: Sequence[str], dims: GemmDims) -> int:
-    """Of the matrices that it reads and of its results."""
-    types = [x.dtype for x in program.operands if len(x.axes) == 2]
+def matrix_bytes(
+    program: Program, result_types: Sequence[str], dims: GemmDims, products: int = 1
+) -> int:
+    """Of the matrices that it reads and of its results: see `linked_cycles`."""
+    types = [x.dtype for x in program.operands[products - 1 :] if len(x.axes) == 2]
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
-    return dims.m * dims.n * sum(np.dtype(t).itemsize for t in types)
+    return dims.m * dims.n // products * sum(np.dtype(t).itemsize for t in types)
 
 
 def linked_cycles(
@@ -95,6 +97,7 @@ def linked_cycles(
     result_types: Sequence[str],
     dims: GemmDims,
     target: Target,
+    products: int = 1,
 ) -> float:
     """Of a kernel with the epilogue in it.
 
@@ -104,9 +107,12 @@ def linked_cycles(
         result_types: Types of its results, D's among them.
         dims: Sizes.
         target: The GPU.
+        products: How many sums each element of a result has: 2 of a gated kernel, whose columns
+            are those of both matrices, and whose program's first operand is the second sum.
     """
     kernel = candidate.kernel
     elements = kernel.tile_m * kernel.tile_n / (128 if kernel.schedule == "pingpong" else 256)
+    elements /= products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     epilogue = elements * (ELEMENT_CYCLES + INSTRUCTION_CYCLES[kernel.schedule] * count)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
@@ -116,7 +122,7 @@ def linked_cycles(
     else:
         more = candidate.waves * own
     operands = 2 * dims.k * (dims.m + dims.n)
-    memory = operands + matrix_bytes(program, result_types, dims)
+    memory = operands + matrix_bytes(program, result_types, dims, products)
     partial = 8 * dims.m * dims.n / _PARTIAL_ROWS / BYTES_PER_CYCLE[target.arch]
     after = len(program.summed) * (LEAST_PASS_CYCLES + partial)
     return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after

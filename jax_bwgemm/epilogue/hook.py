@@ -158,14 +158,7 @@ class Hook:
 
     def _function(self) -> str:
         along = 0 if self.swapped else 1
-        lines = [
-            # Inside of D: what lies beyond is not stored, but must not be read either.
-            f"  const int m0 = min(m, a->m - 1), n0 = min(n, a->n - {1 if self.swapped else 2});",
-            "  const int m1 = min(m + 1, a->m - 1);"
-            if self.swapped
-            else "  const int n1 = n0 + 1;",
-            "  const long long width = a->n;",
-        ]
+        lines = self._places()
         at = 0
         for i, operand in enumerate(self.program.operands):
             if i == self.staged_operand:
@@ -175,15 +168,8 @@ class Hook:
                 at += self.staging.tile_n * _BYTES[operand.dtype] if self.staging else 0
             else:
                 lines += self._loads(i, operand.dtype, operand.axes, along)
-        names = len(self.program.results)
-        for pair, acc in ((0, "x"), (1, "y")):
-            for i, value in enumerate(self.program.results):
-                lines.append(f"  {C_TYPES[self.program.dtype(value)]} r{i}_{pair};")
-            place = ["m0", "n0"] if pair == 0 else (["m1", "n0"] if self.swapped else ["m0", "n1"])
-            arguments = [acc, *(f"x{i}_{pair}" for i in range(len(self.program.operands)))]
-            arguments += [*place, *(f"r{i}_{pair}" for i in range(names))]
-            lines.append(f"  bw_program({', '.join(arguments)});")
-        for i in range(1, names):
+        lines += self._calls()
+        for i in range(1, len(self.program.results)):
             if i in self.program.summed:
                 lines.append(f"  *summed++ = make_float2(r{i}_0, r{i}_1);")
             elif i == self.staged_result:
@@ -192,6 +178,33 @@ class Hook:
                 lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
         return "\n".join([_FUNCTION, *lines, "}", ""])
+
+    def _places(self) -> list[str]:
+        """Statements for the positions, inside of D: what lies beyond it must not be read."""
+        return [
+            f"  const int m0 = min(m, a->m - 1), n0 = min(n, a->n - {1 if self.swapped else 2});",
+            "  const int m1 = min(m + 1, a->m - 1);"
+            if self.swapped
+            else "  const int n1 = n0 + 1;",
+            "  const long long width = a->n;",
+        ]
+
+    def _calls(self) -> list[str]:
+        """Statements that compute all results at both places."""
+        lines = []
+        names = range(len(self.program.results))
+        for pair, acc in ((0, "x"), (1, "y")):
+            for i, value in enumerate(self.program.results):
+                lines.append(f"  {C_TYPES[self.program.dtype(value)]} r{i}_{pair};")
+            place = ["m0", "n0"] if pair == 0 else (["m1", "n0"] if self.swapped else ["m0", "n1"])
+            arguments = [acc, *(f"x{i}_{pair}" for i in range(len(self.program.operands)))]
+            arguments += [*place, *(f"r{i}_{pair}" for i in names)]
+            lines.append(f"  bw_program({', '.join(arguments)});")
+        return lines
+
+    def _pointer(self, i: int) -> str:
+        """Where operand i of the program is."""
+        return f"a->operands[{i}]"
 
     def _shared_row(self, i: int, dtype: str, at: int) -> list[str]:
         """Statements that read a row at both columns."""
@@ -205,7 +218,7 @@ class Hook:
 
     def _loads(self, i: int, dtype: str, axes: tuple[int, ...], along: int) -> list[str]:
         """Statements that load an operand's values at both places."""
-        pointer, kind = f"a->operands[{i}]", C_TYPES[dtype]
+        pointer, kind = self._pointer(i), C_TYPES[dtype]
 
         def index(m: str, n: str) -> str:
             return {(): "0", (0,): m, (1,): n, (0, 1): f"{m} * width + {n}"}[axes]

@@ -16,6 +16,7 @@ from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.epilogue.gated_layer import gated_product
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
@@ -161,10 +162,31 @@ class _Mlp:
     def hidden(self, operands: Arrays) -> tuple[jax.Array, ...]:
         """The hidden values, and the products of x that they are made of."""
         x, _, ups, biases, _ = self.parts(operands)
-        others = tuple(self.times(x, w) for w in ups[1:])
         form = (self.activation, self.up_biases)
-        hidden, first = self.times(x, ups[0], _hidden_and_product(*form), (*others, *biases))
-        return hidden, first, *others
+        if len(ups) == 1:
+            return self.times(x, ups[0], _hidden_and_product(*form), biases)
+        return self.of_both(operands, keeps_products=True)
+
+    def of_both(self, operands: Arrays, *, keeps_products: bool) -> Any:
+        """The hidden values of a pair of weights, alone or with both products."""
+        x, _, ups, biases, _ = self.parts(operands)
+        epilogue = Epilogue(_hidden(self.activation, self.up_biases), _CALLER)
+        return gated_product(
+            x,
+            ups,
+            epilogue,
+            biases,
+            keeps_products=keeps_products,
+            precision=self.precision,
+            implementation=self.implementations,
+        )
+
+    def hidden_alone(self, operands: Arrays) -> jax.Array:
+        """The hidden values, where no derivative is wanted."""
+        x, _, ups, biases, _ = self.parts(operands)
+        if len(ups) == 1:
+            return self.times(x, ups[0], _hidden(self.activation, self.up_biases), biases)
+        return self.of_both(operands, keeps_products=False)
 
     def output(self, operands: Arrays, hidden: jax.Array) -> jax.Array:
         _, down, _, _, biases = self.parts(operands)
@@ -236,8 +258,7 @@ class _OfOperands(LinearMap):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _apply(operands: Arrays, layer: _Mlp) -> jax.Array:
-    hidden, *_ = layer.hidden(operands)
-    return layer.output(operands, hidden)
+    return layer.output(operands, layer.hidden_alone(operands))
 
 
 @functools.partial(_apply.defjvp, symbolic_zeros=True)
@@ -281,15 +302,25 @@ def _add(product: jax.Array, other: jax.Array) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=256)
+def _hidden(
+    activation: Callable[[jax.Array], jax.Array] | None, biases: int
+) -> Callable[..., jax.Array]:
+    """Hidden values from a product, the other one if there is one, and their biases."""
+
+    def epilogue(product: jax.Array, *operands: jax.Array) -> jax.Array:
+        others = len(operands) - biases
+        wide = _biased((product, *operands[:others]), operands[others:])
+        return _combine(activation, *wide)
+
+    return epilogue
+
+
+@functools.lru_cache(maxsize=256)
 def _hidden_and_product(
     activation: Callable[[jax.Array], jax.Array] | None, biases: int
 ) -> Callable[..., Any]:
-    def epilogue(product: jax.Array, *operands: jax.Array) -> tuple[jax.Array, jax.Array]:
-        others = len(operands) - biases
-        wide = _biased((product, *operands[:others]), operands[others:])
-        return _combine(activation, *wide), product
-
-    return epilogue
+    hidden = _hidden(activation, biases)
+    return lambda product, *operands: (hidden(product, *operands), product)
 
 
 @functools.lru_cache(maxsize=256)

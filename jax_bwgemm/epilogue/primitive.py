@@ -174,19 +174,27 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Sequence[Any]:
-    spec, reason = fused.spec, None
-    manual = compat.is_manual(ctx)
+def one_device(ctx: mlir.LoweringRuleContext, spec: GemmSpec) -> tuple[GemmSpec, str, str | None]:
+    """The product as lowered for one device, the platform, and why no epilogue is linked here.
+
+    The last is None where one may be.
+    """
     devices = compat.lowering_devices(ctx)
     platforms = ctx.module_context.platforms
-    if (not manual and len(devices) > 1) or compat.automatic_axes(ctx):
-        reason = "XLA partitions this program"
-    elif len(platforms) != 1:
-        reason = "the program is lowered for several platforms"
-    elif spec.policy.target is None and "cutlass" in spec.policy.implementations:
+    if (not compat.is_manual(ctx) and len(devices) > 1) or compat.automatic_axes(ctx):
+        return spec, platforms[0], "XLA partitions this program"
+    if len(platforms) != 1:
+        return spec, platforms[0], "the program is lowered for several platforms"
+    if spec.policy.target is None and "cutlass" in spec.policy.implementations:
         found = runtime.common_target(devices)
         if found is not None and found.target is not None:
-            fused = dataclasses.replace(fused, spec=spec.with_policy(target=found.target))
+            spec = spec.with_policy(target=found.target)
+    return spec, platforms[0], None
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Sequence[Any]:
+    spec, platform, reason = one_device(ctx, fused.spec)
+    fused = dataclasses.replace(fused, spec=spec)
 
     def local(*xs: jax.Array) -> list[jax.Array]:
         if reason is None:
@@ -196,7 +204,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
                 fused.program,
                 fused.result_types,
                 fused.shape,
-                platforms[0],
+                platform,
                 fused.surroundings,
             )
             if not isinstance(linked, str):

@@ -18,8 +18,9 @@ class Kernel:
         name: Stable name, which exported programs carry.
         arch: ``"sm90"`` or ``"sm100"``.
         contraction: ``"dense"``, ``"m_grouped"`` (every row times its group's matrix),
-            ``"k_grouped"`` (one product for each group, over its rows) or ``"scaled"`` (dense, of
-            values with scales).
+            ``"k_grouped"`` (one product for each group, over its rows), ``"scaled"`` (dense, of
+            values with scales) or ``"gated"`` (dense with two matrices B, of which a tile has half
+            its columns each).
         a_dtype: Type of A.
         b_dtype: Type of B.
         out_dtype: Type of the result.

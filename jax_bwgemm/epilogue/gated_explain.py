@@ -1,0 +1,49 @@
+"""What two products and a function of both would get, for `jax_bwgemm.explain_program`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.epilogue.gated_call import choose_gated
+from jax_bwgemm.product.explain import Explanation, explain_product, place
+from jax_bwgemm.product.implementations import PLATFORMS
+
+
+def explain(eqn: Any, device: Any) -> Explanation:
+    """The decision for the kernel of both, or for the products without it."""
+    gated = eqn.params["gated"]
+    problem = gated.problem
+    factors = [x.aval for x in eqn.invars[: 1 + problem.matrices]]
+    a, b = factors[:2]
+    if problem.stacked:
+        b = jax.ShapeDtypeStruct((1, b.shape[0], 2 * b.shape[2]), b.dtype)
+    platform, spec, reason = place(problem.spec, device)
+    problem = dataclasses.replace(problem, spec=spec)
+    for name in spec.policy.implementations:
+        if reason is None and PLATFORMS.get(name) == platform:
+            call = choose_gated(name, platform, problem, factors)
+            if isinstance(call, str):
+                reason = call
+                break
+            selected = call.selection
+            dims = DENSE.dims(spec, a.shape, (1, call.dims.k, call.dims.n // 2))
+            return Explanation(
+                f"two products of {spec.describe([a.dtype.name, b.dtype.name], dims)}, and a "
+                "function of both",
+                name,
+                f"{selected.reason}; the function is linked into the kernel",
+                selected.kernel.name,
+                raster_order=selected.raster_order,
+                swizzle=selected.swizzle,
+            )
+    found = explain_product(DENSE, problem.spec, (a, b), device)
+    what = found.problem if problem.stacked else f"two products of {found.problem}"
+    return dataclasses.replace(
+        found,
+        problem=what,
+        reason=f"{found.reason}; not one kernel: {reason or f'no kernels for {platform}'}",
+    )
