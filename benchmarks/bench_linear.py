@@ -112,7 +112,7 @@ def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Ar
     if args.kernels:
         short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
         for kernel in linkable_kernels():
-            if kernel.startswith(f"sm90_{short}_{short}_kn_"):
+            if kernel.startswith(f"sm90_{short}_{short}_kn_") and not kernel.endswith("_gated"):
                 tile = kernel.removeprefix(f"sm90_{short}_{short}_kn_")
                 found[f"fused {tile}"] = functools.partial(ours, linked=True, kernel=kernel)
     return found

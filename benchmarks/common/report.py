@@ -41,6 +41,7 @@ REQUIRED = {
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "mlp": {"problem", "impl", "dtype", "median_us", "temporary_gb"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
+    "gated": {"problem", "layer", "dtype", "impl", "median_us", "kernel"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
     "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},
     "quantize": {"size", "impl", "median_us", "gb_per_s", "of_copy"},

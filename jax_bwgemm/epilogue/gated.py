@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.primitive import gemm
+from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.epilogue.gated_call import GatedProblem, prepare_gated, run_gated
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue, one_device
 from jax_bwgemm.product.implementations import log_once
@@ -37,11 +38,13 @@ class Gated:
             product is an operand of the product's type.
         stacked: Whether the matrices are one array [K, 2, N], else two of [1, K, N].
         keeps_products: Whether both rounded products are returned as well, last.
+        config: The kernel of both products to take; None: any, or none.
     """
 
     of_gate: Fused
     stacked: bool
     keeps_products: bool = False
+    config: TuningConfig | None = None
 
     def with_products(self) -> Gated:
         """The same, which returns the products as well."""
@@ -55,7 +58,17 @@ class Gated:
         if self.keeps_products:
             program = dataclasses.replace(program, results=(*program.results, 0, 1))
             types = (*types, *[fused.spec.out_dtype] * 2)
-        return GatedProblem(fused.spec, program, types, self.stacked)
+        spec = fused.spec.with_policy(config=self.config)
+        return GatedProblem(spec, program, types, self.stacked)
+
+    def check_may_be_separate(self, why: str) -> None:
+        """Asking for a particular kernel never falls back silently.
+
+        Raises:
+            NotImplementedError: One was asked for.
+        """
+        if self.config is not None:
+            raise NotImplementedError(f"{self.config} cannot be satisfied: {why}")
 
 
 def gated_gemm(
@@ -155,6 +168,7 @@ def _jvp(
 def _batch(
     operands: Sequence[jax.Array], axes: Sequence[int | None], *, gated: Gated
 ) -> tuple[list[jax.Array], list[int]]:
+    gated.check_may_be_separate("the products are mapped over a batch")
     # vmap passes an operand that is not mapped with axis None.
     results = jax.vmap(functools.partial(separate, gated=gated), in_axes=tuple(axes))(*operands)
     return results, [0] * len(results)
@@ -165,11 +179,14 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Seque
     here = dataclasses.replace(gated, of_gate=dataclasses.replace(gated.of_gate, spec=spec))
 
     def local(*xs: jax.Array) -> list[jax.Array]:
-        if reason is None:
+        why = reason
+        if why is None:
             found = run_gated(xs, here.problem, here.of_gate.shape, platform)
             if not isinstance(found, str):
                 return found
-            log_once(f"{spec}: two products and a function are not one kernel: {found}")
+            why = found
+            log_once(f"{spec}: two products and a function are not one kernel: {why}")
+        gated.check_may_be_separate(why)
         return separate(*xs, gated=gated)
 
     return mlir.lower_fun(local, multiple_results=True)(ctx, *operands)

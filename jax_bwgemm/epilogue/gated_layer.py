@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.dense.api import matmul
 from jax_bwgemm.dense.canonical import matmul_labels
@@ -19,6 +20,7 @@ from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, 
 from jax_bwgemm.epilogue.gated import Gated, gated_gemm
 from jax_bwgemm.epilogue.primitive import Fused
 from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.support import viable_implementations
 
 Weights = jax.Array | tuple[jax.Array, jax.Array]
@@ -92,11 +94,14 @@ def _one_primitive(
     """The layer as one primitive; None where it is several."""
     stacked = not isinstance(weights, tuple)
     given = (weights,) if stacked else weights
+    of_both = options.config is not None and options.config.kernel in {
+        kernel.name for name in PLATFORMS for kernel in runtime.gated_kernels(name)
+    }
     sizes = (size for array in (x, *given) for size in array.shape)
     if (
         not links_epilogues()
         # Which describes a kernel of one product.
-        or options.config is not None
+        or (options.config is not None and not of_both)
         or options.implementations == ("xla",)
         or not all(isinstance(size, int) for size in sizes)
         or any(compat.explicit_sharding(jax.typeof(a)) for a in (x, *given, *operands))
@@ -104,7 +109,8 @@ def _one_primitive(
         return None
     k, n = given[0].shape[0], given[0].shape[-1]
     like = jax.ShapeDtypeStruct((k, n), given[0].dtype)
-    problem = make_problem(x, like, matmul_labels(x.shape, like.shape), options, promotes=True)
+    free = dataclasses.replace(options, config=None)
+    problem = make_problem(x, like, matmul_labels(x.shape, like.shape), free, promotes=True)
     spec, plan, dims = problem.spec, problem.plan, problem.dims
     dtypes = [a.dtype.name for a in (x, *given)]
     if (
@@ -136,7 +142,7 @@ def _one_primitive(
         x.reshape(plan.lhs.shape),
         given if stacked else [w[None] for w in given],
         operands,
-        Gated(fused, stacked, keeps_products),
+        Gated(fused, stacked, keeps_products, options.config),
     )
     if keeps_products:
         *results, gates, ups = results

@@ -104,7 +104,8 @@ def gated_linear_unit(
         precision: As in `matmul`.
         preferred_element_type: Type of products and result, as in `matmul`.
         implementation: As in `matmul`.
-        config: As in `matmul`: of a kernel of one product.
+        config: As in `matmul`: constraints on kernels of one product; or the name of one of both
+            (``sm90_..._gated``).
 
     Returns:
         [..., N].

@@ -1,0 +1,204 @@
+"""Gated linear units: both products in one kernel, as products and a pass, and by XLA.
+
+    python bench_gated.py                   # every problem, the layer alone and with its products
+    python bench_gated.py --kernels         # also every kernel of both products
+
+A problem is M,N,K, each of the two weight matrices being [K, N]. Columns: `stacked` and `pair` are
+`gated_linear_unit` of either form of the weights, `unfused` is the first without linked epilogues,
+`product` our product of the stacked weights alone, `xla` the layer as users write it. `kept` layers
+also return both products, as a forward pass does whose backward pass needs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import bench_linear
+import jax
+import jax.numpy as jnp
+from bench_linear import Layer, formula
+from common import options, report, timing
+
+ACTIVATIONS = ("silu", "gelu")
+
+
+def parse_args(argv: Sequence[str] | None):
+    parser = options.parser(__doc__.split("\n", 1)[0])
+    options.add_turns(parser, rounds=5)
+    parser.add_argument("--problems", nargs="+", metavar="M,N,K")
+    parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=ACTIVATIONS[:1])
+    parser.add_argument("--products", choices=("alone", "kept", "both"), default="both")
+    parser.add_argument("--kernels", action="store_true", help="every kernel of both products, too")
+    args = parser.parse_args(argv)
+    if args.problems:
+        args.problems = [
+            Layer(*options.sizes(parser, "--problems", text, "M,N,K")) for text in args.problems
+        ]
+    else:
+        args.problems = list(bench_linear.SMALL if args.small else bench_linear.LAYERS)
+    if args.small:
+        args.rounds, args.burst = 2, 1
+    return args
+
+
+def columns(args, activation: str, kept: bool) -> dict[str, Callable[..., Any]]:
+    """Every column: a function of x and of the stacked weights, then of each of them."""
+    import jax_bwgemm
+    from jax_bwgemm import config, runtime
+    from jax_bwgemm.epilogue.apply import Epilogue
+    from jax_bwgemm.epilogue.gated_layer import gated_product
+
+    implementation = options.implementation_of(args)
+    function = formula(activation)
+    epilogue = Epilogue(lambda gate, up: function(gate) * up.astype(jnp.float32), "bench_gated")
+
+    def ours(form: str, x, both, gate, up, *, linked: bool = True, kernel: str | None = None):
+        weights = both if form == "stacked" else (gate, up)
+        with config.linked_epilogues(linked):
+            return gated_product(
+                x,
+                weights,
+                epilogue,
+                keeps_products=kept,
+                implementation=implementation,
+                config=kernel,
+            )
+
+    def xla(x, both, gate, up):
+        gates, ups = x @ gate, x @ up
+        hidden = function(gates) * ups
+        return (hidden, gates, ups) if kept else hidden
+
+    def product(x, both, gate, up):
+        k, _, n = both.shape
+        return jax_bwgemm.matmul(x, both.reshape(k, 2 * n), implementation=implementation)
+
+    found = {
+        "stacked": functools.partial(ours, "stacked"),
+        "pair": functools.partial(ours, "pair"),
+        "unfused": functools.partial(ours, "stacked", linked=False),
+        "product": product,
+        "xla": xla,
+    }
+    if args.kernels and implementation != "xla":
+        name = "emulator" if implementation == "emulator" else "cutlass"
+        for kernel in runtime.gated_kernels(name):
+            if kernel.a_dtype == args.dtype:
+                tile = kernel.name.split("_kn_")[1].removesuffix("_pingpong_swap_gated")
+                found[tile] = functools.partial(ours, "stacked", kernel=kernel.name)
+    return found
+
+
+def operands(layer: Layer, args, copy: int) -> list[jax.Array]:
+    """x, the stacked weights, and each of them."""
+    keys = jax.random.split(jax.random.key(args.seed + copy), 2)
+    x = jax.random.normal(keys[0], (layer.m, layer.k)).astype(args.dtype)
+    both = jax.random.normal(keys[1], (layer.k, 2, layer.n)) * layer.k**-0.5
+    both = both.astype(args.dtype)
+    return [x, both, both[:, 0], both[:, 1]]
+
+
+def measure(layer: Layer, activation: str, kept: bool, args, out, timer) -> list[dict]:
+    """One problem's rows."""
+    size = layer.bytes + 2 * layer.k * layer.n + (4 * layer.m * layer.n if kept else 0)
+    copies = 2 if args.small else timing.copies_for(size)
+    arrays = [operands(layer, args, i) for i in range(copies)]
+    x, _, gate, up = (a.astype(jnp.float32) for a in arrays[0])
+    gates, ups = (jnp.dot(x, w, precision="highest") for w in (gate, up))
+    exact = formula(activation)(gates) * ups
+    candidates = []
+    for name, function in columns(args, activation, kept).items():
+        lowered = jax.jit(function).lower(*arrays[0])
+        info: dict[str, Any] = {"kernel": _kernel_of(lowered.as_text())}
+        compiled = lowered.compile()
+        if name != "product":
+            hidden = jax.tree.leaves(compiled(*arrays[0]))[0]
+            error = jnp.max(jnp.abs(hidden.astype(jnp.float32) - exact))
+            info["error"] = float(error / jnp.sqrt(jnp.mean(exact**2)))
+        call = functools.partial(_call, compiled, arrays)
+        candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
+    timings = timing.interleave(
+        timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+    )
+    rows, medians = [], {}
+    for candidate, found in zip(candidates, timings, strict=True):
+        stats = report.summarise(found.times_us)
+        medians[candidate.name] = stats["median_us"]
+        rows.append(
+            {
+                "impl": candidate.name,
+                "problem": str(layer),
+                "layer": f"{activation}{', products kept' if kept else ''}",
+                "dtype": args.dtype,
+                "method": timer.method,
+                "kernels": found.kernels,
+                "turn_ms": args.turn_ms,
+                **candidate.info,
+                **stats,
+            }
+        )
+    for row in rows:
+        row["of_product"] = row["median_us"] / medians["product"]
+        row["xla_over"] = medians["xla"] / row["median_us"]
+    return [out.add("gated", **row) for row in rows]
+
+
+def _call(compiled, arrays: list[list[jax.Array]], copy: int):
+    return compiled(*arrays[copy % len(arrays)])
+
+
+def _kernel_of(text: str) -> str:
+    """The kernel of both products that a program calls; ``""``: none."""
+    names = [part.split('"')[0] for part in text.split('kernel = "')[1:]]
+    return next((name.split("_kn_")[1] for name in names if name.endswith("_gated")), "")
+
+
+def summary(rows: Sequence[dict]) -> list[str]:
+    """The layer against XLA's, by form."""
+    lines = []
+    for layer in dict.fromkeys(r["layer"] for r in rows):
+        for form in ("stacked", "pair"):
+            ours = [r for r in rows if r["layer"] == layer and r["impl"] == form]
+            ratios, costs = [r["xla_over"] for r in ours], [r["of_product"] for r in ours]
+            lines.append(
+                f"{layer}, {form}: {sum(bool(r['kernel']) for r in ours)} of {len(ours)} in one "
+                f"kernel; of the product {report.geomean(costs):.3f}; xla over it "
+                f"{report.geomean(ratios):.3f}, least {min(ratios):.3f}"
+            )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    if args.dry_run:
+        for layer in args.problems:
+            print(f"{layer}: {4 * layer.m * layer.n * layer.k / 1e12:.2f} TFLOP")
+        return 0
+    platform = options.prepare(args)
+    out = report.Report(args.out, "bench_gated")
+    timer = timing.make_timer("auto", platform)
+    forms = {"alone": [False], "kept": [True], "both": [False, True]}[args.products]
+    rows = []
+    for layer in args.problems:
+        for activation in args.activations:
+            for kept in forms:
+                out.progress(f"{layer} {activation}: {options.turns(args)}")
+                shown = measure(layer, activation, kept, args, out, timer)
+                rows += shown
+                print(
+                    report.table(
+                        shown,
+                        ("problem", "layer", "impl", "kernel", "median_us", "of_product",
+                         "xla_over", "error", "spread"),
+                    )
+                )  # fmt: skip
+    out.close()
+    print(*summary(rows), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
