@@ -3,8 +3,8 @@
 SM100: never measured. They only have to rank the tiles: large problems get the largest 2-CTA tile,
 few tiles the 1-CTA tile, few rows swapped operands. What is not about tiles is SM90's, or a guess.
 
-SM90's kernels of f32 operands: few tiles, set by hand to times of an H200. What is not about tiles
-is the other kernels'.
+SM90's kernels of f32 operands and of two matrices: few tiles, set by hand to times of an H200. What
+is not about tiles is the other kernels'.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ SM90_F32 = dataclasses.replace(
         TileKey("cooperative", 128, 64, 1, 1, True): Cost(0.6, 1000, 4200, 1.0),
         TileKey("cooperative", 128, 16, 1, 1, True): Cost(0.2, 1000, 4200, 1.0),
     },
+)
+
+SM90_GATED = dataclasses.replace(
+    SM90,
+    tiles={
+        TileKey("pingpong", 128, 192, 2, 1, True): Cost(0.97, 300, 4500, 1.0),
+        TileKey("pingpong", 128, 160, 2, 1, True): Cost(0.96, 300, 4500, 1.0),
+        TileKey("pingpong", 128, 128, 2, 1, True): Cost(0.93, 300, 4300, 1.0),
+        TileKey("pingpong", 128, 64, 1, 1, True): Cost(0.6, 600, 4200, 1.05),
+        TileKey("pingpong", 128, 16, 1, 1, True): Cost(0.25, 600, 4200, 1.08),
+    },
+    long_cooperative=1.035,
 )
 
 SM100 = Parameters(

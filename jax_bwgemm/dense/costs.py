@@ -10,7 +10,7 @@ import dataclasses
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k, stream_k
-from jax_bwgemm.dense.assumed_costs import SM90_F32, SM100
+from jax_bwgemm.dense.assumed_costs import SM90_F32, SM90_GATED, SM100
 from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Parameters, TileKey
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.occupancy import concurrent_ctas
@@ -87,7 +87,9 @@ def is_known(kernel: Kernel) -> bool:
 
 
 def parameters_of(kernel: Kernel) -> Parameters:
-    """The model's numbers for a kernel: of its architecture, of f32 operands others."""
+    """The model's numbers for a kernel: of its architecture, of some kinds others."""
+    if kernel.contraction == "gated":
+        return SM90_GATED
     return PARAMETERS[kernel.arch] if kernel.terms == 1 else SM90_F32
 
 
@@ -181,7 +183,7 @@ def evaluate(
         into_sm / p.sm_bytes_per_cycle,
     )
     cycles = _together(limits, p.overlap) + cost.fixed
-    if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
+    if (kernel.schedule == "cooperative" or kernel.contraction == "gated") and cycles > LONG_CYCLES:
         cycles *= p.long_cooperative
     cycles += _plane_cycles(kernel, dims)
     if kernel.stream_k:

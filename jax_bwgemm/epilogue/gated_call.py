@@ -79,7 +79,7 @@ class _Both(Dense):
     def kernels(self, implementation: str) -> tuple[Kernel, ...]:
         found = linkable_kernels()
         return tuple(
-            dataclasses.replace(kernel, contraction="dense")
+            kernel
             for kernel in runtime.gated_kernels(implementation)
             if kernel.name in found and self.only in (None, kernel.name)
         )

@@ -467,6 +467,32 @@ def test_bench_linear_names_a_bad_problem(capsys):
     assert "16,14336,4096: 0.00 TFLOP" in capsys.readouterr().out
 
 
+def test_bench_gated(tmp_path, capsys):
+    import bench_gated
+
+    path = tmp_path / "gated.jsonl"
+    assert bench_gated.main(["--small", "--out", str(path)]) == 0
+    rows = _records(path, "gated")
+    names = ["stacked", "pair", "unfused", "product", "xla"]
+    layers = ["silu", "silu, products kept"]
+    assert [(r["layer"], r["impl"]) for r in rows] == [(y, n) for y in layers for n in names]
+    for row in rows:
+        assert row["kernel"] == ""  # by XLA, in this rehearsal
+        if row["impl"] != "product":
+            assert row["error"] <= 0.1  # of bf16 layers, the largest over the root mean square
+    assert "silu, pair: 0 of 1 in one kernel; of the product" in capsys.readouterr().out
+
+
+def test_bench_gated_names_a_bad_problem(capsys):
+    import bench_gated
+
+    with pytest.raises(SystemExit):
+        bench_gated.main(["--problems", "16,8"])
+    assert "'16,8' is not M,N,K" in capsys.readouterr().err
+    assert bench_gated.main(["--dry-run"]) == 0
+    assert "16,14336,4096: 0.00 TFLOP" in capsys.readouterr().out
+
+
 def test_bench_f32(tmp_path, capsys):
     import bench_f32
 
