@@ -128,7 +128,7 @@ def _one_primitive(
     up = jax.ShapeDtypeStruct(plan.shape, spec.out_dtype)
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), plan.shape, (up, *operands))
     program = as_matrix(traced.program, plan.shape)
-    if isinstance(program, str):
+    if isinstance(program, str) or program.summed:
         return None
     types = (program.dtype(value) for value in program.results)
     fused = Fused(

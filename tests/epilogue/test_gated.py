@@ -372,6 +372,21 @@ class TestFallbacks:
         text = self.reason(caplog, lambda g, u: g * u + 2.5)
         assert "products of their own and a pass over both are predicted to take 0 cycles" in text
 
+    @pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "pair"])
+    def test_sums_over_rows(self, stacked) -> None:
+        x, w = factors(np.random.default_rng(9), "bfloat16", 48, 64, 64)
+
+        def f(x: Any, weights: Any) -> Any:
+            both = Epilogue(lambda g, u: (g * u, jnp.sum(g * u, 0)), "test")
+            return gated_product(x, weights, both, implementation=("emulator", "xla"))
+
+        text = jax.jit(f).lower(x, forms(w)[not stacked]).as_text()
+        assert "_gated" not in text
+        hidden, sums = f(x, forms(w)[not stacked])
+        want = reference(lambda g, u: g * u, x, w, [])
+        np.testing.assert_allclose(hidden.astype(F32), want, atol=0.05, rtol=0.05)
+        np.testing.assert_allclose(sums.astype(F32), jnp.sum(want, 0), atol=0.5, rtol=0.05)
+
     def test_operands_of_two_types(self) -> None:
         a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 2, 16), F32)
         text = jax.jit(layer).lower(a, b).as_text()
