@@ -35,7 +35,6 @@ SM90_GATED = dataclasses.replace(
         TileKey("pingpong", 128, 64, 1, 1, True): Cost(0.6, 600, 4200, 1.05),
         TileKey("pingpong", 128, 16, 1, 1, True): Cost(0.25, 600, 4200, 1.08),
     },
-    long_cooperative=1.035,
 )
 
 SM100 = Parameters(

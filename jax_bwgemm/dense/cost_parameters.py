@@ -74,7 +74,7 @@ class Parameters:
         padded_tile: CTAs of a cluster that have no tile of their own still take part in its
             multicasts, which shows once the GPU is full.
         long_cooperative: Launches of milliseconds run at the power limit, where cooperative
-            kernels, and those of two matrices, lose to the other ping-pong ones: a factor.
+            kernels lose to ping-pong ones: a factor.
     """
 
     tiles: Mapping[TileKey, Cost]

@@ -183,7 +183,7 @@ def evaluate(
         into_sm / p.sm_bytes_per_cycle,
     )
     cycles = _together(limits, p.overlap) + cost.fixed
-    if (kernel.schedule == "cooperative" or kernel.contraction == "gated") and cycles > LONG_CYCLES:
+    if kernel.schedule == "cooperative" and cycles > LONG_CYCLES:
         cycles *= p.long_cooperative
     cycles += _plane_cycles(kernel, dims)
     if kernel.stream_k:
