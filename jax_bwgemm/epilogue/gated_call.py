@@ -29,9 +29,8 @@ from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
-
-# Where K is longer, products of their own hide what they read and write; the kernel of both takes so
-# much longer than predicted, and again for each further result. Fitted to times of an H200.
+# Where K is longer, products of their own hide what they read and write, and the kernel of both
+# takes so much longer than predicted for each of its results. Fitted to times of an H200.
 _LONG_K = 1536
 _LONG_SHARE = 0.03
 
