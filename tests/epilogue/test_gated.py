@@ -387,6 +387,23 @@ class TestFallbacks:
         np.testing.assert_allclose(hidden.astype(F32), want, atol=0.05, rtol=0.05)
         np.testing.assert_allclose(sums.astype(F32), jnp.sum(want, 0), atol=0.5, rtol=0.05)
 
+    @pytest.mark.parametrize(("k", "stacked", "taken"), [(768, True, True), (4096, False, False)])
+    def test_pays_where_k_is_short(self, k, stacked, taken) -> None:
+        """A pair's products hide what they read and write where K is long."""
+        m, n = 8192, 3072
+
+        def f(x: Any, weights: Any) -> Any:
+            both = Epilogue(lambda g, u: jax.nn.silu(g) * u.astype(F32), "test")
+            return gated_product(
+                x, weights, both, keeps_products=True, implementation=("emulator", "xla")
+            )
+
+        x = jax.ShapeDtypeStruct((m, k), jnp.bfloat16)
+        each = jax.ShapeDtypeStruct((k, n), jnp.bfloat16)
+        weights = jax.ShapeDtypeStruct((k, 2, n), jnp.bfloat16) if stacked else (each, each)
+        with config.target("sm90", 132):
+            assert ("_gated" in jax.jit(f).lower(x, weights).as_text()) == taken
+
     def test_operands_of_two_types(self) -> None:
         a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 2, 16), F32)
         text = jax.jit(layer).lower(a, b).as_text()
