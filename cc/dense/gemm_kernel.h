@@ -11,7 +11,14 @@
 
 namespace bwgemm::dense {
 
-template <class Spec>
+// What the epilogue makes of the sums: nothing, it rounds them.
+template <class Traits>
+struct PlainResult {
+  template <class CtaTile, class Out>
+  using Fusion = typename Traits::template Result<Out>;
+};
+
+template <class Spec, class Result = PlainResult<ScheduleTraits<Spec::kSchedule>>>
 struct GemmKernel : Spec {
   using Traits = ScheduleTraits<Spec::kSchedule>;
 
@@ -23,7 +30,8 @@ struct GemmKernel : Spec {
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
   // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
   // M is small, gets the MMA's M side, whose smallest tile is 64, and lhs its N side: 8 and up.
-  using In = typename CutlassType<Spec::kIn>::type;
+  using A = typename CutlassType<Spec::kSwapAb ? Spec::kB : Spec::kA>::type;
+  using B = typename CutlassType<Spec::kSwapAb ? Spec::kA : Spec::kB>::type;
   using Out = typename CutlassType<Spec::kOut>::type;
   using Accumulator = float;
   using Row = cutlass::layout::RowMajor;
@@ -35,7 +43,8 @@ struct GemmKernel : Spec {
   using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
   using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
   using LayoutD = std::conditional_t<Spec::kSwapAb, Column, Row>;
-  static constexpr int kAlignIn = kAlignmentBytes / sizeof(In);
+  static constexpr int kAlignA = kAlignmentBytes / sizeof(A);
+  static constexpr int kAlignB = kAlignmentBytes / sizeof(B);
   static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
 
   using Tile =
@@ -55,15 +64,15 @@ struct GemmKernel : Spec {
       cutlass::epilogue::collective::EpilogueTileAuto>;
 
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
-  // D = acc, converted to Out; no C operand.
+  // No C operand; converted to Out.
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster, EpilogueTile,
       Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
-      typename Traits::Epilogue, typename Traits::template Result<Out>>::CollectiveOp;
+      typename Traits::Epilogue, typename Result::template Fusion<CtaTile, Out>>::CollectiveOp;
 
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, In, LayoutA, kAlignIn, In, LayoutB,
-      kAlignIn, Accumulator, Tile, Cluster,
+      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, A, LayoutA, kAlignA, B, LayoutB,
+      kAlignB, Accumulator, Tile, Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
       typename Traits::Mainloop>::CollectiveOp;

@@ -28,7 +28,6 @@ struct Launcher {
   }
 
   static Arguments MakeArguments(const GemmProblem& p) {
-    using In = typename Gemm::In;
     using Out = typename Gemm::Out;
     // With swapped operands CUTLASS sees the transposed problem.
     const GemmOperand& a = Gemm::kSwapAb ? p.b : p.a;
@@ -37,9 +36,9 @@ struct Launcher {
     Arguments args{};
     args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     args.problem_shape = {Gemm::kSwapAb ? p.n : p.m, Gemm::kSwapAb ? p.m : p.n, p.k, p.batch};
-    args.mainloop.ptr_A = static_cast<const In*>(a.data);
+    args.mainloop.ptr_A = static_cast<const typename Gemm::A*>(a.data);
     args.mainloop.dA = MakeStride<typename Kernel::StrideA>(a);
-    args.mainloop.ptr_B = static_cast<const In*>(b.data);
+    args.mainloop.ptr_B = static_cast<const typename Gemm::B*>(b.data);
     args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
     if constexpr (Gemm::Traits::kArch == Arch::kSm90) {
       args.epilogue.thread.alpha = 1.0f;
@@ -94,7 +93,10 @@ struct Launcher {
   }
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
-    const Arguments args = MakeArguments(p);
+    return Launch(MakeArguments(p), workspace, stream);
+  }
+
+  static Status Launch(const Arguments& args, void* workspace, cudaStream_t stream) {
     typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
     if constexpr (Gemm::kStreamK) BWGEMM_RETURN_IF_ERROR(ClearPartCounters(params, stream));
 

@@ -9,7 +9,7 @@ template <DType kA_, DType kB_, DType kOut_, int kTileM_, int kTileN_, int kTile
           int kClusterN_, Schedule kSchedule_, bool kSwapAb_, ScaleUse kScaleUse_>
 struct KernelSpec {
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
-  static constexpr AMajor kAMajor = AMajor::kK;  // the only one that FP8 wgmma reads
+  static constexpr AMajor kAMajor = AMajor::kK;  // the only one that SM90 reads
   static constexpr BMajor kBMajor = BMajor::kK;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
@@ -23,7 +23,9 @@ struct KernelSpec {
   static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
   static_assert(kTileK % kScaleBlock == 0 && kScaleUse != ScaleUse::kNone);
 
-  static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages) {
+  // uneven_parts: see KernelInfo.
+  static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages,
+                                   bool uneven_parts) {
     KernelInfo info{};
     info.name = name;
     info.arch = arch;
@@ -44,7 +46,7 @@ struct KernelSpec {
     info.alignment_bytes = kAlignmentBytes;
     info.scales = kScaleUse;
     info.terms = 1;
-    info.uneven_parts = true;
+    info.uneven_parts = uneven_parts;
     info.f32_twin = f32_twin;
     return info;
   }

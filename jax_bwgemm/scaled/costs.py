@@ -2,8 +2,8 @@
 
 The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones: a product with M, N and K
 has the bytes, the cycles and the tiles of a dense one of 16 bits with half that K, and kernels that
-scale their sums are dense ones in everything that takes time. Those that promote every 128 of K
-have costs of their own, measured on an H200 (docs/performance.md).
+scale their sums are dense ones in everything that takes time. SM90's that promote every 128 of K
+have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import costs, heuristics
-from jax_bwgemm.dense.cost_parameters import Cost, TileKey
+from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
 from jax_bwgemm.dense.costs import Candidate
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.spec import GemmDims
@@ -34,8 +34,15 @@ ROWS = dataclasses.replace(SM90, tiles={
     TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.1132, 169.4, 6401, 1.1),
 })
 # fmt: on
-# By what a kernel applies scales to.
+# Of SM90, by what a kernel applies scales to.
 PARAMETERS = {"sums": SM90, "blocks": BLOCKS, "rows": ROWS}
+
+
+def parameters_of(kernel: Kernel) -> Parameters:
+    """The model's numbers for a scaled kernel."""
+    if kernel.arch == "sm90":
+        return PARAMETERS[kernel.scales]
+    return costs.parameters_of(as_dense(kernel))
 
 
 def as_dense(kernel: Kernel) -> Kernel:
@@ -58,7 +65,7 @@ def as_dense_dims(dims: ScaledDims) -> GemmDims:
 def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:
     """A kernel with each number of parts of K that is worth comparing. Theirs is `as_dense`."""
     dense, sizes = as_dense(kernel), as_dense_dims(dims)
-    parameters = PARAMETERS[kernel.scales]
+    parameters = parameters_of(kernel)
 
     def predict(splits: int) -> Candidate:
         return costs.evaluate(dense, sizes, target, splits, parameters=parameters)

@@ -93,7 +93,13 @@ def select(
         if k.arch == target.arch and _types_fit(k, spec, dims) and scales_fit(k, spec)
     ]
     if not fitting:
-        return f"scaled kernels exist for sm90, this is {target.arch}"
+        arches = sorted({k.arch for k in table})
+        if target.arch not in arches:
+            return f"scaled kernels exist for {', '.join(arches)}, this is {target.arch}"
+        return (
+            f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} applies scales of "
+            f"{spec.a_scaling} and {spec.b_scaling}"
+        )
     by_name = {k.name: k for k in fitting}
     best = min((c for k in fitting for c in candidates(k, dims, target)), key=heuristics.preference)
     kernel = by_name[best.kernel.name]
@@ -115,11 +121,16 @@ def _types_fit(kernel: Kernel, spec: ScaledSpec, dims: ScaledDims) -> bool:
 
 
 def scales_fit(kernel: Kernel, spec: Any) -> bool:
-    """Whether a kernel applies a specification's layouts, with the accumulation asked for."""
+    """Whether a kernel applies a specification's layouts, with the accumulation asked for.
+
+    SM100's accumulators are as precise as promoted sums.
+    """
     layouts = (spec.a_scaling, spec.b_scaling)
+    whole_k = all(name in _WHOLE_K for name in layouts)
+    fast = spec.accumulation == "fast" or kernel.arch == "sm100"
     along_n = layouts[0] if kernel.swap_ab else layouts[1]
     if kernel.scales == "sums":
-        return spec.accumulation == "fast" and all(name in _WHOLE_K for name in layouts)
-    if spec.accumulation == "fast" and all(name in _WHOLE_K for name in layouts):
+        return fast and whole_k
+    if fast and whole_k:
         return False
     return (along_n in _OF_ROWS) == (kernel.scales == "rows")

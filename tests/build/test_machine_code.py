@@ -25,9 +25,10 @@ CLUSTER_K = "14ClusterKKernel"
 GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
-# Part of the mangled name of every kernel of 8-bit operands.
+# Part of the mangled name of every kernel of 8-bit operands: SM90's, and SM100's.
 SCALED = "20ScaledGemmKernelSm90"
 SCALED_GROUPED = "23GroupedScaledKernelSm90"
+FLOAT8 = "float_e4m3_t"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
 # Upper half of the L2 eviction priority "last", a constant of CUTLASS's: TMA::CacheHintSm90.
@@ -84,7 +85,7 @@ def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Dis
     return {
         n: d
         for n, d in machine_code.items()
-        if d.arch.startswith(arch) and any(g in n for g in GEMMS)
+        if d.arch.startswith(arch) and any(g in n for g in GEMMS) and FLOAT8 not in n
     }
 
 
@@ -115,7 +116,7 @@ def test_sm90_kernels_use_wgmma(machine_code):
 
 def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
     kernels = [code for name, code in machine_code.items() if SCALED in name]
-    assert len(kernels) == len(runtime.scaled_kernels()) > 0
+    assert len(kernels) == sum(k.arch == "sm90" for k in runtime.scaled_kernels()) > 0
     grouped = [code for name, code in machine_code.items() if SCALED_GROUPED in name]
     assert len(grouped) == len(runtime.scaled_grouped_kernels()) > 0
     for code in kernels + grouped:
@@ -123,6 +124,15 @@ def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
         assert any(o.startswith("UTMALDG") for o in code.opcodes)
     for code in kernels:
         assert not any(o == "ST" or o.startswith("ST.") for o in code.opcodes)
+
+
+def test_scaled_sm100_kernels_multiply_8_bit_operands(machine_code):
+    kernels = {n: c for n, c in machine_code.items() if FLOAT8 in n and "GemmUniversal" in n}
+    assert len(kernels) == sum(k.arch == "sm100" for k in runtime.scaled_kernels()) > 0
+    for name, code in kernels.items():
+        pair = ".2CTA" if TWO_CTA_MMA in name else ""
+        assert f"UTCQMMA{pair}" in code.opcodes, name  # kind::f8f6f4
+        assert any(o.startswith("UGETNEXTWORKID") for o in code.opcodes), name
 
 
 def test_sm100_kernels_use_tcgen05_and_cluster_launch_control(machine_code):

@@ -18,7 +18,7 @@ from jax_bwgemm.dense import costs
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.costs import PARAMETERS, as_dense, candidates
+from jax_bwgemm.scaled.costs import as_dense, candidates, parameters_of
 from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
@@ -128,7 +128,20 @@ def test_refusals(product: ScaledSpec, sizes: ScaledDims, reason: str) -> None:
 
 
 def test_another_architecture() -> None:
-    found = select(TABLE, spec("row", "row"), dims(), make_target("sm100"))
+    target = make_target("sm100")
+    for product, sizes, want in (
+        (spec("row", "tensor"), dims(), "e4m3_e4m3_bf16_sums_256x256x128_2x1_2sm"),
+        (spec("row", "row", accumulation="fast"), dims(256), "sums_128x128x128_1x1_1sm"),
+        (spec("tensor", "row", "float32"), dims(a=E5M2), "e5m2_e4m3_f32_sums_256x256x128_2x1_2sm"),
+    ):
+        found = select(TABLE, product, sizes, target)
+        assert isinstance(found, Choice)
+        assert found.kernel.name.startswith("sm100_scaled_")
+        assert found.kernel.name.endswith(want)
+    found = select(TABLE, spec("1x128", "128x128"), dims(), target)
+    assert found == f"no kernel of sm100 for {E4M3} x {E4M3} applies scales of 1x128 and 128x128"
+    hopper = [k for k in TABLE if k.arch == "sm90"]
+    found = select(hopper, spec("row", "row"), dims(), target)
     assert found == "scaled kernels exist for sm90, this is sm100"
 
 
@@ -163,7 +176,7 @@ def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
 
 @pytest.mark.parametrize("kernel", TABLE, ids=lambda k: k.name)
 def test_every_tile_has_a_cost(kernel: Kernel) -> None:
-    assert costs.tile_key(as_dense(kernel)) in PARAMETERS[kernel.scales].tiles
+    assert costs.tile_key(as_dense(kernel)) in parameters_of(kernel).tiles
 
 
 def structs(a: str, b: str, m: int = 512, n: int = 512, k: int = 512) -> Any:
@@ -202,7 +215,7 @@ def test_float16_is_converted_by_xla() -> None:
     [
         (structs("mxfp8", "mxfp8"), "sm90", "kernels exist for f32 scales"),
         (structs("row", "row", k=100), "sm90", "K=100 is not a multiple of 16"),
-        (structs("row", "row"), "sm100", "scaled kernels exist for sm90, this is sm100"),
+        (structs("1x128", "1x128"), "sm100", "no kernel of sm100 for .* applies scales of 1x128"),
     ],
 )
 def test_what_no_kernel_runs_is_xlas_with_the_reason(
@@ -261,7 +274,7 @@ def test_explain() -> None:
     with bw.config.target("sm90"):
         assert bw.explain_scaled_matmul(*pair).implementation == "cutlass"
     assert bw.explain_scaled_matmul(*pair, implementation="xla").reason == "asked for"
-    with pytest.raises(NotImplementedError, match="scaled kernels exist for sm90, this is sm100"):
+    with pytest.raises(NotImplementedError, match="no kernel of sm100 for .* applies scales of 1x128"):
         bw.explain_scaled_matmul(*pair, implementation="cutlass", device="sm100")
     with pytest.raises(ValueError, match="unknown device 'sm80'"):
         bw.explain_scaled_matmul(*pair, device="sm80")

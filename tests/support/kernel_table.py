@@ -158,7 +158,7 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
                         **_sizes(numbers),
                         schedule=schedule,
                         swap_ab=bool(swap),
-                        uneven_parts=True,
+                        uneven_parts=arch == "sm90",
                         scales=scales,
                         f32_twin=f"{arch}_scaled_{a}_e4m3_f32_{rest}",
                     )

@@ -53,7 +53,7 @@ struct Launcher {
 template <class C>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
-  return {C::Info(name, f32_twin, Arch::kSm90, C::kStages),
+  return {C::Info(name, f32_twin, Arch::kSm90, C::kStages, /*uneven_parts=*/true),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 
