@@ -123,6 +123,20 @@ EXAMPLES = (
         _GEMM,
         relaxed=True,
     ),
+    *(
+        Example(
+            name,
+            f"72_blackwell_narrow_precision_gemm/{name}_blackwell_{file}_gemm.cu",
+            "sm100",
+            "--m=512 --n=256 --k=256 --iterations=0",
+            relaxed=True,
+        )
+        for name, file in (
+            ("72a", "nvfp4_bf16"),
+            ("72b", "nvfp4_nvfp4"),
+            ("72c", "mixed_mxfp8_bf16"),
+        )
+    ),
     Example(
         "73",
         "73_blackwell_gemm_preferred_cluster/blackwell_gemm_preferred_cluster.cu",
@@ -140,6 +154,13 @@ EXAMPLES = (
     Example(
         "75",
         "75_blackwell_grouped_gemm/75_blackwell_grouped_gemm.cu",
+        "sm100",
+        "--m=256 --n=256 --k=128 --groups=3 --iterations=0",
+        relaxed=True,
+    ),
+    Example(
+        "75-block-scaled",
+        "75_blackwell_grouped_gemm/75_blackwell_grouped_gemm_block_scaled.cu",
         "sm100",
         "--m=256 --n=256 --k=128 --groups=3 --iterations=0",
         relaxed=True,

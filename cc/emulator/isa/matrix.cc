@@ -20,16 +20,20 @@ struct MatrixAccess {
   Row rows[4];
 };
 
-uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, bool write) {
+// `stored`: the row's new values, before they are there; null for a read.
+uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, const uint16_t* stored) {
   const uint64_t address = w.address(a.addr, lane);
-  if (a.generic) return w.generic(address, lane, 16, 16, write);
+  if (a.generic) return w.generic(address, lane, 16, 16, stored != nullptr, 0, stored);
   const auto ref = w.shared(address, 16, 16, false);
-  if (write) {
-    ref.cta->shared().note_write(w, ref.offset, 16, w.proxy_stamp());
+  SharedMemory& memory = ref.cta->shared();
+  uint8_t* data = memory.data(ref.offset);
+  if (stored != nullptr) {
+    const bool same = std::memcmp(data, stored, 16) == 0;
+    memory.note_write(w, ref.offset, 16, w.proxy_stamp(), same ? kSameValue : 0);
   } else {
-    ref.cta->shared().check_read(w, ref.offset, 16);
+    memory.check_read(w, ref.offset, 16);
   }
-  return ref.cta->shared().data(ref.offset);
+  return data;
 }
 
 // 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i; lane t
@@ -39,7 +43,7 @@ Step exec_ldmatrix(Warp& w, const Instr& in, uint32_t mask) {
   if (mask != kFullMask) w.fault("ldmatrix needs all 32 lanes");
   uint16_t matrix[4][8][8];
   for (int i = 0; i < 8 * a.count; ++i)
-    std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, false), 16);
+    std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, nullptr), 16);
   for (int m = 0; m < a.count; ++m) {
     uint32_t* d = w.r32(a.rows[m]);
     for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -71,7 +75,7 @@ Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
     }
   }
   for (int i = 0; i < 8 * a.count; ++i)
-    std::memcpy(row_address(w, a, i, true), matrix[i / 8][i % 8], 16);
+    std::memcpy(row_address(w, a, i, matrix[i / 8][i % 8]), matrix[i / 8][i % 8], 16);
   w.launch().progress();
   return Step::kNext;
 }

@@ -63,6 +63,15 @@ TEST(two_warps_and_one_word) {
              "races with the");
 }
 
+// Compilers let several warps store what all of them hold.
+TEST(the_same_matrix_of_several_warps) {
+  const std::string address =
+      "and.b32 %r10, %r0, 7;\nshl.b32 %r10, %r10, 4;\nadd.u32 %r10, %r10, %r3;\nmov.b32 %r11, 1;\n"
+      "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r10], ";
+  check_rule(Rule::kSharedRace, address + "{%r1};\n", address + "{%r11};\n",
+             "races with the write");
+}
+
 TEST(neighbouring_bytes_are_apart) {
   // Bytes, halves and words of one granule written by different warps.
   const std::string bytes =
