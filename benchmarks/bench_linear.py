@@ -55,20 +55,10 @@ SMALL = (Layer(32, 48, 64),)
 def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=5)
-    parser.add_argument("--problems", nargs="+", metavar="M,N,K")
     parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=ACTIVATIONS[:3])
     parser.add_argument("--residual", choices=("without", "with", "both"), default="both")
     parser.add_argument("--kernels", action="store_true", help="every kernel for linking, too")
-    args = parser.parse_args(argv)
-    if args.problems:
-        args.problems = [
-            Layer(*options.sizes(parser, "--problems", text, "M,N,K")) for text in args.problems
-        ]
-    else:
-        args.problems = list(SMALL if args.small else LAYERS)
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    return options.parse_problems(parser, argv, "M,N,K", Layer, LAYERS, SMALL)
 
 
 def formula(name: str) -> Callable[[jax.Array], jax.Array]:

@@ -26,24 +26,9 @@ from dense import losses
 def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=5)
-    parser.add_argument(
-        "--problems",
-        nargs="+",
-        metavar="ROWS,WIDTH,VOCABULARY",
-        help="default: " + "; ".join(map(str, losses.PROBLEMS)),
-    )
-    args = parser.parse_args(argv)
-    args.problems = (
-        [
-            losses.LossProblem(*options.sizes(parser, "--problems", text, "ROWS,WIDTH,VOCABULARY"))
-            for text in args.problems
-        ]
-        if args.problems
-        else list(losses.SMALL if args.small else losses.PROBLEMS)
-    )
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    form = "ROWS,WIDTH,VOCABULARY"
+    problem, usual, small = losses.LossProblem, losses.PROBLEMS, losses.SMALL
+    return options.parse_problems(parser, argv, form, problem, usual, small)
 
 
 def columns(args) -> dict:

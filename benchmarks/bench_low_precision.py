@@ -11,9 +11,10 @@ the gradient of W1's distance from that of XLA's bf16.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,20 @@ from jax import lax
 
 import jax_bwgemm as bw
 
-PROBLEMS = ((8192, 4096, 14336),)
-SMALL = ((128, 128, 256),)
+
+class Problem(NamedTuple):
+    """Sizes of a layer."""
+
+    rows: int
+    d: int
+    f: int
+
+    def __str__(self) -> str:
+        return f"{self.rows},{self.d},{self.f}"
+
+
+PROBLEMS = (Problem(8192, 4096, 14336),)
+SMALL = (Problem(128, 128, 256),)
 RECIPES: dict[str, str | bw.Recipe] = {
     name: name for name in ("per_tensor", "per_tensor_delayed", "blockwise")
 }
@@ -46,16 +59,7 @@ def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=10)
     parser.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=[*RECIPES])
-    parser.add_argument("--problems", nargs="+", metavar="ROWS,D,F")
-    args = parser.parse_args(argv)
-    args.problems = (
-        [tuple(options.sizes(parser, "--problems", p, "ROWS,D,F")) for p in args.problems]
-        if args.problems
-        else list(SMALL if args.small else PROBLEMS)
-    )
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    return options.parse_problems(parser, argv, "ROWS,D,F", Problem, PROBLEMS, SMALL)
 
 
 def layer(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -98,7 +102,7 @@ def decibels(got: jax.Array, want: jax.Array) -> float:
     return float(10 * np.log10(np.sum(want**2) / max(np.sum((got - want) ** 2), 1e-30)))
 
 
-def measure(problem: tuple[int, ...], args: Any, out: report.Report, timer: Any) -> list[dict]:
+def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list[dict]:
     """One problem's rows: every way in turns."""
     rows, d, f = problem
     shapes = ((rows, d), (d, 2 * f), (f, d), (rows, d))
@@ -129,7 +133,7 @@ def measure(problem: tuple[int, ...], args: Any, out: report.Report, timer: Any)
             out.add(
                 "low_precision",
                 impl=one.name,
-                problem=",".join(map(str, problem)),
+                problem=str(problem),
                 method=timer.method,
                 tflops=18 * rows * d * f / stats["median_us"] / 1e6,
                 speedup=(found[0]["median_us"] if found else stats["median_us"])
@@ -146,10 +150,9 @@ def measure(problem: tuple[int, ...], args: Any, out: report.Report, timer: Any)
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dry_run:
-        for rows, d, f in args.problems:
-            print(
-                f"{rows},{d},{f}: {18 * rows * d * f / 1e12:.2f} TFLOP, {', '.join(args.recipes)}"
-            )
+        for problem in args.problems:
+            flops = 18 * math.prod(problem)
+            print(f"{problem}: {flops / 1e12:.2f} TFLOP, {', '.join(args.recipes)}")
         return 0
     platform = options.prepare(args)
     out = report.Report(args.out, "bench_low_precision")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,19 @@ from common import options, report, timing
 
 import jax_bwgemm as bw
 
-SIZES = ((4096, 8192), (8192, 8192), (8192, 28672))
-SMALL = ((64, 256), (40, 136))
+
+class Size(NamedTuple):
+    """Of a matrix."""
+
+    rows: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.rows},{self.k}"
+
+
+SIZES = (Size(4096, 8192), Size(8192, 8192), Size(8192, 28672))
+SMALL = (Size(64, 256), Size(40, 136))
 CASES = ("1x128", "1x128+T", "1x128+T+SR", "128x128", "128x128+T", "row+T", "tensor", "tensor+T")
 
 
@@ -33,21 +44,11 @@ def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=20)
     parser.add_argument("--cases", nargs="+", default=[*CASES], metavar="LAYOUT[+T][+SR]")
-    parser.add_argument(
-        "--sizes", nargs="+", metavar="R,K", help=f"default: {'; '.join(map(str, SIZES))}"
-    )
-    args = parser.parse_args(argv)
+    args = options.parse_problems(parser, argv, "R,K", Size, SIZES, SMALL, option="--sizes")
     for case in args.cases:
         layout, *flags = case.split("+")
         if layout not in ("tensor", "row", "1x128", "128x128") or not {*flags} <= {"T", "SR"}:
             parser.error(f"--cases: {case!r} is not LAYOUT[+T][+SR]")
-    args.sizes = (
-        [tuple(options.sizes(parser, "--sizes", text, "R,K")) for text in args.sizes]
-        if args.sizes
-        else list(SMALL if args.small else SIZES)
-    )
-    if args.small:
-        args.rounds, args.burst = 2, 1
     return args
 
 
@@ -108,7 +109,7 @@ def measure(size: tuple[int, ...], args: Any, out: report.Report, timer: Any) ->
             out.add(
                 "quantize",
                 impl=one.name,
-                size=",".join(map(str, size)),
+                size=str(size),
                 method=timer.method,
                 gb_per_s=rate,
                 of_copy=rate / (rows[0]["gb_per_s"] if rows else rate),

@@ -24,24 +24,8 @@ def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=20)
     parser.add_argument("--kinds", nargs="+", choices=tuple(peers.KINDS), default=[*peers.KINDS])
-    parser.add_argument(
-        "--problems",
-        nargs="+",
-        metavar="M,N,K",
-        help="default: " + "; ".join(map(str, peers.PROBLEMS)),
-    )
-    args = parser.parse_args(argv)
-    args.problems = (
-        [
-            peers.ScaledProblem(*options.sizes(parser, "--problems", text, "M,N,K"))
-            for text in args.problems
-        ]
-        if args.problems
-        else list(peers.SMALL if args.small else peers.PROBLEMS)
-    )
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    problem, usual, small = peers.ScaledProblem, peers.PROBLEMS, peers.SMALL
+    return options.parse_problems(parser, argv, "M,N,K", problem, usual, small)
 
 
 def operands(problem: peers.ScaledProblem, args: Any, copies: int) -> list[Any]:

@@ -34,16 +34,7 @@ def parse_args(argv: Sequence[str] | None):
     options.add_turns(parser, rounds=10)
     parser.add_argument("--kinds", nargs="+", choices=tuple(peers.KINDS), default=[*peers.KINDS])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
-    parser.add_argument("--problems", nargs="+", metavar="M,N,K,GROUPS")
-    args = parser.parse_args(argv)
-    args.problems = (
-        [Problem(*options.sizes(parser, "--problems", p, "M,N,K,GROUPS")) for p in args.problems]
-        if args.problems
-        else list(SMALL if args.small else PROBLEMS)
-    )
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    return options.parse_problems(parser, argv, "M,N,K,GROUPS", Problem, PROBLEMS, SMALL)
 
 
 def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list[dict]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 
 from common.timing import configure_environment
 
@@ -60,6 +61,41 @@ def sizes(parser: argparse.ArgumentParser, option: str, text: str, form: str) ->
     if len(found) != form.count(",") + 1 or not all(s.isdigit() and int(s) for s in found):
         parser.error(f"{option}: {text!r} is not {form}")
     return [int(s) for s in found]
+
+
+def parse_problems(
+    made: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    form: str,
+    problem: Callable[..., object],
+    usual: Sequence[object],
+    small: Sequence[object],
+    *,
+    option: str = "--problems",
+) -> argparse.Namespace:
+    """Parses, with an option that replaces the problems; a rehearsal has two turns of one call.
+
+    Args:
+        made: The parser, with the options of `add_turns`.
+        argv: The arguments.
+        form: How the option names a problem, such as ``M,N,K``.
+        problem: Makes a problem of its sizes.
+        usual: The problems without the option.
+        small: Those of a rehearsal.
+        option: Its name, and that of the list of problems in what is returned.
+    """
+    listed = "; ".join(map(str, usual))
+    made.add_argument(option, nargs="+", metavar=form, help=f"default: {listed}", dest="given")
+    args = made.parse_args(argv)
+    if args.given:
+        found = [problem(*sizes(made, option, text, form)) for text in args.given]
+    else:
+        found = list(small if args.small else usual)
+    del args.given
+    setattr(args, option.removeprefix("--"), found)
+    if args.small:
+        args.rounds, args.burst = 2, 1
+    return args
 
 
 def turns(args: argparse.Namespace) -> str:

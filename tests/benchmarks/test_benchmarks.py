@@ -655,7 +655,7 @@ def test_bench_quantize_names_a_bad_case(capsys):
         bench_quantize.main(["--cases", "1x64"])
     assert "'1x64' is not LAYOUT[+T][+SR]" in capsys.readouterr().err
     assert bench_quantize.main(["--dry-run"]) == 0
-    assert "(8192, 28672): 1x128, 1x128+T" in capsys.readouterr().out
+    assert "8192,28672: 1x128, 1x128+T" in capsys.readouterr().out
 
 
 def test_bench_scaled_names_a_bad_problem(capsys):
