@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import jax
 import pytest
+from benchmark_records import records
 
 import jax_bwgemm
 
 pytestmark = pytest.mark.usefixtures("benchmark_programs")
-
-
-def _records(path, kind):
-    from common import report
-
-    return [r for r in report.load(path) if r["record"] == kind]
 
 
 # --- the program ---
@@ -26,7 +21,7 @@ def test_bench_grouped(tmp_path, capsys):
 
     path = tmp_path / "grouped.jsonl"
     assert bench_grouped.main([*ONE, "--out", str(path), "--distribution", "zipf"]) == 0
-    rows = _records(path, "grouped")
+    rows = records(path, "grouped")
     ours = [r for r in rows if r["impl"] == "bwgemm"]
     assert [r["mode"] for r in ours] == ["forward", "dx", "dw"]
     for row in ours:
@@ -65,7 +60,7 @@ def test_a_wrong_row_is_reported_and_not_timed(monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr()
     assert "failed: bwgemm: wrong: a row is " in printed.err
     assert "geometric mean" not in printed.out
-    (row,) = (r for r in _records(path, "grouped") if r["impl"] == "bwgemm")
+    (row,) = (r for r in records(path, "grouped") if r["impl"] == "bwgemm")
     assert "median_us" not in row
 
 
@@ -142,7 +137,7 @@ def test_bench_grouped_times_kernels(tmp_path):
     path = tmp_path / "grouped.jsonl"
     argv = ["--small", "--shapes", "1024,512,256,8", "--peers", "xla", "pallas", "--all-kernels"]
     assert bench_grouped.main([*argv, "--swizzles", "1", "8", "--out", str(path)]) == 0
-    rows = _records(path, "grouped")
+    rows = records(path, "grouped")
     for row in (r for r in rows if r["impl"] == "bwgemm"):
         assert row["method"] == "cupti"
         assert row["kernel"] in {r["kernel"] for r in rows if r["impl"].startswith("sm")}
@@ -157,7 +152,7 @@ def test_layer(tmp_path, capsys):
 
     path = tmp_path / "layer.jsonl"
     assert bench_grouped.main(["--small", "--layer", "--modes", "--out", str(path)]) == 0
-    rows = _records(path, "layer")
+    rows = records(path, "layer")
     assert [(r["impl"], r["status"], r["top_k"]) for r in rows] == [
         ("bwgemm", "ok", 2),
         ("xla", "ok", 2),

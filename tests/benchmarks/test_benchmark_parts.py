@@ -16,12 +16,6 @@ from jax_bwgemm.config import make_target
 pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
-def _records(path, kind):
-    from common import report
-
-    return [r for r in report.load(path) if r["record"] == kind]
-
-
 # --- shapes ---
 
 

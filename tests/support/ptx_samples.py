@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 HEADER = ".version 8.6\n.target sm_100a\n.address_size 64\n"
 
 # out[i] = x[i] * factor + bias, for i < n; a 1-D grid.
@@ -141,3 +143,9 @@ LOOP:
 }
 """
 )
+
+
+def axpb_arguments(n: int = 100) -> tuple[np.ndarray, np.ndarray, float, float, int]:
+    """Of AXPB: x, out (NaN until it is written), factor, bias and n."""
+    x = np.arange(n, dtype=np.float32)
+    return x, np.full_like(x, np.nan), 2.0, 1.0, n

@@ -36,6 +36,14 @@ def grouped_key(m: int, n: int, k: int, groups: int, majors: str = "kn", **more:
     return GroupedKey(kind, "bfloat16", "bfloat16", majors[1], m, n, k, **fields)
 
 
+GROUPED_KINDS = [
+    grouped_key(4096, 1024, 768, 8),
+    grouped_key(4096, 768, 1024, 8, "kk"),
+    grouped_key(4096, 1024, 768, 8, "mn"),
+    grouped_key(4096, 1024, 768, 8, shares=((6, 0), (2, 64))),
+]
+
+
 def array(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, BF16)
 
