@@ -28,20 +28,11 @@ ACTIVATIONS = ("silu", "gelu")
 def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=5)
-    parser.add_argument("--problems", nargs="+", metavar="M,N,K")
     parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=ACTIVATIONS[:1])
     parser.add_argument("--products", choices=("alone", "kept", "both"), default="both")
     parser.add_argument("--kernels", action="store_true", help="every kernel of both products, too")
-    args = parser.parse_args(argv)
-    if args.problems:
-        args.problems = [
-            Layer(*options.sizes(parser, "--problems", text, "M,N,K")) for text in args.problems
-        ]
-    else:
-        args.problems = list(bench_linear.SMALL if args.small else bench_linear.LAYERS)
-    if args.small:
-        args.rounds, args.burst = 2, 1
-    return args
+    usual, small = bench_linear.LAYERS, bench_linear.SMALL
+    return options.parse_problems(parser, argv, "M,N,K", Layer, usual, small)
 
 
 def columns(args, activation: str, kept: bool) -> dict[str, Callable[..., Any]]:
