@@ -31,7 +31,8 @@ from jax_bwgemm.product.lowering import choose
 
 # Where K is longer, products of their own hide what they read and write, and the kernel of both
 # takes so much longer than predicted for each of its results. Fitted to times of an H200.
-_LONG_K = 1536
+# Few rows are bound by reading the matrices, whatever K is.
+_LONG_K, _FEW_ROWS = 1536, 128
 _LONG_SHARE = 0.03
 
 
@@ -182,7 +183,8 @@ def choose_gated(
     usable, _ = heuristics.rank(
         _Both().kernels(name), call.folded.spec, dtype, call.dims, call.target
     )
-    share = _LONG_SHARE * len(problem.result_types) if k > _LONG_K else 0.0
+    long = k > _LONG_K and call.dims.m > _FEW_ROWS
+    share = _LONG_SHARE * len(problem.result_types) if long else 0.0
     types, dims, target = problem.result_types, call.dims, call.target
     cycles = {
         c.kernel.name: linked_cycles(c, problem.of_sums, types, dims, target, products=2)
