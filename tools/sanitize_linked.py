@@ -37,6 +37,7 @@ class LinkedCase:
         sums: How many of them it also sums over rows.
         m, n, k: Sizes.
         seed: Of the operands.
+        gated: Whether the kernel computes two products, of which the epilogue is a function.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class LinkedCase:
     n: int
     k: int
     seed: int = 0
+    gated: bool = False
 
     def __str__(self) -> str:
         operands = " ".join(f"{dtype}:{kind}" for kind, dtype in self.operands)
@@ -83,7 +85,7 @@ class LinkedCase:
                 value = operations[number // 64 % len(operations)](x, y)
                 found.append(jnp.clip(jnp.broadcast_to(value, z.shape), -64, 64))
             matrices = [jnp.broadcast_to(x, z.shape).astype(wide) for x in found[::-1]]
-            types = (wide, jnp.int32, wide)
+            types = (wide, wide if self.gated else jnp.int32, wide)
             results = [x.astype(t) for x, t in zip(matrices[: self.results], types, strict=False)]
             return [*results, *(jnp.sum(jnp.clip(x, -9, 9), 0) for x in matrices[: self.sums])]
 
@@ -94,7 +96,8 @@ class LinkedCase:
         rng = np.random.default_rng(self.seed)
         shapes = {"row": (self.n,), "column": (self.m, 1), "scalar": (), "matrix": (self.m, self.n)}
         kinds = [(shapes[kind], dtype) for kind, dtype in self.operands]
-        kinds = [((self.m, self.k), self.dtype), ((self.k, self.n), self.dtype), *kinds]
+        b = (self.k, 2, self.n) if self.gated else (self.k, self.n)
+        kinds = [((self.m, self.k), self.dtype), (b, self.dtype), *kinds]
         return [np.asarray(rng.integers(-2, 3, shape)).astype(dtype) for shape, dtype in kinds]
 
     def compiled(self, implementation: str) -> Callable[..., Any]:
@@ -106,8 +109,15 @@ class LinkedCase:
         import jax
 
         import jax_bwgemm as bw
+        from jax_bwgemm.epilogue.apply import Epilogue
+        from jax_bwgemm.epilogue.gated_layer import gated_product
 
         def product(a: Any, b: Any, *rest: Any) -> Any:
+            if self.gated:
+                return gated_product(
+                    a, b, Epilogue(self.function, "sanitize_linked"), rest,
+                    implementation=implementation, config=self.kernel,
+                )  # fmt: skip
             return bw.matmul(
                 a, b, epilogue=self.function, epilogue_operands=rest,
                 implementation=implementation, config=self.kernel,
@@ -129,7 +139,8 @@ class LinkedCase:
 
         given = self.given()
         a, b = (x.astype(np.float32) for x in given[:2])
-        wanted = jax.jit(self.function)(a @ b, *given[2:])
+        products = [a @ b[:, 0], a @ b[:, 1]] if self.gated else [a @ b]
+        wanted = jax.jit(self.function)(*products, *given[2:])
         got = self.compiled(implementation)(*given)
         pairs = zip(jax.device_get(got), jax.device_get(wanted), strict=True)
         return all(np.array_equal(x, y.astype(x.dtype)) for x, y in pairs)
@@ -144,8 +155,9 @@ def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, se
     results = int(rng.integers(1, 4))
     sums = 0 if kernel.swap_ab else int(rng.integers(0, min(3, 5 - results)))
     return LinkedCase(
-        kernel.name, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k, seed
-    )
+        kernel.name, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k, seed,
+        gated=kernel.contraction == "gated",
+    )  # fmt: skip
 
 
 def linkable(kernels: Sequence[object], pattern: str = "") -> list[Any]:
@@ -169,7 +181,7 @@ def cases(arch: str, pattern: str) -> list[LinkedCase]:
     except LinkError:
         return []
     found = []
-    for k in linkable(runtime.kernels(), pattern):
+    for k in linkable((*runtime.kernels(), *runtime.gated_kernels("cutlass")), pattern):
         if k.arch != arch or k.majors != "kn" or k.a_dtype != "bfloat16":
             continue
         rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
@@ -177,7 +189,8 @@ def cases(arch: str, pattern: str) -> list[LinkedCase]:
         staged = (("row", "bfloat16"), ("matrix", "bfloat16"), ("column", "float32"))
         operations = 64 * 1 + 3, 64 * 3 + 40, 64 * 2 + 11
         for results, sums in ((1, 0), (3, 0 if k.swap_ab else 1)):
-            found.append(LinkedCase(k.name, k.a_dtype, staged, operations, results, sums, *sizes))
+            case = LinkedCase(k.name, k.a_dtype, staged, operations, results, sums, *sizes)
+            found.append(dataclasses.replace(case, gated=k.contraction == "gated"))
     return found
 
 
