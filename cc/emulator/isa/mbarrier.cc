@@ -170,11 +170,13 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
 
 // Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or
 // some time has passed: PTX allows try_wait to suspend, and for test_wait the lanes are merely
-// slow. Now and then the answer is "no" at once, as on the machine.
+// slow. Now and then the answer is "no" at once, as on the machine: mostly so with odd seeds, by
+// which a wait outside of a loop is seen to go on too early.
 Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
   const uint32_t result = test(w, a, mask);
-  if (result == 0 && !w.timed_out() && w.launch().random().below(8) != 0) {
+  const uint32_t parks = w.launch().config().seed % 2 != 0 ? 1 : 7;  // times out of eight
+  if (result == 0 && !w.timed_out() && w.launch().random().below(8) < parks) {
     const int lane = first_lane(mask);
     const auto ref = locate(w, a, lane);
     WaitInfo info;

@@ -107,7 +107,7 @@ void decode_alloc(Decoder& d) {
 
 Step exec_dealloc(Warp& warp, const Instr& in, uint32_t mask) {
   Cta& cta = warp.cta();
-  cta_set(warp, in.sub);
+  const CtaSet set = cta_set(warp, in.sub);
   const TmemAddress address(uniform(warp, in.op[0], mask, "the tensor memory address"));
   const uint32_t columns = uniform(warp, in.op[1], mask, "the number of columns");
   if (!TensorMemory::valid_size(columns)) {
@@ -117,6 +117,8 @@ Step exec_dealloc(Warp& warp, const Instr& in, uint32_t mask) {
   TensorMemory& memory = tmem_of(cta);
   const std::string problem = memory.deallocate(address.column, static_cast<int>(columns), &cta);
   if (!problem.empty()) warp.fault("tcgen05.dealloc: %s", problem.c_str());
+  const TmemRegion region{0, kTmemLanes, address.column, static_cast<int>(columns)};
+  for (int i = 0; i < set.count; ++i) check_free(warp, *set.ctas[i], region);
   warp.launch().wake(wait_key(&memory));
   return Step::kNext;
 }

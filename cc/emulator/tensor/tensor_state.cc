@@ -102,6 +102,21 @@ void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool
       {&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line, &cta})});
 }
 
+void check_free(Warp& warp, Cta& cta, const TmemRegion& region) {
+  Races& races = warp.launch().races();
+  if (!races.on()) return;
+  for (const TensorMemory::Past& before : tmem_of(cta).past()) {
+    if (!before.region.overlaps(region) ||
+        races.tensor_order(warp, before.stamp) != Races::Order::kNo)
+      continue;
+    warp.report(Rule::kTensorRace,
+                format("frees tensor memory (%s) and the %s of %s: no synchronisation orders them",
+                       region.text().c_str(), before.writes ? "write" : "read",
+                       races.describe(before.stamp).c_str()));
+    return;
+  }
+}
+
 void Holds::take(Holds&& other) {
   shared_.insert(shared_.end(), other.shared_.begin(), other.shared_.end());
   tmem_.insert(tmem_.end(), other.tmem_.begin(), other.tmem_.end());

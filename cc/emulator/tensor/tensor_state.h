@@ -43,6 +43,9 @@ class Holds {
   std::vector<Tmem> tmem_;
 };
 
+// Reports accesses of tensor memory of `cta` that are not over for certain when `warp` frees it.
+void check_free(Warp& warp, Cta& cta, const TmemRegion& region);
+
 // Holds of committed groups in the order of commits, so that "wait for all but n" can release them.
 class GroupHolds {
  public:

@@ -348,4 +348,28 @@ TEST(tensor_memory_is_written_before_it_is_read) {
              "part of which nothing has written");
 }
 
+TEST(tensor_memory_is_freed_after_all_warps_have_used_it) {
+  // Each warp stores and loads its own lanes; the first one frees.
+  const std::string use =
+      allocate(32) +
+      "and.b32 %r21, %r1, 3;\nshl.b32 %r21, %r21, 21;\nadd.u32 %r22, %r6, %r21;\n"
+      "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%r0};\ntcgen05.wait::st.sync.aligned;\n"
+      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r10}, [%r22];\ntcgen05.wait::ld.sync.aligned;\n";
+  const std::string barrier = "bar.sync 0;\n", end = deallocate(32);
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto run = [&](const std::string& body) {
+      return run_rule(body, Rule::kTensorRace, Severity::kError, seed, {});
+    };
+    CHECK_TEXT(run(use + end).error, "");
+    // Before the others have come to it, or after: nothing says which.
+    const LaunchResult early = run(use + end.substr(barrier.size()));
+    CHECK(!early.ok);
+    if (early.rule == info(Rule::kTensorRace).name) {
+      CHECK_TEXT(early.error, "frees tensor memory (lanes 0-127, columns 0-31) and the");
+    } else {
+      CHECK_TEXT(early.error, "tensor memory");
+    }
+  }
+}
+
 int main(int argc, char** argv) { return run_all(argc, argv); }
