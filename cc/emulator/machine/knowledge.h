@@ -29,20 +29,31 @@ class Knowledge {
     }
     return 0;
   }
-  Moment& moment(uint32_t cluster, uint32_t actor) {
-    std::vector<Moment>& actors = chunk(cluster);
-    if (actor >= actors.size()) actors.resize(actor + 1);
-    return actors[actor];
-  }
-  // In every view.
-  void learn(uint32_t cluster, uint32_t actor, uint32_t clock) {
-    for (uint32_t& at : moment(cluster, actor).at) at = std::max(at, clock);
-  }
-  void learn(uint32_t cluster, uint32_t actor, uint32_t clock, View view) {
-    uint32_t& at = moment(cluster, actor).at[static_cast<size_t>(view)];
+  // The owner's own clock: no change in what it knows of others.
+  void learn_own(uint32_t cluster, uint32_t actor, uint32_t clock, View view) {
+    uint32_t& at = find(cluster, actor).at[static_cast<size_t>(view)];
     at = std::max(at, clock);
   }
+  // How often something may have been learned of others.
+  uint64_t changes() const { return changes_; }
+  // In every view.
+  void learn(uint32_t cluster, uint32_t actor, uint32_t clock) {
+    ++changes_;
+    for (uint32_t& at : find(cluster, actor).at) at = std::max(at, clock);
+  }
+  void learn(uint32_t cluster, uint32_t actor, uint32_t clock, View view) {
+    ++changes_;
+    learn_own(cluster, actor, clock, view);
+  }
+  // What the other knows of one actor.
+  void join(const Knowledge& other, uint32_t cluster, uint32_t actor) {
+    ++changes_;
+    Moment& to = find(cluster, actor);
+    for (size_t view = 0; view < kViews; ++view)
+      to.at[view] = std::max(to.at[view], other.of(cluster, actor, static_cast<View>(view)));
+  }
   void join(const Knowledge& other) {
+    ++changes_;
     for (const Chunk& from : other.chunks_) {
       std::vector<Moment>& to = chunk(from.cluster);
       if (to.size() < from.actors.size()) to.resize(from.actors.size());
@@ -53,6 +64,7 @@ class Knowledge {
   }
   // Only the time of the other.
   void join_time(const Knowledge& other) {
+    ++changes_;
     constexpr size_t kTime = static_cast<size_t>(View::kTime);
     for (const Chunk& from : other.chunks_) {
       std::vector<Moment>& to = chunk(from.cluster);
@@ -63,6 +75,7 @@ class Knowledge {
   }
   // fence.proxy.async: what ordinary accesses see, asynchronous ones now see too.
   void fence_proxy() {
+    ++changes_;
     for (Chunk& chunk : chunks_) {
       for (Moment& m : chunk.actors) {
         uint32_t& async = m.at[static_cast<size_t>(View::kAsync)];
@@ -71,13 +84,31 @@ class Knowledge {
     }
   }
   bool empty() const { return chunks_.empty(); }
-  void clear() { chunks_.clear(); }
+  void clear() {
+    ++changes_;
+    chunks_.clear();
+  }
+  // What both know, where the other knows all that this one does but of this actor.
+  void catch_up(const Knowledge& other, uint32_t cluster, uint32_t actor) {
+    const uint64_t changes = changes_;
+    const Moment own = find(cluster, actor);
+    chunks_ = other.chunks_;
+    changes_ = changes + 1;
+    Moment& now = find(cluster, actor);
+    for (size_t view = 0; view < kViews; ++view)
+      now.at[view] = std::max(now.at[view], own.at[view]);
+  }
 
  private:
   struct Chunk {
     uint32_t cluster;
     std::vector<Moment> actors;
   };
+  Moment& find(uint32_t cluster, uint32_t actor) {
+    std::vector<Moment>& actors = chunk(cluster);
+    if (actor >= actors.size()) actors.resize(actor + 1);
+    return actors[actor];
+  }
   std::vector<Moment>& chunk(uint32_t cluster) {
     for (Chunk& chunk : chunks_) {
       if (chunk.cluster == cluster) return chunk.actors;
@@ -86,6 +117,7 @@ class Knowledge {
     return chunks_.back().actors;
   }
   std::vector<Chunk> chunks_;  // one per cluster that something is known of: mostly one
+  uint64_t changes_ = 0;
 };
 
 }  // namespace bwgemm::emulator

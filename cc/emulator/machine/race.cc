@@ -257,21 +257,44 @@ void Races::observe(Warp& warp, uint64_t key, bool acquire) {
 
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
-  warp.history.knows.join(warp.history.observed);
+  WarpHistory& history = warp.history;
+  if (!history.observed.empty()) history.knows.join(history.observed);
+  const bool news = history.barrier != &barrier ||
+                    history.barrier_generation != barrier.generation ||
+                    history.barrier_changes != history.knows.changes();
   if (relaxed) {
-    barrier.arrived.join_time(warp.history.knows);
-  } else {
-    barrier.arrived.join(warp.history.knows);
+    barrier.arrived.join_time(history.knows);
+    history.barrier = nullptr;
+    return;
   }
+  if (news) {
+    barrier.arrived.join(history.knows);
+  } else {
+    barrier.arrived.join(history.knows, history.cluster, history.actor);
+  }
+  history.barrier = &barrier;
+  history.barrier_generation = barrier.generation;
+  history.barrier_changes = history.knows.changes();
 }
 
 void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
+  WarpHistory& history = warp.history;
   if (relaxed) {
-    warp.history.knows.join_time(barrier.completed);
-  } else {
-    warp.history.knows.join(barrier.completed);
+    history.knows.join_time(barrier.completed);
+    history.barrier = nullptr;
+    return;
   }
+  // It has told the barrier all that it knew, and has learned nothing since.
+  if (history.barrier == &barrier && history.barrier_generation < barrier.generation &&
+      history.barrier_changes == history.knows.changes()) {
+    history.knows.catch_up(barrier.completed, history.cluster, history.actor);
+    history.barrier_generation = barrier.generation;
+    history.barrier_changes = history.knows.changes();
+    return;
+  }
+  history.knows.join(barrier.completed);
+  history.barrier = nullptr;
 }
 
 // ---- mbarriers

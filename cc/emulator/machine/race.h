@@ -24,6 +24,13 @@ class Launch;
 class Warp;
 struct Origin;
 
+// A barrier of a CTA or cluster.
+struct BarrierHistory {
+  Knowledge arrived;    // of all arrivals so far
+  Knowledge completed;  // the same at the end of the last generation
+  uint64_t generation = 0;
+};
+
 // What a warp knows, and its own clock, which advances whenever it tells others.
 struct WarpHistory {
   Knowledge knows;
@@ -34,25 +41,31 @@ struct WarpHistory {
   Knowledge observed;        // by relaxed loads: known from the next fence on
   Knowledge tensor;          // at the last tcgen05.fence::after_thread_sync
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
+  // The barrier that it has arrived at or waited for last, that one's completed generations then,
+  // and Knowledge::changes: as long as they are the same, so is what both know of others.
+  const BarrierHistory* barrier = nullptr;
+  uint64_t barrier_generation = 0, barrier_changes = 0;
 
   Stamp stamp(int32_t line, uint16_t flags = 0) const {
     return {clock, cluster, actor, flags, line};
   }
   // Its accesses so far become known to whom it tells what it knows.
   void release() {
-    knows.learn(cluster, actor, clock, View::kGeneric);
-    knows.learn(cluster, actor, clock, View::kTime);
+    knows.learn_own(cluster, actor, clock, View::kGeneric);
+    knows.learn_own(cluster, actor, clock, View::kTime);
     ++clock;
   }
   void fence() {
-    knows.join(observed);
-    observed.clear();
+    if (!observed.empty()) {
+      knows.join(observed);
+      observed.clear();
+    }
     release();
     fenced = knows;
   }
   void tensor_fence_before() {
     release();
-    knows.learn(cluster, actor, clock - 1, View::kTensor);
+    knows.learn_own(cluster, actor, clock - 1, View::kTensor);
   }
   void fence_mbarrier_init() {
     initialised = clock;
@@ -73,12 +86,6 @@ struct MbarrierHistory {
   Knowledge completed;  // the same at the end of the last phase
   // Arrivals of this phase and of the last one: actor and clock.
   std::vector<Stamp> arrivals, last_arrivals;
-};
-
-// A barrier of a CTA or cluster.
-struct BarrierHistory {
-  Knowledge arrived;    // of all arrivals so far
-  Knowledge completed;  // the same at the end of the last generation
 };
 
 struct ClusterHistory {
@@ -138,7 +145,9 @@ class Races {
   // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
   void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
   void complete(BarrierHistory& barrier) {
-    if (on_) barrier.completed = barrier.arrived;
+    if (!on_) return;
+    barrier.completed = barrier.arrived;
+    ++barrier.generation;
   }
   void observe(Warp& warp, const BarrierHistory& barrier, bool relaxed);
 
