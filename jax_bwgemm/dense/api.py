@@ -1,41 +1,25 @@
-"""The public functions: validate, canonicalise, then one canonical GEMM."""
+"""The public functions: read the arguments, then multiply."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm import compat
-from jax_bwgemm.config import links_epilogues
-from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
-from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.primitive import gemm
-from jax_bwgemm.dense.problem import Options, make_options, make_problem
+from jax_bwgemm.dense.problem import make_options
+from jax_bwgemm.dense.products import dot_product, jitted_dot_general, matmul_product
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import (
     as_array,
     as_dimension_numbers,
-    check_dot_general,
-    check_matmul,
 )
+from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.apply import (
     Epilogue,
-    apply_epilogue,
-    check_epilogue,
-    flat_results,
 )
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
-from jax_bwgemm.epilogue.program import FLOATS, as_matrix
-from jax_bwgemm.product.implementations import log_once, refusal_error
-from jax_bwgemm.product.support import viable_implementations
 
 
 def matmul(
@@ -92,19 +76,10 @@ def matmul(
     operands = tuple(as_array("matmul", "epilogue_operands", x) for x in epilogue_operands)
     if epilogue is not None:
         after = Epilogue(epilogue, "matmul")
-        return _with_epilogue(a, b, None, operands, options, after)
+        return product_with_epilogue(a, b, None, operands, options, after)
     if operands:
         raise TypeError(f"matmul: {len(operands)} epilogue_operands and no epilogue")
-    return _product(a, b, options)
-
-
-def _product(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
-    if _symbolic("matmul", a, b, options):
-        return _xla_matmul(a, b, options)
-    check_matmul(a.shape, b.shape)
-    if options.implementations == ("xla",):
-        return _xla_matmul(a, b, options)
-    return _matmul(a, b, options)
+    return matmul_product(a, b, options)
 
 
 def dot_general(
@@ -150,16 +125,7 @@ def dot_general(
     lhs, rhs = as_array("dot_general", "lhs", lhs), as_array("dot_general", "rhs", rhs)
     numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
-    return _dot_product(lhs, rhs, numbers, options)
-
-
-def _dot_product(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
-    if _symbolic("dot_general", lhs, rhs, options):
-        return _xla_dot_general(lhs, rhs, numbers, options)
-    check_dot_general(lhs.shape, rhs.shape, numbers)
-    if options.implementations == ("xla",):
-        return _xla_dot_general(lhs, rhs, numbers, options)
-    return _dot_general(lhs, rhs, numbers, options)
+    return dot_product(lhs, rhs, numbers, options)
 
 
 def dot_general_with_epilogue(
@@ -188,7 +154,7 @@ def dot_general_with_epilogue(
         ("precision", "preferred_element_type", "out_sharding", "implementation", "config")
     )
     options = make_options(**(defaults | arguments))
-    return _with_epilogue(lhs, rhs, numbers, tuple(operands), options, epilogue)
+    return product_with_epilogue(lhs, rhs, numbers, tuple(operands), options, epilogue)
 
 
 def rounded_dot_general(
@@ -211,202 +177,4 @@ def rounded_dot_general(
     options = make_options(**arguments)
     sums = options.partial_sums or str(options.preferred_element_type)
     options = dataclasses.replace(options, rounded_to=rounded_to, partial_sums=sums)
-    return _dot_general(lhs, rhs, numbers, options)
-
-
-def _symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options) -> bool:
-    """Whether a size is symbolic (jax.export), which leaves nothing to select a kernel by.
-
-    Raises:
-        NotImplementedError: It is, and only kernels were allowed (several: an ExceptionGroup).
-    """
-    if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
-        return False
-    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
-    if "xla" not in options.implementations:
-        reason = "a kernel is selected by sizes"
-        raise refusal_error(what, [(name, reason) for name in options.implementations])
-    log_once(f"{what}: using xla, because a kernel is selected by sizes")
-    return True
-
-
-def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
-    return jnp.matmul(
-        a,
-        b,
-        precision=options.precision,
-        preferred_element_type=options.preferred_element_type,
-        out_sharding=options.out_sharding,
-    )
-
-
-def _xla_dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
-    out = lax.dot_general(
-        lhs,
-        rhs,
-        numbers,
-        precision=options.precision,
-        preferred_element_type=options.preferred_element_type,
-        out_sharding=options.out_sharding,
-    )
-    return out if options.rounded_to is None else out.astype(options.rounded_to)
-
-
-# Jitted as jax.numpy's functions are: eager calls are one dispatch, traced ones leave no trace.
-
-
-@functools.partial(jax.jit, static_argnums=(2,), inline=compat.INLINE)
-def _matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
-    labels = matmul_labels(a.shape, b.shape)
-    return _run(a, b, labels, options, lambda: _xla_matmul(a, b, options), promotes=True)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 4, 5), inline=compat.INLINE)
-def _with_epilogue(
-    a: jax.Array,
-    b: jax.Array,
-    numbers: Any,
-    operands: tuple[jax.Array, ...],
-    options: Options,
-    epilogue: Epilogue,
-) -> Any:
-    """A product, `matmul`'s where there are no dimension numbers, and its epilogue."""
-    if links_epilogues():
-        fused = _fused(a, b, numbers, operands, options, epilogue)
-        if fused is not None:
-            return fused
-    if numbers is None:
-        product = _product(a, b, options)
-    else:
-        product = _dot_product(a, b, numbers, options)
-    return apply_epilogue(epilogue, product, operands)
-
-
-def _fused(
-    a: jax.Array,
-    b: jax.Array,
-    numbers: Any,
-    operands: tuple[jax.Array, ...],
-    options: Options,
-    epilogue: Epilogue,
-) -> Any | None:
-    """Product and epilogue as one primitive; None where they are two."""
-    if options.implementations == ("xla",) or _symbolic(epilogue.caller, a, b, options):
-        return None
-    if numbers is None:
-        check_matmul(a.shape, b.shape)
-        labels = matmul_labels(a.shape, b.shape)
-    else:
-        check_dot_general(a.shape, b.shape, numbers)
-        labels = dot_labels(a.ndim, b.ndim, *numbers)
-    problem = make_problem(a, b, labels, options, promotes=numbers is None)
-    spec, plan, dims = problem.spec, problem.plan, problem.dims
-    dtypes = [a.dtype.name, b.dtype.name]
-    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
-    # A batch of rows with a shared B is more rows.
-    one_matrix = dims.batch == 1 or (dims.rhs_batch == 1 and spec.lhs_major == "k")
-    if (
-        plan.perm is not None
-        or not one_matrix
-        or plan.shape[-1:] != (dims.n,)
-        or dtypes != [spec.out_dtype] * 2
-        or any(sharding is not None for sharding in explicit)
-    ):
-        return None
-    viable = viable_implementations(DENSE, spec, dtypes, dims, veto=problem.veto)
-    if viable[0] == "xla":
-        return None
-    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), plan.shape, operands)
-    program = as_matrix(traced.program, plan.shape)
-    if isinstance(program, str):
-        log_once(f"{spec}: the epilogue is a pass of its own: {program}")
-        return None
-    types = (program.dtype(x) for x in program.results)
-    results = gemm_with_epilogue(
-        _arrange(a, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
-        _arrange(b, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
-        operands,
-        Fused(
-            spec.with_policy(implementations=viable),
-            flat_results(epilogue.function),
-            program,
-            tuple(spec.out_dtype if t in FLOATS else t for t in types),
-            plan.shape,
-        ),
-    )
-    return jax.tree.unflatten(traced.tree, results)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3), inline=compat.INLINE)
-def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, options: Options) -> jax.Array:
-    labels = dot_labels(lhs.ndim, rhs.ndim, *numbers)
-    xla = functools.partial(_xla_dot_general, lhs, rhs, numbers, options)
-    return _run(lhs, rhs, labels, options, xla, promotes=False)
-
-
-def _run(
-    lhs: jax.Array,
-    rhs: jax.Array,
-    labels: Any,
-    options: Options,
-    xla: Callable[[], jax.Array],
-    *,
-    promotes: bool,
-) -> jax.Array:
-    expected = _type_on_mesh(lhs, rhs, options, xla)
-    problem = make_problem(lhs, rhs, labels, options, promotes=promotes)
-    spec, plan = problem.spec, problem.plan
-    viable = viable_implementations(
-        DENSE, spec, [lhs.dtype.name, rhs.dtype.name], problem.dims, veto=problem.veto
-    )
-    if viable[0] == "xla":
-        return xla()
-    out = gemm(
-        _arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
-        _arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
-        spec.with_policy(implementations=viable),
-    )
-    out = _arrange(out, plan.unfolded, plan.perm, plan.shape)
-    # Dimensions of size 1 are dropped on the way, and their sharding with them.
-    if expected is not None and jax.typeof(out).sharding != expected.sharding:
-        out = jax.sharding.reshard(out, expected.sharding)
-    return out
-
-
-def _unsharded_ones(x: jax.Array) -> jax.Array:
-    """An operand whose dimensions of size 1, which have no place in the GEMM, are not sharded.
-
-    Under explicit mesh axes they may be, over axes of size 1. Nothing moves.
-    """
-    sharding = compat.explicit_sharding(jax.typeof(x))
-    if sharding is None:
-        return x
-    entries = tuple(sharding.spec)
-    plain = tuple(None if size == 1 else e for e, size in zip(entries, x.shape, strict=True))
-    if plain == entries:
-        return x
-    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*plain)))
-
-
-def _type_on_mesh(
-    lhs: jax.Array, rhs: jax.Array, options: Options, xla: Callable[[], jax.Array]
-) -> Any | None:
-    """The type that JAX gives the result under explicit mesh axes; None where types have none.
-
-    Raises:
-        TypeError, ValueError: What JAX says of operands or an ``out_sharding`` that do not fit.
-    """
-    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (lhs, rhs))
-    if options.out_sharding is None and all(sharding is None for sharding in explicit):
-        return None
-    (aval,) = jax.make_jaxpr(xla)().out_avals
-    return aval if compat.explicit_sharding(aval) is not None else None
-
-
-def _arrange(
-    x: jax.Array, before: tuple[int, ...], perm: tuple[int, ...] | None, after: tuple[int, ...]
-) -> jax.Array:
-    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
-    if perm is not None:
-        x = x.reshape(before).transpose(perm)
-    return x if x.shape == after else x.reshape(after)
+    return jitted_dot_general(lhs, rhs, numbers, options)

@@ -1,0 +1,98 @@
+"""A dense product and its epilogue: one primitive where that is linked, else two steps."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import links_epilogues
+from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.problem import Options, make_problem
+from jax_bwgemm.dense.products import arrange, dot_product, is_symbolic, matmul_product
+from jax_bwgemm.dense.validation import check_dot_general, check_matmul
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
+from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.support import viable_implementations
+
+
+@functools.partial(jax.jit, static_argnums=(2, 4, 5), inline=compat.INLINE)
+def product_with_epilogue(
+    a: jax.Array,
+    b: jax.Array,
+    numbers: Any,
+    operands: tuple[jax.Array, ...],
+    options: Options,
+    epilogue: Epilogue,
+) -> Any:
+    """A product, `matmul`'s where there are no dimension numbers, and its epilogue."""
+    if links_epilogues():
+        fused = _fused(a, b, numbers, operands, options, epilogue)
+        if fused is not None:
+            return fused
+    if numbers is None:
+        product = matmul_product(a, b, options)
+    else:
+        product = dot_product(a, b, numbers, options)
+    return apply_epilogue(epilogue, product, operands)
+
+
+def _fused(
+    a: jax.Array,
+    b: jax.Array,
+    numbers: Any,
+    operands: tuple[jax.Array, ...],
+    options: Options,
+    epilogue: Epilogue,
+) -> Any | None:
+    """Product and epilogue as one primitive; None where they are two."""
+    if options.implementations == ("xla",) or is_symbolic(epilogue.caller, a, b, options):
+        return None
+    if numbers is None:
+        check_matmul(a.shape, b.shape)
+        labels = matmul_labels(a.shape, b.shape)
+    else:
+        check_dot_general(a.shape, b.shape, numbers)
+        labels = dot_labels(a.ndim, b.ndim, *numbers)
+    problem = make_problem(a, b, labels, options, promotes=numbers is None)
+    spec, plan, dims = problem.spec, problem.plan, problem.dims
+    dtypes = [a.dtype.name, b.dtype.name]
+    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
+    # A batch of rows with a shared B is more rows.
+    one_matrix = dims.batch == 1 or (dims.rhs_batch == 1 and spec.lhs_major == "k")
+    if (
+        plan.perm is not None
+        or not one_matrix
+        or plan.shape[-1:] != (dims.n,)
+        or dtypes != [spec.out_dtype] * 2
+        or any(sharding is not None for sharding in explicit)
+    ):
+        return None
+    viable = viable_implementations(DENSE, spec, dtypes, dims, veto=problem.veto)
+    if viable[0] == "xla":
+        return None
+    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), plan.shape, operands)
+    program = as_matrix(traced.program, plan.shape)
+    if isinstance(program, str):
+        log_once(f"{spec}: the epilogue is a pass of its own: {program}")
+        return None
+    types = (program.dtype(x) for x in program.results)
+    results = gemm_with_epilogue(
+        arrange(a, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
+        arrange(b, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
+        operands,
+        Fused(
+            spec.with_policy(implementations=viable),
+            flat_results(epilogue.function),
+            program,
+            tuple(spec.out_dtype if t in FLOATS else t for t in types),
+            plan.shape,
+        ),
+    )
+    return jax.tree.unflatten(traced.tree, results)
