@@ -229,6 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     import sanitize_scaled_grouped
 
+    from jax_bwgemm import runtime
     from jax_bwgemm.scaled.primitive import DENSE
     from jax_bwgemm.scaled.ragged_primitive import RAGGED
 
@@ -239,6 +240,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         table = family.table_of(args.implementation)
         kernels = [k for k in table if re.search(args.filter, k.name)]
+        if args.implementation == "cutlass":
+            here = runtime.local_target().target
+            kernels = [k for k in kernels if here is None or k.arch == here.arch]
         found += draw(kernels, count) if kernels else []
     if not found:
         print(f"error: no scaled kernel has {args.filter!r} in its name", file=sys.stderr)

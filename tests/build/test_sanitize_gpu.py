@@ -53,12 +53,13 @@ def test_every_tile_and_schedule_is_run_in_every_way(arch: str) -> None:
 def test_every_scaled_kernel_is_run_with_every_layout() -> None:
     import sanitize_scaled
 
+    kernels = [k for k in runtime.scaled_kernels() if k.arch == "sm90"]
     found = sanitize_scaled.cases("sm90", "")
-    assert {case.kernel for case in found} == {k.name for k in runtime.scaled_kernels()}
+    assert {case.kernel for case in found} == {k.name for k in kernels}
     for case in found:
         assert case.m % 2 == 1
         assert case.k % 128 == 16
-    for k in runtime.scaled_kernels():
+    for k in kernels:
         those = [c for c in found if c.kernel == k.name]
         assert {c.scalings for c in those} == set(sanitize_scaled.layouts_of(k))
         assert {c.splits for c in those} == {1, 3}
@@ -68,7 +69,7 @@ def test_every_scaled_kernel_is_run_with_every_layout() -> None:
 def test_random_scaled_problems_are_the_same_every_time() -> None:
     import sanitize_scaled
 
-    kernels = runtime.scaled_kernels()
+    kernels = [k for k in runtime.scaled_kernels() if k.arch == "sm90"]
     found = sanitize_scaled.random_cases(kernels, 200)
     assert found == sanitize_scaled.random_cases(kernels, 200)
     assert {case.kernel for case in found} == {k.name for k in kernels}

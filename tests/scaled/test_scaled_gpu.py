@@ -34,7 +34,8 @@ def test_random_problems_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOLS))
     import sanitize_scaled
 
-    for case in sanitize_scaled.random_cases(runtime.scaled_kernels(), 200):
+    kernels = [k for k in runtime.scaled_kernels() if k.arch == "sm90"]
+    for case in sanitize_scaled.random_cases(kernels, 200):
         assert_exact(*case.run("cutlass"), str(case))
 
 
