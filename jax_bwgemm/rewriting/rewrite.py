@@ -19,6 +19,7 @@ from jax_bwgemm.rewriting.fuse import Provisional, fuse
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.scatters import SCATTER, as_select
+from jax_bwgemm.rewriting.splits import split_products
 from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -100,9 +101,12 @@ def _rewrite(
     eqns: list[Any] = []
     decisions: list[Rewrite] = []
     provisional: list[Provisional] = []
-    producers = {v: e for e in body.eqns for v in e.outvars}
-    changed = False
-    for eqn in body.eqns:
+    given = split_products(body.eqns, uses)
+    changed = len(given) != len(body.eqns)
+    if changed:
+        uses = uses_of(compat.with_equations(body, given), results)
+    producers = {v: e for e in given for v in e.outvars}
+    for eqn in given:
         after = [uses.get(v, Uses()) for v in eqn.outvars]
         name = eqn.primitive.name
         new = [eqn]
