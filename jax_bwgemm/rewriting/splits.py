@@ -52,7 +52,7 @@ def split_products(eqns: Sequence[Any], uses: Mapping[Any, Uses]) -> list[Any]:
     """
     producers = {v: e for e in eqns for v in e.outvars}
     found = []
-    for eqn in eqns:
+    for eqn in eqns if jax.device_count() == 1 else ():  # the weights may be sharded
         if eqn.primitive.name == "split":
             chain = _chain(eqn, producers, uses)
             if chain is not None and _pays(chain, uses):
@@ -112,7 +112,8 @@ def _splits(eqn: Any) -> bool:
     free = rhs.ndim - len(contracted) - len(batch)
     types = {lhs.dtype.name, rhs.dtype.name, eqn.outvars[0].aval.dtype.name}
     shapes = all(isinstance(n, int) for n in (*lhs.shape, *rhs.shape))
-    plain = eqn.params["out_sharding"] is None and not batch
+    explicit = any(compat.explicit_sharding(x) is not None for x in (lhs, rhs))
+    plain = eqn.params["out_sharding"] is None and not batch and not explicit
     return shapes and plain and free == 1 and types in ({"bfloat16"}, {"float16"})
 
 
@@ -162,7 +163,8 @@ def _compute(chain: _Chain, atoms: list[Any], *xs: jax.Array) -> list[jax.Array]
 
 def _columns(x: jax.Array, first: int, last: int) -> jax.Array:
     """Some columns of an array whose rows are all the same."""
-    row = x[(*(0,) * (x.ndim - 1), slice(first, last))]
+    ahead = (0,) * (x.ndim - 1)
+    row = lax.slice(x, (*ahead, first), (*(1 for _ in ahead), last)).reshape(last - first)
     return lax.broadcast_in_dim(row, (*x.shape[:-1], last - first), (x.ndim - 1,))
 
 

@@ -23,6 +23,7 @@ F32 = jnp.float32
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "_LAUNCH_BYTES", 0)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
 
 
 @pytest.fixture
@@ -85,5 +86,9 @@ def test_what_stays_whole(arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     for i, f in enumerate(cases):
         assert widths(f, x, w) == [3 * N], i
         check(f, x, w)
+    whole = lambda x, w: halves(x @ w)  # noqa: E731
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    assert widths(whole, x, w) == [3 * N]
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
     monkeypatch.setattr(splits, "_LAUNCH_BYTES", 16e6)
-    assert widths(lambda x, w: halves(x @ w), x, w) == [3 * N]
+    assert widths(whole, x, w) == [3 * N]
