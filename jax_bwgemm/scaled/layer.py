@@ -185,9 +185,10 @@ def multiply_delayed(layer: Layer, x: jax.Array, w: jax.Array, history: jax.Arra
     return _delayed_forward(layer, x, w, history)[0]
 
 
-def _delayed(
+def delayed_copies(
     layer: Layer, x: jax.Array, history: jax.Array, dtype: str, transposed: bool
 ) -> tuple[Copies, jax.Array]:
+    """Both copies of an operand, with a scale from its history, and its largest magnitude."""
     amax = jnp.max(history)
     scale = rounding.scale_of(amax, np.dtype(dtype), layer.recipe.power_of_two, 0.0)
     made, amax = quantize_with_amax(
@@ -196,12 +197,19 @@ def _delayed(
     return (made[::-1] if transposed else made), amax
 
 
+def next_history(history: jax.Array, latest: jax.Array) -> jax.Array:
+    """The history after a step with these largest magnitudes, [3]."""
+    # An overflow of one step must not spoil the next ones.
+    latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
+    return jnp.concatenate([latest, history[:, :-1]], 1)
+
+
 def _delayed_forward(
     layer: Layer, x: jax.Array, w: jax.Array, history: jax.Array
 ) -> tuple[jax.Array, Any]:
     dtype = layer.recipe.dtype
-    a, x_amax = _delayed(layer, x, history[0], dtype, layer.lhs_transposed)
-    b, w_amax = _delayed(layer, w, history[1], dtype, layer.rhs_transposed)
+    a, x_amax = delayed_copies(layer, x, history[0], dtype, layer.lhs_transposed)
+    b, w_amax = delayed_copies(layer, w, history[1], dtype, layer.rhs_transposed)
     return layer.forward(a[0], b[0]), (a[1], b[1], history, x_amax, w_amax)
 
 
@@ -209,11 +217,8 @@ def _delayed_backward(
     layer: Layer, residuals: Any, cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, w, history, *amax = residuals
-    g, g_amax = _delayed(layer, cotangent, history[2], layer.recipe.gradient_dtype, False)
-    latest = jnp.stack([*amax, g_amax])
-    # An overflow of one step must not spoil the next ones.
-    latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
-    return *layer.backward(x, w, g), jnp.concatenate([latest, history[:, :-1]], 1)
+    g, g_amax = delayed_copies(layer, cotangent, history[2], layer.recipe.gradient_dtype, False)
+    return *layer.backward(x, w, g), next_history(history, jnp.stack([*amax, g_amax]))
 
 
 multiply_delayed.defvjp(_delayed_forward, _delayed_backward)

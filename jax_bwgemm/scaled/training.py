@@ -50,8 +50,8 @@ def fp8_dot_general(
 
 
 @dataclasses.dataclass(frozen=True)
-class Fp8DotGeneral:
-    """What `fp8_dot_general` returns. Instances are compared by value.
+class Fp8Function:
+    """A recipe's product as a function.
 
     Attributes:
         recipe: Layouts and types.
@@ -60,6 +60,41 @@ class Fp8DotGeneral:
 
     recipe: Recipe
     implementations: tuple[str, ...]
+
+    def new_history(self) -> jax.Array:
+        """The `amax_history` to begin with: [3, steps], of lhs, rhs and the cotangent.
+
+        Raises:
+            ValueError: The recipe keeps none.
+        """
+        if not self.recipe.history:
+            raise ValueError(f"{self.recipe} keeps no amax_history")
+        return jnp.zeros((3, self.recipe.history), jnp.float32)
+
+    def check_history(self, history: Any) -> jax.Array:
+        """Checks an argument ``amax_history``.
+
+        Raises:
+            TypeError: None, or another type or shape than `new_history` has.
+        """
+        shape = (3, self.recipe.history)
+        if history is None or history.shape != shape or history.dtype != jnp.float32:
+            found = "None" if history is None else f"{history.dtype}{history.shape}"
+            raise TypeError(
+                f"delayed scaling requires amax_history, float32 {shape}, got {found}: see "
+                f"{type(self).__name__}.new_history"
+            )
+        return history
+
+
+@dataclasses.dataclass(frozen=True)
+class Fp8DotGeneral(Fp8Function):
+    """What `fp8_dot_general` returns. Instances are compared by value.
+
+    Attributes:
+        recipe: Layouts and types.
+        implementations: Names to try in order.
+    """
 
     def __call__(
         self,
@@ -102,7 +137,7 @@ class Fp8DotGeneral:
         """
         lhs = as_array("fp8_dot_general", "lhs", lhs)
         rhs = as_array("fp8_dot_general", "rhs", rhs)
-        out_dtype = _out_dtype(lhs, rhs, preferred_element_type)
+        out_dtype = result_dtype("fp8_dot_general", lhs, rhs, preferred_element_type)
         if precision not in (None, lax.Precision.DEFAULT, "default"):
             raise ValueError(f"fp8_dot_general multiplies in 8 bits: precision={precision!r}")
         if out_sharding is not None:
@@ -124,7 +159,9 @@ class Fp8DotGeneral:
         if key is not None and not self.recipe.needs_key:
             raise ValueError(f"{self.recipe} has no use for a key")
         if self.recipe.history:
-            history = self._check_history(amax_history, batch)
+            history = self.check_history(amax_history)
+            if batch:
+                raise NotImplementedError("delayed scaling takes no batch dimensions")
             out = multiply_delayed(layer, x[0], w[0], history)
         else:
             if amax_history is not None:
@@ -137,40 +174,20 @@ class Fp8DotGeneral:
                 out = jax.vmap(dot)(x, w, keys)
         return out.reshape(*batch, *rows, *columns)
 
-    def new_history(self) -> jax.Array:
-        """The `amax_history` to begin with: [3, steps], of lhs, rhs and the cotangent.
 
-        Raises:
-            ValueError: The recipe keeps none.
-        """
-        if not self.recipe.history:
-            raise ValueError(f"{self.recipe} keeps no amax_history")
-        return jnp.zeros((3, self.recipe.history), jnp.float32)
-
-    def _check_history(self, history: Any, batch: tuple[int, ...]) -> jax.Array:
-        shape = (3, self.recipe.history)
-        if history is None or history.shape != shape or history.dtype != jnp.float32:
-            found = "None" if history is None else f"{history.dtype}{history.shape}"
-            raise TypeError(
-                f"delayed scaling requires amax_history, float32 {shape}, got {found}: see "
-                "Fp8DotGeneral.new_history"
-            )
-        if batch:
-            raise NotImplementedError("delayed scaling takes no batch dimensions")
-        return history
-
-
-def _out_dtype(lhs: jax.Array, rhs: jax.Array, preferred: DTypeLike | None) -> np.dtype:
+def result_dtype(
+    function: str, lhs: jax.Array, rhs: jax.Array, preferred: DTypeLike | None
+) -> np.dtype:
+    """Checks the operands' types; returns the result's."""
     for name, x in (("lhs", lhs), ("rhs", rhs)):
         if x.dtype not in OUT_DTYPES:
             raise TypeError(
-                f"fp8_dot_general requires bfloat16, float16 or float32, got {name}: {x.dtype}"
+                f"{function} requires bfloat16, float16 or float32, got {name}: {x.dtype}"
             )
     out = np.dtype(jnp.promote_types(lhs.dtype, rhs.dtype) if preferred is None else preferred)
     if out not in OUT_DTYPES:
         raise TypeError(
-            "fp8_dot_general: preferred_element_type must be bfloat16, float16 or float32, got "
-            f"{out}"
+            f"{function}: preferred_element_type must be bfloat16, float16 or float32, got {out}"
         )
     return out
 

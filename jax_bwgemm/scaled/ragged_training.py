@@ -1,0 +1,122 @@
+"""`fp8_ragged_dot`: a `jax.lax.ragged_dot` whose three products have low precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.grouped.validation import (
+    check_offset,
+    check_ragged_dot,
+    check_size_values,
+    check_sizes,
+)
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.ragged_layer import RaggedLayer, multiply_ragged, multiply_ragged_delayed
+from jax_bwgemm.scaled.recipes import Recipe, as_recipe
+from jax_bwgemm.scaled.training import Fp8Function, result_dtype
+
+_NAME = "fp8_ragged_dot"
+
+
+def fp8_ragged_dot(
+    recipe: str | Recipe = "blockwise",
+    *,
+    implementation: str | Sequence[str] | None = None,
+) -> Fp8RaggedDot:
+    """A function like `jax.lax.ragged_dot` that multiplies in 8 bits, gradients included.
+
+    The grouped twin of `fp8_dot_general`: rows of experts times matrices of experts. Operands are
+    quantized when it is called, the cotangent in the backward pass; both gradients are grouped
+    products of quantized operands.
+
+    Args:
+        recipe: ``"per_tensor"`` (of rhs each matrix has a scale), ``"per_tensor_delayed"``,
+            ``"blockwise"``, or a `Recipe` with f32 scales.
+        implementation: As in `jax_bwgemm.matmul`, of the three products.
+
+    Returns:
+        A hashable function of lhs, rhs and group sizes; see `Fp8RaggedDot.__call__`.
+
+    Raises:
+        ValueError: An unknown recipe or implementation, or a recipe with scales of 8 bits.
+        TypeError: An implementation that is no name.
+    """
+    found = as_recipe(recipe)
+    for scaling in (found.lhs, found.rhs, found.gradient):
+        if layout_of(scaling).scale_dtype != FLOAT32:
+            raise ValueError(f"{_NAME} takes recipes with f32 scales, {scaling!r} has none")
+    return Fp8RaggedDot(found, as_implementations(implementation))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fp8RaggedDot(Fp8Function):
+    """What `fp8_ragged_dot` returns. Instances are compared by value.
+
+    Attributes:
+        recipe: Layouts and types.
+        implementations: Names to try in order.
+    """
+
+    def __call__(
+        self,
+        lhs: ArrayLike,
+        rhs: ArrayLike,
+        group_sizes: ArrayLike,
+        preferred_element_type: DTypeLike | None = None,
+        group_offset: ArrayLike | None = None,
+        *,
+        amax_history: jax.Array | None = None,
+    ) -> jax.Array:
+        """Rows in consecutive groups, each multiplied by its group's matrix.
+
+        It has a reverse-mode derivative, once, and no forward-mode one. Rows of no group are zero
+        in the result and have zero gradients, but are quantized like the others: numbers there
+        take part in the scales.
+
+        Args:
+            lhs: Rows [M, K], bfloat16, float16 or float32: the activations.
+            rhs: Matrices [E, K, N], likewise: the weights.
+            group_sizes: As in `jax_bwgemm.ragged_dot`, [G].
+            preferred_element_type: Type of the result, one of these three; None is the operands'
+                promoted type. Gradients have their operand's type.
+            group_offset: As in `jax_bwgemm.ragged_dot`.
+            amax_history: As of `Fp8DotGeneral`, of recipes with delayed scaling.
+
+        Returns:
+            [M, N].
+
+        Raises:
+            TypeError: Not arrays, other types, shapes that do not fit together, or no
+                ``amax_history`` where the recipe needs one.
+            ValueError: Group sizes or an offset known to be out of range, or an ``amax_history``
+                that the recipe has no use for.
+            NotImplementedError: An implementation that cannot run it.
+        """
+        lhs, rhs = as_array(_NAME, "lhs", lhs), as_array(_NAME, "rhs", rhs)
+        out_dtype = result_dtype(_NAME, lhs, rhs, preferred_element_type)
+        check_ragged_dot(lhs.shape, rhs.shape)
+        sizes = as_array(_NAME, "group_sizes", group_sizes)
+        has_offset = group_offset is not None
+        check_sizes(_NAME, sizes.shape, sizes.dtype, (), rhs.shape[0], has_offset=has_offset)
+        if isinstance(group_sizes, np.ndarray):
+            check_size_values(_NAME, group_sizes, lhs.shape[0])
+        if has_offset:
+            check_offset(_NAME, group_offset, sizes.shape[0])
+        offset = jnp.asarray(group_offset if has_offset else 0, jnp.int32)
+        layer = RaggedLayer(
+            self.recipe, self.implementations, out_dtype.name, lhs.dtype.name, rhs.dtype.name
+        )
+        if self.recipe.history:
+            history = self.check_history(amax_history)
+            return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
+        if amax_history is not None:
+            raise ValueError(f"{self.recipe} keeps no amax_history")
+        return multiply_ragged(layer, lhs, rhs, sizes, offset)
