@@ -95,11 +95,8 @@ class Layer:
         x_bar = self._product(g[0], w, self.lhs_dtype, accumulation)
         if self.lhs_transposed:
             x_bar = x_bar.T
-        if self.rhs_transposed and g[1].dtype == x.dtype:
-            return x_bar, self._product(x, g[1], self.rhs_dtype, accumulation)
-        # Kernels have the gradient's type, where it is another, on the left.
-        w_bar = self._product(g[1], x, self.rhs_dtype, accumulation)
-        return x_bar, w_bar.T if self.rhs_transposed else w_bar
+        pair = (x, g[1]) if self.rhs_transposed else (g[1], x)
+        return x_bar, self._product(*pair, self.rhs_dtype, accumulation)
 
     def _quantized(self, x: jax.Array, scaling: str, dtype: str, **options: Any) -> Any:
         return quantize(

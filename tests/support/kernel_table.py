@@ -136,22 +136,23 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_kernels() -> tuple[Kernel, ...]:
-    """The scaled kernels as the build makes them: 4 a line, 2 where A is never e5m2."""
+    """The scaled kernels as the build makes them: 6 a line, 2 without e5m2."""
     found = []
     for swap, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED, SCALED_DEF.read_text(), re.MULTILINE
     ):
         tail = "_swap" if swap else ""
-        for a in ("e4m3",) if "no_e5m2" in left_out else ("e4m3", "e5m2"):
+        pairs = [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2")]
+        for a, b in pairs[: 1 if "no_e5m2" in left_out else 3]:
             for out in ("bf16", "f32"):
                 rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"
                 found.append(
                     Kernel(
-                        name=f"{arch}_scaled_{a}_e4m3_{out}_{rest}",
+                        name=f"{arch}_scaled_{a}_{b}_{out}_{rest}",
                         arch=arch,
                         contraction="scaled",
                         a_dtype=_FLOAT8[a],
-                        b_dtype=_FLOAT8["e4m3"],
+                        b_dtype=_FLOAT8[b],
                         out_dtype=_DTYPES[out],
                         a_major="k",
                         b_major="k",
@@ -160,7 +161,7 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
                         swap_ab=bool(swap),
                         uneven_parts=arch == "sm90",
                         scales=scales,
-                        f32_twin=f"{arch}_scaled_{a}_e4m3_f32_{rest}",
+                        f32_twin=f"{arch}_scaled_{a}_{b}_f32_{rest}",
                     )
                 )
     return tuple(found)
