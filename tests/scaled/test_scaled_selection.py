@@ -110,8 +110,8 @@ def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m
         (spec("row", "row"), dims(m=0), "there is nothing to multiply"),
         (
             spec("tensor", "tensor"),
-            dims(b=E5M2),
-            f"kernels exist for {E4M3} x {E4M3}, {E5M2} x {E4M3}",
+            dims(a=E5M2, b=E5M2),
+            f"kernels exist for {E4M3} x {E4M3}, {E4M3} x {E5M2}, {E5M2} x {E4M3}",
         ),
         (
             spec("1x128", "1x128"),
