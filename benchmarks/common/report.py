@@ -43,6 +43,7 @@ REQUIRED = {
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "gated": {"problem", "layer", "dtype", "impl", "median_us", "kernel"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
+    "scaled_grouped": {"problem", "mode", "impl", "median_us", "tflops"},
     "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},
     "quantize": {"size", "impl", "median_us", "gb_per_s", "of_copy"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},

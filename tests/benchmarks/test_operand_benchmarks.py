@@ -195,6 +195,23 @@ def test_bench_quantize(tmp_path, capsys):
     assert "1x128+T: at least" in capsys.readouterr().out
 
 
+def test_bench_scaled_grouped(tmp_path, capsys):
+    import bench_scaled_grouped
+
+    path = tmp_path / "scaled_grouped.jsonl"
+    assert bench_scaled_grouped.main(["--small", "--out", str(path)]) == 0
+    rows = {(r["impl"], r["mode"]): r for r in records(path, "scaled_grouped")}
+    kinds = ("bf16", "tensor", "row", "blockwise")
+    modes = ("forward", "dx", "dw")
+    assert set(rows) == {(f"bwgemm {kind} {mode}", mode) for kind in kinds for mode in modes}
+    for (name, _), row in rows.items():
+        assert row["tflops"] == pytest.approx(2 * 144 * 128 * 160 / row["median_us"] / 1e6)
+        assert "bf16" in name or row["difference"] < 2e-3
+    assert "blockwise: bf16 time / ours forward" in capsys.readouterr().out
+    assert bench_scaled_grouped.main(["--dry-run"]) == 0
+    assert "512,2048,7168,64: 0.02 TFLOP, tensor" in capsys.readouterr().out
+
+
 def test_bench_low_precision(tmp_path, capsys):
     import bench_low_precision
 

@@ -136,14 +136,14 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_kernels() -> tuple[Kernel, ...]:
-    """The scaled kernels as the build makes them: 6 a line, 2 without e5m2."""
+    """The scaled kernels as the build makes them: 6 a line of SM90, 2 without e5m2."""
     found = []
     for swap, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED, SCALED_DEF.read_text(), re.MULTILINE
     ):
         tail = "_swap" if swap else ""
         pairs = [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2")]
-        for a, b in pairs[: 1 if "no_e5m2" in left_out else 3]:
+        for a, b in pairs[: 1 if "no_e5m2" in left_out else 3 if arch == "sm90" else 2]:
             for out in ("bf16", "f32"):
                 rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"
                 found.append(
