@@ -219,7 +219,8 @@ def _attempt(case: Case, fault: Fault, rules: set[str], seeds: int, sms: int) ->
             return "refused"
         except AssertionError:
             return "wrong result"
-        except (emulator.LaunchFault, jax.errors.JaxRuntimeError):
+        # JAX 0.11 raises a ValueError where an eager call fails.
+        except (emulator.LaunchFault, jax.errors.JaxRuntimeError, ValueError):
             stats = emulator.last_launch()
             assert stats is not None
             return "refused" if stats.kind in ("parse", "unsupported") else stats.rule or stats.kind
