@@ -223,7 +223,8 @@ def _attempt(case: Case, fault: Fault, rules: set[str], seeds: int, sms: int) ->
         except (emulator.LaunchFault, jax.errors.JaxRuntimeError, ValueError):
             stats = emulator.last_launch()
             assert stats is not None
-            return "refused" if stats.kind in ("parse", "unsupported") else stats.rule or stats.kind
+            # The last launch went well: this one was refused before it began.
+            return "refused" if stats.ok else stats.rule or stats.kind
         new = warned() - rules
         if new:
             return "warning: " + ", ".join(sorted(new))

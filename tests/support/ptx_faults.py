@@ -95,10 +95,7 @@ FAULTS: dict[str, tuple[str, Edit]] = {
         r"(mbarrier\.(?:try|test)_wait\.parity[^;]*\],\s*)(%?\w+)([^;]*;)",
         _other_parity,
     ),
-    "wait goes on": (
-        r"@!?%?\w+\s+bra(?:\.uni)?\s+(?:LAB_WAIT|\$?L?_*waitLoop\w*|waitLoop);",
-        _gone,
-    ),
+    "wait goes on": (r"(?:@!?%?\w+\s+)?bra(?:\.uni)?\s+(?:LAB_WAIT|waitLoop);", _gone),
     "no copy": (_statement(r"cp\.(?:reduce\.)?async\.bulk(?!\.(?:commit|wait|prefetch))"), _gone),
     "no bulk commit": (_statement(r"cp\.async\.bulk\.commit_group"), _gone),
     "no bulk wait": (_statement(r"cp\.async\.bulk\.wait_group"), _gone),
