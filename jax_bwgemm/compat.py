@@ -1,33 +1,26 @@
-"""The only place that touches private JAX names or branches on the JAX version."""
+"""Private JAX names and branches on the JAX version: here and in `compat_jaxpr`, nowhere else."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 from jax import core
 from jax._src import ad_checkpoint as _ad_checkpoint
-from jax._src import api_util as _api_util
 from jax._src import checkify as _checkify
-from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
-from jax._src import linear_util as _lu
-from jax._src import source_info_util as _source_info_util
 
 # `jax_backend.backends` and `Primitive` are public in jax.extend. Importing that package imports
 # Pallas too, which takes half as long as importing this one.
 from jax._src import xla_bridge as jax_backend  # noqa: F401
 from jax._src.core import Primitive
 from jax._src.core import auto_insert_reshard as _auto_insert_reshard
-from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import remat as _remat
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
-from jax._src.lax.lax import _convert_element_type
 from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax._src.util import weakref_lru_cache  # noqa: F401
@@ -302,102 +295,3 @@ def _offloaded(eqn: Any, case: Any) -> tuple[Any, Any]:
         lambda _: eqn.outvars,
     )
     return known, staged
-
-
-# Traced programs: what jax_bwgemm.rewriting does with jaxprs.
-
-
-def type_of(x: Any) -> Any:
-    """The type of an array, tracer or `jax.ShapeDtypeStruct`, weak types and shardings included."""
-    return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
-
-
-def trace(f: Callable[..., list[Any]], types: list[Any]) -> tuple[Any, list[Any]]:
-    """Traces a function of arrays of given types.
-
-    Returns:
-        Its jaxpr, not closed, and the arrays (tracers of callers included) that it found elsewhere.
-    """
-    debug_info = _api_util.debug_info("accelerate", f, types, {})
-    jaxpr, _, constants = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(f, debug_info=debug_info), types)
-    return jaxpr, list(constants)
-
-
-def evaluate(jaxpr: Any, constants: list[Any], operands: list[Any]) -> list[Any]:
-    """Runs (or traces into the caller) a jaxpr that `trace` returned, or one rewritten from it."""
-    results = _core.eval_jaxpr(jaxpr, constants, *operands)
-    return [
-        _convert_element_type(x, atom.aval.dtype, atom.aval.weak_type)
-        if isinstance(atom, _core.Literal)
-        else x
-        for x, atom in zip(results, jaxpr.outvars, strict=True)
-    ]
-
-
-def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
-    """A jaxpr, closed or not, with other equations of the same operands, results and effects."""
-    body = getattr(jaxpr, "jaxpr", jaxpr)
-    if body is jaxpr:  # open; since JAX 0.12 there is one class for both
-        return jaxpr.replace(eqns=eqns)
-    return jaxpr.replace(jaxpr=body.replace(eqns=eqns))
-
-
-def plain_types() -> Any:
-    """Context manager: traced arrays need not say over which manual axes they vary."""
-    return _config._check_vma(False)
-
-
-def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]) -> Any:
-    """An open jaxpr of some of another's equations."""
-    debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    return jaxpr.replace(
-        constvars=[],
-        invars=operands,
-        outvars=results,
-        eqns=eqns,
-        effects=_core.no_effects,
-        debug_info=debug_info,
-    )
-
-
-def equation_context(eqn: Any) -> Any:
-    """Context manager: the mesh and other settings an equation was traced under."""
-    return eqn.ctx.manager
-
-
-@contextlib.contextmanager
-def body_context(eqn: Any) -> Iterator[None]:
-    """The mesh axes and the kind of types that the body of an equation is traced under."""
-    if eqn.primitive.name != "shard_map":
-        yield
-        return
-    mesh = eqn.params["mesh"]
-    manual = eqn.params["newly_manual_axes"] | set(mesh.manual_axes)
-    sizes = [(axis, size) for axis, size in mesh.shape.items() if axis in manual]
-    with _core.extend_axis_env_nd(sizes), _config._check_vma(eqn.params["check_vma"]):
-        yield
-
-
-def source_line(eqn: Any) -> str:
-    """Where the user's code made an equation: file, line and function; empty if unknown."""
-    frame = _source_info_util.user_frame(eqn.source_info.traceback)
-    return f"{frame.file_name}:{frame.start_line} ({frame.function_name})" if frame else ""
-
-
-def after(fun: Any, change: Callable[..., Any]) -> Any:
-    """A rule of a custom derivative in a jaxpr, its results changed."""
-
-    def changed(*args: Any) -> Any:
-        return change(*fun.call_wrapped(*args))
-
-    return _lu.wrap_init(changed, debug_info=fun.debug_info)
-
-
-def around(fun: Any, transform: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
-    """A backward rule in a jaxpr, transformed as a function.
-
-    One that adds to its cotangents in place (``defvjp_with_accums``) stays as it is.
-    """
-    if isinstance(fun.f, getattr(_ad, "CustomBwdWithAccums", ())):
-        return fun
-    return _lu.wrap_init(transform(fun.call_wrapped), debug_info=fun.debug_info)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step
 from jax_bwgemm.rewriting.uses import INLINED
@@ -88,7 +88,7 @@ def trace_epilogue(
                 raise EpilogueError(f"an epilogue returns arrays, not {type(x).__name__}")
         return results
 
-    jaxpr, constants = compat.trace(flat, [compat.type_of(x) for x in types])
+    jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
     tracer = _Tracer(shape, tuple(found))
     values = [_Value(0, _of_result(shape))]
     values += [_Value(1 + i, _places(i, x.shape, shape)) for i, x in enumerate(operands)]
@@ -282,7 +282,7 @@ class _Tracer:
         return self.add("iota", (), out.dtype, places, axis=fitting[0])
 
     def refused(self, eqn: Any, why: str) -> EpilogueError:
-        at = compat.source_line(eqn)
+        at = compat_jaxpr.source_line(eqn)
         return EpilogueError(
             f"an epilogue cannot have {eqn.primitive.name!r}{' at ' + at if at else ''}: {why}"
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat_jaxpr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TracedCall:
 
     def run(self, jaxpr: Any) -> Any:
         """What the function returns, computed by a jaxpr in the place of its own."""
-        return self.rebuild(compat.evaluate(jaxpr, self.constants, self.operands))
+        return self.rebuild(compat_jaxpr.evaluate(jaxpr, self.constants, self.operands))
 
 
 def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
@@ -58,7 +58,7 @@ def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return [x for x, is_array in zip(results, arrays, strict=True) if is_array]
 
     operands = [leaves[i] for i in places]
-    jaxpr, constants = compat.trace(flat, [compat.type_of(x) for x in operands])
+    jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in operands])
 
     def rebuild(results: list[Any]) -> Any:
         arrays = iter(results)

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.epilogue.costs import Surroundings
@@ -234,7 +234,7 @@ def _fused(
         return None
     fused = fused.with_product() if keeps else fused
     made = [*outs, group.root] if keeps else outs
-    after = uses_of(compat.with_equations(body, rest), results)
+    after = uses_of(compat_jaxpr.with_equations(body, rest), results)
     also_read = sum(v in after and after[v].fused for v in outs[:whole])
     surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
     fused = dataclasses.replace(fused, surroundings=surroundings)
@@ -277,7 +277,7 @@ def _needed(
 
 def _stored(body: Any, eqns: list[Any], results: Sequence[Uses]) -> set[Any]:
     """Variables in memory: what reads them is no pass of XLA's, or they are `materialised`."""
-    uses = uses_of(compat.with_equations(body, eqns), results)
+    uses = uses_of(compat_jaxpr.with_equations(body, eqns), results)
     read = list(zip(body.outvars, results, strict=True))
     for eqn in eqns:
         of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
@@ -299,10 +299,10 @@ def _function(
         else:
             eqns.append(eqn.replace(invars=read))
     outs = [same.get(v, v) for v in outs]
-    jaxpr = compat.part_of(body, [root, *operands], outs, eqns)
+    jaxpr = compat_jaxpr.part_of(body, [root, *operands], outs, eqns)
 
     def function(product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
-        return compat.evaluate(jaxpr, [], [product, *operands])
+        return compat_jaxpr.evaluate(jaxpr, [], [product, *operands])
 
     return function
 
@@ -318,7 +318,7 @@ def _described(
 
     try:
         types = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
-        with compat.plain_types():
+        with compat_jaxpr.plain_types():
             program = trace_epilogue(of_accumulator, shape, types).program
     except (EpilogueError, TypeError):
         return None
@@ -353,9 +353,9 @@ def _equations(
     Within shard_map operands may first have to vary over the same mesh axes.
     """
     atoms = [*product.invars, *operands]
-    with compat.equation_context(product):
+    with compat_jaxpr.equation_context(product):
         bind = functools.partial(_bind, fused)
-        jaxpr, constants = compat.trace(bind, [x.aval for x in atoms])
+        jaxpr, constants = compat_jaxpr.trace(bind, [x.aval for x in atoms])
     assert not constants, "the primitive makes no constants"
     if [v.aval for v in jaxpr.outvars] != [v.aval for v in made]:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat_jaxpr
 
 
 def trace_for(function: Callable[..., Any], eqn: Any) -> Any:
@@ -15,8 +15,10 @@ def trace_for(function: Callable[..., Any], eqn: Any) -> Any:
         function: Takes the equation's operands, returns one array; makes no constants.
         eqn: The equation.
     """
-    with compat.equation_context(eqn):
-        jaxpr, constants = compat.trace(lambda *xs: [function(*xs)], [x.aval for x in eqn.invars])
+    with compat_jaxpr.equation_context(eqn):
+        jaxpr, constants = compat_jaxpr.trace(
+            lambda *xs: [function(*xs)], [x.aval for x in eqn.invars]
+        )
     assert not constants, "replacements make their constants while they run"
     return jaxpr
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting import flax_nnx
@@ -104,7 +104,7 @@ def _rewrite(
     given = split_products(body.eqns, uses)
     changed = len(given) != len(body.eqns)
     if changed:
-        uses = uses_of(compat.with_equations(body, given), results)
+        uses = uses_of(compat_jaxpr.with_equations(body, given), results)
     producers = {v: e for e in given for v in e.outvars}
     for eqn in given:
         after = [uses.get(v, Uses()) for v in eqn.outvars]
@@ -131,14 +131,16 @@ def _rewrite(
             decisions[one.decision] = _decision(one.eqn, False, one.why)
         changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
         changed |= len(eqns) != len(body.eqns)
-    return _Rewritten(compat.with_equations(jaxpr, eqns) if changed else None, tuple(decisions))
+    return _Rewritten(
+        compat_jaxpr.with_equations(jaxpr, eqns) if changed else None, tuple(decisions)
+    )
 
 
 def _decision(eqn: Any, rewritten: bool, why: str) -> Rewrite:
     types = " x ".join(x.aval.str_short(short_dtypes=True) for x in eqn.invars[:2])
     result = eqn.outvars[0].aval.str_short(short_dtypes=True)
     what = f"{eqn.primitive.name} {types} -> {result}"
-    return Rewrite(what, rewritten, why, source=compat.source_line(eqn))
+    return Rewrite(what, rewritten, why, source=compat_jaxpr.source_line(eqn))
 
 
 def _parameters(
@@ -149,7 +151,7 @@ def _parameters(
     decisions: list[Rewrite] = []
 
     def body(jaxpr: Any, place: str, results: list[Uses] | None, times: int = 1) -> Any:
-        with compat.body_context(eqn):
+        with compat_jaxpr.body_context(eqn):
             new, inner = rewrite(jaxpr, implementations, results)
         decisions.extend(one.inside(place, times) for one in inner)
         return new
@@ -178,10 +180,10 @@ def _rules(name: str, params: dict[str, Any], implementations: tuple[str, ...]) 
         return (rewrite(jaxpr, implementations)[0], *rest)
 
     if name == "custom_jvp_call":
-        return {"jvp_jaxpr_fun": compat.after(params["jvp_jaxpr_fun"], rewritten)}
+        return {"jvp_jaxpr_fun": compat_jaxpr.after(params["jvp_jaxpr_fun"], rewritten)}
     if name == "custom_vjp_call":
         return {
-            "fwd_jaxpr_thunk": compat.after(params["fwd_jaxpr_thunk"], rewritten),
-            "bwd": compat.around(params["bwd"], lambda f: accelerated(f, implementations)),
+            "fwd_jaxpr_thunk": compat_jaxpr.after(params["fwd_jaxpr_thunk"], rewritten),
+            "bwd": compat_jaxpr.around(params["bwd"], lambda f: accelerated(f, implementations)),
         }
     return {}

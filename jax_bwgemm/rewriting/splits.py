@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.rewriting.inlining import placed
 from jax_bwgemm.rewriting.uses import Uses
 
@@ -137,9 +137,9 @@ def _parts(chain: _Chain) -> list[Any]:
     inside = {product.outvars[0], *(e.outvars[0] for e in chain.between)}
     read = [x for e in chain.between for x in e.invars if not hasattr(x, "val")]
     atoms = [*product.invars, *dict.fromkeys(x for x in read if x not in inside)]
-    with compat.equation_context(product):
+    with compat_jaxpr.equation_context(product):
         function = functools.partial(_compute, chain, atoms)
-        jaxpr, constants = compat.trace(function, [x.aval for x in atoms])
+        jaxpr, constants = compat_jaxpr.trace(function, [x.aval for x in atoms])
     assert not constants, "parts make no constants"
     return placed(jaxpr, atoms, split.outvars, product.source_info)
 

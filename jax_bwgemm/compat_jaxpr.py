@@ -1,0 +1,113 @@
+"""Private JAX names for traced programs: what rewriting and epilogues do with jaxprs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax._src import api_util as _api_util
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import linear_util as _lu
+from jax._src import source_info_util as _source_info_util
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax.lax import _convert_element_type
+
+
+def type_of(x: Any) -> Any:
+    """The type of an array, tracer or `jax.ShapeDtypeStruct`, weak types and shardings included."""
+    return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+
+
+def trace(f: Callable[..., list[Any]], types: list[Any]) -> tuple[Any, list[Any]]:
+    """Traces a function of arrays of given types.
+
+    Returns:
+        Its jaxpr, not closed, and the arrays (tracers of callers included) that it found elsewhere.
+    """
+    debug_info = _api_util.debug_info("accelerate", f, types, {})
+    jaxpr, _, constants = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(f, debug_info=debug_info), types)
+    return jaxpr, list(constants)
+
+
+def evaluate(jaxpr: Any, constants: list[Any], operands: list[Any]) -> list[Any]:
+    """Runs (or traces into the caller) a jaxpr that `trace` returned, or one rewritten from it."""
+    results = _core.eval_jaxpr(jaxpr, constants, *operands)
+    return [
+        _convert_element_type(x, atom.aval.dtype, atom.aval.weak_type)
+        if isinstance(atom, _core.Literal)
+        else x
+        for x, atom in zip(results, jaxpr.outvars, strict=True)
+    ]
+
+
+def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
+    """A jaxpr, closed or not, with other equations of the same operands, results and effects."""
+    body = getattr(jaxpr, "jaxpr", jaxpr)
+    if body is jaxpr:  # open; since JAX 0.12 there is one class for both
+        return jaxpr.replace(eqns=eqns)
+    return jaxpr.replace(jaxpr=body.replace(eqns=eqns))
+
+
+def plain_types() -> Any:
+    """Context manager: traced arrays need not say over which manual axes they vary."""
+    return _config._check_vma(False)
+
+
+def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]) -> Any:
+    """An open jaxpr of some of another's equations."""
+    debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    return jaxpr.replace(
+        constvars=[],
+        invars=operands,
+        outvars=results,
+        eqns=eqns,
+        effects=_core.no_effects,
+        debug_info=debug_info,
+    )
+
+
+def equation_context(eqn: Any) -> Any:
+    """Context manager: the mesh and other settings an equation was traced under."""
+    return eqn.ctx.manager
+
+
+@contextlib.contextmanager
+def body_context(eqn: Any) -> Iterator[None]:
+    """The mesh axes and the kind of types that the body of an equation is traced under."""
+    if eqn.primitive.name != "shard_map":
+        yield
+        return
+    mesh = eqn.params["mesh"]
+    manual = eqn.params["newly_manual_axes"] | set(mesh.manual_axes)
+    sizes = [(axis, size) for axis, size in mesh.shape.items() if axis in manual]
+    with _core.extend_axis_env_nd(sizes), _config._check_vma(eqn.params["check_vma"]):
+        yield
+
+
+def source_line(eqn: Any) -> str:
+    """Where the user's code made an equation: file, line and function; empty if unknown."""
+    frame = _source_info_util.user_frame(eqn.source_info.traceback)
+    return f"{frame.file_name}:{frame.start_line} ({frame.function_name})" if frame else ""
+
+
+def after(fun: Any, change: Callable[..., Any]) -> Any:
+    """A rule of a custom derivative in a jaxpr, its results changed."""
+
+    def changed(*args: Any) -> Any:
+        return change(*fun.call_wrapped(*args))
+
+    return _lu.wrap_init(changed, debug_info=fun.debug_info)
+
+
+def around(fun: Any, transform: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+    """A backward rule in a jaxpr, transformed as a function.
+
+    One that adds to its cotangents in place (``defvjp_with_accums``) stays as it is.
+    """
+    if isinstance(fun.f, getattr(_ad, "CustomBwdWithAccums", ())):
+        return fun
+    return _lu.wrap_init(transform(fun.call_wrapped), debug_info=fun.debug_info)
