@@ -61,11 +61,10 @@ def dense_cases() -> Iterator[Case]:
     from jax_bwgemm.emulator.dense import run_gemm
 
     for kernel in cases.one_per_tile("sm100") + cases.one_per_tile("sm90"):
-        problem = cases.Problem(
-            3 * kernel.tile_m + 40,
-            2 * kernel.tile_n + 24,
-            (2 * kernel.stages + 1) * kernel.tile_k + 8,
-        )
+        m, n = 3 * kernel.tile_m + 40, 2 * kernel.tile_n + 24
+        if kernel.swap_ab:  # tile_m lies along N
+            m, n = n, m
+        problem = cases.Problem(m, n, (2 * kernel.stages + 1) * kernel.tile_k + 8)
         a, b = cases.operands(kernel, problem)
         want = cases.expected(kernel, a, b)
 
