@@ -17,21 +17,24 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm import compat
-from jax_bwgemm.loss.statistics import Options, capped, cotangent, is_label, tangents
+from jax_bwgemm.loss.statistics import Options, capped, cotangent, merged, reduced, tangents
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
 Product = Callable[..., jax.Array]
 
-# Columns of a block: enough for full waves of tiles, few enough that a block of logits is small.
-MOST_COLUMNS = 16384
+# Columns of a block: few enough that a block of logits is small. 33 tiles of 256 columns are whole
+# waves on 132 multiprocessors for any multiple of 512 rows, of x and of the weights alike.
+WAVE_COLUMNS = 33 * 256
+MOST_COLUMNS = 2 * WAVE_COLUMNS
 LEAST_COLUMNS = 1024
-LEAST_BLOCKS = 8
+LEAST_BLOCKS = 6
 
 
 def block_columns(vocabulary: int) -> int:
     """Columns of every block but the last, which may have fewer."""
     columns = -(-vocabulary // LEAST_BLOCKS)
-    columns = -(-columns // 256) * 256
+    step = WAVE_COLUMNS if 2 * columns > WAVE_COLUMNS else 256
+    columns = -(-columns // step) * step
     return min(vocabulary, max(LEAST_COLUMNS, min(MOST_COLUMNS, columns)))
 
 
@@ -116,7 +119,8 @@ class _OfOperands(LinearMap):
             return x_bar, weights_bar
 
         x_bar = jnp.zeros(x.shape, jnp.float32) if self.moving[0] else None
-        weights_bar = jnp.zeros(weights.shape, weights.dtype) if self.moving[1] else None
+        # Every block writes its columns.
+        weights_bar = lax.empty(weights.shape, weights.dtype) if self.moving[1] else None
         x_bar, weights_bar = _over_blocks(
             weights.shape[1], block, (x_bar, weights_bar), x, weights, labels, *cotangents
         )
@@ -142,22 +146,15 @@ def recomputed_statistics(
     """
 
     def block(first: Any, carry: Any, columns: int) -> Any:
-        largest, exponentials, *sums = carry
         z = capped(products.logits(x, _columns(weights, first, columns)), options)
-        larger = jnp.maximum(largest, jnp.max(z, -1))
-        finite = jnp.where(jnp.isfinite(larger), larger, 0)
-        exponentials = exponentials * jnp.exp(largest - finite)
-        exponentials += jnp.sum(jnp.exp(z - finite[:, None]), -1)
-        sums[0] += jnp.sum(jnp.where(is_label(labels, first, columns), z, 0), -1)
-        if options.total:
-            sums[1] += jnp.sum(z, -1)
-        return larger, exponentials, *sums
+        for part in reduced(z, labels, first, options):
+            carry = merged(carry, part)
+        return carry
 
     zeros = jnp.zeros(x.shape[0], jnp.float32)
     carry = (jnp.full_like(zeros, -jnp.inf), zeros, zeros, *((zeros,) if options.total else ()))
     largest, exponentials, *sums = _over_blocks(weights.shape[1], block, carry, x, weights, labels)
-    finite = jnp.where(jnp.isfinite(largest), largest, 0)
-    return (jnp.log(exponentials) + finite, *sums)
+    return (jnp.log(exponentials) + largest, *sums)
 
 
 @functools.partial(recomputed_statistics.defjvp, symbolic_zeros=True)

@@ -17,6 +17,9 @@ from jax import lax
 
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
+# Elements that XLA reduces to one by a single kernel of blocks of threads; for more it adds a pass.
+MOST_REDUCED = 16384
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -41,6 +44,38 @@ def is_label(labels: jax.Array, first: Any, columns: int) -> jax.Array:
     """Which of the columns from ``first`` on is the row's label: [rows, columns], of bool."""
     positions = lax.broadcasted_iota(jnp.int32, (labels.shape[0], columns), 1)
     return positions == (labels - first)[:, None]
+
+
+def merged(a: Arrays, b: Arrays) -> Arrays:
+    """Statistics of the columns of both: largest, sum(exp(z - largest)), and plain sums.
+
+    Of no columns: -inf, and zeros. One exponential, since one of the two factors is 1.
+    """
+    (a_largest, a_exponentials, *a_sums), (b_largest, b_exponentials, *b_sums) = a, b
+    same, first = a_largest == b_largest, a_largest >= b_largest  # same: infinities too
+    factor = jnp.exp(-jnp.abs(jnp.where(same, 0, a_largest - b_largest)))
+    exponentials = a_exponentials * jnp.where(first, 1, factor)
+    exponentials += b_exponentials * jnp.where(first, factor, 1)
+    sums = (x + y for x, y in zip(a_sums, b_sums, strict=True))
+    return (jnp.maximum(a_largest, b_largest), exponentials, *sums)
+
+
+def reduced(z: jax.Array, labels: jax.Array, first: Any, options: Options) -> list[Arrays]:
+    """What `merged` merges, of the capped logits of the columns from ``first`` on: of each part of
+    at most `MOST_REDUCED` columns, if equal parts of them can be had.
+    """
+    columns = z.shape[1]
+    parts = -(-columns // MOST_REDUCED)
+    if columns % parts:
+        parts = 1
+    picked = jnp.where(is_label(labels, first, columns), z, 0)
+    z, picked = (x.reshape(x.shape[0], parts, columns // parts) for x in (z, picked))
+    largest = jnp.max(z, -1)
+    finite = jnp.where(jnp.isfinite(largest), largest, 0)
+    found = [largest, jnp.sum(jnp.exp(z - finite[..., None]), -1), jnp.sum(picked, -1)]
+    if options.total:
+        found.append(jnp.sum(z, -1))
+    return [tuple(x[:, part] for x in found) for part in range(parts)]
 
 
 def slopes(z: jax.Array, options: Options) -> jax.Array | None:
