@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,6 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
 from jax_bwgemm.loss.statistics import Options, row_statistics
@@ -93,13 +91,7 @@ def linear_softmax_cross_entropy_loss(
         isinstance(ignore_index, bool) or not isinstance(ignore_index, int)
     ):
         raise TypeError(f"{_NAME}: ignore_index must be an int or None, got {ignore_index!r}")
-    products = Products(
-        functools.partial(
-            dot_general,
-            precision=compat.canonical_precision(precision),
-            implementation=as_implementations(implementation),
-        )
-    )
+    products = Products(compat.canonical_precision(precision), as_implementations(implementation))
     options = Options(
         None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
     )

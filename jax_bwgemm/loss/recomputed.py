@@ -17,10 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm import compat
+from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
+from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.loss.statistics import Options, capped, cotangent, merged, reduced, tangents
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
-Product = Callable[..., jax.Array]
+_MATMUL = (((1,), (0,)), ((), ()))
 
 # Columns of a block: few enough that a block of logits is small. 33 tiles of 256 columns are whole
 # waves on 132 multiprocessors for any multiple of 512 rows, of x and of the weights alike.
@@ -40,13 +42,33 @@ def block_columns(vocabulary: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """The products of a block, by a function with the signature of `jax.lax.dot_general`."""
+    """The products of a block.
 
-    dot_general: Product
+    Attributes:
+        precision: As in `jax_bwgemm.dot_general`.
+        implementation: Names, in order.
+    """
+
+    precision: Any
+    implementation: tuple[str, ...]
+
+    def dot_general(self, a: jax.Array, b: jax.Array, numbers: Any, **arguments: Any) -> jax.Array:
+        return dot_general(a, b, numbers, **self._arguments, **arguments)
 
     def logits(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         """[rows, H] by [H, columns]."""
-        return self.dot_general(x, weights, (((1,), (0,)), ((), ())))
+        return self.dot_general(x, weights, _MATMUL)
+
+    def logits_bar(
+        self, x: jax.Array, weights: jax.Array, options: Options, *columns: jax.Array
+    ) -> jax.Array:
+        """What `cotangent` makes of the logits, in their type: where it pays within the kernel."""
+        function = _cotangent_of(options)
+        if jnp.dtype(x.dtype).itemsize > 4:  # no type for an epilogue
+            z = self.logits(x, weights)
+            return function(z, *columns).astype(z.dtype)
+        epilogue = Epilogue(function, "linear_softmax_cross_entropy_loss")
+        return dot_general_with_epilogue(x, weights, _MATMUL, epilogue, columns, **self._arguments)
 
     def x_bar(self, z_bar: jax.Array, weights: jax.Array) -> jax.Array:
         """[rows, columns] by [H, columns]: [rows, H], float32."""
@@ -57,6 +79,15 @@ class Products:
     def weights_bar(self, x: jax.Array, z_bar: jax.Array) -> jax.Array:
         """[rows, H] by [rows, columns]: [H, columns]."""
         return self.dot_general(x, z_bar, (((0,), (0,)), ((), ())))
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {"precision": self.precision, "implementation": self.implementation}
+
+
+@functools.cache
+def _cotangent_of(options: Options) -> Callable[..., jax.Array]:
+    return functools.partial(cotangent, options=options)
 
 
 def _over_blocks(
@@ -109,8 +140,8 @@ class _OfOperands(LinearMap):
         def block(first: Any, carry: Any, columns: int) -> Any:
             x_bar, weights_bar = carry
             w = _columns(weights, first, columns)
-            z = self.products.logits(x, w)
-            z_bar = cotangent(z, cotangents, labels, lse, first, self.options)
+            columns_of_rows = (r[:, None] for r in (labels - first, lse, *cotangents))
+            z_bar = self.products.logits_bar(x, w, self.options, *columns_of_rows)
             if x_bar is not None:
                 x_bar += self.products.x_bar(z_bar, w)
             if weights_bar is not None:

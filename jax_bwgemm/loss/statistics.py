@@ -106,21 +106,29 @@ def tangents(
 
 def cotangent(
     logits: jax.Array,
-    cotangents: Arrays,
-    labels: jax.Array,
+    label: jax.Array,
     lse: jax.Array,
-    first: Any,
+    *cotangents: jax.Array,
     options: Options,
 ) -> jax.Array:
-    """The cotangent of these columns' logits, in their type: the transpose of `tangents`."""
+    """The cotangent of logits, in float32: the transpose of `tangents`. Elementwise.
+
+    Args:
+        logits: [rows, columns].
+        label: [rows, 1], int32: the row's label, as a number of these columns.
+        lse: [rows, 1].
+        *cotangents: Of the statistics, each [rows, 1].
+        options: What is static.
+    """
     z = capped(logits, options)
-    lse_bar, picked_bar, *total_bar = (c[:, None] for c in cotangents)
-    z_bar = lse_bar * jnp.exp(z - lse[:, None])
-    z_bar += jnp.where(is_label(labels, first, z.shape[1]), picked_bar, 0)
+    lse_bar, picked_bar, *total_bar = cotangents
+    z_bar = lse_bar * jnp.exp(z - lse)
+    position = lax.broadcasted_iota(jnp.int32, z.shape, 1)
+    z_bar += jnp.where(position == label, picked_bar, 0)
     if options.total:
         z_bar += total_bar[0]
     slope = slopes(z, options)
-    return (z_bar if slope is None else slope * z_bar).astype(logits.dtype)
+    return z_bar if slope is None else slope * z_bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +143,8 @@ class _OfLogits(LinearMap):
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         logits, labels, lse = residuals
-        return (cotangent(logits, cotangents, labels, lse, 0, self.options),)
+        columns = (x[:, None] for x in (labels, lse, *cotangents))
+        return (cotangent(logits, *columns, options=self.options).astype(logits.dtype),)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

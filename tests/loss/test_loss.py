@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 from numerics import CHECK_GRADS, LOSS, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm.loss import recomputed
+from jax_bwgemm.loss import recomputed, statistics
 
 ROWS, WIDTH, VOCABULARY = 15, 16, 40
 LOGITS = ("stored", "recomputed")
@@ -216,6 +216,39 @@ def test_the_backward_pass_is_three_products_and_no_scatter(operands) -> None:
     text = str(jax.make_jaxpr(jax.value_and_grad(loss, (0, 2)))(x, labels, weights))
     assert text.count("dot_general") + text.count("bw_gemm[") == 3
     assert "scatter" not in text
+
+
+def test_recomputed_logits_become_their_cotangent_within_the_product() -> None:
+    """One primitive, so that lowering may link the function into the product's kernel."""
+    x, weights = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 24), jnp.bfloat16)
+    column = jnp.ones((16, 1), jnp.float32)
+    products = recomputed.Products(None, ("cutlass", "xla"))
+
+    def logits_bar(x: Any, w: Any) -> Any:
+        options = statistics.Options(softcap=5.0, total=True)
+        labels = jnp.zeros((16, 1), jnp.int32)
+        return products.logits_bar(x, w, options, labels, column, column, column, column)
+
+    text = str(jax.make_jaxpr(logits_bar)(x, weights))
+    assert text.count("bw_gemm_epilogue[") == 1
+    assert jax.eval_shape(logits_bar, x, weights).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("infinite", [(), (5,), (20,), (5, 20)])
+def test_statistics_of_a_block_of_several_parts(
+    monkeypatch: pytest.MonkeyPatch, operands, infinite: tuple[int, ...]
+) -> None:
+    """Rows of 12 and of 4 columns, reduced by 4; infinite logits in some of the parts."""
+    monkeypatch.setattr(statistics, "MOST_REDUCED", 4)
+    x, labels, weights = operands
+    for column in infinite:
+        weights = weights.at[0, column].set(-jnp.inf if column == 5 else jnp.inf)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, reduction="none")
+    for extras in ({}, EXTRAS):
+        close(
+            loss(jnp.abs(x), labels, weights, logits="recomputed", **extras),
+            loss(jnp.abs(x), labels, weights, logits="stored", **extras),
+        )
 
 
 @pytest.mark.parametrize(
