@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,6 +58,16 @@ def test_every_kernel(kernel: Any, name: str, m: int, n: int, k: int) -> None:
     lowered = jax.jit(call).lower(a, b, *arrays)
     assert lowered.as_text().count("epilogue_digest") == 1
     close(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
+
+
+def test_random_epilogues_and_sums_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact; 300 of them: ``python tools/sanitize_linked.py``."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "tools"))
+    import sanitize_linked
+
+    found = [*sanitize_linked.cases("sm90", ""), *sanitize_linked.random_cases(KERNELS, 20)]
+    assert any(case.sums for case in found)
+    assert [str(case) for case in found if not case.is_exact("cutlass")] == []
 
 
 def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
