@@ -137,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gpu = jax.default_backend() == "gpu"
     implementation = "cutlass" if gpu else "emulator"
     table = [k for k in runtime.kernel_table(implementation) if k.name in linkable_kernels()]
+    table = [k for k in table if k.contraction == "dense"]
     kernels = [k for k in table if k.majors == "kn" and k.a_dtype == "bfloat16" and not k.swap_ab]
     try:
         linker()

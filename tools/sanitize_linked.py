@@ -161,11 +161,12 @@ def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, se
 
 
 def linkable(kernels: Sequence[object], pattern: str = "") -> list[Any]:
-    """Of these kernels those that epilogues are linked into."""
+    """Of these kernels those of one product that epilogues are linked into."""
     from jax_bwgemm.epilogue.linkable import linkable_kernels
 
     names = linkable_kernels()
-    return [k for k in kernels if k.name in names and re.search(pattern, k.name)]
+    found = [k for k in kernels if k.name in names and re.search(pattern, k.name)]
+    return [k for k in found if k.contraction == "dense"]
 
 
 def cases(arch: str, pattern: str) -> list[LinkedCase]:
