@@ -2,6 +2,7 @@
 
     python bench_low_precision.py
     python bench_low_precision.py --problems 8192,4096,14336 --recipes blockwise
+    python bench_low_precision.py --problems 32768,4096,3584 --experts 8   # rows sorted by expert
 
 The layer is x @ W1 [D, 2F], silu(gate) * up, @ W2 [F, D]; the step computes it and the gradients of
 x and both weights from a cotangent. Quantization, forward and backward, is included. `decibels` is
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import options, report, timing
+from grouped.problems import group_sizes
 from jax import lax
 
 import jax_bwgemm as bw
@@ -59,16 +61,17 @@ def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=10)
     parser.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=[*RECIPES])
+    parser.add_argument("--experts", type=int, default=0, help="that the rows are divided among")
     return options.parse_problems(parser, argv, "ROWS,D,F", Problem, PROBLEMS, SMALL)
 
 
 def layer(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """The layer as a function of x and weights, its products by two functions of their own."""
+    """The layer as a function of x and weights, its products by `dot` of rows and weights."""
 
     def swiglu(x: jax.Array, w1: jax.Array, w2: jax.Array, *histories: Any) -> jax.Array:
         first, second = ({"amax_history": h} for h in histories) if histories else ({}, {})
-        gate, up = jnp.split(dot(x, w1, DIMENSIONS, **first), 2, axis=1)
-        return dot(jax.nn.silu(gate) * up, w2, DIMENSIONS, **second)
+        gate, up = jnp.split(dot(x, w1, **first), 2, axis=1)
+        return dot(jax.nn.silu(gate) * up, w2, **second)
 
     return swiglu
 
@@ -83,17 +86,23 @@ def stepper(dot: Callable[..., jax.Array], *state: Any) -> Step:
     return step
 
 
-def steps(args: Any) -> dict[str, Step]:
+def steps(args: Any, sizes: jax.Array | None) -> dict[str, Step]:
+    """Every way. sizes: rows of each expert, if there are any."""
     ours = options.implementation_of(args)
+    products: tuple[Any, ...] = (lax.dot_general, bw.dot_general, bw.fp8_dot_general)
+    what: dict[str, Any] = {"dimension_numbers": DIMENSIONS}
+    if sizes is not None:
+        products, what = (lax.ragged_dot, bw.ragged_dot, bw.fp8_ragged_dot), {"group_sizes": sizes}
+    xla, own, low = products
     found = {
-        "xla bf16": stepper(lax.dot_general),
-        "bwgemm bf16": stepper(functools.partial(bw.dot_general, implementation=ours)),
+        "xla bf16": stepper(functools.partial(xla, **what)),
+        "bwgemm bf16": stepper(functools.partial(own, **what, implementation=ours)),
     }
     for recipe in args.recipes:
-        dot = bw.fp8_dot_general(RECIPES[recipe], implementation=ours)
+        dot = low(RECIPES[recipe], implementation=ours)
         delayed = recipe.endswith("delayed")
         state = (dot.new_history() + 4.0,) * 2 if delayed else ()
-        found[recipe] = stepper(dot, *state)
+        found[recipe] = stepper(functools.partial(dot, **what), *state)
     return found
 
 
@@ -105,7 +114,11 @@ def decibels(got: jax.Array, want: jax.Array) -> float:
 def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list[dict]:
     """One problem's rows: every way in turns."""
     rows, d, f = problem
-    shapes = ((rows, d), (d, 2 * f), (f, d), (rows, d))
+    matrices = (args.experts,) if args.experts else ()
+    shapes = ((rows, d), (*matrices, d, 2 * f), (*matrices, f, d), (rows, d))
+    sizes = None
+    if args.experts:
+        sizes = jnp.asarray(group_sizes("random", rows, args.experts, args.seed))
     keys = jax.random.split(jax.random.key(args.seed), len(shapes))
     scales = (1, d**-0.5, f**-0.5, 1)
     operands = [
@@ -113,7 +126,7 @@ def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list
         for k, s, c in zip(keys, shapes, scales, strict=True)
     ]
     candidates, first = [], None
-    for name, step in steps(args).items():
+    for name, step in steps(args, sizes).items():
         compiled = jax.jit(step).lower(*operands).compile()
         one = timing.Candidate(
             name, lambda i, compiled=compiled: compiled(*operands), jax.block_until_ready
@@ -133,7 +146,7 @@ def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list
             out.add(
                 "low_precision",
                 impl=one.name,
-                problem=str(problem),
+                problem=str(problem) + f",{args.experts}" * bool(args.experts),
                 method=timer.method,
                 tflops=18 * rows * d * f / stats["median_us"] / 1e6,
                 speedup=(found[0]["median_us"] if found else stats["median_us"])

@@ -232,6 +232,10 @@ def test_bench_low_precision(tmp_path, capsys):
         assert row["speedup"] == pytest.approx(rows["xla bf16"]["median_us"] / row["median_us"])
     assert bench_low_precision.main(["--dry-run"]) == 0
     assert "8192,4096,14336: 8.66 TFLOP, per_tensor" in capsys.readouterr().out
+    assert bench_low_precision.main(["--small", "--experts", "2", "--out", str(path)]) == 0
+    experts = [r for r in records(path, "low_precision") if r["problem"] == "128,128,256,2"]
+    assert [r["impl"] for r in experts] == list(rows)
+    assert all(r["decibels"] > 15 for r in experts)
 
 
 def test_bench_quantize_names_a_bad_case(capsys):
