@@ -233,8 +233,9 @@ def test_a_problem_without_kernels_is_an_error() -> None:
 
 
 def orders(problem: GroupedKey, **first: Any) -> set[tuple[str, int]]:
-    """The orders tried for the kernel whose tiles have the most rows."""
-    kernel = max(table_of(problem.kind), key=lambda k: heuristics.tile_extents(k)[0])
+    """The orders tried for the kernel of 16-bit operands whose tiles have the most rows."""
+    table = [k for k in table_of(problem.kind) if k.terms == 1]
+    kernel = max(table, key=lambda k: heuristics.tile_extents(k)[0])
     known = Choice(kernel, **{"raster_order": "heuristic", "swizzle": 1} | first)
     found = search_space.orders_to_try(known, problem, [known])
     assert {c.kernel for c in found} <= {kernel}
