@@ -28,6 +28,7 @@ class GroupedCase:
     """
 
     kernel: str
+    types: tuple[str, str]
     kind: str
     m: int
     n: int
@@ -51,8 +52,15 @@ class GroupedCase:
         shape = (self.m, self.n) if self.kind == "k-grouped" else (self.experts, self.k, self.n)
         lhs = rng.integers(-2, 3, (self.m, self.k)).astype(np.float32)
         rhs = rng.integers(-2, 3, shape).astype(np.float32)
+        for x, dtype in zip((lhs, rhs), self.types, strict=True):
+            if dtype == "float32":
+                x *= 257  # which needs two terms of bf16
         config = bw.GroupedConfig(kernel=self.kernel, order=self.order)
-        options = {"implementation": implementation, "config": config}
+        options = {
+            "implementation": implementation,
+            "config": config,
+            "preferred_element_type": jnp.bfloat16,
+        }
 
         @jax.jit
         def run(a: jax.Array, b: jax.Array, sizes: jax.Array, offset: jax.Array) -> jax.Array:
@@ -67,7 +75,7 @@ class GroupedCase:
                 a, b, sizes, dimensions, group_offset=offset, num_groups=self.experts, **options
             )
 
-        operands = (jnp.asarray(x, jnp.bfloat16) for x in (lhs, rhs))
+        operands = (jnp.asarray(x, t) for x, t in zip((lhs, rhs), self.types, strict=True))
         got = run(*operands, jnp.asarray(self.sizes, jnp.int32), jnp.asarray(OFFSET, jnp.int32))
         want = expected(self, lhs, rhs).astype(jnp.bfloat16)
         return np.array_equal(np.asarray(got), want)
@@ -79,8 +87,8 @@ def cases(arch: str, pattern: str) -> list[GroupedCase]:
 
     lines = {}
     for k in runtime.grouped_kernels():
-        if k.arch == arch and k.in_dtype == k.out_dtype == "bfloat16":
-            line = k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab, k.schedule
+        if k.arch == arch and k.out_dtype == "bfloat16":
+            line = k.in_dtype, k.kind, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab, k.schedule
             lines.setdefault(line, k)
     found = []
     for k in lines.values():
@@ -92,7 +100,8 @@ def cases(arch: str, pattern: str) -> list[GroupedCase]:
         columns, depth = 2 * max(k.tile_m, k.tile_n) + 24, (k.stages + 2) * k.tile_k + 8
         orders = ("horizontal", "vertical") if k.kind == "m-grouped" else ("heuristic",)
         for order in orders:
-            found.append(GroupedCase(k.name, k.kind, m, columns, depth, sizes, 4, order))
+            types = k.a_dtype, k.b_dtype
+            found.append(GroupedCase(k.name, types, k.kind, m, columns, depth, sizes, 4, order))
     return found
 
 
