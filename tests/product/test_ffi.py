@@ -176,8 +176,8 @@ def test_problems_whose_steps_do_not_fit_in_32_bits_are_refused() -> None:
 def test_the_record_says_what_names_say() -> None:
     table = {k.name: k for k in runtime.kernel_table("emulator")}
     for k in (k for k in table.values() if k.contraction != "scaled"):
-        grouped = k.contraction != "dense"
-        kind = {"dense": "", "m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
+        grouped, gated = k.contraction in ("m_grouped", "k_grouped"), k.contraction == "gated"
+        kind = {"m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
         short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
         inputs = "_".join(short[t] for t in dict.fromkeys((k.a_dtype, k.b_dtype)))
         assert (k.terms > 1) == ("f32" in inputs)
@@ -186,17 +186,18 @@ def test_the_record_says_what_names_say() -> None:
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}"
         schedule = "_pingpong" if k.schedule == "pingpong" else ""
         tail = f"_{k.schedule}" + ("_streamk" if k.stream_k else "") + ("_swap" * k.swap_ab)
+        tail += "_gated" * gated
         if grouped:
             tail = "_swap" * k.swap_ab + schedule
-        assert k.name == f"{k.arch}_{kind[k.contraction]}{types}_{tile}{tail}"
+        assert k.name == f"{k.arch}_{kind.get(k.contraction, '')}{types}_{tile}{tail}"
         assert k.a_dtype == k.b_dtype or {k.a_dtype, k.b_dtype} == {"bfloat16", "float32"}
         assert k.alignment_bytes == 16
         if k.f32_twin:
             twin = table[k.f32_twin]
             assert twin.out_dtype == "float32"
             assert (twin.tile_m, twin.tile_n, twin.schedule) == (k.tile_m, k.tile_n, k.schedule)
-        uneven = k.arch == "sm90" and not grouped and not k.stream_k and not k.cluster_k
-        assert k.uneven_parts == uneven
+        uneven = k.contraction == "dense" and not k.stream_k and not k.cluster_k
+        assert k.uneven_parts == (uneven and k.arch == "sm90")
 
 
 SHORT = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float32": "f32"}
