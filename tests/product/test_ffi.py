@@ -175,7 +175,7 @@ def test_problems_whose_steps_do_not_fit_in_32_bits_are_refused() -> None:
 
 def test_the_record_says_what_names_say() -> None:
     table = {k.name: k for k in runtime.kernel_table("emulator")}
-    for k in (k for k in table.values() if k.contraction != "scaled"):
+    for k in (k for k in table.values() if not k.scales):
         grouped, gated = k.contraction in ("m_grouped", "k_grouped"), k.contraction == "gated"
         kind = {"m_grouped": "grouped_rows_", "k_grouped": "grouped_contract_"}
         short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
