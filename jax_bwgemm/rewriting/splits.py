@@ -34,7 +34,7 @@ class _Chain:
 
     Attributes:
         product: The product.
-        between: Operations, in order: each reads the one before it and rows or scalars.
+        between: Operations, in order: each reads the one before it, and what all rows have alike.
         split: The split.
     """
 
@@ -94,15 +94,23 @@ def _chain(split: Any, producers: Mapping[Any, Any], uses: Mapping[Any, Uses]) -
 
 
 def _is_small(atom: Any, producers: Mapping[Any, Any]) -> bool:
-    """Whether it is a scalar or a row, or one of these repeated."""
-    columns = atom.aval.shape[-1] if atom.aval.shape else 1
-    while True:
-        if hasattr(atom, "val") or atom.aval.size <= columns:
-            return True
+    """Whether all rows are the same: a scalar or a row, or one of these repeated."""
+    while not _is_row(atom.aval.shape):
         eqn = producers.get(atom)
         if eqn is None or eqn.primitive.name not in _SMALL or len(eqn.invars) != 1:
             return False
-        (atom,) = eqn.invars
+        (source,) = eqn.invars
+        if eqn.primitive.name == "broadcast_in_dim":
+            at = zip(source.aval.shape, eqn.params["broadcast_dimensions"], strict=True)
+            return all(size == 1 or dim == atom.aval.ndim - 1 for size, dim in at)
+        if source.aval.shape[-1:] != atom.aval.shape[-1:]:
+            return False
+        atom = source
+    return True
+
+
+def _is_row(shape: tuple[int, ...]) -> bool:
+    return all(size == 1 for size in shape[:-1])
 
 
 def _splits(eqn: Any) -> bool:

@@ -69,6 +69,20 @@ def test_parts_of_several_widths(arrays) -> None:
     check(f, x, w)
 
 
+@pytest.mark.parametrize("rows", [(256,), (2, 128), (1, 256)])
+def test_factors_of_rows(arrays, rows: tuple[int, ...]) -> None:
+    """A factor of each row is no row, however few rows there are: the product stays whole."""
+    _, w, b, _ = arrays
+    x = jnp.asarray(normal(np.random.default_rng(1), (*rows, K), "bfloat16"))
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        factors = jax.lax.broadcast_in_dim(x[..., 0], (*rows, 3 * N), range(len(rows)))
+        return jnp.split((x @ w + b) * factors, 3, axis=-1)
+
+    assert widths(f, x, w, b) == [3 * N]
+    check(f, x, w, b)
+
+
 def test_what_stays_whole(arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, *_ = arrays
     halves = lambda y: jnp.split(y, 3, axis=-1)  # noqa: E731
