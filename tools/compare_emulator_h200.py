@@ -62,8 +62,8 @@ def cases(
 
 def run_on_gpu(kernel: Kernel, a: np.ndarray, b: np.ndarray, splits: int) -> np.ndarray:
     """The compiled kernel, called as `run_gemm` calls the emulated one."""
-    m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
-    n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
+    m, k = a.shape[1:] if kernel.a_major == "k" else a.shape[:0:-1]
+    n = b.shape[2] if kernel.b_major == "n" else b.shape[1]
     batch = a.shape[0]
     gpu = jax.devices("gpu")[0]
     scratch = runtime.workspace_bytes(kernel.name, m, n, k, batch, splits, gpu.core_count)
@@ -81,7 +81,7 @@ def run_on_gpu(kernel: Kernel, a: np.ndarray, b: np.ndarray, splits: int) -> np.
 
 def allowed(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Largest difference of two results on normal values, element by element."""
-    k = a.shape[2] if kernel.lhs_major == "k" else a.shape[1]
+    k = a.shape[2] if kernel.a_major == "k" else a.shape[1]
     magnitude = reference(kernel, np.abs(a), np.abs(b))
     bound = 2 * k * 2.0**-23 * magnitude
     if kernel.out_dtype != "float32":

@@ -115,7 +115,7 @@ def all_kernels(
     wanted = (arch, types, str(jnp.dtype(out_dtype)), *shape.majors)
     made = {}
     for kernel in runtime.kernels():
-        have = (kernel.arch, kernel.in_dtype, kernel.out_dtype, kernel.lhs_major, kernel.rhs_major)
+        have = (kernel.arch, kernel.in_dtype, kernel.out_dtype, kernel.a_major, kernel.b_major)
         if have != wanted:
             continue
         ways = ("heuristic", "stream_k") if kernel.stream_k else (None,)

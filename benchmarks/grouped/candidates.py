@@ -129,7 +129,7 @@ def all_kernels(
     wanted = (target.arch if target else None, kind, dtype, dtype, majors)
     made = {}
     for kernel in runtime.grouped_kernels():
-        have = (kernel.arch, kernel.kind, kernel.in_dtype, kernel.out_dtype, kernel.rhs_major)
+        have = (kernel.arch, kernel.kind, kernel.in_dtype, kernel.out_dtype, kernel.b_major)
         if have != wanted:
             continue
         for order, swizzle in itertools.product(("horizontal", "vertical"), swizzles):

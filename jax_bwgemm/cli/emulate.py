@@ -203,7 +203,7 @@ def _choose(args: argparse.Namespace, kernels: tuple[Kernel, ...]) -> Kernel:
         return find_kernel(args.kernel)
     wanted = (args.arch, _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype], *args.majors)
     for k in kernels:
-        if (k.arch, k.in_dtype, k.out_dtype, k.lhs_major, k.rhs_major) == wanted:
+        if (k.arch, k.in_dtype, k.out_dtype, k.a_major, k.b_major) == wanted:
             return k
     raise ValueError(
         f"this build has no {args.arch} kernel {args.dtype} -> {args.out_dtype or args.dtype} "

@@ -149,7 +149,7 @@ def kernel_lines(every: bool) -> list[str]:
     lines = []
     for (arch, tile, cluster, schedule), found in tiles.items():
         types = sorted({f"{k.in_dtype}->{k.out_dtype}" for k in found})
-        majors = sorted({k.lhs_major + k.rhs_major for k in found})
+        majors = sorted({k.a_major + k.b_major for k in found})
         stages = "-".join(map(str, sorted({k.stages for k in found})))
         lines.append(
             f"{arch} {tile} cluster {cluster} {schedule}, {stages} stages: {len(found)} kernels, "
@@ -172,9 +172,9 @@ def grouped_kernel_lines(every: bool) -> list[str]:
     lines = []
     for (arch, tile, kind), found in tiles.items():
         types = sorted({f"{k.in_dtype}->{k.out_dtype}" for k in found})
-        majors = " ".join(sorted({k.rhs_major for k in found}))
+        majors = " ".join(sorted({k.b_major for k in found}))
         lines.append(
-            f"{arch} {tile} {kind}: {len(found)} kernels, {', '.join(types)}, rhs majors {majors}"
+            f"{arch} {tile} {kind}: {len(found)} kernels, {', '.join(types)}, B majors {majors}"
         )
     return lines
 

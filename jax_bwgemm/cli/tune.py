@@ -169,7 +169,7 @@ def grouped_problem(
     rhs = {"kn": (1, matrices, k, n), "kk": (1, matrices, n, k), "mn": (1, m, n)}[majors]
     spec = GroupedSpec(
         kind=K_GROUPED if majors == "mn" else M_GROUPED,
-        rhs_major=majors[1],
+        b_major=majors[1],
         out_dtype=out_dtype,
         experts=matrices if majors == "mn" else 0,
         representative=as_representative("--group-sizes", group_sizes, groups, m),

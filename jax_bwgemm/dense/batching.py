@@ -72,7 +72,7 @@ def _fold_into_rows(
     bind: Bind, lhs: jax.Array, rhs: jax.Array, v: int, spec: GemmSpec
 ) -> tuple[jax.Array, int]:
     """Only A is mapped and B has a batch: v joins m, so that B is read once and never copied."""
-    m_axis = 1 if spec.lhs_major == "k" else 2
+    m_axis = 1 if spec.a_major == "k" else 2
     lhs = jnp.moveaxis(lhs, v, m_axis)
     size, m = lhs.shape[m_axis : m_axis + 2]
     return _split(bind(_merge(lhs, m_axis), rhs, spec), 1, size, m), 1
@@ -82,7 +82,7 @@ def _fold_into_columns(
     bind: Bind, lhs: jax.Array, rhs: jax.Array, v: int, spec: GemmSpec
 ) -> tuple[jax.Array, int]:
     """Only B is mapped and A has a batch: v joins n, so that A is read once and never copied."""
-    n_axis = 2 if spec.rhs_major == "n" else 1
+    n_axis = 2 if spec.b_major == "n" else 1
     rhs = jnp.moveaxis(rhs, v, n_axis)
     size, n = rhs.shape[n_axis : n_axis + 2]
     return _split(bind(lhs, _merge(rhs, n_axis), spec), 2, size, n), 2
@@ -97,12 +97,12 @@ def _batch_both(
     if spec.reduce_batch:
         # v takes the place of b, and b joins k: D[v] = sum over (b, k).
         spec = dataclasses.replace(spec, reduce_batch=False)
-        lhs = _merge(lhs if spec.lhs_major == "m" else jnp.swapaxes(lhs, 1, 2), _k_axis(spec, 0))
-        rhs = _merge(rhs if spec.rhs_major == "n" else jnp.swapaxes(rhs, 1, 2), _k_axis(spec, 1))
+        lhs = _merge(lhs if spec.a_major == "m" else jnp.swapaxes(lhs, 1, 2), _k_axis(spec, 0))
+        rhs = _merge(rhs if spec.b_major == "n" else jnp.swapaxes(rhs, 1, 2), _k_axis(spec, 1))
         return bind(lhs, rhs, spec)[:, None], 0
     if lhs_batch == rhs_batch:
         return _split(bind(_merge(lhs, 0), _merge(rhs, 0), spec), 0, size, lhs_batch), 0
-    if rhs_batch == 1 and spec.lhs_major == "k":
+    if rhs_batch == 1 and spec.a_major == "k":
         # B is shared by b: b joins m, which lies beside it.
         m = lhs.shape[2]
         return _split(bind(_merge(lhs, 1), rhs[:, 0], spec), 1, lhs_batch, m), 0
@@ -115,5 +115,5 @@ def _batch_both(
 
 def _k_axis(spec: GemmSpec, operand: int) -> int:
     """Where b lies in [v, ...] once it stands directly before k."""
-    k_outer = spec.lhs_major == "m" if operand == 0 else spec.rhs_major == "n"
+    k_outer = spec.a_major == "m" if operand == 0 else spec.b_major == "n"
     return 1 if k_outer else 2

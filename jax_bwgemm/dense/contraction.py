@@ -31,8 +31,8 @@ class Dense(Contraction):
 
     def operand_names(self, spec: GemmSpec) -> tuple[str, str]:
         return (
-            "bmk" if spec.lhs_major == "k" else "bkm",
-            "bkn" if spec.rhs_major == "n" else "bnk",
+            "bmk" if spec.a_major == "k" else "bkm",
+            "bkn" if spec.b_major == "n" else "bnk",
         )
 
     def out_names(self, spec: GemmSpec) -> str:

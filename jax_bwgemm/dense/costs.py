@@ -119,7 +119,7 @@ def evaluate(
     """
     p = parameters or parameters_of(kernel)
     a_bytes, b_bytes, out_bytes = map(BYTES.get, (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype))
-    moved_bytes = (a_bytes * dims.lhs_batch * dims.m + b_bytes * dims.rhs_batch * dims.n) * dims.k
+    moved_bytes = (a_bytes * dims.a_batch * dims.m + b_bytes * dims.b_batch * dims.n) * dims.k
     moved_bytes += out_bytes * dims.m * dims.n * dims.batch
     if kernel.cluster_k:
         tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
@@ -197,7 +197,7 @@ def _plane_cycles(kernel: Kernel, dims: GemmDims) -> float:
     """What it costs to write the terms of one of two f32 operands, ahead of the product."""
     if not kernel.splits_both:
         return 0.0
-    rows = dims.m * dims.lhs_batch if kernel.swap_ab else dims.n * dims.rhs_batch
+    rows = dims.m * dims.a_batch if kernel.swap_ab else dims.n * dims.b_batch
     moved_bytes = rows * dims.k * (BYTES["float32"] + kernel.terms * BYTES["bfloat16"])
     return PLANES_FIXED + moved_bytes / (PLANES_STREAMING * BYTES_PER_CYCLE[kernel.arch])
 
@@ -226,8 +226,8 @@ def _bytes_per_k(
 
 def _pitches(kernel: Kernel, dims: GemmDims) -> tuple[int, int]:
     """Elements between rows in memory, of the operand on the MMA's M side and on its N side."""
-    lhs = dims.k if kernel.lhs_major == "k" else dims.m
-    rhs = dims.n if kernel.rhs_major == "n" else dims.k
+    lhs = dims.k if kernel.a_major == "k" else dims.m
+    rhs = dims.n if kernel.b_major == "n" else dims.k
     return (rhs, lhs) if kernel.swap_ab else (lhs, rhs)
 
 

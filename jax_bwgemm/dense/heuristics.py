@@ -52,11 +52,11 @@ def aligned_dims(spec: GemmSpec, dims: GemmDims, in_bytes: int, out_bytes: int) 
     """Sizes padded so that the contiguous extent of A, B and D is a multiple of 16 bytes."""
     in_multiple, out_multiple = 16 // in_bytes, 16 // out_bytes
     m, n, k = dims.m, round_up(dims.n, out_multiple), dims.k
-    if "k" in (spec.lhs_major, spec.rhs_major):
+    if "k" in (spec.a_major, spec.b_major):
         k = round_up(k, in_multiple)
-    if spec.lhs_major == "m":
+    if spec.a_major == "m":
         m = round_up(m, in_multiple)
-    if spec.rhs_major == "n":
+    if spec.b_major == "n":
         n = round_up(n, in_multiple)
     return dataclasses.replace(dims, m=m, n=n, k=k)
 
@@ -95,9 +95,9 @@ def run_refusal(
         if decomposition != "heuristic":
             return f"decomposition={decomposition!r} is for stream-K kernels"
         apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
-        if apart > 1 and not kernel.has_f32:
+        if apart > 1 and not kernel.f32_twin:
             return "no kernel of this tile has the f32 output that parts of K are computed in"
-        return split_refusal(dims, apart, in_bytes, evenly=not kernel.splits_unevenly)
+        return split_refusal(dims, apart, in_bytes, evenly=not kernel.uneven_parts)
     if splits > 1 and decomposition in ("data_parallel", "stream_k"):
         return f"splits={splits} contradicts decomposition={decomposition!r}"
     return None
@@ -110,7 +110,7 @@ def possible_splits(
     way = (spec.policy.config and spec.policy.config.decomposition) or "heuristic"
     if spec.policy.config is not None and spec.policy.config.splits is not None:
         wanted = spec.policy.config.splits
-        if kernel.stream_k or kernel.splits_unevenly:  # no part is shorter than a step of K
+        if kernel.stream_k or kernel.uneven_parts:  # no part is shorter than a step of K
             wanted = max(1, min(wanted, -(-dims.k // kernel.tile_k)))
         return [] if run_refusal(kernel, dims, wanted, way, in_bytes) else [wanted]
     if kernel.cluster_k:
@@ -133,8 +133,8 @@ def kernel_mismatch(kernel: Kernel, spec: GemmSpec, in_dtype: str, arch: str) ->
         return f"for {kernel.arch}"
     if kernel.in_dtype != in_dtype or kernel.out_dtype != spec.out_dtype:
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
-    if kernel.lhs_major + kernel.rhs_major != spec.majors:
-        return f"majors {kernel.lhs_major}{kernel.rhs_major}"
+    if kernel.a_major + kernel.b_major != spec.majors:
+        return f"majors {kernel.a_major}{kernel.b_major}"
     if kernel.splits_both and kernel.terms < (terms_asked(spec.policy.precision) or 0):
         return f"splits float32 into {kernel.terms} terms, too few for the precision"
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None

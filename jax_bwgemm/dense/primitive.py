@@ -20,7 +20,7 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.batching import batch_gemm
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.reference import gemm_reference
-from jax_bwgemm.dense.spec import GemmSpec, gemm_dims, lhs_transpose_spec, rhs_transpose_spec
+from jax_bwgemm.dense.spec import GemmSpec, a_transpose_spec, b_transpose_spec, gemm_dims
 from jax_bwgemm.product.local import local_primitive
 from jax_bwgemm.product.primitive import prepare, register
 
@@ -34,8 +34,8 @@ def gemm(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
     A problem that only XLA can run never becomes the primitive, so that XLA sees an ordinary dot.
 
     Args:
-        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.lhs_major``.
-        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.rhs_major``.
+        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.a_major``.
+        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.b_major``.
         spec: The problem.
 
     Returns:
@@ -65,9 +65,9 @@ def _gemm_transpose_lhs(
     cotangent: jax.Array, lhs: Any, rhs: jax.Array, *, spec: GemmSpec
 ) -> jax.Array:
     dims = gemm_dims(spec, lhs.aval.shape, rhs.shape)
-    transposed = lhs_transpose_spec(spec, dims.lhs_batch, dims, lhs.aval.dtype.name)
+    transposed = a_transpose_spec(spec, dims.a_batch, dims, lhs.aval.dtype.name)
     transposed = _shard_like(transposed, lhs.aval)
-    operands = (cotangent, rhs) if spec.lhs_major == "k" else (rhs, cotangent)
+    operands = (cotangent, rhs) if spec.a_major == "k" else (rhs, cotangent)
     return gemm(*operands, transposed)
 
 
@@ -75,9 +75,9 @@ def _gemm_transpose_rhs(
     cotangent: jax.Array, lhs: jax.Array, rhs: Any, *, spec: GemmSpec
 ) -> jax.Array:
     dims = gemm_dims(spec, lhs.shape, rhs.aval.shape)
-    transposed = rhs_transpose_spec(spec, dims.rhs_batch, dims, rhs.aval.dtype.name)
+    transposed = b_transpose_spec(spec, dims.b_batch, dims, rhs.aval.dtype.name)
     transposed = _shard_like(transposed, rhs.aval)
-    operands = (lhs, cotangent) if spec.rhs_major == "n" else (cotangent, lhs)
+    operands = (lhs, cotangent) if spec.b_major == "n" else (cotangent, lhs)
     return gemm(*operands, transposed)
 
 
@@ -126,8 +126,8 @@ def _dot_numbers(
     lhs: core.ShapedArray, rhs: core.ShapedArray, *, spec: GemmSpec
 ) -> compat.DimensionNumbers:
     """Dimension numbers of the same product by ``lax.dot_general``."""
-    lhs_k = 2 if spec.lhs_major == "k" else 1
-    rhs_k = 1 if spec.rhs_major == "n" else 2
+    lhs_k = 2 if spec.a_major == "k" else 1
+    rhs_k = 1 if spec.b_major == "n" else 2
     if spec.reduce_batch:
         return ((0, lhs_k), (0, rhs_k)), ((), ())
     batched = lhs.shape[0] == rhs.shape[0] != 1

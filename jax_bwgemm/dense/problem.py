@@ -109,8 +109,8 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
     if promotes and preferred is None:
         preferred = jnp.result_type(lhs, rhs)
     spec = GemmSpec(
-        lhs_major=plan.lhs.major,
-        rhs_major=plan.rhs.major,
+        a_major=plan.lhs.major,
+        b_major=plan.rhs.major,
         out_dtype=options.rounded_to
         or dot_dtype(lhs.dtype, rhs.dtype, preferred, options.precision).name,
         policy=Policy(
@@ -122,15 +122,15 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
             partial_sums=options.partial_sums,
         ),
     )
-    lhs_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
-    rhs_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
-    batch = rhs_batch if lhs_batch == 1 else lhs_batch
+    a_batch, m, k = plan.lhs.shape if plan.lhs.major == "k" else _swap(plan.lhs.shape)
+    b_batch, _, n = plan.rhs.shape if plan.rhs.major == "n" else _swap(plan.rhs.shape)
+    batch = b_batch if a_batch == 1 else a_batch
     veto = _sharding_veto(lhs, rhs, plan, options.out_sharding)
     if veto is None and options.out_sharding is not None:
         spec = dataclasses.replace(spec, out_sharding=_rank3(options.out_sharding, plan))
     if getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
         veto = "both operands are weakly typed"
-    return Problem(plan, spec, GemmDims(m, n, k, batch, lhs_batch, rhs_batch), veto)
+    return Problem(plan, spec, GemmDims(m, n, k, batch, a_batch, b_batch), veto)
 
 
 def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -> str | None:

@@ -15,16 +15,16 @@ def gemm_reference(lhs: jax.Array, rhs: jax.Array, spec: GemmSpec) -> jax.Array:
     """Computes the canonical GEMM with `jax.lax.dot_general`.
 
     Args:
-        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.lhs_major``; any dtype.
-        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.rhs_major``; any dtype.
+        lhs: A, [B or 1, M, K] or [B or 1, K, M] by ``spec.a_major``; any dtype.
+        rhs: B, [B or 1, K, N] or [B or 1, N, K] by ``spec.b_major``; any dtype.
         spec: What to compute; its implementations and configuration are ignored.
 
     Returns:
         D, [B, M, N], or [1, M, N] when ``spec.reduce_batch``, of ``spec.out_dtype``.
     """
     wide = product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
-    lhs_k = 2 if spec.lhs_major == "k" else 1
-    rhs_k = 1 if spec.rhs_major == "n" else 2
+    lhs_k = 2 if spec.a_major == "k" else 1
+    rhs_k = 1 if spec.b_major == "n" else 2
 
     out_spec = None if spec.out_sharding is None else tuple(spec.out_sharding.spec)
 

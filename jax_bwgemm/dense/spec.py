@@ -18,12 +18,12 @@ class GemmSpec(ProductSpec):
     """Everything static about a GEMM. Hashable; the primitive's only parameter.
 
     Attributes:
-        lhs_major: ``"k"`` if A is stored [B, M, K], ``"m"`` if [B, K, M].
-        rhs_major: ``"n"`` if B is stored [B, K, N], ``"k"`` if [B, N, K].
+        a_major: ``"k"`` if A is stored [B, M, K], ``"m"`` if [B, K, M].
+        b_major: ``"n"`` if B is stored [B, K, N], ``"k"`` if [B, N, K].
     """
 
-    lhs_major: str = "k"
-    rhs_major: str = "n"
+    a_major: str = "k"
+    b_major: str = "n"
 
     @property
     def kind(self) -> str:
@@ -31,7 +31,7 @@ class GemmSpec(ProductSpec):
 
     @property
     def majors(self) -> str:
-        return self.lhs_major + self.rhs_major
+        return self.a_major + self.b_major
 
     __repr__ = ProductSpec.__str__
 
@@ -44,8 +44,8 @@ class GemmDims:
     n: int
     k: int
     batch: int = 1
-    lhs_batch: int = 1
-    rhs_batch: int = 1
+    a_batch: int = 1
+    b_batch: int = 1
 
     @property
     def empty(self) -> bool:
@@ -60,13 +60,13 @@ class GemmDims:
     @property
     def batches(self) -> tuple[int, int]:
         """Batch of every operand."""
-        return self.lhs_batch, self.rhs_batch
+        return self.a_batch, self.b_batch
 
     def __str__(self) -> str:
         text = f"M={self.m} N={self.n} K={self.k}"
         if self.batch == 1:
             return text
-        shared = [s for s, b in (("A", self.lhs_batch), ("B", self.rhs_batch)) if b != self.batch]
+        shared = [s for s, b in (("A", self.a_batch), ("B", self.b_batch)) if b != self.batch]
         note = f" ({' and '.join(shared)} shared)" if shared else ""
         return f"{text} batch={self.batch}{note}"
 
@@ -82,25 +82,25 @@ def gemm_dims(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]
             f"bw_gemm operands must have rank 3, got shapes {tuple(lhs_shape)} and "
             f"{tuple(rhs_shape)}"
         )
-    lhs_batch, m, k = lhs_shape
-    if spec.lhs_major == "m":
+    a_batch, m, k = lhs_shape
+    if spec.a_major == "m":
         m, k = k, m
-    rhs_batch, rhs_k, n = rhs_shape
-    if spec.rhs_major == "k":
+    b_batch, rhs_k, n = rhs_shape
+    if spec.b_major == "k":
         rhs_k, n = n, rhs_k
     if k != rhs_k:
         raise TypeError(
             f"bw_gemm contracts K={k} of lhs {tuple(lhs_shape)} with K={rhs_k} of rhs "
             f"{tuple(rhs_shape)} (majors {spec.majors})"
         )
-    shared_ok = not spec.reduce_batch and 1 in (lhs_batch, rhs_batch)
-    if lhs_batch != rhs_batch and not shared_ok:
+    shared_ok = not spec.reduce_batch and 1 in (a_batch, b_batch)
+    if a_batch != b_batch and not shared_ok:
         raise TypeError(
-            f"bw_gemm batches {lhs_batch} of lhs {tuple(lhs_shape)} and {rhs_batch} of rhs "
+            f"bw_gemm batches {a_batch} of lhs {tuple(lhs_shape)} and {b_batch} of rhs "
             f"{tuple(rhs_shape)} differ"
         )
-    batch = rhs_batch if lhs_batch == 1 else lhs_batch
-    return GemmDims(m, n, k, batch, lhs_batch, rhs_batch)
+    batch = b_batch if a_batch == 1 else a_batch
+    return GemmDims(m, n, k, batch, a_batch, b_batch)
 
 
 def out_shape(spec: GemmSpec, dims: GemmDims) -> tuple[int, int, int]:
@@ -108,30 +108,30 @@ def out_shape(spec: GemmSpec, dims: GemmDims) -> tuple[int, int, int]:
     return (1 if spec.reduce_batch else dims.batch, dims.m, dims.n)
 
 
-def lhs_transpose_spec(spec: GemmSpec, lhs_batch: int, dims: GemmDims, dtype: str) -> GemmSpec:
+def a_transpose_spec(spec: GemmSpec, a_batch: int, dims: GemmDims, dtype: str) -> GemmSpec:
     """Spec of the GEMM that gives the cotangent of A, in A's own storage order.
 
     A stored [B, M, K]: dA = dD @ B^T, called with operands (dD, B).
     A stored [B, K, M]: dA^T = B @ dD^T, called with operands (B, dD).
     """
-    if spec.lhs_major == "k":
-        majors = ("k", "k" if spec.rhs_major == "n" else "n")
+    if spec.a_major == "k":
+        majors = ("k", "k" if spec.b_major == "n" else "n")
     else:
-        majors = ("k" if spec.rhs_major == "n" else "m", "k")
-    return _transposed(spec, majors, lhs_batch, dims, dtype)
+        majors = ("k" if spec.b_major == "n" else "m", "k")
+    return _transposed(spec, majors, a_batch, dims, dtype)
 
 
-def rhs_transpose_spec(spec: GemmSpec, rhs_batch: int, dims: GemmDims, dtype: str) -> GemmSpec:
+def b_transpose_spec(spec: GemmSpec, b_batch: int, dims: GemmDims, dtype: str) -> GemmSpec:
     """Spec of the GEMM that gives the cotangent of B, in B's own storage order.
 
     B stored [B, K, N]: dB = A^T @ dD, called with operands (A, dD).
     B stored [B, N, K]: dB^T = dD^T @ A, called with operands (dD, A).
     """
-    if spec.rhs_major == "n":
-        majors = ("m" if spec.lhs_major == "k" else "k", "n")
+    if spec.b_major == "n":
+        majors = ("m" if spec.a_major == "k" else "k", "n")
     else:
-        majors = ("m", "n" if spec.lhs_major == "k" else "k")
-    return _transposed(spec, majors, rhs_batch, dims, dtype)
+        majors = ("m", "n" if spec.a_major == "k" else "k")
+    return _transposed(spec, majors, b_batch, dims, dtype)
 
 
 def _transposed(
@@ -141,8 +141,8 @@ def _transposed(
     reduce_batch = not spec.reduce_batch and operand_batch == 1 and dims.batch != 1
     return dataclasses.replace(
         spec,
-        lhs_major=majors[0],
-        rhs_major=majors[1],
+        a_major=majors[0],
+        b_major=majors[1],
         out_dtype=dtype,
         reduce_batch=reduce_batch,
         out_sharding=None,  # the caller knows the operand's
@@ -164,12 +164,12 @@ def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> 
         # Sum over (b, k): contiguous when K is the outer of the two storage dimensions;
         # otherwise b has to be moved next to k, which copies the operand.
         depth = dims.batch * dims.k
-        lhs_perm = None if spec.lhs_major == "m" else (1, 0, 2)
-        lhs = (1, depth, dims.m) if spec.lhs_major == "m" else (1, dims.m, depth)
-        rhs_perm = None if spec.rhs_major == "n" else (1, 0, 2)
-        rhs = (1, depth, dims.n) if spec.rhs_major == "n" else (1, dims.n, depth)
+        lhs_perm = None if spec.a_major == "m" else (1, 0, 2)
+        lhs = (1, depth, dims.m) if spec.a_major == "m" else (1, dims.m, depth)
+        rhs_perm = None if spec.b_major == "n" else (1, 0, 2)
+        rhs = (1, depth, dims.n) if spec.b_major == "n" else (1, dims.n, depth)
         return Folded(summed, (lhs, rhs), (lhs_perm, rhs_perm))
     rows = dims.batch * dims.m
-    if dims.rhs_batch == 1 and spec.lhs_major == "k" and rows <= MAX_SIZE:
+    if dims.b_batch == 1 and spec.a_major == "k" and rows <= MAX_SIZE:
         lhs_shape = (1, rows, dims.k)
     return Folded(spec, (lhs_shape, rhs_shape), (None, None))

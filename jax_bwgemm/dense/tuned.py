@@ -25,8 +25,8 @@ _F32_TYPES = {2: "float32x3", 3: "float32x6"}
 def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
     """The key of a folded and padded problem."""
     shared = "none"
-    if dims.batch != 1 and dims.lhs_batch != dims.rhs_batch:
-        shared = "lhs" if dims.lhs_batch == 1 else "rhs"
+    if dims.batch != 1 and dims.a_batch != dims.b_batch:
+        shared = "lhs" if dims.a_batch == 1 else "rhs"
     terms = terms_asked(spec.policy.precision) if in_dtype == "float32" else None
     if terms is not None:
         in_dtype = _F32_TYPES[terms]

@@ -65,7 +65,7 @@ def _fused(
     dtypes = [a.dtype.name, b.dtype.name]
     explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
     # A batch of rows with a shared B is more rows.
-    one_matrix = dims.batch == 1 or (dims.rhs_batch == 1 and spec.lhs_major == "k")
+    one_matrix = dims.batch == 1 or (dims.b_batch == 1 and spec.a_major == "k")
     if (
         plan.perm is not None
         or not one_matrix

@@ -27,8 +27,8 @@ def operand_shapes(
     kernel: Kernel, m: int, n: int, k: int, batch: int
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Shapes of both operands in the kernel's memory order."""
-    lhs = (batch, m, k) if kernel.lhs_major == "k" else (batch, k, m)
-    rhs = (batch, k, n) if kernel.rhs_major == "n" else (batch, n, k)
+    lhs = (batch, m, k) if kernel.a_major == "k" else (batch, k, m)
+    rhs = (batch, k, n) if kernel.b_major == "n" else (batch, n, k)
     return lhs, rhs
 
 
@@ -43,8 +43,8 @@ def reference(kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Returns:
         [B, M, N].
     """
-    lhs = a.astype(np.float64) if kernel.lhs_major == "k" else a.astype(np.float64).swapaxes(1, 2)
-    rhs = b.astype(np.float64) if kernel.rhs_major == "n" else b.astype(np.float64).swapaxes(1, 2)
+    lhs = a.astype(np.float64) if kernel.a_major == "k" else a.astype(np.float64).swapaxes(1, 2)
+    rhs = b.astype(np.float64) if kernel.b_major == "n" else b.astype(np.float64).swapaxes(1, 2)
     return lhs @ rhs
 
 
@@ -62,8 +62,8 @@ def run_gemm(
 
     Args:
         kernel: One of `runtime.emulated_kernels()`.
-        a: [Ba, M, K], or [Ba, K, M] if the kernel's lhs_major is "m"; type ``kernel.in_dtype``.
-        b: [Bb, K, N], or [Bb, N, K] if the kernel's rhs_major is "k". Ba and Bb are equal or 1.
+        a: [Ba, M, K], or [Ba, K, M] if the kernel's a_major is "m"; type ``kernel.in_dtype``.
+        b: [Bb, K, N], or [Bb, N, K] if the kernel's b_major is "k". Ba and Bb are equal or 1.
         raster_order: ``"heuristic"``, ``"m"`` or ``"n"``.
         swizzle: 1, 2, 4, 8 or 16.
         splits: Parts that K is split into.
@@ -76,8 +76,8 @@ def run_gemm(
         jax.errors.JaxRuntimeError: Operands that the kernel cannot take, or an emulator report.
         ValueError: The kernel cannot do this problem.
     """
-    m, k = a.shape[1:] if kernel.lhs_major == "k" else a.shape[:0:-1]
-    n = b.shape[2] if kernel.rhs_major == "n" else b.shape[1]
+    m, k = a.shape[1:] if kernel.a_major == "k" else a.shape[:0:-1]
+    n = b.shape[2] if kernel.b_major == "n" else b.shape[1]
     batch = max(a.shape[0], b.shape[0])
     order = {"raster_order": raster_order, "swizzle": swizzle, "decomposition": decomposition}
     scratch = runtime.emulated_workspace_bytes(

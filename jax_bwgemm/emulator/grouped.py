@@ -34,7 +34,7 @@ def reference(
     batch = max(x.shape[0] for x in (lhs, rhs, sizes, offset))
     rows, k = lhs.shape[1:]
     left, right = lhs.astype(np.float64), rhs.astype(np.float64)
-    if kernel.kind == "m-grouped" and kernel.rhs_major == "k":
+    if kernel.kind == "m-grouped" and kernel.b_major == "k":
         right = right.swapaxes(2, 3)
     n = right.shape[-1]
     shape = (batch, rows, n) if kernel.kind == "m-grouped" else (batch, experts, k, n)
@@ -67,7 +67,7 @@ def run_grouped(
     Args:
         kernel: One of `runtime.emulated_grouped_kernels()`.
         lhs: [Ba, M, K] of type ``kernel.a_dtype``.
-        rhs: m-grouped: [Bb, E, K, N], or [Bb, E, N, K] if the kernel's rhs_major is
+        rhs: m-grouped: [Bb, E, K, N], or [Bb, E, N, K] if the kernel's b_major is
             "k"; k-grouped: [Bb, M, N]; of type ``kernel.b_dtype``.
         sizes: [Bs, G] int32.
         offset: [Bo] int32. Every batch extent is B or 1.
@@ -83,7 +83,7 @@ def run_grouped(
         ValueError: The kernel cannot do this problem.
     """
     m, k = lhs.shape[1:]
-    n = rhs.shape[2] if kernel.kind == "m-grouped" and kernel.rhs_major == "k" else rhs.shape[-1]
+    n = rhs.shape[2] if kernel.kind == "m-grouped" and kernel.b_major == "k" else rhs.shape[-1]
     batch = max(x.shape[0] for x in (lhs, rhs, sizes, offset))
     scratch = runtime.emulated_grouped_workspace_bytes(
         kernel.name, m, n, k, sizes.shape[1], experts, batch, settings().sm_count

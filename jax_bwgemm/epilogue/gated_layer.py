@@ -117,7 +117,7 @@ def _one_primitive(
         plan.lhs.perm is not None
         or plan.perm is not None
         or spec.majors != "kn"
-        or dims.rhs_batch != 1
+        or dims.b_batch != 1
         or plan.shape[-1:] != (n,)
         or any(dtype != spec.out_dtype for dtype in dtypes)
     ):

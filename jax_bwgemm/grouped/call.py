@@ -64,7 +64,7 @@ def run(
     )
     spec = GroupedSpec(
         kind=M_GROUPED if call.mode is Mode.ROWS else K_GROUPED,
-        rhs_major=plan.rhs_major,
+        b_major=plan.b_major,
         out_dtype=call.out_dtype,
         experts=0 if call.mode is Mode.ROWS else call.experts,
         out_sharding=_canonical_sharding(call.out_sharding, plan),

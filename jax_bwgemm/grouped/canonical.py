@@ -47,7 +47,7 @@ class RaggedPlan:
     Attributes:
         lhs: To [b, x, rows, k]; in mode contract [b, x, rows, m].
         rhs: To [b, e, k, n] or [b, e, n, k]; in mode contract [b, x, rows, n].
-        rhs_major: ``"n"`` or ``"k"``: which of these.
+        b_major: ``"n"`` or ``"k"``: which of these.
         out: From [b, x, rows, n]; in mode contract from [b, e, m, n].
         out_groups: The result's dimensions that b and x, rows and n stand for; in mode contract
             b, e, m and n.
@@ -59,7 +59,7 @@ class RaggedPlan:
 
     lhs: Arrangement
     rhs: Arrangement
-    rhs_major: str
+    b_major: str
     out: Arrangement
     out_groups: tuple[Shape, ...]
     batch: int

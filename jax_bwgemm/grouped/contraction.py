@@ -46,7 +46,7 @@ class GroupedOperands(Operands):
         """The matrices, unless bringing all of them to every device is cheaper than all rows."""
         axes = b.get("e", ()) if spec.kind == M_GROUPED else out.get("e", ())
         rows = dims.batch * dims.m * (dims.k + dims.n)
-        matrices = dims.rhs_batch * dims.experts * dims.k * dims.n
+        matrices = dims.b_batch * dims.experts * dims.k * dims.n
         return {"e": axes} if axes and rows <= matrices else {}
 
     def on_shard_groups(
@@ -95,7 +95,7 @@ class Grouped(GroupedOperands, Contraction):
     def operand_names(self, spec: GroupedSpec) -> tuple[str, str, str, str]:
         if spec.kind != M_GROUPED:
             return "bmk", "bmn", "bg", "b"
-        return "bmk", "bekn" if spec.rhs_major == "n" else "benk", "bg", "b"
+        return "bmk", "bekn" if spec.b_major == "n" else "benk", "bg", "b"
 
     def out_names(self, spec: GroupedSpec) -> str:
         return "bmn" if spec.kind == M_GROUPED else "bekn"
@@ -125,7 +125,7 @@ class Grouped(GroupedOperands, Contraction):
             replicated = NamedSharding(spec.out_sharding.mesh, PartitionSpec())
             a, b = (jax.sharding.reshard(x, replicated) for x in (a, b))
         if spec.kind == M_GROUPED:
-            dense = GemmSpec("k", spec.rhs_major, out_dtype=spec.out_dtype)
+            dense = GemmSpec("k", spec.b_major, out_dtype=spec.out_dtype)
             out = gemm_reference(a, jnp.sum(b, axis=1), dense)
         else:
             out = gemm_reference(a, b, GemmSpec("m", "n", out_dtype=spec.out_dtype))

@@ -135,8 +135,8 @@ def kernel_mismatch(kernel: Kernel, spec: GroupedSpec, in_dtype: str, arch: str)
         return kernel.kind
     if kernel.in_dtype != in_dtype or kernel.out_dtype != spec.out_dtype:
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
-    if kernel.rhs_major != spec.rhs_major:
-        return f"rhs major {kernel.rhs_major}"
+    if kernel.b_major != spec.b_major:
+        return f"B major {kernel.b_major}"
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
@@ -249,18 +249,18 @@ def _bytes(kernel: Kernel, dims: GroupedDims, sizes: Sequence[float]) -> float:
         BYTES[dtype] for dtype in (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
     )
     if kernel.kind == M_GROUPED:
-        read = a_bytes * dims.lhs_batch * rows * dims.k
-        read += b_bytes * dims.rhs_batch * used * dims.k * dims.n
+        read = a_bytes * dims.a_batch * rows * dims.k
+        read += b_bytes * dims.b_batch * used * dims.k * dims.n
         return read + out_bytes * dims.batch * dims.m * dims.n
-    read = rows * (a_bytes * dims.lhs_batch * dims.k + b_bytes * dims.rhs_batch * dims.n)
+    read = rows * (a_bytes * dims.a_batch * dims.k + b_bytes * dims.b_batch * dims.n)
     return read + out_bytes * dims.batch * dims.experts * dims.k * dims.n
 
 
 def _rereads(kernel: Kernel, dims: GroupedDims, sizes: Sequence[float], row_tiles: float) -> float:
     """What tiles of m-grouped products read again, as bytes from memory."""
     used = sum(1 for size in sizes if size > 0)
-    weights = BYTES[kernel.b_dtype] * dims.rhs_batch * dims.k * dims.n
-    lhs = BYTES[kernel.a_dtype] * dims.lhs_batch * dims.k * sum(sizes)
+    weights = BYTES[kernel.b_dtype] * dims.b_batch * dims.k * dims.n
+    lhs = BYTES[kernel.a_dtype] * dims.a_batch * dims.k * sum(sizes)
     # CTAs of a cluster side by side along N read rows of lhs once.
     sharing = kernel.cluster_m if kernel.swap_ab else kernel.cluster_n
     readers = _column_tiles(kernel, dims.n) / sharing

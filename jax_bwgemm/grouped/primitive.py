@@ -45,7 +45,7 @@ def grouped(
 
     Args:
         lhs: A, [B or 1, M, K].
-        rhs: B, [B or 1, E, K, N] or [B or 1, E, N, K] by ``spec.rhs_major``; k-grouped
+        rhs: B, [B or 1, E, K, N] or [B or 1, E, N, K] by ``spec.b_major``; k-grouped
             [B or 1, M, N].
         sizes: Group sizes, [B or 1, G], int32.
         offset: The group of the first matrix, [B or 1], int32.
@@ -98,7 +98,7 @@ def _transpose(
         if side == "lhs":
             left, right = (cotangent, rhs) if spec.kind == M_GROUPED else (rhs, cotangent)
         else:
-            swapped = spec.kind == M_GROUPED and spec.rhs_major == "k"
+            swapped = spec.kind == M_GROUPED and spec.b_major == "k"
             left, right = (cotangent, lhs) if swapped else (lhs, cotangent)
         result = grouped(left, right, sizes, offset, transposed)
     return (result, None, None, None) if side == "lhs" else (None, result, None, None)
@@ -115,7 +115,7 @@ def _dot_numbers(
 ) -> compat.DimensionNumbers:
     """Dimension numbers of one group's product; the batch is one if both operands have it."""
     contract = (
-        ((2,), (2 if spec.rhs_major == "n" else 3,)) if spec.kind == M_GROUPED else ((1,), (1,))
+        ((2,), (2 if spec.b_major == "n" else 3,)) if spec.kind == M_GROUPED else ((1,), (1,))
     )
     if spec.reduce_batch:
         return ((0, *contract[0]), (0, *contract[1])), ((), ())

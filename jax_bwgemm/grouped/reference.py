@@ -29,7 +29,7 @@ def grouped_reference(
 
     Args:
         lhs: A, [B or 1, M, K]; any dtype.
-        rhs: B of ``spec.kind`` and ``spec.rhs_major``, batch B or 1; any dtype.
+        rhs: B of ``spec.kind`` and ``spec.b_major``, batch B or 1; any dtype.
         sizes: [B or 1, G], int32, any values.
         offset: [B or 1], int32, any value.
         spec: What to compute; its implementations and configuration are ignored.
@@ -142,7 +142,7 @@ def _rows(
     wide: jnp.dtype,
 ) -> jax.Array:
     schedule = Schedule(sizes, offset, dims)
-    contracted = 0 if spec.rhs_major == "n" else 1
+    contracted = 0 if spec.b_major == "n" else 1
 
     def step(i: jax.Array, out: jax.Array) -> jax.Array:
         item = schedule.item(i)

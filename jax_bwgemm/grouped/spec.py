@@ -27,7 +27,7 @@ class GroupedSpec(ProductSpec):
 
     Attributes:
         kind: ``"m-grouped"`` or ``"k-grouped"``.
-        rhs_major: How B of an m-grouped product is stored: ``"n"`` for [B, E, K, N], ``"k"`` for
+        b_major: How B of an m-grouped product is stored: ``"n"`` for [B, E, K, N], ``"k"`` for
             [B, E, N, K]. Always ``"n"`` for a k-grouped one.
         experts: E of a k-grouped product, which no operand shows; 0 for an m-grouped one.
         representative: Share of the rows that each group is expected to have; None assumes equal
@@ -35,13 +35,13 @@ class GroupedSpec(ProductSpec):
     """
 
     kind: str = M_GROUPED
-    rhs_major: str = "n"
+    b_major: str = "n"
     experts: int = 0
     representative: tuple[float, ...] | None = None
 
     @property
     def majors(self) -> str:
-        return f"k{self.rhs_major}" if self.kind == M_GROUPED else "mn"
+        return f"k{self.b_major}" if self.kind == M_GROUPED else "mn"
 
     def _more(self) -> list[str]:
         return [f"experts={self.experts}"] if self.experts else []
@@ -59,8 +59,8 @@ class GroupedDims:
     experts: int
     groups: int
     batch: int = 1
-    lhs_batch: int = 1
-    rhs_batch: int = 1
+    a_batch: int = 1
+    b_batch: int = 1
     sizes_batch: int = 1
     offset_batch: int = 1
 
@@ -78,13 +78,13 @@ class GroupedDims:
     @property
     def batches(self) -> tuple[int, int, int, int]:
         """Batch of every operand."""
-        return self.lhs_batch, self.rhs_batch, self.sizes_batch, self.offset_batch
+        return self.a_batch, self.b_batch, self.sizes_batch, self.offset_batch
 
     def __str__(self) -> str:
         text = f"M={self.m} N={self.n} K={self.k} E={self.experts} G={self.groups}"
         if self.batch == 1:
             return text
-        batches = (("A", self.lhs_batch), ("B", self.rhs_batch), ("sizes", self.sizes_batch))
+        batches = (("A", self.a_batch), ("B", self.b_batch), ("sizes", self.sizes_batch))
         shared = [name for name, batch in batches if batch != self.batch]
         note = f" ({', '.join(shared)} shared)" if shared else ""
         return f"{text} batch={self.batch}{note}"
@@ -110,15 +110,15 @@ def grouped_dims(
             f"{name} operands must have ranks {', '.join(map(str, ranks))}, got shapes "
             f"{', '.join(map(str, shapes))}"
         )
-    (lhs_batch, m, k), rhs_batch, (sizes_batch, groups) = shapes[0], shapes[1][0], shapes[2]
+    (a_batch, m, k), b_batch, (sizes_batch, groups) = shapes[0], shapes[1][0], shapes[2]
     if spec.kind == M_GROUPED:
         experts, rhs_k, n = shapes[1][1:]
-        if spec.rhs_major == "k":
+        if spec.b_major == "k":
             rhs_k, n = n, rhs_k
         if k != rhs_k:
             raise TypeError(
                 f"{name} contracts K={k} of lhs {shapes[0]} with K={rhs_k} of rhs {shapes[1]} "
-                f"(rhs major {spec.rhs_major})"
+                f"(B major {spec.b_major})"
             )
     else:
         experts, rhs_m, n = spec.experts, *shapes[1][1:]
@@ -126,7 +126,7 @@ def grouped_dims(
             raise TypeError(
                 f"{name} contracts M={m} of lhs {shapes[0]} with M={rhs_m} of rhs {shapes[1]}"
             )
-    batches = (lhs_batch, rhs_batch, sizes_batch, shapes[3][0])
+    batches = (a_batch, b_batch, sizes_batch, shapes[3][0])
     larger = {batch for batch in batches if batch != 1}
     if len(larger) > 1:
         raise TypeError(
@@ -172,7 +172,7 @@ def transpose_spec(
         out_sharding=None,  # the caller knows the operand's
     ).with_policy(config=None)  # another problem: the user's constraints were for the forward one
     if spec.kind == M_GROUPED and operand == "rhs":
-        return dataclasses.replace(common, kind=K_GROUPED, rhs_major="n", experts=dims.experts)
+        return dataclasses.replace(common, kind=K_GROUPED, b_major="n", experts=dims.experts)
     if spec.kind == M_GROUPED:
-        return dataclasses.replace(common, rhs_major="k" if spec.rhs_major == "n" else "n")
-    return dataclasses.replace(common, kind=M_GROUPED, rhs_major="k" if operand == "lhs" else "n")
+        return dataclasses.replace(common, b_major="k" if spec.b_major == "n" else "n")
+    return dataclasses.replace(common, kind=M_GROUPED, b_major="k" if operand == "lhs" else "n")

@@ -17,7 +17,7 @@ def key_of(spec: GroupedSpec, in_dtype: str, dims: GroupedDims) -> GroupedKey:
     """The key of a padded problem."""
     shared = "none"
     if dims.batch != 1:
-        whole = (dims.lhs_batch != 1, dims.rhs_batch != 1)
+        whole = (dims.a_batch != 1, dims.b_batch != 1)
         shared = {(True, True): "none", (False, True): "lhs", (True, False): "rhs"}.get(
             whole, "both"
         )
@@ -25,7 +25,7 @@ def key_of(spec: GroupedSpec, in_dtype: str, dims: GroupedDims) -> GroupedKey:
         spec.kind,
         in_dtype,
         spec.out_dtype,
-        spec.rhs_major,
+        spec.b_major,
         dims.m,
         dims.n,
         dims.k,
@@ -41,7 +41,7 @@ def spec_of(key: GroupedKey) -> GroupedSpec:
     """The problem as selection sees it."""
     return GroupedSpec(
         kind=key.kind,
-        rhs_major=key.rhs_major,
+        b_major=key.b_major,
         out_dtype=key.out_dtype,
         experts=key.experts if key.kind == K_GROUPED else 0,
         representative=shares_of(key),

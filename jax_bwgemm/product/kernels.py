@@ -134,34 +134,12 @@ class Kernel:
         """Contiguous dimensions of A and B, as `ProductSpec.majors` says it."""
         return self.a_major + self.b_major
 
-    # Earlier names of the fields.
-
     @property
     def in_dtype(self) -> str:
         """The types of A and B, as `dtypes.operand_types` says them."""
         return operand_types(self.a_dtype, self.b_dtype)
 
     @property
-    def lhs_major(self) -> str:
-        """`a_major`."""
-        return self.a_major
-
-    @property
-    def rhs_major(self) -> str:
-        """`b_major`."""
-        return self.b_major
-
-    @property
     def kind(self) -> str:
         """`contraction` as `ProductSpec.kind` says it: ``"m-grouped"`` for ``"m_grouped"``."""
         return self.contraction.replace("_", "-")
-
-    @property
-    def has_f32(self) -> bool:
-        """Whether there is an `f32_twin`."""
-        return bool(self.f32_twin)
-
-    @property
-    def splits_unevenly(self) -> bool:
-        """`uneven_parts`."""
-        return self.uneven_parts

@@ -119,7 +119,7 @@ def _fits(eqn: Any) -> bool:
     spec = eqn.params["spec"]
     a, b = (x.aval for x in eqn.invars)
     dims = DENSE.dims(spec, a.shape, b.shape)
-    one_matrix = dims.batch == 1 or (dims.rhs_batch == 1 and spec.lhs_major == "k")
+    one_matrix = dims.batch == 1 or (dims.b_batch == 1 and spec.a_major == "k")
     return (
         one_matrix
         and not spec.reduce_batch

@@ -21,7 +21,7 @@ class ScaledRaggedSpec(GroupedSpec):
         accumulation: ``"promoted"`` or ``"fast"``.
     """
 
-    rhs_major: str = "k"
+    b_major: str = "k"
     a_scaling: str
     b_scaling: str
     accumulation: str

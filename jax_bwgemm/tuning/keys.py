@@ -63,7 +63,7 @@ class GroupedKey:
         kind: ``"m-grouped"`` or ``"k-grouped"``, as in `GroupedSpec`.
         in_dtype: The operands' types, as `dtypes.operand_types` says them.
         out_dtype: Type of the result.
-        rhs_major: Storage of B, as in `GroupedSpec`.
+        b_major: Storage of B, as in `GroupedSpec`.
         m: Rows of A, those of all groups.
         n: Columns of B, with the padding that alignment demands.
         k: Columns of A, likewise.
@@ -79,7 +79,7 @@ class GroupedKey:
     kind: str
     in_dtype: str
     out_dtype: str
-    rhs_major: str
+    b_major: str
     m: int
     n: int
     k: int
@@ -97,7 +97,7 @@ class GroupedKey:
     def __str__(self) -> str:
         experts = f" ({self.experts} here)" if self.experts != self.groups else ""
         types = f"{self.in_dtype}->{self.out_dtype}"
-        majors = f"k{self.rhs_major}" if self.kind == "m-grouped" else "mn"
+        majors = f"k{self.b_major}" if self.kind == "m-grouped" else "mn"
         known = f", groups {text}" if (text := shares_text(self.shares)) else ""
         return (
             f"{self.kind} {self.m}x{self.n}x{self.k} in {self.groups}{experts}{_batch(self)} "

@@ -222,7 +222,7 @@ def _spec_of(contraction: Contraction, kernel: Any, line: str) -> Any:
     if kernel.kind == K_GROUPED:  # what no operand shows is the second size of the result
         experts = _result_shape(line)[1]
     return GroupedSpec(
-        kind=kernel.kind, rhs_major=kernel.rhs_major, out_dtype=kernel.out_dtype, experts=experts
+        kind=kernel.kind, b_major=kernel.b_major, out_dtype=kernel.out_dtype, experts=experts
     )
 
 

@@ -31,6 +31,9 @@ FORMAT = "jax_bwgemm tuning"
 # Version 1 had dense products only, in rows without "product".
 VERSION = 2
 
+# Names of fields in files where they are not the keys'. They stay, so that old caches are read.
+_FILE_NAMES = {"b_major": "rhs_major"}
+
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
 _MIXED_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
@@ -44,7 +47,7 @@ def dumps(device: TunedDevice, entries: Mapping[Key, TunedEntry]) -> str:
     rows = [
         json.dumps(
             {"product": "dense" if isinstance(key, DenseKey) else "grouped"}
-            | dataclasses.asdict(key)
+            | {_FILE_NAMES.get(f, f): v for f, v in dataclasses.asdict(key).items()}
             | dataclasses.asdict(entry)
         )
         for key, entry in entries.items()
@@ -91,7 +94,8 @@ def _read_row(row: Any, where: str, version: int) -> tuple[Key, TunedEntry]:
     kind, key_checks, entry_checks = _KEYS[product]
     key = _read(kind, row, where, key_checks)
     entry = _read(TunedEntry, row, where, entry_checks)
-    known = key_checks.keys() | entry_checks.keys() | ({"product"} if version > 1 else set())
+    known = {_FILE_NAMES.get(field, field) for field in key_checks | entry_checks}
+    known |= {"product"} if version > 1 else set()
     if unknown := row.keys() - known:
         raise TuningFileError(f"{where}: unknown fields {sorted(unknown)}")
     if isinstance(key, GroupedKey):
@@ -102,8 +106,8 @@ def _read_row(row: Any, where: str, version: int) -> tuple[Key, TunedEntry]:
 def _check_groups(key: GroupedKey, where: str) -> None:
     if key.shares and sum(count for count, _ in key.shares) != key.groups:
         raise TuningFileError(f"{where}: shares are not those of {key.groups} groups")
-    if key.kind == "k-grouped" and key.rhs_major != "n":
-        raise TuningFileError(f"{where}: rhs_major has the impossible value {key.rhs_major!r}")
+    if key.kind == "k-grouped" and key.b_major != "n":
+        raise TuningFileError(f"{where}: rhs_major has the impossible value {key.b_major!r}")
 
 
 def _is_int(value: Any, most: int = MAX_SIZE) -> bool:
@@ -152,7 +156,7 @@ _GROUPED_CHECKS = {
     "kind": _one_of(KINDS),
     "in_dtype": _one_of(_MIXED_DTYPES),
     "out_dtype": _one_of(_DTYPES),
-    "rhs_major": _one_of(("n", "k")),
+    "b_major": _one_of(("n", "k")),
     "m": _is_int,
     "n": _is_int,
     "k": _is_int,
@@ -189,14 +193,16 @@ def _read(kind: Any, row: Any, where: str, checks: Mapping[str, Any]) -> Any:
     """Builds a dataclass from a JSON object, checking every field."""
     if not isinstance(row, dict):
         raise TuningFileError(f"{where}: not an object")
+    values = {}
     for field, check in checks.items():
-        if field not in row:
+        name = _FILE_NAMES.get(field, field)
+        if name not in row:
             if field in _OPTIONAL:
                 continue
-            raise TuningFileError(f"{where}: no field {field!r}")
-        if not check(row[field]):
-            raise TuningFileError(f"{where}: {field} has the impossible value {row[field]!r:.80}")
-    values = {field: _frozen(row[field]) for field in checks if field in row}
+            raise TuningFileError(f"{where}: no field {name!r}")
+        if not check(row[name]):
+            raise TuningFileError(f"{where}: {name} has the impossible value {row[name]!r:.80}")
+        values[field] = _frozen(row[name])
     return kind(**values)
 
 

@@ -29,7 +29,7 @@ def test_one_line_per_tile(capsys: pytest.CaptureFixture[str]) -> None:
     rows = next(line for line in lines if " m-grouped" in line)
     assert rows.endswith(
         ": 8 kernels, bfloat16->bfloat16, bfloat16->float32, float16->float16, float16->float32, "
-        "rhs majors k n"
+        "B majors k n"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize, dot_labels, matmul_labels
-from jax_bwgemm.dense.spec import GemmSpec, fold, gemm_dims, lhs_transpose_spec, rhs_transpose_spec
+from jax_bwgemm.dense.spec import GemmSpec, a_transpose_spec, b_transpose_spec, fold, gemm_dims
 from jax_bwgemm.product.spec import Policy
 
 
@@ -23,7 +23,7 @@ def plan(labels: tuple, lhs: tuple, rhs: tuple) -> CanonicalPlan:
     return canonicalize(*labels, tuple(sorted(sizes.items())))
 
 
-# (plan, lhs major and shape, rhs major and shape, elements copied)
+# (plan, A's major and shape, B's major and shape, elements copied)
 FREE = [
     (plan_matmul((5, 7), (7, 3)), "k", (1, 5, 7), "n", (1, 7, 3)),
     # Leading dimensions of activations stay a batch, so that each can be sharded.
@@ -56,9 +56,9 @@ FREE = [
 
 @pytest.mark.parametrize("case", FREE)
 def test_storage_orders_that_need_no_copy(case: tuple) -> None:
-    got, lhs_major, lhs_shape, rhs_major, rhs_shape = case
-    assert (got.lhs.major, got.lhs.shape) == (lhs_major, lhs_shape)
-    assert (got.rhs.major, got.rhs.shape) == (rhs_major, rhs_shape)
+    got, a_major, lhs_shape, b_major, rhs_shape = case
+    assert (got.lhs.major, got.lhs.shape) == (a_major, lhs_shape)
+    assert (got.rhs.major, got.rhs.shape) == (b_major, rhs_shape)
     assert got.lhs.perm is got.rhs.perm is got.perm is None
     assert got.copied == 0
 
@@ -173,13 +173,13 @@ def test_transposing_twice_gives_the_same_problem(majors: str) -> None:
     lhs = (1, 5, 7) if majors[0] == "k" else (1, 7, 5)
     rhs = (1, 7, 3) if majors[1] == "n" else (1, 3, 7)
     dims = gemm_dims(spec, lhs, rhs)
-    first = lhs_transpose_spec(spec, 1, dims, "bfloat16")
+    first = a_transpose_spec(spec, 1, dims, "bfloat16")
     operands = ((1, 5, 3), rhs) if majors[0] == "k" else (rhs, (1, 5, 3))
     transposed = gemm_dims(first, *operands)
     back = (
-        lhs_transpose_spec(first, 1, transposed, "bfloat16")
+        a_transpose_spec(first, 1, transposed, "bfloat16")
         if majors[0] == "k"
-        else rhs_transpose_spec(first, 1, transposed, "bfloat16")
+        else b_transpose_spec(first, 1, transposed, "bfloat16")
     )
     assert back == spec
 

@@ -25,7 +25,7 @@ def kernel() -> Kernel:
 
 
 def dims(m: int, n: int, k: int, batch: int = 1) -> GemmDims:
-    return GemmDims(m=m, n=n, k=k, batch=batch, lhs_batch=batch, rhs_batch=batch)
+    return GemmDims(m=m, n=n, k=k, batch=batch, a_batch=batch, b_batch=batch)
 
 
 # --- how K is divided ---

@@ -60,8 +60,8 @@ def gpu_kernels(which: Callable[[Kernel], bool] = lambda _: True) -> list[Any]:
 def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any, Any]:
     a_batch, b_batch, m, n, k = FAMILIES[family]
     rng = np.random.default_rng(seed)
-    a_shape = (a_batch, m, k) if kernel.lhs_major == "k" else (a_batch, k, m)
-    b_shape = (b_batch, k, n) if kernel.rhs_major == "n" else (b_batch, n, k)
+    a_shape = (a_batch, m, k) if kernel.a_major == "k" else (a_batch, k, m)
+    b_shape = (b_batch, k, n) if kernel.b_major == "n" else (b_batch, n, k)
     if kernel.splits_both and make is exact_integers:
         a, b = np.empty(a_shape, np.float32), np.empty(b_shape, np.float32)
         exact_factors(
@@ -94,8 +94,8 @@ def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:
 
 def numpy_gemm(kernel: Kernel, a: Any, b: Any) -> np.ndarray:
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    a = a if kernel.lhs_major == "k" else np.swapaxes(a, 1, 2)
-    b = b if kernel.rhs_major == "n" else np.swapaxes(b, 1, 2)
+    a = a if kernel.a_major == "k" else np.swapaxes(a, 1, 2)
+    b = b if kernel.b_major == "n" else np.swapaxes(b, 1, 2)
     return np.matmul(a, b)
 
 
@@ -113,7 +113,7 @@ def xla_gemm(
     kernel = next(
         k
         for k in runtime.kernels()
-        if (k.in_dtype, k.out_dtype, k.lhs_major + k.rhs_major) == (in_dtype, out_dtype, majors)
+        if (k.in_dtype, k.out_dtype, k.a_major + k.b_major) == (in_dtype, out_dtype, majors)
     )
     a, b = operands(kernel, family, normal)
     contract = ((2 if majors[0] == "k" else 1,), (1 if majors[1] == "n" else 2,))
@@ -134,7 +134,7 @@ def test_exact_on_exact_integers(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", gpu_kernels())
 def test_as_good_as_xla_on_normal_values(kernel: Kernel) -> None:
     families = ("aligned", "past the tile", "deep", "batch of 3")
-    majors = kernel.lhs_major + kernel.rhs_major
+    majors = kernel.a_major + kernel.b_major
     for family, got in zip(families, run_families(kernel, families, normal), strict=True):
         xla, exact = xla_gemm(
             kernel.in_dtype, kernel.out_dtype, majors, precision_of(kernel), family
@@ -167,7 +167,7 @@ def test_tile_orders(kernel: Kernel) -> None:
 )
 @pytest.mark.parametrize(("splits", "k"), [(2, 96), (3, 144), (16, 768), (5, 1000), (11, 568)])
 def test_split_k(kernel: Kernel, splits: int, k: int) -> None:
-    if k % (8 * splits) and not (kernel.splits_unevenly or kernel.stream_k):
+    if k % (8 * splits) and not (kernel.uneven_parts or kernel.stream_k):
         pytest.skip("divides K into equal parts")
     rng = np.random.default_rng(splits)
     a = exact_integers(rng, (1, 200, k), kernel.a_dtype)

@@ -309,8 +309,8 @@ def test_table_rows_are_what_the_build_promises() -> None:
     for kernel in runtime.kernels():
         fields = dataclasses.asdict(kernel)
         assert fields["alignment_bytes"] == 16
-        assert kernel.lhs_major in "km"
-        assert kernel.rhs_major in "nk"
+        assert kernel.a_major in "km"
+        assert kernel.b_major in "nk"
         narrow = {kernel.a_dtype, kernel.b_dtype} - {"float32"} or {"float32"}
         assert len(narrow) == 1
         assert kernel.splits_both == (narrow == {"float32"})

@@ -13,7 +13,7 @@ from jax_bwgemm.product.partition import plan, sharding_rule
 
 MESH = {"x": 4, "y": 2}
 X, Y = ("x",), ("y",)
-DIMS = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=8)
+DIMS = GemmDims(m=16, n=32, k=64, batch=8, a_batch=8, b_batch=8)
 
 
 def decide(lhs: dict, rhs: dict, out: dict, spec: Any = None, dims: Any = DIMS) -> Any:
@@ -88,7 +88,7 @@ def test_uneven_sizes_are_not_sharded() -> None:
 
 
 def test_shared_operand_has_no_batch_to_shard() -> None:
-    dims = GemmDims(m=16, n=32, k=64, batch=8, lhs_batch=8, rhs_batch=1)
+    dims = GemmDims(m=16, n=32, k=64, batch=8, a_batch=8, b_batch=1)
     got = decide({"b": X}, {}, {"b": X}, dims=dims)
     assert got.operands[0] == (X, (), ())
     assert got.operands[1] == ((), (), ())

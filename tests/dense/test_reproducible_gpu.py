@@ -42,7 +42,7 @@ def schedulers() -> list[Any]:
     marks = {"sm90": pytest.mark.sm90, "sm100": pytest.mark.sm100}
     kinds: dict[tuple, Kernel] = {}
     for k in runtime.kernels() if runtime.extension() is not None else ():
-        if (k.in_dtype, k.out_dtype, k.lhs_major + k.rhs_major) == ("bfloat16", "bfloat16", "kn"):
+        if (k.in_dtype, k.out_dtype, k.a_major + k.b_major) == ("bfloat16", "bfloat16", "kn"):
             size = "wide" if k.tile_n >= 256 else ""
             kinds.setdefault((k.arch, k.schedule, k.swap_ab, k.stream_k, size), k)
     found = []

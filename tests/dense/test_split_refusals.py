@@ -31,7 +31,7 @@ def refusal(k: Kernel, m: int, n: int, kk: int, batch: int, splits: int) -> str:
 
 
 def test_a_tile_without_f32_output() -> None:
-    k = kernel(has_f32=False, stream_k=False)
+    k = kernel(splits_k=False)
     assert refusal(k, 64, 64, 512, 1, 2) == (
         f"kernel '{k.name}' cannot split K: this build has no kernel that computes its parts in f32"
     )
@@ -47,7 +47,7 @@ def test_a_tile_without_f32_output() -> None:
 )
 def test_a_batch_and_a_k_that_does_not_divide(schedule: str, splits: int, asked: str) -> None:
     arch = "sm100" if schedule == "1sm" else "sm90"
-    k = kernel(arch=arch, schedule=schedule, has_f32=True)
+    k = kernel(arch=arch, schedule=schedule, splits_k=True, stream_k=False)
     apart = 3 if splits == 9 else splits
     assert f"a batch of 2 cannot be combined with {asked}" in refusal(k, 64, 64, 792, 2, splits)
     text = refusal(k, 64, 64, 80, 1, splits)
@@ -57,13 +57,15 @@ def test_a_batch_and_a_k_that_does_not_divide(schedule: str, splits: int, asked:
 
 def test_a_batch_in_uneven_parts() -> None:
     """Any K has any number of them, but a batch has none."""
-    k = kernel(schedule="cooperative", has_f32=True)
+    k = kernel(schedule="cooperative", splits_k=True, stream_k=False)
     assert "a batch of 2 cannot be combined with splits 3" in refusal(k, 64, 64, 792, 2, 3)
     assert runtime.emulated_workspace_bytes(k.name, 64, 64, 80, 1, 3, 132) >= 3 * 64 * 64 * 4
 
 
 def test_parts_that_no_memory_holds() -> None:
-    text = refusal(kernel(schedule="cooperative", has_f32=True), MOST, MOST, 512, 1, 2)
+    text = refusal(
+        kernel(schedule="cooperative", splits_k=True, stream_k=False), MOST, MOST, 512, 1, 2
+    )
     assert f"the parts of M={MOST}, N={MOST} do not fit in memory: splits 2" in text
 
 

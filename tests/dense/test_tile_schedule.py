@@ -250,7 +250,7 @@ def emulated(arch: str, tile_m: int, tile_n: int, cluster_m: int, swap: bool) ->
         pytest.skip("the emulator was not built")
     wanted = (arch, "bfloat16", "bfloat16", "k", "n", tile_m, tile_n, cluster_m, swap)
     for k in runtime.emulated_kernels():
-        have = (k.arch, k.in_dtype, k.out_dtype, k.lhs_major, k.rhs_major)
+        have = (k.arch, k.in_dtype, k.out_dtype, k.a_major, k.b_major)
         if (*have, k.tile_m, k.tile_n, k.cluster_m, k.swap_ab) == wanted and not k.stream_k:
             return k
     raise AssertionError(f"no kernel {wanted}")

@@ -147,7 +147,7 @@ def split_unevenly() -> list[Kernel]:
     """A kernel of each tile, and all majors of one."""
     majors = [k for k in emulated("sm90") if "bf16_bf16" in k.name and "64x128x64_1x1" in k.name]
     kernels = dict.fromkeys([*one_per_tile("sm90"), *majors])
-    return [k for k in kernels if k.splits_unevenly and k.has_f32]
+    return [k for k in kernels if k.uneven_parts and k.f32_twin]
 
 
 # Parts of two blocks and of one; of one and of none.

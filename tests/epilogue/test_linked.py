@@ -90,8 +90,8 @@ def test_every_kernel(kernel: Any, name: str) -> None:
     types = [traced.program.dtype(x) for x in traced.program.results]
     fused = Fused(
         GemmSpec(
-            lhs_major="k",
-            rhs_major=kernel.b_major,
+            a_major="k",
+            b_major=kernel.b_major,
             out_dtype=kernel.out_dtype,
             policy=Policy(
                 implementations=("emulator",),

@@ -49,7 +49,7 @@ def launcher(kernel: Kernel, p: Problem, order: str, swizzle: int) -> Any:
     batch = max(p.lhs.shape[0], p.rhs.shape[0], p.sizes.shape[0], p.offset.shape[0])
     m, k = p.lhs.shape[1:]
     if kernel.kind == "m-grouped":
-        n = p.rhs.shape[3 if kernel.rhs_major == "n" else 2]
+        n = p.rhs.shape[3 if kernel.b_major == "n" else 2]
         shape: tuple[int, ...] = (batch, m, n)
     else:
         n = p.rhs.shape[2]

@@ -101,7 +101,7 @@ def test_every_kind_major_and_type_has_a_kernel(arch: str) -> None:
                 target = make_target(arch)
                 got = heuristics.select(spec, in_dtype, dims, target, runtime.grouped_kernels())
                 kernel = got.kernel
-                assert (kernel.kind, kernel.rhs_major, kernel.arch) == (kind, major, arch)
+                assert (kernel.kind, kernel.b_major, kernel.arch) == (kind, major, arch)
                 assert (kernel.in_dtype, kernel.out_dtype) == (in_dtype, out_dtype)
                 assert len(got.rejected) == len(runtime.grouped_kernels()) - 1
 
@@ -114,7 +114,7 @@ def test_an_f32_operand_has_a_kernel_on_sm90_at_twice_the_mmas(types: str) -> No
             spec = GroupedSpec(kind, major, 8 if kind == "k-grouped" else 0, out_dtype=out_dtype)
             got = heuristics.select(spec, types, dims, make_target("sm90"), table)
             plain = heuristics.select(spec, "bfloat16", dims, make_target("sm90"), table)
-            assert (got.kernel.kind, got.kernel.rhs_major, got.kernel.terms) == (kind, major, 2)
+            assert (got.kernel.kind, got.kernel.b_major, got.kernel.terms) == (kind, major, 2)
             assert (got.kernel.in_dtype, got.kernel.out_dtype) == (types, out_dtype)
             ratio = (
                 heuristics.evaluate(got.kernel, spec, dims, make_target("sm90")).cycles

@@ -16,7 +16,7 @@ X, Y = ("x",), ("y",)
 ROWS, CONTRACT = GroupedSpec(), GroupedSpec("k-grouped", experts=8)
 DIMS = GroupedDims(m=16, n=32, k=64, experts=8, groups=8)
 MANY_ROWS = GroupedDims(m=2**20, n=32, k=64, experts=8, groups=8)
-BATCHED = GroupedDims(16, 32, 64, 8, 8, 4, lhs_batch=4, rhs_batch=1, sizes_batch=4)
+BATCHED = GroupedDims(16, 32, 64, 8, 8, 4, a_batch=4, b_batch=1, sizes_batch=4)
 
 
 def decide(spec: Any, lhs: dict, rhs: dict, out: dict, dims: Any = DIMS) -> Any:
@@ -31,7 +31,7 @@ def test_columns_of_rows_are_local() -> None:
 
 
 def test_the_other_major_has_its_dimensions_in_its_order() -> None:
-    got = decide(GroupedSpec(rhs_major="k"), {}, {"n": X, "k": Y}, {})
+    got = decide(GroupedSpec(b_major="k"), {}, {"n": X, "k": Y}, {})
     assert got.operands[:2] == (((), (), Y), ((), (), X, Y))
     assert got.reduce_axes == Y
 
@@ -114,7 +114,7 @@ def test_batch_leaves_shared_operands_whole() -> None:
 
 def test_summed_batch_reduces() -> None:
     spec = GroupedSpec("k-grouped", experts=8, reduce_batch=True)
-    dims = GroupedDims(16, 32, 64, 8, 8, 4, lhs_batch=4, rhs_batch=4, sizes_batch=4)
+    dims = GroupedDims(16, 32, 64, 8, 8, 4, a_batch=4, b_batch=4, sizes_batch=4)
     got = decide(spec, {"b": X}, {"b": X}, {}, dims)
     assert got.operands == ((X, (), ()), (X, (), ()), (X, ()), ((),))
     assert (got.reduce_axes, got.out) == (X, ((), (), (), ()))
@@ -137,7 +137,7 @@ def test_axes_are_used_once() -> None:
     [
         (ROWS, ((2, 3, 4), (2, 8, 4, 5), (2, 8), (2,)), "b m k, b e k n, b g, b -> b m n", "ke"),
         (
-            GroupedSpec(rhs_major="k"),
+            GroupedSpec(b_major="k"),
             ((2, 3, 4), (1, 8, 5, 4), (2, 8), (1,)),
             "b m k, q e n k, b g, t -> b m n",
             "ke",

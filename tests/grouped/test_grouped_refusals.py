@@ -143,7 +143,7 @@ CASES = [
     (
         canonical((1, 2, 3), (1, 1, 4, 5), (1, 1), (1,)),
         TypeError,
-        "bw_m_grouped contracts K=3 of lhs (1, 2, 3) with K=4 of rhs (1, 1, 4, 5) (rhs major n)",
+        "bw_m_grouped contracts K=3 of lhs (1, 2, 3) with K=4 of rhs (1, 1, 4, 5) (B major n)",
     ),
     (
         canonical((1, 2, 3), (1, 4, 5), (1, 1), (1,), kind="k-grouped"),

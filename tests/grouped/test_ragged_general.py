@@ -121,7 +121,7 @@ def numbers_of(contract: Any, batch: Any, ragged: int, group: int | None) -> Any
     )
 
 
-# (numbers, lhs shape, rhs shape, elements copied, rhs major)
+# (numbers, lhs shape, rhs shape, elements copied, B's major)
 PLANS = {
     "ragged_dot": (numbers_of(([1], [1]), ([], []), 0, 0), (8, 4), (3, 4, 5), 0, "n"),
     "matrices transposed": (numbers_of(([1], [2]), ([], []), 0, 0), (8, 4), (3, 5, 4), 0, "k"),
@@ -143,7 +143,7 @@ def test_elements_copied(name: str) -> None:
     mode = Mode.CONTRACT if group is None else Mode.ROWS
     plan = plan_ragged(mode, lhs, rhs, dot, ragged, group, 3)
     assert plan.lhs.copied + plan.rhs.copied + plan.out.copied == copied
-    assert plan.rhs_major == major
+    assert plan.b_major == major
     assert len(plan.lhs.shape) == 4
 
 

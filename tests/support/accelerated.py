@@ -37,5 +37,5 @@ def counts(f: Callable[..., Any], *args: Any) -> tuple[int, int]:
 def has_all_majors() -> bool:
     """Whether this build has bf16 kernels of every storage order, as gradients need."""
     table = [k for k in runtime.kernels() if k.arch == "sm90" and k.in_dtype == "bfloat16"]
-    majors = {k.lhs_major + k.rhs_major for k in table if k.out_dtype == "bfloat16"}
+    majors = {k.a_major + k.b_major for k in table if k.out_dtype == "bfloat16"}
     return majors == {"kn", "kk", "mn", "mk"}

@@ -89,7 +89,7 @@ def problem(
     experts = sizes.shape[1] if experts is None else experts
     shape: tuple[int, ...] = (rhs_batch, m, n)
     if kernel.kind == "m-grouped":
-        shape = (rhs_batch, experts, *((k, n) if kernel.rhs_major == "n" else (n, k)))
+        shape = (rhs_batch, experts, *((k, n) if kernel.b_major == "n" else (n, k)))
     lhs = exact_integers(rng, (lhs_batch, m, k), kernel.a_dtype)
     rhs = exact_integers(rng, shape, kernel.b_dtype)
     return Problem(lhs, rhs, sizes, np.atleast_1d(np.asarray(offset, np.int32)), experts)

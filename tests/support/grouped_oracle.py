@@ -49,7 +49,7 @@ def canonical(spec: Any, lhs: Any, rhs: Any, sizes: Any, offset: Any) -> np.ndar
         if spec.kind == "k-grouped":
             results.append(contract(left, right, own, first, spec.experts))
         else:
-            right = right if spec.rhs_major == "n" else right.swapaxes(1, 2)
+            right = right if spec.b_major == "n" else right.swapaxes(1, 2)
             results.append(rows(left, right, own, first))
     out = np.stack(results) if results else np.zeros((0,))
     return out.sum(0, keepdims=True) if spec.reduce_batch else out
@@ -93,7 +93,7 @@ def dense(lhs: Any, rhs: Any, sizes: Any, offset: Any, spec: Any) -> jax.Array:
         ("m-grouped", "n"): "bmk,bekn,bme->bmn",
         ("m-grouped", "k"): "bmk,benk,bme->bmn",
         ("k-grouped", "n"): "bmk,bmn,bme->bekn",
-    }[spec.kind, spec.rhs_major]
+    }[spec.kind, spec.b_major]
     out = jnp.einsum(subscripts, *_batched(lhs, rhs, mask), preferred_element_type=jnp.float32)
     out = out.sum(0, keepdims=True) if spec.reduce_batch else out
     return out.astype(spec.out_dtype)

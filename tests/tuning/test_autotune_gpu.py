@@ -95,7 +95,7 @@ def test_grouped_products_of_a_step_are_tuned_and_right(
     step = ragged_step(representative)
     found = bw.autotune(step, x, w, jnp.asarray(sizes), timeout=60)
     assert not found.skipped
-    assert {(p.kind, p.rhs_major, p.n, p.k) for p in found} == {
+    assert {(p.kind, p.b_major, p.n, p.k) for p in found} == {
         ("m-grouped", "n", n, k), ("m-grouped", "k", k, n), ("k-grouped", "n", n, k),
     }  # fmt: skip
     _, target, _ = local_device()

@@ -222,6 +222,7 @@ def test_a_table_of_both_kinds_survives_json() -> None:
     assert TuningTable.loads(tuned.dumps()) == tuned
     assert next(iter(tuned)) == key(8, 8, 8)
     assert '"version": 2' in tuned.dumps()
+    assert '"rhs_major": "n"' in tuned.dumps()  # the field's name in caches that users keep
     assert TuningTable.loads(document()).get(GROUPED_KINDS[3]) == entry_for("sm90_some")
 
 

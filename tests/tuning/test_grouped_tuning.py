@@ -215,8 +215,8 @@ def test_the_heuristics_choice_comes_first_and_nothing_twice(
         want.kernel, want.raster_order, want.swizzle)  # fmt: skip
     assert len({c.kernel for c in choices}) == len(choices)
     fits = [k for k in table_of(problem.kind, arch)
-            if (k.in_dtype, k.out_dtype, k.rhs_major)
-            == (problem.in_dtype, problem.out_dtype, problem.rhs_major)]  # fmt: skip
+            if (k.in_dtype, k.out_dtype, k.b_major)
+            == (problem.in_dtype, problem.out_dtype, problem.b_major)]  # fmt: skip
     assert {c.kernel for c in choices} <= set(fits)
 
 
