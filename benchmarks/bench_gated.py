@@ -11,6 +11,7 @@ also return both products, as a forward pass does whose backward pass needs them
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ import bench_linear
 import jax
 import jax.numpy as jnp
 from bench_linear import Layer, formula
-from common import options, report, timing
+from common import compiling, options, report, timing
 
 ACTIVATIONS = ("silu", "gelu")
 
@@ -83,33 +84,74 @@ def columns(args, activation: str, kept: bool) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def operands(layer: Layer, args, copy: int) -> list[jax.Array]:
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer, and what it returns."""
+
+    layer: Layer
+    activation: str
+    kept: bool
+
+    def __str__(self) -> str:
+        return f"{self.activation}{', products kept' if self.kept else ''}"
+
+
+def cases(args) -> list[Case]:
+    """What is measured."""
+    forms = {"alone": [False], "kept": [True], "both": [False, True]}[args.products]
+    return [Case(p, a, kept) for p in args.problems for a in args.activations for kept in forms]
+
+
+def operands(layer: Layer, args, key: jax.Array) -> list[jax.Array]:
     """x, the stacked weights, and each of them."""
-    keys = jax.random.split(jax.random.key(args.seed + copy), 2)
+    keys = jax.random.split(key, 2)
     x = jax.random.normal(keys[0], (layer.m, layer.k)).astype(args.dtype)
     both = jax.random.normal(keys[1], (layer.k, 2, layer.n)) * layer.k**-0.5
     both = both.astype(args.dtype)
     return [x, both, both[:, 0], both[:, 1]]
 
 
-def measure(layer: Layer, activation: str, kept: bool, args, out, timer) -> list[dict]:
-    """One problem's rows."""
-    size = layer.bytes + 2 * layer.k * layer.n + (4 * layer.m * layer.n if kept else 0)
-    copies = 2 if args.small else timing.copies_for(size)
-    arrays = [operands(layer, args, i) for i in range(copies)]
-    x, _, gate, up = (a.astype(jnp.float32) for a in arrays[0])
+def error_of(case: Case, hidden: jax.Array, x: jax.Array, *weights: jax.Array) -> jax.Array:
+    """The largest error of a result over the root mean square of what is exact in float32."""
+    x, _, gate, up = (v.astype(jnp.float32) for v in (x, *weights))
     gates, ups = (jnp.dot(x, w, precision="highest") for w in (gate, up))
-    exact = formula(activation)(gates) * ups
+    exact = formula(case.activation)(gates) * ups
+    return jnp.max(jnp.abs(hidden.astype(jnp.float32) - exact)) / jnp.sqrt(jnp.mean(exact**2))
+
+
+def compiled_programs(args) -> dict[Any, compiling.Compiled]:
+    """Of every case its columns, by name, and its error; of every layer its operands."""
+    programs: dict[Any, Any] = {}
+    of_layer = {}
+    for layer in args.problems:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        function = functools.partial(operands, layer, args)
+        programs[layer] = function, [key]
+        of_layer[layer] = jax.eval_shape(function, key)
+    for case in cases(args):
+        types = of_layer[case.layer]
+        hidden = jax.ShapeDtypeStruct((case.layer.m, case.layer.n), types[0].dtype)
+        programs[case, "error of a column"] = functools.partial(error_of, case), [hidden, *types]
+        for name, function in columns(args, case.activation, case.kept).items():
+            programs[case, name] = function, types
+    xla = ("xla", "error of a column")
+    return compiling.side_by_side(programs, lambda key: isinstance(key, tuple) and key[1] in xla)
+
+
+def measure(case: Case, programs, args, out, timer) -> list[dict]:
+    """One case's rows."""
+    layer = case.layer
+    size = layer.bytes + 2 * layer.k * layer.n + (4 * layer.m * layer.n if case.kept else 0)
+    copies = 2 if args.small else timing.copies_for(size)
+    arrays = [programs[layer].call(jax.random.key(args.seed + i)) for i in range(copies)]
     candidates = []
-    for name, function in columns(args, activation, kept).items():
-        lowered = jax.jit(function).lower(*arrays[0])
-        info: dict[str, Any] = {"kernel": _kernel_of(lowered.as_text())}
-        compiled = lowered.compile()
+    for name in columns(args, case.activation, case.kept):
+        found = programs[case, name]
+        info: dict[str, Any] = {"kernel": _kernel_of(found.text)}
+        hidden = jax.tree.leaves(found.call(*arrays[0]))[0]
         if name != "product":
-            hidden = jax.tree.leaves(compiled(*arrays[0]))[0]
-            error = jnp.max(jnp.abs(hidden.astype(jnp.float32) - exact))
-            info["error"] = float(error / jnp.sqrt(jnp.mean(exact**2)))
-        call = functools.partial(_call, compiled, arrays)
+            info["error"] = float(programs[case, "error of a column"].call(hidden, *arrays[0]))
+        call = functools.partial(_call, found.call, arrays)
         candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
     timings = timing.interleave(
         timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
@@ -122,7 +164,7 @@ def measure(layer: Layer, activation: str, kept: bool, args, out, timer) -> list
             {
                 "impl": candidate.name,
                 "problem": str(layer),
-                "layer": f"{activation}{', products kept' if kept else ''}",
+                "layer": str(case),
                 "dtype": args.dtype,
                 "method": timer.method,
                 "kernels": found.kernels,
@@ -171,21 +213,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     platform = options.prepare(args)
     out = report.Report(args.out, "bench_gated")
     timer = timing.make_timer("auto", platform)
-    forms = {"alone": [False], "kept": [True], "both": [False, True]}[args.products]
+    programs = compiled_programs(args)
     rows = []
-    for layer in args.problems:
-        for activation in args.activations:
-            for kept in forms:
-                out.progress(f"{layer} {activation}: {options.turns(args)}")
-                shown = measure(layer, activation, kept, args, out, timer)
-                rows += shown
-                print(
-                    report.table(
-                        shown,
-                        ("problem", "layer", "impl", "kernel", "median_us", "of_product",
-                         "xla_over", "error", "spread"),
-                    )
-                )  # fmt: skip
+    for case in cases(args):
+        out.progress(f"{case.layer} {case}: {options.turns(args)}")
+        shown = measure(case, programs, args, out, timer)
+        rows += shown
+        print(
+            report.table(
+                shown,
+                ("problem", "layer", "impl", "kernel", "median_us", "of_product", "xla_over",
+                 "error", "spread"),
+            )
+        )  # fmt: skip
     out.close()
     print(*summary(rows), sep="\n")
     return 0

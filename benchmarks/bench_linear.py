@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from common import options, report, timing
+from common import compiling, options, report, timing
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "none")
 
@@ -108,34 +108,79 @@ def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Ar
     return found
 
 
-def operands(layer: Layer, args, copy: int) -> list[jax.Array]:
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer, and what follows its product."""
+
+    layer: Layer
+    activation: str
+    residual: bool
+
+    def __str__(self) -> str:
+        return f"{self.activation}{' + residual' if self.residual else ''}"
+
+
+def cases(args) -> list[Case]:
+    """What is measured."""
+    residuals = {"without": [False], "with": [True], "both": [False, True]}[args.residual]
+    return [Case(p, a, r) for p in args.problems for a in args.activations for r in residuals]
+
+
+def operands(layer: Layer, args, key: jax.Array) -> list[jax.Array]:
     """x, w, b and a residual."""
-    keys = jax.random.split(jax.random.key(args.seed + copy), 4)
-    shapes = ((layer.m, layer.k), (layer.k, layer.n), (layer.n,), (layer.m, layer.n))
+    keys = jax.random.split(key, 4)
     x, w, b, r = (
         jax.random.normal(key, shape).astype(args.dtype)
-        for key, shape in zip(keys, shapes, strict=True)
+        for key, shape in zip(keys, _shapes(layer), strict=True)
     )
     return [x, w * jnp.asarray(layer.k**-0.5, w.dtype), b, r]
 
 
-def measure(layer: Layer, activation: str, with_residual: bool, args, out, timer) -> list[dict]:
-    """One problem's rows."""
+def _shapes(layer: Layer) -> tuple[tuple[int, ...], ...]:
+    return (layer.m, layer.k), (layer.k, layer.n), (layer.n,), (layer.m, layer.n)
+
+
+def error_of(case: Case, y: jax.Array, x: jax.Array, w: jax.Array, *rest: jax.Array) -> jax.Array:
+    """The largest error of a result over the root mean square of what is exact in float32."""
+    x, w, b, *r = (v.astype(jnp.float32) for v in (x, w, *rest))
+    exact = formula(case.activation)(jnp.dot(x, w, precision="highest") + b)
+    exact = exact + r[0] if r else exact
+    return jnp.max(jnp.abs(y.astype(jnp.float32) - exact)) / jnp.sqrt(jnp.mean(exact**2))
+
+
+def compiled_programs(args) -> dict[Any, compiling.Compiled]:
+    """Of every case its columns, by name, and its error; of every layer its operands."""
+    programs: dict[Any, Any] = {}
+    for layer in args.problems:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        programs[layer] = functools.partial(operands, layer, args), [key]
+    for case in cases(args):
+        types = [
+            jax.ShapeDtypeStruct(shape, jnp.dtype(args.dtype)) for shape in _shapes(case.layer)
+        ]
+        used = types[: 4 if case.residual else 3]
+        programs[case, "error of a column"] = functools.partial(error_of, case), [types[3], *used]
+        for name, function in columns(args, case.activation, args.dtype).items():
+            programs[case, name] = function, used
+    xla = ("xla", "error of a column")
+    return compiling.side_by_side(programs, lambda key: isinstance(key, tuple) and key[1] in xla)
+
+
+def measure(case: Case, programs, args, out, timer) -> list[dict]:
+    """One case's rows."""
+    layer = case.layer
     copies = 2 if args.small else timing.copies_for(layer.bytes)
-    count = 4 if with_residual else 3
-    arrays = [operands(layer, args, i)[:count] for i in range(copies)]
-    wide = [x.astype(jnp.float32) for x in arrays[0]]
-    exact = formula(activation)(jnp.dot(wide[0], wide[1], precision="highest") + wide[2])
-    exact = exact + wide[3] if with_residual else exact
+    count = 4 if case.residual else 3
+    keys = [jax.random.key(args.seed + i) for i in range(copies)]
+    arrays = [programs[layer].call(key)[:count] for key in keys]
     candidates = []
-    for name, function in columns(args, activation, args.dtype).items():
-        lowered = jax.jit(function).lower(*arrays[0])
-        info: dict[str, Any] = {"linked": "epilogue_digest" in lowered.as_text()}
-        compiled = lowered.compile()
+    for name in columns(args, case.activation, args.dtype):
+        found = programs[case, name]
+        info: dict[str, Any] = {"linked": "epilogue_digest" in found.text}
+        result = found.call(*arrays[0])
         if name != "product":
-            error = jnp.max(jnp.abs(compiled(*arrays[0]).astype(jnp.float32) - exact))
-            info["error"] = float(error / jnp.sqrt(jnp.mean(exact**2)))
-        call = functools.partial(_call, compiled, arrays)
+            info["error"] = float(programs[case, "error of a column"].call(result, *arrays[0]))
+        call = functools.partial(_call, found.call, arrays)
         candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
     timings = timing.interleave(
         timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
@@ -149,7 +194,7 @@ def measure(layer: Layer, activation: str, with_residual: bool, args, out, timer
             {
                 "impl": candidate.name,
                 "problem": str(layer),
-                "layer": f"{activation}{' + residual' if with_residual else ''}",
+                "layer": str(case),
                 "dtype": args.dtype,
                 "method": timer.method,
                 "kernels": found.kernels,
@@ -192,21 +237,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     platform = options.prepare(args)
     out = report.Report(args.out, "bench_linear")
     timer = timing.make_timer("auto", platform)
-    residuals = {"without": [False], "with": [True], "both": [False, True]}[args.residual]
+    programs = compiled_programs(args)
     rows = []
-    for layer in args.problems:
-        for activation in args.activations:
-            for with_residual in residuals:
-                out.progress(f"{layer} {activation}: {options.turns(args)}")
-                shown = measure(layer, activation, with_residual, args, out, timer)
-                rows += shown
-                print(
-                    report.table(
-                        shown,
-                        ("problem", "layer", "impl", "linked", "median_us", "of_product",
-                         "xla_over", "error", "spread"),
-                    )
-                )  # fmt: skip
+    for case in cases(args):
+        out.progress(f"{case.layer} {case}: {options.turns(args)}")
+        shown = measure(case, programs, args, out, timer)
+        rows += shown
+        print(
+            report.table(
+                shown,
+                ("problem", "layer", "impl", "linked", "median_us", "of_product", "xla_over",
+                 "error", "spread"),
+            )
+        )  # fmt: skip
     out.close()
     print(*summary(rows), sep="\n")
     return 0
