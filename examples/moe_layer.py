@@ -94,6 +94,17 @@ def moe_layer(
     return (y if axis is None else lax.psum(y, axis)).astype(x.dtype), balance
 
 
+def fused_layer(
+    params: Params, x: jax.Array, *, top_k: int, implementation: str | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """`moe_layer` as one call, `jax_bwgemm.moe_mlp`, with fewer passes over the rows."""
+    weights, experts, _, balance = route(params["router"], x, top_k)
+    w_in, w_out = (params[name].astype(x.dtype) for name in ("w_in", "w_out"))
+    stacked = w_in.reshape(*w_in.shape[:2], 2, -1)
+    y = jax_bwgemm.moe_mlp(x, stacked, w_out, experts, weights, implementation=implementation)
+    return y, balance
+
+
 def dense_layer(params: Params, x: jax.Array, *, top_k: int) -> tuple[jax.Array, jax.Array]:
     """The same layer as a loop over the experts, each seeing all tokens: what it is checked by."""
     weights, experts, _, balance = route(params["router"], x, top_k)

@@ -2,6 +2,8 @@
 
     python tools/sanitize_linked.py --random 300   # random epilogues, without a sanitizer
 
+Random epilogues are shared out among processes, since most of their time is Python's and XLA's.
+
 On small integers every operation of these epilogues is exact, and XLA computes the same.
 """
 
@@ -11,6 +13,8 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import multiprocessing
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -210,6 +214,27 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[L
     return found
 
 
+def wrong_cases(found: Sequence[LinkedCase], implementation: str, threads: int) -> list[LinkedCase]:
+    """Those whose results are not exact. Launches all of them in this process."""
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        exact = list(pool.map(lambda case: case.is_exact(implementation), found))
+    return [case for case, ok in zip(found, exact, strict=True) if not ok]
+
+
+def wrong_by_processes(
+    found: Sequence[LinkedCase], implementation: str, threads: int, processes: int
+) -> list[LinkedCase]:
+    """The same, each process with a part of them."""
+    # Processes share a GPU's memory.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    parts = [found[i::processes] for i in range(processes)]
+    context = multiprocessing.get_context("spawn")  # threads of JAX do not survive a fork
+    with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
+        count = len(parts)
+        wrong = pool.map(wrong_cases, parts, [implementation] * count, [threads] * count)
+        return [case for part in wrong for case in part]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -217,7 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--random", type=int, default=300, metavar="COUNT", help="epilogues")
     parser.add_argument("--implementation", choices=("cutlass", "emulator"), default="cutlass")
     parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
-    parser.add_argument("--threads", type=int, default=8, help="programs at a time")
+    parser.add_argument("--processes", type=int, default=1, help="that share them out")
+    parser.add_argument("--threads", type=int, default=8, help="of a process, a program each")
     args = parser.parse_args(argv)
     from jax_bwgemm import runtime
 
@@ -227,9 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: no kernel for linking has {args.filter!r} in its name", file=sys.stderr)
         return 2
     found = random_cases(kernels, args.random)
-    with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
-        exact = list(pool.map(lambda case: case.is_exact(args.implementation), found))
-    wrong = [case for case, ok in zip(found, exact, strict=True) if not ok]
+    if args.processes > 1:
+        wrong = wrong_by_processes(found, args.implementation, args.threads, args.processes)
+    else:
+        wrong = wrong_cases(found, args.implementation, args.threads)
     for case in wrong:
         print("WRONG", case)
     print(f"{len(found)} random epilogues, {len(wrong)} wrong")

@@ -42,6 +42,7 @@ REQUIRED = {
     "mlp": {"problem", "impl", "dtype", "median_us", "temporary_gb"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "gated": {"problem", "layer", "dtype", "impl", "median_us", "kernel"},
+    "moe": {"problem", "impl", "dtype", "median_us", "tflops", "distance"},
     "scaled": {"problem", "impl", "median_us", "tflops"},
     "scaled_grouped": {"problem", "mode", "impl", "median_us", "tflops"},
     "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},

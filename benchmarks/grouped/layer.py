@@ -28,7 +28,8 @@ def flops(problem: Problem) -> int:
     return 9 * problem.m * problem.n * problem.k
 
 
-def _layer_code() -> Any:
+def layer_code() -> Any:
+    """The module examples/moe_layer.py."""
     folder = str(pathlib.Path(__file__).resolve().parents[2] / "examples")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -44,7 +45,7 @@ def make_inputs(problem: Problem, dtype: Any, seed: int) -> tuple[dict, jax.Arra
     @jax.jit
     def draw(key: jax.Array) -> tuple[dict, jax.Array, jax.Array]:
         weights, x, dy = jax.random.split(key, 3)
-        params = _layer_code().init_layer(weights, problem.k, problem.n // 2, problem.groups)
+        params = layer_code().init_layer(weights, problem.k, problem.n // 2, problem.groups)
         params |= {name: params[name].astype(dtype) for name in ("w_in", "w_out")}
         shape = (tokens, problem.k)
         return params, jax.random.normal(x, shape, dtype), jax.random.normal(dy, shape, dtype)
@@ -53,8 +54,13 @@ def make_inputs(problem: Problem, dtype: Any, seed: int) -> tuple[dict, jax.Arra
 
 
 def make_step(problem: Problem, ragged_dot: Any) -> Any:
+    """`step_of` of the layer with these products."""
+    code = layer_code()
+    return step_of(functools.partial(code.moe_layer, top_k=top_k(problem), ragged_dot=ragged_dot))
+
+
+def step_of(layer: Any) -> Any:
     """A jitted step: (weights, x, dy) -> loss and gradients of weights and x."""
-    layer = functools.partial(_layer_code().moe_layer, top_k=top_k(problem), ragged_dot=ragged_dot)
 
     def loss(params: dict, x: jax.Array, dy: jax.Array) -> jax.Array:
         y, balance = layer(params, x)

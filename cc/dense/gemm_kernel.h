@@ -80,8 +80,8 @@ struct GemmKernel : Spec {
 
   using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,
                                            cutlass::gemm::PersistentScheduler>;
-  using Kernel = typename Traits::template Kernel<cutlass::gemm::kernel::GemmUniversal<
-      cute::Shape<int, int, int, int>, Mainloop, Epilogue, TileScheduler>>;
+  using Kernel = typename Traits::template Kernel<cute::Shape<int, int, int, int>, Mainloop,
+                                                  Epilogue, TileScheduler>;
 };
 
 }  // namespace bwgemm::dense

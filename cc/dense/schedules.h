@@ -23,8 +23,8 @@ struct ScheduleTraits<Schedule::kCooperative> {
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
   template <class Out>  // D = acc, converted to Out
   using Result = cutlass::epilogue::fusion::LinearCombination<Out, float>;
-  template <class Base>
-  using Kernel = Base;
+  template <class Shape, class Loop, class Store, class Scheduler>
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape, Loop, Store, Scheduler>;
   using StreamKScheduler = cutlass::gemm::StreamKScheduler;
   static constexpr int kPartCounters = 2;  // of a shared tile: one for each consumer warpgroup
   template <class Params>
@@ -41,8 +41,8 @@ struct ScheduleTraits<Schedule::kPingpong> {
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
   template <class Out>  // D = acc, converted to Out
   using Result = cutlass::epilogue::fusion::LinearCombination<Out, float>;
-  template <class Base>
-  using Kernel = Base;
+  template <class Shape, class Loop, class Store, class Scheduler>
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape, Loop, Store, Scheduler>;
   using StreamKScheduler = void;  // its warpgroups have no common tile to share
 };
 
@@ -57,8 +57,8 @@ struct ScheduleTraits<Schedule::k1Sm> {
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
   template <class Out>
   using Result = LoadedAccumulator<Out>;
-  template <class Base>
-  using Kernel = WaitsForStores<Base>;
+  template <class Shape, class Loop, class Store, class Scheduler>
+  using Kernel = OrderedKernel<Shape, Loop, Store, Scheduler>;
   using StreamKScheduler = StreamKSm100Scheduler;
   static constexpr int kPartCounters = 1;
   template <class Params>
@@ -75,8 +75,8 @@ struct ScheduleTraits<Schedule::k2Sm> {
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
   template <class Out>
   using Result = LoadedAccumulator<Out>;
-  template <class Base>
-  using Kernel = WaitsForStores<Base>;
+  template <class Shape, class Loop, class Store, class Scheduler>
+  using Kernel = OrderedKernel<Shape, Loop, Store, Scheduler>;
   using StreamKScheduler = StreamKSm100Scheduler;
   static constexpr int kPartCounters = 1;
   template <class Params>

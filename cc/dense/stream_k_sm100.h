@@ -10,6 +10,7 @@
 
 #include "cutlass/arch/barrier.h"
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
+#include "dense/tensor_fences_sm100.h"
 
 namespace bwgemm::dense {
 
@@ -36,8 +37,9 @@ class StreamKSm100
   template <bool kComplex, class TiledMma, class Engine, class Layout, class Pipeline, class State,
             class TmemLoad>
   CUTLASS_DEVICE State fixup(const TiledMma& mma, const WorkTileInfo& work,
-                             cute::Tensor<Engine, Layout>& accumulator, Pipeline pipeline,
+                             cute::Tensor<Engine, Layout>& accumulator, Pipeline accumulators,
                              State state, TmemLoad load_op) const {
+    FencedPipeline<Pipeline> pipeline(accumulators);
     static_assert(!kComplex && cute::is_tmem_v<Engine>);
     if (!Base::requires_fixup(work)) {
       return Base::template fixup<kComplex>(mma, work, accumulator, pipeline, state, load_op);

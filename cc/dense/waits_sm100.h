@@ -1,4 +1,4 @@
-// Waits and a fence that CUTLASS's SM100 kernels leave out and the PTX ISA asks for. The emulator
+// Waits and fences that CUTLASS's SM100 kernels leave out and the PTX ISA asks for. The emulator
 // reports where they are missing.
 //
 // CUTLASS's kernels are included from here alone: they find the function below by its name, so it
@@ -22,6 +22,7 @@ CUTLASS_DEVICE void pipeline_init_arrive_relaxed(int cluster_size) {
 }  // namespace cutlass::gemm::kernel
 
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "dense/tensor_fences_sm100.h"
 
 namespace bwgemm::dense {
 
@@ -57,5 +58,11 @@ struct WaitsForStores : Base {
     cute::tma_store_wait<0>();
   }
 };
+
+// CUTLASS's SM100 kernel with all that it lacks.
+template <class Shape, class Mainloop, class Epilogue, class Scheduler>
+using OrderedKernel =
+    WaitsForStores<cutlass::gemm::kernel::GemmUniversal<Shape, FencedMainloop<Mainloop>,
+                                                        FencedEpilogue<Epilogue>, Scheduler>>;
 
 }  // namespace bwgemm::dense

@@ -18,7 +18,7 @@ from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.implementations import terms_asked
 from jax_bwgemm.product.kernels import Kernel
 
-# The measurements behind constants are in docs/performance.md.
+# The measurements behind constants are in docs/decisions.md.
 
 # Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)

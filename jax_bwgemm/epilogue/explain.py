@@ -8,6 +8,7 @@ from typing import Any
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.epilogue.call import choose_linked
 from jax_bwgemm.product.explain import Explanation, explain_product, place
+from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
 
 
@@ -41,6 +42,7 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 raster_order=selected.raster_order,
                 swizzle=selected.swizzle,
                 splits=selected.splits,
+                flops=flops_of(dims),
             )
     found = explain_product(DENSE, fused.spec, (a, b), device)
     why = reason or f"no kernels for {platform} are allowed"

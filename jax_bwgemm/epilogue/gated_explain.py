@@ -10,6 +10,7 @@ import jax
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.epilogue.gated_call import choose_gated
 from jax_bwgemm.product.explain import Explanation, explain_product, place
+from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
 
 
@@ -39,11 +40,13 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 selected.kernel.name,
                 raster_order=selected.raster_order,
                 swizzle=selected.swizzle,
+                flops=2 * flops_of(dims),
             )
     found = explain_product(DENSE, problem.spec, (a, b), device)
     what = found.problem if problem.stacked else f"two products of {found.problem}"
     return dataclasses.replace(
         found,
         problem=what,
+        flops=found.flops if problem.stacked else 2 * found.flops,
         reason=f"{found.reason}; not one kernel: {reason or f'no kernels for {platform}'}",
     )

@@ -14,6 +14,7 @@ from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import DEFAULT_SM_COUNT, Target, make_target
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS, refusal_error, rounded_types
 from jax_bwgemm.product.spec import ProductSpec
 
@@ -39,6 +40,8 @@ class Explanation:
         splits: Parts that K is split into; None without a kernel.
         decomposition: How a stream-K kernel divides the work; None for other kernels.
         copied_elements: Elements that must be transposed before or after the product.
+        flops: Floating-point operations: two for each element of A times one of B. Of a grouped
+            product as if every row were in a group.
     """
 
     problem: str
@@ -52,6 +55,7 @@ class Explanation:
     splits: int | None = None
     decomposition: str | None = None
     copied_elements: int = 0
+    flops: int = 0
 
     def __str__(self) -> str:
         return "\n".join([self.problem, *self.decision(), *self._rejections()])
@@ -165,7 +169,7 @@ def explain_product(
     for name in spec.policy.implementations:
         if name == "xla":
             reason = against[-1][1] if against else "asked for"
-            return Explanation(what, name, reason, rejected=tuple(against))
+            return Explanation(what, name, reason, rejected=tuple(against), flops=flops_of(dims))
         if dims.empty and platform == PLATFORMS[name]:
             return Explanation(what, name, EMPTY, rejected=tuple(against))
         call = reason_against_gpu or _choose(contraction, name, platform, spec, operands)
@@ -185,6 +189,7 @@ def explain_product(
             selected.splits,
             selected.decomposition if getattr(selected.kernel, "stream_k", False) else None,
             copied_elements,
+            flops_of(dims),
         )
     raise refusal_error(what, against)
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jax_bwgemm.product.explain import Explanation, explain_product
+from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BY
 from jax_bwgemm.product.support import refusal
@@ -69,6 +70,11 @@ class ProgramExplanation:
     products: tuple[tuple[Explanation, int], ...]
     rewrites: tuple[Rewrite, ...] = ()
 
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all products, each as often as it runs."""
+        return sum(found.flops * times for found, times in self.products)
+
     def __str__(self) -> str:
         if not self.products:
             return "no matrix products"
@@ -85,7 +91,7 @@ def explain_program(
 ) -> ProgramExplanation:
     """Says which kernel each product of a program would get, without running or compiling it.
 
-    Dense and grouped products, those of gradients included where the program takes them:
+    Dense, grouped and scaled products, those of gradients included where the program takes them:
 
         print(jax_bwgemm.explain_program(train_step, params, batch))
         print(jax_bwgemm.explain_program(jax_bwgemm.ragged_dot, x, w, sizes, device="sm90"))
@@ -160,5 +166,5 @@ def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
         result = eqn.outvars[0].aval
         types = " x ".join(aval.str_short() for aval in avals[:2])
         what = f"{eqn.primitive.name} {types} -> {result.str_short()}"
-        return Explanation(what, "xla", _XLA_REASON)
+        return Explanation(what, "xla", _XLA_REASON, flops=flops_of_equation(eqn))
     return None

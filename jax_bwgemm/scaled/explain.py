@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.product.explain import Explanation, locate
+from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
 from jax_bwgemm.scaled.conversions import as_scaled_array
@@ -97,6 +98,14 @@ def explain_scaled_ragged_dot(
     return _explain(RAGGED, spec, dims_of(operands, spec), device)
 
 
+def explain(eqn: Any, device: jax.Device | str | None) -> Explanation:
+    """The decision for an equation, for `jax_bwgemm.explain_program`."""
+    family = next(f for f in (DENSE, RAGGED) if f.primitive is eqn.primitive)
+    spec = eqn.params["spec"]
+    dims = family.dims_of([x.aval for x in eqn.invars], spec)
+    return _explain(family, spec, dims, device)
+
+
 def _explain(family: Family, spec: Any, dims: Any, device: jax.Device | str | None) -> Explanation:
     problem = dims.describe(spec)
     platform, target, reason = locate(device, spec.policy.target)
@@ -104,7 +113,7 @@ def _explain(family: Family, spec: Any, dims: Any, device: jax.Device | str | No
     for name in family.viable_implementations(spec, dims, rejected):
         if name == "xla":
             why = rejected[-1][1] if rejected else "asked for"
-            return Explanation(problem, "xla", why, rejected=tuple(rejected))
+            return Explanation(problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims))
         choice = reason or family.choose(name, platform, spec, dims, target)
         if isinstance(choice, Choice):
             return Explanation(
@@ -116,6 +125,7 @@ def _explain(family: Family, spec: Any, dims: Any, device: jax.Device | str | No
                 raster_order=choice.raster_order,
                 swizzle=choice.swizzle,
                 splits=choice.splits,
+                flops=flops_of(dims),
             )
         rejected.append((name, choice))
     raise refusal_error(problem, rejected)

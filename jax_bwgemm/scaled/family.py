@@ -27,6 +27,7 @@ from jax_bwgemm.product.implementations import (
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
+from jax_bwgemm.product.primitive import EXPLAINED_BY
 from jax_bwgemm.scaled.selection import Choice
 
 
@@ -51,6 +52,7 @@ class Family(abc.ABC):
         bind = self.primitive.bind
         self.primitive.def_impl(jax.jit(bind, static_argnames=("spec",)))
         self.primitive.def_abstract_eval(self._abstract_eval)
+        EXPLAINED_BY[self.primitive] = "jax_bwgemm.scaled.explain"
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
         compat.lower_with_devices(self.primitive)

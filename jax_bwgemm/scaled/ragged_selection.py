@@ -11,7 +11,7 @@ from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
-from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit
+from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit, types_fit
 
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
@@ -22,7 +22,7 @@ def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedD
     if dims.empty:
         return "there is nothing to multiply"
     of_kind = [k for k in table if k.kind == spec.kind]
-    fitting = [k for k in of_kind if _types_fit(k, spec, dims)]
+    fitting = [k for k in of_kind if types_fit(k, spec, dims)]
     if not fitting:
         pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in of_kind})
         return f"{spec.kind} kernels exist for {', '.join(pairs)}"
@@ -52,7 +52,7 @@ def select(
         for k in table
         if k.arch == target.arch
         and k.kind == spec.kind
-        and _types_fit(k, spec, dims)
+        and types_fit(k, spec, dims)
         and scales_fit(k, spec)
     ]
     if not fitting:
@@ -63,8 +63,3 @@ def select(
     why = f"{WHERE[kernel.scales]}; tiles of {kernel.tile_m}x{kernel.tile_n}"
     out_dtype = kernel_dtype(spec.out_dtype)
     return Choice(kernel, out_dtype, "heuristic", swizzle, 1, target.sm_count, why)
-
-
-def _types_fit(kernel: Kernel, spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> bool:
-    types = (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
-    return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))

@@ -85,8 +85,8 @@ class Fp8RaggedDot(Fp8Function):
             lhs: Rows [M, K], bfloat16, float16 or float32: the activations.
             rhs: Matrices [E, K, N], likewise: the weights.
             group_sizes: As in `jax_bwgemm.ragged_dot`, [G].
-            preferred_element_type: Type of the result, one of these three; None is the operands'
-                promoted type. Gradients have their operand's type.
+            preferred_element_type: Type of the result, one of these three; None is that of
+                `jax.lax.ragged_dot`. Gradients have their operand's type.
             group_offset: As in `jax_bwgemm.ragged_dot`.
             amax_history: As of `Fp8DotGeneral`, of recipes with delayed scaling.
 

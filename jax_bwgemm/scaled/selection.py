@@ -66,7 +66,7 @@ def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str 
             return f"kernels exist for f32 scales, not for those of {name}"
     if 0 in (dims.batch, dims.m, dims.n, dims.k):
         return "there is nothing to multiply"
-    fitting = [k for k in table if _types_fit(k, spec, dims)]
+    fitting = [k for k in table if types_fit(k, spec, dims)]
     if not fitting:
         pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in table})
         return f"kernels exist for {', '.join(pairs)}"
@@ -90,7 +90,7 @@ def select(
     fitting = [
         k
         for k in table
-        if k.arch == target.arch and _types_fit(k, spec, dims) and scales_fit(k, spec)
+        if k.arch == target.arch and types_fit(k, spec, dims) and scales_fit(k, spec)
     ]
     if not fitting:
         arches = sorted({k.arch for k in table})
@@ -115,7 +115,8 @@ def select(
     return Choice(kernel, out_dtype, raster_order, swizzle, best.splits, target.sm_count, why)
 
 
-def _types_fit(kernel: Kernel, spec: ScaledSpec, dims: ScaledDims) -> bool:
+def types_fit(kernel: Kernel, spec: Any, dims: Any) -> bool:
+    """Whether a kernel has the types of a dense or grouped product."""
     types = (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
     return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))
 

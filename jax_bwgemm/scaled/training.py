@@ -15,6 +15,7 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.dense.validation import as_array, as_dimension_numbers, check_dot_general
+from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled.api import OUT_DTYPES
 from jax_bwgemm.scaled.layer import Layer, multiply, multiply_delayed
@@ -117,8 +118,8 @@ class Fp8DotGeneral(Fp8Function):
             rhs: Likewise: the weights.
             dimension_numbers: As in `jax.lax.dot_general`.
             precision: None or DEFAULT.
-            preferred_element_type: Type of the result, one of these three; None is the operands'
-                promoted type. Gradients have their operand's type.
+            preferred_element_type: Type of the result, one of these three; None is that of
+                `jax.lax.dot_general`. Gradients have their operand's type.
             out_sharding: None.
             amax_history: State of a recipe with delayed scaling, float32 [3, steps]: largest
                 magnitudes of lhs, rhs and the cotangent, the latest first. The gradient with
@@ -184,7 +185,7 @@ def result_dtype(
             raise TypeError(
                 f"{function} requires bfloat16, float16 or float32, got {name}: {x.dtype}"
             )
-    out = np.dtype(jnp.promote_types(lhs.dtype, rhs.dtype) if preferred is None else preferred)
+    out = dot_dtype(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
     if out not in OUT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be bfloat16, float16 or float32, got {out}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from benchmark_records import records
@@ -282,3 +283,29 @@ def test_bench_gated_names_a_bad_problem(capsys):
     assert "'16,8' is not M,N,K" in capsys.readouterr().err
     assert bench_gated.main(["--dry-run"]) == 0
     assert "16,14336,4096: 0.00 TFLOP" in capsys.readouterr().out
+
+
+def test_bench_moe(tmp_path, capsys):
+    import bench_moe
+
+    path = tmp_path / "moe.jsonl"
+    assert bench_moe.main(["--small", "--out", str(path)]) == 0
+    rows = records(path, "moe")
+    assert [(r["impl"], r["problem"]) for r in rows] == [
+        (impl, "32,16,8,4") for impl in ("fused", "unfused", "xla")
+    ]
+    for row in rows:
+        assert row["over_fused"] == pytest.approx(row["median_us"] / rows[0]["median_us"])
+    assert rows[0]["distance"] == 0 < rows[1]["distance"] <= 1e-3
+    capsys.readouterr()
+    assert bench_moe.main(["--dry-run"]) == 0
+    assert "8192,2048,1024,64: 2.47 TFLOP" in capsys.readouterr().out
+
+
+def test_bench_moe_refuses_a_wrong_layer(monkeypatch):
+    import bench_moe
+
+    right = jax.lax.ragged_dot
+    monkeypatch.setattr(jax.lax, "ragged_dot", lambda *args: 1.1 * right(*args))
+    with pytest.raises(AssertionError, match=r"32,16,8,4 xla: .*distance"):
+        bench_moe.main(["--small"])

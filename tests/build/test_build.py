@@ -54,6 +54,7 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
     ("folder", "name", "line", "complaint"),
     [
         ("dense", "kernels", "BWGEMM_TILE(sm90, 128, 128, 64)", "cannot read"),
+        ("dense", "kernels", "BWGEMM_TILE_F16(sm90, 64, 64, 64, 1, 1, pingpong)", "cannot read"),
         ("dense", "kernels", "BWGEMM_TILE(sm90, 64, 64, 64, 1, 1, odd)", "unknown schedule 'odd'"),
         (
             "dense",
@@ -76,6 +77,12 @@ def test_wrong_cutlass_folder_is_named(tmp_path: Path) -> None:
             "SCALED_TILE(sm90, 128, 128, 128, 2, 1, cooperative, columns)",
             "cannot read",
         ),
+        (
+            "scaled",
+            "scaled_grouped",
+            "SCALED_COLUMNS(sm90, 128, 128, 128, 2, 1, cooperative, blocks)",
+            "cannot read",
+        ),
     ],
 )
 def test_wrong_line_in_a_list_of_kernels_is_named(
@@ -83,9 +90,11 @@ def test_wrong_line_in_a_list_of_kernels_is_named(
 ) -> None:
     """The lists are read ahead of everything that needs the rest of the build."""
     (tmp_path / f"{name}.def").write_text(f"{line}\n")
-    shutil.copy(ROOT / "cc" / folder / f"{name}.cmake", tmp_path)
+    for script in (ROOT / "cc" / folder).glob("*.cmake"):
+        shutil.copy(script, tmp_path)
+    modules = f"-DCMAKE_MODULE_PATH={ROOT / 'cmake'}"
     done = subprocess.run(
-        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", "-P", f"{name}.cmake"],
+        ["cmake", "-DBWGEMM_ARCHS=sm90;sm100", modules, "-P", f"{name}.cmake"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -21,7 +21,9 @@ FILE = re.compile(
 SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cc", ".cu", ".cmake", ".def", ".toml"}
 PROGRAM = re.compile(r"\bpython ([\w./-]+\.py)\b")
 # `dense/api.py`: a module of the package, without the package's name.
-MODULE = re.compile(r"`((?:cli|dense|emulator|grouped|product|scaled|tuning)/\w+\.py)`")
+MODULE = re.compile(
+    r"`((?:cli|dense|emulator|epilogue|experts|grouped|loss|product|rewriting|scaled|tuning)/\w+\.py)`"
+)
 # `call/buffer.h`: a C++ file, without the folder cc.
 CPP_FILE = re.compile(r"`((?:call|core|dense|grouped|scaled|sm90)/[\w/]+\.(?:h|cc|cu|cmake|def))`")
 
@@ -34,9 +36,21 @@ def documents() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
+BRACES = re.compile(r"`([\w./]*)\{([\w,]+)\}([^`]*)`")
+
+
+def spelled_out(name: re.Match[str]) -> str:
+    """`a/{b,c}.h` as `a/b.h` `a/c.h`."""
+    before, parts, after = name.groups()
+    return " ".join(f"`{before}{part}{after}`" for part in parts.split(","))
+
+
 @functools.cache
 def text(document: Path) -> str:
-    return document.read_text(encoding="utf-8")
+    found = document.read_text(encoding="utf-8")
+    while (spelled := BRACES.sub(spelled_out, found)) != found:
+        found = spelled
+    return found
 
 
 def headings(document: Path) -> set[str]:
@@ -114,13 +128,14 @@ def test_checks_notice_what_is_wrong(tmp_path: Path) -> None:
     page.write_text(
         "# A page\n[a](missing.md) [b](#a-page) [c](#none) [d](https://x.invalid/e.md)\n"
         "`python benchmarks/none.py` and cc/core/none.h, `python benchmarks/compare.py`\n"
-        "`dense/none.py`, `dense/api.py`, `call/none.h`\n",
+        "`dense/none.py`, `dense/api.py`, `call/none.h`, `core/{status,absent}.{h}`\n",
         encoding="utf-8",
     )
     assert broken_links(page) == ["missing.md", "#none"]
     assert missing_files(page) == [
         "benchmarks/none.py",
         "cc/call/none.h",
+        "cc/core/absent.h",
         "cc/core/none.h",
         "jax_bwgemm/dense/none.py",
     ]

@@ -171,9 +171,13 @@ def test_cluster_k_kernels_store_vectors(machine_code):
 def test_grouped_sm90_kernels_keep_rows_of_lhs_in_l2(machine_code):
     """Those whose tiles along N read the rows again; dW has no such operand."""
     found = [name for name, code in machine_code.items() if code.evicts_last]
-    rows = [k for k in runtime.grouped_kernels() if (k.arch, k.kind) == ("sm90", "m-grouped")]
-    assert len(found) == len(rows) > 0
-    assert all(GROUPED in name for name in found)
+    for part, table in (
+        (GROUPED, runtime.grouped_kernels()),
+        (SCALED_GROUPED, runtime.scaled_grouped_kernels()),
+    ):
+        rows = [k for k in table if (k.arch, k.kind) == ("sm90", "m-grouped")]
+        assert len([name for name in found if part in name]) == len(rows) > 0
+    assert all(GROUPED in name or SCALED_GROUPED in name for name in found)
 
 
 def test_handwritten_kernels_know_shared_memory_for_what_it_is(machine_code):

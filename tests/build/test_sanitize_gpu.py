@@ -71,8 +71,8 @@ def test_random_scaled_problems_are_the_same_every_time() -> None:
     import sanitize_scaled
 
     kernels = [k for k in runtime.scaled_kernels() if k.arch == "sm90"]
-    found = sanitize_scaled.random_cases(kernels, 200)
-    assert found == sanitize_scaled.random_cases(kernels, 200)
+    found = sanitize_scaled.random_cases(kernels, 400)
+    assert found == sanitize_scaled.random_cases(kernels, 400)
     assert {case.kernel for case in found} == {k.name for k in kernels}
 
 
@@ -116,8 +116,10 @@ def test_epilogues_are_exact(capsys: pytest.CaptureFixture) -> None:
     kernels = [k for k in linkable_kernels("emulator") if k.contraction == "dense"]
     found = sanitize_linked.cases("sm90", "64x128x64|128x16x64.*gated")
     assert sanitize_gpu.run_cases(found, "emulator") == 0
-    assert sanitize_linked.main(["--implementation", "emulator", "--random", "2"]) == 0
-    assert "2 random epilogues, 0 wrong" in capsys.readouterr().out
+    for processes in ("1", "2"):
+        arguments = ["--implementation", "emulator", "--random", "2", "--processes", processes]
+        assert sanitize_linked.main(arguments) == 0
+        assert "2 random epilogues, 0 wrong" in capsys.readouterr().out
     case = sanitize_linked.random_cases(kernels, 1)[0]
     with pytest.raises(ValueError, match="not linked"):
         dataclasses.replace(case, n=7).compiled("emulator")

@@ -61,6 +61,7 @@ def test_no_choice_loses_much() -> None:
         "24576,3072,256:kn",
         "64,4096,14336:kn",
         "16,6144,4096:kn",
+        "2,10240,5120:kn",
     ],
 )
 def test_the_choice_is_within_three_percent_of_the_best(name: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +14,12 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
+from sharded import compile_and_run, mesh_of
 
 import jax_bwgemm as bw
 from jax_bwgemm.product.implementations import log_once
 
 M, N, K = 16, 32, 16
-_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-
-
-def mesh_of(devices: list[jax.Device], kind: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
-    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=devices)
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +30,6 @@ def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
 def place(mesh: Any, shape: tuple[int, ...], spec: Any, seed: int = 0) -> jax.Array:
     values = small_integers(np.random.default_rng(seed), shape, "bfloat16")
     return jax.device_put(values, NamedSharding(mesh, P(*spec)))
-
-
-def collectives(compiled: Any) -> dict[str, int]:
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    return dict(collections.Counter(found))
-
-
-def compile_and_run(f: Callable, *args: Any) -> tuple[Any, dict[str, int]]:
-    compiled = jax.jit(f).lower(*args).compile()
-    return compiled(*args), collectives(compiled)
 
 
 CASES = {

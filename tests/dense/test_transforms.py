@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_exact, normal, small_integers
+from traced import count, equations
 
 import jax_bwgemm as bw
 from jax_bwgemm.dense.primitive import gemm
@@ -42,21 +43,6 @@ def problem(
     rng = np.random.default_rng(0)
     spec = GemmSpec(*majors, out_dtype=dtype, reduce_batch=reduce_batch)
     return spec, *(jnp.asarray(make(rng, s, dtype)) for s in shapes(majors, lhs_batch, rhs_batch))
-
-
-def equations(jaxpr: Any, name: str) -> Iterator[Any]:
-    """Equations of a primitive, nested ones included."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == name:
-            yield eqn
-        for value in eqn.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner, name)
-
-
-def count(jaxpr: Any, name: str) -> int:
-    return len(list(equations(jaxpr, name)))
 
 
 @pytest.mark.parametrize("majors", MAJORS)

@@ -72,6 +72,16 @@ def test_group_sizes(kernel: Kernel) -> None:
             assert stats.clusters_cancelled > 0, "no cluster took over another's tile"
 
 
+@every_line
+def test_no_mask_of_the_lanes_that_happen_to_be_together(kernel: Kernel) -> None:
+    """After a wait, which lanes may leave apart, __activemask() need not be the warp."""
+    m = row_tile(kernel) + 4
+    p = problem(kernel, m, column_tile(kernel), 64, families(kernel, m)["random"])
+    with emulator.configure(sm_count=2):
+        check(kernel, p, "random")
+    assert "activemask" not in emulator.last_ptx()
+
+
 @every_kernel
 def test_offset(kernel: Kernel) -> None:
     """Any offset, clamped; what lies outside of the experts' groups is NaN and does not count."""

@@ -55,9 +55,12 @@ def test_pointer_into_other_memory() -> None:
 def test_same_array_twice_and_views() -> None:
     x, _, *rest = axpb_arguments(16)
     expected = x[:8] * 2 + 1
-    emulator.Module(AXPB).launch("axpb", x[:8], x[4:12], *rest[:2], 8, block=8)
-    # Lanes of a warp load before they store.
+    with emulator.configure(rules={"global-race": "warning"}):
+        stats = emulator.Module(AXPB).launch("axpb", x[:8], x[4:12], *rest[:2], 8, block=8)
+    # Here lanes of a warp load before they store; nothing says that they do.
     np.testing.assert_array_equal(x[4:12], expected)
+    assert [warning.rule for warning in stats.warnings] == ["global-race"]
+    assert "of the same warp" in stats.warnings[0].text
 
 
 @pytest.mark.parametrize("swizzle", ["none", "128B"])

@@ -57,6 +57,24 @@ def test_random_problems_are_exact() -> None:
         assert_exact(got, want, str(case))
 
 
+@pytest.mark.parametrize("scaling", ["tensor", "1x128"])
+def test_groups_end_at_every_place_of_a_chunk(scaling: str) -> None:
+    """Columns of small groups share 16 bytes; those of no group are NaN and reach no result."""
+    sizes = (1, 2, 13, 16, 17, 0, 31, 3, 64, 97, 5, 33)
+    rows = sum(sizes)
+    a, b = exact_pair("k-grouped", (scaling, scaling), (304, 136, 144), len(sizes))
+    nans = [jnp.where(jnp.arange(304) < rows, x.values, jnp.nan) for x in (a, b)]
+    pair = [
+        bw.ScaledArray(v.astype(x.dtype), x.scales, x.scaling)
+        for v, x in zip(nans, (a, b), strict=True)
+    ]
+    got = bw.scaled_ragged_dot(
+        *pair, jnp.array(sizes), preferred_element_type=jnp.float32, implementation="emulator"
+    )
+    assert np.isnan(np.asarray(pair[0].values, np.float32)).any()
+    assert_exact(got, expected(a, b, sizes).astype(np.float32))
+
+
 @pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_through_selection(kind: str, batched: bool) -> None:

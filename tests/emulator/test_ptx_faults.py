@@ -32,6 +32,7 @@ KINDS = (
     "no bulk wait",
     "weaker bulk wait",
     "no tensor memory wait",
+    "no tensor memory fence",
     "no commit",
     "no alloc",
     "no dealloc",

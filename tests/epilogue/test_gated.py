@@ -1,9 +1,8 @@
-"""Kernels of two products, in the emulator: results, rules, choices, refusals."""
+"""Kernels of two products, in the emulator: results and rules."""
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from typing import Any
 
@@ -12,46 +11,34 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emulator_cases import requires_emulator
 from epilogue_host import COMPILER, run_on_host
-from gated_cases import EXACT, F32, FUNCTIONS, factors, operands, reference
+from gated_cases import (
+    BF16,
+    EXACT,
+    F32,
+    FUNCTIONS,
+    KERNELS,
+    factors,
+    forms,
+    formula,
+    layer,
+    operands,
+    reference,
+    requires_gated,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linked_cases import requires_linker
-from numerics import LINKED, assert_exact, normal, small_integers
+from linked_cases import close, linked_for_sm90  # noqa: F401
+from numerics import assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm import config, runtime
-from jax_bwgemm.epilogue import gated_call, linking
+from jax_bwgemm import config
+from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.apply import Epilogue
-from jax_bwgemm.epilogue.gated_hook import GatedHook
 from jax_bwgemm.epilogue.gated_layer import gated_product
-from jax_bwgemm.epilogue.hook import VERSION
-from jax_bwgemm.epilogue.linker import NoLinkerError
 from jax_bwgemm.epilogue.tracing import trace_epilogue
-from jax_bwgemm.product import targets
-from jax_bwgemm.product.implementations import log_once
 
-KERNELS = runtime.gated_kernels("emulator")
-BF16 = [k for k in KERNELS if k.a_dtype == "bfloat16"]
-pytestmark = [
-    *requires_emulator,
-    requires_linker,
-    pytest.mark.skipif(not BF16, reason="no kernels of two products were built"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _linked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Linking is on, for an SM90; one cache for all tests, so that each kernel is linked once."""
-    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path_factory.getbasetemp() / "linked"))
-    with config.target("sm90", 4), config.linked_epilogues(True):
-        yield
-
-
-def forms(w: jax.Array) -> tuple[Any, Any]:
-    """Stacked weights, and the pair."""
-    return w, (w[:, 0], w[:, 1])
+pytestmark = requires_gated
 
 
 def run(f: Any, x: Any, weights: Any, arrays: Any = (), **more: Any) -> Any:
@@ -64,11 +51,6 @@ def run(f: Any, x: Any, weights: Any, arrays: Any = (), **more: Any) -> Any:
     lowered = jax.jit(call).lower(x, weights, *arrays)
     assert lowered.as_text().count("_gated") == 1
     return lowered.compile()(x, weights, *arrays)
-
-
-def close(got: Any, want: Any) -> None:
-    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)
 
 
 def check(name: str, f: Any, got: Any, want: Any) -> None:
@@ -155,17 +137,6 @@ def test_random_functions(function: Any, seed: int, stacked: bool) -> None:
     want = run_on_host(program, gate, [up, *arrays])
     for ours, theirs in zip(got, want, strict=True):
         assert_exact(ours, theirs.astype(ours.dtype), str(program))
-
-
-def layer(x: Any, weights: Any, **more: Any) -> Any:
-    # Of the gradients' products a build may have no kernels.
-    more.setdefault("implementation", ("emulator", "xla"))
-    return bw.gated_linear_unit(x, weights, activation="silu", **more)
-
-
-def formula(x: Any, w: Any) -> Any:
-    gate, up = (x.astype(F32) @ w[..., i, :].astype(F32) for i in (0, 1))
-    return jax.nn.silu(gate) * up
 
 
 def halves(f: Any) -> Any:
@@ -300,234 +271,3 @@ class TestMlp:
                 np.testing.assert_allclose(
                     got[name].astype(F32) / scale, want[name].astype(F32) / scale, atol=0.03
                 )
-
-
-class TestFallbacks:
-    """Where no kernel computes both: the same result, and a reason in the log."""
-
-    @staticmethod
-    def reason(caplog: Any, f: Any, *arrays: Any, m: int = 64, n: int = 96, k: int = 64) -> str:
-        rng = np.random.default_rng(6)
-        x, w = factors(rng, "bfloat16", m, n, k)
-        texts = []
-        for weights in forms(w):
-
-            def call(x: Any, weights: Any, *arrays: Any) -> Any:
-                some = ("emulator", "xla")
-                return gated_product(x, weights, Epilogue(f, "test"), arrays, implementation=some)
-
-            with caplog.at_level(logging.INFO, "jax_bwgemm"):
-                log_once.cache_clear()
-                caplog.clear()
-                lowered = jax.jit(call).lower(x, weights, *arrays)
-            assert "_gated" not in lowered.as_text()
-            want = reference(f, x, w, list(arrays))
-            for ours, theirs in zip(
-                *map(jax.tree.leaves, (lowered.compile()(x, weights, *arrays), want)), strict=True
-            ):
-                np.testing.assert_allclose(
-                    ours.astype(F32), theirs.astype(F32), atol=0.05, rtol=0.05
-                )
-            texts.append(caplog.text)
-        assert all("two products and a function are not one kernel" in text for text in texts)
-        return "\n".join(texts)
-
-    def test_types(self, caplog) -> None:
-        text = self.reason(caplog, lambda g, u: (g * u, jnp.zeros_like(g, jnp.int32)))
-        assert "a result is of type int32; kernels of two products write bfloat16" in text
-        mask = jnp.arange(96) > 3
-        text = self.reason(caplog, lambda g, u, x: jnp.where(x, g, 0) * u, mask)
-        assert "an operand is of type bool; kernels read float32" in text
-
-    def test_too_many(self, caplog) -> None:
-        text = self.reason(caplog, lambda g, u, *xs: g + u + sum(xs), *[jnp.ones(96)] * 9)
-        assert "more than 8 operands or 4 results" in text
-
-    def test_sizes(self, caplog) -> None:
-        text = self.reason(caplog, lambda g, u: g * u, n=90)
-        assert "row pitches are not multiples of 16 bytes" in text
-        text = self.reason(caplog, lambda g, u: g - u, k=90)
-        assert "row pitches are not multiples of 16 bytes" in text
-
-    def test_empty(self) -> None:
-        x, w = jnp.ones((0, 16), jnp.bfloat16), jnp.ones((16, 2, 16), jnp.bfloat16)
-        assert layer(x, w, implementation="emulator").shape == (0, 16)
-
-    def test_no_linker(self, caplog, monkeypatch) -> None:
-        def none() -> Any:
-            raise NoLinkerError("libnvJitLink.so.13 is not installed")
-
-        monkeypatch.setattr(linking, "linker", none)
-        linking.forget_linked_kernels()
-        text = self.reason(caplog, lambda g, u: g * u + 12345.0)
-        assert "libnvJitLink.so.13 is not installed" in text
-
-    def test_no_kernels(self, caplog, monkeypatch) -> None:
-        monkeypatch.setattr(gated_call._Both, "kernels", lambda *_: ())
-        text = self.reason(caplog, lambda g, u: g * u + 1.5)
-        assert "this installation has no kernels of two products" in text
-
-    def test_apart_is_better(self, caplog, monkeypatch) -> None:
-        monkeypatch.setattr(gated_call, "_apart", lambda *_: 0.0)
-        text = self.reason(caplog, lambda g, u: g * u + 2.5)
-        assert "products of their own and a pass over both are predicted to take 0 cycles" in text
-
-    @pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "pair"])
-    def test_sums_over_rows(self, stacked) -> None:
-        x, w = factors(np.random.default_rng(9), "bfloat16", 48, 64, 64)
-
-        def f(x: Any, weights: Any) -> Any:
-            both = Epilogue(lambda g, u: (g * u, jnp.sum(g * u, 0)), "test")
-            return gated_product(x, weights, both, implementation=("emulator", "xla"))
-
-        text = jax.jit(f).lower(x, forms(w)[not stacked]).as_text()
-        assert "_gated" not in text
-        hidden, sums = f(x, forms(w)[not stacked])
-        want = reference(lambda g, u: g * u, x, w, [])
-        np.testing.assert_allclose(hidden.astype(F32), want, atol=0.05, rtol=0.05)
-        np.testing.assert_allclose(sums.astype(F32), jnp.sum(want, 0), atol=0.5, rtol=0.05)
-
-    @pytest.mark.parametrize(("k", "stacked", "taken"), [(768, True, True), (4096, False, False)])
-    def test_pays_where_k_is_short(self, k, stacked, taken) -> None:
-        """A pair's products hide what they read and write where K is long."""
-        m, n = 8192, 3072
-
-        def f(x: Any, weights: Any) -> Any:
-            both = Epilogue(lambda g, u: jax.nn.silu(g) * u.astype(F32), "test")
-            return gated_product(
-                x, weights, both, keeps_products=True, implementation=("emulator", "xla")
-            )
-
-        x = jax.ShapeDtypeStruct((m, k), jnp.bfloat16)
-        each = jax.ShapeDtypeStruct((k, n), jnp.bfloat16)
-        weights = jax.ShapeDtypeStruct((k, 2, n), jnp.bfloat16) if stacked else (each, each)
-        with config.target("sm90", 132):
-            assert ("_gated" in jax.jit(f).lower(x, weights).as_text()) == taken
-
-    def test_operands_of_two_types(self) -> None:
-        a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 2, 16), F32)
-        text = jax.jit(layer).lower(a, b).as_text()
-        assert "_gated" not in text
-
-    def test_switched_off(self) -> None:
-        x, w = factors(np.random.default_rng(7), "bfloat16", 32, 48, 64)
-        with config.linked_epilogues(False):
-            assert "_gated" not in jax.jit(layer).lower(x, w).as_text()
-        assert "_gated" in jax.jit(layer).lower(x, w).as_text()
-
-
-class TestConfiguration:
-    """A kernel by its name never falls back silently."""
-
-    @pytest.fixture
-    def arrays(self) -> tuple[jax.Array, jax.Array]:
-        return factors(np.random.default_rng(8), "bfloat16", 24, 48, 64)
-
-    def test_of_one_product(self, arrays) -> None:
-        kernel = next(
-            k for k in runtime.emulated_kernels()
-            if (k.in_dtype, k.out_dtype, k.majors) == ("bfloat16", "bfloat16", "kn")
-        )  # fmt: skip
-        f = jax.jit(functools.partial(layer, config=kernel.name))
-        text = f.lower(*arrays).as_text()
-        assert "_gated" not in text
-        assert kernel.name in text
-        close(f(*arrays), formula(*arrays))
-
-    def test_cannot_be_satisfied(self, arrays) -> None:
-        x, w = arrays
-        named = functools.partial(layer, config=BF16[0].name)
-        with pytest.raises(NotImplementedError, match=r"cannot be satisfied: .* multiples of 16 b"):
-            named(x, w[..., :47])
-        with pytest.raises(NotImplementedError, match="cannot be satisfied: the products are map"):
-            jax.vmap(named, (0, None))(x[None], w)
-        mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
-        with pytest.raises(NotImplementedError, match="cannot be satisfied: XLA partitions this"):
-            jax.jit(named)(jax.device_put(x, rows), w)
-
-    def test_gradients_choose_their_own(self, arrays) -> None:
-        named = functools.partial(layer, config=BF16[0].name)
-        got = jax.grad(lambda x: jnp.sum(named(x, arrays[1]).astype(F32)))(arrays[0])
-        want = jax.grad(lambda x: jnp.sum(formula(x, arrays[1])))(arrays[0])
-        np.testing.assert_allclose(got.astype(F32), want.astype(F32), atol=0.1, rtol=0.05)
-
-
-class TestCalls:
-    """The FFI call as an exported program may have it."""
-
-    KERNEL = BF16[0] if BF16 else None
-
-    @pytest.fixture
-    def linked(self) -> linking.LinkedKernel:
-        up = jax.ShapeDtypeStruct((16, 24), F32)
-        program = trace_epilogue(lambda g, u, x: (g + u + x, u), (16, 24), [up, jnp.ones(24)])
-        hook = GatedHook(program.program, ("bfloat16",) * 2)
-        return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
-
-    def call(self, linked: Any, **changes: Any) -> Any:
-        fields = {
-            "kernel": self.KERNEL.name,
-            "operands": "a b b_up x0",
-            "results": "d workspace y1",
-            "epilogue": linked.code,
-            "epilogue_digest": linked.digest,
-            "epilogue_version": np.int64(VERSION),
-            "epilogue_operands": "float32:n",
-            "epilogue_results": "bfloat16",
-        }
-        arrays = {
-            "a": np.ones((1, 16, 64), "bfloat16"),
-            "b": np.ones((1, 64, 24), "bfloat16"),
-            "b_up": np.full((1, 64, 24), 2, "bfloat16"),
-            "x0": np.ones(24, np.float32),
-        }
-        results = {
-            "d": ((1, 16, 24), "bfloat16"),
-            "workspace": ((0,), "uint8"),
-            "y1": ((1, 16, 24), "bfloat16"),
-        }
-        for name, change in changes.items():
-            where = arrays if name in arrays else results if name in results else fields
-            where[name] = change
-        fields = {key: value for key, value in fields.items() if value is not None}
-        shapes = [jax.ShapeDtypeStruct(*results[name]) for name in fields["results"].split()]
-        given = [arrays[name] for name in fields["operands"].split()]
-        return jax.ffi.ffi_call(targets.TARGETS["emulator"], shapes)(*given, config=fields)
-
-    def test_runs(self, linked) -> None:
-        d, _, up = self.call(linked)
-        assert_exact(d, np.full((1, 16, 24), 193, "bfloat16"))
-        assert_exact(up, np.full((1, 16, 24), 128, "bfloat16"))
-        both = np.ones((64, 2, 24), "bfloat16")
-        d, _, _ = self.call(linked, operands="a b x0", b=both)
-        assert_exact(d, np.full((1, 16, 24), 129, "bfloat16"))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"epilogue": None, "operands": "a b b_up", "results": "d workspace"},
-             "needs an epilogue"),
-            ({"operands": "a b x0"}, r"operand b is bfloat16\[1,64,24\], expected bfloat16\[64,2"),
-            ({"operands": "a b x0", "b": np.ones((1, 2, 24), "bfloat16")}, "K is 64"),
-            ({"b_up": np.ones((1, 64, 32), "bfloat16")}, r"operand b_up is bfloat16\[1,64,32\]"),
-            ({"b": np.ones((1, 64, 32), "bfloat16")}, r"operand b is bfloat16\[1,64,32\]"),
-            ({"a": np.ones((2, 16, 64), "bfloat16"), "d": ((2, 16, 24), "bfloat16")},
-             "has no batch"),
-            ({"y1": ((1, 16, 24), "float32"), "epilogue_results": "float32"},
-             r"result y1 is float32\[1,16,24\], a gated kernel's are all of bfloat16"),
-            ({"splits": np.int64(2)}, "with an epilogue has no splits and no batch"),
-            ({"order": "vertical"}, r"\(gated\) has no order"),
-        ],
-    )  # fmt: skip
-    def test_refusals(self, linked, changes, message) -> None:
-        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-            jax.block_until_ready(self.call(linked, **changes))
-
-    def test_other_kernels_take_no_second_matrix(self, linked) -> None:
-        dense = next(
-            k for k in runtime.emulated_kernels()
-            if (k.in_dtype, k.out_dtype, k.majors) == ("bfloat16", "bfloat16", "kn")
-        )  # fmt: skip
-        with pytest.raises(jax.errors.JaxRuntimeError, match=r"\(dense\) takes no b_up"):
-            jax.block_until_ready(self.call(linked, kernel=dense.name))

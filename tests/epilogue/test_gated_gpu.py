@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gated_cases import EXACT, F32, FUNCTIONS, factors, operands, reference
-from linked_cases import requires_linker
+from linked_cases import close, requires_linker
 from numerics import LINKED
 
 import jax_bwgemm as bw
@@ -26,11 +26,6 @@ KERNELS = runtime.gated_kernels("cutlass") if runtime.extension() is not None el
 def _linked() -> Any:
     with config.linked_epilogues(True):
         yield
-
-
-def close(got: Any, want: Any) -> None:
-    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
-from numerics import CHECK_GRADS, LAYERS, normal
+from numerics import CHECK_GRADS, assert_same_layers, normal
 
 import jax_bwgemm as bw
 from jax_bwgemm.epilogue.activations import ACTIVATIONS
@@ -28,10 +28,6 @@ def arrays() -> dict[str, jax.Array]:
     return found | {name: found[name] * K**-0.5 for name in ("w", "gated")}
 
 
-def close(got: Any, want: Any) -> None:
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LAYERS), got, want)
-
-
 def formula(x: Any, w: Any, b: Any, r: Any, activation: Any = jax.nn.gelu) -> Any:
     return activation(jnp.dot(x, w, precision="highest") + b) + r
 
@@ -44,17 +40,17 @@ class TestLinear:
     @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
     def test_every_activation(self, arrays, name) -> None:
         x, w, b, r, _ = arrays.values()
-        close(ours(x, w, b, r, name), formula(x, w, b, r, ACTIVATIONS[name]))
+        assert_same_layers(ours(x, w, b, r, name), formula(x, w, b, r, ACTIVATIONS[name]))
         assert ACTIVATIONS[name](jnp.float32(0.5)).dtype == jnp.float32
 
     def test_each_part_may_be_left_out(self, arrays) -> None:
         x, w, b, r, _ = arrays.values()
-        close(bw.linear(x, w), x @ w)
-        close(bw.linear(x, w, b), x @ w + b)
-        close(bw.linear(x, w, residual=r), x @ w + r)
-        close(bw.linear(x, w, activation=jnp.sin), jnp.sin(x @ w))
-        close(bw.linear(x[0], w, b), x[0] @ w + b)
-        close(bw.linear(x.reshape(2, 3, K), w, b).reshape(M, N), x @ w + b)
+        assert_same_layers(bw.linear(x, w), x @ w)
+        assert_same_layers(bw.linear(x, w, b), x @ w + b)
+        assert_same_layers(bw.linear(x, w, residual=r), x @ w + r)
+        assert_same_layers(bw.linear(x, w, activation=jnp.sin), jnp.sin(x @ w))
+        assert_same_layers(bw.linear(x[0], w, b), x[0] @ w + b)
+        assert_same_layers(bw.linear(x.reshape(2, 3, K), w, b).reshape(M, N), x @ w + b)
 
     def test_rounds_the_product_then_the_result(self, arrays) -> None:
         x, w, b, r = (arrays[name].astype(jnp.bfloat16) for name in "xwbr")
@@ -71,7 +67,9 @@ class TestLinear:
         check_grads(ours, at, order=2, **CHECK_GRADS)
         for f in (ours, jax.checkpoint(ours)):
             got = jax.jit(jax.grad(lambda *a, f=f: jnp.sum(f(*a) ** 2), (0, 1, 2, 3)))(*at)
-            close(got, jax.grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1, 2, 3))(*at))
+            assert_same_layers(
+                got, jax.grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1, 2, 3))(*at)
+            )
 
     def test_vmap_of_every_subset(self, arrays) -> None:
         at = tuple(arrays[name] for name in "xwbr")
@@ -79,7 +77,7 @@ class TestLinear:
         for mask in range(1, 16):
             axes = tuple(0 if mask >> i & 1 else None for i in range(4))
             operands = [s if a == 0 else x for s, x, a in zip(stacked, at, axes, strict=True)]
-            close(jax.vmap(ours, axes)(*operands), jax.vmap(formula, axes)(*operands))
+            assert_same_layers(jax.vmap(ours, axes)(*operands), jax.vmap(formula, axes)(*operands))
 
     # JAX wants an out_sharding where a contracted dimension is explicitly sharded.
     @pytest.mark.parametrize(
@@ -102,15 +100,17 @@ class TestLinear:
                 for a, s in zip(at, specs, strict=True)
             ]
             got = jax.jit(jax.value_and_grad(lambda *a: jnp.sum(ours(*a) ** 2), (0, 1)))(*placed)
-        close(got, jax.value_and_grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1))(*at))
+        assert_same_layers(
+            got, jax.value_and_grad(lambda *a: jnp.sum(formula(*a) ** 2), (0, 1))(*at)
+        )
 
     def test_within_shard_map(self, arrays) -> None:
         mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
         p = PartitionSpec
         at = tuple(arrays[name] for name in "xwbr")
         f = jax.shard_map(ours, mesh=mesh, in_specs=(p("i"), p(), p(), p("i")), out_specs=p("i"))
-        close(f(*at), formula(*at))
-        close(jax.grad(lambda w: jnp.sum(f(at[0], w, *at[2:])))(at[1]),
+        assert_same_layers(f(*at), formula(*at))
+        assert_same_layers(jax.grad(lambda w: jnp.sum(f(at[0], w, *at[2:])))(at[1]),
               jax.grad(lambda w: jnp.sum(formula(at[0], w, *at[2:])))(at[1]))  # fmt: skip
 
     def test_exported_with_a_symbolic_size(self, arrays) -> None:
@@ -119,7 +119,7 @@ class TestLinear:
         types[0] = jax.ShapeDtypeStruct((rows, K), jnp.float32)
         f = functools.partial(bw.linear, activation="gelu")
         x, w, b, _, _ = arrays.values()
-        close(jax.export.export(jax.jit(f))(*types).call(x, w, b), formula(x, w, b, 0))
+        assert_same_layers(jax.export.export(jax.jit(f))(*types).call(x, w, b), formula(x, w, b, 0))
 
     def test_layers_are_compiled_once(self, arrays) -> None:
         x, w, b, r, _ = arrays.values()
@@ -141,17 +141,19 @@ class TestGatedLinearUnit:
     def test_values_and_derivatives(self, arrays, stacked) -> None:
         x, weights = arrays["x"], arrays["gated"]
         f = functools.partial(self.ours, stacked=stacked)
-        close(f(x, weights), self.formula(x, weights))
-        close(f(x.reshape(2, 3, K), weights).reshape(M, N), self.formula(x, weights))
+        assert_same_layers(f(x, weights), self.formula(x, weights))
+        assert_same_layers(f(x.reshape(2, 3, K), weights).reshape(M, N), self.formula(x, weights))
         check_grads(f, (x, weights), order=2, **CHECK_GRADS)
         many = jnp.stack([weights, -weights])
-        close(jax.vmap(f, (None, 0))(x, many), jax.vmap(self.formula, (None, 0))(x, many))
+        assert_same_layers(
+            jax.vmap(f, (None, 0))(x, many), jax.vmap(self.formula, (None, 0))(x, many)
+        )
 
     def test_without_activation(self, arrays, stacked) -> None:
         x, weights = arrays["x"], arrays["gated"]
         form = weights if stacked else [weights[:, 0], weights[:, 1]]
         want = self.formula(x, weights, lambda z: z)
-        close(bw.gated_linear_unit(x, form), want)
+        assert_same_layers(bw.gated_linear_unit(x, form), want)
 
     def test_rounding(self, arrays, stacked) -> None:
         x, weights = (arrays[n].astype(jnp.bfloat16) for n in ("x", "gated"))
@@ -172,7 +174,7 @@ class TestMatmul:
             return {"y": y, "positive": y > 0}
 
         got = bw.matmul(x, w, epilogue=f, epilogue_operands=(b, r, column, scale))
-        close(got["y"], (x @ w + b) * column + 3 * r)
+        assert_same_layers(got["y"], (x @ w + b) * column + 3 * r)
         assert got["positive"].dtype == bool
         np.testing.assert_array_equal(got["positive"], got["y"] > 0)
 
@@ -186,13 +188,13 @@ class TestMatmul:
             return jnp.where(mask, z, 0) + counts.astype(z.dtype) + half
 
         got = bw.matmul(x, w, epilogue=f, epilogue_operands=[mask, counts, half])
-        close(got, jnp.where(mask, x @ w, 0) + counts + 1)
+        assert_same_layers(got, jnp.where(mask, x @ w, 0) + counts + 1)
 
     def test_batches(self, arrays) -> None:
         x, w, b = (arrays[name] for name in "xwb")
         many = jnp.stack([x, -x, 2 * x])
         got = bw.matmul(many, w, epilogue=lambda z, b: z + b, epilogue_operands=(b,))
-        close(got, many @ w + b)
+        assert_same_layers(got, many @ w + b)
 
     def test_derivatives_reach_operands(self, arrays) -> None:
         x, w, b = (arrays[name] for name in "xwb")

@@ -1,17 +1,11 @@
-"""Kernels with epilogues linked into them, in the emulator: results, rules, cache, refusals."""
+"""Kernels with epilogues linked into them, in the emulator: results and rules."""
 
 from __future__ import annotations
 
-import base64
-import logging
 import os
-import threading
-import types
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,35 +13,30 @@ from emulator_cases import requires_emulator
 from epilogue_host import COMPILER, run_on_host
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linked_cases import EPILOGUES, F32, kernels, operands, product, reference, requires_linker
+from linked_cases import (  # noqa: F401
+    EPILOGUES,
+    F32,
+    close,
+    kernels,
+    linked_for_sm90,
+    operands,
+    product,
+    reference,
+    requires_linker,
+)
 from numerics import LINKED, assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue import call as epilogue_call
-from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.call import choose_linked
-from jax_bwgemm.epilogue.hook import VERSION, Hook
-from jax_bwgemm.epilogue.linker import Linker, LinkError, NoLinkerError, linker
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.epilogue.tracing import trace_epilogue
-from jax_bwgemm.product import targets
 from jax_bwgemm.product.spec import Policy
 
 pytestmark = [*requires_emulator, requires_linker]
 
 KERNELS = kernels("emulator")
-
-
-@pytest.fixture(autouse=True)
-def _linked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Linking is on, for an SM90; one cache for all tests, so that each kernel is linked once."""
-    folder = tmp_path_factory.getbasetemp() / "linked"
-    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(folder))
-    with config.target("sm90", 4), config.linked_epilogues(True):
-        yield
 
 
 def run(f: Any, a: Any, b: Any, arrays: Any, **more: Any) -> Any:
@@ -61,14 +50,6 @@ def run(f: Any, a: Any, b: Any, arrays: Any, **more: Any) -> Any:
     lowered = jax.jit(call).lower(a, b, *arrays)
     assert lowered.as_text().count("epilogue_digest") == 1
     return lowered.compile()(a, b, *arrays)
-
-
-def close(got: Any, want: Any) -> None:
-    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        if jnp.issubdtype(ours.dtype, jnp.integer):
-            np.testing.assert_array_equal(ours, theirs)
-        else:
-            np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)
 
 
 def cases() -> list[tuple[Any, str]]:
@@ -329,330 +310,3 @@ def test_an_accelerated_training_step() -> None:
         np.testing.assert_allclose(
             ours.astype(F32) / scale, theirs.astype(F32) / scale, atol=4 * LINKED["atol"]
         )
-
-
-class TestFallbacks:
-    """Where no kernel takes the epilogue: the same result, and a reason in the log."""
-
-    @staticmethod
-    def reason(caplog: pytest.LogCaptureFixture, f: Any, *arrays: Any) -> str:
-        a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 24), jnp.bfloat16)
-
-        def call(a: Any, b: Any, *arrays: Any) -> Any:
-            return bw.matmul(
-                a, b, epilogue=f, epilogue_operands=arrays, implementation=("emulator", "xla")
-            )
-
-        epilogue_call_log = logging.getLogger("jax_bwgemm")
-        with caplog.at_level(logging.INFO, epilogue_call_log.name):
-            from jax_bwgemm.product.implementations import log_once
-
-            log_once.cache_clear()
-            lowered = jax.jit(call).lower(a, b, *arrays)
-        assert "epilogue_digest" not in lowered.as_text()
-        want = f(jnp.full((16, 24), 64.0), *arrays)
-        close(lowered.compile()(a, b, *arrays), want)
-        return caplog.text
-
-    def test_types(self, caplog) -> None:
-        mask = jnp.arange(24) > 3
-        text = self.reason(caplog, lambda z, x: jnp.where(x, z, 0), mask)
-        assert "an operand is of type bool; kernels read float32" in text
-        text = self.reason(caplog, lambda z: (z, z > 0))
-        assert "a result is of type bool; kernels write float32" in text
-        assert "no result is of the kernels' type bfloat16" in self.reason(
-            caplog, lambda z: z.astype(jnp.int32)
-        )
-
-    def test_operands_of_two_types(self) -> None:
-        """Kernels without an epilogue multiply them: none with one does."""
-        operands = [jax.ShapeDtypeStruct((1, 64, 64), t) for t in (jnp.bfloat16, F32)]
-        program = types.SimpleNamespace(operands=(), results=(0,), summed=())
-        assert (
-            choose_linked(
-                "emulator", "cpu", GemmSpec(out_dtype="float32"), program, ["float32"], operands
-            )
-            == "operands are of bfloat16 and float32; epilogues need them of one type"
-        )
-
-    def test_too_many(self, caplog) -> None:
-        arrays = [jnp.ones(24)] * 9
-        text = self.reason(caplog, lambda z, *xs: z + sum(xs), *arrays)
-        assert "more than 8 operands or 4 results" in text
-
-    def test_no_linker(self, caplog, monkeypatch) -> None:
-        def none() -> Linker:
-            raise NoLinkerError("libnvJitLink.so.13 is not installed")
-
-        monkeypatch.setattr(linking, "linker", none)
-        linking.forget_linked_kernels()
-        text = self.reason(caplog, lambda z: z + 12345.0)
-        assert "libnvJitLink.so.13 is not installed" in text
-
-    def test_no_kernels(self, caplog, monkeypatch) -> None:
-        monkeypatch.setattr(epilogue_call.LinkableDense, "kernels", lambda *_: ())
-        text = self.reason(caplog, lambda z: z + 1.5)
-        assert "this installation has no kernels that epilogues are linked into" in text
-
-    def test_a_better_kernel_without(self, caplog, monkeypatch) -> None:
-        monkeypatch.setattr(epilogue_call, "pass_cycles", lambda *_: -1e9)
-        text = self.reason(caplog, lambda z: z + 2.5)
-        assert "without it and a pass over the result are predicted to take" in text
-
-    def test_unaligned_and_empty(self, caplog) -> None:
-        for m, k, n in ((5, 7, 9), (0, 16, 16)):
-            a, b = jnp.ones((m, k), jnp.bfloat16), jnp.ones((k, n), jnp.bfloat16)
-            f = jax.jit(lambda a, b: bw.matmul(a, b, epilogue=jnp.tanh, implementation="emulator"))
-            assert "epilogue_digest" not in f.lower(a, b).as_text()
-            close(f(a, b), jnp.tanh(jnp.dot(a, b)))
-
-    def test_switched_off(self) -> None:
-        a = jnp.ones((16, 16), jnp.bfloat16)
-        f = jax.jit(lambda a: bw.matmul(a, a, epilogue=jnp.tanh, implementation="emulator"))
-        with config.linked_epilogues(False):
-            assert "epilogue_digest" not in f.lower(a).as_text()
-        assert "epilogue_digest" in f.lower(a).as_text()
-
-
-class TestSwitch:
-    def test_by_the_environment(self, monkeypatch) -> None:
-        for text, want in (("1", True), ("0", False), ("", True)):
-            monkeypatch.setenv("BWGEMM_LINKED_EPILOGUES", text)
-            with config.linked_epilogues(True):
-                assert config.links_epilogues()
-            assert jax.jit(lambda: 0)() == 0
-            assert config._linked_context(None) is not None
-            with config._linked_context(None):
-                assert config.links_epilogues() is want
-        monkeypatch.setenv("BWGEMM_LINKED_EPILOGUES", "yes")
-        with config._linked_context(None), pytest.raises(ValueError, match="expected 0 or 1"):
-            config.links_epilogues()
-
-
-class TestCache:
-    """Linked kernels on disk."""
-
-    @pytest.fixture
-    def hook(self) -> Hook:
-        program = trace_epilogue(lambda z: z + 1, (16, 16), ()).program
-        return Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
-
-    @pytest.fixture
-    def folder(self, tmp_path, monkeypatch) -> Path:
-        monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path))
-        linking.forget_linked_kernels()
-        return tmp_path
-
-    def files(self, folder: Path) -> list[Path]:
-        return [p for p in folder.iterdir() if p.suffix == ".txt"]
-
-    def link(self, hook: Hook) -> linking.LinkedKernel:
-        linking.forget_linked_kernels()
-        return linking.linked_kernel(KERNELS[0].name, hook, ptx=True)
-
-    def test_is_read_again(self, hook, folder, monkeypatch) -> None:
-        first = self.link(hook)
-        assert len(self.files(folder)) == 1
-        monkeypatch.setattr(linking, "linker", None)  # the tools are not even looked for
-        assert self.link(hook) == first
-
-    @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "binary", "folder"])
-    def test_damaged_files_are_refused(self, hook, folder, caplog, damage) -> None:
-        first = self.link(hook)
-        (path,) = self.files(folder)
-        text = path.read_text()
-        if damage == "folder":
-            path.unlink()
-            path.mkdir()
-        else:
-            path.write_bytes(
-                {
-                    "flipped": text.replace(text[-9], "A" if text[-9] != "A" else "B").encode(),
-                    "truncated": text[:-100].encode(),
-                    "empty": b"",
-                    "binary": b"\xff\xfe" * 50,
-                }[damage]
-            )
-        assert self.link(hook) == first
-        assert "is not used" in caplog.text
-        if damage != "folder":
-            assert path.read_text() == text
-
-    def test_kernels_are_linked_side_by_side(self, folder, monkeypatch) -> None:
-        """Tracing begins to link; what is lowered then waits for it."""
-        monkeypatch.setattr(jax, "local_device_count", lambda: 1)
-        both = threading.Barrier(2, timeout=60)
-        link = Linker.link
-
-        def at_once(*args: Any, **kwargs: Any) -> bytes:
-            both.wait()  # for the other link
-            return link(*args, **kwargs)
-
-        monkeypatch.setattr(Linker, "link", at_once)
-        a = jnp.ones((16, 64), jnp.bfloat16)
-        b = jnp.ones((64, 24), jnp.bfloat16)
-
-        @jax.jit
-        def two(a: Any, b: Any) -> Any:
-            one = bw.matmul(a, b, epilogue=jnp.square, implementation="emulator")
-            return one, bw.matmul(a, b, epilogue=jnp.negative, implementation="emulator")
-
-        close(two(a, b), (jnp.full((16, 24), 64.0**2), jnp.full((16, 24), -64.0)))
-        assert len(self.files(folder)) == 2
-
-    def test_off_and_unwritable(self, hook, folder, monkeypatch, caplog) -> None:
-        monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
-        first = self.link(hook)
-        assert not self.files(folder)
-        (folder / "file").write_text("")
-        monkeypatch.setenv("BWGEMM_LINK_CACHE", str(folder / "file"))
-        assert self.link(hook) == first
-        assert "is not written" in caplog.text
-
-    def test_default_folder(self, folder, monkeypatch) -> None:
-        monkeypatch.delenv("BWGEMM_LINK_CACHE")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-        assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
-
-    def test_exported_programs_need_no_linker(self, folder, monkeypatch) -> None:
-        a = jnp.asarray(normal(np.random.default_rng(5), (16, 64), "bfloat16"))
-        b = jnp.asarray(normal(np.random.default_rng(6), (64, 24), "bfloat16"))
-        f = jax.jit(lambda a, b: bw.matmul(a, b, epilogue=jnp.abs, implementation="emulator"))
-        exported = jax.export.export(f, disabled_checks=bw.DISABLE_EXPORT_CHECKS)(a, b)
-        assert "epilogue_digest" in exported.mlir_module()
-        data = exported.serialize()
-        monkeypatch.setattr(linking, "linker", None)
-        linking.forget_linked_kernels()
-        jax.clear_caches()
-        got = jax.export.deserialize(data).call(a, b)
-        close(got, jnp.abs(jnp.dot(a.astype(F32), b.astype(F32))))
-
-
-class TestLinker:
-    def test_errors_of_the_tools(self) -> None:
-        tools = linker()
-        with pytest.raises(LinkError, match=r"(?s)nvrtcCompileProgram.*nonsense"):
-            tools.compile("nonsense;")
-        with pytest.raises(LinkError, match="nvJitLinkAddData"):
-            tools.link(b"no fat binary", "kernel", tools.compile(""), ptx=False)
-        kernel = KERNELS[0].name
-        fat = linking.linkable_kernels()[kernel].read_bytes()
-        nothing = tools.compile("")
-        with pytest.raises(LinkError, match=r"(?s)nvJitLinkComplete.*bwgemm_epilogue"):
-            tools.link(fat, kernel, nothing, ptx=False)
-
-    def test_cubins_are_linked_without_a_gpu(self, monkeypatch) -> None:
-        monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
-        program = trace_epilogue(jax.nn.gelu, (16, 16), ()).program
-        hook = Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
-        linked = linking.linked_kernel(KERNELS[0].name, hook, ptx=False)
-        assert base64.b64decode(linked.code).startswith(b"\x7fELF")
-
-    def test_not_installed(self, monkeypatch) -> None:
-        from jax_bwgemm.epilogue import linker as module
-
-        with pytest.raises(NoLinkerError, match=r"libnothing.so.1 is not installed: `pip install"):
-            module._library("libnothing.so.1")
-        monkeypatch.setenv("BWGEMM_LINKER", "0")
-        linker.cache_clear()
-        with pytest.raises(NoLinkerError, match="BWGEMM_LINKER=0 forbids linking"):
-            linker()
-        monkeypatch.delenv("BWGEMM_LINKER")
-        linker.cache_clear()
-
-
-class TestCalls:
-    """The FFI call as an exported program may have it."""
-
-    KERNEL = next((k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"), None)
-
-    @pytest.fixture
-    def linked(self) -> linking.LinkedKernel:
-        program = trace_epilogue(lambda z, x: (z + x, z), (16, 24), [jnp.ones(24)]).program
-        hook = Hook(program, ("bfloat16", "float32"), swapped=self.KERNEL.swap_ab)
-        return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
-
-    def call(self, linked: Any, **changes: Any) -> Any:
-        config = {
-            "kernel": self.KERNEL.name,
-            "operands": "a b x0",
-            "results": "d workspace y1",
-            "epilogue": linked.code,
-            "epilogue_digest": linked.digest,
-            "epilogue_version": np.int64(VERSION),
-            "epilogue_operands": "float32:n",
-            "epilogue_results": "float32",
-        }
-        arrays = {
-            "a": np.ones((1, 16, 64), "bfloat16"),
-            "b": np.ones((1, 64, 24), "bfloat16"),
-            "x0": np.ones(24, np.float32),
-            "x1": np.ones(24, np.float32),
-        }
-        results = {
-            "d": ((1, 16, 24), "bfloat16"),
-            "workspace": ((0,), "uint8"),
-            "y1": ((1, 16, 24), "float32"),
-            "y2": ((1, 16, 24), "float32"),
-        }
-        for name, change in changes.items():
-            if name in arrays:
-                arrays[name] = change
-            elif name in results:
-                results[name] = change
-            else:
-                config[name] = change
-        config = {key: value for key, value in config.items() if value is not None}
-        shapes = [jax.ShapeDtypeStruct(*results[name]) for name in config["results"].split()]
-        given = [arrays[name] for name in config["operands"].split()]
-        return jax.ffi.ffi_call(targets.TARGETS["emulator"], shapes)(*given, config=config)
-
-    def test_runs(self, linked) -> None:
-        d, _, y1 = self.call(linked)
-        assert_exact(d, np.full((1, 16, 24), 65, "bfloat16"))
-        assert_exact(y1, np.full((1, 16, 24), 64, np.float32))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"epilogue": "AAA", "epilogue_digest": "u"}, "the epilogue is not base64"),
-            ({"epilogue": "A=AA", "epilogue_digest": "v"}, "the epilogue is not base64"),
-            ({"epilogue": "A!AA", "epilogue_digest": "x"}, "the epilogue is not base64"),
-            ({"epilogue": base64.b64encode(b"no PTX").decode(), "epilogue_digest": "a"},
-             "INTERNAL.*linked.cc"),
-            ({"kernel": "sm90_of_no_build"}, "is not in this build"),
-            ({"splits": np.int64(2)}, "with an epilogue has no splits and no batch"),
-            ({"x0": np.ones(23, np.float32)}, r"x0 is float32\[23\], expected 24 elements of"),
-            ({"x0": np.ones(24, np.int32)}, r"x0 is int32\[24\], expected 24 elements of float32"),
-            ({"y1": ((1, 16, 23), "float32")}, r"y1 is float32\[1,16,23\], expected 384 elements"),
-            ({"operands": "a b"}, "the epilogue needs operand x0"),
-            ({"results": "d workspace"}, "the epilogue needs result y1"),
-            ({"operands": "a b x0 x1"}, "the epilogue takes no x1"),
-            ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
-            ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
-            ({"epilogue": None}, "the call has x0 and no epilogue"),
-            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 3"),
-            ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
-            ({"epilogue_results": "float32:loud"}, "array 0 of float32 cannot be 'loud'"),
-            ({"epilogue_results": "bfloat16:summed"}, "y1 is float32.*elements of bfloat16"),
-            ({"epilogue_results": "float32:summed"},
-             r"y1 is float32\[1,16,24\], expected 192 elements|cannot be 'summed'"),
-        ],
-    )  # fmt: skip
-    def test_refusals(self, linked, changes, message) -> None:
-        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-            jax.block_until_ready(self.call(linked, **changes))
-
-    def test_a_digest_belongs_to_one_text(self, linked) -> None:
-        self.call(linked)
-        # Of another length: that is compared in every call, the text when a program is prepared.
-        other = base64.b64encode(base64.b64decode(linked.code) + b"\n\n\n").decode()
-        with pytest.raises(jax.errors.JaxRuntimeError, match="belongs to other code"):
-            jax.block_until_ready(self.call(linked, epilogue=other))
-
-    def test_the_code_must_have_the_kernel(self, linked) -> None:
-        others = [k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"]
-        with pytest.raises(jax.errors.JaxRuntimeError, match="the PTX has no kernel"):
-            jax.block_until_ready(
-                self.call(linked, kernel=others[-1].name, epilogue_digest="of another")
-            )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
-from numerics import CHECK_GRADS, LAYERS, normal
+from numerics import CHECK_GRADS, assert_same_layers, normal
 
 import jax_bwgemm as bw
 
@@ -69,10 +69,6 @@ def without_biases(a: Arrays) -> Arrays:
     return {name: array for name, array in a.items() if "bias" not in name}
 
 
-def close(got: Any, want: Any) -> None:
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LAYERS), got, want)
-
-
 def square(f: Any) -> Any:
     return lambda a: jnp.sum(f(a) ** 2)
 
@@ -83,12 +79,12 @@ def test_values_and_gradients(arrays: Arrays, form: str, linking: bool) -> None:
     ours, want = FORMS[form]
     with bw.config.linked_epilogues(linking):
         for a in (arrays, without_biases(arrays)):
-            close(jax.jit(ours)(a), want(a))
-            close(jax.jit(jax.grad(square(ours)))(a), jax.grad(square(want))(a))
+            assert_same_layers(jax.jit(ours)(a), want(a))
+            assert_same_layers(jax.jit(jax.grad(square(ours)))(a), jax.grad(square(want))(a))
     batch = arrays | {"x": arrays["x"].reshape(2, 3, K)}
-    close(ours(batch).reshape(M, N), want(arrays))
+    assert_same_layers(ours(batch).reshape(M, N), want(arrays))
     got = jax.grad(square(ours))(batch)
-    close(got | {"x": got["x"].reshape(M, K)}, jax.grad(square(want))(arrays))
+    assert_same_layers(got | {"x": got["x"].reshape(M, K)}, jax.grad(square(want))(arrays))
 
 
 @forms
@@ -96,14 +92,16 @@ def test_derivatives_of_both_modes_and_orders(arrays: Arrays, form: str) -> None
     ours, want = FORMS[form]
     check_grads(ours, (arrays,), order=2, **CHECK_GRADS)
     tangents = jax.tree.map(lambda a: a[::-1], arrays)
-    close(jax.jvp(ours, (arrays,), (tangents,)), jax.jvp(want, (arrays,), (tangents,)))
+    assert_same_layers(jax.jvp(ours, (arrays,), (tangents,)), jax.jvp(want, (arrays,), (tangents,)))
 
 
 @pytest.mark.parametrize("name", ["x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"])
 def test_gradients_of_one_operand(arrays: Arrays, name: str) -> None:
     """Of the others no gradient is computed."""
     alone = lambda f: lambda one: square(f)(arrays | {name: one})  # noqa: E731
-    close(jax.grad(alone(gated))(arrays[name]), jax.grad(alone(gated_formula))(arrays[name]))
+    assert_same_layers(
+        jax.grad(alone(gated))(arrays[name]), jax.grad(alone(gated_formula))(arrays[name])
+    )
     text = jax.jit(jax.grad(alone(gated))).lower(arrays[name]).as_text()
     whole = jax.jit(jax.grad(square(gated))).lower(arrays).as_text()
     assert text.count("stablehlo.dot_general") < whole.count("stablehlo.dot_general")
@@ -111,10 +109,10 @@ def test_gradients_of_one_operand(arrays: Arrays, name: str) -> None:
 
 def test_every_activation_and_none(arrays: Arrays) -> None:
     x, up, down = arrays["x"], arrays["up"], arrays["down"]
-    close(bw.mlp(x, up, down, activation=None), x @ up @ down)
-    close(bw.mlp(x, up, down, activation=jnp.sin), jnp.sin(x @ up) @ down)
-    close(bw.mlp(x, up, down, activation="relu"), jax.nn.relu(x @ up) @ down)
-    close(bw.mlp(x[0], up, down), jax.nn.gelu(x[0] @ up) @ down)
+    assert_same_layers(bw.mlp(x, up, down, activation=None), x @ up @ down)
+    assert_same_layers(bw.mlp(x, up, down, activation=jnp.sin), jnp.sin(x @ up) @ down)
+    assert_same_layers(bw.mlp(x, up, down, activation="relu"), jax.nn.relu(x @ up) @ down)
+    assert_same_layers(bw.mlp(x[0], up, down), jax.nn.gelu(x[0] @ up) @ down)
 
 
 @forms
@@ -125,7 +123,7 @@ def test_mapped(arrays: Arrays, form: str) -> None:
         axes = {name: 0 if name in mapped else None for name in arrays}
         at = {name: (stacked if name in mapped else arrays)[name] for name in arrays}
         for f, g in ((ours, want), (jax.grad(square(ours)), jax.grad(square(want)))):
-            close(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
+            assert_same_layers(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
 
 
 @forms
@@ -177,7 +175,7 @@ def test_sharded(arrays: Arrays, form: str) -> None:
         name: jax.device_put(a, NamedSharding(mesh, specs.get(name, p())))
         for name, a in arrays.items()
     }
-    close(jax.jit(jax.grad(square(ours)))(placed), jax.grad(square(want))(arrays))
+    assert_same_layers(jax.jit(jax.grad(square(ours)))(placed), jax.grad(square(want))(arrays))
 
 
 def test_exported_with_a_symbolic_size(arrays: Arrays) -> None:
@@ -185,7 +183,7 @@ def test_exported_with_a_symbolic_size(arrays: Arrays) -> None:
     types = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays.items()}
     types["x"] = jax.ShapeDtypeStruct((rows, K), jnp.float32)
     exported = jax.export.export(jax.jit(jax.grad(square(gated))))(types)
-    close(exported.call(arrays), jax.grad(square(gated_formula))(arrays))
+    assert_same_layers(exported.call(arrays), jax.grad(square(gated_formula))(arrays))
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,14 @@ def test_balance_is_one_when_even_and_experts_when_all_go_to_one():
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
-def test_the_layer_is_the_dense_loop(top_k):
+@pytest.mark.parametrize("name", ["moe_layer", "fused_layer"])
+def test_the_layer_is_the_dense_loop(name, top_k):
     import moe
     import moe_layer
 
     params, x, dy = _inputs()
     run = jax.jit(moe.value_and_gradients, static_argnums=0)
-    got = run(functools.partial(moe_layer.moe_layer, top_k=top_k), params, x, dy)
+    got = run(functools.partial(getattr(moe_layer, name), top_k=top_k), params, x, dy)
     want = run(functools.partial(moe_layer.dense_layer, top_k=top_k), params, x, dy)
     for path, value in jax.tree.flatten_with_path(want)[0]:
         assert np.any(np.asarray(value)), path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import re
@@ -17,18 +16,14 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
+from sharded import compile_and_run, mesh_of
 
 import jax_bwgemm as bw
 from jax_bwgemm.product.implementations import log_once
 
 M, N, K, E = 16, 16, 8, 8
 SIZES = np.array([3, 0, 5, 1, 0, 0, 2, 4], np.int32)  # one row is of no group
-_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 AUTO = (AxisType.Auto, AxisType.Auto)
-
-
-def mesh_of(devices: list[jax.Device], kind: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
-    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=devices)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +40,6 @@ LHS, RHS = values((M, K)), values((E, K, N), 1)
 
 def place(mesh: Any, x: Any, spec: Any) -> jax.Array:
     return jax.device_put(x, NamedSharding(mesh, P(*spec)))
-
-
-def collectives(compiled: Any) -> dict[str, int]:
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    return dict(collections.Counter(found))
-
-
-def compile_and_run(f: Callable, *args: Any, **options: Any) -> tuple[Any, dict[str, int]]:
-    compiled = jax.jit(f, **options).lower(*args).compile()
-    return compiled(*args), collectives(compiled)
 
 
 def loss(a: Any, b: Any, sizes: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grouped_oracle as oracle
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_exact, normal, small_integers
+from traced import count, equations
 
 import jax_bwgemm as bw
 from jax_bwgemm.grouped.batching import batch_grouped, reduce_batch
@@ -57,21 +58,6 @@ def problem(
     sizes = [oracle.some_sizes(rng, M, G, "short") for _ in range(batches[2])]
     offset = jnp.arange(batches[3], dtype=jnp.int32) % 3 + 1
     return spec, (*arrays, jnp.asarray(np.stack(sizes)), offset)
-
-
-def equations(jaxpr: Any, name: str) -> Iterator[Any]:
-    """Equations of a primitive, nested ones included."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == name:
-            yield eqn
-        for value in eqn.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner, name)
-
-
-def count(jaxpr: Any, *names: str) -> int:
-    return sum(len(list(equations(jaxpr, name))) for name in names)
 
 
 @pytest.mark.parametrize("form", FORMS, ids="-".join)

@@ -165,3 +165,57 @@ def test_errors() -> None:
     only = functools.partial(bw.ragged_dot, implementation="cutlass")
     with pytest.raises(NotImplementedError, match="lowered for cpu"):
         bw.explain_program(only, ROWS, MATRICES, SIZES, device="cpu")
+
+
+def test_flops() -> None:
+    """Of our products, with epilogues or not, and of JAX's: all as often as they run."""
+    one = 2 * M * N * K
+    w = struct(K, N)
+    assert bw.explain(ROWS, w, device="sm90").flops == one
+    assert bw.explain(ROWS, w, implementation="xla").flops == one
+    matrices = lambda x, y: bw.matmul(x[None], jnp.stack([y, y]))  # noqa: E731
+    layer = lambda x, w: bw.linear(x, w, activation="gelu")  # noqa: E731
+    ours = (bw.matmul, layer, jnp.matmul)
+    for f in ours:
+        assert bw.explain_program(f, ROWS, w, device="sm90").flops == one
+        step = jax.grad(lambda x, w, f=f: jnp.sum(f(x, w).astype(jnp.float32) ** 2), (0, 1))
+        assert bw.explain_program(step, ROWS, w, device="sm90").flops == 3 * one
+    assert bw.explain_program(matrices, ROWS, w, device="sm90").flops == 2 * one
+    pair = lambda x, y: bw.gated_linear_unit(x, (y, y))  # noqa: E731
+    stacked = lambda x, y: bw.gated_linear_unit(x, jnp.stack([y, y], 1))  # noqa: E731
+    for f in (pair, stacked):
+        for linked in (False, True):
+            with bw.config.linked_epilogues(linked):
+                assert bw.explain_program(f, ROWS, w, device="sm90").flops == 2 * one
+    for f in (bw.ragged_dot, jax.lax.ragged_dot):
+        assert bw.explain_program(f, ROWS, MATRICES, SIZES, device="sm90").flops == one
+        step = jax.grad(lambda x, w, s, f=f: jnp.sum(f(x, w, s).astype(jnp.float32) ** 2), (0, 1))
+        assert bw.explain_program(step, ROWS, MATRICES, SIZES, device="sm90").flops == 3 * one
+
+    scaled = bw.fp8_dot_general("blockwise")
+    product = lambda x, w: scaled(x, w, (((1,), (0,)), ((), ())))  # noqa: E731
+    step = jax.grad(lambda x, w: jnp.sum(product(x, w).astype(jnp.float32) ** 2), (0, 1))
+    assert bw.explain_program(step, ROWS, w, device="sm90").flops == 3 * one
+    a = bw.quantize(jnp.ones((M, K), jnp.bfloat16), "1x128")
+    b = bw.quantize(jnp.ones((N, K), jnp.bfloat16), "128x128")
+    assert bw.explain_scaled_matmul(a, b, device="sm90").flops == one
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise"])
+def test_products_of_scaled_operands(recipe: str) -> None:
+    dense, grouped = bw.fp8_dot_general(recipe), bw.fp8_ragged_dot(recipe)
+
+    def step(x: jax.Array, w: jax.Array, v: jax.Array, sizes: jax.Array) -> Any:
+        def loss(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
+            hidden = dense(grouped(x, w, sizes), v, (((1,), (0,)), ((), ())))
+            return jnp.sum(hidden.astype(jnp.float32) ** 2)
+
+        return jax.grad(loss, (0, 1, 2))(x, w, v)
+
+    args = (ROWS, MATRICES, struct(N, 512), SIZES)
+    got = bw.explain_program(step, *args, device="sm90")
+    names = [found.kernel for found, times in got.products for _ in range(times)]
+    lowered = [x for x in lowered_kernels(step, *args, arch="sm90") if "scaled" in x]
+    assert len(names) == 6
+    assert sorted(names) == sorted(lowered)
+    assert "scaled GEMM" in str(got)

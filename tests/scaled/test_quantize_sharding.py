@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +12,17 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact
+from sharded import collectives, mesh_of
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.scaled import quantize_partition
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
-_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-
 
 @pytest.fixture(scope="module")
 def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
-    kind = jax.sharding.AxisType.Auto
-    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=cpu_devices)
+    return mesh_of(cpu_devices)
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +45,7 @@ def run(mesh: Any, shape: tuple[int, ...], spec: Any, **options: Any) -> tuple[A
         want = jax.jit(lambda x: bw.quantize(x, implementation="xla", **options))(x)
     for ours, expected in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert_exact(np.asarray(ours), np.asarray(expected))
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    return got, dict(collections.Counter(found))
+    return got, collectives(compiled)
 
 
 @pytest.mark.parametrize("scaling", ["row", "1x128", "128x128"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 from typing import Any
 
@@ -14,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact
 from ragged_cases import SIZES, exact_pair, expected
+from sharded import collectives
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -21,7 +21,6 @@ from jax_bwgemm import runtime
 LAYOUTS = ("tensor", "row", "1x128", "128x128")
 SHAPE = (304, 56, 208)
 KINDS = ("m-grouped", "k-grouped")
-_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,8 +126,7 @@ def sharded(mesh: Any, kind: str, a_axis: int | None, b_axis: int | None) -> dic
     function = jax.jit(lambda *x: bw.scaled_ragged_dot(*x, preferred_element_type=jnp.float32))
     compiled = function.lower(*args).compile()
     assert_exact(compiled(*args), expected(a, b, sizes).astype(np.float32))
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    return dict(collections.Counter(found))
+    return collectives(compiled)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import re
 from typing import Any
 
 import jax
@@ -14,20 +12,19 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact
 from scaled_cases import exact_operand, formula_product
+from sharded import collectives, mesh_of
 
 import jax_bwgemm as bw
 from jax_bwgemm.product.partition import sharding_rule
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.spec import ScaledSpec
 
-_COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 BLOCKWISE = ("1x128", "128x128")
 
 
 @pytest.fixture(scope="module")
 def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
-    kind = jax.sharding.AxisType.Auto
-    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind), devices=cpu_devices)
+    return mesh_of(cpu_devices)
 
 
 def placed(mesh: Any, x: bw.ScaledArray, spec: tuple[Any, ...]) -> bw.ScaledArray:
@@ -61,8 +58,7 @@ def run(mesh: Any, scalings: tuple[str, str], a_spec: Any, b_spec: Any, out: Any
     args = placed(mesh, a, a_spec), placed(mesh, b, b_spec)
     compiled = product.lower(*args).compile()
     assert_exact(compiled(*args), formula_product(a, b).astype(np.float32))
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    return dict(collections.Counter(found))
+    return collectives(compiled)
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +119,7 @@ def test_a_training_step_over_two_mesh_axes(mesh: Any) -> None:
     compiled = jax.jit(step).lower(*args).compile()
     for got, want in zip(compiled(*args), step(x, w), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
-    found = re.findall(rf"= \S+ ({_COLLECTIVES})(?:-start)?\(", compiled.as_text())
-    assert collections.Counter(found) == {"all-reduce": 2}
+    assert collectives(compiled) == {"all-reduce": 2}
 
 
 def spec_of(a: str, b: str) -> ScaledSpec:

@@ -8,9 +8,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from linked_cases import requires_linker
 from numerics import normal, small_integers
 
+import jax_bwgemm as bw
+from jax_bwgemm import runtime
+
 F32 = jnp.float32
+
+KERNELS = runtime.gated_kernels("emulator")
+BF16 = [k for k in KERNELS if k.a_dtype == "bfloat16"]
+requires_gated = [
+    *requires_emulator,
+    requires_linker,
+    pytest.mark.skipif(not BF16, reason="no kernels of two products were built"),
+]
 
 # name -> (function, (shape, type) of every operand; "m" and "n" stand for sizes)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[tuple[Any, ...], str]]]] = {
@@ -61,3 +75,19 @@ def reference(function: Callable[..., Any], x: Any, w: Any, arrays: list[Any]) -
     """In f32, of the exact products."""
     gate, up = (jnp.dot(x.astype(F32), w[:, i].astype(F32), precision="highest") for i in range(2))
     return function(gate, up, *arrays)
+
+
+def forms(w: jax.Array) -> tuple[Any, Any]:
+    """Stacked weights, and the pair."""
+    return w, (w[:, 0], w[:, 1])
+
+
+def layer(x: Any, weights: Any, **more: Any) -> Any:
+    # Of the gradients' products a build may have no kernels.
+    more.setdefault("implementation", ("emulator", "xla"))
+    return bw.gated_linear_unit(x, weights, activation="silu", **more)
+
+
+def formula(x: Any, w: Any) -> Any:
+    gate, up = (x.astype(F32) @ w[..., i, :].astype(F32) for i in (0, 1))
+    return jax.nn.silu(gate) * up

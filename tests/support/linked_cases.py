@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numerics import normal
+from numerics import LINKED, normal
 
-from jax_bwgemm import runtime
+from jax_bwgemm import config, runtime
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.linker import LinkError, linker
 from jax_bwgemm.product.kernels import Kernel
@@ -31,6 +31,17 @@ def unlinkable() -> str | None:
 
 
 requires_linker = pytest.mark.skipif(unlinkable() is not None, reason=str(unlinkable()))
+
+
+@pytest.fixture(autouse=True)
+def linked_for_sm90(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Linking is on, for an SM90; one cache for all tests, so that each kernel is linked once."""
+    folder = tmp_path_factory.getbasetemp() / "linked"
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(folder))
+    with config.target("sm90", 4), config.linked_epilogues(True):
+        yield
 
 
 def kernels(implementation: str) -> list[Kernel]:
@@ -100,3 +111,11 @@ def product(rng: np.random.Generator, kernel: Kernel, m: int, n: int, k: int) ->
 def reference(function: Callable[..., Any], a: Any, b: Any, arrays: list[Any]) -> Any:
     """In f32, of the exact product."""
     return function(jnp.dot(a.astype(F32), b.astype(F32), precision="highest"), *arrays)
+
+
+def close(got: Any, want: Any) -> None:
+    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        if jnp.issubdtype(ours.dtype, jnp.integer):
+            np.testing.assert_array_equal(ours, theirs)
+        else:
+            np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)

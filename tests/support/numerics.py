@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_dtypes import bfloat16
@@ -31,8 +32,9 @@ LOW_PRECISION_LOSS = 1e-2
 # Losses and their derivatives, f32 sums of some dozen terms in another order; a Hessian's are a
 # hundred times as large as the terms that cancel in it.
 LOSS = {"atol": 1e-3, "rtol": 1e-4}
-# Layers in f32 and their gradients, sums of some dozen terms of size one in another order.
-LAYERS = {"atol": 1e-4, "rtol": 1e-4}
+# Layers in f32 and their gradients, sums of some dozen terms in another order: of each element, or
+# of the array's largest, because terms of that size may cancel in any element.
+LAYERS = {"element": 1e-4, "largest": 1e-5}
 # Largest error of a product of two f32 operands over the root mean square, by precision.
 F32_PRODUCTS = {"high": 5e-5, "highest": 2e-6}
 # Results of size one in bf16, of f32 accumulators in another order: a unit in the last place.
@@ -138,6 +140,16 @@ def split_error(magnitudes: np.ndarray, kernel: Any) -> float:
     """
     relative = {(1, 1): 0.0, (2, 2): 2.0**-18, (2, 3): 3 * 2.0**-18, (3, 6): 2.0**-22}
     return relative[(kernel.terms, kernel.mmas)] * float(np.max(magnitudes, initial=0.0))
+
+
+def assert_same_layers(got: Any, want: Any) -> None:
+    """Trees of f32 arrays of two computations of a layer are equal but for the order of sums."""
+
+    def compare(g: Any, w: Any) -> None:
+        largest = float(np.max(np.abs(w), initial=1.0))
+        np.testing.assert_allclose(g, w, rtol=LAYERS["element"], atol=LAYERS["largest"] * largest)
+
+    jax.tree.map(compare, got, want)
 
 
 def assert_similar(got: Any, want: np.ndarray) -> None:

@@ -108,6 +108,7 @@ FAULTS: dict[str, tuple[str, Edit]] = {
     "no wgmma wait": (_statement(r"wgmma\.wait_group"), _gone),
     "weaker wgmma wait": (r"wgmma\.wait_group[\w.]*\s+(\d+);", _plus(1)),
     "no tensor memory wait": (_statement(r"tcgen05\.wait"), _gone),
+    "no tensor memory fence": (_statement(r"tcgen05\.fence"), _gone),
     "no commit": (_statement(r"tcgen05\.commit"), _gone),
     "no relinquish": (_statement(r"tcgen05\.relinquish"), _gone),
     "no dealloc": (_statement(r"tcgen05\.dealloc"), _gone),

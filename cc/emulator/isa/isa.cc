@@ -39,6 +39,7 @@ const IsaTable& IsaTable::instance() {
     register_move(t);
     register_control(t);
     register_memory(t);
+    register_fence(t);
     register_atomic(t);
     register_warp(t);
     register_barrier(t);

@@ -48,6 +48,7 @@ void register_convert(IsaTable& table);
 void register_move(IsaTable& table);
 void register_control(IsaTable& table);
 void register_memory(IsaTable& table);
+void register_fence(IsaTable& table);
 void register_atomic(IsaTable& table);
 void register_warp(IsaTable& table);
 void register_barrier(IsaTable& table);

@@ -299,7 +299,9 @@ void decode_activemask(Decoder& d) {
 }
 
 Step exec_warp_sync(Warp& w, const Instr& in, uint32_t mask) {
-  return w.gather_anywhere(members_of(w, in.op[0], mask), mask, in) ? Step::kNext : Step::kBlock;
+  if (!w.gather_anywhere(members_of(w, in.op[0], mask), mask, in)) return Step::kBlock;
+  w.history.meet();
+  return Step::kNext;
 }
 
 void decode_warp_sync(Decoder& d) {

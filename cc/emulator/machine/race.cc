@@ -70,6 +70,7 @@ bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) con
 bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
+  if (apart(issuer, before, now)) return true;
   if (view != View::kAsync && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
@@ -86,6 +87,25 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
     return false;  // a queue keeps its order
   }
   return !knows(history.knows, before, view);
+}
+
+bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now) const {
+  const WarpHistory& history = issuer.history;
+  if (before.actor != history.actor || before.cluster != history.cluster ||
+      (before.flags & (kRecord | kOneLane)) != kOneLane || before.clock < history.together ||
+      (before.flags & now.flags & kStrong) != 0) {
+    return false;
+  }
+  const uint32_t lanes = issuer.executing();
+  const bool alone = (lanes & (lanes - 1)) == 0;
+  const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
+  return lane >= 0 && lane != lane_of(before);
+}
+
+void Races::meet_through(Warp& warp, const Knowledge& told) const {
+  WarpHistory& history = warp.history;
+  const uint32_t known = told.of(history.cluster, history.actor, View::kGeneric);
+  if (known >= history.together) history.together = known + 1;
 }
 
 void Races::access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, const Stamp& stamp,
@@ -124,22 +144,39 @@ void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
     cell = last_.after;
     return;
   }
+  if (write == last_.write && alike(stamp, last_.stamp) && alike(cell.write, last_.before.write) &&
+      alike(cell.others[0], last_.before.others[0]) &&
+      alike(cell.others[1], last_.before.others[1]) &&
+      alike(cell.others[2], last_.before.others[2])) {
+    update_cell(issuer, cell, stamp, write);
+    return;
+  }
   const Cell before = cell;
   const uint64_t reports = reports_;
-  access_cell(issuer, cell, stamp, write, origin, memory, at);
-  if (reports != reports_) return;
+  check_cell(issuer, cell, stamp, write, origin, memory, at);
+  update_cell(issuer, cell, stamp, write);
+  const WarpHistory& own = issuer.history;
+  const auto recent = [&](const Stamp& s) {
+    return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
+  };
+  if (reports != reports_ || recent(before.write) || recent(before.others[0]) ||
+      recent(before.others[1]) || recent(before.others[2])) {
+    return;
+  }
   last_.stamp = stamp;
   last_.write = write;
   last_.before = before;
   last_.after = cell;
 }
 
-void Races::access_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
-                        const Origin& origin, Cta* memory, uint64_t at) {
+void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
+                       const Origin& origin, Cta* memory, uint64_t at) {
   // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
   // follow what has merely been observed.
   const View view = (stamp.flags & kAsyncProxy) != 0 && !write ? View::kAsync : View::kGeneric;
-  if (conflicts(issuer, cell.write, stamp, view))
+  // Which lane's store of one instruction stays is not defined, but one of them does.
+  const bool at_once = write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp);
+  if (!at_once && conflicts(issuer, cell.write, stamp, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
   for (const Stamp& other : cell.others) {
     const bool updates = (other.flags & kUpdates) != 0;
@@ -147,6 +184,9 @@ void Races::access_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write
     if ((write || updates) && conflicts(issuer, other, stamp, seen))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
+}
+
+void Races::update_cell(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) const {
   if (write && (stamp.flags & kStrong) == 0) {
     cell = Cell{};
     cell.write = stamp;
@@ -191,6 +231,15 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                                 : launch_.memory().describe(at);
   const char* kind = now_writes ? "write" : "read";
   const std::string other = describe(before);
+  const bool same_value = before_writes && now_writes && (now.flags & kSameValue) != 0;
+  if (apart(issuer, before, now) && !(memory != nullptr && same_value)) {
+    launch_.report(memory != nullptr ? Rule::kSharedRace : Rule::kGlobalRace, origin,
+                   format("%s of %s races with the %s of lane %d of the same warp in line %d: no "
+                          "bar.warp.sync orders them",
+                          kind, where.c_str(), before_writes ? "write" : "read", lane_of(before),
+                          before.line));
+    return;
+  }
   if (view == View::kAsync && (before.flags & kAsyncProxy) == 0 &&
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
@@ -227,166 +276,6 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                  origin,
                  format("%s of %s races with the %s of %s: no synchronisation orders them", kind,
                         where.c_str(), before_writes ? "write" : "read", other.c_str()));
-}
-
-// ---- Synchronisation by address and by barriers
-
-uint64_t Races::sync_key(const Warp& warp, uint64_t address, bool shared) const {
-  if ((address & kWindowMask) == kSharedWindow) {
-    shared = true;
-    address -= kSharedWindow;
-  }
-  return shared ? kSharedWindow | uint64_t{warp.history.cluster} << 32 | address : address;
-}
-
-void Races::publish(Warp& warp, uint64_t key, bool release) {
-  if (!on_) return;
-  if (release) {
-    published_[key].join(warp.history.knows);
-  } else if (!warp.history.fenced.empty()) {
-    published_[key].join(warp.history.fenced);
-  }
-}
-
-void Races::observe(Warp& warp, uint64_t key, bool acquire) {
-  if (!on_) return;
-  const auto at = published_.find(key);
-  if (at == published_.end()) return;
-  (acquire ? warp.history.knows : warp.history.observed).join(at->second);
-}
-
-void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
-  if (!on_) return;
-  WarpHistory& history = warp.history;
-  if (!history.observed.empty()) history.knows.join(history.observed);
-  const bool news = history.barrier != &barrier ||
-                    history.barrier_generation != barrier.generation ||
-                    history.barrier_changes != history.knows.changes();
-  if (relaxed) {
-    barrier.arrived.join_time(history.knows);
-    history.barrier = nullptr;
-    return;
-  }
-  if (news) {
-    barrier.arrived.join(history.knows);
-  } else {
-    barrier.arrived.join(history.knows, history.cluster, history.actor);
-  }
-  history.barrier = &barrier;
-  history.barrier_generation = barrier.generation;
-  history.barrier_changes = history.knows.changes();
-}
-
-void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
-  if (!on_) return;
-  WarpHistory& history = warp.history;
-  if (relaxed) {
-    history.knows.join_time(barrier.completed);
-    history.barrier = nullptr;
-    return;
-  }
-  // It has told the barrier all that it knew, and has learned nothing since.
-  if (history.barrier == &barrier && history.barrier_generation < barrier.generation &&
-      history.barrier_changes == history.knows.changes()) {
-    history.knows.catch_up(barrier.completed, history.cluster, history.actor);
-    history.barrier_generation = barrier.generation;
-    history.barrier_changes = history.knows.changes();
-    return;
-  }
-  history.knows.join(barrier.completed);
-  history.barrier = nullptr;
-}
-
-// ---- mbarriers
-
-Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const {
-  const WarpHistory& history = issuer.history;
-  if (before.actor == history.actor && before.cluster == history.cluster) return Order::kYes;
-  if (!knows(history.knows, before, View::kGeneric)) return Order::kNo;
-  return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
-}
-
-void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
-  if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
-  MbarrierHistory& history = mbarrier(cta, offset);
-  const Stamp& init = history.init;
-  if (init.cluster == 0) return;
-  const WarpHistory& user = origin.cta->warps()[origin.warp]->history;
-  const WarpHistory& initialiser =
-      cta.cluster().cta(init.actor / warps_per_cta_).warps()[init.actor % warps_per_cta_]->history;
-  const bool fenced = init.clock <= initialiser.initialised;
-  const bool self = user.actor == init.actor;
-  const bool ordered = self || knows(user.knows, init, View::kGeneric) ||
-                       (fenced && knows(user.knows, init, View::kTime));
-  const bool visible = !asynchronous || fenced || knows(user.knows, init, View::kAsync);
-  if (ordered && visible) return;
-  launch_.report(
-      Rule::kMbarrierInit, origin,
-      format("mbarrier %s of CTA %u is used %s, but %s", launch_.shared_text(offset).c_str(),
-             cta.linear(), asynchronous ? "by an asynchronous operation" : "here",
-             ordered ? "no fence.mbarrier_init or fence.proxy.async follows its "
-                       "initialisation"
-                     : "nothing orders that after its initialisation"));
-}
-
-void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
-  if (!on_) return;
-  MbarrierHistory& history = mbarrier(cta, offset);
-  const MbarrierHistory before = std::move(history);
-  history = MbarrierHistory{};
-  history.actor = before.actor;
-  history.phase = before.phase;  // knowledge of earlier phases must not tell of later ones
-  history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
-}
-
-void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
-                            const Knowledge& knows_now, bool relaxed) {
-  if (!on_) return;
-  MbarrierHistory& history = mbarrier(cta, offset);
-  if (&cta != origin.cta) cta.history.remote[by.actor] = by;
-  // Not ordered after the last phase, it might have been counted in that one.
-  if (!history.last_arrivals.empty() &&
-      knows_now.of(by.cluster, history.actor, View::kTime) < history.phase) {
-    for (const Stamp& last : history.last_arrivals) {
-      if (knows(knows_now, last, View::kTime) || (last.actor == by.actor && last.clock <= by.clock))
-        continue;
-      launch_.report(
-          Rule::kMbarrierOverrun, origin,
-          format("an arrival on mbarrier %s of CTA %u that may come before the end of "
-                 "the last phase: nothing orders it after the arrival of %s",
-                 launch_.shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
-      break;
-    }
-  }
-  if (history.arrivals.empty() || history.arrivals.back().actor != by.actor ||
-      history.arrivals.back().clock != by.clock) {
-    history.arrivals.push_back(by);
-    if (relaxed) {
-      history.arrived.join_time(knows_now);
-    } else {
-      history.arrived.join(knows_now);
-    }
-  }
-}
-
-void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
-  if (!on_) return;
-  MbarrierHistory& history = mbarrier(cta, offset);
-  ++history.phase;
-  history.arrived.learn(cta.cluster().history.number, history.actor, history.phase);
-  history.completed = history.arrived;
-  history.last_arrivals = std::move(history.arrivals);
-  history.arrivals.clear();
-}
-
-void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {
-  if (!on_) return;
-  const MbarrierHistory& history = mbarrier(cta, offset);
-  if (relaxed) {
-    warp.history.knows.join_time(history.completed);
-  } else {
-    warp.history.knows.join(history.completed);
-  }
 }
 
 // ---- Exits

@@ -3,7 +3,8 @@
 // Every byte remembers its last accesses (shadow.h); every warp knows what happened before it
 // (knowledge.h), which it hands on through barriers, mbarriers and atomics. An access that its
 // warp does not know to be over races with a later one to the same byte, if one of them writes.
-// Accesses of the lanes of one warp are not told apart.
+// Lanes of one warp have no order of their own either: their accesses are ordered when the lanes
+// have met at bar.warp.sync or a barrier since.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct WarpHistory {
   Knowledge fenced;          // at the last fence: what relaxed stores after it publish
   Knowledge observed;        // by relaxed loads: known from the next fence on
   Knowledge tensor;          // at the last tcgen05.fence::after_thread_sync
+  uint32_t together = 1;     // the lanes have met since all accesses before this clock
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
   // The barrier that it has arrived at or waited for last, that one's completed generations then,
   // and Knowledge::changes: as long as they are the same, so is what both know of others.
@@ -55,6 +57,8 @@ struct WarpHistory {
     knows.learn_own(cluster, actor, clock, View::kTime);
     ++clock;
   }
+  // bar.warp.sync: what the lanes did before it comes before what they do after it.
+  void meet() { together = ++clock; }
   void fence() {
     if (!observed.empty()) {
       knows.join(observed);
@@ -171,10 +175,15 @@ class Races {
   MbarrierHistory& mbarrier(Cta& cta, uint32_t offset);
   bool knows(const Knowledge& knowledge, const Stamp& stamp, View view) const;
   bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
+  // Accesses of two lanes of the issuer that have not met in between.
+  bool apart(const Warp& issuer, const Stamp& before, const Stamp& now) const;
+  // What another thread or barrier has told the warp, of its own lanes too.
+  void meet_through(Warp& warp, const Knowledge& told) const;
   void visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
                   Cta* memory, uint64_t at);
-  void access_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
-                   Cta* memory, uint64_t at);
+  void check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
+                  const Origin& origin, Cta* memory, uint64_t at);
+  void update_cell(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) const;
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
@@ -184,7 +193,8 @@ class Races {
   uint32_t clusters_ = 0;
   uint32_t warps_per_cta_ = 1;
   // The last cell visited, before and after. The next one often looks the same, and what did not
-  // conflict never will: knowledge only grows.
+  // conflict never will: knowledge only grows. Lanes make no difference, unless the warp's own
+  // lanes have to be told apart.
   struct {
     Stamp stamp;
     bool write = false;

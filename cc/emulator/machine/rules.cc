@@ -6,9 +6,9 @@ namespace {
 // In the order of Rule.
 constexpr RuleInfo kRules[] = {
     {"shared-race", Severity::kError,
-     "accesses of shared memory by two warps that no synchronisation orders"},
+     "accesses of shared memory by two warps or lanes that no synchronisation orders"},
     {"global-race", Severity::kError,
-     "accesses of global memory by two warps that no synchronisation orders"},
+     "accesses of global memory by two warps or lanes that no synchronisation orders"},
     {"same-value", Severity::kWarning,
      "stores of the same value, or bulk stores, to one place of global memory that nothing orders"},
     {"cas-read", Severity::kWarning,
@@ -18,7 +18,7 @@ constexpr RuleInfo kRules[] = {
     {"tensor-hazard", Severity::kError,
      "tensor memory touched while an operation on it has not been waited for"},
     {"tensor-race", Severity::kError, "accesses of tensor memory that no synchronisation orders"},
-    {"tensor-fence", Severity::kOff,
+    {"tensor-fence", Severity::kWarning,
      "ordered accesses of tensor memory without tcgen05.fence on both sides"},
     {"proxy-fence", Severity::kError,
      "ordinary writes read by the asynchronous proxy without fence.proxy.async"},

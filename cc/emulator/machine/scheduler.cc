@@ -48,6 +48,7 @@ void Launch::run_warp(size_t slot) {
         g.token = 0;
       } else {
         w.current_instr_ = &in;
+        w.executing_ = mask;
         if (!w.expected_rows_.empty()) w.check_sources(in);
         switch (in.exec(w, in, mask)) {
           case Step::kNext: {

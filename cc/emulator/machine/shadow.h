@@ -18,7 +18,11 @@ enum StampFlags : uint16_t {
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
   kSplitBytes = 32,
+  kOneLane = 1024,  // an access of one lane: bits 11 to 15 say which
 };
+constexpr uint16_t kLaneBits = 0xFC00;
+
+constexpr uint16_t lane_flags(int lane) { return static_cast<uint16_t>(kOneLane | lane << 11); }
 
 // An access: when its actor made it.
 struct Stamp {
@@ -30,6 +34,17 @@ struct Stamp {
 };
 
 static_assert(sizeof(Stamp) == 16);  // no padding: cells are compared as bytes
+
+// -1: not of one lane.
+inline int lane_of(const Stamp& stamp) {
+  return (stamp.flags & kOneLane) != 0 ? stamp.flags >> 11 : -1;
+}
+
+// The same access, but perhaps of other lanes.
+inline bool alike(const Stamp& a, const Stamp& b) {
+  return a.clock == b.clock && a.cluster == b.cluster && a.actor == b.actor &&
+         ((a.flags ^ b.flags) & ~kLaneBits) == 0 && a.line == b.line;
+}
 
 struct Cell {
   Stamp write;      // the last one that is not strong

@@ -152,7 +152,7 @@ uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t alig
                        uint16_t flags, const void* values) {
   const auto same = [&](const uint8_t* at) {
     const bool unchanged = values != nullptr && std::memcmp(at, values, bytes) == 0;
-    return static_cast<uint16_t>(unchanged ? flags | kSameValue : flags);
+    return static_cast<uint16_t>(flags | (unchanged ? kSameValue : 0) | lane_flags(lane));
   };
   switch (address & kWindowMask) {
     case kSharedWindow: {
@@ -162,7 +162,8 @@ uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t alig
       if (write) {
         memory.note_write(*this, ref.offset, bytes, proxy_stamp(), same(at));
       } else {
-        memory.check_read(*this, ref.offset, bytes, flags);
+        memory.check_read(*this, ref.offset, bytes,
+                          static_cast<uint16_t>(flags | lane_flags(lane)));
       }
       return at;
     }

@@ -133,7 +133,8 @@ class Warp {
 
   LaneGroup& group() { return groups_[current_]; }
   const LaneGroup& group() const { return groups_[current_]; }
-  uint32_t live() const { return live_; }  // lanes that exist and have not exited
+  uint32_t executing() const { return executing_; }  // lanes that execute the instruction
+  uint32_t live() const { return live_; }            // lanes that exist and have not exited
   uint32_t existing() const {
     return existing_;
   }  // lanes that exist (the last warp of a CTA may be partial)
@@ -215,6 +216,7 @@ class Warp {
   uint32_t index_ = 0;
   uint32_t cluster_warp_ = 0;  // index among all warps of the cluster
   uint32_t live_ = 0, existing_ = 0;
+  uint32_t executing_ = 0;
   uint32_t diverged_ = 0;  // instructions executed since all lanes were last together
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
   uint32_t cluster_arrived_ = 0;

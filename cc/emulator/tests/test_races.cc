@@ -63,6 +63,47 @@ TEST(two_warps_and_one_word) {
              "races with the");
 }
 
+TEST(two_lanes_and_one_word) {
+  Setting one;
+  one.block.x = 32;
+  // %r21: the word of the next lane.
+  const std::string words =
+      "mad.lo.u32 %r20, %r0, 4, %r3;\nadd.u32 %r21, %r0, 1;\nand.b32 %r21, %r21, 31;\n"
+      "mad.lo.u32 %r21, %r21, 4, %r3;\n";
+  const std::string store = "st.shared.u32 [%r20], %r0;\n", load = "ld.shared.u32 %r10, [%r21];\n";
+  const std::string sync = "bar.warp.sync -1;\n";
+  const char* message = "of the same warp in line";
+  check_rule(Rule::kSharedRace, words + store + load, words + store + sync + load, message, one);
+  check_rule(Rule::kSharedRace, words + store + sync + load + store,
+             words + store + sync + load + sync + store, message, one);
+  // A shuffle orders no memory; a lane's own word needs no order.
+  check_rule(Rule::kSharedRace, words + store + "shfl.sync.bfly.b32 %r11, %r0, 1, 31, -1;\n" + load,
+             words + store + "ld.shared.u32 %r10, [%r20];\n" + store, message, one);
+  // One lane alone reads what the others wrote.
+  check_rule(Rule::kSharedRace, words + store + "@%p0 ld.shared.u32 %r10, [%r3+64];\n",
+             words + store + sync + "@%p0 ld.shared.u32 %r10, [%r3+64];\n", message, one);
+  // In global memory.
+  const std::string out = "mul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\n";
+  const std::string global = out + "st.global.u32 [%d2], %r0;\n";
+  check_rule(Rule::kGlobalRace, global + "@%p0 ld.global.u32 %r10, [%d1+64];\n",
+             global + sync + "@%p0 ld.global.u32 %r10, [%d1+64];\n", message, one);
+}
+
+TEST(a_bulk_store_of_what_other_lanes_wrote) {
+  Setting one;
+  one.block.x = 32;
+  const auto copy = [](const char* sync) {
+    return std::string(
+               "mad.lo.u32 %r20, %r0, 4, %r3;\nst.shared.u32 [%r20], %r0;\n"
+               "fence.proxy.async.shared::cta;\n") +
+           sync +
+           "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 128;\n"
+           "@%p0 cp.async.bulk.commit_group;\n@%p0 cp.async.bulk.wait_group 0;\n";
+  };
+  check_rule(Rule::kSharedRace, copy(""), copy("bar.warp.sync -1;\n"), "of the same warp in line",
+             one);
+}
+
 // Compilers let several warps store what all of them hold.
 TEST(the_same_matrix_of_several_warps) {
   const std::string address =

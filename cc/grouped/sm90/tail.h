@@ -9,29 +9,34 @@ namespace bwgemm::grouped::sm90 {
 // Named barrier of ZeroOthers, plus the consumer for ping-pong: after those of StoreBuffers.
 constexpr uint32_t kTailBarrier = kConsumers;
 
-// A chunk of 16 bytes of a block's contracted rows. MN-major: a row is one line of each box, 128
-// bytes. K-major: all rows are in each line, at 8 places that the swizzle permutes.
-template <class C>
-__device__ __forceinline__ void ZeroChunk(uint8_t* base, int i, int begin, int end) {
-  constexpr int kChunks = kRowBytes / 16;
-  uint8_t* chunk = base + i * 16;
-  const int line = i / kChunks;
-  if constexpr (!C::kPKMajor) {
-    if (line % kBlock >= end) *reinterpret_cast<uint4*>(chunk) = make_uint4(0, 0, 0, 0);
-  } else {
-    constexpr int kElements = 16 / sizeof(typename C::InP);
-    const int first = (i % kChunks ^ line % kChunks) * kElements;
-    if (first >= begin && first + kElements <= end) return;
-    if (first >= end || first + kElements <= begin) {
-      *reinterpret_cast<uint4*>(chunk) = make_uint4(0, 0, 0, 0);
-      return;
-    }
-    CUTE_NO_UNROLL
-    for (int byte = 0; byte < 16; ++byte) {
-      const int row = first + byte / static_cast<int>(sizeof(typename C::InP));
-      if (row < begin || row >= end) chunk[byte] = 0;
-    }
+// Of 16 bytes, those from `first` to `last` stay; the others become zeros.
+__device__ __forceinline__ void KeepBytes(uint4* chunk, int first, int last) {
+  auto below = [](int bytes) {  // bits of a word's first bytes, as many as it has
+    return bytes >= 4 ? ~0u : (1u << (8 * max(bytes, 0))) - 1;
+  };
+  uint4 v = *chunk;
+  v.x &= below(last) & ~below(first);
+  v.y &= below(last - 4) & ~below(first - 4);
+  v.z &= below(last - 8) & ~below(first - 8);
+  v.w &= below(last - 12) & ~below(first - 12);
+  *chunk = v;
+}
+
+// K-major: a line has all rows of a block, in 16-byte chunks at 8 places that the swizzle permutes.
+// Bytes [first, last) are the group's. Only chunks with others are touched, and neighbouring
+// threads have neighbouring lines: then a chunk is at 8 different places, that is in all banks.
+__device__ __forceinline__ void ZeroLine(uint8_t* lines, int line, int first, int last) {
+  constexpr int kChunk = sizeof(uint4), kChunks = kRowBytes / kChunk;
+  uint4* chunks = reinterpret_cast<uint4*>(lines + line * kRowBytes);
+  const int swizzle = line % kChunks;
+  CUTE_NO_UNROLL
+  for (int i = 0; i < first / kChunk; ++i) chunks[i ^ swizzle] = make_uint4(0, 0, 0, 0);
+  CUTE_NO_UNROLL
+  for (int i = (last + kChunk - 1) / kChunk; i < kChunks; ++i) {
+    chunks[i ^ swizzle] = make_uint4(0, 0, 0, 0);
   }
+  if (first % kChunk != 0) KeepBytes(&chunks[first / kChunk ^ swizzle], first % kChunk, kChunk);
+  if (last % kChunk != 0) KeepBytes(&chunks[last / kChunk ^ swizzle], 0, last % kChunk);
 }
 
 // Of a block of contracted rows, [begin, end) are the group's: the others become zeros in both
@@ -41,8 +46,20 @@ __device__ __forceinline__ void ZeroOthers(typename C::Shared& shared, uint32_t 
                                            int end, int consumer, int thread) {
   constexpr int kOwners = C::kTileConsumers * 128;  // threads
   const int id = C::kPingpong ? thread : consumer * 128 + thread;
-  auto zero = [&](uint8_t* base, int lines) {
-    for (int i = id; i < lines * (kRowBytes / 16); i += kOwners) ZeroChunk<C>(base, i, begin, end);
+  auto zero = [&](uint8_t* lines, int count) {
+    if constexpr (C::kPKMajor) {
+      constexpr int kBytes = sizeof(typename C::InP);
+      for (int line = id; line < count; line += kOwners) {
+        ZeroLine(lines, line, begin * kBytes, end * kBytes);
+      }
+    } else {  // a row is one line of each box
+      constexpr int kChunks = kRowBytes / 16;
+      for (int i = id; i < count * kChunks; i += kOwners) {
+        if (i / kChunks % kBlock >= end) {
+          *reinterpret_cast<uint4*>(lines + i * 16) = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
   };
   zero(shared.p[stage], C::kPBytes / kRowBytes);
   zero(shared.q[stage], C::kQBoxes * kBlock);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -11,14 +9,14 @@
 #include "core/launch.h"
 #include "sm90/gpc.h"
 #include "sm90/gpc_order.h"
+#include "sm90/gpc_probe.h"
 
 namespace bwgemm::sm90 {
 namespace {
 
-constexpr int kMaxDevices = 64, kMaxSms = kMaxPlacedClusters;
+constexpr int kMaxSms = kMaxPlacedClusters;
 constexpr int kLaunches = 18;
 constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiprocessor
-constexpr int kSizes[] = {1, 2};          // CTAs of the clusters that are placed
 
 // Multiprocessor of each CTA of each launch.
 __device__ int probed[kLaunches][kMaxSms];
@@ -79,13 +77,14 @@ struct Stream {
   }
 };
 
-// Which multiprocessors share a GPC: those that clusters share, whatever else the GPU does.
-// `sms`: how many there are, 0 if that cannot be told.
-Status Probe(int device, Gpcs* gpcs, int* sms) {
+}  // namespace
+
+// Multiprocessors share a GPC that clusters share, whatever else the GPU does.
+Status ProbeMultiprocessors(int device, std::vector<int>* gpc_of_sm) {
+  gpc_of_sm->clear();
   int count = 0;
   BWGEMM_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  *sms = 0;
   if (count > kMaxSms) return Status::Ok();
   CaptureScope scope;
   const void* kernel = reinterpret_cast<const void*>(&ProbeKernel);
@@ -106,55 +105,22 @@ Status Probe(int device, Gpcs* gpcs, int* sms) {
     const int size = sizes[i % 3];
     BWGEMM_RETURN_IF_ERROR(Launch(i, count / size * size, size, stream.handle));
   }
-  static int sm_of[kLaunches][kMaxSms];  // ProbeGpcs lets one thread in
+  static int sm_of[kLaunches][kMaxSms];  // one thread at a time
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaMemcpyFromSymbolAsync(sm_of, probed, sizeof(sm_of), 0,
                                                         cudaMemcpyDeviceToHost, stream.handle));
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.handle));
 
+  Gpcs gpcs;
   for (int i = 0; i < kLaunches; ++i) {
     const int size = sizes[i % 3];
     for (int cta = 0; cta < count / size * size; ++cta) {
       if (sm_of[i][cta] < 0 || sm_of[i][cta] >= count) return Status::Ok();
-      gpcs->Join(sm_of[i][cta], sm_of[i][cta / size * size]);
+      gpcs.Join(sm_of[i][cta], sm_of[i][cta / size * size]);
     }
   }
-  for (int sm = 0; sm + 1 < count; sm += 2) gpcs->Join(sm, sm + 1);  // a TPC is two
-  *sms = count;
+  for (int sm = 0; sm + 1 < count; sm += 2) gpcs.Join(sm, sm + 1);  // a TPC is two
+  for (int sm = 0; sm < count; ++sm) gpc_of_sm->push_back(gpcs.Of(sm));
   return Status::Ok();
-}
-
-struct Orders {
-  std::vector<uint8_t> of_size[2];
-};
-std::array<std::atomic<const Orders*>, kMaxDevices> known{};
-
-}  // namespace
-
-void ProbeGpcs(int device) {
-  static std::mutex mutex;
-  if (device < 0 || device >= kMaxDevices || known[device].load(std::memory_order_acquire)) return;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (known[device].load(std::memory_order_relaxed)) return;
-  Gpcs gpcs;
-  int sms = 0;
-  // An error means that nothing is known of this device, and is not asked about again.
-  if (!Probe(device, &gpcs, &sms).ok()) sms = 0;
-  auto* orders = new Orders;  // never deleted: launches of any thread read it
-  std::vector<int> gpc_of_sm;
-  for (int sm = 0; sm < sms; ++sm) gpc_of_sm.push_back(gpcs.Of(sm));
-  for (int s = 0; s < 2; ++s) orders->of_size[s] = ClustersByGpc(gpc_of_sm, kSizes[s]);
-  known[device].store(orders, std::memory_order_release);
-}
-
-bool PlaceClusters(int device, int cluster_ctas, int clusters, int height, uint8_t* slots) {
-  const auto* size = std::find(std::begin(kSizes), std::end(kSizes), cluster_ctas);
-  if (size == std::end(kSizes) || device < 0 || device >= kMaxDevices) return false;
-  const Orders* orders = known[device].load(std::memory_order_acquire);
-  if (!orders) return false;
-  const std::vector<uint8_t>& order = orders->of_size[size - kSizes];
-  if (clusters > static_cast<int>(order.size())) return false;
-  PlaceAlongBands(order, clusters, height, slots);
-  return true;
 }
 
 }  // namespace bwgemm::sm90

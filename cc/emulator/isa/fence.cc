@@ -1,0 +1,113 @@
+// Prefetches, cache hints and fences (PTX ISA 9.7.9.15 - 9.7.9.18, 9.7.13.4).
+#include "emulator/isa/isa.h"
+#include "emulator/isa/lanes.h"
+#include "emulator/machine/kernel_builder.h"
+#include "emulator/machine/launch.h"
+
+namespace bwgemm::emulator {
+namespace {
+
+// ---- hints without an effect on values
+
+Step exec_nop(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+
+void decode_prefetch(Decoder& d) {
+  const bool tensormap = d.mod("tensormap");
+  const auto space = d.space();
+  if (!tensormap && d.mod_one_of({"L1", "L2", "L2::evict_last", "L2::evict_normal"}).empty())
+    d.error("prefetch without a cache level");
+  d.expect_operands(1, 1);
+  d.address(0, space.space);
+  d.out().exec = exec_nop;
+}
+
+void decode_discard(Decoder& d) {
+  const auto space = d.space();
+  while (!d.mod_prefix("L2").empty()) {
+  }
+  d.expect_operands(2, 2);
+  d.address(0, space.space);
+  d.int_constant(1);
+  d.out().exec = exec_nop;
+}
+
+Step exec_createpolicy(Warp& w, const Instr& in, uint32_t mask) {
+  uint64_t* d = w.r64(in.op[0]);
+  for_lanes(mask, [&](int lane) { d[lane] = 0; });
+  return Step::kNext;
+}
+
+// A cache policy is opaque and has no effect here: zero.
+void decode_createpolicy(Decoder& d) {
+  d.ignore_mods({"fractional", "range", "cvt", "global"});
+  while (!d.mod_prefix("L2").empty()) {
+  }
+  d.mod("b64");
+  if (d.count() < 1) d.error("too few operands");
+  d.out().op[0] = d.dst(0, 64);
+  d.out().exec = exec_createpolicy;
+}
+
+// ---- fences. Values are sequentially consistent here (one instruction at a time): a fence only
+// decides what counts as ordered.
+
+Step exec_fence(Warp& w, const Instr&, uint32_t) {
+  if (w.launch().races().on()) w.history.fence();
+  return Step::kNext;
+}
+
+Step exec_proxy_fence(Warp& w, const Instr&, uint32_t) {
+  w.proxy_fence();
+  return Step::kNext;
+}
+
+Step exec_init_fence(Warp& w, const Instr&, uint32_t) {
+  w.history.fence_mbarrier_init();
+  return Step::kNext;
+}
+
+void decode_fence(Decoder& d) {
+  d.out().exec = exec_nop;
+  if (d.mod("proxy")) {
+    const auto kind = d.mod_one_of({"async", "alias", "tensormap::generic", "async::generic"});
+    if (kind.empty()) d.unsupported("proxy" + d.mods_left());
+    d.ignore_mods({"acquire", "release", "sync_restrict::shared::cta",
+                   "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+    d.space();
+    if (kind == "async" || kind == "async::generic") d.out().exec = exec_proxy_fence;
+    d.expect_operands(0, 2);
+    return;
+  }
+  d.out().exec = d.mod("mbarrier_init") ? exec_init_fence : exec_fence;
+  d.ignore_mods({"sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta",
+                 "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+  d.expect_operands(0, 0);
+}
+
+void decode_membar(Decoder& d) {
+  d.out().exec = exec_nop;
+  if (d.mod("proxy")) {
+    const bool async = d.mod_one_of({"async", "alias"}) == "async";
+    d.space();
+    if (async) d.out().exec = exec_proxy_fence;
+  } else if (d.mod_one_of({"cta", "gl", "sys", "gpu"}).empty()) {
+    d.error("membar without a level");
+  } else {
+    d.out().exec = exec_fence;
+  }
+  d.expect_operands(0, 0);
+}
+
+}  // namespace
+
+void register_fence(IsaTable& t) {
+  t.add({"prefetch", decode_prefetch, "9.7.9.15"});
+  t.add({"prefetchu", decode_prefetch, "9.7.9.15"});
+  t.add({"applypriority", decode_discard, "9.7.9.16"});
+  t.add({"discard", decode_discard, "9.7.9.17"});
+  t.add({"createpolicy", decode_createpolicy, "9.7.9.18"});
+  t.add({"fence", decode_fence, "9.7.13.4"});
+  t.add({"membar", decode_membar, "9.7.13.4"});
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,170 @@
+// What synchronisation tells whom: atomics and strong accesses, barriers, mbarriers.
+#include "emulator/machine/launch.h"
+#include "emulator/machine/race.h"
+
+namespace bwgemm::emulator {
+
+// ---- By address and by barriers
+
+uint64_t Races::sync_key(const Warp& warp, uint64_t address, bool shared) const {
+  if ((address & kWindowMask) == kSharedWindow) {
+    shared = true;
+    address -= kSharedWindow;
+  }
+  return shared ? kSharedWindow | uint64_t{warp.history.cluster} << 32 | address : address;
+}
+
+void Races::publish(Warp& warp, uint64_t key, bool release) {
+  if (!on_) return;
+  if (release) {
+    published_[key].join(warp.history.knows);
+  } else if (!warp.history.fenced.empty()) {
+    published_[key].join(warp.history.fenced);
+  }
+}
+
+void Races::observe(Warp& warp, uint64_t key, bool acquire) {
+  if (!on_) return;
+  const auto at = published_.find(key);
+  if (at == published_.end()) return;
+  (acquire ? warp.history.knows : warp.history.observed).join(at->second);
+  meet_through(warp, at->second);
+}
+
+void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
+  if (!on_) return;
+  WarpHistory& history = warp.history;
+  if (!history.observed.empty()) history.knows.join(history.observed);
+  const bool news = history.barrier != &barrier ||
+                    history.barrier_generation != barrier.generation ||
+                    history.barrier_changes != history.knows.changes();
+  if (relaxed) {
+    barrier.arrived.join_time(history.knows);
+    history.barrier = nullptr;
+    return;
+  }
+  if (news) {
+    barrier.arrived.join(history.knows);
+  } else {
+    barrier.arrived.join(history.knows, history.cluster, history.actor);
+  }
+  history.barrier = &barrier;
+  history.barrier_generation = barrier.generation;
+  history.barrier_changes = history.knows.changes();
+}
+
+void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
+  if (!on_) return;
+  WarpHistory& history = warp.history;
+  history.meet();
+  if (relaxed) {
+    history.knows.join_time(barrier.completed);
+    history.barrier = nullptr;
+    return;
+  }
+  // It has told the barrier all that it knew, and has learned nothing since.
+  if (history.barrier == &barrier && history.barrier_generation < barrier.generation &&
+      history.barrier_changes == history.knows.changes()) {
+    history.knows.catch_up(barrier.completed, history.cluster, history.actor);
+    history.barrier_generation = barrier.generation;
+    history.barrier_changes = history.knows.changes();
+    return;
+  }
+  history.knows.join(barrier.completed);
+  history.barrier = nullptr;
+}
+
+// ---- mbarriers
+
+Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const {
+  const WarpHistory& history = issuer.history;
+  if (before.actor == history.actor && before.cluster == history.cluster) return Order::kYes;
+  if (!knows(history.knows, before, View::kGeneric)) return Order::kNo;
+  return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
+}
+
+void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
+  if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const Stamp& init = history.init;
+  if (init.cluster == 0) return;
+  const WarpHistory& user = origin.cta->warps()[origin.warp]->history;
+  const WarpHistory& initialiser =
+      cta.cluster().cta(init.actor / warps_per_cta_).warps()[init.actor % warps_per_cta_]->history;
+  const bool fenced = init.clock <= initialiser.initialised;
+  const bool self = user.actor == init.actor;
+  const bool ordered = self || knows(user.knows, init, View::kGeneric) ||
+                       (fenced && knows(user.knows, init, View::kTime));
+  const bool visible = !asynchronous || fenced || knows(user.knows, init, View::kAsync);
+  if (ordered && visible) return;
+  launch_.report(
+      Rule::kMbarrierInit, origin,
+      format("mbarrier %s of CTA %u is used %s, but %s", launch_.shared_text(offset).c_str(),
+             cta.linear(), asynchronous ? "by an asynchronous operation" : "here",
+             ordered ? "no fence.mbarrier_init or fence.proxy.async follows its "
+                       "initialisation"
+                     : "nothing orders that after its initialisation"));
+}
+
+void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const MbarrierHistory before = std::move(history);
+  history = MbarrierHistory{};
+  history.actor = before.actor;
+  history.phase = before.phase;  // knowledge of earlier phases must not tell of later ones
+  history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
+}
+
+void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
+                            const Knowledge& knows_now, bool relaxed) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  if (&cta != origin.cta) cta.history.remote[by.actor] = by;
+  // Not ordered after the last phase, it might have been counted in that one.
+  if (!history.last_arrivals.empty() &&
+      knows_now.of(by.cluster, history.actor, View::kTime) < history.phase) {
+    for (const Stamp& last : history.last_arrivals) {
+      if (knows(knows_now, last, View::kTime) || (last.actor == by.actor && last.clock <= by.clock))
+        continue;
+      launch_.report(
+          Rule::kMbarrierOverrun, origin,
+          format("an arrival on mbarrier %s of CTA %u that may come before the end of "
+                 "the last phase: nothing orders it after the arrival of %s",
+                 launch_.shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
+      break;
+    }
+  }
+  if (history.arrivals.empty() || history.arrivals.back().actor != by.actor ||
+      history.arrivals.back().clock != by.clock) {
+    history.arrivals.push_back(by);
+    if (relaxed) {
+      history.arrived.join_time(knows_now);
+    } else {
+      history.arrived.join(knows_now);
+    }
+  }
+}
+
+void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  ++history.phase;
+  history.arrived.learn(cta.cluster().history.number, history.actor, history.phase);
+  history.completed = history.arrived;
+  history.last_arrivals = std::move(history.arrivals);
+  history.arrivals.clear();
+}
+
+void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {
+  if (!on_) return;
+  const MbarrierHistory& history = mbarrier(cta, offset);
+  meet_through(warp, history.completed);
+  if (relaxed) {
+    warp.history.knows.join_time(history.completed);
+  } else {
+    warp.history.knows.join(history.completed);
+  }
+}
+
+}  // namespace bwgemm::emulator

@@ -1,0 +1,72 @@
+# From a list of kernels to translation units and a library: what all lists share.
+#
+#   bwgemm_read_list(kernels.def dense "^TILE")                   sets `lines`
+#   foreach line, type and so on:
+#     bwgemm_types(bf16:bf16:f32)                                 sets `a`, `b`, `out` and `in`, the operands' types in names
+#     string(APPEND instances "...")                              the kernel as C++
+#     bwgemm_count_kernel()                                       sets `in_unit`, the kernels in `instances`
+#     bwgemm_write_unit(group arch instance.cu.in)                when these are to be compiled together
+#   bwgemm_compile_list(library HEADERS file...)
+#
+# Macros, as configure_file() reads the caller's variables. Names of groups are in cache keys: see bwgemm_kernel_library.
+
+macro(bwgemm_read_list list folder regex)
+  set(unit_dir "${CMAKE_BINARY_DIR}/generated/${folder}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${list}")
+  file(STRINGS ${list} lines REGEX "${regex}")
+  set(units "")
+  set(groups "")
+  set(kernel_count 0)
+  set(instances "")
+  set(in_unit 0)
+endmacro()
+
+# A pair of types has no `out`.
+macro(bwgemm_types types)
+  string(REPLACE ":" ";" type_list "${types}")
+  list(GET type_list 0 a)
+  list(GET type_list 1 b)
+  list(LENGTH type_list type_count)
+  if(type_count GREATER 2)
+    list(GET type_list 2 out)
+  endif()
+  set(in ${a})
+  if(NOT a STREQUAL b)
+    set(in ${a}_${b})
+  endif()
+endmacro()
+
+macro(bwgemm_count_kernel)
+  math(EXPR kernel_count "${kernel_count} + 1")
+  math(EXPR in_unit "${in_unit} + 1")
+endmacro()
+
+# Writes a translation unit with the instances collected so far, if there are any.
+macro(bwgemm_write_unit name unit_arch template)
+  if(instances)
+    set(group "${name}")
+    configure_file(${template} "${unit_dir}/${group}.cu" @ONLY)
+    list(APPEND units "${unit_arch}/${unit_dir}/${group}.cu")
+    string(APPEND groups "BWGEMM_GROUP(${group})\n")
+    set(instances "")
+    set(in_unit 0)
+  endif()
+endmacro()
+
+# Sets `kind`, as names say it, and `contraction` of a line of ROWS or CONTRACT.
+macro(bwgemm_grouped_kind form)
+  if("${form}" STREQUAL "CONTRACT")
+    set(kind contract)
+    set(contraction Contraction::kKGrouped)
+  else()
+    set(kind rows)
+    set(contraction Contraction::kMGrouped)
+  endif()
+endmacro()
+
+# bwgemm_compile_list(library UNITS arch/file.cu... HEADERS file...): the units written and those given, which come first.
+macro(bwgemm_compile_list library)
+  cmake_parse_arguments(list "" "" "UNITS;HEADERS" ${ARGN})
+  file(CONFIGURE OUTPUT "${unit_dir}/kernel_groups.inc" CONTENT "${groups}")
+  bwgemm_kernel_library(${library} COUNT ${kernel_count} UNITS ${list_UNITS} ${units} HEADERS ${list_HEADERS})
+endmacro()

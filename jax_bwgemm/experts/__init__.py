@@ -1,0 +1,1 @@
+"""Layers of experts: grouped products with what lies between and around them."""

@@ -1,0 +1,98 @@
+"""`moe_mlp`: tokens through their experts, from the router's choice to the weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.epilogue.linear import Activation
+from jax_bwgemm.experts.mlp import grouped_mlp
+from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
+
+_CALLER = "moe_mlp"
+
+
+def moe_mlp(
+    x: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    experts: ArrayLike,
+    weights: ArrayLike,
+    *,
+    activation: Activation = "silu",
+    recompute: bool = False,
+    num_experts: int | None = None,
+    group_offset: ArrayLike | None = None,
+    precision: Any = None,
+    implementation: str | Sequence[str] | None = None,
+) -> jax.Array:
+    """The weighted sum of what each token's experts make of it: no capacity, no dropped token.
+
+    Rows of all tokens are sorted by expert and go through `grouped_mlp`, which applies the weights.
+    Reading rows in and out are gathers, in the backward pass too.
+
+    Args:
+        x: Tokens, [T, K].
+        up: [E, K, H], or [E, K, 2, H], gate first: as in `grouped_mlp`.
+        down: [E, H, N].
+        experts: The experts of each token, [T, k], integers in [0, num_experts).
+        weights: Their weights, [T, k], floating-point.
+        activation: As in `linear`.
+        recompute: As in `grouped_mlp`.
+        num_experts: How many experts there are, if those here are only some; None means E.
+        group_offset: The number of the first expert here, as in `ragged_dot`. Tokens get nothing
+            from experts that are elsewhere.
+        precision: As in `ragged_dot`.
+        implementation: As in `ragged_dot`.
+
+    Returns:
+        [T, N] in x's type, summed in float32.
+
+    Raises:
+        TypeError: Not arrays, shapes or types that do not fit together, or an activation of the
+            wrong type.
+        ValueError: ``num_experts`` without ``group_offset`` or the other way round, an unknown
+            activation, or what `ragged_dot` raises.
+        NotImplementedError: What `ragged_dot` raises.
+    """
+    x, up = as_array(_CALLER, "x", x), as_array(_CALLER, "up", up)
+    experts = as_array(_CALLER, "experts", experts)
+    weights = as_array(_CALLER, "weights", weights)
+    if x.ndim != 2 or experts.ndim != 2 or experts.shape[:1] != x.shape[:1] or up.ndim < 3:
+        raise TypeError(
+            f"{_CALLER}: x must be [T, K], experts [T, k] and up [E, K, H] or [E, K, 2, H], got "
+            f"{x.shape}, {experts.shape} and {up.shape}"
+        )
+    if not jnp.issubdtype(experts.dtype, jnp.integer):
+        raise TypeError(f"{_CALLER}: experts must be integers, got {experts.dtype}")
+    if weights.shape != experts.shape or not jnp.issubdtype(weights.dtype, jnp.floating):
+        raise TypeError(
+            f"{_CALLER}: weights must be floating-point of shape {experts.shape}, got "
+            f"{weights.dtype} of shape {weights.shape}"
+        )
+    if (num_experts is None) != (group_offset is None):
+        raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
+    order, place, sizes = sort_by_expert(experts, num_experts or up.shape[0])
+    rows = grouped_mlp(
+        dispatch(x, order, place),
+        up,
+        down,
+        sizes,
+        row_weights=_permuted(weights.reshape(-1), order),
+        activation=activation,
+        recompute=recompute,
+        group_offset=group_offset,
+        precision=precision,
+        implementation=implementation,
+    )
+    return combine(rows, order, place)
+
+
+def _permuted(x: jax.Array, order: jax.Array) -> jax.Array:
+    """x[order], told to be a permutation: its gradient then needs no atomic additions."""
+    return x.at[order].get(unique_indices=True, mode="promise_in_bounds")

@@ -1,0 +1,274 @@
+"""`grouped_mlp`: two grouped layers with what is between them, forward and backward."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jax_bwgemm import compat
+from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.epilogue.activations import as_activation
+from jax_bwgemm.epilogue.linear import Activation
+from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general
+from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.linear_map import Arrays, LinearMap
+
+_CALLER = "grouped_mlp"
+_TIMES_TRANSPOSED = lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (0,))
+_OVER_ROWS = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+
+
+def grouped_mlp(
+    rows: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    group_sizes: ArrayLike,
+    *,
+    row_weights: ArrayLike | None = None,
+    activation: Activation = "silu",
+    recompute: bool = False,
+    group_offset: ArrayLike | None = None,
+    precision: Any = None,
+    implementation: str | Sequence[str] | None = None,
+) -> jax.Array:
+    """``activation(rows @ up) @ down``, or gated, each row with its group's matrices.
+
+    With stacked weights [E, K, 2, H] the hidden values are ``activation(rows @ gate) * (rows @
+    up)``, and gate and up are one grouped product. A row's weight multiplies its hidden values,
+    which is the same as multiplying its result but leaves nothing to do after the second product,
+    and in the backward pass nothing ahead of the first.
+
+    ``rows``, ``up`` and ``down`` have one floating-point type. Products and weighted hidden values
+    are rounded to it; what is between is computed in float32.
+
+    Args:
+        rows: [M, K]: first those of group 0, then those of group 1, and so on.
+        up: [E, K, H], or [E, K, 2, H], gate first.
+        down: [E, H, N].
+        group_sizes: Rows of each group, as in `ragged_dot`.
+        row_weights: [M], floating-point, or None.
+        activation: As in `linear`.
+        recompute: Whether the backward pass computes the first product and the hidden values again.
+            Only the arguments are kept for it then; else these two arrays are kept too.
+        group_offset: As in `ragged_dot`.
+        precision: As in `ragged_dot`.
+        implementation: As in `ragged_dot`.
+
+    Returns:
+        [M, N]. Rows of no group, or of a group without matrices here, are zero.
+
+    Raises:
+        TypeError: Not arrays, types that differ, shapes that do not fit together, or an activation
+            of the wrong type.
+        ValueError: An unknown activation, or what `ragged_dot` raises.
+        NotImplementedError: What `ragged_dot` raises.
+    """
+    rows, up, down, sizes = (
+        as_array(_CALLER, name, x)
+        for name, x in (("rows", rows), ("up", up), ("down", down), ("group_sizes", group_sizes))
+    )
+    gated = up.ndim == 4
+    if (
+        rows.ndim != 2
+        or down.ndim != 3
+        or up.ndim not in (3, 4)
+        or up.shape != (down.shape[0], rows.shape[1], *([2] if gated else []), down.shape[1])
+    ):
+        raise TypeError(
+            f"{_CALLER}: rows must be [M, K], up [E, K, H] or [E, K, 2, H] and down [E, H, N], "
+            f"got {rows.shape}, {up.shape} and {down.shape}"
+        )
+    types = sorted({x.dtype.name for x in (rows, up, down)})
+    if len(types) > 1 or not jnp.issubdtype(rows.dtype, jnp.floating):
+        raise TypeError(
+            f"{_CALLER}: rows, up and down must have one floating-point type, got "
+            f"{', '.join(types)}"
+        )
+    operands = [rows, down, up.reshape(*up.shape[:2], -1)]
+    if row_weights is not None:
+        weights = as_array(_CALLER, "row_weights", row_weights)
+        if weights.shape != rows.shape[:1] or not jnp.issubdtype(weights.dtype, jnp.floating):
+            raise TypeError(
+                f"{_CALLER}: row_weights must be floating-point of shape {rows.shape[:1]}, got "
+                f"{weights.dtype} of shape {weights.shape}"
+            )
+        operands.append(weights)
+    operands.append(sizes)
+    if group_offset is not None:
+        operands.append(as_array(_CALLER, "group_offset", group_offset))
+    layer = _GroupedMlp(
+        as_activation(_CALLER, activation),
+        gated,
+        row_weights is not None,
+        bool(recompute),
+        precision,
+        as_implementations(implementation),
+    )
+    return _apply(compat.match_varying(*operands), layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """The layer's operands by name; those of tangents may be None."""
+
+    rows: Any
+    down: Any
+    up: Any
+    weights: Any
+    sizes: Any
+    offset: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _GroupedMlp:
+    """What is static about both layers. Operands: rows, down, up, weights, sizes, offset."""
+
+    activation: Callable[[jax.Array], jax.Array] | None
+    gated: bool
+    weighted: bool
+    recompute: bool
+    precision: Any
+    implementations: tuple[str, ...]
+
+    def parts(self, operands: Sequence[Any]) -> _Parts:
+        rows, down, up, *rest = operands
+        weights = rest.pop(0) if self.weighted else None
+        return _Parts(rows, down, up, weights, rest[0], rest[1] if len(rest) > 1 else None)
+
+    def product(self, lhs: jax.Array, rhs: jax.Array, p: _Parts, numbers: Any = None) -> jax.Array:
+        """A grouped product with the groups of p: of rows, or with `numbers`."""
+        rest: dict[str, Any] = {
+            "precision": self.precision,
+            "group_offset": p.offset,
+            "implementation": self.implementations,
+        }
+        if numbers is None:
+            return ragged_dot(lhs, rhs, p.sizes, **rest)
+        if numbers is _OVER_ROWS:
+            rest["num_groups"] = p.down.shape[0]
+        return ragged_dot_general(lhs, rhs, p.sizes, numbers, **rest)
+
+    def combine(self, product: jax.Array, weights: jax.Array | None) -> jax.Array:
+        """Weighted hidden values of a product, both float32."""
+        gate, *ups = jnp.split(product, 2, axis=-1) if self.gated else (product,)
+        hidden = gate if self.activation is None else self.activation(gate)
+        hidden = hidden * ups[0] if ups else hidden
+        return hidden if weights is None else hidden * weights[:, None]
+
+    def wide(self, product: jax.Array, weights: jax.Array | None) -> Arrays:
+        """What `combine` takes, in float32: one or two arrays."""
+        given = (product,) if weights is None else (product, weights)
+        return tuple(x.astype(jnp.float32) for x in given)
+
+    def combined(self, *wide: jax.Array) -> jax.Array:
+        """`combine` of `wide`'s arrays."""
+        product, *weights = wide
+        return self.combine(product, *(weights or [None]))
+
+    def hidden(self, operands: Sequence[jax.Array]) -> Arrays:
+        """The weighted hidden values, and the product that they are made of."""
+        p = self.parts(operands)
+        product = self.product(p.rows, p.up, p)
+        return self.combined(*self.wide(product, p.weights)).astype(product.dtype), product
+
+    def output(self, operands: Sequence[jax.Array], hidden: jax.Array) -> jax.Array:
+        p = self.parts(operands)
+        return self.product(hidden, p.down, p)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfOperands(LinearMap):
+    """From the operands' tangents to the result's.
+
+    Residuals: operands and, if kept, hidden values and product. ``moving`` says of which operands
+    there are tangents.
+    """
+
+    layer: _GroupedMlp
+    moving: tuple[bool, ...]
+
+    def _values(self, residuals: Arrays) -> tuple[Arrays, jax.Array, jax.Array]:
+        """Operands, hidden values, product."""
+        operands = residuals[: len(self.moving)]
+        hidden, product = residuals[len(self.moving) :] or self.layer.hidden(operands)
+        return operands, hidden, product
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        layer = self.layer
+        operands, hidden, product = self._values(residuals)
+        p = layer.parts(operands)
+        given = iter(inputs)
+        d = layer.parts([next(given) if moves else None for moves in self.moving])
+        results = [] if d.down is None else [layer.product(hidden, d.down, p)]
+        if not (d.rows is d.up is d.weights is None):
+            parts = [] if d.rows is None else [layer.product(d.rows, p.up, p)]
+            parts += [] if d.up is None else [layer.product(p.rows, d.up, p)]
+            dproduct = _total(parts) if parts else jnp.zeros(product.shape, jnp.float32)
+            tangents = [dproduct]
+            if p.weights is not None:
+                still = jnp.zeros_like(p.weights) if d.weights is None else d.weights
+                tangents.append(still.astype(jnp.float32))
+            wide = layer.wide(product, p.weights)
+            _, dhidden = jax.jvp(layer.combined, wide, tuple(tangents))
+            results.append(layer.product(dhidden.astype(hidden.dtype), p.down, p))
+        return (_total(results).astype(hidden.dtype),)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        layer = self.layer
+        if layer.recompute:  # then, and not before
+            residuals, cotangents = lax.optimization_barrier((residuals, cotangents))
+        (y_bar,) = cotangents
+        operands, hidden, product = self._values(residuals)
+        p = layer.parts(operands)
+        wants = layer.parts(self.moving)
+        found: list[jax.Array | None] = [None] * len(operands)
+        if wants.down:
+            found[1] = layer.product(hidden, y_bar, p, _OVER_ROWS)
+        if wants.rows or wants.up or wants.weights:
+            hidden_bar = layer.product(y_bar, p.down, p, _TIMES_TRANSPOSED)
+            pull = jax.vjp(layer.combined, *layer.wide(product, p.weights))[1]
+            product_bar, *weights_bar = pull(hidden_bar.astype(jnp.float32))
+            product_bar = product_bar.astype(product.dtype)
+            if wants.rows:
+                found[0] = layer.product(product_bar, p.up, p, _TIMES_TRANSPOSED)
+            if wants.up:
+                found[2] = layer.product(p.rows, product_bar, p, _OVER_ROWS)
+            if wants.weights:
+                found[3] = weights_bar[0].astype(p.weights.dtype)
+        return tuple(x for x in found if x is not None)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _apply(operands: Arrays, layer: _GroupedMlp) -> jax.Array:
+    return layer.output(operands, layer.hidden(operands)[0])
+
+
+@functools.partial(_apply.defjvp, symbolic_zeros=True)
+def _apply_jvp(layer: _GroupedMlp, primals: Any, dots: Any) -> tuple[jax.Array, jax.Array]:
+    ((operands,), (tangents,)) = primals, dots
+    values = layer.hidden(operands)
+    out = layer.output(operands, values[0])
+    # Of integers there is none, which is not always a symbolic zero.
+    moving = tuple(
+        jnp.issubdtype(x.dtype, jnp.floating)
+        and not isinstance(t, jax.custom_derivatives.SymbolicZero)
+        for x, t in zip(operands, tangents, strict=True)
+    )
+    if not any(moving):
+        return out, jnp.zeros_like(out)
+    inputs = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    residuals = operands if layer.recompute else (*operands, *values)
+    return out, _OfOperands(layer, moving)(residuals, inputs)[0]
+
+
+def _total(parts: Sequence[jax.Array]) -> jax.Array:
+    """The sum, in float32."""
+    wide = [x.astype(jnp.float32) for x in parts]
+    return sum(wide[1:], start=wide[0])

@@ -1,0 +1,166 @@
+"""Linked kernels on disk, and the tools that link them."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from linked_cases import (  # noqa: F401
+    F32,
+    close,
+    kernels,
+    linked_for_sm90,
+    product,
+    requires_linker,
+)
+from numerics import normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.hook import Hook
+from jax_bwgemm.epilogue.linker import Linker, LinkError, NoLinkerError, linker
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+
+pytestmark = [*requires_emulator, requires_linker]
+
+KERNELS = kernels("emulator")
+
+
+class TestCache:
+    """Linked kernels on disk."""
+
+    @pytest.fixture
+    def hook(self) -> Hook:
+        program = trace_epilogue(lambda z: z + 1, (16, 16), ()).program
+        return Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
+
+    @pytest.fixture
+    def folder(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path))
+        linking.forget_linked_kernels()
+        return tmp_path
+
+    def files(self, folder: Path) -> list[Path]:
+        return [p for p in folder.iterdir() if p.suffix == ".txt"]
+
+    def link(self, hook: Hook) -> linking.LinkedKernel:
+        linking.forget_linked_kernels()
+        return linking.linked_kernel(KERNELS[0].name, hook, ptx=True)
+
+    def test_is_read_again(self, hook, folder, monkeypatch) -> None:
+        first = self.link(hook)
+        assert len(self.files(folder)) == 1
+        monkeypatch.setattr(linking, "linker", None)  # the tools are not even looked for
+        assert self.link(hook) == first
+
+    @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "binary", "folder"])
+    def test_damaged_files_are_refused(self, hook, folder, caplog, damage) -> None:
+        first = self.link(hook)
+        (path,) = self.files(folder)
+        text = path.read_text()
+        if damage == "folder":
+            path.unlink()
+            path.mkdir()
+        else:
+            path.write_bytes(
+                {
+                    "flipped": text.replace(text[-9], "A" if text[-9] != "A" else "B").encode(),
+                    "truncated": text[:-100].encode(),
+                    "empty": b"",
+                    "binary": b"\xff\xfe" * 50,
+                }[damage]
+            )
+        assert self.link(hook) == first
+        assert "is not used" in caplog.text
+        if damage != "folder":
+            assert path.read_text() == text
+
+    def test_kernels_are_linked_side_by_side(self, folder, monkeypatch) -> None:
+        """Tracing begins to link; what is lowered then waits for it."""
+        monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+        both = threading.Barrier(2, timeout=60)
+        link = Linker.link
+
+        def at_once(*args: Any, **kwargs: Any) -> bytes:
+            both.wait()  # for the other link
+            return link(*args, **kwargs)
+
+        monkeypatch.setattr(Linker, "link", at_once)
+        a = jnp.ones((16, 64), jnp.bfloat16)
+        b = jnp.ones((64, 24), jnp.bfloat16)
+
+        @jax.jit
+        def two(a: Any, b: Any) -> Any:
+            one = bw.matmul(a, b, epilogue=jnp.square, implementation="emulator")
+            return one, bw.matmul(a, b, epilogue=jnp.negative, implementation="emulator")
+
+        close(two(a, b), (jnp.full((16, 24), 64.0**2), jnp.full((16, 24), -64.0)))
+        assert len(self.files(folder)) == 2
+
+    def test_off_and_unwritable(self, hook, folder, monkeypatch, caplog) -> None:
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+        first = self.link(hook)
+        assert not self.files(folder)
+        (folder / "file").write_text("")
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", str(folder / "file"))
+        assert self.link(hook) == first
+        assert "is not written" in caplog.text
+
+    def test_default_folder(self, folder, monkeypatch) -> None:
+        monkeypatch.delenv("BWGEMM_LINK_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
+
+    def test_exported_programs_need_no_linker(self, folder, monkeypatch) -> None:
+        a = jnp.asarray(normal(np.random.default_rng(5), (16, 64), "bfloat16"))
+        b = jnp.asarray(normal(np.random.default_rng(6), (64, 24), "bfloat16"))
+        f = jax.jit(lambda a, b: bw.matmul(a, b, epilogue=jnp.abs, implementation="emulator"))
+        exported = jax.export.export(f, disabled_checks=bw.DISABLE_EXPORT_CHECKS)(a, b)
+        assert "epilogue_digest" in exported.mlir_module()
+        data = exported.serialize()
+        monkeypatch.setattr(linking, "linker", None)
+        linking.forget_linked_kernels()
+        jax.clear_caches()
+        got = jax.export.deserialize(data).call(a, b)
+        close(got, jnp.abs(jnp.dot(a.astype(F32), b.astype(F32))))
+
+
+class TestLinker:
+    def test_errors_of_the_tools(self) -> None:
+        tools = linker()
+        with pytest.raises(LinkError, match=r"(?s)nvrtcCompileProgram.*nonsense"):
+            tools.compile("nonsense;")
+        with pytest.raises(LinkError, match="nvJitLinkAddData"):
+            tools.link(b"no fat binary", "kernel", tools.compile(""), ptx=False)
+        kernel = KERNELS[0].name
+        fat = linking.linkable_kernels()[kernel].read_bytes()
+        nothing = tools.compile("")
+        with pytest.raises(LinkError, match=r"(?s)nvJitLinkComplete.*bwgemm_epilogue"):
+            tools.link(fat, kernel, nothing, ptx=False)
+
+    def test_cubins_are_linked_without_a_gpu(self, monkeypatch) -> None:
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+        program = trace_epilogue(jax.nn.gelu, (16, 16), ()).program
+        hook = Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
+        linked = linking.linked_kernel(KERNELS[0].name, hook, ptx=False)
+        assert base64.b64decode(linked.code).startswith(b"\x7fELF")
+
+    def test_not_installed(self, monkeypatch) -> None:
+        from jax_bwgemm.epilogue import linker as module
+
+        with pytest.raises(NoLinkerError, match=r"libnothing.so.1 is not installed: `pip install"):
+            module._library("libnothing.so.1")
+        monkeypatch.setenv("BWGEMM_LINKER", "0")
+        linker.cache_clear()
+        with pytest.raises(NoLinkerError, match="BWGEMM_LINKER=0 forbids linking"):
+            linker()
+        monkeypatch.delenv("BWGEMM_LINKER")
+        linker.cache_clear()

@@ -1,0 +1,126 @@
+"""FFI calls of linked kernels as an exported program may have them: checks and refusals."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from linked_cases import (  # noqa: F401
+    kernels,
+    linked_for_sm90,
+    operands,
+    product,
+    requires_linker,
+)
+from numerics import assert_exact
+
+from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.hook import VERSION, Hook
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.product import targets
+
+pytestmark = [*requires_emulator, requires_linker]
+
+KERNELS = kernels("emulator")
+
+
+class TestCalls:
+    """The FFI call as an exported program may have it."""
+
+    KERNEL = next((k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"), None)
+
+    @pytest.fixture
+    def linked(self) -> linking.LinkedKernel:
+        program = trace_epilogue(lambda z, x: (z + x, z), (16, 24), [jnp.ones(24)]).program
+        hook = Hook(program, ("bfloat16", "float32"), swapped=self.KERNEL.swap_ab)
+        return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
+
+    def call(self, linked: Any, **changes: Any) -> Any:
+        config = {
+            "kernel": self.KERNEL.name,
+            "operands": "a b x0",
+            "results": "d workspace y1",
+            "epilogue": linked.code,
+            "epilogue_digest": linked.digest,
+            "epilogue_version": np.int64(VERSION),
+            "epilogue_operands": "float32:n",
+            "epilogue_results": "float32",
+        }
+        arrays = {
+            "a": np.ones((1, 16, 64), "bfloat16"),
+            "b": np.ones((1, 64, 24), "bfloat16"),
+            "x0": np.ones(24, np.float32),
+            "x1": np.ones(24, np.float32),
+        }
+        results = {
+            "d": ((1, 16, 24), "bfloat16"),
+            "workspace": ((0,), "uint8"),
+            "y1": ((1, 16, 24), "float32"),
+            "y2": ((1, 16, 24), "float32"),
+        }
+        for name, change in changes.items():
+            if name in arrays:
+                arrays[name] = change
+            elif name in results:
+                results[name] = change
+            else:
+                config[name] = change
+        config = {key: value for key, value in config.items() if value is not None}
+        shapes = [jax.ShapeDtypeStruct(*results[name]) for name in config["results"].split()]
+        given = [arrays[name] for name in config["operands"].split()]
+        return jax.ffi.ffi_call(targets.TARGETS["emulator"], shapes)(*given, config=config)
+
+    def test_runs(self, linked) -> None:
+        d, _, y1 = self.call(linked)
+        assert_exact(d, np.full((1, 16, 24), 65, "bfloat16"))
+        assert_exact(y1, np.full((1, 16, 24), 64, np.float32))
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"epilogue": "AAA", "epilogue_digest": "u"}, "the epilogue is not base64"),
+            ({"epilogue": "A=AA", "epilogue_digest": "v"}, "the epilogue is not base64"),
+            ({"epilogue": "A!AA", "epilogue_digest": "x"}, "the epilogue is not base64"),
+            ({"epilogue": base64.b64encode(b"no PTX").decode(), "epilogue_digest": "a"},
+             "INTERNAL.*linked.cc"),
+            ({"kernel": "sm90_of_no_build"}, "is not in this build"),
+            ({"splits": np.int64(2)}, "with an epilogue has no splits and no batch"),
+            ({"x0": np.ones(23, np.float32)}, r"x0 is float32\[23\], expected 24 elements of"),
+            ({"x0": np.ones(24, np.int32)}, r"x0 is int32\[24\], expected 24 elements of float32"),
+            ({"y1": ((1, 16, 23), "float32")}, r"y1 is float32\[1,16,23\], expected 384 elements"),
+            ({"operands": "a b"}, "the epilogue needs operand x0"),
+            ({"results": "d workspace"}, "the epilogue needs result y1"),
+            ({"operands": "a b x0 x1"}, "the epilogue takes no x1"),
+            ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
+            ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
+            ({"epilogue": None}, "the call has x0 and no epilogue"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 3"),
+            ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
+            ({"epilogue_results": "float32:loud"}, "array 0 of float32 cannot be 'loud'"),
+            ({"epilogue_results": "bfloat16:summed"}, "y1 is float32.*elements of bfloat16"),
+            ({"epilogue_results": "float32:summed"},
+             r"y1 is float32\[1,16,24\], expected 192 elements|cannot be 'summed'"),
+        ],
+    )  # fmt: skip
+    def test_refusals(self, linked, changes, message) -> None:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(self.call(linked, **changes))
+
+    def test_a_digest_belongs_to_one_text(self, linked) -> None:
+        self.call(linked)
+        # Of another length: that is compared in every call, the text when a program is prepared.
+        other = base64.b64encode(base64.b64decode(linked.code) + b"\n\n\n").decode()
+        with pytest.raises(jax.errors.JaxRuntimeError, match="belongs to other code"):
+            jax.block_until_ready(self.call(linked, epilogue=other))
+
+    def test_the_code_must_have_the_kernel(self, linked) -> None:
+        others = [k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"]
+        with pytest.raises(jax.errors.JaxRuntimeError, match="the PTX has no kernel"):
+            jax.block_until_ready(
+                self.call(linked, kernel=others[-1].name, epilogue_digest="of another")
+            )

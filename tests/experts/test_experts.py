@@ -1,0 +1,282 @@
+"""`grouped_mlp` and `moe_mlp` against a loop over the experts. On XLA."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jax.test_util import check_grads
+from numerics import CHECK_GRADS, assert_same_layers, normal
+
+import jax_bwgemm as bw
+
+T, TOP, E, K, H, N = 12, 2, 4, 8, 16, 24
+M = T * TOP
+SIZES = np.array([7, 0, 11, 4], np.int32)  # the last two rows are no group's
+Arrays = dict[str, Any]
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    rng = np.random.default_rng(0)
+    shapes = {"rows": (M, K), "up": (E, K, 2, H), "down": (E, H, N), "row_weights": (M,)}
+    scales = {"up": K**-0.5, "down": H**-0.5}
+    return {
+        name: jnp.asarray(normal(rng, shape, "float32")) * scales.get(name, 1.0)
+        for name, shape in shapes.items()
+    }
+
+
+def plain_arrays(a: Arrays) -> Arrays:
+    return a | {"up": a["up"][:, :, 0]}
+
+
+def ours(a: Arrays, sizes: Any = SIZES, **more: Any) -> jax.Array:
+    return bw.grouped_mlp(
+        a["rows"], a["up"], a["down"], sizes, row_weights=a.get("row_weights"), **more
+    )
+
+
+def one_expert(rows: Any, up: Any, down: Any, activation: Any = jax.nn.silu) -> jax.Array:
+    dot = functools.partial(jnp.dot, precision="highest")
+    if up.ndim == 2:
+        return dot(activation(dot(rows, up)), down)
+    return dot(activation(dot(rows, up[:, 0])) * dot(rows, up[:, 1]), down)
+
+
+def formula(
+    a: Arrays, sizes: Any = SIZES, offset: int = 0, activation: Any = jax.nn.silu
+) -> jax.Array:
+    """Every expert sees all rows; a mask takes those of its group."""
+    ends = np.cumsum(sizes)
+    y = jnp.zeros((a["rows"].shape[0], a["down"].shape[2]), jnp.float32)
+    for i, (up, down) in enumerate(zip(a["up"], a["down"], strict=True)):
+        end = ends[i + offset]
+        row = np.arange(y.shape[0])[:, None]
+        mask = (row >= end - sizes[i + offset]) & (row < end)
+        y += jnp.where(mask, one_expert(a["rows"], up, down, activation), 0)
+    return y * a["row_weights"][:, None] if "row_weights" in a else y
+
+
+def square(f: Any) -> Any:
+    return lambda a: jnp.sum(f(a).astype(jnp.float32) ** 2)
+
+
+FORMS = {
+    "gated": lambda a: a,
+    "plain": plain_arrays,
+    "without weights": lambda a: {n: x for n, x in a.items() if n != "row_weights"},
+}
+forms = pytest.mark.parametrize("form", FORMS)
+recomputes = pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
+
+
+@forms
+@recomputes
+def test_values_and_gradients(arrays: Arrays, form: str, recompute: bool) -> None:
+    a = FORMS[form](arrays)
+    f = functools.partial(ours, recompute=recompute)
+    assert_same_layers(jax.jit(f)(a), formula(a))
+    assert_same_layers(jax.jit(jax.grad(square(f)))(a), jax.grad(square(formula))(a))
+
+
+def test_exact_integers() -> None:
+    """In bf16: all sums and products are integers below 2^8, or rounded as they should be."""
+    rng = np.random.default_rng(1)
+    draw = lambda *shape: jnp.asarray(rng.integers(-1, 2, shape), jnp.bfloat16)  # noqa: E731
+    a = {"rows": draw(M, 4), "up": draw(E, 4, 2, 4), "down": draw(E, 4, N), "row_weights": draw(M)}
+    f = functools.partial(ours, activation="relu")
+    g = functools.partial(formula, activation=jax.nn.relu)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), a)
+    np.testing.assert_array_equal(f(a).astype(jnp.float32), g(wide))
+    bar = draw(M, N).at[:, 2:].set(0)
+    got, want = jax.vjp(f, a)[1](bar)[0], jax.vjp(g, wide)[1](bar.astype(jnp.float32))[0]
+    for name, value in want.items():
+        assert got[name].dtype == jnp.bfloat16
+        assert np.any(np.asarray(value)), name
+        np.testing.assert_array_equal(got[name].astype(jnp.float32), value, name)
+
+
+@forms
+@recomputes
+def test_derivatives_of_both_modes_and_orders(arrays: Arrays, form: str, recompute: bool) -> None:
+    a = FORMS[form](arrays)
+    f = functools.partial(ours, recompute=recompute)
+    check_grads(f, (a,), order=2, **CHECK_GRADS)
+    tangents = jax.tree.map(lambda x: x[::-1], a)
+    assert_same_layers(jax.jvp(f, (a,), (tangents,)), jax.jvp(formula, (a,), (tangents,)))
+
+
+@pytest.mark.parametrize("name", ["rows", "up", "down", "row_weights"])
+def test_derivatives_of_one_operand(arrays: Arrays, name: str) -> None:
+    """Of the others none is computed."""
+    alone = lambda f: lambda one: f(arrays | {name: one})  # noqa: E731
+    one, toward = arrays[name], arrays[name][::-1]
+    assert_same_layers(
+        jax.grad(square(alone(ours)))(one),
+        jax.grad(square(alone(formula)))(one),
+    )
+    assert_same_layers(
+        jax.jvp(alone(ours), (one,), (toward,)), jax.jvp(alone(formula), (one,), (toward,))
+    )
+    counts = []
+    for f, x in ((alone(ours), one), (ours, arrays)):
+        calls = jax.jit(jax.grad(square(f))).lower(x).as_text("hlo")
+        counts.append(calls.count(" dot("))
+    assert 0 < counts[0] < counts[1]
+
+
+@forms
+def test_mapped(arrays: Arrays, form: str) -> None:
+    a = FORMS[form](arrays)
+    stacked = jax.tree.map(lambda x: jnp.stack([x, -x, 2 * x]), a)
+    for mapped in ({"rows"}, {"up", "down"}, set(a)):
+        axes = {name: 0 if name in mapped else None for name in a}
+        at = {name: (stacked if name in mapped else a)[name] for name in a}
+        for f, g in ((ours, formula), (jax.grad(square(ours)), jax.grad(square(formula)))):
+            assert_same_layers(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
+    sizes = np.array([[7, 0, 11, 4], [1, 2, 3, 4]], np.int32)
+    got = jax.vmap(lambda s: ours(a, s))(jnp.asarray(sizes))
+    assert_same_layers(got, jnp.stack([formula(a, s) for s in sizes]))
+
+
+@recomputes
+def test_what_is_kept(arrays: Arrays, recompute: bool) -> None:
+    """Hidden values and product, or neither."""
+    pull = jax.vjp(functools.partial(ours, recompute=recompute), arrays)[1]
+    wide = [leaf.shape for leaf in jax.tree.leaves(pull) if leaf.shape in ((M, H), (M, 2 * H))]
+    assert sorted(wide) == ([] if recompute else [(M, H), (M, 2 * H)])
+    text = jax.jit(jax.grad(square(functools.partial(ours, recompute=recompute)))).lower(arrays)
+    assert ("optimization_barrier" in text.as_text()) == recompute
+
+
+def test_offset(arrays: Arrays) -> None:
+    """Some of the experts: other rows are zero, and so are their gradients."""
+    a = arrays | {name: arrays[name][1:3] for name in ("up", "down")}
+    f = functools.partial(ours, group_offset=jnp.int32(1))
+    g = functools.partial(formula, offset=1)
+    assert_same_layers(f(a), g(a))
+    assert_same_layers(jax.grad(square(f))(a), jax.grad(square(g))(a))
+
+
+# --- moe_mlp ---
+
+
+def routed(seed: int = 0) -> tuple[Arrays, jax.Array]:
+    rng = np.random.default_rng(seed)
+    shapes = {"x": (T, K), "up": (E, K, 2, H), "down": (E, H, N), "weights": (T, TOP)}
+    a = {name: jnp.asarray(normal(rng, shape, "float32")) for name, shape in shapes.items()}
+    a |= {"up": a["up"] * K**-0.5, "down": a["down"] * H**-0.5}
+    experts = np.stack([rng.permutation(E)[:TOP] for _ in range(T)])
+    return a, jnp.asarray(experts)
+
+
+def moe(a: Arrays, experts: jax.Array, **more: Any) -> jax.Array:
+    return bw.moe_mlp(a["x"], a["up"], a["down"], experts, a["weights"], **more)
+
+
+def moe_formula(a: Arrays, experts: jax.Array) -> jax.Array:
+    y = jnp.zeros((T, N))
+    for i, (up, down) in enumerate(zip(a["up"], a["down"], strict=True)):
+        share = jnp.sum(jnp.where(experts == i, a["weights"], 0), axis=1, keepdims=True)
+        y += share * one_expert(a["x"], up, down)
+    return y
+
+
+@recomputes
+def test_tokens_through_their_experts(recompute: bool) -> None:
+    a, experts = routed()
+    f = functools.partial(moe, experts=experts, recompute=recompute)
+    g = functools.partial(moe_formula, experts=experts)
+    assert_same_layers(jax.jit(f)(a), g(a))
+    assert_same_layers(jax.jit(jax.grad(square(f)))(a), jax.grad(square(g))(a))
+    check_grads(f, (a,), order=2, **CHECK_GRADS)
+
+
+def test_tokens_mapped() -> None:
+    """As over the microbatches of a step: every batch has a choice of its own."""
+    (a, experts), (b, others) = routed(), routed(1)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), {**a, "e": experts}, {**b, "e": others})
+    stacked |= {name: a[name] for name in ("up", "down")}
+    axes = {name: None if name in ("up", "down") else 0 for name in stacked}
+    got = jax.vmap(lambda s: moe(s, s["e"]), (axes,))(stacked)
+    second = b | {name: a[name] for name in ("up", "down")}
+    assert_same_layers(got, jnp.stack([moe_formula(a, experts), moe_formula(second, others)]))
+
+
+def scattered(f: Any) -> set[str]:
+    """Types of all results of scatters in the program of a gradient."""
+    a, _ = routed()
+    text = jax.jit(jax.grad(square(f))).lower(a).as_text("hlo")
+    return set(re.findall(r"= (\w+\[[\d,]*\])[^=]* scatter\(", text))
+
+
+def test_no_scatter_of_rows() -> None:
+    """Neither pass adds rows to others, nor writes them to places that must be zero before."""
+    _, experts = routed()
+    order = np.argsort(experts.reshape(-1))
+    assert f"f32[{T},{K}]" in scattered(lambda a: a["x"][order // TOP])
+    found = scattered(functools.partial(moe, experts=experts))
+    assert found <= {f"s32[{M}]", f"f32[{M}]"}
+
+
+def test_experts_on_several_devices() -> None:
+    a, experts = routed()
+    mesh = Mesh(np.array(jax.devices("cpu")[:2]), ("experts",))
+
+    def local(a: Arrays) -> jax.Array:
+        first = jax.lax.axis_index("experts") * a["up"].shape[0]
+        y = moe(a, experts, num_experts=E, group_offset=first)
+        return jax.lax.psum(y, "experts")
+
+    specs = {"x": P(), "up": P("experts"), "down": P("experts"), "weights": P()}
+    f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=P()))
+    g = functools.partial(moe_formula, experts=experts)
+    assert_same_layers(f(a), g(a))
+    assert_same_layers(jax.grad(square(f))(a), jax.grad(square(g))(a))
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"up": np.zeros((E, K + 1, H), "f4")}, TypeError, r"up \[E, K, H\] or \[E, K, 2, H\]"),
+        ({"up": np.zeros((E, K, 3, H), "f4")}, TypeError, r"up \[E, K, H\] or \[E, K, 2, H\]"),
+        ({"rows": np.zeros((M, K), "f2")}, TypeError, "one floating-point type, got float16, fl"),
+        ({"row_weights": np.zeros(M + 1, "f4")}, TypeError, r"of shape \(24,\), got float32"),
+        ({"row_weights": np.zeros(M, "i4")}, TypeError, r"floating-point of shape \(24,\), got i"),
+    ],
+)
+def test_grouped_arguments(arrays: Arrays, change: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"grouped_mlp: .*{message}"):
+        ours(arrays | change)
+
+
+def test_an_unknown_activation(arrays: Arrays) -> None:
+    with pytest.raises(ValueError, match="grouped_mlp: unknown activation 'geluu'"):
+        ours(arrays, activation="geluu")
+
+
+@pytest.mark.parametrize(
+    ("experts", "change", "more", "error", "message"),
+    [
+        (np.zeros((T + 1, TOP), "i4"), {}, {}, TypeError, r"x must be \[T, K\], experts"),
+        (np.zeros((T, TOP), "f4"), {}, {}, TypeError, "experts must be integers, got float32"),
+        (None, {"weights": np.zeros((T, 3), "f4")}, {}, TypeError, r"of shape \(12, 2\), got"),
+        (None, {}, {"num_experts": 8}, ValueError, "must be given together"),
+        (None, {}, {"group_offset": 0}, ValueError, "must be given together"),
+    ],
+)
+def test_routed_arguments(experts: Any, change: Any, more: Any, error: Any, message: str) -> None:
+    a, chosen = routed()
+    with pytest.raises(error, match=f"moe_mlp: .*{message}"):
+        moe(a | change, chosen if experts is None else experts, **more)
