@@ -211,7 +211,8 @@ struct LinkedEpilogue {
     return row >= PRow<C>(tile) + block * kBlock && row < static_cast<uint32_t>(base.p_rows);
   }
 
-  // Of a chunk of columns. Those without rows in D are zeros, and are stored too.
+  // Of a chunk of columns, but for those that the chunk before has too, which moved so that none
+  // lies beyond D. Chunks without rows in D are zeros, and are stored too.
   __device__ __forceinline__ void StoreSums(const Tile& tile, int chunk, const Sums& sums) {
     const uint32_t q = QRow<C>(tile) + chunk * kColumns;
     if (PRow<C>(tile) >= static_cast<uint32_t>(base.p_rows) ||
@@ -226,7 +227,7 @@ struct LinkedEpilogue {
         buffers.thread / 32;
     CUTE_UNROLL
     for (int s = 0; s < kMaxSums; ++s) {
-      if (SumOf(s) < 0 || column >= arguments.n) continue;
+      if (SumOf(s) < 0 || column < static_cast<int>(q) || column >= arguments.n) continue;
       auto* to = static_cast<float*>(arguments.results[SumOf(s)]) + row * arguments.n + column;
       *reinterpret_cast<float2*>(to) = sums[s][chunk];
     }
