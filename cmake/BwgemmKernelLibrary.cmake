@@ -40,6 +40,7 @@ set(bwgemm_cxx_clusterk Schedule::kClusterK)
 set(bwgemm_cxx_sums ScaleUse::kSums)
 set(bwgemm_cxx_blocks ScaleUse::kBlocks)
 set(bwgemm_cxx_rows ScaleUse::kRows)
+set(bwgemm_cxx_mma ScaleUse::kMma)
 set(bwgemm_cxx_1sm Schedule::k1Sm)
 set(bwgemm_cxx_2sm Schedule::k2Sm)
 

@@ -23,6 +23,7 @@ WHOLE_K = ("tensor", "row")
 LAYOUTS = (*WHOLE_K, "1x128", "128x128")
 # Layouts of the operand along tile_n, by what a kernel applies scales to.
 ALONG_TILE_N = {"sums": WHOLE_K, "blocks": ("tensor", "128x128"), "rows": ("row", "1x128")}
+MMA = "mxfp8"  # the layout that MMA instructions read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ def random_operands(
         values = rng.integers(-2, 3, shape).astype(np.float32)
         scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
         operands[name] = values.astype(np.dtype(dtype))
-        operands[f"{name}_scales"] = scales
+        operands[f"{name}_scales"] = tiles_of(scales) if scaling == MMA else scales
         wide.append(values * of_elements(scaling, scales, shape))
     return operands, wide
 
@@ -126,7 +127,24 @@ def scales_shape(scaling: str, shape: Sequence[int]) -> tuple[int, ...]:
         "row": (batch, rows),
         "1x128": (batch, blocks, rows),
         "128x128": (batch, -(-rows // 128), blocks),
+        MMA: (batch, rows, -(-k // 32)),
     }[scaling]
+
+
+def tiles_of(scales: np.ndarray) -> np.ndarray:
+    """Powers of two [batch, rows, blocks of 32] as E8M0 bytes in the tiles that an MMA reads.
+
+    Past the last row they are NaNs (255), which no result may show, past the last block zeros: the
+    MMA multiplies what is beyond K, zeros, by these.
+    """
+    batch, rows, count = scales.shape
+    bands, columns = -(-rows // 128), -(-count // 4)
+    tiles = np.full((batch, bands, columns, 512), 255, np.uint8)
+    exponents = np.zeros((batch, rows, 4 * columns), np.uint8)
+    exponents[:, :, :count] = np.log2(scales).astype(np.int32) + 127
+    r, k = np.indices((rows, 4 * columns))
+    tiles[:, r // 128, k // 4, r % 32 * 16 + r % 128 // 32 * 4 + k % 4] = exponents
+    return tiles
 
 
 def of_elements(scaling: str, scales: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -138,11 +156,15 @@ def of_elements(scaling: str, scales: np.ndarray, shape: Sequence[int]) -> np.nd
         return scales[:, :, None]
     if scaling == "1x128":
         return np.repeat(scales.swapaxes(1, 2), 128, 2)[:, :, :k]
+    if scaling == MMA:
+        return np.repeat(scales, 32, 2)[:, :, :k]
     return np.repeat(np.repeat(scales, 128, 1), 128, 2)[:, :rows, :k]
 
 
 def layouts_of(kernel: object) -> list[tuple[str, str]]:
     """Pairs of layouts of A and B that a kernel takes."""
+    if kernel.scales == "mma":
+        return [(MMA, MMA)]
     along_m = WHOLE_K if kernel.scales == "sums" else LAYOUTS
     pairs = itertools.product(along_m, ALONG_TILE_N[kernel.scales])
     return [(q, p) if kernel.swap_ab else (p, q) for p, q in pairs]
@@ -170,7 +192,8 @@ def cases(arch: str, pattern: str) -> list[ScaledCase]:
             found.append(_case(k, scalings, *sizes, k.tile_k + 16))
             if i == 0:
                 depth = (k.stages + 2) * k.tile_k + 16
-                found += [_case(k, scalings, *sizes, depth, splits=s) for s in (1, 3)]
+                parts = (1, 3) if k.f32_twin else (1,)
+                found += [_case(k, scalings, *sizes, depth, splits=s) for s in parts]
     return found
 
 
@@ -188,7 +211,7 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[S
         sizes = size(1500, 1), size(2000, 8), size(1600, 16), int(rng.integers(1, 4))
         swizzle = int(2 ** rng.integers(0, 5))
         scalings = pairs[rng.integers(len(pairs))]
-        splits = int(rng.integers(1, 6)) if sizes[3] == 1 else 1
+        splits = int(rng.integers(1, 6)) if sizes[3] == 1 and kernel.f32_twin else 1
         if not kernel.uneven_parts and sizes[2] % (16 * splits):
             splits = 1
         found.append(_case(kernel, scalings, *sizes, swizzle=swizzle, splits=splits, seed=i))

@@ -13,14 +13,19 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
                  int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales) {
   bool batched = false;
   // Of one matrix.
-  const auto check = [&](std::initializer_list<int64_t> extents) {
+  const auto check = [&](std::initializer_list<int64_t> extents, DType dtype = DType::kF32) {
     std::array<int64_t, kMaxRank> all{batch};
     size_t rank = 1;
     if (experts != 0) all[rank++] = experts;
     for (int64_t extent : extents) all[rank++] = extent;
-    return CheckBuffer(role, buffer, DType::kF32, all.data(), rank, &batched);
+    return CheckBuffer(role, buffer, dtype, all.data(), rank, &batched);
   };
-  scales->data = static_cast<const float*>(buffer.data);
+  const bool tiled = scaling == "mxfp8";
+  if (tiled) {
+    scales->tiles = static_cast<const uint8_t*>(buffer.data);
+  } else {
+    scales->data = static_cast<const float*>(buffer.data);
+  }
   int64_t count = 1;
   if (scaling == "tensor") {
     BWGEMM_RETURN_IF_ERROR(check({}));
@@ -39,10 +44,14 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     scales->k_pitch = 1;
     scales->log_rows = 7;
     count = Blocks(rows) * Blocks(k);
+  } else if (tiled && experts == 0) {
+    BWGEMM_RETURN_IF_ERROR(check({Blocks(rows), Blocks(k), kScaleTileBytes}, DType::kU8));
+    count = Blocks(rows) * Blocks(k) * kScaleTileBytes;
   } else {
     return Status::InvalidArgument("scaling '" + std::string(scaling) + "' of " +
                                    std::string(Name(role)) +
-                                   " is none of 'tensor', 'row', '1x128', '128x128'");
+                                   " is none of 'tensor', 'row', '1x128', '128x128'" +
+                                   (experts == 0 ? ", 'mxfp8'" : ""));
   }
   if (experts != 0) {
     scales->expert_pitch = count;
@@ -57,9 +66,11 @@ Status CheckUse(const KernelInfo& kernel, const Options& options) {
   const std::string_view q = kernel.swap_ab ? options.a_scaling : options.b_scaling;
   auto along_k = [](std::string_view s) { return s == "1x128" || s == "128x128"; };
   auto of_rows = [](std::string_view s) { return s == "row" || s == "1x128"; };
-  const bool fits = kernel.scales == ScaleUse::kSums     ? !along_k(p) && !along_k(q)
-                    : kernel.scales == ScaleUse::kBlocks ? !of_rows(q)
-                                                         : of_rows(q);
+  const bool of_mma = kernel.scales == ScaleUse::kMma;
+  const bool fits = of_mma || p == "mxfp8" || q == "mxfp8" ? of_mma && p == "mxfp8" && q == "mxfp8"
+                    : kernel.scales == ScaleUse::kSums     ? !along_k(p) && !along_k(q)
+                    : kernel.scales == ScaleUse::kBlocks   ? !of_rows(q)
+                                                           : of_rows(q);
   if (fits) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' applies scales to " +
                                  Name(kernel.scales) + ", the call has a_scaling '" +

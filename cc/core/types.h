@@ -36,10 +36,15 @@ enum class ScaleUse {
   kSums,    // to sums over all of K: no scale changes along K
   kBlocks,  // to sums of 128 products, one scale for 128 rows of Q
   kRows,    // to sums of 128 products, one scale for each row of Q
+  kMma,     // to 32 products, by the MMA instruction: formats with 8-bit scales
 };
 
 // Elements along K, and rows of a square block, that share a scale.
 inline constexpr int kScaleBlock = 128;
+
+// Scales that an MMA reads (kMma) lie in tiles: those of kScaleBlock rows and of kScaleBlock
+// elements along K, one byte for each row and 32 elements.
+inline constexpr int kScaleTileBytes = 512;
 
 // TMA's alignment of base addresses and row pitches.
 inline constexpr int kAlignmentBytes = 16;
@@ -88,6 +93,8 @@ inline const char* Name(ScaleUse v) {
       return "blocks";
     case ScaleUse::kRows:
       return "rows";
+    case ScaleUse::kMma:
+      return "mma";
   }
   return "?";
 }

@@ -18,7 +18,17 @@ struct PlainResult {
   using Fusion = typename Traits::template Result<Out>;
 };
 
-template <class Spec, class Result = PlainResult<ScheduleTraits<Spec::kSchedule>>>
+// What the main loop reads: operands without scales.
+template <class Traits>
+struct PlainOperands {
+  using OperatorClass = cutlass::arch::OpClassTensorOp;
+  using Mainloop = typename Traits::Mainloop;
+  template <class Value>
+  using Element = Value;
+};
+
+template <class Spec, class Result = PlainResult<ScheduleTraits<Spec::kSchedule>>,
+          class Operands = PlainOperands<ScheduleTraits<Spec::kSchedule>>>
 struct GemmKernel : Spec {
   using Traits = ScheduleTraits<Spec::kSchedule>;
 
@@ -71,11 +81,12 @@ struct GemmKernel : Spec {
       typename Traits::Epilogue, typename Result::template Fusion<CtaTile, Out>>::CollectiveOp;
 
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, A, LayoutA, kAlignA, B, LayoutB,
-      kAlignB, Accumulator, Tile, Cluster,
+      typename Traits::ArchTag, typename Operands::OperatorClass,
+      typename Operands::template Element<A>, LayoutA, kAlignA,
+      typename Operands::template Element<B>, LayoutB, kAlignB, Accumulator, Tile, Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
-      typename Traits::Mainloop>::CollectiveOp;
+      typename Operands::Mainloop>::CollectiveOp;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
   using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,

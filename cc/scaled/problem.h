@@ -21,6 +21,9 @@ struct Scales {
   int64_t expert_pitch = 0;            // of B of m-grouped products alone
   int64_t k_pitch = 0, row_pitch = 0;  // 0: shared
   int32_t log_rows = 0;
+  // Those that an MMA reads instead: E8M0 in tiles (core/types.h), a band of rows after the other.
+  // batch_pitch counts bytes.
+  const uint8_t* tiles = nullptr;
 };
 
 struct ScaledProblem {

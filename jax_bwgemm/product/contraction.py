@@ -104,12 +104,15 @@ class Operands(abc.ABC):
     Attributes:
         operands: How many operands it has.
         whole: Dimensions that are never sharded.
-        block: Elements in a block.
     """
 
     operands: int
     whole: str = ""
-    block: int = 1
+
+    def block_of(self, spec: Any) -> int:
+        """Elements in a block of `operand_names`."""
+        del spec
+        return 1
 
     # Shapes.
 
@@ -125,8 +128,8 @@ class Operands(abc.ABC):
     def operand_names(self, spec: Any) -> tuple[str, ...]:
         """Names of every operand's dimensions in storage order.
 
-        A capital letter is a dimension of blocks, each of which `block` elements of the dimension
-        of that name share: these are divided between blocks only.
+        A capital letter is a dimension of blocks, each of which `block_of` elements of the
+        dimension of that name share: these are divided between blocks only.
         """
 
     @abc.abstractmethod

@@ -179,7 +179,7 @@ def sharding_rule(
     # Shardy wants them in the order in which the rule first has them.
     order = re.findall(r"\w+", rule).index
     factors: dict[str, Any] = {"reduction_factors": tuple(sorted(summed, key=order))}
-    factors |= {d * 2: contraction.block for d in divided}
+    factors |= {d * 2: contraction.block_of(spec) for d in divided}
     if contraction.whole:
         factors["need_replication_factors"] = tuple(contraction.whole)
     return rule, factors

@@ -133,7 +133,7 @@ def check_product(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     batch = a.shape[:-2] or b.shape[:-2]
-    if any(layout_of(x.scaling).scale_dtype != FLOAT32 for x in (a, b)):
+    if not _of_primitive(a, b):
         return _by_xla(a, b, spec)
     parts = [_rank3(x) for x in (a, b)]
     operands = [part for pair in zip(*parts, strict=True) for part in pair]
@@ -148,6 +148,14 @@ def _no_derivative(*args: Any) -> NoReturn:
         "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
         "8-bit numbers. Use fp8_dot_general"
     )
+
+
+def _of_primitive(a: ScaledArray, b: ScaledArray) -> bool:
+    """Whether a kernel may exist: f32 scales, or one layout that MMA instructions read."""
+    layouts = [layout_of(x.scaling) for x in (a, b)]
+    if layouts[0].read_by_mma:
+        return layouts[0] == layouts[1]
+    return all(layout.scale_dtype == FLOAT32 for layout in layouts)
 
 
 def _rank3(x: ScaledArray) -> tuple[jax.Array, jax.Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jax_bwgemm.product.contraction import Operands
 from jax_bwgemm.scaled.layouts import layout_of
@@ -28,7 +29,9 @@ class Scaled(Operands):
     """``D[B, M, N] = A[B, M, K] @ B[B, N, K].mT``; operands A, B, and the scales of both."""
 
     operands = 4
-    block = 128
+
+    def block_of(self, spec: ScaledSpec) -> int:
+        return block_of(spec)
 
     def dims(self, spec: ScaledSpec, *shapes: Sequence[int]) -> ShardedDims:
         a, b, *_ = shapes
@@ -36,7 +39,7 @@ class Scaled(Operands):
         sizes = {"b": max(batches), "m": a[1], "n": b[1], "k": a[2]}
         blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}
         for dim in blocked:
-            size, last = divmod(sizes[dim], self.block)
+            size, last = divmod(sizes[dim], self.block_of(spec))
             # A block that is shorter makes the dimension one that cannot be divided.
             sizes[dim] = 1 if last else size
         return ShardedDims(sizes["b"], sizes, batches)
@@ -47,6 +50,15 @@ class Scaled(Operands):
     def out_names(self, spec: ScaledSpec) -> str:
         del spec
         return "bmn"
+
+
+def block_of(spec: Any) -> int:
+    """Elements that share a scale, along K and along rows, where a layout of the product has blocks.
+
+    All blocks of a product have the same size: `jax_bwgemm.scaled.selection.refusal` sees to it.
+    """
+    sizes = (layout_of(name).block_k for name in (spec.a_scaling, spec.b_scaling))
+    return max((size for size in sizes if size is not None), default=1)
 
 
 def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
@@ -65,6 +77,7 @@ def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
             "row": rows,
             "1x128": f"{k.upper()}{rows}",
             "128x128": f"{rows.upper()}{k.upper()}",
+            "mxfp8": f"{rows}{k.upper()}",
         }[layout_of(scaling).name]
     )
 

@@ -71,6 +71,8 @@ def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candida
         return costs.evaluate(dense, sizes, target, splits, parameters=parameters)
 
     whole = predict(1)
+    if not kernel.f32_twin:
+        return [whole]
     tiles = whole.tiles_m * whole.tiles_n * dims.batch
     most = heuristics.MAX_SPLIT_WAVES * target.sm_count // tiles
     return [whole] + [

@@ -95,6 +95,11 @@ class Family(abc.ABC):
     def workspace(self, name: str, choice: Choice, dims: Any) -> int:
         """Bytes of scratch memory that the call needs."""
 
+    def kernel_operands(self, operands: Sequence[jax.Array], spec: Any) -> Sequence[jax.Array]:
+        """The operands as kernels read them."""
+        del spec
+        return operands
+
     # What does not.
 
     def product(self, operands: Sequence[jax.Array], spec: Any) -> jax.Array:
@@ -152,7 +157,7 @@ class Family(abc.ABC):
         out = targets.call_kernel(
             name,
             choice.kernel.name,
-            dict(zip(self.roles, operands, strict=True)),
+            dict(zip(self.roles, self.kernel_operands(operands, spec), strict=True)),
             jax.ShapeDtypeStruct(self.out_shape(dims, spec), choice.out_dtype),
             self.workspace(name, choice, dims),
             a_scaling=spec.a_scaling,

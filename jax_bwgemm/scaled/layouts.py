@@ -28,6 +28,7 @@ class Layout:
         scale_dtype: Type of the scales.
         value_dtypes: Types the values may have, the default first.
         has_global_scale: Whether one more f32 scale multiplies everything.
+        read_by_mma: Whether SM100's MMA instructions multiply by these scales, and kernels do so.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Layout:
     scale_dtype: np.dtype = FLOAT32
     value_dtypes: tuple[np.dtype, ...] = FLOAT8
     has_global_scale: bool = False
+    read_by_mma: bool = False
 
     @property
     def transposable(self) -> bool:
@@ -66,7 +68,7 @@ LAYOUTS = {
         Layout("row", None, 1),
         Layout("1x128", 128, 1, k_first=True),
         Layout("128x128", 128, 128),
-        Layout("mxfp8", 32, 1, scale_dtype=np.dtype(jnp.float8_e8m0fnu)),
+        Layout("mxfp8", 32, 1, scale_dtype=np.dtype(jnp.float8_e8m0fnu), read_by_mma=True),
         Layout(
             "nvfp4",
             16,

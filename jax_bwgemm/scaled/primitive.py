@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled import selection
+from jax_bwgemm.scaled import mma_scales, selection
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -64,6 +64,14 @@ class _Dense(Family):
         axes = tuple(None if x.shape[0] == 1 else 0 for x in operands)
         shared = [x[0] if axis is None else x for x, axis in zip(operands, axes, strict=True)]
         return jax.vmap(one, in_axes=axes)(*shared)
+
+    def kernel_operands(
+        self, operands: Sequence[jax.Array], spec: ScaledSpec
+    ) -> Sequence[jax.Array]:
+        if not selection.by_mma(spec):
+            return operands
+        a, b, *scales = operands
+        return a, b, *map(mma_scales.tiled, scales)
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
         return {

@@ -9,7 +9,7 @@ import jax
 
 from jax_bwgemm.grouped.contraction import GroupedOperands
 from jax_bwgemm.product.contraction import NamedAxes
-from jax_bwgemm.scaled.contraction import scales_names
+from jax_bwgemm.scaled.contraction import block_of, scales_names
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec, ragged_dims
 
 
@@ -17,7 +17,9 @@ class ScaledRagged(GroupedOperands):
     """Operands A, B, group sizes, offset, and the scales of A and B."""
 
     operands = 6
-    block = 128
+
+    def block_of(self, spec: ScaledRaggedSpec) -> int:
+        return block_of(spec)
 
     def dims(self, spec: ScaledRaggedSpec, *shapes: Sequence[int]) -> ScaledRaggedDims:
         blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}

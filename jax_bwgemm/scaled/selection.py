@@ -22,6 +22,7 @@ WHERE = {
     "sums": "scales after the last block of K",
     "blocks": "scales after every 128 of K",
     "rows": "scales of rows of both operands after every 128 of K",
+    "mma": "scales of 32 of K by the MMA instruction",
 }
 
 
@@ -61,9 +62,12 @@ def kernel_dtype(out_dtype: str) -> str:
 
 def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
-    for name in (spec.a_scaling, spec.b_scaling):
-        if layout_of(name).scale_dtype != FLOAT32:
-            return f"kernels exist for f32 scales, not for those of {name}"
+    names = (spec.a_scaling, spec.b_scaling)
+    for name in names:
+        if layout_of(name).scale_dtype != FLOAT32 and not layout_of(name).read_by_mma:
+            return f"no kernel reads the scales of {name}"
+    if by_mma(spec) and names[0] != names[1]:
+        return f"kernels of {names[0]} x {names[1]} do not exist: both must have the same layout"
     if 0 in (dims.batch, dims.m, dims.n, dims.k):
         return "there is nothing to multiply"
     fitting = [k for k in table if types_fit(k, spec, dims)]
@@ -126,6 +130,8 @@ def scales_fit(kernel: Kernel, spec: Any) -> bool:
 
     SM100's accumulators are as precise as promoted sums.
     """
+    if by_mma(spec) or kernel.scales == "mma":
+        return by_mma(spec) and kernel.scales == "mma"
     layouts = (spec.a_scaling, spec.b_scaling)
     whole_k = all(name in _WHOLE_K for name in layouts)
     fast = spec.accumulation == "fast" or kernel.arch == "sm100"
@@ -135,3 +141,8 @@ def scales_fit(kernel: Kernel, spec: Any) -> bool:
     if fast and whole_k:
         return False
     return (along_n in _OF_ROWS) == (kernel.scales == "rows")
+
+
+def by_mma(spec: Any) -> bool:
+    """Whether an operand has scales that MMA instructions read."""
+    return any(layout_of(name).read_by_mma for name in (spec.a_scaling, spec.b_scaling))

@@ -161,7 +161,7 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
                         swap_ab=bool(swap),
                         uneven_parts=arch == "sm90",
                         scales=scales,
-                        f32_twin=f"{arch}_scaled_{a}_{b}_f32_{rest}",
+                        f32_twin="" if scales == "mma" else f"{arch}_scaled_{a}_{b}_f32_{rest}",
                     )
                 )
     return tuple(found)

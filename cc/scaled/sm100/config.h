@@ -1,5 +1,6 @@
-// The scaled SM100 kernel: the dense one of CUTLASS's parts with 8-bit operands, whose epilogue
-// multiplies sums by the scales of their row and column.
+// The scaled SM100 kernels: the dense one of CUTLASS's parts with 8-bit operands. Either its epilogue
+// multiplies sums by the scales of their row and column, or its MMA instructions multiply products
+// by the scales of blocks of 32.
 #pragma once
 
 #include "cutlass/epilogue/fusion/sm100_callbacks_tma_warpspecialized.hpp"
@@ -25,10 +26,33 @@ struct ScaledResult {
       dense::LoadedAccumulator<float>>;
 };
 
+// Operands of MXFP8: values, and an E8M0 scale for 32 along K. The main loop loads the scales beside
+// the values and copies them to tensor memory, where tcgen05.mma reads them.
+template <Schedule kSchedule>
+struct BlockScaledOperands {
+  using OperatorClass = cutlass::arch::OpClassBlockScaledTensorOp;
+  using Mainloop = std::conditional_t<kSchedule == Schedule::k2Sm,
+                                      cutlass::gemm::KernelTmaWarpSpecialized2SmMxf8f6f4Sm100,
+                                      cutlass::gemm::KernelTmaWarpSpecialized1SmMxf8f6f4Sm100>;
+  template <class Value>
+  using Element = cutlass::mx_float8_t<Value>;
+};
+
 // Without promotion: sums of products stay in tensor memory over all of K.
 template <class Spec>
-struct Config : dense::GemmKernel<Spec, ScaledResult> {
+struct SumsConfig : dense::GemmKernel<Spec, ScaledResult> {
   static_assert(Spec::kScaleUse == ScaleUse::kSums && !Spec::kSwapAb);
 };
+
+template <class Spec>
+struct MmaConfig
+    : dense::GemmKernel<Spec, dense::PlainResult<dense::ScheduleTraits<Spec::kSchedule>>,
+                        BlockScaledOperands<Spec::kSchedule>> {
+  static_assert(Spec::kScaleUse == ScaleUse::kMma && !Spec::kSwapAb);
+};
+
+template <class Spec>
+using Config =
+    std::conditional_t<Spec::kScaleUse == ScaleUse::kMma, MmaConfig<Spec>, SumsConfig<Spec>>;
 
 }  // namespace bwgemm::scaled::sm100
