@@ -85,7 +85,7 @@ def measure(layer: Layer, args, out: report.Report, timer: Any) -> list[dict]:
         found = compiled(*inputs)
         want = found if want is None else want
         info = {
-            "distance": float(grouped_layer.distance(found, want)),  # to the first column
+            "distance": grouped_layer.distance(found, want),  # to the first column
             "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
         }
         assert info["distance"] <= grouped_layer.BOUND, f"{layer} {name}: {info}"

@@ -23,7 +23,8 @@ WHOLE_K = ("tensor", "row")
 LAYOUTS = (*WHOLE_K, "1x128", "128x128")
 # Layouts of the operand along tile_n, by what a kernel applies scales to.
 ALONG_TILE_N = {"sums": WHOLE_K, "blocks": ("tensor", "128x128"), "rows": ("row", "1x128")}
-MMA = "mxfp8"  # the layout that MMA instructions read
+# Elements of a block of the layouts that MMA instructions read.
+MMA = {"mxfp8": 32, "nvfp4": 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +114,12 @@ def random_operands(
         values = rng.integers(-2, 3, shape).astype(np.float32)
         scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
         operands[name] = values.astype(np.dtype(dtype))
-        operands[f"{name}_scales"] = tiles_of(scales) if scaling == MMA else scales
+        operands[f"{name}_scales"] = tiles_of(scaling, scales) if scaling in MMA else scales
+        if scaling == "nvfp4":
+            codes = operands[name].view(np.uint8) & 15
+            operands[name] = codes[..., ::2] | codes[..., 1::2] << 4
+            operands["alpha"] = np.full(shape[:1], 0.25, np.float32)
+            values *= 0.5
         wide.append(values * of_elements(scaling, scales, shape))
     return operands, wide
 
@@ -127,23 +133,25 @@ def scales_shape(scaling: str, shape: Sequence[int]) -> tuple[int, ...]:
         "row": (batch, rows),
         "1x128": (batch, blocks, rows),
         "128x128": (batch, -(-rows // 128), blocks),
-        MMA: (batch, rows, -(-k // 32)),
+        "mxfp8": (batch, rows, -(-k // 32)),
+        "nvfp4": (batch, rows, -(-k // 16)),
     }[scaling]
 
 
-def tiles_of(scales: np.ndarray) -> np.ndarray:
-    """Powers of two [batch, rows, blocks of 32] as E8M0 bytes in the tiles that an MMA reads.
+def tiles_of(scaling: str, scales: np.ndarray) -> np.ndarray:
+    """Scales [batch, rows, blocks] as bytes in the tiles that an MMA reads.
 
     Past the last row they are NaNs (255), which no result may show, past the last block zeros: the
     MMA multiplies what is beyond K, zeros, by these.
     """
+    dtype = {"mxfp8": "float8_e8m0fnu", "nvfp4": "float8_e4m3fn"}[scaling]
     batch, rows, count = scales.shape
     bands, columns = -(-rows // 128), -(-count // 4)
     tiles = np.full((batch, bands, columns, 512), 255, np.uint8)
-    exponents = np.zeros((batch, rows, 4 * columns), np.uint8)
-    exponents[:, :, :count] = np.log2(scales).astype(np.int32) + 127
+    coded = np.zeros((batch, rows, 4 * columns), np.uint8)
+    coded[:, :, :count] = scales.astype(np.dtype(dtype)).view(np.uint8)
     r, k = np.indices((rows, 4 * columns))
-    tiles[:, r // 128, k // 4, r % 32 * 16 + r % 128 // 32 * 4 + k % 4] = exponents
+    tiles[:, r // 128, k // 4, r % 32 * 16 + r % 128 // 32 * 4 + k % 4] = coded
     return tiles
 
 
@@ -156,15 +164,15 @@ def of_elements(scaling: str, scales: np.ndarray, shape: Sequence[int]) -> np.nd
         return scales[:, :, None]
     if scaling == "1x128":
         return np.repeat(scales.swapaxes(1, 2), 128, 2)[:, :, :k]
-    if scaling == MMA:
-        return np.repeat(scales, 32, 2)[:, :, :k]
+    if scaling in MMA:
+        return np.repeat(scales, MMA[scaling], 2)[:, :, :k]
     return np.repeat(np.repeat(scales, 128, 1), 128, 2)[:, :rows, :k]
 
 
 def layouts_of(kernel: object) -> list[tuple[str, str]]:
     """Pairs of layouts of A and B that a kernel takes."""
     if kernel.scales == "mma":
-        return [(MMA, MMA)]
+        return [("nvfp4",) * 2 if kernel.a_dtype == "float4_e2m1fn" else ("mxfp8",) * 2]
     along_m = WHOLE_K if kernel.scales == "sums" else LAYOUTS
     pairs = itertools.product(along_m, ALONG_TILE_N[kernel.scales])
     return [(q, p) if kernel.swap_ab else (p, q) for p, q in pairs]
@@ -173,6 +181,11 @@ def layouts_of(kernel: object) -> list[tuple[str, str]]:
 def _case(kernel: object, scalings: tuple[str, str], *sizes: int, **more: int) -> ScaledCase:
     types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
     return ScaledCase(kernel.name, types, scalings, *sizes, **more)
+
+
+def k_multiple(kernel: object) -> int:
+    """What K must be a multiple of: 16 bytes of a row."""
+    return 32 if kernel.a_dtype == "float4_e2m1fn" else 16
 
 
 def cases(arch: str, pattern: str) -> list[ScaledCase]:
@@ -189,9 +202,9 @@ def cases(arch: str, pattern: str) -> list[ScaledCase]:
         rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
         for i, scalings in enumerate(layouts_of(k)):
             sizes = rows + 7, columns + 24
-            found.append(_case(k, scalings, *sizes, k.tile_k + 16))
+            found.append(_case(k, scalings, *sizes, k.tile_k + k_multiple(k)))
             if i == 0:
-                depth = (k.stages + 2) * k.tile_k + 16
+                depth = (k.stages + 2) * k.tile_k + k_multiple(k)
                 parts = (1, 3) if k.f32_twin else (1,)
                 found += [_case(k, scalings, *sizes, depth, splits=s) for s in parts]
     return found
@@ -208,7 +221,12 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[S
     for i in range(count):
         kernel = kernels[rng.integers(len(kernels))]
         pairs = layouts_of(kernel)
-        sizes = size(1500, 1), size(2000, 8), size(1600, 16), int(rng.integers(1, 4))
+        sizes = (
+            size(1500, 1),
+            size(2000, 8),
+            size(1600, k_multiple(kernel)),
+            int(rng.integers(1, 4)),
+        )
         swizzle = int(2 ** rng.integers(0, 5))
         scalings = pairs[rng.integers(len(pairs))]
         splits = int(rng.integers(1, 6)) if sizes[3] == 1 and kernel.f32_twin else 1

@@ -27,7 +27,11 @@ struct Buffer {
   int64_t last() const { return dims[rank - 1]; }
 };
 
+// The type of a buffer whose elements are v: bytes hold pairs of kE2M1.
+constexpr DType BufferType(DType v) { return v == DType::kE2M1 ? DType::kU8 : v; }
+
 // What a buffer is to the product. Operands come first, then results.
+// alpha: a factor of each batch element's result, where values are of 4 bits.
 // b_up: the second matrix of a gated product, unless b has both.
 // x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
 enum class Role {
@@ -37,6 +41,7 @@ enum class Role {
   kGroupOffset,
   kAScales,
   kBScales,
+  kAlpha,
   kBUp,
   kX0,
   kD = kX0 + dense::kMaxEpilogueOperands,

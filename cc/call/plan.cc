@@ -46,7 +46,7 @@ int64_t PartsApart(const KernelInfo& kernel, int64_t splits) {
 
 // Why a problem cannot be split, or OK.
 Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t all_splits) {
-  const int64_t elements = kernel.alignment_bytes / SizeOf(kernel.a_dtype);
+  const int64_t elements = kernel.alignment_bytes * 8 / BitsOf(kernel.a_dtype);
   const int64_t k = problem.k, batch = problem.batch;
   if (kernel.stream_k) {
     if (all_splits > 1 && (problem.decomposition == Decomposition::kDataParallel ||

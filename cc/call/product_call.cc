@@ -27,6 +27,7 @@ bool OfScales(const KernelInfo& kernel) { return kernel.scales != ScaleUse::kNon
 bool Takes(const KernelInfo& kernel, Role role) {
   if (role == Role::kGroupSizes || role == Role::kGroupOffset) return OfGroups(kernel);
   if (role == Role::kBUp) return kernel.contraction == Contraction::kGated;
+  if (role == Role::kAlpha) return kernel.a_dtype == DType::kE2M1;
   const bool of_scales = role == Role::kAScales || role == Role::kBScales;
   return !of_scales || OfScales(kernel);
 }
@@ -73,7 +74,8 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
                                    (takes ? "needs " : "takes no ") + std::string(Name(role)));
   }
   const Buffer &a = buffers[Role::kA], &b = buffers[Role::kB], &d = buffers[Role::kD];
-  if (a.dtype != kernel.a_dtype || b.dtype != kernel.b_dtype || d.dtype != kernel.out_dtype) {
+  if (a.dtype != BufferType(kernel.a_dtype) || b.dtype != BufferType(kernel.b_dtype) ||
+      d.dtype != kernel.out_dtype) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' computes " +
                                    Name(kernel.a_dtype) + " x " + Name(kernel.b_dtype) + " -> " +
                                    Name(kernel.out_dtype) + ", the call is " + ShapeString(a) +

@@ -33,15 +33,27 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
     return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffers[role]) +
                                    ", expected rank 3");
   }
-  const int64_t batch = d.dims[0], m = d.dims[1], n = d.dims[2], k = a.dims[2];
+  const bool pairs = kernel.a_dtype == DType::kE2M1;
+  const int64_t columns = a.dims[2];
+  if (pairs && columns > INT32_MAX / 2) {
+    return Status::InvalidArgument("a has " + std::to_string(columns) +
+                                   " pairs of elements in a row");
+  }
+  const int64_t batch = d.dims[0], m = d.dims[1], n = d.dims[2], k = pairs ? 2 * columns : columns;
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch}, sm_count, problem));
   bool a_batched, b_batched;
-  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, m, k}, &a_batched));
-  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {batch, n, k}, &b_batched));
+  BWGEMM_RETURN_IF_ERROR(
+      CheckBuffer(Role::kA, a, BufferType(kernel.a_dtype), {batch, m, columns}, &a_batched));
+  BWGEMM_RETURN_IF_ERROR(
+      CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype), {batch, n, columns}, &b_batched));
   dense::GemmProblem& gemm = problem->gemm;
   gemm.a = {a.data, k, batch == 1 || a_batched ? m * k : 0};
   gemm.b = {b.data, k, batch == 1 || b_batched ? n * k : 0};
   gemm.d = {d.data, n, m * n};
+  if (pairs) {
+    BWGEMM_RETURN_IF_ERROR(
+        SetScales(Role::kAlpha, buffers[Role::kAlpha], "tensor", batch, 0, 1, 1, &problem->alpha));
+  }
   const Options& options = call.options;
   BWGEMM_RETURN_IF_ERROR(CheckUse(kernel, options));
   BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAScales, buffers[Role::kAScales], options.a_scaling,

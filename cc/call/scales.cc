@@ -5,7 +5,9 @@
 namespace bwgemm::call {
 namespace {
 
-int64_t Blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
+int64_t Blocks(int64_t extent, int64_t block = kScaleBlock) { return (extent + block - 1) / block; }
+
+bool ReadByMma(std::string_view scaling) { return scaling == "mxfp8" || scaling == "nvfp4"; }
 
 }  // namespace
 
@@ -20,7 +22,7 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     for (int64_t extent : extents) all[rank++] = extent;
     return CheckBuffer(role, buffer, dtype, all.data(), rank, &batched);
   };
-  const bool tiled = scaling == "mxfp8";
+  const bool tiled = ReadByMma(scaling);
   if (tiled) {
     scales->tiles = static_cast<const uint8_t*>(buffer.data);
   } else {
@@ -45,13 +47,15 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     scales->log_rows = 7;
     count = Blocks(rows) * Blocks(k);
   } else if (tiled && experts == 0) {
-    BWGEMM_RETURN_IF_ERROR(check({Blocks(rows), Blocks(k), kScaleTileBytes}, DType::kU8));
-    count = Blocks(rows) * Blocks(k) * kScaleTileBytes;
+    const int64_t bands = Blocks(rows, kScaleTileRows);
+    const int64_t tiles = Blocks(k, ScaleTileK(scaling == "nvfp4" ? DType::kE2M1 : DType::kE4M3));
+    BWGEMM_RETURN_IF_ERROR(check({bands, tiles, kScaleTileBytes}, DType::kU8));
+    count = bands * tiles * kScaleTileBytes;
   } else {
     return Status::InvalidArgument("scaling '" + std::string(scaling) + "' of " +
                                    std::string(Name(role)) +
                                    " is none of 'tensor', 'row', '1x128', '128x128'" +
-                                   (experts == 0 ? ", 'mxfp8'" : ""));
+                                   (experts == 0 ? ", 'mxfp8', 'nvfp4'" : ""));
   }
   if (experts != 0) {
     scales->expert_pitch = count;
@@ -67,7 +71,8 @@ Status CheckUse(const KernelInfo& kernel, const Options& options) {
   auto along_k = [](std::string_view s) { return s == "1x128" || s == "128x128"; };
   auto of_rows = [](std::string_view s) { return s == "row" || s == "1x128"; };
   const bool of_mma = kernel.scales == ScaleUse::kMma;
-  const bool fits = of_mma || p == "mxfp8" || q == "mxfp8" ? of_mma && p == "mxfp8" && q == "mxfp8"
+  const std::string_view format = kernel.a_dtype == DType::kE2M1 ? "nvfp4" : "mxfp8";
+  const bool fits = of_mma || ReadByMma(p) || ReadByMma(q) ? of_mma && p == format && q == format
                     : kernel.scales == ScaleUse::kSums     ? !along_k(p) && !along_k(q)
                     : kernel.scales == ScaleUse::kBlocks   ? !of_rows(q)
                                                            : of_rows(q);

@@ -4,6 +4,7 @@
 #include "core/types.h"
 #include "cutlass/bfloat16.h"
 #include "cutlass/float8.h"
+#include "cutlass/float_subbyte.h"
 #include "cutlass/half.h"
 
 namespace bwgemm {
@@ -29,6 +30,10 @@ struct CutlassType<DType::kE4M3> {
 template <>
 struct CutlassType<DType::kE5M2> {
   using type = cutlass::float_e5m2_t;
+};
+template <>
+struct CutlassType<DType::kE2M1> {
+  using type = cutlass::float_e2m1_t;
 };
 
 }  // namespace bwgemm

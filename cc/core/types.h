@@ -6,9 +6,10 @@ namespace bwgemm {
 
 enum class Arch { kSm90, kSm100 };
 
-// Element types of buffers. Kernels multiply those of 16 bits and, with scales, of 8: kE4M3 has no
-// infinities. kS32 are group sizes, kU8 workspaces.
-enum class DType { kBF16, kF16, kF32, kE4M3, kE5M2, kS32, kU8 };
+// Element types of buffers. Kernels multiply those of 16 bits and, with scales, of 8 and 4: kE4M3
+// has no infinities. Elements of kE2M1 lie in pairs in buffers of kU8, the first in the low half.
+// kS32 are group sizes, kU8 also workspaces.
+enum class DType { kBF16, kF16, kF32, kE4M3, kE5M2, kE2M1, kS32, kU8 };
 
 // What a product contracts. Matrices of A, B and the result D, where G groups own rows of A:
 //   kDense     D[M, N] = A[M, K] x B[K, N]
@@ -36,34 +37,40 @@ enum class ScaleUse {
   kSums,    // to sums over all of K: no scale changes along K
   kBlocks,  // to sums of 128 products, one scale for 128 rows of Q
   kRows,    // to sums of 128 products, one scale for each row of Q
-  kMma,     // to 32 products, by the MMA instruction: formats with 8-bit scales
+  kMma,     // to 32 or 16 products, by the MMA instruction: formats with 8-bit scales
 };
 
 // Elements along K, and rows of a square block, that share a scale.
 inline constexpr int kScaleBlock = 128;
 
-// Scales that an MMA reads (kMma) lie in tiles: those of kScaleBlock rows and of kScaleBlock
-// elements along K, one byte for each row and 32 elements.
-inline constexpr int kScaleTileBytes = 512;
+// Scales that an MMA reads (kMma) lie in tiles, one byte for each: those of 128 rows and of four
+// blocks along K. A block is one of MXFP8 or, of kE2M1, of NVFP4.
+inline constexpr int kScaleTileRows = 128, kScaleTileBytes = 512;
+constexpr int ScaleTileK(DType values) { return 4 * (values == DType::kE2M1 ? 16 : 32); }
 
 // TMA's alignment of base addresses and row pitches.
 inline constexpr int kAlignmentBytes = 16;
 
-constexpr int SizeOf(DType v) {
+constexpr int BitsOf(DType v) {
   switch (v) {
     case DType::kBF16:
     case DType::kF16:
-      return 2;
+      return 16;
     case DType::kF32:
     case DType::kS32:
-      return 4;
+      return 32;
     case DType::kE4M3:
     case DType::kE5M2:
     case DType::kU8:
-      return 1;
+      return 8;
+    case DType::kE2M1:
+      return 4;
   }
   return 0;
 }
+
+// Of types that are no fractions of a byte.
+constexpr int SizeOf(DType v) { return BitsOf(v) / 8; }
 
 inline const char* Name(Arch v) { return v == Arch::kSm90 ? "sm90" : "sm100"; }
 inline const char* Name(AMajor v) { return v == AMajor::kK ? "k" : "m"; }
@@ -110,6 +117,8 @@ inline const char* Name(DType v) {
       return "float8_e4m3fn";
     case DType::kE5M2:
       return "float8_e5m2";
+    case DType::kE2M1:
+      return "float4_e2m1fn";
     case DType::kS32:
       return "int32";
     case DType::kU8:

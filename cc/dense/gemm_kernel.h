@@ -25,6 +25,8 @@ struct PlainOperands {
   using Mainloop = typename Traits::Mainloop;
   template <class Value>
   using Element = Value;
+  template <int kTileN>
+  using EpilogueTile = cutlass::epilogue::collective::EpilogueTileAuto;
 };
 
 template <class Spec, class Result = PlainResult<ScheduleTraits<Spec::kSchedule>>,
@@ -53,8 +55,8 @@ struct GemmKernel : Spec {
   using LayoutA = std::conditional_t<kAKMajor, Row, Column>;
   using LayoutB = std::conditional_t<kBKMajor, Column, Row>;
   using LayoutD = std::conditional_t<Spec::kSwapAb, Column, Row>;
-  static constexpr int kAlignA = kAlignmentBytes / sizeof(A);
-  static constexpr int kAlignB = kAlignmentBytes / sizeof(B);
+  static constexpr int kAlignA = kAlignmentBytes * 8 / cute::sizeof_bits_v<A>;
+  static constexpr int kAlignB = kAlignmentBytes * 8 / cute::sizeof_bits_v<B>;
   static constexpr int kAlignOut = kAlignmentBytes / sizeof(Out);
 
   using Tile =
@@ -71,12 +73,12 @@ struct GemmKernel : Spec {
   using EpilogueTile = std::conditional_t<
       kWholeLines,
       cute::Shape<cute::Int<Spec::kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
-      cutlass::epilogue::collective::EpilogueTileAuto>;
+      typename Operands::template EpilogueTile<Spec::kTileN>>;
 
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
   // No C operand; converted to Out.
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      typename Traits::ArchTag, cutlass::arch::OpClassTensorOp, Tile, Cluster, EpilogueTile,
+      typename Traits::ArchTag, typename Operands::OperatorClass, Tile, Cluster, EpilogueTile,
       Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
       typename Traits::Epilogue, typename Result::template Fusion<CtaTile, Out>>::CollectiveOp;
 

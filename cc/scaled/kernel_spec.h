@@ -20,7 +20,9 @@ struct KernelSpec {
   static constexpr int kTerms = 1;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
-  static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
+  static_assert(kA == DType::kE2M1 ? kB == kA && kScaleUse == ScaleUse::kMma
+                                   : BitsOf(kA) == 8 && BitsOf(kB) == 8,
+                "operands are e4m3 or e5m2, or both e2m1, whose scales an MMA reads");
   static_assert(kTileK % kScaleBlock == 0 && kScaleUse != ScaleUse::kNone);
 
   // uneven_parts: see KernelInfo.

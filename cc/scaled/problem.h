@@ -29,6 +29,7 @@ struct Scales {
 struct ScaledProblem {
   dense::GemmProblem gemm;
   Scales a, b;
+  Scales alpha;  // of all elements, where values are e2m1
 
   std::string ToString() const { return gemm.ToString(); }
 };

@@ -137,6 +137,7 @@ def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
         return _by_xla(a, b, spec)
     parts = [_rank3(x) for x in (a, b)]
     operands = [part for pair in zip(*parts, strict=True) for part in pair]
+    operands.append(_alpha(a, b))
     out = DENSE.product(operands, spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
 
@@ -151,11 +152,20 @@ def _no_derivative(*args: Any) -> NoReturn:
 
 
 def _of_primitive(a: ScaledArray, b: ScaledArray) -> bool:
-    """Whether a kernel may exist: f32 scales, or one layout that MMA instructions read."""
+    """Whether the primitive has the product: of f32 scales, or one layout that MMAs read."""
     layouts = [layout_of(x.scaling) for x in (a, b)]
     if layouts[0].read_by_mma:
         return layouts[0] == layouts[1]
     return all(layout.scale_dtype == FLOAT32 for layout in layouts)
+
+
+def _alpha(a: ScaledArray, b: ScaledArray) -> jax.Array:
+    """The product of global scales, [batch], or [1] if all batch elements have the same."""
+    alpha = jnp.ones((), FLOAT32)
+    for x in (a, b):
+        if x.global_scale is not None:
+            alpha = alpha * x.global_scale
+    return alpha.reshape(-1)
 
 
 def _rank3(x: ScaledArray) -> tuple[jax.Array, jax.Array]:

@@ -26,9 +26,9 @@ class ShardedDims:
 
 
 class Scaled(Operands):
-    """``D[B, M, N] = A[B, M, K] @ B[B, N, K].mT``; operands A, B, and the scales of both."""
+    """``D[B, M, N] = alpha * A[B, M, K] @ B[B, N, K].mT``; A, B, the scales of both, alpha [B]."""
 
-    operands = 4
+    operands = 5
 
     def block_of(self, spec: ScaledSpec) -> int:
         return block_of(spec)
@@ -44,8 +44,9 @@ class Scaled(Operands):
             sizes[dim] = 1 if last else size
         return ShardedDims(sizes["b"], sizes, batches)
 
-    def operand_names(self, spec: ScaledSpec) -> tuple[str, str, str, str]:
-        return "bmk", "bnk", scales_names(spec.a_scaling, "m"), scales_names(spec.b_scaling, "n")
+    def operand_names(self, spec: ScaledSpec) -> tuple[str, ...]:
+        scales = scales_names(spec.a_scaling, "m"), scales_names(spec.b_scaling, "n")
+        return "bmk", "bnk", *scales, "b"
 
     def out_names(self, spec: ScaledSpec) -> str:
         del spec
@@ -53,7 +54,7 @@ class Scaled(Operands):
 
 
 def block_of(spec: Any) -> int:
-    """Elements that share a scale, along K and along rows, where a layout of the product has blocks.
+    """Elements along K that share a scale, where a layout of the product has blocks; else 1.
 
     All blocks of a product have the same size: `jax_bwgemm.scaled.selection.refusal` sees to it.
     """
@@ -78,6 +79,7 @@ def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
             "1x128": f"{k.upper()}{rows}",
             "128x128": f"{rows.upper()}{k.upper()}",
             "mxfp8": f"{rows}{k.upper()}",
+            "nvfp4": f"{rows}{k.upper()}",
         }[layout_of(scaling).name]
     )
 

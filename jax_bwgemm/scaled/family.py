@@ -95,10 +95,15 @@ class Family(abc.ABC):
     def workspace(self, name: str, choice: Choice, dims: Any) -> int:
         """Bytes of scratch memory that the call needs."""
 
-    def kernel_operands(self, operands: Sequence[jax.Array], spec: Any) -> Sequence[jax.Array]:
-        """The operands as kernels read them."""
+    def kernel_operands(self, operands: Sequence[jax.Array], spec: Any) -> dict[str, jax.Array]:
+        """The operands as kernels read them, by their roles."""
         del spec
-        return operands
+        return dict(zip(self.roles, operands, strict=True))
+
+    def emulated_arch(self, spec: Any) -> str:
+        """What the emulator stands for where no GPU is named."""
+        del spec
+        return "sm90"
 
     # What does not.
 
@@ -141,10 +146,10 @@ class Family(abc.ABC):
             platform: JAX platform being lowered for.
             spec: The product.
             dims: Its sizes.
-            target: The GPU, if it is known; the emulator's is else an SM90.
+            target: The GPU, if it is known; the emulator's is else that of `emulated_arch`.
         """
         if target is None and name == "emulator":
-            target = make_target("sm90")
+            target = make_target(self.emulated_arch(spec))
         found = target_here(name, platform, target)
         return (
             found if isinstance(found, str) else self.select(self.table_of(name), spec, dims, found)
@@ -157,7 +162,7 @@ class Family(abc.ABC):
         out = targets.call_kernel(
             name,
             choice.kernel.name,
-            dict(zip(self.roles, self.kernel_operands(operands, spec), strict=True)),
+            self.kernel_operands(operands, spec),
             jax.ShapeDtypeStruct(self.out_shape(dims, spec), choice.out_dtype),
             self.workspace(name, choice, dims),
             a_scaling=spec.a_scaling,

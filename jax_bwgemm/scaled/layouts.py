@@ -76,6 +76,7 @@ LAYOUTS = {
             scale_dtype=np.dtype(jnp.float8_e4m3fn),
             value_dtypes=FLOAT4,
             has_global_scale=True,
+            read_by_mma=True,
         ),
     )
 }

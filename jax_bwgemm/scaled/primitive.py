@@ -11,20 +11,25 @@ import jax.numpy as jnp
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled import mma_scales, selection
+from jax_bwgemm.scaled import selection
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.mma_operands import in_tiles, packed
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
-from jax_bwgemm.scaled.selection import Choice
+from jax_bwgemm.scaled.selection import Choice, by_mma
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
 class _Dense(Family):
-    """A [B or 1, M, K], B [B or 1, N, K], and the scales of both: [B, M, N]."""
+    """A [B or 1, M, K], B [B or 1, N, K], the scales of both, alpha [B or 1]: [B, M, N].
+
+    Alpha is the product of both global scales, and not read where layouts have none.
+    """
 
     contraction = SCALED
-    roles = ("a", "b", "a_scales", "b_scales")
+    roles = ("a", "b", "a_scales", "b_scales", "alpha")
 
     def dims_of(self, operands: Sequence[Any], spec: ScaledSpec) -> ScaledDims:
         del spec
@@ -51,10 +56,15 @@ class _Dense(Family):
         return selection.select(table, spec, dims, target)
 
     def reference(self, *operands: jax.Array, spec: ScaledSpec) -> jax.Array:
-        def one(a: jax.Array, b: jax.Array, a_scales: jax.Array, b_scales: jax.Array) -> jax.Array:
+        global_scale = layout_of(spec.a_scaling).has_global_scale
+
+        def one(
+            a: jax.Array, b: jax.Array, a_scales: jax.Array, b_scales: jax.Array, alpha: jax.Array
+        ) -> jax.Array:
+            factors = (alpha, jnp.float32(1)) if global_scale else (None, None)
             return scaled_reference(
-                ScaledArray(a, a_scales, spec.a_scaling),
-                ScaledArray(b, b_scales, spec.b_scaling),
+                ScaledArray(a, a_scales, spec.a_scaling, factors[0]),
+                ScaledArray(b, b_scales, spec.b_scaling, factors[1]),
                 spec.out_dtype,
                 spec.accumulation,
             )
@@ -67,11 +77,18 @@ class _Dense(Family):
 
     def kernel_operands(
         self, operands: Sequence[jax.Array], spec: ScaledSpec
-    ) -> Sequence[jax.Array]:
-        if not selection.by_mma(spec):
-            return operands
-        a, b, *scales = operands
-        return a, b, *map(mma_scales.tiled, scales)
+    ) -> dict[str, jax.Array]:
+        named = super().kernel_operands(operands, spec)
+        if not layout_of(spec.a_scaling).has_global_scale:
+            del named["alpha"]
+        if by_mma(spec):
+            for name in ("a", "b"):
+                named[name] = packed(named[name])
+                named[f"{name}_scales"] = in_tiles(named[f"{name}_scales"])
+        return named
+
+    def emulated_arch(self, spec: ScaledSpec) -> str:
+        return "sm100" if by_mma(spec) else super().emulated_arch(spec)
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
         return {

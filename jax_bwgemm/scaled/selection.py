@@ -12,7 +12,7 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
-from jax_bwgemm.scaled.layouts import FLOAT32, LAYOUTS, layout_of
+from jax_bwgemm.scaled.layouts import LAYOUTS, layout_of
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 _WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
@@ -22,7 +22,7 @@ WHERE = {
     "sums": "scales after the last block of K",
     "blocks": "scales after every 128 of K",
     "rows": "scales of rows of both operands after every 128 of K",
-    "mma": "scales of 32 of K by the MMA instruction",
+    "mma": "scales of blocks by the MMA instruction",
 }
 
 
@@ -62,12 +62,8 @@ def kernel_dtype(out_dtype: str) -> str:
 
 def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
-    names = (spec.a_scaling, spec.b_scaling)
-    for name in names:
-        if layout_of(name).scale_dtype != FLOAT32 and not layout_of(name).read_by_mma:
-            return f"no kernel reads the scales of {name}"
-    if by_mma(spec) and names[0] != names[1]:
-        return f"kernels of {names[0]} x {names[1]} do not exist: both must have the same layout"
+    if by_mma(spec) and spec.a_scaling != spec.b_scaling:
+        return f"no kernel multiplies {spec.a_scaling} by {spec.b_scaling}"
     if 0 in (dims.batch, dims.m, dims.n, dims.k):
         return "there is nothing to multiply"
     fitting = [k for k in table if types_fit(k, spec, dims)]
@@ -80,8 +76,9 @@ def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str 
             f"and {spec.b_scaling}"
         )
     out = np.dtype(kernel_dtype(spec.out_dtype)).itemsize
-    for size, bytes_each, name in ((dims.k, 1, "K"), (dims.n, out, "N")):
-        multiple = 16 // bytes_each
+    bits = 4 if spec.a_scaling == "nvfp4" else 8
+    for size, bits_each, name in ((dims.k, bits, "K"), (dims.n, 8 * out, "N")):
+        multiple = 128 // bits_each
         if size % multiple:
             return f"{name}={size} is not a multiple of {multiple}, which TMA needs"
     return None

@@ -34,6 +34,7 @@ def _tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def problems(kernel: Kernel) -> dict[str, tuple[int, int, int, int]]:
     """M, N, K and batch: families that every kernel has to get right, from its tile."""
+    least = 32 if kernel.a_dtype == "float4_e2m1fn" else 16  # of K, whose rows have whole 16 bytes
     rows, columns = (
         (kernel.tile_n, kernel.tile_m) if kernel.swap_ab else (kernel.tile_m, kernel.tile_n)
     )
@@ -42,8 +43,8 @@ def problems(kernel: Kernel) -> dict[str, tuple[int, int, int, int]]:
         # More tiles than the machine holds at once; scales of each matrix of the batch.
         "many_tiles_batch_3": (2 * rows, 2 * columns, 128, 3),
         # Edges inside of boxes and of blocks of scales, K several times around the pipeline.
-        "ragged_deep": (rows + 41, columns + 40, (2 * kernel.stages + 1) * 128 + 16, 1),
-        "tiny": (3, 8, 16, 1),
+        "ragged_deep": (rows + 41, columns + 40, (2 * kernel.stages + 1) * 128 + least, 1),
+        "tiny": (3, 8, least, 1),
     }
 
 
@@ -113,23 +114,63 @@ def test_batches_and_vmap(shared: str | None) -> None:
         assert_exact(got, np.stack([want, want], 1))
 
 
-@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise"])
+@pytest.mark.parametrize("scaling", ["mxfp8", "nvfp4"])
+@pytest.mark.parametrize("shared", ["a", "b", None])
+def test_formats_that_an_mma_reads(scaling: str, shared: str | None) -> None:
+    """Through selection, of two batches, with global scales of their own."""
+    rng = np.random.default_rng(0)
+    x = exact_operand(rng, (40, 160) if shared == "a" else (3, 40, 160), scaling)
+    y = exact_operand(rng, (136, 160) if shared == "b" else (3, 136, 160), scaling)
+    if scaling == "nvfp4" and shared != "a":
+        x = bw.ScaledArray(x.values, x.scales, scaling, jnp.asarray([0.5, 2, 4], jnp.float32))
+    factors = 1 if x.global_scale is None else np.asarray(x.global_scale)[..., None, None]
+    ones = None if x.global_scale is None else jnp.float32(1)
+    want = formula_product(bw.ScaledArray(x.values, x.scales, scaling, ones), y) * factors
+
+    def product(x: bw.ScaledArray, y: bw.ScaledArray) -> jax.Array:
+        return bw.scaled_matmul(x, y, preferred_element_type=jnp.float32, implementation="emulator")
+
+    before = emulator.launch_count()
+    assert_exact(product(x, y), want.astype(np.float32))
+    assert emulator.launch_count() == before + 1
+    stats = emulator.last_launch()
+    assert stats is not None
+    assert stats.ok
+    assert not stats.warnings
+
+    def axes(operand: bw.ScaledArray) -> Any:
+        if operand.ndim == 2:
+            return None
+        one = operand.global_scale is not None and operand.global_scale.ndim == 0
+        return bw.ScaledArray.tree_unflatten(scaling, (0, 0, None if one else 0))
+
+    if scaling == "mxfp8":
+        axes_of = [None if operand.ndim == 2 else 0 for operand in (x, y)]
+    else:
+        axes_of = [axes(operand) for operand in (x, y)]
+    assert_exact(jax.vmap(product, in_axes=axes_of)(x, y), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8", "nvfp4"])
 def test_all_three_products_of_a_layer_run_on_kernels(recipe: str) -> None:
     """The same results as XLA's, whose sums differ by f32 roundings only."""
     rng = np.random.default_rng(0)
     x, w, g = (
         jnp.asarray(rng.standard_normal(shape), jnp.float32)
-        for shape in ((144, 272), (272, 160), (144, 160))
+        for shape in ((160, 288), (288, 192), (160, 192))
     )
 
-    def step(implementation: str) -> Any:
+    def step(implementation: Any) -> Any:
         dot = bw.fp8_dot_general(recipe, implementation=implementation)
-        out, back = jax.vjp(lambda x, w: dot(x, w, (((1,), (0,)), ((), ()))), x, w)
-        return out, *back(g)
+        key = {"key": jax.random.key(0)} if recipe == "nvfp4" else {}
+        out, back = jax.vjp(lambda x, w: dot(x, w, (((1,), (0,)), ((), ())), **key), x, w)
+        return jax.block_until_ready((out, *back(g)))
 
     before = emulator.launch_count()
-    ours = step("emulator")
-    assert emulator.launch_count() == before + 6  # three operands are quantized, once each
+    # Three operands are quantized, once each; layouts with 8-bit scales by XLA.
+    formats = recipe in ("mxfp8", "nvfp4")
+    ours = step(("emulator", "xla") if formats else "emulator")
+    assert emulator.launch_count() == before + (3 if formats else 6)
     for got, want in zip(ours, step("xla"), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
 
@@ -185,6 +226,58 @@ def test_calls_that_are_refused(
                 jax.ShapeDtypeStruct(out, kernel.out_dtype),
                 0,
                 **options,
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("types", "shapes", "options", "message"),
+    [
+        (
+            "mxfp8",
+            {"a_scales": (1, 1, 1, 256)},
+            {},
+            r"a_scales is uint8\[1,1,1,256\], expected uint8\[1,1,1,512\]",
+        ),
+        ("mxfp8", {}, {"a_scaling": "row"}, "applies scales to mma, the call has a_scaling 'row'"),
+        ("mxfp8", {}, {"b_scaling": "nvfp4"}, "applies scales to mma, the call has a_scaling 'mxf"),
+        (
+            "mxfp8",
+            {"a": (1, 8, 64), "b": (1, 8, 64)},
+            {"splits": 2},
+            "cannot split K: this build has no",
+        ),
+        ("mxfp8", {"alpha": (1,)}, {}, r"\(scaled\) takes no alpha"),
+        ("nvfp4", {"alpha": None}, {}, r"\(scaled\) needs alpha"),
+        ("nvfp4", {"alpha": (2,)}, {}, r"alpha is float32\[2\], expected float32\[1\]"),
+        ("nvfp4", {"b": (1, 8, 32)}, {}, r"operand b is uint8\[1,8,32\], expected .*\[1,8,16\]"),
+        ("nvfp4", {"a": (1, 8, 8), "b": (1, 8, 8)}, {}, "must be multiples of 16 bytes"),
+    ],
+)
+def test_calls_of_block_formats_that_are_refused(
+    types: str, shapes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    values = "float4_e2m1fn" if types == "nvfp4" else "float8_e4m3fn"
+    kernel = next(k for k in KERNELS if k.scales == "mma" and k.a_dtype == values)
+    made: dict[str, Any] = {"a": (1, 8, 16), "b": (1, 8, 16)}
+    made |= {"a_scales": (1, 1, 1, 512), "b_scales": (1, 1, 1, 512)}
+    made |= ({"alpha": (1,)} if types == "nvfp4" else {}) | shapes
+    dtypes = {"alpha": "float32"}
+    dtypes |= dict.fromkeys(("a", "b"), "uint8" if types == "nvfp4" else values)
+    operands = {
+        name: jnp.ones(shape, dtypes.get(name, "uint8"))
+        for name, shape in made.items()
+        if shape is not None
+    }
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+        jax.block_until_ready(
+            targets.call_kernel(
+                "emulator",
+                kernel.name,
+                operands,
+                jax.ShapeDtypeStruct((1, 8, 8), kernel.out_dtype),
+                0,
+                **{"a_scaling": types, "b_scaling": types, **options},
             )
         )
 

@@ -93,14 +93,17 @@ def test_batches_have_keys_of_their_own() -> None:
     assert not np.array_equal(x_bar[0], x_bar[1])
 
 
-def test_it_is_xlas_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_xlas_with_the_reason_but_on_sm100(caplog: pytest.LogCaptureFixture) -> None:
     log_once.cache_clear()
     x, w, _ = operands()
     with caplog.at_level(logging.INFO, "jax_bwgemm"):
         DOT(x, w, LAYER)
     assert "float4_e2m1fn nvfp4" in caplog.text
     q = bw.quantize(x, "nvfp4")
-    assert bw.explain_scaled_matmul(q, q, device="sm100").implementation == "xla"
+    found = bw.explain_scaled_matmul(q, q, device="sm90")
+    assert (found.implementation, "no kernel of sm90" in found.reason) == ("xla", True)
+    found = bw.explain_scaled_matmul(q, q, device="sm100")
+    assert (found.implementation, "_e2m1_e2m1_bf16_mma_" in found.kernel) == ("cutlass", True)
 
 
 X, W, _ = operands()

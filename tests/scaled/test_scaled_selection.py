@@ -23,7 +23,7 @@ from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 TABLE = described_scaled_kernels()
-E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
 
 def spec(a: str, b: str, out: str = "bfloat16", accumulation: str = "promoted") -> ScaledSpec:
@@ -106,7 +106,14 @@ def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m
 @pytest.mark.parametrize(
     ("product", "sizes", "reason"),
     [
-        (spec("mxfp8", "mxfp8"), dims(), "kernels exist for f32 scales, not for those of mxfp8"),
+        (spec("mxfp8", "row"), dims(), "no kernel multiplies mxfp8 by row"),
+        (spec("nvfp4", "mxfp8"), dims(), "no kernel multiplies nvfp4 by mxfp8"),
+        (spec("mxfp8", "mxfp8"), dims(k=40), "K=40 is not a multiple of 16, which TMA needs"),
+        (
+            spec("nvfp4", "nvfp4"),
+            dims(k=48, a=E2M1, b=E2M1),
+            "K=48 is not a multiple of 32, which TMA needs",
+        ),
         (spec("row", "row"), dims(m=0), "there is nothing to multiply"),
         (
             spec("tensor", "tensor"),
@@ -133,11 +140,23 @@ def test_another_architecture() -> None:
         (spec("row", "tensor"), dims(), "e4m3_e4m3_bf16_sums_256x256x128_2x1_2sm"),
         (spec("row", "row", accumulation="fast"), dims(256), "sums_128x128x128_1x1_1sm"),
         (spec("tensor", "row", "float32"), dims(a=E5M2), "e5m2_e4m3_f32_sums_256x256x128_2x1_2sm"),
+        (spec("mxfp8", "mxfp8"), dims(), "e4m3_e4m3_bf16_mma_256x256x128_2x1_2sm"),
+        (spec("mxfp8", "mxfp8", "float16"), dims(a=E5M2), "e5m2_e4m3_f32_mma_256x256x128_2x1_2sm"),
+        # K is not split: the scales of a part would have a layout of their own.
+        (spec("mxfp8", "mxfp8"), dims(128, 128, 16384), "mma_128x128x128_1x1_1sm"),
+        (
+            spec("nvfp4", "nvfp4", accumulation="fast"),
+            dims(a=E2M1, b=E2M1),
+            "e2m1_e2m1_bf16_mma_256x256x256_2x1_2sm",
+        ),
     ):
         found = select(TABLE, product, sizes, target)
         assert isinstance(found, Choice)
         assert found.kernel.name.startswith("sm100_scaled_")
         assert found.kernel.name.endswith(want)
+        assert found.splits == 1 or found.kernel.scales == "sums"
+    found = select(TABLE, spec("mxfp8", "mxfp8"), dims(), make_target("sm90"))
+    assert found == f"no kernel of sm90 for {E4M3} x {E4M3} applies scales of mxfp8 and mxfp8"
     found = select(TABLE, spec("1x128", "128x128"), dims(), target)
     assert found == f"no kernel of sm100 for {E4M3} x {E4M3} applies scales of 1x128 and 128x128"
     hopper = [k for k in TABLE if k.arch == "sm90"]
@@ -213,7 +232,8 @@ def test_float16_is_converted_by_xla() -> None:
 @pytest.mark.parametrize(
     ("pair", "arch", "reason"),
     [
-        (structs("mxfp8", "mxfp8"), "sm90", "kernels exist for f32 scales"),
+        (structs("mxfp8", "mxfp8"), "sm90", "no kernel of sm90 for"),
+        (structs("mxfp8", "row"), "sm100", "no kernel multiplies mxfp8 by row"),
         (structs("row", "row", k=100), "sm90", "K=100 is not a multiple of 16"),
         (structs("1x128", "1x128"), "sm100", "no kernel of sm100 for .* applies scales of 1x128"),
     ],
@@ -270,7 +290,7 @@ def test_explain() -> None:
     assert found.implementation == "xla"
     assert "it runs on cuda, this program is lowered for cpu" in str(found)
     found = bw.explain_scaled_matmul(*structs("mxfp8", "mxfp8"), device="sm90")
-    assert found.reason == "kernels exist for f32 scales, not for those of mxfp8"
+    assert found.reason.startswith("no kernel of sm90 for")
     with bw.config.target("sm90"):
         assert bw.explain_scaled_matmul(*pair).implementation == "cutlass"
     assert bw.explain_scaled_matmul(*pair, implementation="xla").reason == "asked for"

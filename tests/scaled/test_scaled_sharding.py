@@ -35,12 +35,15 @@ def placed(mesh: Any, x: bw.ScaledArray, spec: tuple[Any, ...]) -> bw.ScaledArra
         "row": (rows,),
         "1x128": (k, rows),
         "128x128": (rows, k),
+        "mxfp8": (rows, k),
+        "nvfp4": (rows, k),
     }[x.scaling]
 
     def put(x: jax.Array, *axes: Any) -> jax.Array:
         return jax.device_put(x, NamedSharding(mesh, P(*axes)))
 
-    return bw.ScaledArray(put(x.values, rows, k), put(x.scales, *scales), x.scaling)
+    whole = None if x.global_scale is None else put(x.global_scale)
+    return bw.ScaledArray(put(x.values, rows, k), put(x.scales, *scales), x.scaling, whole)
 
 
 def run(mesh: Any, scalings: tuple[str, str], a_spec: Any, b_spec: Any, out: Any = None) -> Any:
@@ -67,7 +70,9 @@ def _bound(monkeypatch: pytest.MonkeyPatch, scaled_table: Any) -> None:
     assert scaled_table
 
 
-@pytest.mark.parametrize("scalings", [BLOCKWISE, ("1x128", "1x128"), ("tensor", "row")])
+@pytest.mark.parametrize(
+    "scalings", [BLOCKWISE, ("1x128", "1x128"), ("tensor", "row"), ("mxfp8",) * 2, ("nvfp4",) * 2]
+)
 @pytest.mark.parametrize(
     ("a_spec", "b_spec", "collectives"),
     [

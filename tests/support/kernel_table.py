@@ -18,7 +18,7 @@ SCALED_GROUPED_DEF = _CC / "scaled" / "scaled_grouped.def"
 _SCALED_GROUPED = (
     r"^SCALED_(ROWS|CONTRACT)\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
 )
-_FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn"}
 _SCALED = r"^SCALED_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _TYPES = [(i, o) for i in ("bf16", "f16") for o in (i, "f32")]
@@ -143,7 +143,13 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
     ):
         tail = "_swap" if swap else ""
         pairs = [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2")]
-        for a, b in pairs[: 1 if "no_e5m2" in left_out else 3 if arch == "sm90" else 2]:
+        if "e5m2" in left_out:
+            pairs = pairs[:1]
+        elif "e2m1" in left_out:
+            pairs = [("e2m1", "e2m1")]
+        elif arch != "sm90":
+            pairs = pairs[:2]
+        for a, b in pairs:
             for out in ("bf16", "f32"):
                 rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"
                 found.append(

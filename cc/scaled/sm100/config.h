@@ -1,6 +1,6 @@
-// The scaled SM100 kernels: the dense one of CUTLASS's parts with 8-bit operands. Either its epilogue
-// multiplies sums by the scales of their row and column, or its MMA instructions multiply products
-// by the scales of blocks of 32.
+// The scaled SM100 kernels: the dense one of CUTLASS's parts with 8-bit or 4-bit operands. Either
+// its epilogue multiplies sums by the scales of their row and column, or its MMA instructions
+// multiply products by the scales of blocks.
 #pragma once
 
 #include "cutlass/epilogue/fusion/sm100_callbacks_tma_warpspecialized.hpp"
@@ -26,16 +26,43 @@ struct ScaledResult {
       dense::LoadedAccumulator<float>>;
 };
 
-// Operands of MXFP8: values, and an E8M0 scale for 32 along K. The main loop loads the scales beside
-// the values and copies them to tensor memory, where tcgen05.mma reads them.
-template <Schedule kSchedule>
-struct BlockScaledOperands {
+// D = alpha * acc. Alpha is the scale that a batch element has beside those of its blocks.
+struct AlphaResult {
+  template <class CtaTile, class Out>
+  using Fusion =
+      evt::Sm90EVT<ScaledResult::Multiply<Out>,
+                   evt::Sm90ColBroadcast<0, CtaTile, float, float, ScaledResult::ColumnStride>,
+                   dense::LoadedAccumulator<float>>;
+};
+
+// Operands of block formats: values, and a scale for some of them along K. The main loop loads the
+// scales beside the values and copies them to tensor memory, where tcgen05.mma reads them.
+struct BlockScaled {
   using OperatorClass = cutlass::arch::OpClassBlockScaledTensorOp;
-  using Mainloop = std::conditional_t<kSchedule == Schedule::k2Sm,
-                                      cutlass::gemm::KernelTmaWarpSpecialized2SmMxf8f6f4Sm100,
-                                      cutlass::gemm::KernelTmaWarpSpecialized1SmMxf8f6f4Sm100>;
+  // Two accumulators of 256 columns leave no tensor memory for scales: the second one begins in
+  // what the epilogue reads first of the first. 64 columns make enough room for scales.
+  template <int kTileN>
+  using EpilogueTile = std::conditional_t<kTileN == 256, cute::Shape<cute::_128, cute::_64>,
+                                          cutlass::epilogue::collective::EpilogueTileAuto>;
+};
+
+// MXFP8 has E8M0 scales for 32 elements of 8 bits.
+template <DType kValues, bool kPair>
+struct BlockScaledOperands : BlockScaled {
+  using Mainloop =
+      std::conditional_t<kPair, cutlass::gemm::KernelTmaWarpSpecialized2SmMxf8f6f4Sm100,
+                         cutlass::gemm::KernelTmaWarpSpecialized1SmMxf8f6f4Sm100>;
   template <class Value>
   using Element = cutlass::mx_float8_t<Value>;
+};
+
+// NVFP4 has E4M3 scales for 16 elements of 4 bits.
+template <bool kPair>
+struct BlockScaledOperands<DType::kE2M1, kPair> : BlockScaled {
+  using Mainloop = std::conditional_t<kPair, cutlass::gemm::KernelTmaWarpSpecialized2SmNvf4Sm100,
+                                      cutlass::gemm::KernelTmaWarpSpecialized1SmNvf4Sm100>;
+  template <class Value>
+  using Element = cutlass::nv_float4_t<Value>;
 };
 
 // Without promotion: sums of products stay in tensor memory over all of K.
@@ -45,9 +72,13 @@ struct SumsConfig : dense::GemmKernel<Spec, ScaledResult> {
 };
 
 template <class Spec>
+using MmaResult = std::conditional_t<Spec::kA == DType::kE2M1, AlphaResult,
+                                     dense::PlainResult<dense::ScheduleTraits<Spec::kSchedule>>>;
+
+template <class Spec>
 struct MmaConfig
-    : dense::GemmKernel<Spec, dense::PlainResult<dense::ScheduleTraits<Spec::kSchedule>>,
-                        BlockScaledOperands<Spec::kSchedule>> {
+    : dense::GemmKernel<Spec, MmaResult<Spec>,
+                        BlockScaledOperands<Spec::kA, Spec::kSchedule == Schedule::k2Sm>> {
   static_assert(Spec::kScaleUse == ScaleUse::kMma && !Spec::kSwapAb);
 };
 

@@ -16,7 +16,8 @@ struct Launcher {
     if constexpr (C::kScaleUse != ScaleUse::kMma) return Dense::Supports(p.gemm);
     for (int64_t rows : {p.gemm.m, p.gemm.n}) {
       // CUTLASS counts scales in 32 bits.
-      if (Tiles(rows) * Tiles(p.gemm.k) <= INT32_MAX / kScaleTileBytes) continue;
+      const int64_t tiles = Ceil(rows, kScaleTileRows) * Ceil(p.gemm.k, ScaleTileK(C::kA));
+      if (tiles <= INT32_MAX / kScaleTileBytes) continue;
       return Status::InvalidArgument(p.ToString() + " may have more than 2^31 - 1 scales");
     }
     Arguments args = Dense::MakeArguments(p.gemm);
@@ -33,9 +34,7 @@ struct Launcher {
   }
 
  private:
-  static constexpr int64_t Tiles(int64_t extent) {
-    return (extent + kScaleBlock - 1) / kScaleBlock;
-  }
+  static constexpr int64_t Ceil(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
 
   // Of scales in tiles, every matrix with its own.
   static void SetLayouts(Arguments& args) {
@@ -55,6 +54,10 @@ struct Launcher {
       SetLayouts(args);
       SetBatchPitch(loop.layout_SFA, p.a.batch_pitch);
       SetBatchPitch(loop.layout_SFB, p.b.batch_pitch);
+      if constexpr (C::kA == DType::kE2M1) {
+        args.epilogue.thread = {
+            {p.alpha.data, 0.0f, {false, cute::_0{}, p.alpha.batch_pitch}}, {}, {}};
+      }
     } else {
       const auto& [column, row] = std::tie(p.a, p.b);
       args.epilogue.thread = {

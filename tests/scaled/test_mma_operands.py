@@ -1,0 +1,37 @@
+"""Values and scales in the order in which SM100's kernels read them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_bwgemm.scaled.mma_operands import in_tiles, packed
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 130, 5), (1, 128, 4), (3, 257, 9)])
+def test_tiles_of_scales(shape: tuple[int, int, int]) -> None:
+    """Every byte is at its place by the formula of cuBLAS's documentation."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(1, 127, shape).astype(np.uint8)
+    scales = jnp.asarray(codes).view(jnp.float8_e4m3fn)
+    got = np.asarray(in_tiles(scales))
+    batch, rows, count = shape
+    padded = -(-count // 4)
+    assert got.shape == (batch, -(-rows // 128), padded, 512)
+    flat, found = got.reshape(batch, -1), np.zeros(shape, np.uint8)
+    for row in range(rows):
+        for k in range(count):
+            tile = row // 128 * padded + k // 4
+            place = tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + k % 4
+            found[:, row, k] = flat[:, place]
+    np.testing.assert_array_equal(found, codes)
+    assert np.count_nonzero(got) == codes.size  # what pads tiles is zero
+
+
+def test_pairs_of_4_bits() -> None:
+    values = jnp.asarray([[0.5, -1, 6, 0, -0.5, 2]], jnp.float4_e2m1fn)
+    # Sign, two bits of exponent, one of mantissa: 0.5 is 1, 1 is 2, 2 is 4, 6 is 7.
+    assert packed(values).tolist() == [[0x1 | 0xA << 4, 0x7, 0x9 | 0x4 << 4]]
+    wide = values.astype(jnp.float8_e4m3fn)
+    assert packed(wide) is wide
