@@ -1,8 +1,9 @@
 """How long a scaled kernel takes for a problem: predicted by the model of dense kernels. Pure.
 
-The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones: a product with M, N and K
-has the bytes, the cycles and the tiles of a dense one of 16 bits with half that K, and kernels that
-scale their sums are dense ones in everything that takes time. SM90's that promote every 128 of K
+The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, SM100's 4-bit ones at
+four times that rate: a product with M, N and K has the bytes, the cycles and the tiles of a dense one of
+16 bits with half that K, or a quarter, and kernels that scale their sums are dense ones in
+everything that takes time. SM90's that promote every 128 of K
 have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed.
 """
 
@@ -45,21 +46,27 @@ def parameters_of(kernel: Kernel) -> Parameters:
     return costs.parameters_of(as_dense(kernel))
 
 
+def elements_in_16_bits(dtype: str) -> int:
+    """Of the values of a scaled operand."""
+    return 4 if dtype == "float4_e2m1fn" else 2
+
+
 def as_dense(kernel: Kernel) -> Kernel:
-    """The dense kernel of 16-bit operands that does as much with half of a K."""
+    """The dense kernel of 16-bit operands that does as much with half of a K, or a quarter."""
     return dataclasses.replace(
         kernel,
         contraction="dense",
         a_dtype="bfloat16",
         b_dtype="bfloat16",
-        tile_k=kernel.tile_k // 2,
+        tile_k=kernel.tile_k // elements_in_16_bits(kernel.a_dtype),
         scales="",
     )
 
 
 def as_dense_dims(dims: ScaledDims) -> GemmDims:
     """The sizes of the equivalent dense product."""
-    return GemmDims(dims.m, dims.n, -(-dims.k // 2), dims.batch, dims.batch, dims.batch)
+    k = -(-dims.k // elements_in_16_bits(dims.a_dtype))
+    return GemmDims(dims.m, dims.n, k, dims.batch, dims.batch, dims.batch)
 
 
 def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:

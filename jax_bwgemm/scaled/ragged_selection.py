@@ -13,6 +13,10 @@ from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit, types_fit
 
+# Contracted rows of an average group up to which one tile's results are stored while the next is
+# multiplied (ping-pong). With more, a larger tile reuses more. Measured: docs/performance.md.
+PINGPONG_ROWS = 512
+
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
@@ -45,7 +49,7 @@ def select(
 ) -> Choice | str:
     """The kernel for a product that `refusal` has nothing against, or why a GPU has none.
 
-    There is one of each kind, pair of types and use of scales.
+    There is one of each kind, pair of types and use of scales, but for short contractions.
     """
     fitting = [
         k
@@ -57,7 +61,8 @@ def select(
     ]
     if not fitting:
         return f"grouped scaled kernels exist for sm90, this is {target.arch}"
-    kernel = min(fitting, key=lambda k: k.name)
+    short = not spec.m_grouped and dims.m <= PINGPONG_ROWS * dims.experts
+    kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, k.name))
     operands = dims.k * (dims.m + dims.experts * dims.n)
     swizzle = SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1
     why = f"{WHERE[kernel.scales]}; tiles of {kernel.tile_m}x{kernel.tile_n}"

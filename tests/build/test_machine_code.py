@@ -25,10 +25,12 @@ CLUSTER_K = "14ClusterKKernel"
 GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
-# Part of the mangled name of every kernel of 8-bit operands: SM90's, and SM100's.
+# Part of the mangled name of every kernel of 8-bit and 4-bit operands: SM90's, and SM100's.
 SCALED = "20ScaledGemmKernelSm90"
 SCALED_GROUPED = "23GroupedScaledKernelSm90"
-FLOAT8 = "float_e4m3_t"
+FLOAT8, FLOAT4 = "float_e4m3_t", "float_e2m1_t"
+# And of those whose MMA instructions read scales.
+BLOCK_SCALED = "BlockScaled"
 # Part of the mangled name of every kernel whose MMA instruction spans two CTAs.
 TWO_CTA_MMA = "2x1SM"
 # Upper half of the L2 eviction priority "last", a constant of CUTLASS's: TMA::CacheHintSm90.
@@ -85,7 +87,9 @@ def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Dis
     return {
         n: d
         for n, d in machine_code.items()
-        if d.arch.startswith(arch) and any(g in n for g in GEMMS) and FLOAT8 not in n
+        if d.arch.startswith(arch)
+        and any(g in n for g in GEMMS)
+        and not {FLOAT8, FLOAT4} & set(re.findall(r"float_e\dm\d_t", n))
     }
 
 
@@ -130,12 +134,21 @@ def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
         assert not any(o == "ST" or o.startswith("ST.") for o in code.opcodes)
 
 
-def test_scaled_sm100_kernels_multiply_8_bit_operands(machine_code):
-    kernels = {n: c for n, c in machine_code.items() if FLOAT8 in n and "GemmUniversal" in n}
+def test_scaled_sm100_kernels_multiply_8_bit_and_4_bit_operands(machine_code):
+    kernels = {
+        n: c
+        for n, c in machine_code.items()
+        if "GemmUniversal" in n and (FLOAT8 in n or FLOAT4 in n)
+    }
     assert len(kernels) == sum(k.arch == "sm100" for k in runtime.scaled_kernels()) > 0
     for name, code in kernels.items():
         pair = ".2CTA" if TWO_CTA_MMA in name else ""
-        assert f"UTCQMMA{pair}" in code.opcodes, name  # kind::f8f6f4
+        # kind::mxf4nvf4 with four scales for an instruction's K; kinds f8f6f4 and mxf8f6f4.
+        mma = f"UTCOMMA{pair}.4X" if FLOAT4 in name else f"UTCQMMA{pair}"
+        assert mma in code.opcodes, name
+        # tcgen05.cp brings scales to tensor memory.
+        copies = any(o.startswith(f"UTCCP.T.S{pair}") for o in code.opcodes)
+        assert copies == (BLOCK_SCALED in name), name
         assert any(o.startswith("UGETNEXTWORKID") for o in code.opcodes), name
 
 

@@ -156,6 +156,11 @@ def test_explain(scaled_grouped_table: Any) -> None:
     x, y = exact_pair("k-grouped", ("1x128", "1x128"), SHAPE, 0)
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm90")
     assert found.kernel == "sm90_scaled_contract_e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative"
+    for rows, want in ((48, "128x128x128_2x1_pingpong"), (8192, "128x256x128_2x1_cooperative")):
+        pair = exact_pair("k-grouped", ("tensor", "tensor"), (rows * 4, 64, 64), 0)
+        sizes = jnp.full(4, rows)
+        found = bw.explain_scaled_ragged_dot(*pair, sizes, accumulation="fast", device="sm90")
+        assert found.kernel == f"sm90_scaled_contract_e4m3_e4m3_bf16_sums_{want}"
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm100")
     assert found.implementation == "xla"
     assert "grouped scaled kernels exist for sm90" in found.rejected[0][1]

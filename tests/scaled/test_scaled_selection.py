@@ -118,7 +118,7 @@ def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m
         (
             spec("tensor", "tensor"),
             dims(a=E5M2, b=E5M2),
-            f"kernels exist for {E4M3} x {E4M3}, {E4M3} x {E5M2}, {E5M2} x {E4M3}",
+            f"kernels exist for {E2M1} x {E2M1}, {E4M3} x {E4M3}, {E4M3} x {E5M2}, {E5M2} x {E4M3}",
         ),
         (
             spec("1x128", "1x128"),
@@ -193,6 +193,16 @@ def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
     assert whole.cycles == same.cycles
 
 
+def test_costs_of_4_bits_are_those_of_a_quarter_of_k() -> None:
+    kernel = next(t for t in TABLE if t.a_dtype == E2M1)
+    assert as_dense(kernel).tile_k == 64
+    target = make_target("sm100")
+    (whole,) = candidates(kernel, dims(k=8192, a=E2M1, b=E2M1), target)
+    assert (
+        whole.cycles == costs.evaluate(as_dense(kernel), GemmDims(4096, 4096, 2048), target).cycles
+    )
+
+
 @pytest.mark.parametrize("kernel", TABLE, ids=lambda k: k.name)
 def test_every_tile_has_a_cost(kernel: Kernel) -> None:
     assert costs.tile_key(as_dense(kernel)) in parameters_of(kernel).tiles
@@ -221,6 +231,17 @@ def test_call_for_cuda() -> None:
     assert not {"stablehlo.transpose", "stablehlo.pad", "stablehlo.convert"} & set(
         re.findall(r"stablehlo\.\w+", text)
     )
+
+
+def test_call_of_4_bits_for_cuda() -> None:
+    text = cuda_text(*structs("nvfp4", "nvfp4"), arch="sm100")
+    (config,) = re.findall(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", text)
+    assert 'kernel = "sm100_scaled_e2m1_e2m1_bf16_mma_' in config
+    assert 'operands = "a b a_scales b_scales alpha"' in config
+    assert 'a_scaling = "nvfp4"' in config
+    (types,) = re.findall(r"custom_call @bwgemm.*? : \((.*?)\) ->", text)
+    operand, scales = "tensor<1x512x256xui8>", "tensor<1x4x8x512xui8>"
+    assert types == f"{operand}, {operand}, {scales}, {scales}, tensor<1xf32>"
 
 
 def test_float16_is_converted_by_xla() -> None:

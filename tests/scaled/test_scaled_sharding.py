@@ -137,20 +137,26 @@ def spec_of(a: str, b: str) -> ScaledSpec:
         (
             BLOCKWISE,
             4,
-            "b m (k kk), b (n nn) (k kk), b k m, b n k -> b m (n nn)",
+            "b m (k kk), b (n nn) (k kk), b k m, b n k, b -> b m (n nn)",
             {"kk": 128, "nn": 128, "reduction_factors": ("k", "kk")},
         ),
         (
             BLOCKWISE,
             3,
-            "b m k, b n k, b K m, b N K -> b m n",
+            "b m k, b n k, b K m, b N K, b -> b m n",
             {"reduction_factors": ("k",)},
         ),
         (
             ("tensor", "row"),
             4,
-            "b m k, b n k, b, b n -> b m n",
+            "b m k, b n k, b, b n, b -> b m n",
             {"reduction_factors": ("k",)},
+        ),
+        (
+            ("mxfp8", "mxfp8"),
+            4,
+            "b m (k kk), b n (k kk), b m k, b n k, b -> b m n",
+            {"kk": 32, "reduction_factors": ("k", "kk")},
         ),
     ],
 )
@@ -159,13 +165,16 @@ def test_rules(scalings: Any, devices: int, rule: str, sizes: dict[str, Any]) ->
     shapes = {
         BLOCKWISE: [(1, 64, 512), (1, 512, 512), (1, 4, 64), (1, 4, 4)],
         ("tensor", "row"): [(1, 64, 512), (1, 512, 512), (1,), (1, 512)],
+        ("mxfp8", "mxfp8"): [(1, 64, 512), (1, 512, 512), (1, 64, 16), (1, 512, 16)],
     }[scalings]
-    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*shapes, (1,))]
     assert sharding_rule(SCALED, spec, operands, devices) == (rule, sizes)
 
 
 def test_a_short_last_block_makes_a_dimension_one() -> None:
-    dims = SCALED.dims(spec_of(*BLOCKWISE), (1, 64, 200), (3, 300, 200), (1, 2, 64), (3, 3, 2))
+    dims = SCALED.dims(
+        spec_of(*BLOCKWISE), (1, 64, 200), (3, 300, 200), (1, 2, 64), (3, 3, 2), (1,)
+    )
     assert dims.extents == {"b": 3, "m": 64, "n": 1, "k": 1}
-    assert dims.batches == (1, 3, 1, 3)
+    assert dims.batches == (1, 3, 1, 3, 1)
     assert not dims.empty
