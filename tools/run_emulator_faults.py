@@ -100,7 +100,7 @@ def scaled_cases() -> Iterator[Case]:
         if kernel.swap_ab:
             rows, columns = columns, rows
         types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
-        k = (2 * kernel.stages + 1) * 128 + 16
+        k = (2 * kernel.stages + 1) * 128 + sanitize_scaled.k_multiple(kernel)
         for layouts in sanitize_scaled.layouts_of(kernel):
             sizes = rows + 41, columns + 40, k, 1
             case = sanitize_scaled.ScaledCase(kernel.name, types, layouts, *sizes, seed=1)

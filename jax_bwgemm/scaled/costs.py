@@ -1,8 +1,8 @@
 """How long a scaled kernel takes for a problem: predicted by the model of dense kernels. Pure.
 
 The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, SM100's 4-bit ones at
-four times that rate: a product with M, N and K has the bytes, the cycles and the tiles of a dense one of
-16 bits with half that K, or a quarter, and kernels that scale their sums are dense ones in
+four times that rate: a product with M, N and K has the bytes, the cycles and the tiles of a dense
+one of 16 bits with half that K, or a quarter, and kernels that scale their sums are dense ones in
 everything that takes time. SM90's that promote every 128 of K
 have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed.
 """
