@@ -114,7 +114,11 @@ def _forward(
 
 
 def make_step(
-    model: Model, dot: Dot, attention: str, logits: str | None
+    model: Model,
+    dot: Dot,
+    attention: str,
+    logits: str | None,
+    head_loss: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None,
 ) -> Callable[[Weights, jax.Array], tuple[jax.Array, Weights]]:
     """A step: loss of predicting the next token, gradients of all weights, SGD.
 
@@ -123,12 +127,17 @@ def make_step(
         dot: The product of [..., K] and [K, N]; takes ``preferred_element_type``.
         attention: ``implementation`` of `jax.nn.dot_product_attention`.
         logits: Type of the last product's result; None is the weights'.
+        head_loss: The last product and the loss as one function of rows, labels and the last
+            weights, instead of both.
     """
 
     def loss(weights: Weights, tokens: jax.Array) -> jax.Array:
         x = _norm(model, _forward(model, dot, attention, weights, tokens), 1.0)
+        labels = jnp.roll(tokens, -1, 1)
+        if head_loss is not None:
+            return head_loss(x.reshape(-1, x.shape[-1]), labels.reshape(-1), weights["head"])
         scores = dot(x, weights["head"], preferred_element_type=logits).astype(jnp.float32)
-        wanted = jnp.take_along_axis(scores, jnp.roll(tokens, -1, 1)[..., None], -1)[..., 0]
+        wanted = jnp.take_along_axis(scores, labels[..., None], -1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(scores, -1) - wanted)
 
     def step(weights: Weights, tokens: jax.Array) -> tuple[jax.Array, Weights]:

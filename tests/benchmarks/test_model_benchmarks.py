@@ -19,7 +19,7 @@ def test_bench_models(tmp_path, capsys):
     assert bench_models.main(args) == 0
     rows = report.load(path)
     rows = [r for r in rows if r["record"] == "model"]
-    assert [r["impl"] for r in rows] == ["xla", "accelerate", "all"]
+    assert [r["impl"] for r in rows] == ["xla", "accelerate", "loss", "all"]
     assert [r["rewritten"] for r in rows if r["impl"] == "accelerate"] == [0]  # on XLA here
     assert all(r["loss"] > 0 and r["median_us"] > 0 and r["products"] > 20 for r in rows)
     assert "products rewritten; xla's time over accelerate's" in capsys.readouterr().out
