@@ -15,7 +15,7 @@ from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit,
 
 # Contracted rows of an average group up to which one tile's results are stored while the next is
 # multiplied (ping-pong). With more, a larger tile reuses more. Measured: docs/performance.md.
-PINGPONG_ROWS = 512
+PINGPONG_ROWS = 2048
 
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
