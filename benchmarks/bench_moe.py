@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None):
     parser.add_argument(
         "--no-xla",
         action="store_true",
-        help="without lax.ragged_dot, whose memory is rows times width for each expert, three times",
+        help="without lax.ragged_dot, whose memory is rows times width for each expert",
     )
     form = "TOKENS,WIDTH,HIDDEN,EXPERTS"
     return options.parse_problems(parser, argv, form, Layer, PROBLEMS, SMALL)
