@@ -66,7 +66,7 @@ def link_seconds(kernel: Any, name: str, *, ptx: bool) -> float:
     function, shapes, types = EPILOGUES[name]
     operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
     program = trace_epilogue(function, MATRIX, operands).program
-    hook = Hook(program, types, kernel.swap_ab, staging_of(kernel, WIDTH))
+    hook = Hook(program, types, kernel.arch, kernel.swap_ab, staging_of(kernel, WIDTH))
     begin = time.perf_counter()
     linking.linked_kernel(kernel.name, hook, ptx=ptx)
     return time.perf_counter() - begin

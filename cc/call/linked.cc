@@ -120,8 +120,8 @@ Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64
 }
 
 int64_t SumRows(const KernelInfo& kernel, int64_t m) {
-  const int consumers = kernel.schedule == Schedule::kPingpong ? 1 : 2;
-  return dense::PartialSumRows(m, kernel.tile_m, consumers);
+  const bool two = kernel.schedule == Schedule::kCooperative || kernel.schedule == Schedule::k2Sm;
+  return dense::PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ struct EpilogueArguments {
   const void* operands[kMaxEpilogueOperands];
   void* results[kMaxEpilogueResults];
   int32_t m, n;  // of D
-  // For the launch: which of them TMA moves; -1: none. They are of D's type and shape.
+  // Which of them the kernel moves in whole lines; -1: none. They are of D's type and shape.
   int32_t staged_operand, staged_result;
 };
 

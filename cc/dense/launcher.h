@@ -3,6 +3,7 @@
 
 #include "core/launch.h"
 #include "cutlass/device_kernel.h"
+#include "dense/gemm_kernel.h"
 #include "dense/limits.h"
 #include "dense/problem.h"
 #include "dense/split_k.h"
@@ -96,13 +97,14 @@ struct Launcher {
     return Launch(MakeArguments(p), workspace, stream);
   }
 
-  static Status Launch(const Arguments& args, void* workspace, cudaStream_t stream) {
+  static Status Launch(const Arguments& args, void* workspace, cudaStream_t stream,
+                       const void* function = Function()) {
     typename Kernel::Params params = Kernel::to_underlying_arguments(args, workspace);
     if constexpr (Gemm::kStreamK) BWGEMM_RETURN_IF_ERROR(ClearPartCounters(params, stream));
 
     const LaunchShape shape{Kernel::get_grid_shape(params), dim3(Gemm::kClusterM, Gemm::kClusterN),
                             Kernel::get_block_shape(), Kernel::SharedStorageSize};
-    return LaunchClusters(Function(), params, shape, stream);
+    return LaunchClusters(function, params, shape, stream);
   }
 
   // The counters by which CTAs wait for the parts of a tile before theirs start from zero. XLA

@@ -5,8 +5,11 @@
 # bwgemm_linked_kernels(UNITS file.cu... HEADERS file... INDEX "kernel file" lines)
 function(bwgemm_linked_kernels)
   cmake_parse_arguments(arg "" "INDEX" "UNITS;HEADERS" ${ARGN})
-  set(flags --generate-code=arch=compute_90a,code=lto_90a -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
-  set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags}")
+  set(flags -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
+  set(flags_sm90 --generate-code=arch=compute_90a,code=lto_90a)
+  # CUTLASS's templates are large before they are optimised: so are their files, and links take long.
+  set(flags_sm100 --generate-code=arch=compute_100a,code=lto_100a --gen-opt-lto)
+  set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags};${flags_sm90};${flags_sm100}")
   foreach(header IN LISTS arg_HEADERS)
     file(SHA256 "${header}" hash)
     string(APPEND headers_key ";${hash}")
@@ -21,6 +24,7 @@ function(bwgemm_linked_kernels)
     string(SHA256 key "${headers_key};${hash}")
     string(SUBSTRING ${key} 0 16 key)
     get_filename_component(name "${unit}" NAME_WE)
+    string(REGEX MATCH "^sm[0-9]+" arch "${name}")
     set(file "${BWGEMM_KERNEL_CACHE}/${key}/${name}.fatbin")
     list(APPEND files "${file}")
     if(EXISTS "${file}")
@@ -29,7 +33,7 @@ function(bwgemm_linked_kernels)
     file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
     # Written under another name first: an interrupted file must not look like a finished one.
     add_custom_command(OUTPUT "${file}"
-      COMMAND "${CMAKE_CUDA_COMPILER}" -fatbin ${flags} "-I${CMAKE_SOURCE_DIR}/cc" "-I${bwgemm_cutlass}/include"
+      COMMAND "${CMAKE_CUDA_COMPILER}" -fatbin ${flags} ${flags_${arch}} "-I${CMAKE_SOURCE_DIR}/cc" "-I${bwgemm_cutlass}/include"
               "-I${BWGEMM_CUDA_INCLUDE}" "-I${BWGEMM_CUDA_INCLUDE}/cccl" "${unit}" -o "${file}.part"
       COMMAND "${CMAKE_COMMAND}" -E rename "${file}.part" "${file}"
       DEPENDS "${unit}" ${arg_HEADERS} ${pool}

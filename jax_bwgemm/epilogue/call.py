@@ -97,6 +97,7 @@ def hook_of(
             summed=tuple(range(len(whole), len(order))),
         ),
         tuple("float32" if i in program.summed else result_types[i] for i in order),
+        call.selection.kernel.arch,
         call.selection.kernel.swap_ab,
         staging_of(call.selection.kernel, call.dims.n),
     )

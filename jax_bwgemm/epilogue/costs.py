@@ -3,7 +3,8 @@
 A consumer warpgroup of a ping-pong kernel has as long for it as the other one's main loop takes;
 what is longer than that is paid by half, since the two take turns. Its instructions slow that main
 loop down besides, and nothing hides the last tile's. Both consumers of a cooperative kernel pay all
-of it. Memory is shared with the main loop's loads.
+of it. On SM100 the epilogue's warps work under the next tile's main loop, which needs none of their
+time; what is longer than that is paid. Memory is shared with the main loop's loads.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _LONG += ("atanh", "pow", "cbrt", "rem", "nextafter")
 _MOST = 50
 # Fitted to times of an H200 by tile and function (docs/performance.md): cycles of an instruction of
 # one warp beside the other consumer's MMAs, and of 64 results of a thread's whatever the function.
-INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5}
-ELEMENT_CYCLES = 20.0
+# Those of SM100 are assumed: its epilogue has one warp for each scheduler, and nothing beside it.
+INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "1sm": 2.0, "2sm": 2.0}
+ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
 # A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
@@ -111,12 +113,14 @@ def linked_cycles(
             are those of both matrices, and whose program's first operand is the second sum.
     """
     kernel = candidate.kernel
-    elements = kernel.tile_m * kernel.tile_n / (128 if kernel.schedule == "pingpong" else 256)
-    elements /= products
+    threads = 128 if kernel.schedule in ("pingpong", "1sm") else 256
+    elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
-    epilogue = elements * (ELEMENT_CYCLES + INSTRUCTION_CYCLES[kernel.schedule] * count)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
-    if kernel.schedule == "pingpong":
+    epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
+    if kernel.arch == "sm100":
+        more = candidate.waves * max(0.0, epilogue - _main_cycles(kernel, dims)) + own
+    elif kernel.schedule == "pingpong":
         longer = max(0.0, (epilogue - _main_cycles(kernel, dims)) / 2)
         more = candidate.waves * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
@@ -131,6 +135,7 @@ def linked_cycles(
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
     cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
     macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
+    macs //= 2 if kernel.schedule == "2sm" else 1  # for each of the tile's multiprocessors
     return macs / (MACS_PER_CYCLE[kernel.arch] * cost.efficiency) + cost.per_wave
 
 

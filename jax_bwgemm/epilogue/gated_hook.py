@@ -19,6 +19,7 @@ class GatedHook(Hook):
     All results have D's type: the kernel stores them.
     """
 
+    arch: str = "sm90"
     swapped: bool = True
 
     @property

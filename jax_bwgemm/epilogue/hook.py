@@ -1,7 +1,7 @@
 """The functions that are linked into a kernel: their C++, from a program.
 
 A kernel calls one for two neighbouring results, and asks the other what it is to move for it: see
-``cc/dense/sm90/linked.h``.
+``cc/dense/linked.h``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax_bwgemm.epilogue.source import (
 )
 from jax_bwgemm.product.kernels import Kernel
 
-# Those of cc/dense/epilogue_arguments.h and cc/dense/sm90/linked.h.
+# Those of cc/dense/epilogue_arguments.h and cc/dense/linked.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS = 4, 2
@@ -50,7 +50,7 @@ class Staging:
 
     Attributes:
         tile_n: Columns of a tile.
-        row_bytes: Shared memory for operands that are rows.
+        row_bytes: Shared memory for operands that are rows; SM100's kernels read them in place.
     """
 
     tile_n: int
@@ -59,7 +59,11 @@ class Staging:
 
 def staging_of(kernel: Kernel, n: int) -> Staging | None:
     """What a kernel moves for an epilogue of a result with so many columns; None: nothing."""
-    if kernel.swap_ab or n < 64:  # it copies 64 columns of a row at a time
+    if kernel.swap_ab:
+        return None
+    if kernel.arch == "sm100":
+        return Staging(kernel.tile_n, 0)
+    if n < 64:  # it copies 64 columns of a row at a time
         return None
     # kRowBytes of cc/dense/sm90/config.h.
     return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
@@ -67,8 +71,8 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
 
 def partial_sum_rows(kernel: Kernel, m: int) -> int:
     """How many partial sums of each column a kernel leaves of a result that is summed over rows."""
-    consumers = 1 if kernel.schedule == "pingpong" else 2  # PartialSumRows of the header
-    return -(-m // kernel.tile_m) * consumers * 4
+    warpgroups = 2 if kernel.schedule in ("cooperative", "2sm") else 1  # PartialSumRows
+    return -(-m // kernel.tile_m) * warpgroups * 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Hook:
     Attributes:
         program: Of rank 2; its first result is D, of float32, which the kernel rounds.
         result_types: Types of all results in memory; partial sums are float32.
+        arch: The kernel's architecture.
         swapped: Whether the kernel's operands are swapped: its pairs then lie along M. It then sums
             nothing.
         staging: What the kernel moves for it.
@@ -85,18 +90,19 @@ class Hook:
 
     program: Program
     result_types: tuple[str, ...]
+    arch: str
     swapped: bool
     staging: Staging | None = None
 
     @property
     def staged_operand(self) -> int:
-        """The operand that TMA loads: the first matrix of D's type; -1: none."""
+        """The operand that the kernel moves: the first matrix of D's type; -1: none."""
         kinds = [(x.dtype, x.axes) for x in self.program.operands]
         return self._staged(kinds, (self.result_types[0], (0, 1)))
 
     @property
     def staged_result(self) -> int:
-        """The result that TMA stores besides D: the first of D's type; -1: none."""
+        """The result besides D that the kernel moves: the first of D's type; -1: none."""
         found = self._staged(list(self.result_types[1:]), self.result_types[0])
         return found + 1 if found >= 0 else -1
 

@@ -17,6 +17,8 @@ from typing import Any
 _NVRTC, _NVJITLINK = "libnvrtc.so.13", "libnvJitLink.so.13"
 # Input types of nvJitLink.h.
 _LTOIR, _FATBIN = 3, 4
+# The tools' names of architectures, virtual ones and those of machine code.
+_ARCHS = {"sm90": "{}_90a", "sm100": "{}_100a"}
 
 
 class LinkError(RuntimeError):
@@ -64,8 +66,12 @@ class Linker:
     nvjitlink: ctypes.CDLL
     version: str
 
-    def compile(self, source: str) -> bytes:
+    def compile(self, source: str, arch: str) -> bytes:
         """LTO-IR of a CUDA C++ text without includes.
+
+        Args:
+            source: The text.
+            arch: ``"sm90"`` or ``"sm100"``.
 
         Raises:
             LinkError: It does not compile.
@@ -74,7 +80,8 @@ class Linker:
         self._nvrtc("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"epilogue.cu",
                     0, None, None)  # fmt: skip
         try:
-            options = [b"--gpu-architecture=compute_90a", b"-dlto", b"-rdc=true", b"-std=c++17"]
+            options = [b"-dlto", b"-rdc=true", b"-std=c++17"]
+            options.append(f"--gpu-architecture={_ARCHS[arch].format('compute')}".encode())
             pointers = (ctypes.c_char_p * len(options))(*options)
             try:
                 self._nvrtc("nvrtcCompileProgram", program, len(options), pointers)
@@ -85,20 +92,23 @@ class Linker:
         finally:
             self.nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def link(self, kernels: bytes, symbol: str, function: bytes, *, ptx: bool) -> bytes:
+    def link(
+        self, kernels: bytes, symbol: str, function: bytes, arch: str, *, ptx: bool
+    ) -> bytes:
         """One kernel with a function in it: a cubin, or PTX.
 
         Args:
             kernels: A fat binary of LTO-IR.
             symbol: The kernel.
             function: LTO-IR of the function.
+            arch: Of both, as in `compile`.
             ptx: Whether to return PTX, for the emulator.
 
         Raises:
             LinkError: They do not fit together.
         """
-        arch = "compute_90a" if ptx else "sm_90a"
-        options = [f"-arch={arch}", "-lto", "-O3", f"-kernels-used={symbol}"]
+        name = _ARCHS[arch].format("compute" if ptx else "sm")
+        options = [f"-arch={name}", "-lto", "-O3", f"-kernels-used={symbol}"]
         options += ["-ptx"] if ptx else []
         encoded = (ctypes.c_char_p * len(options))(*(x.encode() for x in options))
         handle = ctypes.c_void_p()

@@ -90,7 +90,7 @@ def _find_or_link(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
     path = None if folder is None else folder / f"{key}.txt"
     code = None if path is None else _read(path)
     if code is None:
-        code = _link(linker(), file, kernel, source, ptx=ptx)
+        code = _link(linker(), file, kernel, source, hook.arch, ptx=ptx)
         if path is not None:
             _write(path, code)
     return LinkedKernel(code, hashlib.sha256(code.encode()).hexdigest())
@@ -110,9 +110,11 @@ def _hash_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _link(tools: Linker, file: Path, kernel: str, source: str, *, ptx: bool) -> str:
+def _link(
+    tools: Linker, file: Path, kernel: str, source: str, arch: str, *, ptx: bool
+) -> str:
     start = time.perf_counter()
-    code = tools.link(file.read_bytes(), kernel, tools.compile(source), ptx=ptx)
+    code = tools.link(file.read_bytes(), kernel, tools.compile(source, arch), arch, ptx=ptx)
     _logger.info("%s: epilogue linked in %.1f s", kernel, time.perf_counter() - start)
     return base64.b64encode(code).decode()
 

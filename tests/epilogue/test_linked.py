@@ -28,6 +28,7 @@ from numerics import LINKED, assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.config import Target
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS
@@ -36,7 +37,7 @@ from jax_bwgemm.product.spec import Policy
 
 pytestmark = [*requires_emulator, requires_linker]
 
-KERNELS = kernels("emulator")
+KERNELS = kernels("emulator", ("sm90", "sm100"))
 
 
 def run(f: Any, a: Any, b: Any, arrays: Any, **more: Any) -> Any:
@@ -77,7 +78,7 @@ def test_every_kernel(kernel: Any, name: str) -> None:
             policy=Policy(
                 implementations=("emulator",),
                 config=bw.TuningConfig.of(kernel.name),
-                target=config.explicit_target(),
+                target=Target(kernel.arch, 4),
             ),
         ),
         lambda *xs: jax.tree.leaves(f(*xs)),
@@ -114,7 +115,7 @@ def test_many_tiles_of_a_consumer(name: str) -> None:
             arrays = [jnp.asarray(normal(rng, s, t)) for s, t in zip(shapes, types, strict=False)]
         else:
             f, arrays = operands(rng, name, m, n)
-        with config.target("sm90", 2):
+        with config.target(kernel.arch, 2):
             close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
 
 
@@ -126,14 +127,17 @@ def test_smaller_than_a_tile(m: int, n: int) -> None:
             continue
         a, b = product(rng, kernel, m, n, 64)
         f, arrays = operands(rng, "every kind of result", m, n)
-        close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
+        with config.target(kernel.arch, 4):
+            close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
 
 
-def test_chooses_a_kernel_that_takes_the_epilogue() -> None:
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_chooses_a_kernel_that_takes_the_epilogue(arch: str) -> None:
     rng = np.random.default_rng(2)
-    a, b = product(rng, KERNELS[0], 96, 64, 64)
+    a, b = product(rng, next(k for k in KERNELS if k.arch == arch), 96, 64, 64)
     f, arrays = operands(rng, "bias, gelu", 96, 64)
-    close(run(f, a, b, arrays), reference(f, a, b, arrays))
+    with config.target(arch, 4):
+        close(run(f, a, b, arrays), reference(f, a, b, arrays))
 
 
 def test_leading_dimensions_are_rows() -> None:
@@ -178,16 +182,17 @@ def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 @settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "20")))
-@given(functions(), st.integers(0, 1000), st.booleans())
-def test_random_functions(function: Any, seed: int, swapped: bool) -> None:
+@given(functions(), st.integers(0, 1000), st.sampled_from(["sm90", "sm90 swapped", "sm100"]))
+def test_random_functions(function: Any, seed: int, kind: str) -> None:
     """Bit for bit what the host computes of the same program."""
     f, types = function
-    kernel = next(k for k in KERNELS if k.swap_ab == swapped and k.b_major == "n" and
-                  k.tile_n <= 128 and k.a_dtype == "bfloat16")  # fmt: skip
+    kernel = next(k for k in KERNELS if k.arch + " swapped" * k.swap_ab == kind and
+                  k.b_major == "n" and k.tile_n <= 128 and k.a_dtype == "bfloat16")  # fmt: skip
     rng = np.random.default_rng(seed)
     a, b = (small_integers(rng, s, "bfloat16") for s in ((13, 32), (32, 40)))
     arrays = [np.asarray(small_integers(rng, s, t)) for t, s in types]
-    got = run(f, a, b, arrays, config=kernel.name)
+    with config.target(kernel.arch, 4):
+        got = run(f, a, b, arrays, config=kernel.name)
     z = a.astype(np.float32) @ b.astype(np.float32)
     program = trace_epilogue(f, z.shape, arrays).program
     want = [x.astype(got[0].dtype) for x in run_on_host(program, z, arrays)]

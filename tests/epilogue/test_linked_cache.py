@@ -40,7 +40,7 @@ class TestCache:
     @pytest.fixture
     def hook(self) -> Hook:
         program = trace_epilogue(lambda z: z + 1, (16, 16), ()).program
-        return Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
+        return Hook(program, ("bfloat16",), "sm90", swapped=KERNELS[0].swap_ab)
 
     @pytest.fixture
     def folder(self, tmp_path, monkeypatch) -> Path:
@@ -136,20 +136,20 @@ class TestCache:
 class TestLinker:
     def test_errors_of_the_tools(self) -> None:
         tools = linker()
+        nothing = tools.compile("", "sm90")
         with pytest.raises(LinkError, match=r"(?s)nvrtcCompileProgram.*nonsense"):
-            tools.compile("nonsense;")
+            tools.compile("nonsense;", "sm90")
         with pytest.raises(LinkError, match="nvJitLinkAddData"):
-            tools.link(b"no fat binary", "kernel", tools.compile(""), ptx=False)
+            tools.link(b"no fat binary", "kernel", nothing, "sm90", ptx=False)
         kernel = KERNELS[0].name
         fat = linking.linkable_kernels()[kernel].read_bytes()
-        nothing = tools.compile("")
         with pytest.raises(LinkError, match=r"(?s)nvJitLinkComplete.*bwgemm_epilogue"):
-            tools.link(fat, kernel, nothing, ptx=False)
+            tools.link(fat, kernel, nothing, "sm90", ptx=False)
 
     def test_cubins_are_linked_without_a_gpu(self, monkeypatch) -> None:
         monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
         program = trace_epilogue(jax.nn.gelu, (16, 16), ()).program
-        hook = Hook(program, ("bfloat16",), swapped=KERNELS[0].swap_ab)
+        hook = Hook(program, ("bfloat16",), "sm90", swapped=KERNELS[0].swap_ab)
         linked = linking.linked_kernel(KERNELS[0].name, hook, ptx=False)
         assert base64.b64decode(linked.code).startswith(b"\x7fELF")
 

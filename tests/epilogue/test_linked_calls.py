@@ -37,7 +37,7 @@ class TestCalls:
     @pytest.fixture
     def linked(self) -> linking.LinkedKernel:
         program = trace_epilogue(lambda z, x: (z + x, z), (16, 24), [jnp.ones(24)]).program
-        hook = Hook(program, ("bfloat16", "float32"), swapped=self.KERNEL.swap_ab)
+        hook = Hook(program, ("bfloat16", "float32"), "sm90", swapped=self.KERNEL.swap_ab)
         return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
 
     def call(self, linked: Any, **changes: Any) -> Any:

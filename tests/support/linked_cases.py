@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -44,10 +44,10 @@ def linked_for_sm90(
         yield
 
 
-def kernels(implementation: str) -> list[Kernel]:
+def kernels(implementation: str, archs: Sequence[str] = ("sm90",)) -> list[Kernel]:
     """Those of one product that epilogues are linked into."""
     found = linkable_kernels()
-    table = runtime.kernel_table(implementation)
+    table = [k for k in runtime.kernel_table(implementation) if k.arch in archs]
     return [k for k in table if k.name in found and k.contraction == "dense"]
 
 
