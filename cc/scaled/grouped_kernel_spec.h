@@ -12,6 +12,7 @@ struct GroupedKernelSpec {
   static constexpr Contraction kContraction = kContraction_;
   static constexpr bool kKGrouped = kContraction == Contraction::kKGrouped;
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
+  static constexpr DType kIn = DType::kE4M3;  // SM100: the stages' type; the MMA is told each one's
   static constexpr AMajor kAMajor = AMajor::kK;  // the only one that FP8 wgmma reads
   static constexpr BMajor kBMajor = BMajor::kK;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
@@ -21,6 +22,11 @@ struct GroupedKernelSpec {
   // one for every fourth row.
   static constexpr bool kSwapAb = false;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
+
+  // The same of other types.
+  template <DType kOtherA, DType kOtherB>
+  using OfTypes = GroupedKernelSpec<kContraction, kOtherA, kOtherB, kOut, kTileM, kTileN, kTileK,
+                                    kClusterM, kClusterN, kSchedule, kScaleUse>;
 
   static_assert(kKGrouped || kContraction == Contraction::kMGrouped);
   static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");

@@ -32,5 +32,5 @@ foreach(line IN LISTS lines)
   bwgemm_write_unit(scaled_${arch}_${kind}_${suffix} ${arch} grouped_instance.cu.in)
 endforeach()
 
-file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../grouped/*.h ../grouped/sm90/*.h)
+file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../grouped/*.h ../grouped/sm90/*.h ../grouped/sm100/*.h)
 bwgemm_compile_list(bwgemm_scaled_grouped_kernels HEADERS ${headers})

@@ -92,9 +92,7 @@ class Linker:
         finally:
             self.nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def link(
-        self, kernels: bytes, symbol: str, function: bytes, arch: str, *, ptx: bool
-    ) -> bytes:
+    def link(self, kernels: bytes, symbol: str, function: bytes, arch: str, *, ptx: bool) -> bytes:
         """One kernel with a function in it: a cubin, or PTX.
 
         Args:

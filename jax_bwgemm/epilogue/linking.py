@@ -110,9 +110,7 @@ def _hash_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _link(
-    tools: Linker, file: Path, kernel: str, source: str, arch: str, *, ptx: bool
-) -> str:
+def _link(tools: Linker, file: Path, kernel: str, source: str, arch: str, *, ptx: bool) -> str:
     start = time.perf_counter()
     code = tools.link(file.read_bytes(), kernel, tools.compile(source, arch), arch, ptx=ptx)
     _logger.info("%s: epilogue linked in %.1f s", kernel, time.perf_counter() - start)

@@ -60,7 +60,10 @@ def select(
         and scales_fit(k, spec)
     ]
     if not fitting:
-        return f"grouped scaled kernels exist for sm90, this is {target.arch}"
+        return (
+            f"no {spec.kind} kernel for {target.arch} applies scales of {spec.a_scaling} and "
+            f"{spec.b_scaling} to {dims.a_dtype} x {dims.b_dtype}"
+        )
     short = not spec.m_grouped and dims.m <= PINGPONG_ROWS * dims.experts
     kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, k.name))
     operands = dims.k * (dims.m + dims.experts * dims.n)

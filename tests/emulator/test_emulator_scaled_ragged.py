@@ -13,7 +13,7 @@ from numerics import assert_exact
 from ragged_cases import SIZES, exact_pair, expected
 
 import jax_bwgemm as bw
-from jax_bwgemm import emulator, runtime
+from jax_bwgemm import config, emulator, runtime
 from jax_bwgemm.product.kernels import Kernel
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -57,8 +57,10 @@ def test_random_problems_are_exact() -> None:
         assert_exact(got, want, str(case))
 
 
-@pytest.mark.parametrize("scaling", ["tensor", "1x128"])
-def test_groups_end_at_every_place_of_a_chunk(scaling: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "scaling"), [("sm90", "tensor"), ("sm90", "1x128"), ("sm100", "row")]
+)
+def test_groups_end_at_every_place_of_a_chunk(arch: str, scaling: str) -> None:
     """Columns of small groups share 16 bytes; those of no group are NaN and reach no result."""
     sizes = (1, 2, 13, 16, 17, 0, 31, 3, 64, 97, 5, 33)
     rows = sum(sizes)
@@ -68,26 +70,31 @@ def test_groups_end_at_every_place_of_a_chunk(scaling: str) -> None:
         bw.ScaledArray(v.astype(x.dtype), x.scales, x.scaling)
         for v, x in zip(nans, (a, b), strict=True)
     ]
-    got = bw.scaled_ragged_dot(
-        *pair, jnp.array(sizes), preferred_element_type=jnp.float32, implementation="emulator"
-    )
+    with config.target(arch):
+        got = bw.scaled_ragged_dot(
+            *pair, jnp.array(sizes), preferred_element_type=jnp.float32, implementation="emulator"
+        )
     assert np.isnan(np.asarray(pair[0].values, np.float32)).any()
     assert_exact(got, expected(a, b, sizes).astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
 @pytest.mark.parametrize("batched", [False, True])
-def test_through_selection(kind: str, batched: bool) -> None:
+@pytest.mark.parametrize(
+    ("arch", "layouts"), [("sm90", ("1x128", "128x128")), ("sm100", ("row", "tensor"))]
+)
+def test_through_selection(kind: str, batched: bool, arch: str, layouts: tuple[str, str]) -> None:
     """float16 by way of float32; batches of vmap."""
     import jax
 
     shape = (304, 280, 208)
-    a, b = exact_pair(kind, ("1x128", "128x128"), shape, len(SIZES))
+    a, b = exact_pair(kind, layouts, shape, len(SIZES))
 
     def product(a: bw.ScaledArray, sizes: jax.Array) -> jax.Array:
-        return bw.scaled_ragged_dot(
-            a, b, sizes, preferred_element_type=jnp.float16, implementation="emulator"
-        )
+        with config.target(arch):
+            return bw.scaled_ragged_dot(
+                a, b, sizes, preferred_element_type=jnp.float16, implementation="emulator"
+            )
 
     if not batched:
         assert_exact(product(a, jnp.array(SIZES)), expected(a, b, SIZES).astype(np.float16))
@@ -96,6 +103,16 @@ def test_through_selection(kind: str, batched: bool) -> None:
     got = jax.vmap(product, (0, None))(stacked, jnp.array(SIZES))
     one = jax.tree.map(lambda leaf: leaf[1], stacked)
     assert_exact(got[1], expected(one, b, SIZES).astype(np.float16))
+
+
+def test_layouts_without_a_kernel_on_a_gpu() -> None:
+    a, b = exact_pair("m-grouped", ("1x128", "128x128"), (304, 280, 208), len(SIZES))
+    message = (
+        "no m-grouped kernel for sm100 applies scales of 1x128 and 128x128 to "
+        "float8_e4m3fn x float8_e4m3fn"
+    )
+    with config.target("sm100"), pytest.raises(NotImplementedError, match=message):
+        bw.scaled_ragged_dot(a, b, jnp.array(SIZES), implementation="emulator")
 
 
 def case_of(kind: str):

@@ -4,7 +4,8 @@
 //   rows             P = lhs rows      Q = rhs columns
 //   rows, swapped    P = rhs columns   Q = lhs rows: an MMA is 128 or 256 high, but as wide as the
 //                                      tile has rows, so that the last tile of a group costs less
-//   contract         P = lhs columns   Q = rhs columns, contracted over a group's rows
+//   contract         P = lhs columns   Q = rhs columns, contracted over a group's rows; of 8-bit
+//                                      operands, which are stored transposed, over its columns
 // One CTA computes an MMA, or a pair of CTAs: then each of the two holds half of P's rows and half
 // of Q's, and the accumulators of its P rows.
 #pragma once
@@ -24,24 +25,46 @@ namespace bwgemm::grouped::sm100 {
 constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
 constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
 constexpr int kThreads = 32 * 7;
-constexpr int kLanes = 128;   // rows of P in one CTA: lanes of tensor memory
-constexpr int kSwizzle = 64;  // 16-bit elements of a 128-byte swizzle line
-constexpr int kLineBytes = 128;
+constexpr int kLanes = 128;       // rows of P in one CTA: lanes of tensor memory
+constexpr int kLineBytes = 128;   // of a swizzle line
 constexpr int kAccumulators = 2;  // one is being stored while the other is being computed
 constexpr int kStoreBuffers = 2;  // per epilogue warp
 constexpr int kStoreBytes = 32 * kLineBytes;
 constexpr int kSharedLimit = 227 * 1024;
 
+// The sums are the results.
+struct PlainResults {
+  template <int kCount, class LaunchParams>
+  __device__ static void Apply(const LaunchParams&, const Tile&, int, int, uint32_t (&)[kCount]) {}
+};
+
+struct Params {
+  CUtensorMap p, q,
+      d;  // bounded maps, but for rhs of `rows` and for 8-bit `contract` (tensor_maps.h)
+  ScheduleParams schedule;
+  int32_t k_blocks;           // rows: stages along K
+  int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
+  int32_t q_batch, q_expert;  // likewise Q and D
+  int32_t d_batch, d_expert;
+  int32_t d_rows, d_columns;
+};
+
 template <class Spec>
 struct Config : Spec {
-  using Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped, Spec::kOut;
+  using Spec::kAMajor, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped,
+      Spec::kOut;
   using Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static_assert(Spec::kSchedule == (kClusterM == 2 ? Schedule::k2Sm : Schedule::k1Sm));
   using In = typename CutlassType<kIn>::type;
   using Out = typename CutlassType<kOut>::type;
+  using Params = sm100::Params;
+  using Results = PlainResults;
+  static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(In));  // elements
 
-  static constexpr bool kPKMajor = !kKGrouped && (!kSwapAb || kBMajor == BMajor::kK);
-  static constexpr bool kQKMajor = !kKGrouped && (kSwapAb || kBMajor == BMajor::kK);
+  static constexpr bool kPKMajor = kSwapAb ? kBMajor == BMajor::kK : kAMajor == AMajor::kK;
+  static constexpr bool kQKMajor = kSwapAb ? kAMajor == AMajor::kK : kBMajor == BMajor::kK;
+  // A group's last stage ends within lines, which TMA fills with the next group's elements.
+  static constexpr bool kTrims = kKGrouped && kPKMajor;
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
   // Tiles that the scheduler may be ahead: few for k-grouped, whose tiles differ in cost.
@@ -52,10 +75,13 @@ struct Config : Spec {
   // The width of an MMA is a multiple of this.
   static constexpr int kWidthStep = 16 * kCtas;
   static_assert(kTileN % kWidthStep == 0 && kTileN <= 256, "the N side of tcgen05.mma");
-  static_assert(kQKMajor || kQRows % kSwizzle == 0, "an MN-major box is one swizzle line wide");
-  static_assert(kTileK == kSwizzle, "a stage is one swizzle line deep");
+  static_assert(kQKMajor || kQRows % kLine == 0, "an MN-major box is one swizzle line wide");
+  static_assert(kTileK == kLine, "a stage is one swizzle line deep");
 
-  // Shared memory of one stage. K-major: rows of 64 k. MN-major: boxes of 64 rows, each 64 k deep.
+  static_assert(!kTrims || (kCtas == 1 && kQKMajor), "the leader trims its own shared memory");
+
+  // Shared memory of one stage. K-major: rows of a line of k. MN-major: boxes of a line of rows,
+  // each as many k deep.
   static constexpr int kPBytes = kLanes * kLineBytes;
   static constexpr int kQBytes = kQRows * kLineBytes;
   static constexpr int kStageBytes = kPBytes + kQBytes;  // of one CTA
@@ -99,9 +125,24 @@ struct Config : Spec {
       cute::SM100_MMA_F16BF16_SS<In, In, float, kLanes, kTileN, kMajor<kPKMajor>, kMajor<kQKMajor>>;
   using Mma2 = cute::SM100_MMA_F16BF16_2x1SM_SS<In, In, float, kCtas == 2 ? kTileM : 256, kTileN,
                                                 kMajor<kPKMajor>, kMajor<kQKMajor>>;
-  using TiledMma = decltype(cute::make_tiled_mma(std::conditional_t<kCtas == 2, Mma2, Mma1>{}));
+  template <class Op>
+  using Mma8 =
+      cute::MMA_Traits<Op, In, In, float, cute::Int<kTileM>, cute::Int<kTileN>,
+                       cute::integral_constant<cute::UMMA::Major, kMajor<kPKMajor>>,
+                       cute::integral_constant<cute::UMMA::Major, kMajor<kQKMajor>>,
+                       cute::integral_constant<cute::UMMA::ScaleIn, cute::UMMA::ScaleIn::One>,
+                       cute::integral_constant<cute::UMMA::ScaleIn, cute::UMMA::ScaleIn::One>>;
+  using Mma =
+      std::conditional_t<sizeof(In) == 2, std::conditional_t<kCtas == 2, Mma2, Mma1>,
+                         std::conditional_t<kCtas == 2, Mma8<cute::SM100_MMA_F8F6F4_2x1SM_SS>,
+                                            Mma8<cute::SM100_MMA_F8F6F4_SS>>>;
+  using TiledMma = decltype(cute::make_tiled_mma(Mma{}));
 
-  // The stages as the MMA sees them: ((rows, 16 k), 1, 4, stages).
+  // What the instructions are told beside the types of In.
+  template <class Descriptor>
+  __device__ static void SetFormats(const Params&, Descriptor&) {}
+
+  // The stages as the MMA sees them: ((rows, 32 bytes of k), 1, 4, stages).
   template <bool kKMajor>
   using Atom = std::conditional_t<kKMajor, cute::UMMA::Layout_K_SW128_Atom<In>,
                                   cute::UMMA::Layout_MN_SW128_Atom<In>>;
@@ -120,16 +161,6 @@ struct Config : Spec {
           cute::partition_shape_B(TiledMma{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>>{}),
           cute::Int<kStages>{}),
       Order<kQKMajor>{}));
-};
-
-struct Params {
-  CUtensorMap p, q, d;  // bounded maps, but for rhs of `rows` (tensor_maps.h)
-  ScheduleParams schedule;
-  int32_t k_blocks;           // rows: blocks of 64 along K
-  int32_t p_batch, p_expert;  // P is matrix batch * p_batch + expert * p_expert of its tensor map;
-  int32_t q_batch, q_expert;  // likewise Q and D
-  int32_t d_batch, d_expert;
-  int32_t d_rows, d_columns;
 };
 
 }  // namespace bwgemm::grouped::sm100

@@ -44,7 +44,7 @@ __device__ uint32_t Pack(uint32_t low, uint32_t high) {
 template <class C>
 struct Epilogue {
   using Out = typename C::Out;
-  const Params& params;
+  const typename C::Params& params;
   typename C::Shared& shared;
   uint32_t tensor_memory;
   int warp, lane;
@@ -96,6 +96,7 @@ struct Epilogue {
         }
         cutlass::arch::fence_view_async_tmem_load();
         if (piece == pieces - 1) Release();
+        C::Results::Apply(params, tile, row + lane, column + piece * kColumns, values);
       }
       uint8_t* line = Acquire() + lane * kLineBytes;
       CUTE_UNROLL

@@ -40,7 +40,8 @@ __device__ void InitBarriers(typename C::Shared& shared, uint32_t cta_rank) {
 }
 
 template <class C>
-__device__ void RunLoads(const Params& params, typename C::Shared& shared, uint32_t cta_rank) {
+__device__ void RunLoads(const typename C::Params& params, typename C::Shared& shared,
+                         uint32_t cta_rank) {
   const Loader<C> loader{params, shared, cta_rank};
   TileReader<C> tiles{shared};
   RingState<C::kStages> state;
@@ -54,19 +55,20 @@ __device__ void RunLoads(const Params& params, typename C::Shared& shared, uint3
 }
 
 template <class C>
-__device__ void RunMmas(const Params& params, typename C::Shared& shared, uint32_t tensor_memory) {
-  MmaIssuer<C> issuer{shared, tensor_memory};
+__device__ void RunMmas(const typename C::Params& params, typename C::Shared& shared,
+                        uint32_t tensor_memory) {
+  MmaIssuer<C> issuer{params, shared, tensor_memory};
   TileReader<C> tiles{shared};
   for (;;) {
     const Tile tile = tiles.Next();
     if (tile.batch < 0) return;
     const int k_blocks = KBlocks<C>(tile, params);
-    if (k_blocks > 0) issuer.Compute(k_blocks, Width<C>(tile));
+    if (k_blocks > 0) issuer.Compute(tile, k_blocks);
   }
 }
 
 template <class C>
-__device__ void RunEpilogue(const Params& params, typename C::Shared& shared,
+__device__ void RunEpilogue(const typename C::Params& params, typename C::Shared& shared,
                             uint32_t tensor_memory, uint32_t cta_rank) {
   Epilogue<C> epilogue{params,
                        shared,
@@ -84,8 +86,7 @@ __device__ void RunEpilogue(const Params& params, typename C::Shared& shared,
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
-    GroupedGemmKernel(const __grid_constant__ Params params) {
+__device__ __forceinline__ void RunCta(const typename C::Params& params) {
 #if defined(CUTE_ARCH_TCGEN05_TMEM_ENABLED)
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
@@ -123,6 +124,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupedGemmKernel(const __grid_constant__ Params params) {
+  RunCta<C>(params);
 }
 
 }  // namespace bwgemm::grouped::sm100

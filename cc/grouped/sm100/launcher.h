@@ -23,10 +23,17 @@ struct Launcher {
     const int64_t rhs_batch = p.b_batched ? p.batch : 1;
     CUtensorMap& lhs_map = C::kSwapAb ? params->q : params->p;
     CUtensorMap& rhs_map = C::kSwapAb ? params->p : params->q;
-    if constexpr (C::kKGrouped) {
+    if constexpr (C::kTrims) {
+      const Matrices transposed{p.a, C::kIn, p.m, p.k, lhs.count};
+      const Matrices rhs{p.b, C::kIn, p.m, p.n, rhs_batch};
+      const Matrices d{p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts};
+      BWGEMM_RETURN_IF_ERROR(Encode(transposed, {C::kTileK, kLanes}, /*bounded=*/false, &lhs_map));
+      BWGEMM_RETURN_IF_ERROR(Encode(rhs, {C::kTileK, C::kQRows}, /*bounded=*/false, &rhs_map));
+      return Encode(d, {C::kStoreColumns, C::kStoreRows}, /*bounded=*/true, &params->d);
+    } else if constexpr (C::kKGrouped) {
       const Matrices rhs{p.b, C::kIn, p.n, p.m, rhs_batch};
       const Matrices d{p.d, C::kOut, p.n, p.k, int64_t{p.batch} * p.experts};
-      const Box box{kSwizzle, C::kTileK};
+      const Box box{C::kLine, C::kTileK};
       BWGEMM_RETURN_IF_ERROR(Encode(lhs, box, /*bounded=*/true, &lhs_map));
       BWGEMM_RETURN_IF_ERROR(Encode(rhs, box, /*bounded=*/true, &rhs_map));
       return Encode(d, {C::kStoreColumns, C::kStoreRows}, /*bounded=*/true, &params->d);
@@ -39,7 +46,7 @@ struct Launcher {
       const int rhs_rows = C::kSwapAb ? kLanes : C::kQRows;
       BWGEMM_RETURN_IF_ERROR(Encode(lhs, {C::kTileK, lhs_rows}, /*bounded=*/true, &lhs_map));
       BWGEMM_RETURN_IF_ERROR(Encode(rhs,
-                                    k_major ? Box{C::kTileK, rhs_rows} : Box{kSwizzle, C::kTileK},
+                                    k_major ? Box{C::kTileK, rhs_rows} : Box{C::kLine, C::kTileK},
                                     /*bounded=*/false, &rhs_map));
       const auto swizzle = C::kSwapAb ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
       return Encode(d, {C::kStoreColumns, C::kStoreRows, swizzle}, /*bounded=*/true, &params->d);
@@ -88,6 +95,12 @@ struct Launcher {
   static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {
     Params params{};
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    return LaunchKernel(Function(), p, params, stream);
+  }
+
+  template <class LaunchParams>
+  static Status LaunchKernel(const void* function, const GroupedProblem& p,
+                             const LaunchParams& params, cudaStream_t stream) {
     int64_t clusters = MostTiles(p, kTile);
     if (!C::kKGrouped) {  // k-grouped: one for each tile, see LaunchControl
       clusters = std::min<int64_t>(clusters, std::max(p.sm_count / C::kCtas, 1));
@@ -95,7 +108,7 @@ struct Launcher {
 
     const LaunchShape shape{dim3(static_cast<unsigned>(clusters * C::kCtas)), dim3(C::kCtas),
                             dim3(kThreads), C::kSharedBytes};
-    return LaunchClusters(Function(), params, shape, stream);
+    return LaunchClusters(function, params, shape, stream);
   }
 
   static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }

@@ -13,7 +13,7 @@ namespace bwgemm::grouped::sm100 {
 
 template <class C>
 struct Loader {
-  const Params& params;
+  const typename C::Params& params;
   typename C::Shared& shared;
   uint32_t cta_rank;
 
@@ -31,7 +31,10 @@ struct Loader {
       uint8_t* p = shared.p[state.index];
       uint8_t* q = shared.q[state.index];
       const int k = block * C::kTileK;
-      if constexpr (C::kKGrouped) {
+      if constexpr (C::kTrims) {
+        LoadGroupColumns(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
+        LoadGroupColumns(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
+      } else if constexpr (C::kKGrouped) {
         LoadGroupRows<kLanes>(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
         LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
       } else if constexpr (C::kSwapAb) {
@@ -76,22 +79,28 @@ struct Loader {
       Copy3(map, full, to, k, column, matrix);
     } else {
       CUTE_UNROLL
-      for (int i = 0; i < kRows / kSwizzle; ++i) {
-        Copy3(map, full, to + i * kSwizzle * kLineBytes, column + i * kSwizzle, k, matrix);
+      for (int i = 0; i < kRows / C::kLine; ++i) {
+        Copy3(map, full, to + i * C::kLine * kLineBytes, column + i * C::kLine, k, matrix);
       }
     }
   }
 
-  // contract: 64 rows of the group; past its end they are zero in both operands, so that what lies
-  // there in the tensors, a NaN say, does not count.
+  // contract, K-major: a line of the group's columns, and of what follows it.
+  __device__ void LoadGroupColumns(const CUtensorMap& map, uint64_t* full, uint8_t* to, int row,
+                                   const Tile& tile, int k, int matrix) const {
+    Copy3(map, full, to, tile.row + k, row, matrix);
+  }
+
+  // contract, MN-major: a stage of the group's rows; past its end they are zero in both operands,
+  // so that what lies there in the tensors, a NaN say, does not count.
   template <int kRows>
   __device__ void LoadGroupRows(const CUtensorMap& map, uint64_t* full, uint8_t* to, int column,
                                 const Tile& tile, int k, int matrix) const {
     const int valid = min(tile.rows - k, C::kTileK);
     column += static_cast<int>(cta_rank) * kRows;
     CUTE_UNROLL
-    for (int i = 0; i < kRows / kSwizzle; ++i) {
-      Copy4(map, full, to + i * kSwizzle * kLineBytes, column + i * kSwizzle, C::kTileK - valid,
+    for (int i = 0; i < kRows / C::kLine; ++i) {
+      Copy4(map, full, to + i * C::kLine * kLineBytes, column + i * C::kLine, C::kTileK - valid,
             tile.row + k + valid, matrix);
     }
   }

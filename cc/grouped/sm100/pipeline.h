@@ -19,7 +19,7 @@ __device__ inline void FenceAfterWait() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Blocks of 64 to contract; none where the result is zero.
+// Stages to contract; none where the result is zero.
 template <class C>
 __device__ int KBlocks(const Tile& tile, const Params& params) {
   if (C::kKGrouped) return (tile.rows + C::kTileK - 1) / C::kTileK;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "grouped/sm90/launcher.h"
+#include "scaled/limits.h"
 #include "scaled/sm90/grouped_kernel.h"
 
 namespace bwgemm::scaled::sm90 {
@@ -12,19 +13,14 @@ struct GroupedLauncher {
 
   static Status Supports(const GroupedScaledProblem& problem) {
     const grouped::GroupedProblem& p = problem.grouped;
-    const int64_t depth = C::kKGrouped ? p.m : p.k;  // contiguous in both operands
-    const int64_t columns = kAlignmentBytes / SizeOf(C::kOut);
-    if (depth % kAlignmentBytes != 0 || p.n % columns != 0) {
-      return Status::InvalidArgument(std::string(C::kKGrouped ? "M" : "K") + " of " + p.ToString() +
-                                     " must be a multiple of " + std::to_string(kAlignmentBytes) +
-                                     ", N of " + std::to_string(columns));
-    }
+    BWGEMM_RETURN_IF_ERROR(CheckPitches(p, C::kKGrouped, C::kOut));
     // Boxes beyond the edge keep their places, which TMA counts in 32 bits.
     constexpr int kMost = INT32_MAX - 8 * 256;
     if (p.m > kMost || p.n > kMost || p.k > kMost) {
       return Status::InvalidArgument(p.ToString() + " has an extent above " +
                                      std::to_string(kMost));
     }
+    const int64_t depth = C::kKGrouped ? p.m : p.k;
     const int64_t blocks = (depth - 1) / kScaleBlock + 1;
     const int64_t matrices = C::kKGrouped ? 1 : p.experts;
     if (std::max<int64_t>(p.m, p.k) > INT32_MAX / blocks / p.batch ||

@@ -1,0 +1,59 @@
+// KernelOps for one grouped scaled SM100 kernel.
+#pragma once
+
+#include "grouped/sm100/launcher.h"
+#include "scaled/limits.h"
+#include "scaled/sm100/grouped_kernel.h"
+
+namespace bwgemm::scaled::sm100 {
+
+template <class C>
+struct GroupedLauncher {
+  using Plain = grouped::sm100::Launcher<C>;
+
+  static Status Supports(const GroupedScaledProblem& problem) {
+    const grouped::GroupedProblem& p = problem.grouped;
+    BWGEMM_RETURN_IF_ERROR(CheckPitches(p, C::kKGrouped, C::kOut));
+    return grouped::CheckCounts(p, Plain::kTile);
+  }
+
+  static size_t WorkspaceBytes(const GroupedScaledProblem&) { return 0; }
+
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+  }
+
+  static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {
+    const grouped::GroupedProblem& p = problem.grouped;
+    GroupedParams params{};
+    BWGEMM_RETURN_IF_ERROR(Plain::MakeParams(p, &params));
+    params.p_scales = problem.a;
+    params.q_scales = problem.b;
+    params.p_rows = C::kKGrouped ? p.k : p.m;
+    params.q_rows = p.n;
+    params.p_format = Format(C::kA);
+    params.q_format = Format(C::kB);
+    return Plain::LaunchKernel(Function(), p, params, stream);
+  }
+
+  static constexpr uint8_t Format(DType dtype) {
+    using Formats = cute::UMMA::MXF8F6F4Format;
+    return static_cast<uint8_t>(dtype == DType::kE5M2 ? Formats::E5M2 : Formats::E4M3);
+  }
+
+  // That of all types.
+  static const void* Function() {
+    using Shared = GroupedConfig<typename C::template OfTypes<DType::kE4M3, DType::kE4M3>>;
+    return reinterpret_cast<const void*>(&GroupedScaledKernel<Shared>);
+  }
+};
+
+template <class C>
+GroupedKernelEntry MakeGroupedEntry(const char* name) {
+  using L = GroupedLauncher<C>;
+  return {C::Info(name, Arch::kSm100, C::kStages),
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+}  // namespace bwgemm::scaled::sm100
