@@ -1,5 +1,5 @@
 // f32 values as sums of bf16 terms, each what rounding to nearest left of the value so far: two
-// terms have a relative error of at most 2^-18, three are exact, but for an absolute error of
+// terms have a relative error of at most 2^-17, three are exact, but for an absolute error of
 // 2^-134, bf16's least.
 #pragma once
 

@@ -87,6 +87,7 @@ class KernelCall:
         dims: Its sizes before padding.
         padded: Its sizes as the kernel sees them.
         ffi: What is written into the program; None until `Contraction.ffi_call` has said it.
+        terms: How the product's operands make the kernel's (`product/terms.py`); None: they are.
     """
 
     implementation: str
@@ -96,6 +97,12 @@ class KernelCall:
     dims: Any
     padded: Any
     ffi: FfiCall | None = None
+    terms: Any = None
+
+    @property
+    def reason(self) -> str:
+        """Why this kernel, and of what."""
+        return f"{f'{self.terms}; ' if self.terms else ''}{self.selection.reason}"
 
 
 class Operands(abc.ABC):

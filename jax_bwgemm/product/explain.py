@@ -180,7 +180,7 @@ def explain_product(
         return Explanation(
             what,
             name,
-            selected.reason,
+            call.reason,
             selected.kernel.name,
             call.padded != call.dims,
             (*against, *selected.rejected),

@@ -26,7 +26,8 @@ from jax_bwgemm.product.implementations import (
 )
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
-from jax_bwgemm.product.spec import ProductSpec
+from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
+from jax_bwgemm.product.terms import BF16, Terms, in_terms
 
 
 def choose(
@@ -58,6 +59,8 @@ def choose(
     target = target_here(name, platform, spec.policy.target)
     if isinstance(target, str):
         return target
+    if terms := in_terms(contraction, spec, dtypes, target):
+        return _choose_in_terms(contraction, name, platform, terms, shapes)
     folded = contraction.fold(spec, shapes)
     dims = contraction.dims(folded.spec, *folded.shapes)
     types = operand_types(*dtypes)
@@ -79,6 +82,22 @@ def choose(
         raise NotImplementedError(
             f"{spec.policy.config} cannot be satisfied: {reason}"
         ) from refused
+
+
+def _choose_in_terms(
+    contraction: Contraction,
+    name: str,
+    platform: str,
+    terms: Terms,
+    shapes: Sequence[Sequence[int]],
+) -> KernelCall | str:
+    """As `choose`, of a product whose operands are terms."""
+    inner = terms.shapes(shapes)
+    size = contraction.largest(terms.spec, contraction.dims(terms.spec, *inner))
+    if size > MAX_SIZE:
+        return f"{terms}: size {size} exceeds {MAX_SIZE}"
+    call = choose(contraction, name, platform, terms.spec, (BF16, BF16), inner)
+    return call if isinstance(call, str) else dataclasses.replace(call, terms=terms)
 
 
 def run_on_device(
@@ -115,10 +134,15 @@ def run_on_device(
                 return rewritten
         call = choose(contraction, name, platform, spec, rounded, shapes)
         if isinstance(call, KernelCall):
-            log_once(f"{what}: {name} {call.selection}")
+            log_once(f"{what}: {name} {call.selection}{f', {call.terms}' if call.terms else ''}")
             inputs = [x.astype(dtype) for x, dtype in zip(operands[:2], rounded, strict=True)]
             inputs += operands[2:]
-            return emit(contraction, call, tuple(inputs), contraction.out_shape(spec, dims))
+            if call.terms is None:
+                return emit(contraction, call, inputs, contraction.out_shape(spec, dims))
+            inputs = call.terms.operands(*inputs)
+            inner = contraction.dims(call.terms.spec, *(x.shape for x in inputs))
+            out = emit(contraction, call, inputs, contraction.out_shape(call.terms.spec, inner))
+            return call.terms.result(out)
         refusals.append((name, call))
     raise refusal_error(what, refusals)
 

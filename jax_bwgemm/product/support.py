@@ -8,6 +8,7 @@ from typing import Any
 from jax_bwgemm.product import implementations
 from jax_bwgemm.product.contraction import Contraction, Dims
 from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
+from jax_bwgemm.product.terms import terms_refusal
 
 
 def viable_implementations(
@@ -71,7 +72,9 @@ def refusal(
                 f"is {types[0]} x {types[1]} -> {types[2]} with {layout}"
             ),
         )
-    if reason := implementations.types_refusal(table, types, spec.policy.precision):
+    if (reason := implementations.types_refusal(table, types, spec.policy.precision)) and (
+        reason := terms_refusal(contraction, spec, types[:2], table, reason)
+    ):
         return reason
     too_large = contraction.largest(spec, dims)
     if too_large > MAX_SIZE:

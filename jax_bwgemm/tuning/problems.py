@@ -25,6 +25,7 @@ from jax_bwgemm.product.implementations import rounded_types
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.product.terms import BF16
 from jax_bwgemm.tuning.keys import GroupedKey, Key, Shares, canonical_shares
 
 _KEY_OF: dict[Contraction, Callable[[Any, str, Any], Key]] = {
@@ -137,6 +138,8 @@ def key_of(
     call = lowering.choose(contraction, "cutlass", "cuda", spec, dtypes, shapes)
     if isinstance(call, str):
         return call
+    if call.terms is not None:
+        dtypes = (BF16, BF16)
     return _KEY_OF[contraction](call.folded.spec, operand_types(*dtypes), call.padded)
 
 

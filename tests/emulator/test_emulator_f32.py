@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import emulated, requires_emulator
-from numerics import F32_PRODUCTS
+from jax import lax
+from numerics import F32_PRODUCTS, assert_exact, small_integers
 
 import jax_bwgemm as bw
+from jax_bwgemm.product import terms
 
 pytestmark = [
     *requires_emulator,
@@ -60,3 +62,103 @@ def test_gradients_have_the_precision_of_the_product(precision: str) -> None:
     da, db = transposed(jnp.asarray(cotangent))
     assert_close(da, np.float64(cotangent) @ np.float64(b).T, precision)
     assert_close(db, np.float64(a).T @ np.float64(cotangent), precision)
+
+
+class TestTermsInMemory:
+    """SM100, whose kernels multiply 16-bit operands: products with more of K."""
+
+    PRODUCTS = (
+        ("float32", "bfloat16", None),
+        ("bfloat16", "float32", None),
+        ("float32", "float32", "high"),
+        ("float32", "float32", lax.DotAlgorithmPreset.BF16_BF16_F32_X6),
+    )
+
+    @staticmethod
+    def product(a: Any, b: Any, precision: Any, **more: Any) -> jax.Array:
+        with bw.config.target("sm100", 4):
+            return bw.matmul(a, b, precision=precision, implementation="emulator", **more)
+
+    @pytest.mark.parametrize(("a_type", "b_type", "precision"), PRODUCTS, ids=str)
+    def test_random_values(self, a_type: str, b_type: str, precision: Any) -> None:
+        a, b = normals((33, 70), (70, 136))
+        a, b = (jnp.asarray(x, t) for x, t in ((a, a_type), (b, b_type)))
+        got = self.product(a, b, precision)
+        three = precision not in (None, "high")
+        assert_close(got, np.float64(a) @ np.float64(b), "highest" if three else "high")
+
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_sums_of_two_terms_are_exact_with_gradients(self, swapped: bool) -> None:
+        rng = np.random.default_rng(1)
+        x = jnp.asarray(small_integers(rng, (24, 40), "float32")) * 257  # 9 bits and more
+        w = jnp.asarray(small_integers(rng, (40, 72), "bfloat16"))
+        ct = jnp.asarray(small_integers(rng, (24, 72), "float32"))
+        a, b, t = (w.T, x.T, ct.T) if swapped else (x, w, ct)
+
+        def run(a: Any, b: Any) -> jax.Array:
+            some = ("emulator", "xla")  # of w's gradient: a product of two f32 operands
+            with bw.config.target("sm100", 4):
+                return bw.matmul(a, b, preferred_element_type=jnp.float32, implementation=some)
+
+        lowered = jax.jit(run).lower(a, b)
+        assert lowered.as_text().count("bwgemm.product.emulated") == 1
+        out, transposed = jax.vjp(run, a, b)
+        assert_exact(out, (np.float64(a) @ np.float64(b)).astype(np.float32))
+        of_x = transposed(t)[1 if swapped else 0]
+        want = np.float64(ct) @ np.float64(w).T
+        assert_exact(of_x, (want.T if swapped else want).astype(np.float32))
+
+    def test_a_cotangent_of_an_f32_result(self) -> None:
+        """Both gradients of bf16 operands are products with an f32 one."""
+        rng = np.random.default_rng(2)
+        a, b = (jnp.asarray(small_integers(rng, s, "bfloat16")) for s in ((24, 40), (40, 72)))
+        ct = jnp.asarray(small_integers(rng, (24, 72), "float32")) * 257
+        wide = lambda a, b: self.product(a, b, None, preferred_element_type=jnp.float32)  # noqa: E731
+        da, db = jax.vjp(wide, a, b)[1](ct)
+        assert_exact(da, (np.float64(ct) @ np.float64(b).T).astype(jnp.bfloat16))
+        assert_exact(db, (np.float64(a).T @ np.float64(ct)).astype(jnp.bfloat16))
+
+    def test_infinities_are_those_of_the_product(self) -> None:
+        a, b = normals((16, 32), (32, 24))
+        a[1, 2], a[3, 4], b[5, 6] = np.inf, -np.inf, np.inf
+        b[2, 7] = a[7, 5] = 1 + 2**-12  # their low terms are not zero, or of the other sign
+        with np.errstate(invalid="ignore"):
+            want = np.float64(a) @ np.float64(b)
+        got = np.asarray(self.product(a, b, "high"), np.float64)
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+        np.testing.assert_array_equal(got[~np.isfinite(want)], want[~np.isfinite(want)])
+
+    def test_what_is_asked_for_and_what_is_left_to_xla(self) -> None:
+        x, w = (jax.ShapeDtypeStruct((512, 512), t) for t in ("float32", "bfloat16"))
+        found = bw.explain(x, w, device="sm100")
+        assert "A in 2 bf16 terms in memory, 2 side by side" in found.reason
+        found = bw.explain(x, x, precision="high", device="sm100")
+        assert "A in 2 and B in 2 bf16 terms in memory, 3 side by side" in found.reason
+        assert bw.explain(x, x, precision="highest", device="sm100").implementation == "xla"
+        long = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((8, 2**30), (2**30, 8))]
+        found = bw.explain(*long, precision="high", device="sm100")
+        assert "size 3221225472 exceeds" in found.reason
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("count", [2, 3])
+def test_terms_add_up(count: int, last: bool) -> None:
+    (x,) = normals((1000,))
+    found = jax.jit(lambda x: terms.split(x, count, infinity_last=last))(x)
+    left = x - sum(np.float64(t) for t in found)
+    assert all(t.dtype == jnp.bfloat16 for t in found)
+    assert np.all(np.abs(left) <= (2**-17 if count == 2 else 0) * np.abs(x))
+
+
+def test_terms_of_the_largest_and_of_infinite_values() -> None:
+    most = np.finfo(np.float32).max
+    x = jnp.asarray([np.inf, -np.inf, most, np.nan], jnp.float32)
+    first, second = (np.float32(t) for t in terms.split(x, 2, infinity_last=False))
+    np.testing.assert_array_equal(first, [np.inf, -np.inf, np.inf, np.nan])
+    np.testing.assert_array_equal(second[:3], [0, 0, 0])
+    first, second = (np.float64(t) for t in terms.split(x, 2, infinity_last=True))
+    np.testing.assert_array_equal(first[:2], [1, -1])
+    np.testing.assert_array_equal(second[:2], [np.inf, -np.inf])
+    assert np.isfinite(first[2])
+    assert abs(first[2] + second[2] - most) <= most * 2**-17
+    assert np.isnan(first[3])

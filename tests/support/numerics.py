@@ -128,7 +128,7 @@ def decibels(got: Any, want: Any) -> float:
 
 
 def split_error(magnitudes: np.ndarray, kernel: Any) -> float:
-    """Largest error of a kernel that splits f32 values x: two terms leave out at most 2^-18 x.
+    """Largest error of a kernel that splits f32 values x: two terms leave out at most 2^-17 x.
 
     Of two split operands, the product of both low terms is left out as well. Three terms are exact;
     what is left out of their products, and the additions of the larger ones in f32, are a few of
@@ -138,7 +138,7 @@ def split_error(magnitudes: np.ndarray, kernel: Any) -> float:
         magnitudes: The product of the operands' magnitudes.
         kernel: The kernel.
     """
-    relative = {(1, 1): 0.0, (2, 2): 2.0**-18, (2, 3): 3 * 2.0**-18, (3, 6): 2.0**-22}
+    relative = {(1, 1): 0.0, (2, 2): 2.0**-17, (2, 3): 2.0**-15, (3, 6): 2.0**-22}
     return relative[(kernel.terms, kernel.mmas)] * float(np.max(magnitudes, initial=0.0))
 
 

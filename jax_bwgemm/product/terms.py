@@ -1,0 +1,182 @@
+"""f32 operands as sums of bf16 terms in memory, for GPUs whose kernels multiply 16-bit operands.
+
+A product of sums is a sum of products, which one product with more of K computes. Of x = low + high
+and B in bf16:
+
+    x @ B = [low, high] @ [B]
+                          [B]
+
+Small products come first, as in the kernels that split in registers (``cc/sm90/split.h``), whose
+terms these are. Where K is ragged, the terms lie beside each other in a dimension of the result,
+which then is added up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.product.contraction import Contraction
+from jax_bwgemm.product.implementations import F32_TERMS, of_types, terms_asked
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.spec import ProductSpec
+
+BF16, F32 = "bfloat16", "float32"
+# Which term of A meets which of B, where both are split into as many.
+_OF_BOTH = {2: ((1, 0), (0, 1), (0, 0)), 3: ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0))}
+_MOST = 3.3895313892515355e38  # bf16's largest
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """A product whose operands are terms of another one's.
+
+    Attributes:
+        spec: The product of the terms.
+        counts: Terms of A and of B; 1: it is bf16 already.
+        pairs: Which term of A meets which of B, side by side.
+        axes: Where they lie in A and in B; None: that operand is there once.
+        result_axis: Where their results lie, to be added up; None: the product has done so.
+        out_dtype: Type of the result.
+    """
+
+    spec: ProductSpec
+    counts: tuple[int, int]
+    pairs: tuple[tuple[int, int], ...]
+    axes: tuple[int | None, int | None]
+    result_axis: int | None
+    out_dtype: Any
+
+    def __str__(self) -> str:
+        split = [f"{name} in {n}" for name, n in zip("AB", self.counts, strict=True) if n > 1]
+        return f"{' and '.join(split)} bf16 terms in memory, {len(self.pairs)} side by side"
+
+    def shapes(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """The operands' shapes, from those of the product that is split."""
+        found = [list(shape) for shape in shapes]
+        for shape, axis in zip(found, self.axes, strict=False):
+            if axis is not None:
+                shape[axis] *= len(self.pairs)
+        return [tuple(shape) for shape in found]
+
+    def operands(self, a: jax.Array, b: jax.Array, *rest: jax.Array) -> list[jax.Array]:
+        """The operands, from those of the product that is split."""
+        both = min(self.counts) > 1
+        found = []
+        for i, (x, axis) in enumerate(zip((a, b), self.axes, strict=True)):
+            terms = split(x, self.counts[i], infinity_last=both)
+            beside = [terms[pair[i]] for pair in self.pairs]
+            found.append(terms[0] if axis is None else jnp.concatenate(beside, axis))
+        return [*found, *rest]
+
+    def result(self, out: jax.Array) -> jax.Array:
+        """The result of the product that is split, from that of the terms."""
+        if self.result_axis is None:
+            return out
+        parts = jnp.split(out, len(self.pairs), self.result_axis)
+        return sum(parts[1:], parts[0]).astype(self.out_dtype)
+
+
+def split(x: jax.Array, count: int, *, infinity_last: bool) -> list[jax.Array]:
+    """bf16 terms of an array, the largest first, each what rounding left of those before.
+
+    Args:
+        x: float32, or of bfloat16 if ``count`` is 1.
+        count: Terms.
+        infinity_last: An infinite value is 1 in the first term and infinite in the last, with its
+            sign; so an infinity never meets the other operand's low terms. Else the first term has
+            it.
+    """
+    if count == 1:
+        return [x]
+    infinite = jnp.isinf(x)
+    rest = jnp.where(infinite, jnp.sign(x), x) if infinity_last else x
+    found = []
+    for i in range(count):
+        given = jnp.clip(rest, -_MOST, _MOST) if infinity_last and i == 0 else rest
+        if infinity_last and i == count - 1:
+            given = jnp.where(infinite, x, given)
+        # XLA may keep the precision of a conversion and its inverse, but not of this.
+        term = lax.reduce_precision(given, exponent_bits=8, mantissa_bits=7)
+        rest = jnp.where(jnp.isinf(term), 0, rest - term)
+        found.append(term.astype(jnp.bfloat16))
+    return found
+
+
+def terms_refusal(
+    contraction: Contraction,
+    spec: ProductSpec,
+    dtypes: Sequence[str],
+    table: Sequence[Kernel],
+    reason: str,
+) -> str | None:
+    """Why kernels of 16-bit operands cannot take f32 ones on any GPU either; None when some may.
+
+    Args:
+        contraction: The family of products.
+        spec: The product.
+        dtypes: Types of A and B, as a kernel would get them.
+        table: The kernels of this build.
+        reason: Why none takes them as they are.
+    """
+    for arch in sorted({k.arch for k in table}):
+        terms = in_terms(contraction, spec, dtypes, make_target(arch))
+        if terms is not None and of_types(table, (BF16, BF16, str(np.dtype(terms.spec.out_dtype)))):
+            return None
+    return reason
+
+
+def in_terms(
+    contraction: Contraction, spec: ProductSpec, dtypes: Sequence[str], target: Target
+) -> Terms | None:
+    """The product of terms that computes a product with f32 operands; None: a kernel takes it.
+
+    ``HIGHEST`` promises the accuracy of f32 sums, which nobody has measured on SM100. Grouped
+    products of two f32 operands have no kernels on any GPU.
+
+    Args:
+        contraction: The family of products.
+        spec: The product.
+        dtypes: Types of A and B, as a kernel would get them.
+        target: The GPU.
+    """
+    if target.arch != "sm100" or sorted(set(dtypes)) not in ([F32], [BF16, F32]):
+        return None
+    if BF16 in dtypes:
+        counts = (2, 1) if dtypes[0] == F32 else (1, 2)
+        pairs = tuple((i, 0) if counts[0] > 1 else (0, i) for i in (1, 0))
+    else:
+        count = terms_asked(spec.policy.precision)
+        if count is None or _highest(spec.policy.precision) or contraction.operands != 2:
+            return None
+        counts, pairs = (count, count), _OF_BOTH[count]
+    names, out = contraction.operand_names(spec)[:2], contraction.out_names(spec)
+    if "k" not in out:
+        axes = (names[0].index("k"), names[1].index("k"))
+        return Terms(spec, counts, pairs, axes, None, spec.out_dtype)
+    # A group's part of a ragged K begins anywhere: of results there is one for each term.
+    which = counts.index(2)
+    letter = "kn"[which]
+    axis = names[which].index(letter)
+    return Terms(
+        dataclasses.replace(spec, out_dtype=F32),
+        counts,
+        pairs,
+        (axis, None) if which == 0 else (None, axis),
+        out.index(letter),
+        spec.out_dtype,
+    )
+
+
+def _highest(precision: object) -> bool:
+    """Whether the accuracy of f32 is asked for, not an algorithm."""
+    pair = isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm)
+    asked = precision if pair else (precision,)
+    return any(p == lax.Precision.HIGHEST for p in asked if p in F32_TERMS)
