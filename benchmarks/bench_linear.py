@@ -71,7 +71,7 @@ def formula(name: str) -> Callable[[jax.Array], jax.Array]:
 def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Array]]:
     """Every column: a function of x, w, b and perhaps a residual."""
     import jax_bwgemm
-    from jax_bwgemm import config
+    from jax_bwgemm import config, runtime
     from jax_bwgemm.epilogue.linkable import linkable_kernels
 
     implementation = options.implementation_of(args)
@@ -101,9 +101,10 @@ def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Ar
     }
     if args.kernels:
         short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+        arch = (runtime.local_target().target or config.make_target("sm90")).arch
         for kernel in linkable_kernels():
-            if kernel.startswith(f"sm90_{short}_{short}_kn_") and not kernel.endswith("_gated"):
-                tile = kernel.removeprefix(f"sm90_{short}_{short}_kn_")
+            if kernel.startswith(f"{arch}_{short}_{short}_kn_") and not kernel.endswith("_gated"):
+                tile = kernel.removeprefix(f"{arch}_{short}_{short}_kn_")
                 found[f"fused {tile}"] = functools.partial(ours, linked=True, kernel=kernel)
     return found
 

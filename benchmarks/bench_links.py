@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"links: {', '.join(names)}; then a model of {args.products} products")
         return 0
     import jax_bwgemm as bw
-    from jax_bwgemm import runtime
+    from jax_bwgemm import config, runtime
     from jax_bwgemm.epilogue.linkable import linkable_kernels
     from jax_bwgemm.epilogue.linker import LinkError, linker
 
@@ -138,7 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     implementation = "cutlass" if gpu else "emulator"
     table = [k for k in runtime.kernel_table(implementation) if k.name in linkable_kernels()]
     table = [k for k in table if k.contraction == "dense"]
+    here = runtime.local_target().target or config.make_target("sm90")
     kernels = [k for k in table if k.majors == "kn" and k.a_dtype == "bfloat16" and not k.swap_ab]
+    kernels = [k for k in kernels if k.arch == here.arch]
     try:
         linker()
     except LinkError as error:

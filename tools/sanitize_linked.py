@@ -34,6 +34,7 @@ class LinkedCase:
 
     Attributes:
         kernel: Name of the kernel.
+        arch: Its architecture.
         dtype: Type of A, B and D.
         operands: Kind and type of each operand of the epilogue.
         operations: What is done, one number for each: see `function`.
@@ -45,6 +46,7 @@ class LinkedCase:
     """
 
     kernel: str
+    arch: str
     dtype: str
     operands: tuple[tuple[str, str], ...]
     operations: tuple[int, ...]
@@ -131,7 +133,7 @@ class LinkedCase:
         with contextlib.ExitStack() as stack:
             stack.enter_context(bw.config.linked_epilogues(True))
             if implementation == "emulator":
-                stack.enter_context(bw.config.target("sm90", 4))
+                stack.enter_context(bw.config.target(self.arch, 4))
             lowered = jax.jit(product).lower(*given)
             if "epilogue_digest" not in lowered.as_text():
                 raise ValueError(f"not linked: {self}")
@@ -159,8 +161,8 @@ def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, se
     results = int(rng.integers(1, 4))
     sums = 0 if kernel.swap_ab else int(rng.integers(0, min(3, 5 - results)))
     return LinkedCase(
-        kernel.name, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k, seed,
-        gated=kernel.contraction == "gated",
+        kernel.name, kernel.arch, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k,
+        seed, gated=kernel.contraction == "gated",
     )  # fmt: skip
 
 
@@ -194,7 +196,7 @@ def cases(arch: str, pattern: str) -> list[LinkedCase]:
         staged = (("row", "bfloat16"), ("matrix", "bfloat16"), ("column", "float32"))
         operations = 64 * 1 + 3, 64 * 3 + 40, 64 * 2 + 11
         for results, sums in ((1, 0), (3, 0 if k.swap_ab else 1)):
-            case = LinkedCase(k.name, k.a_dtype, staged, operations, results, sums, *sizes)
+            case = LinkedCase(k.name, k.arch, k.a_dtype, staged, operations, results, sums, *sizes)
             found.append(dataclasses.replace(case, gated=k.contraction == "gated"))
     return found
 
@@ -248,6 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from jax_bwgemm import runtime
 
     table = [k for k in runtime.kernel_table(args.implementation) if k.majors == "kn"]
+    if args.implementation == "cutlass" and (here := runtime.local_target().target):
+        table = [k for k in table if k.arch == here.arch]
     kernels = linkable(table, args.filter)
     if not kernels:
         print(f"error: no kernel for linking has {args.filter!r} in its name", file=sys.stderr)

@@ -70,6 +70,7 @@ nb::dict SettingsDict() {
   }
   d["rules"] = rules;
   d["races"] = s.launch.races;
+  d["threads"] = s.launch.threads;
   d["relaxed"] = s.launch.relaxed;
   d["poison_outputs"] = s.poison_outputs;
   d["trace"] = s.trace;
@@ -88,11 +89,12 @@ nb::list RuleList() {
 
 void Configure(uint64_t seed, int sm_count, uint64_t step_limit,
                const std::vector<std::tuple<std::string, std::string>>& rules, bool races,
-               bool relaxed, bool poison_outputs, bool trace, uint64_t trace_limit) {
+               int threads, bool relaxed, bool poison_outputs, bool trace, uint64_t trace_limit) {
   if (sm_count < 1 || sm_count > kMaxSmCount) {
     throw std::invalid_argument("sm_count must be in [1, " + std::to_string(kMaxSmCount) +
                                 "], got " + std::to_string(sm_count));
   }
+  if (threads < 1) throw std::invalid_argument("threads must be positive");
   if (step_limit < 1) throw std::invalid_argument("step_limit must be positive");
   Settings s;
   s.launch.seed = seed;
@@ -104,6 +106,7 @@ void Configure(uint64_t seed, int sm_count, uint64_t step_limit,
     }
   }
   s.launch.races = races;
+  s.launch.threads = threads;
   s.launch.relaxed = relaxed;
   s.poison_outputs = poison_outputs;
   s.trace = trace;
@@ -331,7 +334,7 @@ NB_MODULE(_emulator, m) {
   bwgemm::call::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
-        nb::arg("step_limit"), nb::arg("rules"), nb::arg("races"), nb::arg("relaxed"),
+        nb::arg("step_limit"), nb::arg("rules"), nb::arg("races"), nb::arg("threads"), nb::arg("relaxed"),
         nb::arg("poison_outputs"), nb::arg("trace"), nb::arg("trace_limit"),
         "Sets what the following launches use.");
   m.def("rules", &emu::RuleList, "[(name, default severity, meaning)] of all rules.");

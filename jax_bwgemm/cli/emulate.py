@@ -78,6 +78,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="keep no history of accesses: faster, and only what happens in this schedule is seen",
     )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="run clusters side by side: faster, and not reproducible; races between warps in "
+        "global memory are not seen",
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
     parser.add_argument(
@@ -113,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
             rules=dict(args.rule),
             relaxed=args.relaxed,
             races=not args.no_races,
+            threads=args.threads,
         )
         with settings:
             out = _with_progress(lambda: run_gemm(kernel, a, b))
@@ -158,6 +166,7 @@ def _run_program(args: argparse.Namespace) -> int:
             rules=dict(args.rule),
             relaxed=args.relaxed,
             races=not args.no_races,
+            threads=args.threads,
         )
         with tempfile.TemporaryDirectory() as folder:
             executable = source

@@ -207,7 +207,7 @@ def settings_text(settings: Settings) -> str:
     """Settings as a program reads them from the environment."""
     values: Mapping[str, int] = {
         name: int(getattr(settings, name))
-        for name in ("seed", "sm_count", "step_limit", "races", "relaxed")
+        for name in ("seed", "sm_count", "step_limit", "races", "threads", "relaxed")
     }
     items = [f"{name}={value}" for name, value in values.items()]
     items += [f"rule:{name}={severity}" for name, severity in settings.rules.items()]

@@ -60,7 +60,7 @@ class Settings:
 
     Attributes:
         seed: Seed of the scheduler: which warp runs next, which asynchronous operation completes
-            next. Everything about a run is reproducible from it.
+            next. Everything about a run of one thread is reproducible from it.
         sm_count: Multiprocessors of the machine. Few of them make a persistent kernel loop over
             many tiles.
         step_limit: Warp instructions after which a launch is stopped and reported.
@@ -68,6 +68,9 @@ class Settings:
             are not named have the severity that `rules` says.
         races: Keep the history of accesses that the rules about order need: races, copies that
             nobody has waited for, CTAs that exit early. A launch takes about half as long again.
+        threads: Threads that run clusters side by side, at most one for each cluster's
+            multiprocessors. With more than one, runs are not reproducible, and accesses of global
+            memory by different warps are not compared; a launch with `trace` has one.
         relaxed: Loads and stores of tensor memory are done when they are issued, as hardware is
             seen to do for one thread: programs that leave out ``tcgen05.wait`` run.
         poison_outputs: Fill the results of a JAX call with NaN bit patterns before the kernel runs.
@@ -80,6 +83,7 @@ class Settings:
     step_limit: int = 1 << 36
     rules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     races: bool = True
+    threads: int = 1
     relaxed: bool = False
     poison_outputs: bool = True
     trace: bool = False
@@ -90,6 +94,7 @@ class Settings:
             ("seed", 0, (1 << 64) - 1),
             ("sm_count", 1, 1024),
             ("step_limit", 1, (1 << 64) - 1),
+            ("threads", 1, 1024),
             ("trace_limit", 0, 1 << 26),
         ):
             value = getattr(self, name)

@@ -24,7 +24,13 @@ from jax import lax
 
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product.contraction import Contraction
-from jax_bwgemm.product.implementations import F32_TERMS, of_types, terms_asked
+from jax_bwgemm.product.dtypes import operand_types
+from jax_bwgemm.product.implementations import (
+    F32_TERMS,
+    of_types,
+    precision_refusal,
+    terms_asked,
+)
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import ProductSpec
 
@@ -150,6 +156,8 @@ def in_terms(
     if target.arch != "sm100" or sorted(set(dtypes)) not in ([F32], [BF16, F32]):
         return None
     if BF16 in dtypes:
+        if precision_refusal(spec.policy.precision, operand_types(*dtypes)):
+            return None
         counts = (2, 1) if dtypes[0] == F32 else (1, 2)
         pairs = tuple((i, 0) if counts[0] > 1 else (0, i) for i in (1, 0))
     else:

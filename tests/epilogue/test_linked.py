@@ -131,11 +131,11 @@ def test_smaller_than_a_tile(m: int, n: int) -> None:
             close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
 
 
-@pytest.mark.parametrize("arch", ["sm90", "sm100"])
-def test_chooses_a_kernel_that_takes_the_epilogue(arch: str) -> None:
+@pytest.mark.parametrize(("arch", "m", "n", "k"), [("sm90", 96, 64, 64), ("sm100", 512, 512, 256)])
+def test_chooses_a_kernel_that_takes_the_epilogue(arch: str, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(2)
-    a, b = product(rng, next(k for k in KERNELS if k.arch == arch), 96, 64, 64)
-    f, arrays = operands(rng, "bias, gelu", 96, 64)
+    a, b = product(rng, next(k for k in KERNELS if k.arch == arch), m, n, k)
+    f, arrays = operands(rng, "bias, gelu", m, n)
     with config.target(arch, 4):
         close(run(f, a, b, arrays), reference(f, a, b, arrays))
 

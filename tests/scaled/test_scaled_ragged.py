@@ -163,7 +163,7 @@ def test_explain(scaled_grouped_table: Any) -> None:
         assert found.kernel == f"sm90_scaled_contract_e4m3_e4m3_bf16_sums_{want}"
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm100")
     assert found.implementation == "xla"
-    assert "grouped scaled kernels exist for sm90" in found.rejected[0][1]
+    assert "no k-grouped kernel for sm100 applies scales of 1x128" in found.rejected[0][1]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t width = static_cast<uint32_t>(a.type.bits / 8),
                  bytes = width * static_cast<uint32_t>(a.count);
   if (a.release) w.history.release();
+  const auto lock = w.launch().lock_memory();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
     for (int i = 0; i < a.count; ++i, at += width) {
@@ -159,6 +160,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
 Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
   if (a.release) w.history.release();
+  const auto lock = w.launch().lock_memory();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, 16);
     uint64_t old[2];

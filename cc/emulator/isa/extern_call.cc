@@ -163,12 +163,7 @@ Step exec_printf(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     const std::string text = formatted(w, argument<uint64_t>(w, call, 0, lane),
                                        argument<uint64_t>(w, call, 1, lane), lane);
-    const auto& print = w.launch().config().print;
-    if (print) {
-      print(text);
-    } else {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-    }
+    w.launch().print(text);
     const int32_t printed = static_cast<int32_t>(text.size());
     if (!call.results.empty())
       std::memcpy(w.local(call.results[0], lane, sizeof printed, 1), &printed, sizeof printed);

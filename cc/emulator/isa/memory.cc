@@ -69,8 +69,10 @@ uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, const
 // A strong access also synchronises.
 template <Where kWhere>
 void synchronise(Warp& w, const Access& a, uint64_t address, bool store) {
+  if ((a.flags & kStrong) == 0) return;
+  w.launch().fence_memory();
   Races& races = w.launch().races();
-  if ((a.flags & kStrong) == 0 || !races.on()) return;
+  if (!races.on()) return;
   const uint64_t key =
       races.sync_key(w, address, kWhere == Where::kShared || kWhere == Where::kSharedCluster);
   if (store) {

@@ -48,6 +48,9 @@ struct LaunchConfig {
   // tcgen05.ld and tcgen05.st are done when they are issued, as hardware is seen to do for one
   // thread: programs that leave out their waits run.
   bool relaxed = false;
+  // Threads that run clusters side by side. With more than one the order is no longer the seed's,
+  // and accesses of global memory by different warps are not compared.
+  int threads = 1;
   TraceSink* trace = nullptr;
   // What a kernel prints; not set: to standard output.
   std::function<void(const std::string&)> print;

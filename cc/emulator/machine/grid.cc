@@ -87,9 +87,11 @@ void Launch::prepare() {
   shared_bytes_ = static_cast<uint32_t>(kernel_.static_shared_bytes + dynamic_shared_);
   const uint32_t slots =
       std::max<uint32_t>(1, ctas_per_sm(config_, kernel_, block_, dynamic_shared_));
-  sms_.resize(static_cast<size_t>(config_.sm_count));
+  const uint32_t sms = static_cast<uint32_t>(config_.sm_count);
+  const uint32_t first = sms * worker_ / clusters_.workers;
+  sms_.resize(sms * (worker_ + 1) / clusters_.workers - first);
   for (uint32_t i = 0; i < sms_.size(); ++i) {
-    sms_[i].index = i;
+    sms_[i].index = first + i;
     sms_[i].free_slots = slots;
   }
   stats_.warps.resize(warps_of(threads));
@@ -97,24 +99,27 @@ void Launch::prepare() {
 }
 
 bool Launch::cancel_cluster(Dim3* first_cta) {
-  if (next_cluster_ >= total_clusters_) return false;
-  const uint64_t index = next_cluster_++;
+  const uint64_t index = clusters_.next_cluster++;
+  if (index >= total_clusters_) return false;
   const uint64_t nx = grid_.x / cluster_dim_.x, ny = grid_.y / cluster_dim_.y;
   *first_cta = {static_cast<uint32_t>(index % nx) * cluster_dim_.x,
                 static_cast<uint32_t>(index / nx % ny) * cluster_dim_.y,
                 static_cast<uint32_t>(index / nx / ny) * cluster_dim_.z};
   ++stats_.clusters_cancelled;
-  ++finished_clusters_;
+  ++clusters_.finished_clusters;
   return true;
 }
 
 void Launch::start_clusters() {
   const uint32_t size = static_cast<uint32_t>(cluster_dim_.count());
-  while (next_cluster_ < total_clusters_) {
+  while (clusters_.next_cluster < total_clusters_) {
     uint32_t free = 0;
     for (const Sm& sm : sms_) free += sm.free_slots > 0;
     if (free < size) return;
-    start_cluster(next_cluster_++);
+    const uint64_t index = clusters_.next_cluster++;
+    if (index >= total_clusters_) return;
+    start_cluster(index);
+    if (clusters_.shared()) return;  // the others get some too
   }
 }
 
@@ -257,7 +262,7 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
           value = cta.sm_->index;
           break;
         case WarpValue::kNsmid:
-          value = sms_.size();
+          value = static_cast<uint64_t>(config_.sm_count);
           break;
         case WarpValue::kGridid:
           value = 1;
@@ -371,7 +376,7 @@ void Launch::retire(Cluster& cluster) {
     // Not earlier: asynchronous operations of a warp may use its registers after it has exited.
     for (auto& warp : cta->warps_) register_files_.push_back(std::move(warp->storage_));
   }
-  ++finished_clusters_;
+  ++clusters_.finished_clusters;
   resident_.erase(std::find_if(resident_.begin(), resident_.end(),
                                [&](const auto& c) { return c.get() == &cluster; }));
   report_progress();
@@ -379,7 +384,7 @@ void Launch::retire(Cluster& cluster) {
 
 void Launch::report_progress() {
   next_report_ = now_ + kReportTicks;
-  if (config_.progress && !config_.progress(finished_clusters_, total_clusters_)) {
+  if (config_.progress && !config_.progress(clusters_.finished_clusters, total_clusters_)) {
     throw Error(ErrorKind::kLaunch, 0, "launch stopped by its progress callback");
   }
 }

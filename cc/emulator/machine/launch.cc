@@ -1,6 +1,7 @@
 #include "emulator/machine/launch.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace bwgemm::emulator {
@@ -10,8 +11,15 @@ std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
 
 }  // namespace
 
-Launch::Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config)
-    : memory_(memory), kernel_(kernel), config_(config), races_(*this), random_(config.seed) {}
+Launch::Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config, Grid& grid,
+               uint32_t worker)
+    : memory_(memory),
+      kernel_(kernel),
+      config_(config),
+      races_(*this),
+      random_(config.seed + worker * uint64_t{0x9E3779B97F4A7C15}),
+      clusters_(grid),
+      worker_(worker) {}
 
 Launch::~Launch() = default;
 
@@ -105,6 +113,15 @@ void Launch::deadlock() {
   throw Error(ErrorKind::kDeadlock, line,
               "deadlock: no warp can continue and no asynchronous operation is in flight" +
                   describe_waits());
+}
+
+void Launch::print(const std::string& text) {
+  std::lock_guard lock(clusters_.output);
+  if (config_.print) {
+    config_.print(text);
+  } else {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
 }
 
 TraceEvent Launch::trace_event(TraceEvent::Kind kind, const Origin& origin) const {

@@ -11,6 +11,7 @@
 
 #include "emulator/machine/async.h"
 #include "emulator/machine/config.h"
+#include "emulator/machine/grid.h"
 #include "emulator/machine/kernel.h"
 #include "emulator/machine/memory.h"
 #include "emulator/machine/race.h"
@@ -122,7 +123,9 @@ using LaneExitHook = void (*)(Warp& warp, uint32_t mask);
 
 class Launch {
  public:
-  Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config);
+  // `worker`: which of the grid's this is.
+  Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config, Grid& grid,
+         uint32_t worker);
   ~Launch();
 
   // --- For instructions
@@ -169,6 +172,16 @@ class Launch {
   // "0x430" with the variable that lies there, if one does: "0x430 ('buf'+0x30)".
   std::string shared_text(uint32_t offset) const;
 
+  // Held by read-modify-writes of global memory, whose other accesses hardware orders as well.
+  std::unique_lock<std::mutex> lock_memory() {
+    return clusters_.shared() ? std::unique_lock(clusters_.memory) : std::unique_lock<std::mutex>();
+  }
+  // A strong access: as this machine orders its own.
+  void fence_memory() {
+    if (clusters_.shared()) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  void print(const std::string& text);
+
   bool tracing() const { return config_.trace != nullptr; }
   void trace(const TraceEvent& event) {
     if (config_.trace != nullptr) config_.trace->event(event);
@@ -206,6 +219,8 @@ class Launch {
   void warp_exited(Warp& warp);
   void operation_done(Cta& cta);
   [[noreturn]] void deadlock();
+  void await_others();
+  void no_longer_stale();
   std::string describe_waits() const;
   std::string report_text(const Origin& origin, const std::string& message, const char* rule) const;
 
@@ -230,8 +245,11 @@ class Launch {
   std::vector<Sm> sms_;
   uint32_t min_quantum_ = 16,
            spread_quantum_ = 240;  // warp instructions before another warp may run
-  uint64_t next_cluster_ = 0;      // first one not started
-  uint64_t finished_clusters_ = 0, total_clusters_ = 0;
+  Grid& clusters_;
+  uint32_t worker_;
+  bool stale_ = false;  // counted in clusters_.stale
+  int looks_ = 0;       // again, while all are
+  uint64_t total_clusters_ = 0;
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::vector<Warp*> warps_;       // all live ones
   std::vector<Warp*> ready_;       // those with a ready group

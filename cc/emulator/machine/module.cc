@@ -1,5 +1,10 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <exception>
+#include <optional>
+#include <system_error>
+#include <thread>
 
 #include "emulator/machine/kernel_builder.h"
 #include "emulator/machine/launch.h"
@@ -92,33 +97,133 @@ std::vector<uint8_t> pack_params(const Kernel& kernel, const void* const* args) 
   return bytes;
 }
 
+namespace {
+
+uint32_t workers_of(const LaunchConfig& config, Dim3 grid, Dim3 cluster) {
+  const uint64_t size = cluster.count();
+  if (config.threads <= 1 || config.trace != nullptr || size == 0 || config.sm_count < 1) return 1;
+  const uint64_t room = static_cast<uint64_t>(config.sm_count) / size;
+  return static_cast<uint32_t>(std::max<uint64_t>(
+      1, std::min({static_cast<uint64_t>(config.threads), room, grid.count() / size})));
+}
+
+void add(Stats& sum, const Stats& s) {
+  sum.instructions += s.instructions;
+  sum.thread_instructions += s.thread_instructions;
+  sum.ticks = std::max(sum.ticks, s.ticks);
+  sum.ctas += s.ctas;
+  sum.clusters_cancelled += s.clusters_cancelled;
+  sum.mma_instructions += s.mma_instructions;
+  sum.mma_flops += s.mma_flops;
+  sum.tma_loads += s.tma_loads;
+  sum.tma_load_bytes += s.tma_load_bytes;
+  sum.tma_store_bytes += s.tma_store_bytes;
+  sum.global_load_bytes += s.global_load_bytes;
+  sum.global_store_bytes += s.global_store_bytes;
+  sum.async_operations += s.async_operations;
+  if (sum.warps.size() < s.warps.size()) sum.warps.resize(s.warps.size());
+  for (size_t i = 0; i < s.warps.size(); ++i) {
+    sum.warps[i].instructions += s.warps[i].instructions;
+    sum.warps[i].waits += s.warps[i].waits;
+    sum.warps[i].wait_ticks += s.warps[i].wait_ticks;
+    sum.warps[i].mma += s.warps[i].mma;
+    sum.warps[i].tma += s.warps[i].tma;
+  }
+}
+
+void add(std::vector<Warning>& all, std::vector<Warning>&& more) {
+  for (Warning& warning : more) {
+    const auto known = std::find_if(all.begin(), all.end(), [&](const Warning& w) {
+      return w.rule == warning.rule && w.line == warning.line;
+    });
+    if (known == all.end()) {
+      all.push_back(std::move(warning));
+    } else {
+      known->count += warning.count;
+    }
+  }
+}
+
+// One worker's part of a launch. Its memory is a copy of the list of ranges, which remembers the
+// last one found.
+struct Part {
+  GlobalMemory memory;
+  std::unique_ptr<Launch> launch;
+  std::optional<Error> error;
+  std::exception_ptr other;  // from a callback
+
+  // Nothing that `body` throws leaves.
+  template <class Body>
+  void guard(Grid& grid, const Body& body) {
+    try {
+      body();
+    } catch (const Error& e) {
+      error = e;
+    } catch (const Stopped&) {
+    } catch (const std::bad_alloc&) {
+      error = Error(ErrorKind::kLaunch, 0, "not enough memory for this launch");
+    } catch (const std::system_error& e) {
+      error = Error(ErrorKind::kLaunch, 0, format("no thread for this launch: %s", e.what()));
+    } catch (...) {
+      other = std::current_exception();
+    }
+    if (error || other) grid.stopped = true;
+  }
+};
+
+}  // namespace
+
 LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kernel,
                     const std::vector<uint8_t>& params, Dim3 grid, Dim3 block, Dim3 cluster,
                     size_t dynamic_shared, const LaunchConfig& config) {
   LaunchResult result;
+  Grid clusters(workers_of(config, grid, cluster));
+  std::vector<Part> parts(clusters.workers);
   bool registered = false;
-  std::unique_ptr<Launch> run;
-  try {
+  parts[0].guard(clusters, [&] {
     const Kernel& decoded = module.kernel(kernel);
     registered = module.register_variables(memory);
-    run = std::make_unique<Launch>(memory, decoded, config);
-    run->run(grid, block, cluster, dynamic_shared, params);
-  } catch (const Error& error) {
-    result.ok = false;
-    result.kind = error.kind;
-    result.error = error.what();
-    result.line = error.line;
-    result.rule = error.rule;
-  } catch (const std::bad_alloc&) {
-    result.ok = false;
-    result.kind = ErrorKind::kLaunch;
-    result.error = "not enough memory for this launch";
-  }
-  if (run) {
-    result.stats = std::move(run->stats());
-    result.warnings = std::move(run->warnings());
-  }
+    for (Part& part : parts) part.memory = memory;
+    const auto work = [&](uint32_t i) {
+      parts[i].guard(clusters, [&] {
+        LaunchConfig own = config;
+        own.threads = static_cast<int>(clusters.workers);
+        if (i > 0) own.progress = nullptr;  // the caller's thread alone calls it
+        parts[i].launch = std::make_unique<Launch>(parts[i].memory, decoded, own, clusters, i);
+        parts[i].launch->run(grid, block, cluster, dynamic_shared, params);
+      });
+      --clusters.running;
+    };
+    // They begin with the rounding and denormal modes of this one.
+    std::vector<std::thread> threads;
+    parts[0].guard(clusters, [&] {
+      for (uint32_t i = 1; i < clusters.workers; ++i) threads.emplace_back(work, i);
+    });
+    work(0);
+    parts[0].guard(clusters, [&] {
+      while (clusters.running > clusters.workers - 1 - threads.size()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (clusters.stopped || !config.progress) continue;
+        if (!config.progress(clusters.finished_clusters, grid.count() / cluster.count()))
+          throw Error(ErrorKind::kLaunch, 0, "launch stopped by its progress callback");
+      }
+    });
+    for (std::thread& thread : threads) thread.join();
+  });
   if (registered) module.unregister_variables(memory);
+  for (Part& part : parts) {
+    if (part.other) std::rethrow_exception(part.other);
+    if (part.error && result.ok) {
+      result.ok = false;
+      result.kind = part.error->kind;
+      result.error = part.error->what();
+      result.line = part.error->line;
+      result.rule = part.error->rule;
+    }
+    if (!part.launch) continue;
+    add(result.stats, part.launch->stats());
+    add(result.warnings, std::move(part.launch->warnings()));
+  }
   return result;
 }
 

@@ -7,7 +7,8 @@
 
 namespace bwgemm::emulator {
 
-Races::Races(Launch& launch) : launch_(launch), on_(launch.config().races) {}
+Races::Races(Launch& launch)
+    : launch_(launch), on_(launch.config().races), watches_global_(launch.config().threads == 1) {}
 
 void Races::start(Cluster& cluster) {
   if (!on_) return;
@@ -120,7 +121,7 @@ void Races::access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, c
 
 void Races::access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp,
                           bool write, const Origin& origin) {
-  if (!on_) return;
+  if (!on_ || !watches_global_) return;
   for (uint64_t at = address; at < address + bytes;) {
     const uint64_t page = at / kPage, end = std::min(address + bytes, (page + 1) * kPage);
     if (page != last_page_ || last_shadow_ == nullptr) {

@@ -190,6 +190,7 @@ class Races {
 
   Launch& launch_;
   bool on_;
+  bool watches_global_;  // other workers access it too
   uint32_t clusters_ = 0;
   uint32_t warps_per_cta_ = 1;
   // The last cell visited, before and after. The next one often looks the same, and what did not

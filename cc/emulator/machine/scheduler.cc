@@ -1,5 +1,8 @@
 // The scheduler: which warp runs, for how long, and when asynchronous operations finish; all drawn
 // from the seed.
+#include <chrono>
+#include <thread>
+
 #include "emulator/machine/launch.h"
 
 namespace bwgemm::emulator {
@@ -10,6 +13,8 @@ namespace {
 constexpr uint64_t kStaleWakeups = 4096;
 // Instructions that a warp executes in a row without all its lanes before its groups take turns.
 constexpr uint32_t kPatience = 1024;
+// Times that a worker looks again, kStaleWakeups each, when no other has had any effect either.
+constexpr int kLooks = 3;
 
 }  // namespace
 
@@ -145,12 +150,18 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
         continue;
       }
       stale = progress_ == idle_progress ? stale + 1 : 0;
+      if (stale == 0) no_longer_stale();
       idle_progress = progress_;
-      if (stale > kStaleWakeups || !wake_earliest()) deadlock();
+      if (stale > kStaleWakeups) {
+        await_others();
+        stale = 0;
+      }
+      if (!wake_earliest()) deadlock();
     } else if (in_flight && random_.below(odds) == 0) {
       step_async();
     } else {
       run_warp(random_.below(static_cast<uint32_t>(ready_.size())));
+      if (clusters_.stopped.load(std::memory_order_relaxed)) throw Stopped{};
       if (now_ >= next_report_) report_progress();
       if (stats_.instructions > config_.step_limit) {
         throw Error(ErrorKind::kStepLimit, 0,
@@ -160,7 +171,26 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
       }
     }
   }
+  no_longer_stale();
   stats_.ticks = now_;
+}
+
+// Nothing has happened to this worker's warps for long, and they poll: perhaps for another worker.
+// Once all workers say so, each has looked again, and none has done anything, none will.
+void Launch::await_others() {
+  if (!clusters_.shared()) deadlock();
+  if (!stale_) ++clusters_.stale;
+  stale_ = true;
+  looks_ = clusters_.stale >= clusters_.running ? looks_ + 1 : 0;
+  if (looks_ > kLooks) deadlock();
+  if (clusters_.stopped) throw Stopped{};
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void Launch::no_longer_stale() {
+  if (stale_) --clusters_.stale;
+  stale_ = false;
+  looks_ = 0;
 }
 
 }  // namespace bwgemm::emulator

@@ -73,6 +73,7 @@ struct IntoGlobal : AsyncOp {
       group.read_done(launch);
       return false;
     }
+    const auto lock = launch.lock_memory();
     combine(args->reduces, args->operation, args->type,
             global_bytes(launch, origin, global, bytes, true), data.data(), bytes);
     group.done(launch);

@@ -42,6 +42,7 @@ struct StoreOp : AsyncOp {
       group.read_done(launch);
       return false;
     }
+    const auto lock = reduces ? launch.lock_memory() : std::unique_lock<std::mutex>();
     size_t at = 0;
     for (const BoxSpan& span : box.spans) {
       if (span.inside) {

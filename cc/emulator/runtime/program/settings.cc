@@ -27,6 +27,8 @@ void Set(Settings& settings, const std::string& name, const std::string& value) 
     launch.step_limit = Number(name, value, 1, ~uint64_t{0});
   } else if (name == "races") {
     launch.races = Number(name, value, 0, 1) != 0;
+  } else if (name == "threads") {
+    launch.threads = static_cast<int>(Number(name, value, 1, 1024));
   } else if (name == "relaxed") {
     launch.relaxed = Number(name, value, 0, 1) != 0;
   } else if (name.rfind("rule:", 0) == 0) {
