@@ -334,8 +334,8 @@ NB_MODULE(_emulator, m) {
   bwgemm::call::DefineKernelTable(m);
 
   m.def("configure", &emu::Configure, nb::kw_only(), nb::arg("seed"), nb::arg("sm_count"),
-        nb::arg("step_limit"), nb::arg("rules"), nb::arg("races"), nb::arg("threads"), nb::arg("relaxed"),
-        nb::arg("poison_outputs"), nb::arg("trace"), nb::arg("trace_limit"),
+        nb::arg("step_limit"), nb::arg("rules"), nb::arg("races"), nb::arg("threads"),
+        nb::arg("relaxed"), nb::arg("poison_outputs"), nb::arg("trace"), nb::arg("trace_limit"),
         "Sets what the following launches use.");
   m.def("rules", &emu::RuleList, "[(name, default severity, meaning)] of all rules.");
   m.def("settings", &emu::SettingsDict, "What `configure` set, as a dict.");

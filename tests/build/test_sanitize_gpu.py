@@ -85,12 +85,13 @@ def linkable_kernels(implementation: str) -> list:
     return [k for k in sanitize_linked.linkable(table) if k.majors == "kn"]
 
 
-def test_every_tile_is_run_with_epilogues() -> None:
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_tile_is_run_with_epilogues(arch: str) -> None:
     import sanitize_linked
 
-    kernels = {k.name: k for k in linkable_kernels("cutlass") if k.a_dtype == "bfloat16"}
-    kernels = {name: k for name, k in kernels.items() if k.arch == "sm90"}
-    found = sanitize_linked.cases("sm90", "")
+    table = [k for k in linkable_kernels("cutlass") if k.arch == arch]
+    kernels = {k.name: k for k in table if k.a_dtype == "bfloat16"}
+    found = sanitize_linked.cases(arch, "")
     assert {case.kernel for case in found} == set(kernels)
     for name, kernel in kernels.items():
         assert max(c.results for c in found if c.kernel == name) == 3
