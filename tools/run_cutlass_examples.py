@@ -223,6 +223,7 @@ def run(example: Example, cutlass: pathlib.Path, args: argparse.Namespace) -> bo
             print(f"does not compile: see {log}")
             return False
     words = ["--arch", example.arch, "--sm-count", "16", "--seed", str(args.seed)]
+    words += ["--threads", str(args.threads)]
     words += ["--relaxed"] if example.relaxed else []
     for rule in example.lenient:
         words += ["--rule", f"{rule}=warning"]
@@ -244,6 +245,7 @@ def main() -> int:
     parser.add_argument("cutlass", type=pathlib.Path, help="a CUTLASS checkout, 4.2 or newer")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these, not all")
     parser.add_argument("--seed", type=int, default=0, help="of the emulator")
+    parser.add_argument("--threads", type=int, default=1, help="of the emulator")
     parser.add_argument("--build", type=pathlib.Path, help="keep executables and logs here")
     parser.add_argument("--include", type=pathlib.Path, action="append", default=[])
     args = parser.parse_args()
