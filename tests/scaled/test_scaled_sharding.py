@@ -59,9 +59,9 @@ def run(mesh: Any, scalings: tuple[str, str], a_spec: Any, b_spec: Any, out: Any
         return jax.lax.with_sharding_constraint(d, NamedSharding(mesh, P(*out)))
 
     args = placed(mesh, a, a_spec), placed(mesh, b, b_spec)
-    compiled = product.lower(*args).compile()
-    assert_exact(compiled(*args), formula_product(a, b).astype(np.float32))
-    return collectives(compiled)
+    # Not by the compiled program: jax 0.10 refuses it arrays of 4-bit values.
+    assert_exact(product(*args), formula_product(a, b).astype(np.float32))
+    return collectives(product.lower(*args).compile())
 
 
 @pytest.fixture(autouse=True)
