@@ -28,7 +28,7 @@ from linked_cases import (  # noqa: F401
 from numerics import LINKED, assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm import config
+from jax_bwgemm import config, emulator
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
@@ -133,7 +133,7 @@ def cluster_k(rng: np.random.Generator, m: int, n: int, k: int, parts: int) -> t
 @pytest.mark.parametrize(("m", "n"), [(7, 8), (70, 136)])
 def test_parts_of_k_are_added_before_the_epilogue(parts: int, m: int, n: int) -> None:
     f, a, b, arrays, chosen = cluster_k(np.random.default_rng(4), m, n, 640, parts)
-    with config.target("sm90", 16):
+    with config.target("sm90", 16), emulator.configure(sm_count=16):
         close(run(f, a, b, arrays, config=chosen), reference(f, a, b, arrays))
 
 
@@ -145,7 +145,7 @@ def test_parts_that_no_cluster_adds_keep_the_epilogue_apart() -> None:
             a, b, epilogue=f, epilogue_operands=arrays, implementation="emulator", config=chosen
         )
 
-    with config.target("sm90", 16):
+    with config.target("sm90", 16), emulator.configure(sm_count=16):
         lowered = jax.jit(call).lower(a, b, *arrays)
         assert "epilogue_digest" not in lowered.as_text()
         close(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
