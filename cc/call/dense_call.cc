@@ -80,11 +80,13 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   return Status::Ok();
 }
 
-// The kernel with an epilogue: it adds no parts of K, and stores every element itself.
+// The kernel with an epilogue, which stores every element itself: it adds no parts of K, unless it
+// does so within a cluster, ahead of the epilogue.
 Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
                  const Launch& launch) {
   BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, kernel.info, &problem));
-  if (call.options.splits != 1 || problem.batch != 1) {
+  const int32_t within = kernel.info.schedule == Schedule::kClusterK ? problem.splits : 1;
+  if (call.options.splits != within || problem.batch != 1) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' with an epilogue has no splits and no batch");
   }

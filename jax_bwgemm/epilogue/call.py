@@ -24,6 +24,7 @@ from jax_bwgemm.epilogue.hook import (
     OPERAND_TYPES,
     VERSION,
     Hook,
+    pairs_along_m,
     partial_sum_rows,
     staging_of,
 )
@@ -98,7 +99,7 @@ def hook_of(
         ),
         tuple("float32" if i in program.summed else result_types[i] for i in order),
         call.selection.kernel.arch,
-        call.selection.kernel.swap_ab,
+        pairs_along_m(call.selection.kernel),
         staging_of(call.selection.kernel, call.dims.n),
     )
     return hook, order

@@ -42,8 +42,9 @@ _MOST = 50
 # Fitted to times of an H200 by tile and function (docs/performance.md): cycles of an instruction of
 # one warp beside the other consumer's MMAs, and of 64 results of a thread's whatever the function.
 # Those of SM100 are assumed: its epilogue has one warp for each scheduler, and nothing beside it.
-INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "1sm": 2.0, "2sm": 2.0}
-ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "1sm": 8.0, "2sm": 8.0}
+# So are those of cluster-K kernels, whose CTAs share a tile's elements after the main loop.
+INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm": 2.0, "2sm": 2.0}
+ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
 # A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
@@ -114,6 +115,8 @@ def linked_cycles(
     """
     kernel = candidate.kernel
     threads = 128 if kernel.schedule in ("pingpong", "1sm") else 256
+    if kernel.cluster_k:
+        threads = 128 * candidate.splits
     elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take

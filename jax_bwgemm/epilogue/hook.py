@@ -69,6 +69,15 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
     return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
 
 
+def pairs_along_m(kernel: Kernel) -> bool:
+    """Whether the neighbours that a kernel calls the function for are of two rows.
+
+    Those of swapped operands are, for their accumulators are transposed; but cluster-K kernels add
+    the parts of a row.
+    """
+    return kernel.swap_ab and not kernel.cluster_k
+
+
 def partial_sum_rows(kernel: Kernel, m: int) -> int:
     """How many partial sums of each column a kernel leaves of a result that is summed over rows."""
     warpgroups = 2 if kernel.schedule in ("cooperative", "2sm") else 1  # PartialSumRows
@@ -83,8 +92,7 @@ class Hook:
         program: Of rank 2; its first result is D, of float32, which the kernel rounds.
         result_types: Types of all results in memory; partial sums are float32.
         arch: The kernel's architecture.
-        swapped: Whether the kernel's operands are swapped: its pairs then lie along M. It then sums
-            nothing.
+        swapped: Whether pairs lie along M: see `pairs_along_m`. The kernel then sums nothing.
         staging: What the kernel moves for it.
     """
 
