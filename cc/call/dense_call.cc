@@ -91,10 +91,10 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
                                    "' with an epilogue has no splits and no batch");
   }
   BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
-  dense::EpilogueArguments arguments{};
-  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, kernel.info, problem.m, problem.n, &arguments));
-  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < dense::kMaxEpilogueResults;
-       ++i) {
+  EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(
+      ReadEpilogue(call, kernel.info, problem.m, problem.n, /*experts=*/1, &arguments));
+  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < kMaxEpilogueResults; ++i) {
     const Buffer& result = call.buffers[EpilogueResult(i)];
     if (!result.present() || result.dtype == kernel.info.out_dtype) continue;
     return Status::InvalidArgument("result " + std::string(Name(EpilogueResult(i))) + " is " +
@@ -104,8 +104,9 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
-  return WithContext(kernel.dense->launch_linked(problem, function, &arguments, launch.stream),
-                     kernel.info, problem);
+  return WithContext(
+      kernel.dense->launch_linked(problem, function, &arguments, nullptr, launch.stream),
+      kernel.info, problem);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/linked.h"
 #include "call/scales.h"
 
 namespace bwgemm::call {
@@ -109,6 +110,28 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
                    m_grouped ? p.experts : 0, p.n, depth, &problem->b);
 }
 
+GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
+GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
+
+// The kernel with an epilogue, which only kernels that CheckLinkable takes have.
+template <class Problem>
+Status RunLinked(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductCall& call,
+                 const Launch& launch, const Problem& problem, const GroupedProblem& grouped) {
+  if (grouped.batch != 1) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                   "' with an epilogue has no batch");
+  }
+  EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(
+      ReadEpilogue(call, kernel.info, grouped.m, grouped.n, grouped.experts, &arguments));
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(
+      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  return WithContext(ops.launch_linked(problem, function, &arguments,
+                                       call.buffers[Role::kWorkspace].data, launch.stream),
+                     kernel.info, problem);
+}
+
 template <class Problem>
 Status RunAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductCall& call,
              const Launch& launch) {
@@ -117,13 +140,13 @@ Status RunAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductC
       MakeProblem(kernel.info, call, launch.properties.sm_count, &problem), kernel.info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
   BWGEMM_RETURN_IF_ERROR(CheckWorkspace(call, ops.workspace_bytes(problem), problem));
+  if (!call.epilogue.code.empty()) {
+    return RunLinked(ops, kernel, call, launch, problem, Grouped(problem));
+  }
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.prepare(launch.device), kernel.info, problem));
   return WithContext(ops.launch(problem, call.buffers[Role::kWorkspace].data, launch.stream),
                      kernel.info, problem);
 }
-
-GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
-GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
 
 template <class Problem>
 Status BytesAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductSizes& sizes,

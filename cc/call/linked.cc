@@ -121,13 +121,20 @@ Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64
 
 int64_t SumRows(const KernelInfo& kernel, int64_t m) {
   const bool two = kernel.schedule == Schedule::kCooperative || kernel.schedule == Schedule::k2Sm;
-  return dense::PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
+  return PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
+}
+
+// Null: the kernel can have no epilogue.
+auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
+  return kernel.dense     ? kernel.dense->prepare_linked
+         : kernel.grouped ? kernel.grouped->prepare_linked
+                          : nullptr;
 }
 
 }  // namespace
 
 Status CheckLinkable(const Kernel& kernel) {
-  if (kernel.dense && kernel.dense->launch_linked) return Status::Ok();
+  if (PrepareLinkedOf(kernel)) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                  "' can have no epilogue");
 }
@@ -138,12 +145,12 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
   Loaded* loaded;
   BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, compare, &loaded));
   *function = loaded->function;
-  return loaded->prepared.Run(
-      device, [&] { return kernel.dense->prepare_linked(loaded->function, device); });
+  return loaded->prepared.Run(device,
+                              [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
 }
 
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    dense::EpilogueArguments* arguments) {
+                    int32_t experts, EpilogueArguments* arguments) {
   const DType d = kernel.out_dtype;
   if (call.epilogue.version != kEpilogueVersion) {
     return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
@@ -154,7 +161,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
   arguments->n = n;
   arguments->staged_operand = arguments->staged_result = -1;
   std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
-  for (int i = 0; i < dense::kMaxEpilogueOperands; ++i) {
+  for (int i = 0; i < kMaxEpilogueOperands; ++i) {
     const Role role = EpilogueOperand(i);
     const Buffer& buffer = call.buffers[role];
     if (operands.empty()) {
@@ -166,11 +173,12 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     int64_t elements = 1;
     if (along.find('m') != along.npos) elements *= m;
     if (along.find('n') != along.npos) elements *= n;
+    if (along.find('g') != along.npos) elements *= experts;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
     BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_operand));
     arguments->operands[i] = buffer.data;
   }
-  for (int i = 0; i < dense::kMaxEpilogueResults; ++i) {
+  for (int i = 0; i < kMaxEpilogueResults; ++i) {
     const Role role = EpilogueResult(i);
     const Buffer& buffer = call.buffers[role];
     if (results.empty()) {

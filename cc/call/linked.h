@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call/product_call.h"
-#include "dense/epilogue_arguments.h"
+#include "core/epilogue_arguments.h"
 
 namespace bwgemm::call {
 
@@ -15,9 +15,9 @@ Status CheckLinkable(const Kernel& kernel);
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
-// The buffers of an epilogue for a D of m x n, after checking that they are what its code was
-// written for.
+// The buffers of an epilogue for a D of m x n and, of a grouped product, so many matrices, after
+// checking that they are what its code was written for.
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    dense::EpilogueArguments* arguments);
+                    int32_t experts, EpilogueArguments* arguments);
 
 }  // namespace bwgemm::call

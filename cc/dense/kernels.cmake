@@ -1,5 +1,6 @@
 # kernels.def -> generated translation units -> bwgemm_kernels.
 include(BwgemmKernelUnits)
+include(BwgemmLinkedKernels)
 
 set(bwgemm_majors kn kk mn mk)
 
@@ -185,5 +186,4 @@ file(GLOB kernel_headers CONFIGURE_DEPENDS *.h cluster_k/*.h sm90/*.h sm100/*.h 
 bwgemm_compile_list(bwgemm_kernels HEADERS ${kernel_headers}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu")
 
-include(${CMAKE_CURRENT_SOURCE_DIR}/linked.cmake)
-bwgemm_linked_kernels(UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
+bwgemm_linked_kernels(dense UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")

@@ -27,6 +27,8 @@ from jax_bwgemm.dense.costs import (
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.epilogue.algebra import in_few_operations
 from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.kernels import Kernel
 
 # Instructions of an operation, in a kernel with 16-bit results and in XLA's passes, which compute
@@ -86,10 +88,10 @@ def instructions(program: Program, in_kernel: bool) -> int:
 
 
 def matrix_bytes(
-    program: Program, result_types: Sequence[str], dims: GemmDims, products: int = 1
+    program: Program, result_types: Sequence[str], dims: GemmDims | GroupedDims, products: int = 1
 ) -> int:
     """Of the matrices that it reads and of its results: see `linked_cycles`."""
-    types = [x.dtype for x in program.operands[products - 1 :] if len(x.axes) == 2]
+    types = [x.dtype for x in program.operands[products - 1 :] if x.axes == (0, 1)]
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
     return dims.m * dims.n // products * sum(np.dtype(t).itemsize for t in types)
 
@@ -135,6 +137,35 @@ def linked_cycles(
     return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after
 
 
+def grouped_linked_cycles(
+    candidate: heuristics.Candidate,
+    program: Program,
+    result_types: Sequence[str],
+    dims: GroupedDims,
+    target: Target,
+) -> float:
+    """As `linked_cycles`, of an SM90 kernel of groups, assumed to take what dense ones do.
+
+    Its tiles are of any height and taken by whoever is free: parts of waves, of the mean tile.
+    """
+    kernel = candidate.kernel
+    threads = 128 if kernel.schedule == "pingpong" else 256
+    elements = dims.m * dims.n / max(candidate.tiles, 1.0) / threads
+    count = instructions(program, in_kernel=True)
+    own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count
+    epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
+    rounds = candidate.tiles / target.sm_count
+    if kernel.schedule == "pingpong":
+        main = elements * threads * dims.k / MACS_PER_CYCLE[kernel.arch]
+        longer = max(0.0, (epilogue - main) / 2)
+        more = rounds * (longer + elements * MAIN_LOOP_CYCLES * count) + own
+    else:
+        more = rounds * own
+    moved = 2 * dims.k * (dims.m + dims.experts * dims.n)
+    moved += matrix_bytes(program, result_types, dims)
+    return max(candidate.cycles + more, moved / BYTES_PER_CYCLE[target.arch] + own)
+
+
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
     cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
     macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
@@ -147,7 +178,7 @@ def pass_cycles(
     result_types: Sequence[str],
     product_type: str,
     also_read: int,
-    dims: GemmDims,
+    dims: GemmDims | GroupedDims,
     target: Target,
 ) -> float:
     """What the epilogue adds as a pass of XLA's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from jax_bwgemm.epilogue.algebra import in_few_operations
-from jax_bwgemm.epilogue.program import FLOATS, Program
+from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Program
 from jax_bwgemm.epilogue.simplify import simplified
 from jax_bwgemm.epilogue.source import (
     C_TYPES,
@@ -20,7 +20,7 @@ from jax_bwgemm.epilogue.source import (
 )
 from jax_bwgemm.product.kernels import Kernel
 
-# Those of cc/dense/epilogue_arguments.h and cc/dense/linked.h.
+# Those of cc/core/epilogue_arguments.h and cc/core/epilogue_plan.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS = 4, 2
@@ -42,6 +42,9 @@ _FUNCTION = (
     "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
     "int column, float2* summed) {"
 )
+# Of operands that are rows: of one that varies along no dimension, or along these.
+_INDICES = {(): "0", (0,): "{m}", (1,): "{n}", (0, 1): "{m} * width + {n}"}
+_INDICES |= {(GROUPS,): "expert", (GROUPS, 1): "expert * width + {n}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Hook:
     @property
     def rows(self) -> list[int]:
         """Operands that the kernel has in shared memory."""
-        if self.staging is None:
+        if self.staging is None or self.staging.row_bytes == 0:
             return []
         found: list[int] = []
         left = self.staging.row_bytes
@@ -134,7 +137,7 @@ class Hook:
     @property
     def operand_roles(self) -> str:
         """Type and dimensions of every operand, in words: ``"bfloat16:n bfloat16:mn:staged"``."""
-        letters = ("".join("mn"[axis] for axis in x.axes) for x in self.program.operands)
+        letters = ("".join("mng"[axis] for axis in x.axes) for x in self.program.operands)
         types = (x.dtype for x in self.program.operands)
         words = [f"{t}:{a}" for t, a in zip(types, letters, strict=True)]
         if self.staged_operand >= 0:
@@ -191,13 +194,24 @@ class Hook:
             else:
                 lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
-        return "\n".join([_FUNCTION, *lines, "}", ""])
+        return "\n".join([self._head, *lines, "}", ""])
+
+    @property
+    def _head(self) -> str:
+        """The function's declaration."""
+        return _FUNCTION
+
+    @property
+    def _end(self) -> str:
+        """What a row that is stored is below."""
+        return "a->m"
 
     def _places(self) -> list[str]:
         """Statements for the positions, inside of D: what lies beyond it must not be read."""
+        columns = 1 if self.swapped else 2
         return [
-            f"  const int m0 = min(m, a->m - 1), n0 = min(n, a->n - {1 if self.swapped else 2});",
-            "  const int m1 = min(m + 1, a->m - 1);"
+            f"  const int m0 = min(m, {self._end} - 1), n0 = min(n, a->n - {columns});",
+            f"  const int m1 = min(m + 1, {self._end} - 1);"
             if self.swapped
             else "  const int n1 = n0 + 1;",
             "  const long long width = a->n;",
@@ -235,11 +249,13 @@ class Hook:
         pointer, kind = self._pointer(i), C_TYPES[dtype]
 
         def index(m: str, n: str) -> str:
-            return {(): "0", (0,): m, (1,): n, (0, 1): f"{m} * width + {n}"}[axes]
+            return _INDICES[axes].format(m=m, n=n)
 
         first = index("m0", "n0")
         if along not in axes:
             one = load(dtype, pointer, first)
+            if GROUPS in axes:
+                one = f"expert < 0 ? ({kind})0 : {one}"
             return [f"  const {kind} x{i}_0 = {one}, x{i}_1 = x{i}_0;"]
         if self.swapped:
             two = [load(dtype, pointer, at) for at in (first, index("m1", "n0"))]
@@ -278,8 +294,8 @@ class Hook:
         if self.swapped:
             two = store(dtype, pointer, "(m + 1) * width + n", f"r{i}_1")
             return [
-                f"  if (n < a->n && m < a->m) {{ {one} }}",
-                f"  if (n < a->n && m + 1 < a->m) {{ {two} }}",
+                f"  if (n < a->n && m < {self._end}) {{ {one} }}",
+                f"  if (n < a->n && m + 1 < {self._end}) {{ {two} }}",
             ]
         if dtype in ("bfloat16", "float16"):
             both = f"((unsigned*){pointer})[(m * width + n) / 2] = {self._packed(i)};"

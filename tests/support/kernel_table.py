@@ -28,7 +28,7 @@ _TILE = (
 )
 _GROUPED = (
     r"^GROUPED_(ROWS|CONTRACT)(_F32)?(_SWAP_AB)?(_PINGPONG)?"
-    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)(?:, linked)?\)"
 )
 
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dense/cluster_k/config.h"
-#include "dense/epilogue_arguments.h"
+#include "core/epilogue_arguments.h"
 
 namespace bwgemm::dense::cluster_k {
 

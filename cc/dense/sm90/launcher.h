@@ -159,7 +159,7 @@ struct Launcher {
 
   // The kernel differs in nothing that the launch sees but in its parameters and shared memory.
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
-                             cudaStream_t stream) {
+                             void*, cudaStream_t stream) {
     LinkedParams params{};
     const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     dim3 grid;

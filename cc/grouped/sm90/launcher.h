@@ -113,6 +113,27 @@ struct Launcher {
     return LaunchClusters(function, params, shape, stream);
   }
 
+  // With an epilogue linked in. Of the kernel's own config, with `kLinked`.
+  static Status PrepareLinked(const void* function, int) {
+    return SetSharedMemoryLimit(function, C::kSharedBytes);
+  }
+  static Status LaunchLinked(const GroupedProblem& p, const void* function, const void* arguments,
+                             void* workspace, cudaStream_t stream) {
+    LinkedParams params{};
+    const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    GroupedProblem other = p;
+    if (epilogue.staged_operand >= 0) {
+      other.d = const_cast<void*>(epilogue.operands[epilogue.staged_operand]);
+      BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.staged));
+    }
+    if (epilogue.staged_result >= 0) {
+      other.d = epilogue.results[epilogue.staged_result];
+      BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.stored));
+    }
+    return LaunchKernel(function, p, params, workspace, stream);
+  }
+
   static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }
 
   static size_t WorkspaceBytes(const GroupedProblem&) { return sizeof(int32_t); }
@@ -123,6 +144,16 @@ KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
   return {C::Info(name, Arch::kSm90, C::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+// Of a kernel that an epilogue may be linked into.
+template <class C>
+KernelEntry MakeLinkedEntry(const char* name) {
+  using L = Launcher<typename C::WithEpilogue>;
+  KernelEntry entry = MakeEntry<C>(name);
+  entry.ops.prepare_linked = &L::PrepareLinked;
+  entry.ops.launch_linked = &L::LaunchLinked;
+  return entry;
 }
 
 }  // namespace bwgemm::grouped::sm90

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace bwgemm::dense {
+namespace bwgemm {
 
 inline constexpr int kMaxEpilogueOperands = 8;
 inline constexpr int kMaxEpilogueResults = 3;  // besides D
@@ -23,4 +23,4 @@ inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }
 
-}  // namespace bwgemm::dense
+}  // namespace bwgemm
