@@ -51,8 +51,10 @@ void decode_createpolicy(Decoder& d) {
 // ---- fences. Values are sequentially consistent here (one instruction at a time): a fence only
 // decides what counts as ordered.
 
-Step exec_fence(Warp& w, const Instr&, uint32_t) {
-  if (w.launch().races().on()) w.history.fence();
+Step exec_fence(Warp& w, const Instr& in, uint32_t) {
+  if (!w.launch().races().on()) return Step::kNext;
+  w.launch().races().told(w);
+  w.history.fence(static_cast<Scope>(in.sub));
   return Step::kNext;
 }
 
@@ -80,7 +82,8 @@ void decode_fence(Decoder& d) {
   }
   d.out().exec = d.mod("mbarrier_init") ? exec_init_fence : exec_fence;
   d.ignore_mods({"sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta",
-                 "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+                 "sync_restrict::shared::cluster"});
+  d.out().sub = static_cast<uint8_t>(scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"})));
   d.expect_operands(0, 0);
 }
 
@@ -90,9 +93,10 @@ void decode_membar(Decoder& d) {
     const bool async = d.mod_one_of({"async", "alias"}) == "async";
     d.space();
     if (async) d.out().exec = exec_proxy_fence;
-  } else if (d.mod_one_of({"cta", "gl", "sys", "gpu"}).empty()) {
-    d.error("membar without a level");
   } else {
+    const auto level = d.mod_one_of({"cta", "gl", "sys", "gpu"});
+    if (level.empty()) d.error("membar without a level");
+    d.out().sub = static_cast<uint8_t>(scope_named(level));
     d.out().exec = exec_fence;
   }
   d.expect_operands(0, 0);

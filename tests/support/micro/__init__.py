@@ -1,0 +1,1 @@
+"""Small kernels with one fault each, and their corrected twins."""
