@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emulator_cases import requires_emulator
-from micro import bulk, global_memory, registers, shared, tensor
+from micro import bulk, global_memory, pipelines, registers, shared, tensor
 from micro.case import Micro
 
 pytestmark = requires_emulator
@@ -12,7 +12,7 @@ pytestmark = requires_emulator
 SEEDS = range(8)
 KERNELS = [
     pytest.param(case, id=f"{module.__name__.removeprefix('micro.')}:{case.name.replace(' ', '_')}")
-    for module in (shared, bulk, global_memory, tensor, registers)
+    for module in (shared, bulk, pipelines, global_memory, tensor, registers)
     for case in module.KERNELS
 ]
 

@@ -73,7 +73,7 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
   if (apart(issuer, before, now)) return true;
-  if (view != View::kAsync && before.actor == history.actor && before.cluster == history.cluster &&
+  if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
   }
@@ -235,6 +235,42 @@ Shadow& Races::page_shadow(uint64_t page) {
   return *last_shadow_;
 }
 
+std::vector<Stamp> Races::writes_of_map(uint64_t address) {
+  std::vector<Stamp> writes;
+  page_shadow(address / kPage)
+      .visit(static_cast<uint32_t>(address % kPage), 128, false, [&](Cell& cell, uint32_t) {
+        writes.push_back(cell.write);
+        for (const Stamp& other : cell.others) {
+          if ((other.flags & kUpdates) != 0) writes.push_back(other);
+        }
+      });
+  return writes;
+}
+
+void Races::fence_tensor_map(Cta& cta, uint64_t address) {
+  if (!on_ || !watches_global_) return;
+  cta.history.maps[address] = writes_of_map(address);
+}
+
+void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin) {
+  if (!on_ || !watches_global_ || !launch_.watches(Rule::kProxyFence)) return;
+  const std::vector<Stamp> writes = writes_of_map(address);
+  const auto fenced = issuer.cta().history.maps.find(address);
+  const std::vector<Stamp>* seen =
+      fenced != issuer.cta().history.maps.end() ? &fenced->second : nullptr;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    if (writes[i].cluster == 0) continue;
+    if (seen != nullptr && i < seen->size() &&
+        std::memcmp(&(*seen)[i], &writes[i], sizeof(Stamp)) == 0)
+      continue;
+    launch_.report(Rule::kProxyFence, origin,
+                   format("uses the tensor map in %s after the write of %s without a "
+                          "fence.proxy.tensormap::generic.acquire in between",
+                          launch_.memory().describe(address).c_str(), describe(writes[i]).c_str()));
+    return;
+  }
+}
+
 void Races::read_cached(Warp&, uint64_t address, uint64_t bytes, const Origin& origin) {
   if (!on_ || !watches_global_ || !launch_.watches(Rule::kCachedRead)) return;
   const Stamp* writer = nullptr;
@@ -293,7 +329,9 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                        const Origin& origin, Cta* memory, uint64_t at) {
   // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
   // follow what has merely been observed.
-  const View view = (stamp.flags & kAsyncProxy) != 0 && !write ? View::kAsync : View::kGeneric;
+  const View view = (stamp.flags & kAsyncProxy) == 0 || write ? View::kGeneric
+                    : memory != nullptr                       ? View::kAsync
+                                                              : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
   const bool at_once = write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp);
   if (!at_once && conflicts(issuer, cell.write, stamp, view))
@@ -370,7 +408,7 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                other.c_str()));
     return;
   }
-  if (view == View::kAsync && (before.flags & kAsyncProxy) == 0 &&
+  if (is_async(view) && (before.flags & kAsyncProxy) == 0 &&
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
     launch_.report(Rule::kProxyFence, origin,

@@ -87,9 +87,10 @@ struct WarpHistory {
     initialised = clock;
     release();
   }
-  void fence_proxy() {
+  void fence_proxy(bool shared, bool global) {
     release();
-    knows.fence_proxy();
+    if (shared) knows.fence_proxy(View::kAsync);
+    if (global) knows.fence_proxy(View::kAsyncGlobal);
   }
 };
 
@@ -118,6 +119,7 @@ struct CtaHistory {
   std::unordered_map<uint16_t, Stamp> deliveries;           // last one by the mbarrier's actor
   std::unordered_map<uint32_t, int32_t> in_flight;          // lines of records not closed
   Knowledge at_exit;                                        // of its warps that have exited
+  std::unordered_map<uint64_t, std::vector<Stamp>> maps;  // tensor maps: writes that it has fenced
 };
 
 class Races {
@@ -155,6 +157,11 @@ class Races {
 
   // ld.global.nc: is reported where the launch has written.
   void read_cached(Warp& issuer, uint64_t address, uint64_t bytes, const Origin& origin);
+
+  // A tensor map in global memory is read by the tensor map proxy, which sees what the CTA has made
+  // visible to it since it was written.
+  void fence_tensor_map(Cta& cta, uint64_t address);
+  void read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin);
 
   // The executing lanes of the warp are about to release.
   void told(Warp& warp);
@@ -201,6 +208,8 @@ class Races {
   bool untold(const Warp& issuer, const Stamp& stamp) const;
   // Single lanes of its warp have told others since.
   bool told_by_lanes(const Stamp& stamp) const;
+  // The last write of each granule of a tensor map.
+  std::vector<Stamp> writes_of_map(uint64_t address);
   Shadow& page_shadow(uint64_t page);
   uint64_t published_key(const Warp& warp, uint64_t key, Scope scope) const;
   // What another thread or barrier has told the warp, of its own lanes too.

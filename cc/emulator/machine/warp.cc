@@ -362,7 +362,9 @@ bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
   return true;
 }
 
-void Warp::proxy_fence() {
+void Warp::proxy_fence(bool shared, bool global) {
+  history.fence_proxy(shared, global);
+  if (!shared) return;
   // Covers this warp's writes, and those of others that were released (arrived somewhere) before:
   // the fence may come after the barrier (PTX ISA 8.11, causality order with a proxy fence along
   // the way). That the release was observed is not checked.
@@ -374,7 +376,6 @@ void Warp::proxy_fence() {
     }
   }
   proxy_fenced_ = proxy_epoch_++;
-  history.fence_proxy();
 }
 
 AsyncGroups& Warp::cp_async_groups(int lane) {

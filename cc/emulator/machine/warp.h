@@ -166,7 +166,7 @@ class Warp {
   }
   // The executing lanes make known what they did.
   void tell();
-  void proxy_fence();
+  void proxy_fence(bool shared, bool global);
   bool proxy_fenced(uint32_t epoch) const {
     return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0;
   }
