@@ -73,7 +73,7 @@ class Micro:
     Attributes:
         name: What is wrong.
         body: PTX with ``<<wrong|right>>`` where the versions differ.
-        reports: Rules, or kinds of errors, that may report it.
+        reports: Rules that may report it, or parts of errors.
     """
 
     name: str
@@ -89,25 +89,26 @@ class Micro:
         body = _CHOICE.sub(lambda m: m[2 if right else 1], self.body)
         return _KERNEL.format(target=self.target, body=body, before=self.before)
 
-    def run(self, right: bool, seed: int) -> str | None:
-        """What was reported: a rule, or the kind of an error; None: nothing."""
+    def launch(self, text: str) -> emulator.LaunchStats:
+        """Runs a text in the place of the kernel's."""
         out = np.zeros((256, 32), np.uint32)
         source = np.ones((256, 32), np.uint32)
+        return emulator.Module(text).launch(
+            "k",
+            out,
+            source,
+            emulator.TensorMap(source, box=(16, 32)),
+            emulator.TensorMap(out, box=(16, 32)),
+            grid=self.grid,
+            block=self.block,
+            cluster=self.cluster,
+        )
+
+    def run(self, right: bool, seed: int) -> str | None:
+        """What was reported: a rule, or the text of an error; None: nothing."""
         try:
-            module = emulator.Module(self.text(right))
             with emulator.configure(seed=seed, step_limit=1 << 20):
-                stats = module.launch(
-                    "k",
-                    out,
-                    source,
-                    emulator.TensorMap(source, box=(16, 32)),
-                    emulator.TensorMap(out, box=(16, 32)),
-                    grid=self.grid,
-                    block=self.block,
-                    cluster=self.cluster,
-                )
+                stats = self.launch(self.text(right))
         except emulator.LaunchFault as fault:
             return fault.rule or str(fault)
-        if stats.warnings:
-            return stats.warnings[0].rule
-        return None
+        return stats.warnings[0].rule if stats.warnings else None
