@@ -66,6 +66,7 @@ EXAMPLES = (
             "512 1024 256",
             _TUTORIAL,
             relaxed=True,
+            lenient=("tensor-race",) if "2sm" in file or "epi" in file else (),
         )
         for file in (
             "02_mma_tma_sm100",

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import jax
+import micro
 import numpy as np
 from emulator_cases import Problem, operands, two_cta_kernel
 from ptx_samples import AXPB, COUNTER, ROWS_COPY, TMA_COPY
@@ -162,11 +163,13 @@ def subjects() -> list[tuple[str, Callable[[str], None]]]:
 
 def cases(count: int, seed: int) -> Iterator[tuple[int, str, Callable[[str], None]]]:
     """Damaged texts, reproducible one by one: index, text, what runs it."""
-    all_subjects = subjects()
-    others = [text for text, _ in all_subjects]
+    whole = subjects()
+    small = [(case.text(right=True), case.launch) for case in micro.KERNELS]
+    others = [text for text, _ in whole + small]
     for index in range(count):
         rng = random.Random(seed * 1_000_003 + index)
-        text, run = all_subjects[index % len(all_subjects)]
+        turn = index % (2 * len(whole))
+        text, run = whole[turn] if turn < len(whole) else rng.choice(small)
         yield index, damage(text, rng, others), run
 
 

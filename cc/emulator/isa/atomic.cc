@@ -105,8 +105,8 @@ uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t byt
   Races& races = w.launch().races();
   if (races.on()) {
     const uint64_t key = races.sync_key(w, address, a.space == ptx::Space::kShared);
-    races.observe(w, key, a.acquire);
-    races.publish(w, key, a.release);
+    races.observe(w, key, scope_of(a.flags), a.acquire);
+    races.publish(w, key, scope_of(a.flags), a.release);
   }
   if (a.space == ptx::Space::kGlobal) {
     uint8_t* at = w.global(address, bytes, bytes, true);
@@ -127,7 +127,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
   const uint32_t width = static_cast<uint32_t>(a.type.bits / 8),
                  bytes = width * static_cast<uint32_t>(a.count);
-  if (a.release) w.history.release();
+  if (a.release) w.tell();
   const auto lock = w.launch().lock_memory();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
@@ -159,7 +159,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
 // 128-bit exchange and compare-and-swap.
 Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
-  if (a.release) w.history.release();
+  if (a.release) w.tell();
   const auto lock = w.launch().lock_memory();
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, 16);
@@ -186,7 +186,7 @@ void decode_atomic(Decoder& d, bool has_dst) {
   const auto order = d.mod_one_of({"relaxed", "acquire", "release", "acq_rel"});
   a->acquire = order == "acquire" || order == "acq_rel";
   a->release = order == "release" || order == "acq_rel";
-  if (d.mod_one_of({"cta", "cluster", "gpu", "sys"}) == "cta") a->flags |= kCtaScope;
+  a->flags = strong_flags(scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"})));
   d.ignore_mods({"noftz"});
   const auto space = d.space();
   a->space = space.space;

@@ -51,19 +51,28 @@ void decode_createpolicy(Decoder& d) {
 // ---- fences. Values are sequentially consistent here (one instruction at a time): a fence only
 // decides what counts as ordered.
 
-Step exec_fence(Warp& w, const Instr&, uint32_t) {
-  if (w.launch().races().on()) w.history.fence();
+Step exec_fence(Warp& w, const Instr& in, uint32_t) {
+  if (!w.launch().races().on()) return Step::kNext;
+  w.launch().races().told(w);
+  w.history.fence(static_cast<Scope>(in.sub));
   return Step::kNext;
 }
 
-Step exec_proxy_fence(Warp& w, const Instr&, uint32_t) {
-  w.proxy_fence();
+// sub: 1 of shared memory, 2 of global memory.
+Step exec_proxy_fence(Warp& w, const Instr& in, uint32_t) {
+  w.proxy_fence((in.sub & 1) != 0, (in.sub & 2) != 0);
   return Step::kNext;
 }
 
 Step exec_init_fence(Warp& w, const Instr&, uint32_t) {
   w.history.fence_mbarrier_init();
   return Step::kNext;
+}
+
+void decode_proxy_fence(Decoder& d) {
+  const ptx::Space space = d.space().space;
+  d.out().sub = space == ptx::Space::kShared ? 1 : space == ptx::Space::kGlobal ? 2 : 3;
+  d.out().exec = exec_proxy_fence;
 }
 
 void decode_fence(Decoder& d) {
@@ -73,14 +82,15 @@ void decode_fence(Decoder& d) {
     if (kind.empty()) d.unsupported("proxy" + d.mods_left());
     d.ignore_mods({"acquire", "release", "sync_restrict::shared::cta",
                    "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+    if (kind == "async" || kind == "async::generic") decode_proxy_fence(d);
     d.space();
-    if (kind == "async" || kind == "async::generic") d.out().exec = exec_proxy_fence;
     d.expect_operands(0, 2);
     return;
   }
   d.out().exec = d.mod("mbarrier_init") ? exec_init_fence : exec_fence;
   d.ignore_mods({"sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta",
-                 "sync_restrict::shared::cluster", "cta", "cluster", "gpu", "sys"});
+                 "sync_restrict::shared::cluster"});
+  d.out().sub = static_cast<uint8_t>(scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"})));
   d.expect_operands(0, 0);
 }
 
@@ -88,11 +98,12 @@ void decode_membar(Decoder& d) {
   d.out().exec = exec_nop;
   if (d.mod("proxy")) {
     const bool async = d.mod_one_of({"async", "alias"}) == "async";
+    if (async) decode_proxy_fence(d);
     d.space();
-    if (async) d.out().exec = exec_proxy_fence;
-  } else if (d.mod_one_of({"cta", "gl", "sys", "gpu"}).empty()) {
-    d.error("membar without a level");
   } else {
+    const auto level = d.mod_one_of({"cta", "gl", "sys", "gpu"});
+    if (level.empty()) d.error("membar without a level");
+    d.out().sub = static_cast<uint8_t>(scope_named(level));
     d.out().exec = exec_fence;
   }
   d.expect_operands(0, 0);

@@ -23,15 +23,16 @@ struct MatrixAccess {
 // `stored`: the row's new values, before they are there; null for a read.
 uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, const uint16_t* stored) {
   const uint64_t address = w.address(a.addr, lane);
-  if (a.generic) return w.generic(address, lane, 16, 16, stored != nullptr, 0, stored);
+  if (a.generic) return w.generic(address, lane, 16, 16, stored != nullptr, kAllLanes, stored);
   const auto ref = w.shared(address, 16, 16, false);
   SharedMemory& memory = ref.cta->shared();
   uint8_t* data = memory.data(ref.offset);
   if (stored != nullptr) {
     const bool same = std::memcmp(data, stored, 16) == 0;
-    memory.note_write(w, ref.offset, 16, w.proxy_stamp(), same ? kSameValue : 0);
+    memory.note_write(w, ref.offset, 16, w.proxy_stamp(),
+                      static_cast<uint16_t>(kAllLanes | (same ? kSameValue : 0)));
   } else {
-    memory.check_read(w, ref.offset, 16);
+    memory.check_read(w, ref.offset, 16, kAllLanes);
   }
   return data;
 }

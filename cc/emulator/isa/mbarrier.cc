@@ -144,7 +144,8 @@ std::string describe_wait(const Warp&, const WaitInfo& info) {
   return text;
 }
 
-uint32_t test(Warp& w, const Args& a, uint32_t mask) {
+// `observes`: the lanes get to know the answer.
+uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
   uint32_t result = 0;
   uint64_t last_address = ~uint64_t{0};
   uint64_t last_value = 0;
@@ -159,7 +160,7 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
       last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset,
                                              static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
-      if (last) w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed);
+      if (last && observes) w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed);
       last_address = address;
       last_value = value;
     }
@@ -170,11 +171,24 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask) {
 
 // Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or
 // some time has passed: PTX allows try_wait to suspend, and for test_wait the lanes are merely
-// slow. Now and then the answer is "no" at once, as on the machine: mostly so with odd seeds, by
-// which a wait outside of a loop is seen to go on too early.
+// slow. Now and then the answer is "no" at once, as on the machine: mostly so with odd seeds. The
+// first answer that a warp gets in one place is "no", unless it knows that the phase is over: it
+// might have asked a little earlier. By this a wait outside of a loop is seen to go on too early.
 Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
-  const uint32_t result = test(w, a, mask);
+  if (w.launch().races().on() && w.first_time(in)) {
+    bool known = true;
+    for_lanes(mask, [&](int lane) {
+      const auto ref = locate(w, a, lane);
+      known = known && w.launch().races().mbarrier_known(w, *ref.cta, ref.offset);
+    });
+    const uint32_t over = test(w, a, mask, false);
+    if (over == 0 || !known) {
+      w.set_pred(a.result, mask, 0);
+      return Step::kNext;
+    }
+  }
+  const uint32_t result = test(w, a, mask, true);
   const uint32_t parks = w.launch().config().seed % 2 != 0 ? 1 : 7;  // times out of eight
   if (result == 0 && !w.timed_out() && w.launch().random().below(8) < parks) {
     const int lane = first_lane(mask);

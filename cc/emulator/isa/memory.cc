@@ -22,6 +22,7 @@ struct Access {
   uint8_t align = 1;   // bytes: the whole vector
   uint16_t flags = 0;  // StampFlags
   bool acquire_release = false;  // .acquire, .release
+  bool cached = false;           // .nc
 };
 
 template <Where kWhere>
@@ -76,10 +77,16 @@ void synchronise(Warp& w, const Access& a, uint64_t address, bool store) {
   const uint64_t key =
       races.sync_key(w, address, kWhere == Where::kShared || kWhere == Where::kSharedCluster);
   if (store) {
-    races.publish(w, key, a.acquire_release);
+    races.publish(w, key, scope_of(a.flags), a.acquire_release);
   } else {
-    races.observe(w, key, a.acquire_release);
+    races.observe(w, key, scope_of(a.flags), a.acquire_release);
   }
+}
+
+// ld.global.nc.
+void note_cached(Warp& w, uint64_t address, uint32_t bytes) {
+  if ((address & kWindowMask) != 0 || !w.launch().memory().last_found_writable()) return;
+  w.launch().races().read_cached(w, address, bytes, w.origin());
 }
 
 template <typename T>
@@ -97,6 +104,7 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
     const uint64_t address = w.address(a.addr, lane);
     synchronise<kWhere>(w, a, address, false);
     const uint8_t* from = locate_load<kWhere>(w, address, lane, bytes, a.align, a.flags);
+    if (a.cached) note_cached(w, address, bytes);
     for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
       T value;
       std::memcpy(&value, from, sizeof(T));
@@ -122,7 +130,7 @@ template <typename T, Where kWhere>
 Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
-  if (a.acquire_release) w.history.release();
+  if (a.acquire_release) w.tell();
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     T values[8];
@@ -149,6 +157,7 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
     const uint64_t address = w.address(a.addr, lane);
     synchronise<kWhere>(w, a, address, false);
     const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
+    if (a.cached) note_cached(w, address, 16u * a.count);
     for (int i = 0; i < a.count; ++i, from += 16) {
       std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
       std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
@@ -160,7 +169,7 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
 template <Where kWhere>
 Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
-  if (a.acquire_release) w.history.release();
+  if (a.acquire_release) w.tell();
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     uint64_t values[16];
@@ -263,12 +272,13 @@ void decode_access(Decoder& d, bool store) {
   auto* a = d.make_aux<Access>();
   const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile", "mmio"});
   if (order == "mmio") d.mod("relaxed");
-  const auto scope = d.mod_one_of({"cta", "cluster", "gpu", "sys"});
+  const Scope scope = scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"}));
   a->yields = !order.empty() && order != "weak";
-  if (a->yields) a->flags = scope == "cta" ? kStrong | kCtaScope : kStrong;
+  if (a->yields) a->flags = strong_flags(scope);
   a->acquire_release = order == "acquire" || order == "release";
   const auto space = d.space();
-  d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"});
+  a->cached = d.mod("nc");
+  d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"});
   while (!d.mod_prefix("L1::").empty()) {
   }
   bool hint = false;

@@ -299,8 +299,13 @@ void decode_activemask(Decoder& d) {
 }
 
 Step exec_warp_sync(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather_anywhere(members_of(w, in.op[0], mask), mask, in)) return Step::kBlock;
-  w.history.meet();
+  const uint32_t members = members_of(w, in.op[0], mask);
+  if (!w.gather_anywhere(members, mask, in)) return Step::kBlock;
+  if ((w.live() & ~members) == 0) {
+    w.history.meet();
+  } else {
+    w.history.meet(members);
+  }
   return Step::kNext;
 }
 

@@ -91,9 +91,15 @@ struct Kernel {
   struct Rows {
     std::vector<Row> read, written;
     std::vector<Pred> preds_read, preds_written;
-    bool moves = false;  // a move between registers
+    // Read as well where the predicate holds: accumulators.
+    std::vector<Row> read_back;
+    Pred read_back_if = 0;
+    bool moves = false;         // a move between registers
+    bool wgmma = false;         // wgmma.mma_async
+    bool loads_tensor = false;  // tcgen05.ld
   };
   std::vector<Rows> rows_of;
+  std::vector<bool> wgmma_rows;  // registers that some wgmma.mma_async reads or writes
   // Where code[i] may go on.
   struct Flow {
     std::vector<uint32_t> jumps;
@@ -104,12 +110,18 @@ struct Kernel {
   // that each warp has. Those before undefined_slots are undefined when the kernel starts.
   struct Tracking {
     enum class Use : uint8_t {
-      kComputes,  // what it writes is undefined if something that it reads is
-      kResult,    // an undefined value is reported
-      kOpaque,    // what it writes counts as defined
+      kComputes,   // what it writes is undefined if something that it reads is
+      kPacks,      // the same, but it may be so in part
+      kMasks,      // the same; some bits may be defined though no operand's are
+      kParts,      // takes bits: undefined if all bits of an operand are
+      kExchanges,  // among lanes: undefined if it is in all of them
+      kReduces,    // the same, if it is in one
+      kResult,     // an undefined value is reported
+      kOpaque,     // what it writes counts as defined
     };
     static constexpr uint32_t kOther = ~uint32_t{0};  // a register that is not followed
-    std::vector<uint32_t> read, written;
+    std::vector<uint32_t> read, written, read_back;
+    Pred read_back_if = 0;
     uint32_t guard = kOther;  // not in `read`
     Use use = Use::kComputes;
     bool selects = false;  // selp: reads the first or the second of `read`

@@ -343,6 +343,25 @@ void KernelBuilder::build(const ptx::Function& entry) {
   }
   for (size_t i : dynamic_inits_) kernel_.inits[i].value += dynamic_base;
   find_undefined_registers(kernel_);
+  find_wgmma_registers();
+}
+
+void KernelBuilder::find_wgmma_registers() {
+  const auto is_wgmma = [](const Kernel::Rows& rows) { return rows.wgmma; };
+  if (std::none_of(kernel_.rows_of.begin(), kernel_.rows_of.end(), is_wgmma)) return;
+  kernel_.wgmma_rows.assign(kernel_.rows, false);
+  for (const Kernel::Rows& rows : kernel_.rows_of) {
+    if (!rows.wgmma) continue;
+    for (const Row row : rows.read) kernel_.wgmma_rows[row] = true;
+    for (const Row row : rows.written) kernel_.wgmma_rows[row] = true;
+  }
+  for (size_t pc = 0; pc < kernel_.code.size(); ++pc) {
+    const Kernel::Rows& rows = kernel_.rows_of[pc];
+    if (rows.wgmma) continue;
+    for (const Row row : rows.written) {
+      if (kernel_.wgmma_rows[row]) kernel_.code[pc].flags |= kTouches;
+    }
+  }
 }
 
 void KernelBuilder::decode_function(FunctionInfo& info) {
@@ -386,7 +405,11 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
     out->guarded = true;
   }
   entry->decode(decoder);
-  kernel_.rows_of[pc_].moves = statement.parts[0] == "mov";
+  Kernel::Rows& rows = kernel_.rows_of[pc_];
+  rows.moves = statement.parts[0] == "mov";
+  const bool second = statement.parts.size() > 1;
+  rows.wgmma = second && statement.parts[0] == "wgmma" && statement.parts[1] == "mma_async";
+  rows.loads_tensor = second && statement.parts[0] == "tcgen05" && statement.parts[1] == "ld";
   if (!decoder.no_mods_left()) decoder.unsupported("modifier '" + decoder.mods_left() + "'");
 }
 

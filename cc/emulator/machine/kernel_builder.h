@@ -74,6 +74,11 @@ class KernelBuilder {
     kernel_.rows_of[pc_].written.push_back(row);
     return row;
   }
+  // Destinations that are sources too, where the predicate holds.
+  void reads_back(const std::vector<Row>& rows, Pred where) {
+    kernel_.rows_of[pc_].read_back = rows;
+    kernel_.rows_of[pc_].read_back_if = where;
+  }
   Pred reads_pred(Pred pred) {
     kernel_.rows_of[pc_].preds_read.push_back(pred & ~kPredNot);
     return pred;
@@ -90,6 +95,7 @@ class KernelBuilder {
  private:
   void lay_out(const ptx::Function& function, int depth);
   void decode_function(FunctionInfo& info);
+  void find_wgmma_registers();
   void decode_statement(const ptx::Statement& statement, Instr* out);
   uint32_t allocate_local(uint64_t bytes, uint64_t align, int line);
   uint64_t allocate_shared(const ptx::Variable& variable);

@@ -10,14 +10,16 @@
 
 namespace bwgemm::emulator {
 
-// Happened-before as it looks to ordinary accesses; to those of the asynchronous proxy, which see
-// ordinary writes only beyond a proxy fence; to those of tensor memory, beyond tcgen05.fence on the
-// other side; and in mere time, relaxed synchronisation included.
-enum class View : uint8_t { kGeneric, kAsync, kTensor, kTime };
-constexpr size_t kViews = 4;
+// Happened-before as it looks to ordinary accesses; to those of the asynchronous proxy to shared
+// and to global memory, which see ordinary writes only beyond a proxy fence; to those of tensor
+// memory, beyond tcgen05.fence on the other side; and in mere time, relaxed synchronisation
+// included.
+enum class View : uint8_t { kGeneric, kAsync, kAsyncGlobal, kTensor, kTime };
+constexpr size_t kViews = 5;
+constexpr bool is_async(View view) { return view == View::kAsync || view == View::kAsyncGlobal; }
 
 struct Moment {
-  uint32_t at[kViews] = {0, 0, 0, 0};
+  uint32_t at[kViews] = {0, 0, 0, 0, 0};
 };
 
 class Knowledge {
@@ -74,11 +76,11 @@ class Knowledge {
     }
   }
   // fence.proxy.async: what ordinary accesses see, asynchronous ones now see too.
-  void fence_proxy() {
+  void fence_proxy(View view) {
     ++changes_;
     for (Chunk& chunk : chunks_) {
       for (Moment& m : chunk.actors) {
-        uint32_t& async = m.at[static_cast<size_t>(View::kAsync)];
+        uint32_t& async = m.at[static_cast<size_t>(view)];
         async = std::max(async, m.at[static_cast<size_t>(View::kGeneric)]);
       }
     }

@@ -25,6 +25,7 @@ void Races::start(Cluster& cluster) {
     }
   }
   history.actors = actor;
+  told_.emplace_back(actor);
 }
 
 Stamp Races::queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, uint32_t clock,
@@ -72,40 +73,132 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
   if (apart(issuer, before, now)) return true;
-  if (view != View::kAsync && before.actor == history.actor && before.cluster == history.cluster &&
+  if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
   }
   if ((before.flags & now.flags & kStrong) != 0) {
-    const bool narrow = ((before.flags | now.flags) & kCtaScope) != 0;
-    const bool same_cta = before.cluster == now.cluster &&
-                          before.actor / warps_per_cta_ == now.actor / warps_per_cta_;
-    if (!narrow || same_cta) return false;
+    const Scope scope = std::max(scope_of(before.flags), scope_of(now.flags));
+    const bool same_cluster = before.cluster == now.cluster;
+    const bool same_cta =
+        same_cluster && before.actor / warps_per_cta_ == now.actor / warps_per_cta_;
+    if (scope == Scope::kDevice || (scope == Scope::kCluster ? same_cluster : same_cta))
+      return false;
   }
   if ((before.flags & now.flags & kRecord) != 0 && before.clock == now.clock) return false;
   if ((before.flags & now.flags & kAsyncProxy) != 0 && (now.flags & kRecord) == 0 &&
       before.actor == now.actor && before.cluster == now.cluster) {
     return false;  // a queue keeps its order
   }
-  return !knows(history.knows, before, view);
+  return !knows(history.knows, before, view) || untold(issuer, before);
+}
+
+void Races::told(Warp& warp) {
+  if (!on_ || !launch_.watches(Rule::kLaneRelease)) return;
+  WarpHistory& history = warp.history;
+  std::vector<LaneReleases>& periods = told_[history.cluster - 1][history.actor];
+  if (!periods.empty() && periods.back().until == 0 &&
+      (periods.back().from < history.together || (warp.live() & ~warp.executing()) == 0)) {
+    periods.back().until = history.clock;
+  }
+  if ((warp.live() & ~warp.executing()) == 0) {
+    history.told = history.clock;
+    return;
+  }
+  const uint32_t lanes = warp.executing();
+  if (periods.empty() || periods.back().until != 0) {
+    constexpr size_t kPeriods = 16;  // what was told before is taken for told by all
+    if (periods.size() == kPeriods) periods.erase(periods.begin());
+    periods.push_back({std::max(history.together, history.told + 1), 0, {}});
+  }
+  for (LaneReleases::Told& by : periods.back().told) {
+    if (by.lanes != lanes) continue;
+    by.clock = history.clock;
+    return;
+  }
+  periods.back().told.push_back({lanes, history.clock, 0});
+}
+
+bool Races::told_by_lanes(const Stamp& stamp) const {
+  if ((stamp.flags & (kOneLane | kRecord | kAsyncProxy)) != kOneLane || stamp.cluster == 0)
+    return false;
+  const auto& actors = told_[stamp.cluster - 1];
+  return stamp.actor < actors.size() && !actors[stamp.actor].empty() &&
+         stamp.clock >= actors[stamp.actor].front().from;
+}
+
+bool Races::untold(const Warp& issuer, const Stamp& stamp) const {
+  const WarpHistory& history = issuer.history;
+  if (stamp.actor == history.actor && stamp.cluster == history.cluster) return false;  // apart()
+  if (!told_by_lanes(stamp)) return false;
+  const std::vector<LaneReleases>& periods = told_[stamp.cluster - 1][stamp.actor];
+  for (auto period = periods.rbegin(); period != periods.rend(); ++period) {
+    if (stamp.clock < period->from) continue;
+    if (period->until != 0 &&
+        (stamp.clock > period->until ||
+         history.knows.of(stamp.cluster, stamp.actor, View::kGeneric) >= period->until)) {
+      return false;
+    }
+    for (const LaneReleases::Told& by : period->told) {
+      if ((by.lanes >> lane_of(stamp) & 1) != 0 && by.clock >= stamp.clock) return false;
+    }
+    return true;
+  }
+  return false;
 }
 
 bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now) const {
   const WarpHistory& history = issuer.history;
   if (before.actor != history.actor || before.cluster != history.cluster ||
-      (before.flags & (kRecord | kOneLane)) != kOneLane || before.clock < history.together ||
+      (before.flags & (kRecord | kAsyncProxy)) != 0 || before.clock < history.together ||
       (before.flags & now.flags & kStrong) != 0) {
     return false;
   }
   const uint32_t lanes = issuer.executing();
   const bool alone = (lanes & (lanes - 1)) == 0;
   const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
-  return lane >= 0 && lane != lane_of(before);
+  const int other = lane_of(before);
+  if (by_all_lanes(before)) return by_all_lanes(now) || lane >= 0;
+  if (other < 0) return false;
+  if (by_all_lanes(now)) return true;
+  if (lane < 0 || lane == other || heard(before)) return false;
+  return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
 }
 
-void Races::meet_through(Warp& warp, const Knowledge& told) const {
+void WarpHistory::meet(uint32_t lanes) {
+  ++clock;
+  if (met.empty()) met.assign(32 * 32, 0);
+  uint32_t all[32] = {};
+  for (int i = 0; i < 32; ++i) {
+    if ((lanes >> i & 1) == 0) continue;
+    for (int j = 0; j < 32; ++j) all[j] = std::max(all[j], met[static_cast<size_t>(i * 32 + j)]);
+    all[i] = clock;
+  }
+  for (int i = 0; i < 32; ++i) {
+    if ((lanes >> i & 1) != 0) std::copy(all, all + 32, met.begin() + i * 32);
+  }
+}
+
+bool Races::heard(const Stamp& stamp) const {
+  for (const LaneReleases& period : told_[stamp.cluster - 1][stamp.actor]) {
+    for (const LaneReleases::Told& by : period.told) {
+      if ((by.lanes >> lane_of(stamp) & 1) != 0 && by.heard >= stamp.clock) return true;
+    }
+  }
+  return false;
+}
+
+void Races::meet_through(Warp& warp, const Knowledge& told) {
   WarpHistory& history = warp.history;
-  const uint32_t known = told.of(history.cluster, history.actor, View::kGeneric);
+  uint32_t known = told.of(history.cluster, history.actor, View::kGeneric);
+  // What one lane has told is of that lane alone.
+  std::vector<LaneReleases>& periods = told_[history.cluster - 1][history.actor];
+  for (auto period = periods.rbegin(); period != periods.rend(); ++period) {
+    if (known < period->from || (period->until != 0 && known >= period->until)) continue;
+    for (LaneReleases::Told& by : period->told)
+      by.heard = std::max(by.heard, std::min(known, by.clock));
+    known = period->from - 1;
+  }
   if (known >= history.together) history.together = known + 1;
 }
 
@@ -124,18 +217,78 @@ void Races::access_global(Warp& issuer, uint64_t address, uint64_t bytes, const 
   if (!on_ || !watches_global_) return;
   for (uint64_t at = address; at < address + bytes;) {
     const uint64_t page = at / kPage, end = std::min(address + bytes, (page + 1) * kPage);
-    if (page != last_page_ || last_shadow_ == nullptr) {
-      last_shadow_ = &pages_[page];
-      last_page_ = page;
-      if (last_shadow_->empty()) last_shadow_->reset(kPage);
-    }
-    last_shadow_->visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at), write,
-                        [&](Cell& cell, uint32_t in_page) {
-                          visit_cell(issuer, cell, stamp, write, origin, nullptr,
-                                     page * kPage + in_page);
-                        });
+    page_shadow(page).visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at),
+                            write, [&](Cell& cell, uint32_t in_page) {
+                              visit_cell(issuer, cell, stamp, write, origin, nullptr,
+                                         page * kPage + in_page);
+                            });
     at = end;
   }
+}
+
+Shadow& Races::page_shadow(uint64_t page) {
+  if (page != last_page_ || last_shadow_ == nullptr) {
+    last_shadow_ = &pages_[page];
+    last_page_ = page;
+    if (last_shadow_->empty()) last_shadow_->reset(kPage);
+  }
+  return *last_shadow_;
+}
+
+std::vector<Stamp> Races::writes_of_map(uint64_t address) {
+  std::vector<Stamp> writes;
+  page_shadow(address / kPage)
+      .visit(static_cast<uint32_t>(address % kPage), 128, false, [&](Cell& cell, uint32_t) {
+        writes.push_back(cell.write);
+        for (const Stamp& other : cell.others) {
+          if ((other.flags & kUpdates) != 0) writes.push_back(other);
+        }
+      });
+  return writes;
+}
+
+void Races::fence_tensor_map(Cta& cta, uint64_t address) {
+  if (!on_ || !watches_global_) return;
+  cta.history.maps[address] = writes_of_map(address);
+}
+
+void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin) {
+  if (!on_ || !watches_global_ || !launch_.watches(Rule::kProxyFence)) return;
+  const std::vector<Stamp> writes = writes_of_map(address);
+  const auto fenced = issuer.cta().history.maps.find(address);
+  const std::vector<Stamp>* seen =
+      fenced != issuer.cta().history.maps.end() ? &fenced->second : nullptr;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    if (writes[i].cluster == 0) continue;
+    if (seen != nullptr && i < seen->size() &&
+        std::memcmp(&(*seen)[i], &writes[i], sizeof(Stamp)) == 0)
+      continue;
+    launch_.report(Rule::kProxyFence, origin,
+                   format("uses the tensor map in %s after the write of %s without a "
+                          "fence.proxy.tensormap::generic.acquire in between",
+                          launch_.memory().describe(address).c_str(), describe(writes[i]).c_str()));
+    return;
+  }
+}
+
+void Races::read_cached(Warp&, uint64_t address, uint64_t bytes, const Origin& origin) {
+  if (!on_ || !watches_global_ || !launch_.watches(Rule::kCachedRead)) return;
+  const Stamp* writer = nullptr;
+  for (uint64_t at = address; at < address + bytes;) {
+    const uint64_t page = at / kPage, end = std::min(address + bytes, (page + 1) * kPage);
+    page_shadow(page).visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at),
+                            false, [&](Cell& cell, uint32_t) {
+                              if (cell.write.cluster != 0) writer = &cell.write;
+                              for (const Stamp& other : cell.others) {
+                                if ((other.flags & kUpdates) != 0) writer = &other;
+                              }
+                            });
+    at = end;
+  }
+  if (writer == nullptr) return;
+  launch_.report(Rule::kCachedRead, origin,
+                 format("ld.global.nc of %s, which may hold what was there before the write of %s",
+                        launch_.memory().describe(address).c_str(), describe(*writer).c_str()));
 }
 
 void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
@@ -145,8 +298,8 @@ void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
     cell = last_.after;
     return;
   }
-  if (write == last_.write && alike(stamp, last_.stamp) && alike(cell.write, last_.before.write) &&
-      alike(cell.others[0], last_.before.others[0]) &&
+  if (!last_.by_lanes && write == last_.write && alike(stamp, last_.stamp) &&
+      alike(cell.write, last_.before.write) && alike(cell.others[0], last_.before.others[0]) &&
       alike(cell.others[1], last_.before.others[1]) &&
       alike(cell.others[2], last_.before.others[2])) {
     update_cell(issuer, cell, stamp, write);
@@ -164,6 +317,8 @@ void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
       recent(before.others[1]) || recent(before.others[2])) {
     return;
   }
+  last_.by_lanes = told_by_lanes(before.write) || told_by_lanes(before.others[0]) ||
+                   told_by_lanes(before.others[1]) || told_by_lanes(before.others[2]);
   last_.stamp = stamp;
   last_.write = write;
   last_.before = before;
@@ -174,7 +329,9 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                        const Origin& origin, Cta* memory, uint64_t at) {
   // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
   // follow what has merely been observed.
-  const View view = (stamp.flags & kAsyncProxy) != 0 && !write ? View::kAsync : View::kGeneric;
+  const View view = (stamp.flags & kAsyncProxy) == 0 || write ? View::kGeneric
+                    : memory != nullptr                       ? View::kAsync
+                                                              : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
   const bool at_once = write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp);
   if (!at_once && conflicts(issuer, cell.write, stamp, view))
@@ -234,14 +391,24 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   const std::string other = describe(before);
   const bool same_value = before_writes && now_writes && (now.flags & kSameValue) != 0;
   if (apart(issuer, before, now) && !(memory != nullptr && same_value)) {
+    const int lane = lane_of(before);
     launch_.report(memory != nullptr ? Rule::kSharedRace : Rule::kGlobalRace, origin,
-                   format("%s of %s races with the %s of lane %d of the same warp in line %d: no "
+                   format("%s of %s races with the %s of %s of the same warp in line %d: no "
                           "bar.warp.sync orders them",
-                          kind, where.c_str(), before_writes ? "write" : "read", lane_of(before),
-                          before.line));
+                          kind, where.c_str(), before_writes ? "write" : "read",
+                          lane < 0 ? "all lanes" : format("lane %d", lane).c_str(), before.line));
     return;
   }
-  if (view == View::kAsync && (before.flags & kAsyncProxy) == 0 &&
+  if (untold(issuer, before) && knows(issuer.history.knows, before, view)) {
+    launch_.report(
+        Rule::kLaneRelease, origin,
+        format("%s of %s after the %s of lane %d in %s, of which another lane of that warp has "
+               "told without a bar.warp.sync",
+               kind, where.c_str(), before_writes ? "write" : "read", lane_of(before),
+               other.c_str()));
+    return;
+  }
+  if (is_async(view) && (before.flags & kAsyncProxy) == 0 &&
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
     launch_.report(Rule::kProxyFence, origin,

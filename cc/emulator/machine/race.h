@@ -32,16 +32,34 @@ struct BarrierHistory {
   uint64_t generation = 0;
 };
 
+// What single lanes have told others since the lanes of the warp last met.
+struct LaneReleases {
+  uint32_t from = 0, until = 0;  // accesses of these clocks; told by all from `until` on, if not 0
+  struct Told {
+    uint32_t lanes, clock;
+    uint32_t heard = 0;  // the other lanes have been told so far
+  };
+  std::vector<Told> told;
+};
+
 // What a warp knows, and its own clock, which advances whenever it tells others.
 struct WarpHistory {
   Knowledge knows;
   uint32_t clock = 1;
   uint32_t cluster = 0;
   uint16_t actor = 0;
-  Knowledge fenced;          // at the last fence: what relaxed stores after it publish
-  Knowledge observed;        // by relaxed loads: known from the next fence on
-  Knowledge tensor;          // at the last tcgen05.fence::after_thread_sync
-  uint32_t together = 1;     // the lanes have met since all accesses before this clock
+  // At the last fence of a scope, empty if one of a wider scope came later: what relaxed stores
+  // publish.
+  Knowledge fenced[kScopes];
+  // By relaxed loads, from threads that are together in such a scope: known from the next fence of
+  // the scope on.
+  Knowledge observed[kScopes];
+  Knowledge tensor;       // at the last tcgen05.fence::after_thread_sync
+  uint32_t together = 1;  // the lanes have met since all accesses before this clock
+  // The same of pairs of lanes that have met without the others, by 32 times one lane plus the
+  // other; empty: none have.
+  std::vector<uint32_t> met;
+  uint32_t told = 0;         // all lanes have told others of all up to this clock
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
   // The barrier that it has arrived at or waited for last, that one's completed generations then,
   // and Knowledge::changes: as long as they are the same, so is what both know of others.
@@ -59,14 +77,8 @@ struct WarpHistory {
   }
   // bar.warp.sync: what the lanes did before it comes before what they do after it.
   void meet() { together = ++clock; }
-  void fence() {
-    if (!observed.empty()) {
-      knows.join(observed);
-      observed.clear();
-    }
-    release();
-    fenced = knows;
-  }
+  void meet(uint32_t lanes);  // not all of them
+  void fence(Scope scope);
   void tensor_fence_before() {
     release();
     knows.learn_own(cluster, actor, clock - 1, View::kTensor);
@@ -75,9 +87,10 @@ struct WarpHistory {
     initialised = clock;
     release();
   }
-  void fence_proxy() {
+  void fence_proxy(bool shared, bool global) {
     release();
-    knows.fence_proxy();
+    if (shared) knows.fence_proxy(View::kAsync);
+    if (global) knows.fence_proxy(View::kAsyncGlobal);
   }
 };
 
@@ -106,6 +119,7 @@ struct CtaHistory {
   std::unordered_map<uint16_t, Stamp> deliveries;           // last one by the mbarrier's actor
   std::unordered_map<uint32_t, int32_t> in_flight;          // lines of records not closed
   Knowledge at_exit;                                        // of its warps that have exited
+  std::unordered_map<uint64_t, std::vector<Stamp>> maps;  // tensor maps: writes that it has fenced
 };
 
 class Races {
@@ -141,10 +155,21 @@ class Races {
   void access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp, bool write,
                      const Origin& origin);
 
+  // ld.global.nc: is reported where the launch has written.
+  void read_cached(Warp& issuer, uint64_t address, uint64_t bytes, const Origin& origin);
+
+  // A tensor map in global memory is read by the tensor map proxy, which sees what the CTA has made
+  // visible to it since it was written.
+  void fence_tensor_map(Cta& cta, uint64_t address);
+  void read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin);
+
+  // The executing lanes of the warp are about to release.
+  void told(Warp& warp);
+
   // --- Strong accesses publish and observe at an address (sync_key).
   uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
-  void publish(Warp& warp, uint64_t key, bool release);
-  void observe(Warp& warp, uint64_t key, bool acquire);
+  void publish(Warp& warp, uint64_t key, Scope scope, bool release);
+  void observe(Warp& warp, uint64_t key, Scope scope, bool acquire);
 
   // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
   void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
@@ -162,6 +187,8 @@ class Races {
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
                        const Knowledge& knows, bool relaxed);
   void mbarrier_complete(Cta& cta, uint32_t offset);
+  // Whether something tells the warp that the last completed phase is over.
+  bool mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset);
   void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed);
 
   void exited(Warp& warp);
@@ -177,8 +204,17 @@ class Races {
   bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
   // Accesses of two lanes of the issuer that have not met in between.
   bool apart(const Warp& issuer, const Stamp& before, const Stamp& now) const;
+  // An access of another warp that is known by its clock, though the lane has told nobody.
+  bool untold(const Warp& issuer, const Stamp& stamp) const;
+  // Single lanes of its warp have told others since.
+  bool told_by_lanes(const Stamp& stamp) const;
+  // The last write of each granule of a tensor map.
+  std::vector<Stamp> writes_of_map(uint64_t address);
+  Shadow& page_shadow(uint64_t page);
+  uint64_t published_key(const Warp& warp, uint64_t key, Scope scope) const;
   // What another thread or barrier has told the warp, of its own lanes too.
-  void meet_through(Warp& warp, const Knowledge& told) const;
+  void meet_through(Warp& warp, const Knowledge& told);
+  bool heard(const Stamp& stamp) const;
   void visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
                   Cta* memory, uint64_t at);
   void check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
@@ -199,15 +235,19 @@ class Races {
   struct {
     Stamp stamp;
     bool write = false;
+    bool by_lanes = false;  // of other warps, too
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;
   std::vector<Record> records_;
   static constexpr uint64_t kPage = 4096;
+  // Of each warp, by cluster and actor: when single lanes released.
+  std::vector<std::vector<std::vector<LaneReleases>>> told_;
   std::unordered_map<uint64_t, Shadow> pages_;  // of global memory
   uint64_t last_page_ = 0;
   Shadow* last_shadow_ = nullptr;
-  std::unordered_map<uint64_t, Knowledge> published_;
+  // To all; to a cluster; to a CTA. By address, with the number of whom it is told to.
+  std::unordered_map<uint64_t, Knowledge> published_[kScopes];
 };
 
 }  // namespace bwgemm::emulator

@@ -14,27 +14,56 @@ uint64_t Races::sync_key(const Warp& warp, uint64_t address, bool shared) const 
   return shared ? kSharedWindow | uint64_t{warp.history.cluster} << 32 | address : address;
 }
 
-void Races::publish(Warp& warp, uint64_t key, bool release) {
+// Who is told shares the cluster or the CTA: their numbers are above the bits of addresses.
+uint64_t Races::published_key(const Warp& warp, uint64_t key, Scope scope) const {
+  const uint64_t cta = warp.history.actor / warps_per_cta_;
+  const uint64_t number = scope == Scope::kDevice    ? 0
+                          : scope == Scope::kCluster ? warp.history.cluster
+                                                     : uint64_t{warp.history.cluster} << 5 | cta;
+  return key ^ number * 0x9E3779B97F4A7C15ull;
+}
+
+void WarpHistory::fence(Scope scope) {
+  for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
+    fenced[level].clear();
+    if (observed[level].empty()) continue;
+    knows.join(observed[level]);
+    observed[level].clear();
+  }
+  release();
+  fenced[static_cast<size_t>(scope)] = knows;
+}
+
+void Races::publish(Warp& warp, uint64_t key, Scope scope, bool release) {
   if (!on_) return;
-  if (release) {
-    published_[key].join(warp.history.knows);
-  } else if (!warp.history.fenced.empty()) {
-    published_[key].join(warp.history.fenced);
+  const WarpHistory& history = warp.history;
+  // Narrower scopes hear of it too: an observer looks at what its own scope allows it to see.
+  const Knowledge* fenced = nullptr;
+  for (size_t level = 0; level < kScopes; ++level) {
+    if (!history.fenced[level].empty()) fenced = &history.fenced[level];
+    if (level < static_cast<size_t>(scope)) continue;
+    const Knowledge* told = release ? &history.knows : fenced;
+    if (told == nullptr) continue;
+    published_[level][published_key(warp, key, static_cast<Scope>(level))].join(*told);
   }
 }
 
-void Races::observe(Warp& warp, uint64_t key, bool acquire) {
+void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
   if (!on_) return;
-  const auto at = published_.find(key);
-  if (at == published_.end()) return;
-  (acquire ? warp.history.knows : warp.history.observed).join(at->second);
-  meet_through(warp, at->second);
+  for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
+    const auto at = published_[level].find(published_key(warp, key, static_cast<Scope>(level)));
+    if (at == published_[level].end()) continue;
+    (acquire ? warp.history.knows : warp.history.observed[level]).join(at->second);
+    meet_through(warp, at->second);
+  }
 }
 
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;
-  if (!history.observed.empty()) history.knows.join(history.observed);
+  // A barrier is no fence: what relaxed loads have seen of this CTA may be passed on, no more.
+  const Knowledge& observed = history.observed[static_cast<size_t>(Scope::kCta)];
+  if (!observed.empty()) history.knows.join(observed);
   const bool news = history.barrier != &barrier ||
                     history.barrier_generation != barrier.generation ||
                     history.barrier_changes != history.knows.changes();
@@ -154,6 +183,13 @@ void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
   history.completed = history.arrived;
   history.last_arrivals = std::move(history.arrivals);
   history.arrivals.clear();
+}
+
+bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
+  if (!on_) return true;
+  const MbarrierHistory& history = mbarrier(cta, offset);
+  return warp.history.knows.of(cta.cluster().history.number, history.actor, View::kTime) >=
+         history.phase;
 }
 
 void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {

@@ -25,6 +25,8 @@ enum class Rule : uint8_t {
   kGlobalRace,
   kSameValue,
   kCasRead,
+  kCachedRead,
+  kLaneRelease,
   kAsyncHazard,
   kTensorHazard,
   kTensorRace,
@@ -35,13 +37,14 @@ enum class Rule : uint8_t {
   kMbarrierOverrun,
   kBulkExit,
   kLoadWait,
+  kWgmmaRegisters,
   kShuffleSource,
   kExitedLanes,
   kUninitializedShared,
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 19;
+constexpr size_t kRuleCount = 22;
 
 struct RuleInfo {
   const char* name;

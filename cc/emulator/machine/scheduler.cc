@@ -54,7 +54,7 @@ void Launch::run_warp(size_t slot) {
       } else {
         w.current_instr_ = &in;
         w.executing_ = mask;
-        if (!w.expected_rows_.empty()) w.check_sources(in);
+        if (!w.watched_rows_.empty() || (in.flags & kTouches) != 0) w.check_rows(in);
         switch (in.exec(w, in, mask)) {
           case Step::kNext: {
             LaneGroup& after = w.groups_[w.current_];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace bwgemm::emulator {
@@ -18,9 +19,29 @@ enum StampFlags : uint16_t {
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
   kSplitBytes = 32,
-  kOneLane = 1024,  // an access of one lane: bits 11 to 15 say which
+  kClusterScope = 16,  // as kCtaScope: strong accesses are never in Cell::write
+  kOneLane = 1024,     // an access of one lane: bits 11 to 15 say which
+  kAllLanes = 2048,    // without kOneLane: of all lanes together
 };
 constexpr uint16_t kLaneBits = 0xFC00;
+
+// Of strong accesses and fences: whom they synchronise with. In the order of width.
+enum class Scope : uint8_t { kDevice, kCluster, kCta };
+constexpr size_t kScopes = 3;
+
+constexpr Scope scope_named(std::string_view name) {
+  return name == "cta" ? Scope::kCta : name == "cluster" ? Scope::kCluster : Scope::kDevice;
+}
+constexpr uint16_t strong_flags(Scope scope) {
+  return scope == Scope::kCta       ? kStrong | kCtaScope
+         : scope == Scope::kCluster ? kStrong | kClusterScope
+                                    : kStrong;
+}
+constexpr Scope scope_of(uint16_t flags) {
+  return (flags & kCtaScope) != 0       ? Scope::kCta
+         : (flags & kClusterScope) != 0 ? Scope::kCluster
+                                        : Scope::kDevice;
+}
 
 constexpr uint16_t lane_flags(int lane) { return static_cast<uint16_t>(kOneLane | lane << 11); }
 
@@ -38,6 +59,10 @@ static_assert(sizeof(Stamp) == 16);  // no padding: cells are compared as bytes
 // -1: not of one lane.
 inline int lane_of(const Stamp& stamp) {
   return (stamp.flags & kOneLane) != 0 ? stamp.flags >> 11 : -1;
+}
+
+inline bool by_all_lanes(const Stamp& stamp) {
+  return (stamp.flags & (kOneLane | kAllLanes)) == kAllLanes;
 }
 
 // The same access, but perhaps of other lanes.

@@ -23,6 +23,7 @@ std::vector<Access> accesses_of(const Kernel& kernel) {
     const Kernel::Rows& rows = kernel.rows_of[pc];
     const Instr& in = kernel.code[pc];
     Access access{rows.read, rows.written, kNone};
+    access.read.insert(access.read.end(), rows.read_back.begin(), rows.read_back.end());
     for (const Pred p : rows.preds_read) access.read.push_back(kernel.rows + p);
     for (const Pred p : rows.preds_written) access.written.push_back(kernel.rows + p);
     if (in.guarded) access.guard = kernel.rows + (in.guard & ~kPredNot);
@@ -137,13 +138,27 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
        {"st", "ld", "red.", "atom.", "bra", "brx", "cp.", "mbarrier.", "tcgen05.", "multimem."}) {
     if (starts_with(name, prefix)) return Use::kResult;
   }
-  // Another lane's value; parts of registers, of which others may be undefined.
+  // Of packed registers, parts may be undefined.
+  if (starts_with(name, "bfe.")) return Use::kParts;
+  if (starts_with(name, "mov.")) {
+    return access.written.size() > 1 ? Use::kParts
+           : access.read.size() > 1  ? Use::kPacks
+                                     : Use::kComputes;
+  }
   for (const char* prefix :
-       {"shfl", "redux", "vote", "match", "activemask", "elect", "prmt", "bfe"}) {
+       {"and.b", "or.b", "xor.b", "lop3", "shl", "shr", "shf.", "bfi", "bmsk"}) {
+    if (starts_with(name, prefix)) return Use::kMasks;
+  }
+  if (starts_with(name, "shfl") || starts_with(name, "vote")) return Use::kExchanges;
+  if (starts_with(name, "redux")) return Use::kReduces;
+  for (const char* prefix : {"match", "activemask", "elect", "prmt"}) {
     if (starts_with(name, prefix)) return Use::kOpaque;
   }
-  if (starts_with(name, "mov") && access.written.size() > 1) return Use::kOpaque;
   return Use::kComputes;
+}
+
+bool follows(Kernel::Tracking::Use use) {
+  return use != Kernel::Tracking::Use::kResult && use != Kernel::Tracking::Use::kOpaque;
 }
 
 }  // namespace
@@ -162,7 +177,7 @@ void find_undefined_registers(Kernel& kernel) {
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t pc = 0; pc < size; ++pc) {
-      if (use_of(kernel.code[pc].name, accesses[pc]) != Kernel::Tracking::Use::kComputes) continue;
+      if (!follows(use_of(kernel.code[pc].name, accesses[pc]))) continue;
       const Access& access = accesses[pc];
       const auto followed = [&](Id id) { return slots.count(id) != 0; };
       if (std::none_of(access.read.begin(), access.read.end(), followed)) continue;
@@ -184,10 +199,15 @@ void find_undefined_registers(Kernel& kernel) {
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;
     if (tracking.selects) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2])};
+    const std::vector<Row>& back = kernel.rows_of[pc].read_back;
+    tracking.read_back_if = kernel.rows_of[pc].read_back_if;
     for (const Id id : access.read) {
       followed |= slot_of(id) != Kernel::Tracking::kOther;
-      if (id != access.guard && (!tracking.selects || id >= kernel.rows))
+      if (std::find(back.begin(), back.end(), id) != back.end()) {
+        tracking.read_back.push_back(slot_of(id));
+      } else if (id != access.guard && (!tracking.selects || id >= kernel.rows)) {
         tracking.read.push_back(slot_of(id));
+      }
     }
     for (const Id id : access.written) {
       if (slot_of(id) == Kernel::Tracking::kOther) continue;

@@ -24,24 +24,61 @@ void Warp::report(Rule rule, const std::string& message) {
   launch_->report(rule, origin(), message);
 }
 
-void Warp::expect_register(Row row) {
-  if (launch_->watches(Rule::kLoadWait)) expected_rows_.push_back(row);
+void Warp::tell() {
+  launch_->races().told(*this);
+  history.release();
 }
 
-void Warp::check_sources(const Instr& in) {
+void Warp::watch_row(Row row, RowUse use) {
+  if (!launch_->watches(use == kLoaded ? Rule::kLoadWait : Rule::kWgmmaRegisters)) return;
+  if (row_uses_.empty()) row_uses_.assign(kernel_->rows, 0);
+  if (row_uses_[row] == 0) watched_rows_.push_back(row);
+  row_uses_[row] |= use;
+}
+
+void Warp::forget_rows(int uses) {
+  const auto gone = [&](Row row) {
+    row_uses_[row] &= static_cast<uint8_t>(~uses);
+    return row_uses_[row] == 0;
+  };
+  watched_rows_.erase(std::remove_if(watched_rows_.begin(), watched_rows_.end(), gone),
+                      watched_rows_.end());
+}
+
+bool Warp::first_time(const Instr& in) {
+  if (std::find(seen_.begin(), seen_.end(), &in) != seen_.end()) return false;
+  seen_.push_back(&in);
+  return true;
+}
+
+void Warp::check_rows(const Instr& in) {
   const Kernel::Rows& rows = kernel_->rows_of[static_cast<size_t>(&in - kernel_->code.data())];
-  for (const Row row : rows.read) {
-    if (std::find(expected_rows_.begin(), expected_rows_.end(), row) == expected_rows_.end())
-      continue;
-    // Compilers name a register anew right after the load; that is no use of its value.
-    if (rows.moves) {
-      expected_rows_.insert(expected_rows_.end(), rows.written.begin(), rows.written.end());
-      continue;
-    }
+  if (rows.wgmma) return;  // several of them are in order
+  const auto uses = [&](Row row) { return row_uses_.empty() ? 0 : row_uses_[row]; };
+  const auto wgmma = [&](const char* what) {
+    report(Rule::kWgmmaRegisters,
+           format("%s a register of a wgmma.mma_async that wgmma.wait_group has not waited for",
+                  what));
+    forget_rows(kAccumulator | kMultiplicand);
+  };
+  const auto load = [&](const char* what) {
     report(Rule::kLoadWait,
-           "uses a register that an earlier tcgen05.ld loads, before tcgen05.wait::ld");
-    registers_arrived();
-    return;
+           format("%s a register that an earlier tcgen05.ld loads, before tcgen05.wait::ld", what));
+    forget_rows(kLoaded);
+  };
+  bool moved = false;
+  for (const Row row : rows.read) {
+    if ((uses(row) & kAccumulator) != 0) return wgmma("reads");
+    if ((uses(row) & kLoaded) == 0) continue;
+    // Compilers name a register anew right after the load; that is no use of its value.
+    if (!rows.moves) return load("uses");
+    moved = true;
+  }
+  for (const Row row : rows.written) {
+    if ((uses(row) & (kAccumulator | kMultiplicand)) != 0) return wgmma("writes");
+    if ((uses(row) & kLoaded) != 0 && !rows.loads_tensor && !moved) return load("overwrites");
+    if (moved) watch_row(row, kLoaded);
+    if ((in.flags & kTouches) != 0 && kernel_->wgmma_rows[row]) watch_row(row, kTouched);
   }
 }
 
@@ -49,28 +86,71 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   using Tracking = Kernel::Tracking;
   const uint32_t pc = static_cast<uint32_t>(&in - kernel_->code.data());
   const Tracking& tracking = kernel_->tracking.find(pc)->second;
-  uint32_t undefined = 0;
+  // Of the operands: lanes in which some bits of one are undefined, all bits of one, all of all.
+  uint32_t undefined = 0, wholly = 0, all = mask;
   const auto reads = [&](uint32_t slot, uint32_t lanes) {
-    if (slot == Tracking::kOther || (undefined_[slot] & lanes) == 0) return;
+    if (slot == Tracking::kOther) {
+      all = 0;
+      return;
+    }
+    all &= wholly_[slot];
+    if ((undefined_[slot] & lanes) == 0) return;
     if (slot < kernel_->undefined_slots) undefined_line_ = in.line;
     undefined |= undefined_[slot] & lanes;
+    wholly |= wholly_[slot] & lanes;
   };
   const uint32_t first = tracking.selects ? pred(in.op[3]) : kFullMask;
   for (size_t i = 0; i < tracking.read.size(); ++i) {
     const bool chosen = tracking.selects && i < 2;
     reads(tracking.read[i], mask & (!chosen ? kFullMask : i == 0 ? first : ~first));
   }
-  // Whether a branch is taken or a store made matters to all who come to it.
-  reads(tracking.guard, tracking.use == Tracking::Use::kResult ? group : mask);
+  if (!tracking.read_back.empty() && (pred(tracking.read_back_if) & mask) != 0) {
+    for (const uint32_t slot : tracking.read_back) reads(slot, mask);
+  }
+  // Whether a branch is taken or a store made matters to all who come to it; whether a value is
+  // assigned, too.
+  uint32_t unsure = 0;
+  if (tracking.guard != Tracking::kOther) {
+    if (tracking.use == Tracking::Use::kResult) {
+      reads(tracking.guard, group);
+    } else {
+      unsure = undefined_[tracking.guard] & group;
+    }
+  }
   if (tracking.use == Tracking::Use::kResult && undefined != 0) {
     report(Rule::kUninitializedRegister,
            format("lanes 0x%08x use what comes from a register that nothing has written (line %d "
                   "reads it)",
                   undefined, undefined_line_));
   }
-  const bool passes_on = tracking.use == Tracking::Use::kComputes;
-  for (const uint32_t slot : tracking.written)
-    undefined_[slot] = (undefined_[slot] & ~mask) | (passes_on ? undefined & mask : 0);
+  switch (tracking.use) {
+    case Tracking::Use::kComputes:
+      break;
+    case Tracking::Use::kPacks:
+      wholly = all;
+      break;
+    case Tracking::Use::kMasks:
+      wholly = 0;
+      break;
+    case Tracking::Use::kParts:
+      undefined = wholly;
+      break;
+    case Tracking::Use::kExchanges:
+      undefined = wholly = (wholly & mask) == mask ? mask : 0;
+      break;
+    case Tracking::Use::kReduces:
+      undefined = wholly = wholly != 0 ? mask : 0;
+      break;
+    default:
+      undefined = wholly = 0;
+  }
+  for (const uint32_t slot : tracking.written) {
+    const bool was = undefined_[slot] != 0;
+    undefined_[slot] = (undefined_[slot] & ~mask) | (undefined & mask) | unsure;
+    wholly_[slot] = (wholly_[slot] & ~mask) | (wholly & mask) | unsure;
+    undefined_slots_ += static_cast<uint32_t>(undefined_[slot] != 0) - static_cast<uint32_t>(was);
+  }
+  if (undefined_slots_ == 0) undefined_.clear();  // nothing becomes undefined later
 }
 
 // ---- Memory
@@ -150,9 +230,10 @@ void Warp::note_global(uint64_t address, uint64_t bytes, bool write, uint16_t fl
 
 uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t align, bool write,
                        uint16_t flags, const void* values) {
+  if ((flags & kAllLanes) == 0) flags |= lane_flags(lane);
   const auto same = [&](const uint8_t* at) {
     const bool unchanged = values != nullptr && std::memcmp(at, values, bytes) == 0;
-    return static_cast<uint16_t>(flags | (unchanged ? kSameValue : 0) | lane_flags(lane));
+    return static_cast<uint16_t>(flags | (unchanged ? kSameValue : 0));
   };
   switch (address & kWindowMask) {
     case kSharedWindow: {
@@ -162,8 +243,7 @@ uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t alig
       if (write) {
         memory.note_write(*this, ref.offset, bytes, proxy_stamp(), same(at));
       } else {
-        memory.check_read(*this, ref.offset, bytes,
-                          static_cast<uint16_t>(flags | lane_flags(lane)));
+        memory.check_read(*this, ref.offset, bytes, flags);
       }
       return at;
     }
@@ -282,7 +362,9 @@ bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
   return true;
 }
 
-void Warp::proxy_fence() {
+void Warp::proxy_fence(bool shared, bool global) {
+  history.fence_proxy(shared, global);
+  if (!shared) return;
   // Covers this warp's writes, and those of others that were released (arrived somewhere) before:
   // the fence may come after the barrier (PTX ISA 8.11, causality order with a proxy fence along
   // the way). That the release was observed is not checked.
@@ -294,7 +376,6 @@ void Warp::proxy_fence() {
     }
   }
   proxy_fenced_ = proxy_epoch_++;
-  history.fence_proxy();
 }
 
 AsyncGroups& Warp::cp_async_groups(int lane) {

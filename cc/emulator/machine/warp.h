@@ -142,19 +142,31 @@ class Warp {
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
   void report(Rule rule, const std::string& message);
 
-  // --- Registers whose values are on their way (tcgen05.ld): using one is reported until they
-  // have been waited for.
-  void expect_register(Row row);
-  void registers_arrived() { expected_rows_.clear(); }
+  // --- Registers that an asynchronous instruction reads or writes: using them otherwise is
+  // reported until it has been waited for.
+  enum RowUse : uint8_t {
+    kLoaded = 1,        // by tcgen05.ld
+    kAccumulator = 2,   // of wgmma
+    kMultiplicand = 4,  // of wgmma: may be read
+    kTouched = 8,       // of wgmma: written since the last wgmma.fence
+  };
+  void watch_row(Row row, RowUse use);
+  void forget_rows(int uses);
+  bool touched(Row row) const { return !row_uses_.empty() && (row_uses_[row] & kTouched) != 0; }
+
+  // Whether the warp has not asked so of this instruction.
+  bool first_time(const Instr& in);
 
   // --- Generic proxy bookkeeping (see SharedMemory): release() at every arrive-like operation,
   // proxy_fence() at fence.proxy.async.
   uint32_t proxy_stamp() const { return (cluster_warp_ + 1) << 20 | (proxy_epoch_ & 0xFFFFF); }
   void release() {
     proxy_released_ = proxy_epoch_++;
-    history.release();
+    tell();
   }
-  void proxy_fence();
+  // The executing lanes make known what they did.
+  void tell();
+  void proxy_fence(bool shared, bool global);
   bool proxy_fenced(uint32_t epoch) const {
     return static_cast<int32_t>((epoch - proxy_fenced_) << 12) <= 0;
   }
@@ -200,7 +212,7 @@ class Warp {
   void merge();         // joins groups that stand at the current group's instruction
   void remove_group(size_t i);
 
-  void check_sources(const Instr& in);
+  void check_rows(const Instr& in);
   // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
   // lanes that come to it, `mask` those that execute it.
   void track(const Instr& in, uint32_t group, uint32_t mask);
@@ -221,9 +233,14 @@ class Warp {
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
   uint32_t cluster_arrived_ = 0;
   uint64_t cluster_generation_ = 0;
-  std::vector<Row> expected_rows_;
-  std::vector<uint32_t> undefined_;  // lanes, by slot of Kernel::tracking; empty: not watched for
-  int32_t undefined_line_ = 0;       // that read such a register
+  std::vector<uint8_t> row_uses_;  // RowUse; empty: none so far
+  std::vector<Row> watched_rows_;  // those that are not 0
+  // Lanes, by slot of Kernel::tracking: in which some bits are undefined, in which all are. Empty:
+  // not watched for.
+  std::vector<uint32_t> undefined_, wholly_;
+  uint32_t undefined_slots_ = 0;    // that have such lanes
+  int32_t undefined_line_ = 0;      // that read such a register
+  std::vector<const Instr*> seen_;  // first_time
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;

@@ -61,7 +61,7 @@ Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
   for (size_t r = 0; r < args.registers.size(); ++r) {
     uint32_t* to = args.registers[r] == kNoRow ? nullptr : warp.r32(args.registers[r]);
     if (to == nullptr) continue;
-    if (!launch.config().relaxed) warp.expect_register(args.registers[r]);
+    if (!launch.config().relaxed) warp.watch_row(args.registers[r], Warp::kLoaded);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       const CellOffset& cell = args.cells[r * kWarpSize + lane];
       const uint32_t* from = memory.cell(address.lane + cell.lane, address.column + cell.column);
@@ -181,7 +181,7 @@ void decode_st(Decoder& d) { decode_ldst(d, false); }
 
 Step exec_wait_ld(Warp& warp, const Instr&, uint32_t) {
   tensor_of(warp).loads.release();
-  warp.registers_arrived();
+  warp.forget_rows(Warp::kLoaded);
   return Step::kNext;
 }
 

@@ -40,7 +40,7 @@ Step exec_commit(Warp& warp, const Instr& in, uint32_t mask) {
       });
     }
     if (warp.launch().races().on()) {
-      warp.history.release();
+      warp.tell();
       const Stamp done = tensor_reads(warp, lane);
       op->arrival = {done, warp.history.knows, true};
       op->arrival.knows.learn(done.cluster, done.actor, done.clock);

@@ -101,6 +101,9 @@ struct WarpTensor : Extension {
   uint32_t wgmma_issued = 0;
   std::deque<uint32_t> wgmma_commits;  // wgmma_issued at each commit that has not been waited for
   bool wgmma_fenced = false;           // a wgmma.fence was executed
+  // Registers of wgmma: of each operation that has not been waited for, by group as above.
+  std::vector<const void*> wgmma_open_rows;
+  std::deque<std::vector<const void*>> wgmma_committed_rows;
   // Operands of wgmma in shared memory, by committed group. The warps of a warpgroup share each.
   std::vector<std::shared_ptr<Holds>> wgmma_open;
   std::deque<std::vector<std::shared_ptr<Holds>>> wgmma_committed;

@@ -192,14 +192,26 @@ void decode_fence_copy(Decoder& d) {
 }
 
 // Maps are read at issue from memory that is always coherent.
-Step exec_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+Step exec_release_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+
+// As any access, of lanes that each name a map.
+Step exec_acquire_fence(Warp& warp, const Instr& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const uint64_t address = warp.address(in.addr, lane);
+    warp.global(address, kTensorMapBytes, kTensorMapAlignment, false);
+    if (warp.launch().memory().last_found_writable())
+      warp.launch().races().fence_tensor_map(warp.cta(), address);
+  });
+  return Step::kNext;
+}
 
 void decode_fence(Decoder& d) {
-  d.ignore_mods({"release", "acquire", "cta", "cluster", "gpu", "sys"});
-  d.expect_operands(0, 2);
-  if (d.count() > 0) d.address(0);
+  const bool acquire = d.mod("acquire");
+  d.ignore_mods({"release", "cta", "cluster", "gpu", "sys"});
+  d.expect_operands(acquire ? 2 : 0, 2);
+  if (d.count() > 0) d.out().addr = d.address(0);
   if (d.count() > 1 && d.int_constant(1) != kTensorMapBytes) d.error("the size must be 128");
-  d.out().exec = exec_fence;
+  d.out().exec = acquire ? exec_acquire_fence : exec_release_fence;
 }
 
 Step exec_prefetch(Warp& warp, const Instr& in, uint32_t mask) {

@@ -39,6 +39,8 @@ TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
   if (!decode(warp.generic(address, lane, kTensorMapBytes, kTensorMapAlignment, false), &map)) {
     warp.fault("0x%llx does not hold a tensor map", static_cast<unsigned long long>(address));
   }
+  if ((address & kWindowMask) == 0 && warp.launch().memory().last_found_writable())
+    warp.launch().races().read_tensor_map(warp, address, warp.origin());
   const std::string problem = validate(map);
   if (!problem.empty()) warp.fault("tensor map: %s", problem.c_str());
   if (map.rank != operand.rank) {

@@ -1,10 +1,12 @@
 // wgmma.mma_async, .fence, .commit_group and .wait_group (SM90): PTX ISA 9.7.15. The four warps of
 // a warpgroup, 16 of the 64 rows each, execute it together: it starts when all have issued it, and
 // is done for all at once, so that a warp that has waited may speak for the others.
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
 
+#include "emulator/machine/kernel_builder.h"
 #include "emulator/tensor/instr_descriptor.h"
 #include "emulator/tensor/register.h"
 #include "emulator/tensor/tensor_state.h"
@@ -135,12 +137,35 @@ std::unique_ptr<WgmmaOp> start(Warp& warp, const WgmmaArgs& args, bool use_input
   return op;
 }
 
+void watch_rows(Warp& warp, const WgmmaArgs& args) {
+  for (const Row row : args.d) warp.watch_row(row, Warp::kAccumulator);
+  for (const Row row : args.a) warp.watch_row(row, Warp::kMultiplicand);
+}
+
+// The registers of what is still in flight.
+void watch_rows(Warp& warp) {
+  warp.forget_rows(Warp::kAccumulator | Warp::kMultiplicand);
+  const WarpTensor& state = tensor_of(warp);
+  for (const auto& group : state.wgmma_committed_rows) {
+    for (const void* args : group) watch_rows(warp, *static_cast<const WgmmaArgs*>(args));
+  }
+  for (const void* args : state.wgmma_open_rows)
+    watch_rows(warp, *static_cast<const WgmmaArgs*>(args));
+}
+
 Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const WgmmaArgs*>(in.aux);
   const WgmmaShape& s = args.shape;
   if (mask != kFullMask) warp.fault("executed by lanes 0x%08x, not by the whole warp", mask);
   WarpTensor& state = tensor_of(warp);
   if (!state.wgmma_fenced) warp.fault("wgmma.mma_async without a wgmma.fence before it");
+  const auto touched = [&](Row row) { return warp.touched(row); };
+  if (std::any_of(args.d.begin(), args.d.end(), touched) ||
+      std::any_of(args.a.begin(), args.a.end(), touched)) {
+    warp.report(Rule::kWgmmaRegisters,
+                "registers of this wgmma.mma_async were written after the last wgmma.fence");
+    warp.forget_rows(Warp::kTouched);
+  }
   const uint32_t use_input = warp.pred(args.use_input);
   if (use_input != 0 && use_input != kFullMask) warp.fault("scale-d differs between lanes");
   Launch& launch = warp.launch();
@@ -160,6 +185,10 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   op.parts[rank].warp = &warp;
   op.parts[rank].group = warp.wgmma_groups().join();
   state.wgmma_open.push_back(op.operands);
+  if (warp.launch().watches(Rule::kWgmmaRegisters)) {
+    state.wgmma_open_rows.push_back(&args);
+    watch_rows(warp, args);
+  }
   ++launch.warp_stats(warp.origin()).mma;
   for (const WgmmaOp::Part& part : op.parts) {
     if (part.warp == nullptr) return Step::kNext;
@@ -216,6 +245,7 @@ void decode_mma(Decoder& d) {
   const size_t count = 4 + (integer ? 0 : 2) + (transposable ? (a != nullptr ? 1 : 2) : 0);
   d.expect_operands(count, count);
   args->use_input = d.pred_src(3);
+  d.builder().reads_back(args->d, args->use_input);
   if (!integer) {
     args->negate_a = decode_scale(d, 4);
     args->negate_b = decode_scale(d, 5);
@@ -229,6 +259,7 @@ void decode_mma(Decoder& d) {
 
 Step exec_fence(Warp& warp, const Instr&, uint32_t) {
   tensor_of(warp).wgmma_fenced = true;
+  warp.forget_rows(Warp::kTouched);
   return Step::kNext;
 }
 
@@ -237,6 +268,8 @@ Step exec_commit(Warp& warp, const Instr&, uint32_t) {
   WarpTensor& state = tensor_of(warp);
   state.wgmma_committed.push_back(std::move(state.wgmma_open));
   state.wgmma_open.clear();
+  state.wgmma_committed_rows.push_back(std::move(state.wgmma_open_rows));
+  state.wgmma_open_rows.clear();
   state.wgmma_commits.push_back(state.wgmma_issued);
   return Step::kNext;
 }
@@ -258,10 +291,17 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t) {
     info.b = pending;
     return warp.block(wait_key(&warp, kWgmmaKey), info);
   }
+  // All lanes wait here for MMAs whose operands they have loaded: no lane's loads are still ahead.
+  warp.tell();
   auto& committed = tensor_of(warp).wgmma_committed;
   while (committed.size() > allowed) {
     for (const auto& operands : committed.front()) operands->release();
     committed.pop_front();
+  }
+  auto& rows = tensor_of(warp).wgmma_committed_rows;
+  if (rows.size() > allowed) {
+    rows.erase(rows.begin(), rows.end() - allowed);
+    watch_rows(warp);
   }
   std::deque<uint32_t>& commits = tensor_of(warp).wgmma_commits;
   while (commits.size() > allowed) {
