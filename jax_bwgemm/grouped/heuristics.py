@@ -73,6 +73,8 @@ MAX_TILES = 2**30
 SWIZZLE = 8
 # A row tile is lower than a cluster's columns are wide.
 SWIZZLE_SM90_ROWS = 12
+# One that is f32 takes twice the room in L2: bands of its rows leave none for the matrices.
+SWIZZLE_F32_ROWS = 1
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
 
 
@@ -366,4 +368,6 @@ def swizzle_of(kernel: Kernel, dims: GroupedDims) -> int:
     operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
     if operands < SWIZZLE_MIN_OPERAND_BYTES:
         return 1
-    return SWIZZLE_SM90_ROWS if (kernel.arch, kernel.kind) == ("sm90", M_GROUPED) else SWIZZLE
+    if (kernel.arch, kernel.kind) != ("sm90", M_GROUPED):
+        return SWIZZLE
+    return SWIZZLE_F32_ROWS if kernel.terms > 1 else SWIZZLE_SM90_ROWS

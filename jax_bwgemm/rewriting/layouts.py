@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ def in_rows(eqns: list[Any]) -> list[Any]:
     A result that the program transposes itself is left alone, since either layout may serve; so are
     all where there are several devices, over which XLA may yet partition the program.
     """
-    if jax.device_count() != 1 or not os.environ.get("BWGEMM_TRIAL"):
+    if jax.device_count() != 1:
         return eqns
     readers: dict[Any, list[Any]] = collections.defaultdict(list)
     for eqn in eqns:
