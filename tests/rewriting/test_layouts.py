@@ -57,7 +57,7 @@ def assert_as_wanted(ours: jax.Array, theirs: jax.Array) -> None:
     """Sums in another order, relative to the largest."""
     scale = float(jnp.max(jnp.abs(theirs.astype(jnp.float32))))
     ours, theirs = (np.asarray(y.astype(jnp.float32)) / scale for y in (ours, theirs))
-    np.testing.assert_allclose(ours, theirs, **LINKED)
+    np.testing.assert_allclose(ours, theirs, rtol=4 * LINKED["rtol"], atol=4 * LINKED["atol"])
 
 
 def test_values_stay_the_same(arrays) -> None:
@@ -84,7 +84,7 @@ def test_matrices_are_left_alone(arrays) -> None:
 
 
 def test_a_result_that_is_transposed_is_left_alone(arrays) -> None:
-    x, w, _ = arrays
+    x = arrays[0]
     mixed = jnp.ones((T, T), jnp.bfloat16)
 
     def mixer(x: jax.Array, w: jax.Array) -> jax.Array:

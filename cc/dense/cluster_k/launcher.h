@@ -104,7 +104,7 @@ struct Launcher {
   }
 
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
-                             cudaStream_t stream) {
+                             void*, cudaStream_t stream) {
     LinkedParams params{};
     params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
