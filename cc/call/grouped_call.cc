@@ -69,14 +69,16 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const int64_t m = a.dims[rows_last ? 2 : 1], k = a.dims[rows_last ? 1 : 2];
   const int64_t groups = sizes.dims[1], experts = m_grouped ? b.dims[1] : d.dims[1];
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch, groups, experts}, sm_count, p));
+  p->gated = call.epilogue.form == "gated";
   BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, BufferType(kernel.a_dtype),
                                      {batch, a.dims[1], a.dims[2]}, &p->a_batched));
   bool d_batched;
   if (m_grouped) {
     const bool n_major = kernel.b_major == BMajor::kN;
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
-                                       {batch, experts, n_major ? k : n, n_major ? n : k},
-                                       &p->b_batched));
+    const int64_t columns = p->gated ? 2 * n : n;
+    BWGEMM_RETURN_IF_ERROR(
+        CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
+                    {batch, experts, n_major ? k : columns, n_major ? columns : k}, &p->b_batched));
     BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, n}, &d_batched));
   } else {
     BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),

@@ -6,8 +6,8 @@
 
 namespace bwgemm::call {
 
-// InvalidArgument unless epilogues can be linked into the kernel.
-Status CheckLinkable(const Kernel& kernel);
+// InvalidArgument unless epilogues of the form can be linked into the kernel.
+Status CheckLinkable(const Kernel& kernel, std::string_view form);
 
 // The function to launch, loaded and prepared on the current device. A process loads a piece of
 // code once; later calls look it up by its digest. `compare`: whether its text is compared then,

@@ -17,7 +17,7 @@ from jax_bwgemm.dense.costs import TYPICAL_GAIN
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
-from jax_bwgemm.epilogue.grouped_hook import GroupedHook
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -50,6 +50,7 @@ def run_linked(
     result_types: Sequence[str],
     shape: tuple[int, ...],
     platform: str,
+    products: int = 1,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel takes it along.
 
@@ -62,6 +63,7 @@ def run_linked(
         result_types: Types of its results.
         shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
+        products: How many arrays the product is.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
@@ -72,9 +74,10 @@ def run_linked(
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
-        hook, order = hook_of(call, program, result_types)
+        hook, order = hook_of(call, program, result_types, products)
         try:
-            code = linked_kernel(call.selection.kernel.name, hook, ptx=name == "emulator")
+            symbol = hook.symbol(call.selection.kernel.name)
+            code = linked_kernel(symbol, hook, ptx=name == "emulator")
         except LinkError as error:
             refusals.append(f"{name}: {error}")
             continue
@@ -92,7 +95,7 @@ def run_linked(
 
 
 def hook_of(
-    call: KernelCall, program: Program, result_types: Sequence[str]
+    call: KernelCall, program: Program, result_types: Sequence[str], products: int = 1
 ) -> tuple[Hook, list[int]]:
     """The function to link into a kernel, and which result each of its results is."""
     # D is the first result of its type: that a kernel rounds. Sums are last.
@@ -107,7 +110,7 @@ def hook_of(
     )
     kernel = call.selection.kernel
     if kernel.contraction == "m_grouped":
-        return GroupedHook(program, types), order
+        return (GroupedHook if products == 1 else GatedGroupedHook)(program, types), order
     staging = staging_of(kernel, call.dims.n)
     return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order
 
@@ -118,6 +121,7 @@ def prepare_linked(
     implementations: Sequence[str],
     program: Program,
     result_types: Sequence[str],
+    products: int = 1,
 ) -> None:
     """Begins to link what `run_linked` will need if the program runs on this process's only device.
 
@@ -127,6 +131,7 @@ def prepare_linked(
         implementations: As in `run_linked`.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
+        products: As in `run_linked`.
     """
     if jax.local_device_count() != 1:  # the product may yet be partitioned
         return
@@ -135,8 +140,9 @@ def prepare_linked(
         if PLATFORMS.get(name) == platform:
             call = choose_for(name, platform, factors)
             if not isinstance(call, str):
-                hook, _ = hook_of(call, program, result_types)
-                start_linking(call.selection.kernel.name, hook, ptx=name == "emulator")
+                hook, _ = hook_of(call, program, result_types, products)
+                symbol = hook.symbol(call.selection.kernel.name)
+                start_linking(symbol, hook, ptx=name == "emulator")
 
 
 def choose_linked(
@@ -305,7 +311,9 @@ def emit_linked(
         config["epilogue_operands"] = hook.operand_roles
     if more:
         config["epilogue_results"] = hook.result_roles
-    shape = (1, dims.m, dims.n)
+    if hook.form:
+        config["epilogue_form"] = hook.form
+    shape = (1, dims.m, dims.n // hook.products)
     sums = (partial_sum_rows(call.selection.kernel, dims.m), dims.n)
     results = [
         jax.ShapeDtypeStruct(sums if i in hook.program.summed else shape, jnp.dtype(t))

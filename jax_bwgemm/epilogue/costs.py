@@ -143,6 +143,7 @@ def grouped_linked_cycles(
     result_types: Sequence[str],
     dims: GroupedDims,
     target: Target,
+    products: int = 1,
 ) -> float:
     """As `linked_cycles`, of an SM90 kernel of groups, assumed to take what dense ones do.
 
@@ -150,19 +151,20 @@ def grouped_linked_cycles(
     """
     kernel = candidate.kernel
     threads = 128 if kernel.schedule == "pingpong" else 256
-    elements = dims.m * dims.n / max(candidate.tiles, 1.0) / threads
+    sums = dims.m * dims.n / max(candidate.tiles, 1.0)
+    elements = sums / threads / products
     count = instructions(program, in_kernel=True)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
     rounds = candidate.tiles / target.sm_count
     if kernel.schedule == "pingpong":
-        main = elements * threads * dims.k / MACS_PER_CYCLE[kernel.arch]
+        main = sums * dims.k / MACS_PER_CYCLE[kernel.arch]
         longer = max(0.0, (epilogue - main) / 2)
         more = rounds * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
         more = rounds * own
     moved = 2 * dims.k * (dims.m + dims.experts * dims.n)
-    moved += matrix_bytes(program, result_types, dims)
+    moved += matrix_bytes(program, result_types, dims, products)
     return max(candidate.cycles + more, moved / BYTES_PER_CYCLE[target.arch] + own)
 
 
@@ -180,6 +182,7 @@ def pass_cycles(
     also_read: int,
     dims: GemmDims | GroupedDims,
     target: Target,
+    products: int = 1,
 ) -> float:
     """What the epilogue adds as a pass of XLA's.
 
@@ -191,17 +194,18 @@ def pass_cycles(
             otherwise reads them.
         dims: Sizes.
         target: The GPU.
+        products: As in `linked_cycles`.
     """
     size = np.dtype(product_type).itemsize * dims.m * dims.n
     bandwidth = BYTES_PER_CYCLE[target.arch]
     read = size / (SUM_BANDWIDTH * bandwidth)
     sums = len(program.summed) * (2 * LEAST_PASS_CYCLES + read)
-    moved = matrix_bytes(program, result_types, dims)
+    moved = matrix_bytes(program, result_types, dims, products)
     whole = [x for i, x in enumerate(program.results) if i not in program.summed]
     if whole == [0]:  # the sums' passes alone, which read what they need besides the product
         return sums + (moved - size) / (SUM_BANDWIDTH * bandwidth)
     moved += size * (1 - (0 in whole) - also_read)
     memory = moved / (PASS_BANDWIDTH * bandwidth)
     count = 8 + instructions(program, in_kernel=False)
-    computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
+    computing = dims.m * dims.n / products * count / (_THREADS_A_CYCLE * target.sm_count)
     return sums + max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))

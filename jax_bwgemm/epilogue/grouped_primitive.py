@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
@@ -28,15 +29,29 @@ class GroupedFused(Fused):
     Attributes:
         of_groups: How many operands, the last ones, have a value or a row for every matrix, [E] or
             [E, N]. The function gets those of each row's matrix; zeros where there is none.
+        gated: Whether the product's columns are those of two products side by side, which the
+            function gets as two arrays of ``shape``.
     """
 
     of_groups: int = 0
+    gated: bool = False
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b", "group_sizes", "group_offset")
     contraction: ClassVar[Contraction] = GROUPED
 
+    @property
+    def products(self) -> int:
+        return 2 if self.gated else 1
+
+    def parts(self, product: jax.Array) -> list[jax.Array]:
+        return jnp.split(product, self.products, axis=-1)
+
+    def whole(self, parts: Sequence[jax.Array]) -> jax.Array:
+        return jnp.concatenate(parts, axis=-1)
+
     def product(self, *factors: jax.Array) -> jax.Array:
-        return grouped(*factors, self.spec).reshape(self.shape)
+        rows, columns = self.shape
+        return grouped(*factors, self.spec).reshape(rows, self.products * columns)
 
     def apply(
         self, product: jax.Array, factors: Sequence[jax.Array], operands: Sequence[jax.Array]
@@ -44,11 +59,13 @@ class GroupedFused(Fused):
         _, _, sizes, offset = factors
         plain = len(operands) - self.of_groups
         rows = rows_of_groups(operands[plain:], sizes[0], offset[0], self.shape[0])
-        return self.function(product, *operands[:plain], *rows)
+        first, *second = self.parts(product)
+        wide = [x.astype(jnp.float32) for x in second]  # as a kernel has it
+        return self.function(first, *wide, *operands[:plain], *rows)
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         more = self.program, self.result_types, factors, self.surroundings.also_read
-        return choose_grouped(name, platform, self.spec, *more)
+        return choose_grouped(name, platform, self.spec, *more, gated=self.gated)
 
 
 def grouped_with_epilogue(

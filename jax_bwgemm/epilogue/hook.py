@@ -7,6 +7,7 @@ A kernel calls one for two neighbouring results, and asks the other what it is t
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from jax_bwgemm.epilogue.algebra import in_few_operations
 from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Program
@@ -23,9 +24,9 @@ from jax_bwgemm.product.kernels import Kernel
 # Those of cc/core/epilogue_arguments.h and cc/core/epilogue_plan.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
-MAX_ROWS, MAX_SUMS = 4, 2
+MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
 # That of cc/call/product_call.h: changes when code linked before no longer fits the library.
-VERSION = 3
+VERSION = 4
 # Types of arrays that a call may have.
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
@@ -105,20 +106,30 @@ class Hook:
     swapped: bool
     staging: Staging | None = None
 
-    @property
-    def staged_operand(self) -> int:
-        """The operand that the kernel moves: the first matrix of D's type; -1: none."""
-        kinds = [(x.dtype, x.axes) for x in self.program.operands]
-        return self._staged(kinds, (self.result_types[0], (0, 1)))
+    products: ClassVar[int] = 1  # that the kernel computes: see `Fused`
+    form: ClassVar[str] = ""  # epilogue_form of the call
+
+    def symbol(self, kernel: str) -> str:
+        """Name of the kernel's entry that this is linked into."""
+        return kernel
 
     @property
-    def staged_result(self) -> int:
-        """The result besides D that the kernel moves: the first of D's type; -1: none."""
-        found = self._staged(list(self.result_types[1:]), self.result_types[0])
-        return found + 1 if found >= 0 else -1
+    def staged_operands(self) -> list[int]:
+        """The operands that the kernel moves: the first matrices of D's type."""
+        wanted = self.result_types[0], (0, 1)
+        found = [i for i, x in enumerate(self.program.operands) if (x.dtype, x.axes) == wanted]
+        return found[: self._most_staged]
 
-    def _staged(self, among: list, what: object) -> int:
-        return among.index(what) if self.staging is not None and what in among else -1
+    @property
+    def staged_results(self) -> list[int]:
+        """The results besides D that the kernel moves: the first of D's type."""
+        types = enumerate(self.result_types)
+        found = [i for i, t in types if i > 0 and t == self.result_types[0]]
+        return found[: self._most_staged]
+
+    @property
+    def _most_staged(self) -> int:
+        return 0 if self.staging is None else 1
 
     @property
     def rows(self) -> list[int]:
@@ -140,8 +151,8 @@ class Hook:
         letters = ("".join("mng"[axis] for axis in x.axes) for x in self.program.operands)
         types = (x.dtype for x in self.program.operands)
         words = [f"{t}:{a}" for t, a in zip(types, letters, strict=True)]
-        if self.staged_operand >= 0:
-            words[self.staged_operand] += ":staged"
+        for i in self.staged_operands:
+            words[i] += ":staged"
         return " ".join(words)
 
     @property
@@ -151,8 +162,8 @@ class Hook:
             f"{t}:summed" if i in self.program.summed else t
             for i, t in enumerate(self.result_types)
         ]
-        if self.staged_result >= 0:
-            words[self.staged_result] += ":staged"
+        for i in self.staged_results:
+            words[i] += ":staged"
         return " ".join(words[1:])
 
     def source(self) -> str:
@@ -168,8 +179,12 @@ class Hook:
         types = [x.dtype for x in self.program.operands]
         rows = [i + 256 * _BYTES[types[i]] for i in self.rows]
         rows += [-1] * (MAX_ROWS - len(rows))
-        answers = [self.staged_operand, self.staged_result - (self.staged_result > 0), *rows]
-        answers += [i - 1 for i in self.program.summed]
+        sums = [i - 1 for i in self.program.summed]
+        sums += [-1] * (MAX_SUMS - len(sums))
+        nothing = [-1] * MAX_STAGED
+        loaded = [i + 1 - self.products for i in self.staged_operands]
+        moved = [*loaded, *nothing], [*(i - 1 for i in self.staged_results), *nothing]
+        answers = [moved[0][0], moved[1][0], *rows, *sums, moved[0][1], moved[1][1]]
         text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
         return f'extern "C" __device__ int bwgemm_epilogue_plan(int i) {{ return {text}-1; }}\n'
 
@@ -178,8 +193,8 @@ class Hook:
         lines = self._places()
         at = 0
         for i, operand in enumerate(self.program.operands):
-            if i == self.staged_operand:
-                lines += self._pair(i, operand.dtype, "staged")
+            if i in self.staged_operands:
+                lines += self._pair(i, operand.dtype, self._staged(i))
             elif i in self.rows:
                 lines += self._shared_row(i, operand.dtype, at)
                 at += self.staging.tile_n * _BYTES[operand.dtype] if self.staging else 0
@@ -189,12 +204,22 @@ class Hook:
         for i in range(1, len(self.program.results)):
             if i in self.program.summed:
                 lines.append(f"  *summed++ = make_float2(r{i}_0, r{i}_1);")
-            elif i == self.staged_result:
-                lines.append(f"  *stored = {self._packed(i)};")
+            elif i in self.staged_results:
+                lines.append(f"  {self._stored(i)} = {self._packed(i)};")
             else:
                 lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
         return "\n".join([self._head, *lines, "}", ""])
+
+    def _staged(self, i: int) -> str:
+        """Where both values of an operand are that the kernel moves."""
+        del i
+        return "staged"
+
+    def _stored(self, i: int) -> str:
+        """Where those of a result go that the kernel moves."""
+        del i
+        return "*stored"
 
     @property
     def _head(self) -> str:

@@ -44,7 +44,7 @@ class Fused:
         result_types: Types of the results.
         shape: Shape of the product that the function sees, and of every result but the sums over
             rows, which have its last dimension.
-        keeps_product: Whether the rounded product is returned as well, last.
+        keeps_product: Whether the rounded product is returned as well, last: as `products` arrays.
         surroundings: What the same costs without a kernel that takes the function along.
     """
 
@@ -58,6 +58,19 @@ class Fused:
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b")  # of the product's operands
     contraction: ClassVar[Contraction] = DENSE
+
+    @property
+    def products(self) -> int:
+        """How many arrays of ``shape`` the product is, which the function gets."""
+        return 1
+
+    def parts(self, product: jax.Array) -> list[jax.Array]:
+        """These arrays."""
+        return [product]
+
+    def whole(self, parts: Sequence[jax.Array]) -> jax.Array:
+        """The product of its parts."""
+        return parts[0]
 
     def factors(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The product's operands, and the epilogue's."""
@@ -101,8 +114,10 @@ class Fused:
         """The same, which returns the product as well."""
         return dataclasses.replace(
             self,
-            program=dataclasses.replace(self.program, results=(*self.program.results, 0)),
-            result_types=(*self.result_types, self.spec.out_dtype),
+            program=dataclasses.replace(
+                self.program, results=(*self.program.results, *range(self.products))
+            ),
+            result_types=(*self.result_types, *[self.spec.out_dtype] * self.products),
             keeps_product=True,
         )
 
@@ -126,7 +141,7 @@ def separate(*operands: jax.Array, fused: Fused) -> list[jax.Array]:
     factors, rest = fused.factors(operands)
     product = fused.product(*factors)
     results = fused.apply(product, factors, rest)
-    return [*results, product] if fused.keeps_product else list(results)
+    return [*results, *fused.parts(product)] if fused.keeps_product else list(results)
 
 
 def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
@@ -138,6 +153,11 @@ def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
     """
     if jax.local_device_count() != 1:
         return "XLA may partition the program over several devices"
+    return kernel_refusal(operands, fused)
+
+
+def kernel_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
+    """As `link_refusal`, of programs that XLA does not partition."""
     try:
         linker()
     except LinkError as error:
@@ -159,7 +179,8 @@ def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.Shape
     # Linking takes seconds: it begins now, for all of a program's products side by side.
     factors, _ = fused.factors(operands)
     implementations = fused.spec.policy.implementations
-    prepare_linked(fused.choose, factors, implementations, fused.program, fused.result_types)
+    more = fused.program, fused.result_types, fused.products
+    prepare_linked(fused.choose, factors, implementations, *more)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return [
@@ -176,7 +197,8 @@ def _jvp(
     factors, operands = fused.factors(primals)
     moved, operand_tangents = fused.factors(tangents)
     kept = fused if fused.keeps_product else fused.with_product()
-    *_, product = results = primitive.bind(*compat.match_varying(*primals), fused=kept)
+    results = primitive.bind(*compat.match_varying(*primals), fused=kept)
+    product = fused.whole(results[-fused.products :])
     # A product is linear in each of its first two operands, and depends on no others' values.
     moving = [
         fused.product(*factors[:i], tangent, *factors[i + 1 :])
@@ -191,8 +213,8 @@ def _jvp(
         (toward, *operand_tangents),
     )
     if fused.keeps_product:
-        return results, [*out, toward]
-    return results[:-1], list(out)
+        return results, [*out, *fused.parts(toward)]
+    return results[: -fused.products], list(out)
 
 
 def _batch(
@@ -236,6 +258,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
                 fused.result_types,
                 fused.shape,
                 platform,
+                products=fused.products,
             )
             if not isinstance(linked, str):
                 return linked

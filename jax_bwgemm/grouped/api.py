@@ -31,7 +31,12 @@ from jax_bwgemm.grouped.validation import (
     check_sizes,
     sizes_prefix,
 )
-from jax_bwgemm.grouped.with_epilogue import EpilogueOperands, run_with_epilogue
+from jax_bwgemm.grouped.with_epilogue import (
+    After,
+    EpilogueOperands,
+    run_linked,
+    run_with_epilogue,
+)
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
@@ -113,7 +118,7 @@ def ragged_dot(
             as_array("ragged_dot", "epilogue_group_operands", x) for x in epilogue_group_operands
         ),
     )
-    after = None if epilogue is None else (Epilogue(epilogue, "ragged_dot"), operands)
+    after = None if epilogue is None else After(Epilogue(epilogue, "ragged_dot"), operands)
     if after is None and (count := len(operands.plain) + len(operands.of_groups)):
         raise TypeError(f"ragged_dot: {count} epilogue operands and no epilogue")
     return _ragged(
@@ -139,8 +144,7 @@ def ragged_dot_with_epilogue(
     rhs: jax.Array,
     group_sizes: jax.Array,
     numbers: lax.RaggedDotDimensionNumbers | None,
-    epilogue: Epilogue,
-    operands: EpilogueOperands,
+    after: After,
     **arguments: Any,
 ) -> Any:
     """`ragged_dot_general` of [M, K] with groups of rows, and an epilogue as `ragged_dot` has it.
@@ -150,8 +154,7 @@ def ragged_dot_with_epilogue(
         rhs: As in `ragged_dot`, or with its last two dimensions in the other order.
         group_sizes: [G].
         numbers: As in `ragged_dot_general`; None is `ragged_dot`.
-        epilogue: The function.
-        operands: What it reads.
+        after: The epilogue.
         **arguments: Of `ragged_dot_general`: precision, group_offset, implementation.
     """
     defaults = dict.fromkeys(
@@ -160,8 +163,7 @@ def ragged_dot_with_epilogue(
     )  # fmt: skip
     rest = (defaults | arguments).values()
     numbers = _RAGGED_DOT if numbers is None else numbers
-    after = (epilogue, operands)
-    return _ragged(epilogue.caller, lhs, rhs, group_sizes, numbers, *rest, after)
+    return _ragged(after.epilogue.caller, lhs, rhs, group_sizes, numbers, *rest, after)
 
 
 def ragged_dot_general(
@@ -245,7 +247,7 @@ def _ragged(
     implementation: str | Sequence[str] | None,
     config: GroupedConfig | str | None,
     representative_group_sizes: Sequence[int] | None,
-    after: tuple[Epilogue, EpilogueOperands] | None = None,
+    after: After | None = None,
 ) -> Any:
     """The product; with `after`, which only products of rank 2 have, that function of it."""
     implementations = as_implementations(implementation)
@@ -267,8 +269,10 @@ def _ragged(
         )
         if after is None:
             return product
-        epilogue, operands = after
-        return apply_epilogue(epilogue, product, operands.rows(sizes, None, lhs.shape[0]))
+        if after.only_linked:
+            return None
+        rows = after.operands.rows(sizes, None, lhs.shape[0])
+        return apply_epilogue(after.epilogue, product, rows)
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
     check_sizes(
         function,
@@ -319,9 +323,11 @@ def _ragged(
     )
     if after is None:
         return run(lhs, rhs, sizes, group_offset, call)
-    epilogue, operands = after
+    if after.only_linked:
+        return run_linked(lhs, rhs, sizes, group_offset, call, after)
+    operands = after.operands
     operands.check(function, call.experts, rhs.shape[-1] if numbers[0][1] == (1,) else rhs.shape[1])
-    return run_with_epilogue(lhs, rhs, sizes, group_offset, operands, call, epilogue)
+    return run_with_epilogue(lhs, rhs, sizes, group_offset, operands, call, after.epilogue)
 
 
 def _symbolic(

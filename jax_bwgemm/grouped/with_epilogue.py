@@ -14,10 +14,13 @@ from jax_bwgemm import compat
 from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
+from jax_bwgemm.epilogue.primitive import kernel_refusal
 from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Operand, Program
+from jax_bwgemm.epilogue.tracing import EpilogueError
 from jax_bwgemm.grouped.call import RaggedCall, canonical_rows, run
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.groups import as_int32, rows_of_groups
+from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.support import viable_implementations
 
 
@@ -55,6 +58,23 @@ class EpilogueOperands:
 jax.tree_util.register_dataclass(EpilogueOperands, ("plain", "of_groups"), ())
 
 
+@dataclasses.dataclass(frozen=True)
+class After:
+    """What follows a grouped product.
+
+    Attributes:
+        epilogue: A function of it.
+        operands: What that reads besides.
+        gated: Whether it gets the halves of the product's columns as two arrays.
+        only_linked: Whether there is to be nothing where it is not part of the kernel.
+    """
+
+    epilogue: Epilogue
+    operands: EpilogueOperands
+    gated: bool = False
+    only_linked: bool = False
+
+
 @functools.partial(jax.jit, static_argnums=(5, 6), inline=compat.INLINE)
 def run_with_epilogue(
     lhs: jax.Array,
@@ -66,15 +86,53 @@ def run_with_epilogue(
     epilogue: Epilogue,
 ) -> Any:
     """As `run`, of a product of rank 2, and its epilogue."""
-    if links_epilogues():
-        fused = _fused(lhs, rhs, sizes, offset, operands, call, epilogue)
-        if fused is not None:
-            return fused
+    fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue)
+    if fused is not None:
+        return fused.run()
     product = run(lhs, rhs, sizes, offset, call)
     return apply_epilogue(epilogue, product, operands.rows(sizes, offset, lhs.shape[0]))
 
 
-def _fused(
+def run_linked(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array | None,
+    call: RaggedCall,
+    after: After,
+) -> Any | None:
+    """A product and what follows it in one kernel; None where it would not be that here."""
+    operands, epilogue = after.operands, after.epilogue
+    try:
+        fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue, gated=after.gated)
+    except EpilogueError as error:
+        log_once(f"{epilogue.caller}: what follows a grouped product is a pass of its own: {error}")
+        return None
+    if fused is None:
+        return None
+    if refusal := kernel_refusal(fused.factors, fused.fused):
+        what = f"{fused.fused.spec}: what follows the product is a pass of its own"
+        log_once(f"{what}: {refusal}")
+        return None
+    return fused.run()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Together:
+    """A product and its epilogue that are to be one primitive."""
+
+    factors: tuple[jax.Array, ...]
+    operands: tuple[jax.Array, ...]
+    fused: GroupedFused
+    tree: Any
+
+    def run(self) -> Any:
+        """What the function returns."""
+        results = grouped_with_epilogue(self.factors, self.operands, self.fused)
+        return jax.tree.unflatten(self.tree, results)
+
+
+def _fuse(
     lhs: jax.Array,
     rhs: jax.Array,
     sizes: jax.Array,
@@ -82,11 +140,14 @@ def _fused(
     operands: EpilogueOperands,
     call: RaggedCall,
     epilogue: Epilogue,
-) -> Any | None:
-    """Product and epilogue as one primitive; None where they are two."""
+    *,
+    gated: bool = False,
+) -> _Together | None:
+    """Product and epilogue as one primitive; None where they are two. ``gated``: see `After`."""
     given = (lhs, rhs, *operands.plain, *operands.of_groups)
     if (
-        call.implementations == ("xla",)
+        not links_epilogues()
+        or call.implementations == ("xla",)
         or [lhs.dtype.name, rhs.dtype.name] != [call.out_dtype] * 2
         or any(compat.explicit_sharding(jax.typeof(x)) is not None for x in given)
     ):
@@ -96,25 +157,25 @@ def _fused(
     viable = viable_implementations(GROUPED, spec, [lhs.dtype.name, rhs.dtype.name], dims)
     if viable[0] == "xla":
         return None
-    shape = (dims.m, dims.n)
-    rows = [jax.ShapeDtypeStruct((dims.m, *(x.shape[1:] or (1,))), x.dtype)
-            for x in operands.of_groups]  # fmt: skip
-    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, (*operands.plain, *rows))
+    shape = (dims.m, dims.n // 2 if gated else dims.n)
+    halves = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
+    rows = [
+        jax.ShapeDtypeStruct((dims.m, *(x.shape[1:] or (1,))), x.dtype) for x in operands.of_groups
+    ]
+    read = (*halves, *operands.plain, *rows)
+    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, read)
     program = _with_groups(traced.program, operands.of_groups)
     types = (program.dtype(x) for x in program.results)
-    results = grouped_with_epilogue(
-        factors,
-        (*operands.plain, *operands.of_groups),
-        GroupedFused(
-            spec.with_policy(implementations=viable),
-            flat_results(epilogue.function),
-            program,
-            tuple(spec.out_dtype if t in FLOATS else t for t in types),
-            shape,
-            of_groups=len(operands.of_groups),
-        ),
+    fused = GroupedFused(
+        spec.with_policy(implementations=viable),
+        flat_results(epilogue.function),
+        program,
+        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        shape,
+        of_groups=len(operands.of_groups),
+        gated=gated,
     )
-    return jax.tree.unflatten(traced.tree, results)
+    return _Together(factors, (*operands.plain, *operands.of_groups), fused, traced.tree)
 
 
 def _with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:

@@ -23,9 +23,13 @@ from numerics import LINKED, assert_exact, normal, small_integers
 import jax_bwgemm as bw
 from jax_bwgemm import config, emulator, runtime
 from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.grouped_hook import GroupedHook
+from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.epilogue.grouped_hook import GroupedHook, gated_symbol
 from jax_bwgemm.epilogue.hook import VERSION
+from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.implementations import log_once
 
@@ -41,6 +45,11 @@ def _name(x: Any) -> Any:
 
 def one_of_each_tile() -> list[Any]:
     return [k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"]
+
+
+def gated() -> list[Any]:
+    """Kernels of gate and up."""
+    return [k for k in KERNELS if gated_symbol(k.name) in linkable_kernels()]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=_name)
@@ -91,6 +100,35 @@ def test_every_epilogue(kernel: Any, name: str) -> None:
     with config.target("sm90", 2):
         got = run(f, (a, b, sizes), plain, of_groups, config=kernel.name)
     close(got, reference(f, (a, b, sizes), plain, of_groups))
+
+
+@pytest.mark.parametrize("kernel", gated(), ids=_name)
+def test_two_products(kernel: Any) -> None:
+    """Of gate and up side by side: integers, of all group sizes."""
+    m, h, k = row_tile(kernel) + 41, 136, 72
+
+    def f(gate: Any, up: Any, w: Any, r: Any) -> Any:
+        return jnp.maximum(gate, 0) * w + up + r.astype(F32), gate, up - gate
+
+    rng = np.random.default_rng(5)
+    a, b = product(rng, kernel, m, 2 * h, k, exact=True)
+    w = jnp.asarray(small_integers(rng, (m, 1), "float32"))
+    r = jnp.asarray(small_integers(rng, (m, h), kernel.out_dtype))
+
+    def call(factors: Any, w: Any, r: Any) -> Any:
+        after = After(Epilogue(f, "test"), EpilogueOperands((w, r)), gated=True, only_linked=True)
+        more = {"implementation": "emulator", "config": kernel.name}
+        return ragged_dot_with_epilogue(*factors, None, after, **more)
+
+    for i, (name, sizes) in enumerate(families(kernel, m).items()):
+        factors = (a, b, jnp.asarray(sizes))
+        with config.target("sm90", 2), emulator.configure(races=i % 3 == 0):
+            lowered = jax.jit(call).lower(factors, w, r)
+            assert "epilogue_form" in lowered.as_text()
+            got = lowered.compile()(factors, w, r)
+        z = reference(lambda z: z, (a, b, sizes))
+        for ours, theirs in zip(got, f(z[:, :h], z[:, h:], w, r), strict=True):
+            assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
 
 
 def test_float16() -> None:
@@ -335,7 +373,7 @@ class TestErrors:
 class TestCalls:
     """The FFI call as an exported program may have it."""
 
-    KERNEL = next(iter(one_of_each_tile()), None)
+    KERNEL = min(one_of_each_tile(), key=lambda k: k.tile_n, default=None)
 
     @pytest.fixture
     def linked(self) -> linking.LinkedKernel:
@@ -376,6 +414,9 @@ class TestCalls:
         ("changes", "message"),
         [
             ({"batch": 2}, "with an epilogue has no batch"),
+            ({"epilogue_form": "wide"}, "can have no epilogue of the form 'wide'"),
+            ({"epilogue_form": "gated"}, "can have no epilogue of the form 'gated'"),
+            ({"epilogue_form": "gated", "epilogue": None}, "an epilogue's form and no epilogue"),
             ({"epilogue_operands": "float32:gn"}, r"x0 is float32\[24\], expected 72 elements of"),
             ({"epilogue_operands": "float32:g"}, r"x0 is float32\[24\], expected 3 elements of"),
             ({"epilogue_results": "float32:summed"}, "cannot be 'summed'"),

@@ -15,7 +15,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
-from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product.kernels import Kernel
 
 F32 = jnp.float32
@@ -116,8 +116,7 @@ def run(
             return ragged_dot_with_epilogue(
                 *factors,
                 TRANSPOSED,
-                Epilogue(f, "test"),
-                EpilogueOperands(tuple(plain), tuple(of_groups)),
+                After(Epilogue(f, "test"), EpilogueOperands(tuple(plain), tuple(of_groups))),
                 implementation=implementation,
                 **more,
             )

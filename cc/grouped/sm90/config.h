@@ -60,10 +60,12 @@ struct EpilogueShared {
 };
 struct NoEpilogueShared {};
 
-// kLinked_: whether an epilogue is linked in (grouped/linked.h).
-template <class Spec, bool kLinked_ = false>
+// kLinked_: whether an epilogue is linked in (grouped/linked.h). kGated_: whether P's tile is half
+// columns of the first matrix of B and half the same columns of the second, whose sums meet in a
+// thread.
+template <class Spec, bool kLinked_ = false, bool kGated_ = false>
 struct Config : Spec {
-  static constexpr bool kLinked = kLinked_;
+  static constexpr bool kLinked = kLinked_, kGated = kGated_;
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
   using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
@@ -94,6 +96,9 @@ struct Config : Spec {
   static_assert(kTileK * sizeof(InQ) == kRowBytes, "a stage is one swizzle line deep");
   static_assert((kRowsOnP ? kClusterM : kClusterN) == 1);
 
+  static constexpr int kPHalves = kGated ? 2 : 1;
+  static constexpr int kPRows = kTileM / kPHalves;  // of P's matrix or matrices, in a tile
+  static_assert(!kGated || (kRowsOnQ && kPingpong && P::kBoxRows == kBlock));
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;
   static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
@@ -127,7 +132,7 @@ struct Config : Spec {
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
   static constexpr int kStoreRows = kSwapAb ? kQBox : kBlock;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
-  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 8 : 4;
+  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 8 : 6;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =
@@ -147,6 +152,8 @@ struct Config : Spec {
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
   using WithEpilogue = Config<Spec, true>;
+  // Where consumers share a tile, each would have one of both sums.
+  using WithGatedEpilogue = Config<Spec, true, kPingpong>;
 
   using DescriptorP = bwgemm::sm90::TileDescriptor<InP, kPKMajor, kRowBytes, kBlock, kTileK>;
   template <int kColumns>
