@@ -122,6 +122,19 @@ def scaled_cases() -> Iterator[Case]:
         yield Case(f"quantize {case}", run)
 
 
+def scaled_grouped_cases() -> Iterator[Case]:
+    """Grouped scaled kernels with the first pair of layouts: empty groups, long ones, tails."""
+    import sanitize_scaled_grouped
+
+    for kernel in runtime.emulated_scaled_grouped_kernels():
+        case = sanitize_scaled_grouped.cases_of([kernel])[0]
+        yield Case(
+            f"{kernel.name} {'x'.join(case.scalings)}",
+            lambda case=case: _compare(*case.run("emulator")),
+            least_sms=kernel.cluster_m * kernel.cluster_n,
+        )
+
+
 def triton_cases() -> Iterator[Case]:
     """Triton's kernels, checked as their tests check them; none without Triton."""
     if importlib.util.find_spec("triton") is None:
@@ -163,7 +176,7 @@ def triton_cases() -> Iterator[Case]:
     )
 
 
-CASES = (dense_cases, grouped_cases, scaled_cases, triton_cases)
+CASES = (dense_cases, grouped_cases, scaled_cases, scaled_grouped_cases, triton_cases)
 
 
 @contextlib.contextmanager

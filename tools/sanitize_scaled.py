@@ -107,14 +107,20 @@ def random_operands(
     shapes: Sequence[Sequence[int]],
     scalings: Sequence[str],
     types: Sequence[str],
+    a_bands: tuple[np.ndarray, int] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Values and scales of A and B by their roles, and what they stand for: [batch, rows, k]."""
+    """Values and scales of A and B by their roles, and what they stand for: [batch, rows, k].
+
+    ``a_bands``: where rows of A lie in bands of tiles, and how many there are (`tiles_of`).
+    """
     operands, wide = {}, []
     for name, shape, scaling, dtype in zip("ab", shapes, scalings, types[:2], strict=True):
         values = rng.integers(-2, 3, shape).astype(np.float32)
         scales = (2.0 ** rng.integers(-1, 2, scales_shape(scaling, shape))).astype(np.float32)
         operands[name] = values.astype(np.dtype(dtype))
-        operands[f"{name}_scales"] = tiles_of(scaling, scales) if scaling in MMA else scales
+        bands = a_bands if name == "a" else None
+        tiled = tiles_of(scaling, scales, bands) if scaling in MMA else scales
+        operands[f"{name}_scales"] = tiled
         if scaling == "nvfp4":
             codes = operands[name].view(np.uint8) & 15
             operands[name] = codes[..., ::2] | codes[..., 1::2] << 4
@@ -138,20 +144,29 @@ def scales_shape(scaling: str, shape: Sequence[int]) -> tuple[int, ...]:
     }[scaling]
 
 
-def tiles_of(scaling: str, scales: np.ndarray) -> np.ndarray:
+def tiles_of(
+    scaling: str, scales: np.ndarray, placed: tuple[np.ndarray, int] | None = None
+) -> np.ndarray:
     """Scales [batch, rows, blocks] as bytes in the tiles that an MMA reads.
 
     Past the last row they are NaNs (255), which no result may show, past the last block zeros: the
     MMA multiplies what is beyond K, zeros, by these.
+
+    Args:
+        scaling: The format.
+        scales: The scales.
+        placed: The place of every row in the bands, -1: nowhere; and the number of bands.
     """
     dtype = {"mxfp8": "float8_e8m0fnu", "nvfp4": "float8_e4m3fn"}[scaling]
     batch, rows, count = scales.shape
-    bands, columns = -(-rows // 128), -(-count // 4)
+    places, bands = (np.arange(rows), -(-rows // 128)) if placed is None else placed
+    columns = -(-count // 4)
     tiles = np.full((batch, bands, columns, 512), 255, np.uint8)
     coded = np.zeros((batch, rows, 4 * columns), np.uint8)
     coded[:, :, :count] = scales.astype(np.dtype(dtype)).view(np.uint8)
-    r, k = np.indices((rows, 4 * columns))
-    tiles[:, r // 128, k // 4, r % 32 * 16 + r % 128 // 32 * 4 + k % 4] = coded
+    some = places >= 0
+    r, k = places[some][:, None], np.arange(4 * columns)
+    tiles[:, r // 128, k // 4, r % 32 * 16 + r % 128 // 32 * 4 + k % 4] = coded[:, some]
     return tiles
 
 

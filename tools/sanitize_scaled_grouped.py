@@ -14,7 +14,19 @@ from typing import Any
 
 import numpy as np
 from sanitize_grouped import OFFSET
-from sanitize_scaled import equal, layouts_of, random_operands
+from sanitize_scaled import equal, k_multiple, layouts_of, random_operands
+
+
+def ragged_bands(groups: Sequence[slice], rows: int, experts: int) -> tuple[np.ndarray, int]:
+    """The row of bands of 128 in which a row of a group lies, and how many bands there are.
+
+    Of every row of A; -1 of those of no group.
+    """
+    found = np.full(rows, -1)
+    for e, group in enumerate(groups):
+        within = np.arange(group.stop - group.start)
+        found[group] = (group.start // 128 + e) * 128 + within
+    return found, -(-rows // 128) + experts - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +71,17 @@ class ScaledGroupedCase:
             shapes = ((1, self.m, self.k), (self.experts, self.n, self.k))
         else:
             shapes = ((1, self.k, self.m), (1, self.n, self.m))
-        given, (a, b) = random_operands(rng, shapes, self.scalings, self.types)
-        if self.kind == "m-grouped":
-            given |= {name: given[name][None] for name in ("b", "b_scales")}
         ends = np.minimum(np.cumsum(np.maximum(self.sizes, 0)), self.m)
         starts = np.concatenate([[0], ends[:-1]])
         groups = [slice(*span) for span in zip(starts, ends, strict=True)]
         groups = groups[OFFSET : OFFSET + self.experts]
+        m_grouped = self.kind == "m-grouped"
+        bands = ragged_bands(groups, self.m, self.experts) if m_grouped else None
+        given, (a, b) = random_operands(rng, shapes, self.scalings, self.types, bands)
+        if m_grouped:
+            given |= {name: given[name][None] for name in ("b", "b_scales")}
+            if "alpha" in given:
+                given["alpha"] = np.full((1, self.experts), given["alpha"][0], np.float32)
         if self.kind == "m-grouped":
             exact = np.zeros((self.m, self.n), np.float32)
             for rows, matrix in zip(groups, b, strict=False):
@@ -74,10 +90,11 @@ class ScaledGroupedCase:
             exact = np.zeros((self.experts, self.k, self.n), np.float32)
             for i, rows in enumerate(groups):
                 exact[i] = a[0, :, rows] @ b[0, :, rows].T
-        order = ("a", "b", "group_sizes", "group_offset", "a_scales", "b_scales")
+        order = ("a", "b", "group_sizes", "group_offset", "a_scales", "b_scales", "alpha")
         given["group_sizes"] = np.asarray([self.sizes], np.int32)
         given["group_offset"] = np.asarray([OFFSET], np.int32)
-        return {name: given[name] for name in order}, exact[None].astype(np.dtype(self.types[2]))
+        operands = {name: given[name] for name in order if name in given}
+        return operands, exact[None].astype(np.dtype(self.types[2]))
 
     def launch(self, implementation: str, operands: dict[str, Any]) -> Any:
         """Emits the call: D."""
@@ -124,13 +141,17 @@ def cases(arch: str, pattern: str) -> list[ScaledGroupedCase]:
     """
     from jax_bwgemm import runtime
 
-    found = []
-    for k in runtime.scaled_grouped_kernels():
-        if k.arch != arch or not re.search(pattern, k.name):
-            continue
+    table = runtime.scaled_grouped_kernels()
+    return cases_of([k for k in table if k.arch == arch and re.search(pattern, k.name)])
+
+
+def cases_of(kernels: Sequence[Any]) -> list[ScaledGroupedCase]:
+    """The cases of some kernels."""
+    found: list[ScaledGroupedCase] = []
+    for k in kernels:
         columns = k.tile_n + 24
         for i, scalings in enumerate(layouts_of(k)):
-            depth = (k.stages + 2 if i == 0 else 1) * k.tile_k + 16
+            depth = (k.stages + 2 if i == 0 else 1) * k.tile_k + k_multiple(k)
             if k.kind == "m-grouped":
                 m = 2 * k.tile_m + 41
                 sizes = 5, 0, k.tile_m + 9, -3, 1, 10 * m
@@ -145,7 +166,22 @@ def cases(arch: str, pattern: str) -> list[ScaledGroupedCase]:
                 found.append(
                     _case(k, scalings, m, columns, k.tile_m + 7, sizes, 5, seed=len(found))
                 )
+            if k.scales == "mma":  # which takes one pair of layouts
+                found += _more_cases(k, scalings, len(found))
     return found
+
+
+def _more_cases(k: Any, scalings: tuple[str, str], seed: int) -> list[ScaledGroupedCase]:
+    """Whole tiles; groups of few rows that begin within blocks of scales; one row and column."""
+    least = k_multiple(k)
+    small = 1, 2, 13, 16, 17, 0, 31, 3, 64, 97, 5, 33
+    if k.kind == "m-grouped":
+        rest = ((512, k.tile_n, 2 * k.tile_k, (128, 256, 128), 2),)
+        rest += ((304, 40, least, small, 11), (40, 8, 3 * least, (1,) * 40, 39))
+    else:
+        rest = ((4 * k.tile_k, k.tile_n, k.tile_m, (k.tile_k, 2 * k.tile_k, k.tile_k), 2),)
+        rest += ((320, 40, 136, small, 11), (64, 8, 1, (1,) * 64, 9))
+    return [_case(k, scalings, *sizes, seed=seed + i) for i, sizes in enumerate(rest)]
 
 
 def random_cases(kernels: Sequence[Any], count: int, seed: int = 0) -> list[ScaledGroupedCase]:
@@ -161,7 +197,8 @@ def random_cases(kernels: Sequence[Any], count: int, seed: int = 0) -> list[Scal
         pairs = layouts_of(kernel)
         scalings = pairs[rng.integers(len(pairs))]
         rows_last = kernel.kind == "k-grouped"
-        m, n, k = size(1500, 16 if rows_last else 1), size(1000, 8), size(1000, 16)
+        least = k_multiple(kernel)
+        m, n, k = size(1500, least if rows_last else 1), size(1000, 8), size(1000, least)
         groups = int(rng.integers(1, 40))
         mean = m / groups
         sizes = tuple(int(s) for s in rng.integers(-int(mean / 4) - 1, int(2 * mean) + 2, groups))

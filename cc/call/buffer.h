@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/epilogue_arguments.h"
 #include "core/status.h"
 #include "core/types.h"
-#include "dense/epilogue_arguments.h"
 
 namespace bwgemm::call {
 
@@ -44,11 +44,11 @@ enum class Role {
   kAlpha,
   kBUp,
   kX0,
-  kD = kX0 + dense::kMaxEpilogueOperands,
+  kD = kX0 + kMaxEpilogueOperands,
   kWorkspace,
   kY1,
 };
-inline constexpr int kRoles = static_cast<int>(Role::kY1) + dense::kMaxEpilogueResults;
+inline constexpr int kRoles = static_cast<int>(Role::kY1) + kMaxEpilogueResults;
 inline Role EpilogueOperand(int i) { return static_cast<Role>(static_cast<int>(Role::kX0) + i); }
 inline Role EpilogueResult(int i) { return static_cast<Role>(static_cast<int>(Role::kY1) + i); }
 

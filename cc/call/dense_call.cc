@@ -80,19 +80,21 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   return Status::Ok();
 }
 
-// The kernel with an epilogue: it adds no parts of K, and stores every element itself.
+// The kernel with an epilogue, which stores every element itself: it adds no parts of K, unless it
+// does so within a cluster, ahead of the epilogue.
 Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
                  const Launch& launch) {
   BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, kernel.info, &problem));
-  if (call.options.splits != 1 || problem.batch != 1) {
+  const int32_t within = kernel.info.schedule == Schedule::kClusterK ? problem.splits : 1;
+  if (call.options.splits != within || problem.batch != 1) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' with an epilogue has no splits and no batch");
   }
   BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
-  dense::EpilogueArguments arguments{};
-  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, kernel.info, problem.m, problem.n, &arguments));
-  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < dense::kMaxEpilogueResults;
-       ++i) {
+  EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(
+      ReadEpilogue(call, kernel.info, problem.m, problem.n, /*experts=*/1, &arguments));
+  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < kMaxEpilogueResults; ++i) {
     const Buffer& result = call.buffers[EpilogueResult(i)];
     if (!result.present() || result.dtype == kernel.info.out_dtype) continue;
     return Status::InvalidArgument("result " + std::string(Name(EpilogueResult(i))) + " is " +
@@ -102,8 +104,9 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
-  return WithContext(kernel.dense->launch_linked(problem, function, &arguments, launch.stream),
-                     kernel.info, problem);
+  return WithContext(
+      kernel.dense->launch_linked(problem, function, &arguments, nullptr, launch.stream),
+      kernel.info, problem);
 }
 
 }  // namespace

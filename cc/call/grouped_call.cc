@@ -1,6 +1,7 @@
 #include <string>
 
 #include "call/contractions.h"
+#include "call/linked.h"
 #include "call/scales.h"
 
 namespace bwgemm::call {
@@ -68,18 +69,21 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const int64_t m = a.dims[rows_last ? 2 : 1], k = a.dims[rows_last ? 1 : 2];
   const int64_t groups = sizes.dims[1], experts = m_grouped ? b.dims[1] : d.dims[1];
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch, groups, experts}, sm_count, p));
-  BWGEMM_RETURN_IF_ERROR(
-      CheckBuffer(Role::kA, a, kernel.a_dtype, {batch, a.dims[1], a.dims[2]}, &p->a_batched));
+  p->gated = call.epilogue.form == "gated";
+  BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, BufferType(kernel.a_dtype),
+                                     {batch, a.dims[1], a.dims[2]}, &p->a_batched));
   bool d_batched;
   if (m_grouped) {
     const bool n_major = kernel.b_major == BMajor::kN;
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype,
-                                       {batch, experts, n_major ? k : n, n_major ? n : k},
-                                       &p->b_batched));
+    const int64_t columns = p->gated ? 2 * n : n;
+    BWGEMM_RETURN_IF_ERROR(
+        CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
+                    {batch, experts, n_major ? k : columns, n_major ? columns : k}, &p->b_batched));
     BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, n}, &d_batched));
   } else {
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(
-        Role::kB, b, kernel.b_dtype, {batch, rows_last ? n : m, rows_last ? m : n}, &p->b_batched));
+    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
+                                       {batch, rows_last ? n : m, rows_last ? m : n},
+                                       &p->b_batched));
     BWGEMM_RETURN_IF_ERROR(
         CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, experts, k, n}, &d_batched));
   }
@@ -97,16 +101,49 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
 
 Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
                    GroupedScaledProblem* problem) {
-  const GroupedProblem& p = problem->grouped;
-  BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel, call, sm_count, &problem->grouped));
+  GroupedProblem& p = problem->grouped;
+  BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel, call, sm_count, &p));
   const Options& options = call.options;
   BWGEMM_RETURN_IF_ERROR(CheckUse(kernel, options));
   const bool m_grouped = kernel.contraction == Contraction::kMGrouped;
-  const int64_t depth = m_grouped ? p.k : p.m;
+  const int64_t experts = m_grouped ? p.experts : 0;
+  int32_t& depth = m_grouped ? p.k : p.m;
+  if (kernel.a_dtype == DType::kE2M1) {  // whose operands are pairs
+    if (depth > INT32_MAX / 2) {
+      return Status::InvalidArgument("a has " + std::to_string(depth) +
+                                     " pairs of elements in a row");
+    }
+    depth *= 2;
+    BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAlpha, call.buffers[Role::kAlpha], "tensor", p.batch,
+                                     experts, 1, 1, &problem->alpha));
+  }
+  const int64_t bands = m_grouped ? RaggedScaleBands(p.m, p.experts) : 0;
   BWGEMM_RETURN_IF_ERROR(SetScales(Role::kAScales, call.buffers[Role::kAScales], options.a_scaling,
-                                   p.batch, 0, m_grouped ? p.m : p.k, depth, &problem->a));
+                                   p.batch, 0, m_grouped ? p.m : p.k, depth, &problem->a, bands));
   return SetScales(Role::kBScales, call.buffers[Role::kBScales], options.b_scaling, p.batch,
-                   m_grouped ? p.experts : 0, p.n, depth, &problem->b);
+                   experts, p.n, depth, &problem->b);
+}
+
+GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
+GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
+
+// The kernel with an epilogue, which only kernels that CheckLinkable takes have.
+template <class Problem>
+Status RunLinked(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductCall& call,
+                 const Launch& launch, const Problem& problem, const GroupedProblem& grouped) {
+  if (grouped.batch != 1) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                   "' with an epilogue has no batch");
+  }
+  EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(
+      ReadEpilogue(call, kernel.info, grouped.m, grouped.n, grouped.experts, &arguments));
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(
+      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  return WithContext(ops.launch_linked(problem, function, &arguments,
+                                       call.buffers[Role::kWorkspace].data, launch.stream),
+                     kernel.info, problem);
 }
 
 template <class Problem>
@@ -117,13 +154,13 @@ Status RunAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductC
       MakeProblem(kernel.info, call, launch.properties.sm_count, &problem), kernel.info, problem));
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), kernel.info, problem));
   BWGEMM_RETURN_IF_ERROR(CheckWorkspace(call, ops.workspace_bytes(problem), problem));
+  if (!call.epilogue.code.empty()) {
+    return RunLinked(ops, kernel, call, launch, problem, Grouped(problem));
+  }
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.prepare(launch.device), kernel.info, problem));
   return WithContext(ops.launch(problem, call.buffers[Role::kWorkspace].data, launch.stream),
                      kernel.info, problem);
 }
-
-GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
-GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
 
 template <class Problem>
 Status BytesAs(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductSizes& sizes,

@@ -17,6 +17,7 @@ namespace {
 struct Loaded {
   std::string text;
   std::string code;
+  std::string form;
   cudaLibrary_t library = nullptr;
   const void* function = nullptr;
   OncePerDevice prepared;
@@ -60,12 +61,15 @@ Status Decode(std::string_view text, std::string* code) {
 
 Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded) {
   loaded->text = epilogue.code;
+  loaded->form = epilogue.form;
   BWGEMM_RETURN_IF_ERROR(Decode(epilogue.code, &loaded->code));
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
       &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
+  std::string name = kernel.info.name;
+  if (!epilogue.form.empty()) name.replace(name.find("rows"), 4, epilogue.form);
   cudaKernel_t function;
   BWGEMM_RETURN_IF_ERROR(
-      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, kernel.info.name)));
+      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, name.c_str())));
   loaded->function = reinterpret_cast<const void*>(function);
   return Status::Ok();
 }
@@ -78,7 +82,7 @@ Status Find(const Kernel& kernel, const LinkedEpilogue& epilogue, bool compare, 
     auto loaded = std::make_unique<Loaded>();
     BWGEMM_RETURN_IF_ERROR(Load(kernel, epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-  } else if (it->second->text.size() != epilogue.code.size() ||
+  } else if (it->second->text.size() != epilogue.code.size() || it->second->form != epilogue.form ||
              (compare && it->second->text != epilogue.code)) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
@@ -94,11 +98,13 @@ std::string_view Take(std::string_view* text, char separator) {
   return part;
 }
 
-// One array that TMA moves, of D's type.
-Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int32_t* staged) {
+// An array that TMA moves, of D's type. staged: the first `most` that it moves.
+Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int most,
+             int32_t* staged) {
   if (word.empty()) return Status::Ok();
-  if (word == "staged" && *staged < 0 && dtype == Name(d)) {
-    *staged = index;
+  for (int i = 0; i < most && word == "staged" && dtype == Name(d); ++i) {
+    if (staged[i] >= 0) continue;
+    staged[i] = index;
     return Status::Ok();
   }
   return Status::InvalidArgument("the epilogue's array " + std::to_string(index) + " of " +
@@ -121,29 +127,44 @@ Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64
 
 int64_t SumRows(const KernelInfo& kernel, int64_t m) {
   const bool two = kernel.schedule == Schedule::kCooperative || kernel.schedule == Schedule::k2Sm;
-  return dense::PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
+  return PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
+}
+
+// Null: the kernel can have no epilogue.
+auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
+  return kernel.dense     ? kernel.dense->prepare_linked
+         : kernel.grouped ? kernel.grouped->prepare_linked
+                          : nullptr;
 }
 
 }  // namespace
 
-Status CheckLinkable(const Kernel& kernel) {
-  if (kernel.dense && kernel.dense->launch_linked) return Status::Ok();
+Status CheckLinkable(const Kernel& kernel, std::string_view form) {
+  const bool gated = form == "gated" && kernel.info.contraction == Contraction::kMGrouped &&
+                     kernel.info.schedule == Schedule::kPingpong &&
+                     kernel.info.b_major == BMajor::kN;
+  if (!form.empty() && !gated) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                   "' can have no epilogue of the form '" + std::string(form) +
+                                   "'");
+  }
+  if (PrepareLinkedOf(kernel)) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                  "' can have no epilogue");
 }
 
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function) {
-  BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel));
+  BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
   Loaded* loaded;
   BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, compare, &loaded));
   *function = loaded->function;
-  return loaded->prepared.Run(
-      device, [&] { return kernel.dense->prepare_linked(loaded->function, device); });
+  return loaded->prepared.Run(device,
+                              [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
 }
 
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    dense::EpilogueArguments* arguments) {
+                    int32_t experts, EpilogueArguments* arguments) {
   const DType d = kernel.out_dtype;
   if (call.epilogue.version != kEpilogueVersion) {
     return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
@@ -152,9 +173,12 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
   }
   arguments->m = m;
   arguments->n = n;
-  arguments->staged_operand = arguments->staged_result = -1;
+  for (int i = 0; i < kMaxStaged; ++i) {
+    arguments->staged_operands[i] = arguments->staged_results[i] = -1;
+  }
+  const int most = kernel.contraction == Contraction::kMGrouped ? kMaxStaged : 1;
   std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
-  for (int i = 0; i < dense::kMaxEpilogueOperands; ++i) {
+  for (int i = 0; i < kMaxEpilogueOperands; ++i) {
     const Role role = EpilogueOperand(i);
     const Buffer& buffer = call.buffers[role];
     if (operands.empty()) {
@@ -166,11 +190,12 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     int64_t elements = 1;
     if (along.find('m') != along.npos) elements *= m;
     if (along.find('n') != along.npos) elements *= n;
+    if (along.find('g') != along.npos) elements *= experts;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
-    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_operand));
+    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_operands));
     arguments->operands[i] = buffer.data;
   }
-  for (int i = 0; i < dense::kMaxEpilogueResults; ++i) {
+  for (int i = 0; i < kMaxEpilogueResults; ++i) {
     const Role role = EpilogueResult(i);
     const Buffer& buffer = call.buffers[role];
     if (results.empty()) {
@@ -182,7 +207,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && !kernel.swap_ab;
     const int64_t rows = summed ? SumRows(kernel, m) : m;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, rows * n));
-    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, &arguments->staged_result));
+    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
     arguments->results[i] = buffer.data;
   }
   if (operands.empty() && results.empty()) return Status::Ok();

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "call/product_call.h"
-#include "dense/epilogue_arguments.h"
+#include "core/epilogue_arguments.h"
 
 namespace bwgemm::call {
 
-// InvalidArgument unless epilogues can be linked into the kernel.
-Status CheckLinkable(const Kernel& kernel);
+// InvalidArgument unless epilogues of the form can be linked into the kernel.
+Status CheckLinkable(const Kernel& kernel, std::string_view form);
 
 // The function to launch, loaded and prepared on the current device. A process loads a piece of
 // code once; later calls look it up by its digest. `compare`: whether its text is compared then,
@@ -15,9 +15,9 @@ Status CheckLinkable(const Kernel& kernel);
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
-// The buffers of an epilogue for a D of m x n, after checking that they are what its code was
-// written for.
+// The buffers of an epilogue for a D of m x n and, of a grouped product, so many matrices, after
+// checking that they are what its code was written for.
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    dense::EpilogueArguments* arguments);
+                    int32_t experts, EpilogueArguments* arguments);
 
 }  // namespace bwgemm::call

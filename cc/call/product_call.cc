@@ -53,6 +53,9 @@ Status CheckOptions(const KernelInfo& kernel, const Options& options) {
 
 // Without an epilogue there are no buffers of one.
 Status CheckNoEpilogue(const ProductCall& call) {
+  if (!call.epilogue.form.empty()) {
+    return Status::InvalidArgument("the call has an epilogue's form and no epilogue");
+  }
   for (int i = 0; i < kRoles; ++i) {
     const Role role = static_cast<Role>(i);
     if (!OfEpilogue(role) || !call.buffers[role].present()) continue;
@@ -92,7 +95,7 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
 
 // OK if the call has an epilogue, or the kernel needs none.
 Status CheckEpilogue(const Kernel& kernel, const LinkedEpilogue& epilogue) {
-  if (!epilogue.code.empty()) return CheckLinkable(kernel);
+  if (!epilogue.code.empty()) return CheckLinkable(kernel, epilogue.form);
   if (!kernel.dense || kernel.dense->launch) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                  "' needs an epilogue");

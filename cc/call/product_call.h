@@ -26,17 +26,20 @@ struct Options {
 
 // Changes when code that was linked before cannot be launched: with its parameters, its shared
 // memory.
-inline constexpr int64_t kEpilogueVersion = 3;
+inline constexpr int64_t kEpilogueVersion = 4;
 
 // An epilogue that is linked into the kernel; `code` is empty where there is none.
 struct LinkedEpilogue {
   std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
   int64_t version = 0;        // kEpilogueVersion of the library that it was linked for
-  std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:"
+  std::string_view form;      // "" or, of an m-grouped product, "gated"
+  std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:".
+                              // g: the matrices of a grouped product
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
-  // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most.
-  // "float32:summed": not [1, M, N] but the partial sums over rows, of dense::PartialSumRows.
+  // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most,
+  // of a grouped product two.
+  // "float32:summed": not [1, M, N] but the partial sums over rows, of PartialSumRows.
 };
 
 struct ProductCall {
@@ -46,7 +49,8 @@ struct ProductCall {
   // A's and B's memory order is the kernel's a_major and b_major:
   //   dense      a [Ba, M, K] or [Ba, K, M], b [Bb, K, N] or [Bb, N, K]; d [B, M, N]
   //   m-grouped  a [Ba, M, K], b [Bb, E, K, N] or [Bb, E, N, K], group_sizes [Bs, G],
-  //              group_offset [Bo]; d [B, M, N]
+  //              group_offset [Bo]; d [B, M, N]. With an epilogue of the form "gated" b is
+  //              [1, E, K, 2N]
   //   k-grouped  a [Ba, M, K], b [Bb, M, N], group_sizes [Bs, G], group_offset [Bo];
   //              d [B, E, K, N]
   //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales and b_scales, f32; d [B, M, N]. Scales of

@@ -25,6 +25,8 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       status = Read(config, member, &call->epilogue.digest);
     } else if (name == "epilogue_version") {
       status = Read(config, member, &call->epilogue.version);
+    } else if (name == "epilogue_form") {
+      status = Read(config, member, &call->epilogue.form);
     } else if (name == "epilogue_operands") {
       status = Read(config, member, &call->epilogue.operands);
     } else if (name == "epilogue_results") {

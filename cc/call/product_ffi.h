@@ -4,8 +4,9 @@
 // `config`. Its members are
 //   kernel             name of the kernel
 //   operands, results  the roles of the buffers, in their order: "a b", "d workspace" (buffer.h)
-//   epilogue, epilogue_digest, epilogue_version, epilogue_operands, epilogue_results   see
-//   LinkedEpilogue raster_order, swizzle, splits, decomposition, order, a_scaling, b_scaling   see
+//   epilogue, epilogue_digest, epilogue_version, epilogue_form, epilogue_operands,
+//   epilogue_results   see LinkedEpilogue
+//   raster_order, swizzle, splits, decomposition, order, a_scaling, b_scaling   see
 //   Options; those left out have defaults
 // Exported programs outlive versions of this library. A version refuses members and roles that it
 // does not know by name, so programs that need none of them run in any version.

@@ -12,7 +12,7 @@ bool ReadByMma(std::string_view scaling) { return scaling == "mxfp8" || scaling 
 }  // namespace
 
 Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
-                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales) {
+                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales, int64_t bands) {
   bool batched = false;
   // Of one matrix.
   const auto check = [&](std::initializer_list<int64_t> extents, DType dtype = DType::kF32) {
@@ -46,16 +46,16 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     scales->k_pitch = 1;
     scales->log_rows = 7;
     count = Blocks(rows) * Blocks(k);
-  } else if (tiled && experts == 0) {
-    const int64_t bands = Blocks(rows, kScaleTileRows);
+  } else if (tiled) {
+    if (bands == 0) bands = Blocks(rows, kScaleTileRows);
     const int64_t tiles = Blocks(k, ScaleTileK(scaling == "nvfp4" ? DType::kE2M1 : DType::kE4M3));
     BWGEMM_RETURN_IF_ERROR(check({bands, tiles, kScaleTileBytes}, DType::kU8));
     count = bands * tiles * kScaleTileBytes;
   } else {
     return Status::InvalidArgument("scaling '" + std::string(scaling) + "' of " +
                                    std::string(Name(role)) +
-                                   " is none of 'tensor', 'row', '1x128', '128x128'" +
-                                   (experts == 0 ? ", 'mxfp8', 'nvfp4'" : ""));
+                                   " is none of 'tensor', 'row', '1x128', '128x128', 'mxfp8', "
+                                   "'nvfp4'");
   }
   if (experts != 0) {
     scales->expert_pitch = count;

@@ -9,8 +9,10 @@
 namespace bwgemm::call {
 
 // The scales of an operand [batch, rows, k] or, where there are experts, [batch, experts, rows, k].
+// bands: those of 128 rows in which scales that an MMA reads lie; 0: of rows from the first one on.
 Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
-                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales);
+                 int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales,
+                 int64_t bands = 0);
 
 // InvalidArgument unless the kernel applies scales where the call's layouts need it.
 Status CheckUse(const KernelInfo& kernel, const Options& options);

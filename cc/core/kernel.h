@@ -44,7 +44,7 @@ struct KernelOps {
   // The same of this kernel with an epilogue linked in, `function`; null: it can have none.
   Status (*prepare_linked)(const void* function, int device) = nullptr;
   Status (*launch_linked)(const Problem&, const void* function, const void* arguments,
-                          cudaStream_t) = nullptr;
+                          void* workspace, cudaStream_t) = nullptr;
 };
 
 template <class Problem>

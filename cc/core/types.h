@@ -47,6 +47,11 @@ inline constexpr int kScaleBlock = 128;
 // blocks along K. A block is one of MXFP8 or, of kE2M1, of NVFP4.
 inline constexpr int kScaleTileRows = 128, kScaleTileBytes = 512;
 constexpr int ScaleTileK(DType values) { return 4 * (values == DType::kE2M1 ? 16 : 32); }
+// Ragged rows have bands of so many in every group: row r of matrix e's group, which begins at row
+// `first`, is in band first / 128 + e + (r - first) / 128. No two groups share one.
+constexpr long long RaggedScaleBands(long long rows, long long experts) {
+  return (rows + kScaleTileRows - 1) / kScaleTileRows + experts - 1;
+}
 
 // TMA's alignment of base addresses and row pitches.
 inline constexpr int kAlignmentBytes = 16;

@@ -1,5 +1,6 @@
 # kernels.def -> generated translation units -> bwgemm_kernels.
 include(BwgemmKernelUnits)
+include(BwgemmLinkedKernels)
 
 set(bwgemm_majors kn kk mn mk)
 
@@ -89,10 +90,12 @@ foreach(line IN LISTS lines)
     continue()
   endif()
   set(line_unit "${arch}_${suffix}")
+  set(linked_header "dense/${arch}/linked_kernel.h")
   set(close ">")
   if(schedule STREQUAL "clusterk")
     set(kernel "cluster_k::MakeEntry<cluster_k::Config<")
     set(line_includes "#include \"dense/cluster_k/launcher.h\"\n")
+    set(linked_header "dense/cluster_k/linked_kernel.h")
   elseif(arch STREQUAL "sm90" AND NOT stream_k)
     set(kernel "sm90::MakeEntry<sm90::Config<")
     set(line_includes "#include \"dense/sm90/gated_launcher.h\"\n#include \"dense/sm90/launcher.h\"\n")
@@ -183,5 +186,4 @@ file(GLOB kernel_headers CONFIGURE_DEPENDS *.h cluster_k/*.h sm90/*.h sm100/*.h 
 bwgemm_compile_list(bwgemm_kernels HEADERS ${kernel_headers}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu")
 
-include(${CMAKE_CURRENT_SOURCE_DIR}/linked.cmake)
-bwgemm_linked_kernels(UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
+bwgemm_linked_kernels(dense UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")

@@ -2,7 +2,8 @@
 // jax_bwgemm.epilogue writes, compiles and links them when a program is lowered.
 #pragma once
 
-#include "dense/epilogue_arguments.h"
+#include "core/epilogue_arguments.h"
+#include "core/epilogue_plan.h"
 
 // x and y are neighbouring results: of row m and columns n and n + 1 or, of a kernel with swapped
 // operands, of rows m and m + 1 and column n. Rows and columns beyond D are possible. Returns what
@@ -11,24 +12,6 @@
 // operands that are rows in shared memory, from the tile's first column on, and `column`, n counted
 // from there; `summed`, for both of the values that the kernel sums over its rows.
 extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n,
-                                             const bwgemm::dense::EpilogueArguments* arguments,
+                                             const bwgemm::EpilogueArguments* arguments,
                                              uint32_t staged, uint32_t* stored, const uint8_t* rows,
                                              int column, float2* summed);
-
-// What the kernel does for it; constants once it is inlined. -1: nothing.
-extern "C" __device__ int bwgemm_epilogue_plan(int question);
-
-namespace bwgemm::dense {
-
-// Questions: which operand the kernel loads; which result besides D it stores; from kFirstRow on,
-// which operands are rows in shared memory: operand + 256 * bytes of an element, in their order;
-// and from kFirstSum on, which result besides D takes the sums of `summed`, in their order.
-inline constexpr int kMaxRows = 4, kMaxSums = 2;
-enum EpiloguePlan : int {
-  kStagedOperand,
-  kStagedResult,
-  kFirstRow,
-  kFirstSum = kFirstRow + kMaxRows
-};
-
-}  // namespace bwgemm::dense

@@ -33,6 +33,8 @@ struct GroupedProblem {
   int32_t groups = 0;   // G
   int32_t experts = 0;  // E
   int32_t batch = 1;    // B
+  // m-grouped, and only with an epilogue: B is two matrices side by side, N columns each.
+  bool gated = false;
   bool a_batched = false, b_batched = false, sizes_batched = false, offset_batched = false;
   Order order = Order::kHeuristic;
   int32_t swizzle = 1;  // row tiles per band; 1 = none

@@ -23,14 +23,16 @@ struct GroupedKernelSpec {
   static constexpr bool kSwapAb = false;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
-  // The same of other types.
-  template <DType kOtherA, DType kOtherB>
-  using OfTypes = GroupedKernelSpec<kContraction, kOtherA, kOtherB, kOut, kTileM, kTileN, kTileK,
-                                    kClusterM, kClusterN, kSchedule, kScaleUse>;
+  // SM100: the one that has the machine code of all types, for which elements are bytes.
+  using Bytes =
+      GroupedKernelSpec<kContraction, DType::kE4M3, DType::kE4M3, kOut, kTileM, kTileN,
+                        kTileK * BitsOf(kA) / 8, kClusterM, kClusterN, kSchedule, kScaleUse>;
 
   static_assert(kKGrouped || kContraction == Contraction::kMGrouped);
-  static_assert(SizeOf(kA) == 1 && SizeOf(kB) == 1, "operands are e4m3 or e5m2");
-  static_assert(kTileK == kScaleBlock && kScaleUse != ScaleUse::kNone);
+  static_assert(kA == DType::kE2M1 ? kB == kA && kScaleUse == ScaleUse::kMma
+                                   : BitsOf(kA) == 8 && BitsOf(kB) == 8,
+                "operands are e4m3 or e5m2, or both e2m1, whose scales an MMA reads");
+  static_assert(kTileK * BitsOf(kA) / 8 == kScaleBlock && kScaleUse != ScaleUse::kNone);
 
   static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
     KernelInfo info{};

@@ -8,14 +8,16 @@
 
 namespace bwgemm::scaled {
 
-// TMA's: pitches are multiples of 16 bytes.
-inline Status CheckPitches(const grouped::GroupedProblem& p, bool k_grouped, DType out) {
+// TMA's: pitches are multiples of 16 bytes. Operands have so many elements in a byte.
+inline Status CheckPitches(const grouped::GroupedProblem& p, bool k_grouped, DType out,
+                           int per_byte = 1) {
   const int64_t depth = k_grouped ? p.m : p.k;  // contiguous in both operands
+  const int64_t multiple = kAlignmentBytes * per_byte;
   const int64_t columns = kAlignmentBytes / SizeOf(out);
-  if (depth % kAlignmentBytes == 0 && p.n % columns == 0) return Status::Ok();
+  if (depth % multiple == 0 && p.n % columns == 0) return Status::Ok();
   return Status::InvalidArgument(std::string(k_grouped ? "M" : "K") + " of " + p.ToString() +
-                                 " must be a multiple of " + std::to_string(kAlignmentBytes) +
-                                 ", N of " + std::to_string(columns));
+                                 " must be a multiple of " + std::to_string(multiple) + ", N of " +
+                                 std::to_string(columns));
 }
 
 }  // namespace bwgemm::scaled

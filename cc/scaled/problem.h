@@ -21,8 +21,8 @@ struct Scales {
   int64_t expert_pitch = 0;            // of B of m-grouped products alone
   int64_t k_pitch = 0, row_pitch = 0;  // 0: shared
   int32_t log_rows = 0;
-  // Those that an MMA reads instead: E8M0 in tiles (core/types.h), a band of rows after the other.
-  // batch_pitch counts bytes.
+  // Those that an MMA reads instead: in tiles (core/types.h), a band of rows after the other.
+  // Pitches count bytes.
   const uint8_t* tiles = nullptr;
 };
 
@@ -37,6 +37,7 @@ struct ScaledProblem {
 struct GroupedScaledProblem {
   grouped::GroupedProblem grouped;
   Scales a, b;
+  Scales alpha;  // of each matrix's results, where values are e2m1
 
   std::string ToString() const { return grouped.ToString(); }
 };

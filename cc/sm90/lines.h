@@ -99,25 +99,27 @@ __device__ __forceinline__ void WriteRowsF32(const Registers& registers, int fir
   }
 }
 
+// Where lane l of a warp reads or writes transposed 8 x 8 matrices of 16 bits of the warp's 16
+// rows, in the line of `column`: rows 8 * (l / 8 % 2) on.
+__device__ __forceinline__ cute::uint128_t& ColumnMatrices(uint8_t* lines, int column, int thread) {
+  const int chunk = (thread / 32 * 2 + thread % 32 / 8 % 2) ^ (column % 8);
+  return *reinterpret_cast<cute::uint128_t*>(lines + column * kLineBytes + chunk * 16);
+}
+
 // A line for each of kColumns columns, of all 64 rows in 16 bits: transposed 8 x 8 matrices, lane l
 // gives the address of column l % 8 of matrix l / 8. pair(i): the thread's i-th pair of results.
 template <int kColumns, class Pair>
 __device__ __forceinline__ void WriteColumnPairs(Pair&& pair, uint8_t* lines, int thread) {
-  const int lane = thread % 32, warp = thread / 32;
-  auto to = [&](int column) {
-    const int chunk = (warp * 2 + lane / 8 % 2) ^ (column % 8);
-    return lines + column * kLineBytes + chunk * 16;
-  };
+  const int lane = thread % 32;
   constexpr int kPairs = kColumns / 16;
   CUTE_UNROLL
   for (int j = 0; j < kPairs; ++j) {
-    cute::SM90_U16x8_STSM_T::copy(
-        pair(4 * j), pair(4 * j + 1), pair(4 * j + 2), pair(4 * j + 3),
-        *reinterpret_cast<cute::uint128_t*>(to(j * 16 + lane / 16 * 8 + lane % 8)));
+    cute::SM90_U16x8_STSM_T::copy(pair(4 * j), pair(4 * j + 1), pair(4 * j + 2), pair(4 * j + 3),
+                                  ColumnMatrices(lines, j * 16 + lane / 16 * 8 + lane % 8, thread));
   }
   if constexpr (kColumns % 16 != 0) {  // the other half of the lanes' addresses is not used
     cute::SM90_U16x4_STSM_T::copy(pair(4 * kPairs), pair(4 * kPairs + 1),
-                                  *reinterpret_cast<cute::uint128_t*>(to(kPairs * 16 + lane % 8)));
+                                  ColumnMatrices(lines, kPairs * 16 + lane % 8, thread));
   }
 }
 template <class Out, int kColumns, class Registers>
@@ -126,6 +128,18 @@ __device__ __forceinline__ void WriteColumns(const Registers& registers, int fir
   WriteColumnPairs<kColumns>(
       [&](int i) { return Pack<Out>(registers(first + 2 * i), registers(first + 2 * i + 1)); },
       lines, thread);
+}
+
+// The same lines, from which pair(i) becomes pairs[i].
+template <int kColumns, class Pairs>
+__device__ __forceinline__ void ReadColumnPairs(Pairs& pairs, uint8_t* lines, int thread) {
+  static_assert(kColumns % 16 == 0);
+  CUTE_UNROLL
+  for (int j = 0; j < kColumns / 16; ++j) {
+    cute::SM75_U16x8_LDSM_T::copy(
+        ColumnMatrices(lines, j * 16 + thread % 32 / 16 * 8 + thread % 8, thread), pairs[4 * j],
+        pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]);
+  }
 }
 
 // A line for each of kColumns columns, of 32 rows of f32: rows of warps 0 and 1 go to `low`, those

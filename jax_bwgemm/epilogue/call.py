@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jax_bwgemm.dense.costs import TYPICAL_GAIN
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -24,54 +25,65 @@ from jax_bwgemm.epilogue.hook import (
     OPERAND_TYPES,
     VERSION,
     Hook,
+    pairs_along_m,
     partial_sum_rows,
     staging_of,
 )
 from jax_bwgemm.epilogue.linker import LinkError
 from jax_bwgemm.epilogue.linking import LinkedKernel, linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Operand, Program
+from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.lowering import choose
 
+# The kernel of an implementation for a platform and the product's operands, or why there is none.
+Choose = Callable[[str, str, Sequence[Any]], KernelCall | str]
+
 
 def run_linked(
+    choose_for: Choose,
+    roles: Sequence[str],
     operands: Sequence[jax.Array],
-    spec: GemmSpec,
+    implementations: Sequence[str],
     program: Program,
     result_types: Sequence[str],
     shape: tuple[int, ...],
     platform: str,
-    surroundings: Surroundings = ALONE,
+    products: int = 1,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel takes it along.
 
     Args:
-        operands: A, B and the epilogue's operands.
-        spec: The product.
+        choose_for: Chooses the kernel.
+        roles: Of the product's operands.
+        operands: These, then the epilogue's operands.
+        implementations: Of the product, in order.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
         shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
-        surroundings: As in `choose_linked`.
+        products: How many arrays the product is.
     """
-    a, b, *rest = operands
+    factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
-    for name in spec.policy.implementations:
+    for name in implementations:
         if name == "xla" or platform != PLATFORMS[name]:
             continue
-        call = choose_linked(name, platform, spec, program, result_types, (a, b), surroundings)
+        call = choose_for(name, platform, factors)
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
-        hook, order = hook_of(call, program, result_types)
+        hook, order = hook_of(call, program, result_types, products)
         try:
-            code = linked_kernel(call.selection.kernel.name, hook, ptx=name == "emulator")
+            symbol = hook.symbol(call.selection.kernel.name)
+            code = linked_kernel(symbol, hook, ptx=name == "emulator")
         except LinkError as error:
             refusals.append(f"{name}: {error}")
             continue
-        a, b = (x.reshape(s) for x, s in zip((a, b), call.folded.shapes, strict=True))
-        results = emit_linked(call, hook, code, {"a": a, "b": b}, rest, call.dims)
+        folded = (x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True))
+        named = dict(zip(roles, folded, strict=True))
+        results = emit_linked(call, hook, code, named, rest, call.dims)
         arranged = dict(zip(order, results, strict=True))
         return [
             jnp.sum(arranged[i], 0).astype(result_types[i])
@@ -83,54 +95,54 @@ def run_linked(
 
 
 def hook_of(
-    call: KernelCall, program: Program, result_types: Sequence[str]
+    call: KernelCall, program: Program, result_types: Sequence[str], products: int = 1
 ) -> tuple[Hook, list[int]]:
     """The function to link into a kernel, and which result each of its results is."""
     # D is the first result of its type: that a kernel rounds. Sums are last.
     whole = [i for i in range(len(result_types)) if i not in program.summed]
     first = next(i for i in whole if result_types[i] == call.folded.spec.out_dtype)
     order = [first, *(i for i in whole if i != first), *program.summed]
-    hook = Hook(
-        dataclasses.replace(
-            program,
-            results=tuple(program.results[i] for i in order),
-            summed=tuple(range(len(whole), len(order))),
-        ),
-        tuple("float32" if i in program.summed else result_types[i] for i in order),
-        call.selection.kernel.arch,
-        call.selection.kernel.swap_ab,
-        staging_of(call.selection.kernel, call.dims.n),
+    types = tuple("float32" if i in program.summed else result_types[i] for i in order)
+    program = dataclasses.replace(
+        program,
+        results=tuple(program.results[i] for i in order),
+        summed=tuple(range(len(whole), len(order))),
     )
-    return hook, order
+    kernel = call.selection.kernel
+    if kernel.contraction == "m_grouped":
+        return (GroupedHook if products == 1 else GatedGroupedHook)(program, types), order
+    staging = staging_of(kernel, call.dims.n)
+    return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order
 
 
 def prepare_linked(
-    operands: Sequence[Any],
-    spec: GemmSpec,
+    choose_for: Choose,
+    factors: Sequence[Any],
+    implementations: Sequence[str],
     program: Program,
     result_types: Sequence[str],
-    surroundings: Surroundings = ALONE,
+    products: int = 1,
 ) -> None:
     """Begins to link what `run_linked` will need if the program runs on this process's only device.
 
     Args:
-        operands: A and B, or their types.
-        spec: The product.
+        choose_for: As in `run_linked`.
+        factors: The product's operands, or their types.
+        implementations: As in `run_linked`.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
-        surroundings: As in `choose_linked`.
+        products: As in `run_linked`.
     """
     if jax.local_device_count() != 1:  # the product may yet be partitioned
         return
     platform = jax.default_backend().replace("gpu", "cuda")
-    for name in spec.policy.implementations:
+    for name in implementations:
         if PLATFORMS.get(name) == platform:
-            call = choose_linked(
-                name, platform, spec, program, result_types, operands, surroundings
-            )
+            call = choose_for(name, platform, factors)
             if not isinstance(call, str):
-                hook, _ = hook_of(call, program, result_types)
-                start_linking(call.selection.kernel.name, hook, ptx=name == "emulator")
+                hook, _ = hook_of(call, program, result_types, products)
+                symbol = hook.symbol(call.selection.kernel.name)
+                start_linking(symbol, hook, ptx=name == "emulator")
 
 
 def choose_linked(
@@ -274,7 +286,7 @@ def emit_linked(
     code: LinkedKernel,
     factors: Mapping[str, jax.Array],
     rest: Sequence[jax.Array],
-    dims: GemmDims,
+    dims: GemmDims | GroupedDims,
 ) -> list[jax.Array]:
     """The call: all results, in the hook's order.
 
@@ -299,7 +311,9 @@ def emit_linked(
         config["epilogue_operands"] = hook.operand_roles
     if more:
         config["epilogue_results"] = hook.result_roles
-    shape = (1, dims.m, dims.n)
+    if hook.form:
+        config["epilogue_form"] = hook.form
+    shape = (1, dims.m, dims.n // hook.products)
     sums = (partial_sum_rows(call.selection.kernel, dims.m), dims.n)
     results = [
         jax.ShapeDtypeStruct(sums if i in hook.program.summed else shape, jnp.dtype(t))

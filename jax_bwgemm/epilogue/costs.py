@@ -27,6 +27,8 @@ from jax_bwgemm.dense.costs import (
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.epilogue.algebra import in_few_operations
 from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.kernels import Kernel
 
 # Instructions of an operation, in a kernel with 16-bit results and in XLA's passes, which compute
@@ -42,8 +44,9 @@ _MOST = 50
 # Fitted to times of an H200 by tile and function (docs/performance.md): cycles of an instruction of
 # one warp beside the other consumer's MMAs, and of 64 results of a thread's whatever the function.
 # Those of SM100 are assumed: its epilogue has one warp for each scheduler, and nothing beside it.
-INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "1sm": 2.0, "2sm": 2.0}
-ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "1sm": 8.0, "2sm": 8.0}
+# So are those of cluster-K kernels, whose CTAs share a tile's elements after the main loop.
+INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm": 2.0, "2sm": 2.0}
+ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
 # A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
@@ -85,10 +88,10 @@ def instructions(program: Program, in_kernel: bool) -> int:
 
 
 def matrix_bytes(
-    program: Program, result_types: Sequence[str], dims: GemmDims, products: int = 1
+    program: Program, result_types: Sequence[str], dims: GemmDims | GroupedDims, products: int = 1
 ) -> int:
     """Of the matrices that it reads and of its results: see `linked_cycles`."""
-    types = [x.dtype for x in program.operands[products - 1 :] if len(x.axes) == 2]
+    types = [x.dtype for x in program.operands[products - 1 :] if x.axes == (0, 1)]
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
     return dims.m * dims.n // products * sum(np.dtype(t).itemsize for t in types)
 
@@ -114,6 +117,8 @@ def linked_cycles(
     """
     kernel = candidate.kernel
     threads = 128 if kernel.schedule in ("pingpong", "1sm") else 256
+    if kernel.cluster_k:
+        threads = 128 * candidate.splits
     elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
@@ -132,6 +137,37 @@ def linked_cycles(
     return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after
 
 
+def grouped_linked_cycles(
+    candidate: heuristics.Candidate,
+    program: Program,
+    result_types: Sequence[str],
+    dims: GroupedDims,
+    target: Target,
+    products: int = 1,
+) -> float:
+    """As `linked_cycles`, of an SM90 kernel of groups, assumed to take what dense ones do.
+
+    Its tiles are of any height and taken by whoever is free: parts of waves, of the mean tile.
+    """
+    kernel = candidate.kernel
+    threads = 128 if kernel.schedule == "pingpong" else 256
+    sums = dims.m * dims.n / max(candidate.tiles, 1.0)
+    elements = sums / threads / products
+    count = instructions(program, in_kernel=True)
+    own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count
+    epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
+    rounds = candidate.tiles / target.sm_count
+    if kernel.schedule == "pingpong":
+        main = sums * dims.k / MACS_PER_CYCLE[kernel.arch]
+        longer = max(0.0, (epilogue - main) / 2)
+        more = rounds * (longer + elements * MAIN_LOOP_CYCLES * count) + own
+    else:
+        more = rounds * own
+    moved = 2 * dims.k * (dims.m + dims.experts * dims.n)
+    moved += matrix_bytes(program, result_types, dims, products)
+    return max(candidate.cycles + more, moved / BYTES_PER_CYCLE[target.arch] + own)
+
+
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
     cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
     macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
@@ -144,8 +180,9 @@ def pass_cycles(
     result_types: Sequence[str],
     product_type: str,
     also_read: int,
-    dims: GemmDims,
+    dims: GemmDims | GroupedDims,
     target: Target,
+    products: int = 1,
 ) -> float:
     """What the epilogue adds as a pass of XLA's.
 
@@ -157,17 +194,18 @@ def pass_cycles(
             otherwise reads them.
         dims: Sizes.
         target: The GPU.
+        products: As in `linked_cycles`.
     """
     size = np.dtype(product_type).itemsize * dims.m * dims.n
     bandwidth = BYTES_PER_CYCLE[target.arch]
     read = size / (SUM_BANDWIDTH * bandwidth)
     sums = len(program.summed) * (2 * LEAST_PASS_CYCLES + read)
-    moved = matrix_bytes(program, result_types, dims)
+    moved = matrix_bytes(program, result_types, dims, products)
     whole = [x for i, x in enumerate(program.results) if i not in program.summed]
     if whole == [0]:  # the sums' passes alone, which read what they need besides the product
         return sums + (moved - size) / (SUM_BANDWIDTH * bandwidth)
     moved += size * (1 - (0 in whole) - also_read)
     memory = moved / (PASS_BANDWIDTH * bandwidth)
     count = 8 + instructions(program, in_kernel=False)
-    computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
+    computing = dims.m * dims.n / products * count / (_THREADS_A_CYCLE * target.sm_count)
     return sums + max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))

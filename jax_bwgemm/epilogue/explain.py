@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.epilogue.call import choose_linked
 from jax_bwgemm.product.explain import Explanation, explain_product, place
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -14,27 +12,20 @@ from jax_bwgemm.product.implementations import PLATFORMS
 
 def explain(eqn: Any, device: Any) -> Explanation:
     """The product's decision, and whether its kernel takes the epilogue along."""
-    a, b, *rest = (x.aval for x in eqn.invars)
     fused = eqn.params["fused"]
+    factors, rest = fused.factors([x.aval for x in eqn.invars])
     platform, spec, reason = place(fused.spec, device)
+    here = dataclasses.replace(fused, spec=spec)
     for name in spec.policy.implementations:
         if reason is None and PLATFORMS.get(name) == platform:
-            call = choose_linked(
-                name,
-                platform,
-                spec,
-                fused.program,
-                fused.result_types,
-                (a, b),
-                fused.surroundings,
-            )
+            call = here.choose(name, platform, factors)
             if isinstance(call, str):
                 reason = call
                 break
             selected = call.selection
-            dims = DENSE.dims(spec, a.shape, b.shape)
+            dims = fused.contraction.dims(spec, *(x.shape for x in factors))
             return Explanation(
-                f"{spec.describe([a.dtype.name, b.dtype.name], dims)}, and an epilogue of "
+                f"{spec.describe([x.dtype.name for x in factors[:2]], dims)}, and an epilogue of "
                 f"{len(rest)} operands",
                 name,
                 f"{selected.reason}; the epilogue is linked into the kernel",
@@ -44,7 +35,7 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 splits=selected.splits,
                 flops=flops_of(dims),
             )
-    found = explain_product(DENSE, fused.spec, (a, b), device)
+    found = explain_product(fused.contraction, fused.spec, factors, device)
     why = reason or f"no kernels for {platform} are allowed"
     return dataclasses.replace(
         found, reason=f"{found.reason}; the epilogue is a pass of XLA's: {why}"

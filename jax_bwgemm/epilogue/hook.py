@@ -7,9 +7,10 @@ A kernel calls one for two neighbouring results, and asks the other what it is t
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from jax_bwgemm.epilogue.algebra import in_few_operations
-from jax_bwgemm.epilogue.program import FLOATS, Program
+from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Program
 from jax_bwgemm.epilogue.simplify import simplified
 from jax_bwgemm.epilogue.source import (
     C_TYPES,
@@ -20,12 +21,12 @@ from jax_bwgemm.epilogue.source import (
 )
 from jax_bwgemm.product.kernels import Kernel
 
-# Those of cc/dense/epilogue_arguments.h and cc/dense/linked.h.
+# Those of cc/core/epilogue_arguments.h and cc/core/epilogue_plan.h.
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
-MAX_ROWS, MAX_SUMS = 4, 2
+MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
 # That of cc/call/product_call.h: changes when code linked before no longer fits the library.
-VERSION = 3
+VERSION = 4
 # Types of arrays that a call may have.
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
@@ -42,6 +43,9 @@ _FUNCTION = (
     "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
     "int column, float2* summed) {"
 )
+# Of operands that are rows: of one that varies along no dimension, or along these.
+_INDICES = {(): "0", (0,): "{m}", (1,): "{n}", (0, 1): "{m} * width + {n}"}
+_INDICES |= {(GROUPS,): "expert", (GROUPS, 1): "expert * width + {n}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +73,15 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
     return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
 
 
+def pairs_along_m(kernel: Kernel) -> bool:
+    """Whether the neighbours that a kernel calls the function for are of two rows.
+
+    Those of swapped operands are, for their accumulators are transposed; but cluster-K kernels add
+    the parts of a row.
+    """
+    return kernel.swap_ab and not kernel.cluster_k
+
+
 def partial_sum_rows(kernel: Kernel, m: int) -> int:
     """How many partial sums of each column a kernel leaves of a result that is summed over rows."""
     warpgroups = 2 if kernel.schedule in ("cooperative", "2sm") else 1  # PartialSumRows
@@ -83,8 +96,7 @@ class Hook:
         program: Of rank 2; its first result is D, of float32, which the kernel rounds.
         result_types: Types of all results in memory; partial sums are float32.
         arch: The kernel's architecture.
-        swapped: Whether the kernel's operands are swapped: its pairs then lie along M. It then sums
-            nothing.
+        swapped: Whether pairs lie along M: see `pairs_along_m`. The kernel then sums nothing.
         staging: What the kernel moves for it.
     """
 
@@ -94,25 +106,35 @@ class Hook:
     swapped: bool
     staging: Staging | None = None
 
-    @property
-    def staged_operand(self) -> int:
-        """The operand that the kernel moves: the first matrix of D's type; -1: none."""
-        kinds = [(x.dtype, x.axes) for x in self.program.operands]
-        return self._staged(kinds, (self.result_types[0], (0, 1)))
+    products: ClassVar[int] = 1  # that the kernel computes: see `Fused`
+    form: ClassVar[str] = ""  # epilogue_form of the call
+
+    def symbol(self, kernel: str) -> str:
+        """Name of the kernel's entry that this is linked into."""
+        return kernel
 
     @property
-    def staged_result(self) -> int:
-        """The result besides D that the kernel moves: the first of D's type; -1: none."""
-        found = self._staged(list(self.result_types[1:]), self.result_types[0])
-        return found + 1 if found >= 0 else -1
+    def staged_operands(self) -> list[int]:
+        """The operands that the kernel moves: the first matrices of D's type."""
+        wanted = self.result_types[0], (0, 1)
+        found = [i for i, x in enumerate(self.program.operands) if (x.dtype, x.axes) == wanted]
+        return found[: self._most_staged]
 
-    def _staged(self, among: list, what: object) -> int:
-        return among.index(what) if self.staging is not None and what in among else -1
+    @property
+    def staged_results(self) -> list[int]:
+        """The results besides D that the kernel moves: the first of D's type."""
+        types = enumerate(self.result_types)
+        found = [i for i, t in types if i > 0 and t == self.result_types[0]]
+        return found[: self._most_staged]
+
+    @property
+    def _most_staged(self) -> int:
+        return 0 if self.staging is None else 1
 
     @property
     def rows(self) -> list[int]:
         """Operands that the kernel has in shared memory."""
-        if self.staging is None:
+        if self.staging is None or self.staging.row_bytes == 0:
             return []
         found: list[int] = []
         left = self.staging.row_bytes
@@ -126,11 +148,11 @@ class Hook:
     @property
     def operand_roles(self) -> str:
         """Type and dimensions of every operand, in words: ``"bfloat16:n bfloat16:mn:staged"``."""
-        letters = ("".join("mn"[axis] for axis in x.axes) for x in self.program.operands)
+        letters = ("".join("mng"[axis] for axis in x.axes) for x in self.program.operands)
         types = (x.dtype for x in self.program.operands)
         words = [f"{t}:{a}" for t, a in zip(types, letters, strict=True)]
-        if self.staged_operand >= 0:
-            words[self.staged_operand] += ":staged"
+        for i in self.staged_operands:
+            words[i] += ":staged"
         return " ".join(words)
 
     @property
@@ -140,8 +162,8 @@ class Hook:
             f"{t}:summed" if i in self.program.summed else t
             for i, t in enumerate(self.result_types)
         ]
-        if self.staged_result >= 0:
-            words[self.staged_result] += ":staged"
+        for i in self.staged_results:
+            words[i] += ":staged"
         return " ".join(words[1:])
 
     def source(self) -> str:
@@ -157,8 +179,12 @@ class Hook:
         types = [x.dtype for x in self.program.operands]
         rows = [i + 256 * _BYTES[types[i]] for i in self.rows]
         rows += [-1] * (MAX_ROWS - len(rows))
-        answers = [self.staged_operand, self.staged_result - (self.staged_result > 0), *rows]
-        answers += [i - 1 for i in self.program.summed]
+        sums = [i - 1 for i in self.program.summed]
+        sums += [-1] * (MAX_SUMS - len(sums))
+        nothing = [-1] * MAX_STAGED
+        loaded = [i + 1 - self.products for i in self.staged_operands]
+        moved = [*loaded, *nothing], [*(i - 1 for i in self.staged_results), *nothing]
+        answers = [moved[0][0], moved[1][0], *rows, *sums, moved[0][1], moved[1][1]]
         text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
         return f'extern "C" __device__ int bwgemm_epilogue_plan(int i) {{ return {text}-1; }}\n'
 
@@ -167,8 +193,8 @@ class Hook:
         lines = self._places()
         at = 0
         for i, operand in enumerate(self.program.operands):
-            if i == self.staged_operand:
-                lines += self._pair(i, operand.dtype, "staged")
+            if i in self.staged_operands:
+                lines += self._pair(i, operand.dtype, self._staged(i))
             elif i in self.rows:
                 lines += self._shared_row(i, operand.dtype, at)
                 at += self.staging.tile_n * _BYTES[operand.dtype] if self.staging else 0
@@ -178,18 +204,39 @@ class Hook:
         for i in range(1, len(self.program.results)):
             if i in self.program.summed:
                 lines.append(f"  *summed++ = make_float2(r{i}_0, r{i}_1);")
-            elif i == self.staged_result:
-                lines.append(f"  *stored = {self._packed(i)};")
+            elif i in self.staged_results:
+                lines.append(f"  {self._stored(i)} = {self._packed(i)};")
             else:
                 lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
-        return "\n".join([_FUNCTION, *lines, "}", ""])
+        return "\n".join([self._head, *lines, "}", ""])
+
+    def _staged(self, i: int) -> str:
+        """Where both values of an operand are that the kernel moves."""
+        del i
+        return "staged"
+
+    def _stored(self, i: int) -> str:
+        """Where those of a result go that the kernel moves."""
+        del i
+        return "*stored"
+
+    @property
+    def _head(self) -> str:
+        """The function's declaration."""
+        return _FUNCTION
+
+    @property
+    def _end(self) -> str:
+        """What a row that is stored is below."""
+        return "a->m"
 
     def _places(self) -> list[str]:
         """Statements for the positions, inside of D: what lies beyond it must not be read."""
+        columns = 1 if self.swapped else 2
         return [
-            f"  const int m0 = min(m, a->m - 1), n0 = min(n, a->n - {1 if self.swapped else 2});",
-            "  const int m1 = min(m + 1, a->m - 1);"
+            f"  const int m0 = min(m, {self._end} - 1), n0 = min(n, a->n - {columns});",
+            f"  const int m1 = min(m + 1, {self._end} - 1);"
             if self.swapped
             else "  const int n1 = n0 + 1;",
             "  const long long width = a->n;",
@@ -227,11 +274,13 @@ class Hook:
         pointer, kind = self._pointer(i), C_TYPES[dtype]
 
         def index(m: str, n: str) -> str:
-            return {(): "0", (0,): m, (1,): n, (0, 1): f"{m} * width + {n}"}[axes]
+            return _INDICES[axes].format(m=m, n=n)
 
         first = index("m0", "n0")
         if along not in axes:
             one = load(dtype, pointer, first)
+            if GROUPS in axes:
+                one = f"expert < 0 ? ({kind})0 : {one}"
             return [f"  const {kind} x{i}_0 = {one}, x{i}_1 = x{i}_0;"]
         if self.swapped:
             two = [load(dtype, pointer, at) for at in (first, index("m1", "n0"))]
@@ -270,8 +319,8 @@ class Hook:
         if self.swapped:
             two = store(dtype, pointer, "(m + 1) * width + n", f"r{i}_1")
             return [
-                f"  if (n < a->n && m < a->m) {{ {one} }}",
-                f"  if (n < a->n && m + 1 < a->m) {{ {two} }}",
+                f"  if (n < a->n && m < {self._end}) {{ {one} }}",
+                f"  if (n < a->n && m + 1 < {self._end}) {{ {two} }}",
             ]
         if dtype in ("bfloat16", "float16"):
             both = f"((unsigned*){pointer})[(m * width + n) / 2] = {self._packed(i)};"

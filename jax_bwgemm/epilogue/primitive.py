@@ -1,4 +1,4 @@
-"""The primitive ``bw_gemm_epilogue_p``: a dense product and an elementwise function of it.
+"""Primitives of a product and an elementwise function of it; ``bw_gemm_epilogue_p``: a dense one.
 
 Where a kernel takes the function, it is one call. Everywhere else, and for every transformation, it
 is `separate`: the product's own primitive, then the function by XLA.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,13 @@ from jax.interpreters import ad, batching, mlir
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import explicit_target
+from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
-from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.linker import LinkError, linker
 from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.product.contraction import Contraction, KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS, log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 
@@ -34,7 +35,7 @@ bw_gemm_epilogue_p.multiple_results = True
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fused:
-    """What is computed: hashable, the primitive's only parameter.
+    """What is computed: hashable, the primitive's only parameter. Of other products: subclasses.
 
     Attributes:
         spec: The product.
@@ -43,17 +44,59 @@ class Fused:
         result_types: Types of the results.
         shape: Shape of the product that the function sees, and of every result but the sums over
             rows, which have its last dimension.
-        keeps_product: Whether the rounded product is returned as well, last.
+        keeps_product: Whether the rounded product is returned as well, last: as `products` arrays.
         surroundings: What the same costs without a kernel that takes the function along.
     """
 
-    spec: GemmSpec
+    spec: Any
     function: Callable[..., list[jax.Array]]
     program: Program
     result_types: tuple[str, ...]
     shape: tuple[int, ...]
     keeps_product: bool = False
     surroundings: Surroundings = ALONE
+
+    roles: ClassVar[tuple[str, ...]] = ("a", "b")  # of the product's operands
+    contraction: ClassVar[Contraction] = DENSE
+
+    @property
+    def products(self) -> int:
+        """How many arrays of ``shape`` the product is, which the function gets."""
+        return 1
+
+    def parts(self, product: jax.Array) -> list[jax.Array]:
+        """These arrays."""
+        return [product]
+
+    def whole(self, parts: Sequence[jax.Array]) -> jax.Array:
+        """The product of its parts."""
+        return parts[0]
+
+    def factors(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The product's operands, and the epilogue's."""
+        return operands[: len(self.roles)], operands[len(self.roles) :]
+
+    def product(self, *factors: jax.Array) -> jax.Array:
+        """The product by its own primitive."""
+        return gemm(*factors, self.spec).reshape(self.shape)
+
+    def apply(
+        self, product: jax.Array, factors: Sequence[jax.Array], operands: Sequence[jax.Array]
+    ) -> list[jax.Array]:
+        """The function by XLA, of a rounded product."""
+        del factors
+        return self.function(product, *operands)
+
+    def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
+        """The kernel that takes the function along, or why there is none.
+
+        Args:
+            name: ``"cutlass"`` or ``"emulator"``.
+            platform: JAX platform being lowered for.
+            factors: The product's operands, or their types.
+        """
+        more = self.program, self.result_types, factors, self.surroundings
+        return choose_linked(name, platform, self.spec, *more)
 
     def __repr__(self) -> str:
         operands = ", ".join(f"{x.dtype}:{x.axes}" for x in self.program.operands)
@@ -71,8 +114,10 @@ class Fused:
         """The same, which returns the product as well."""
         return dataclasses.replace(
             self,
-            program=dataclasses.replace(self.program, results=(*self.program.results, 0)),
-            result_types=(*self.result_types, self.spec.out_dtype),
+            program=dataclasses.replace(
+                self.program, results=(*self.program.results, *range(self.products))
+            ),
+            result_types=(*self.result_types, *[self.spec.out_dtype] * self.products),
             keeps_product=True,
         )
 
@@ -91,22 +136,28 @@ def gemm_with_epilogue(
     return bw_gemm_epilogue_p.bind(*compat.match_varying(a, b, *operands), fused=fused)
 
 
-def separate(a: jax.Array, b: jax.Array, *operands: jax.Array, fused: Fused) -> list[jax.Array]:
+def separate(*operands: jax.Array, fused: Fused) -> list[jax.Array]:
     """The product by its own primitive, then the function by XLA."""
-    product = gemm(a, b, fused.spec).reshape(fused.shape)
-    results = fused.function(product, *operands)
-    return [*results, product] if fused.keeps_product else list(results)
+    factors, rest = fused.factors(operands)
+    product = fused.product(*factors)
+    results = fused.apply(product, factors, rest)
+    return [*results, *fused.parts(product)] if fused.keeps_product else list(results)
 
 
 def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
     """Why the function will not be part of a kernel in this process; None when it will.
 
     Args:
-        operands: A and B, or their types.
+        operands: The product's operands, or their types.
         fused: What is computed.
     """
     if jax.local_device_count() != 1:
         return "XLA may partition the program over several devices"
+    return kernel_refusal(operands, fused)
+
+
+def kernel_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
+    """As `link_refusal`, of programs that XLA does not partition."""
     try:
         linker()
     except LinkError as error:
@@ -117,15 +168,7 @@ def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
         platform = PLATFORMS.get(name)
         if platform is None or (platform != here and explicit_target() is None):
             continue
-        call = choose_linked(
-            name,
-            platform,
-            fused.spec,
-            fused.program,
-            fused.result_types,
-            operands,
-            fused.surroundings,
-        )
+        call = fused.choose(name, platform, operands)
         if not isinstance(call, str):
             return None
         reasons.append(call)
@@ -134,7 +177,10 @@ def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
 
 def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.ShapedArray]:
     # Linking takes seconds: it begins now, for all of a program's products side by side.
-    prepare_linked(operands[:2], fused.spec, fused.program, fused.result_types, fused.surroundings)
+    factors, _ = fused.factors(operands)
+    implementations = fused.spec.policy.implementations
+    more = fused.program, fused.result_types, fused.products
+    prepare_linked(fused.choose, factors, implementations, *more)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return [
@@ -145,25 +191,30 @@ def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.Shape
 
 
 def _jvp(
-    primals: Sequence[jax.Array], tangents: Sequence[Any], *, fused: Fused
+    primals: Sequence[jax.Array], tangents: Sequence[Any], *, fused: Fused, primitive: Primitive
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """The function's derivative at the rounded product, which is then a second result."""
-    a, b, *operands = primals
-    da, db, *operand_tangents = tangents
+    factors, operands = fused.factors(primals)
+    moved, operand_tangents = fused.factors(tangents)
     kept = fused if fused.keeps_product else fused.with_product()
-    *_, product = results = gemm_with_epilogue(a, b, operands, kept)
+    results = primitive.bind(*compat.match_varying(*primals), fused=kept)
+    product = fused.whole(results[-fused.products :])
+    # A product is linear in each of its first two operands, and depends on no others' values.
     moving = [
-        gemm(x, y, fused.spec)
-        for x, y, tangent in ((da, b, da), (a, db, db))
+        fused.product(*factors[:i], tangent, *factors[i + 1 :])
+        for i, tangent in enumerate(moved[:2])
         if not isinstance(tangent, ad.Zero)
     ]
     toward = sum(moving[1:], moving[0]) if moving else jnp.zeros_like(product)
-    toward = toward.reshape(fused.shape)
     operand_tangents = [ad.instantiate_zeros(t) for t in operand_tangents]
-    _, out = jax.jvp(fused.function, (product, *operands), (toward, *operand_tangents))
+    _, out = jax.jvp(
+        lambda z, *xs: fused.apply(z, factors, xs),
+        (product, *operands),
+        (toward, *operand_tangents),
+    )
     if fused.keeps_product:
-        return results, [*out, toward]
-    return results[:-1], list(out)
+        return results, [*out, *fused.parts(toward)]
+    return results[: -fused.products], list(out)
 
 
 def _batch(
@@ -174,7 +225,7 @@ def _batch(
     return results, [0] * len(results)
 
 
-def one_device(ctx: mlir.LoweringRuleContext, spec: GemmSpec) -> tuple[GemmSpec, str, str | None]:
+def one_device(ctx: mlir.LoweringRuleContext, spec: Any) -> tuple[Any, str, str | None]:
     """The product as lowered for one device, the platform, and why no epilogue is linked here.
 
     The last is None where one may be.
@@ -199,13 +250,15 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
     def local(*xs: jax.Array) -> list[jax.Array]:
         if reason is None:
             linked = run_linked(
+                fused.choose,
+                fused.roles,
                 xs,
-                fused.spec,
+                spec.policy.implementations,
                 fused.program,
                 fused.result_types,
                 fused.shape,
                 platform,
-                fused.surroundings,
+                products=fused.products,
             )
             if not isinstance(linked, str):
                 return linked
@@ -216,10 +269,15 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
     return rule(ctx, *operands)
 
 
-EXPLAINED_BY[bw_gemm_epilogue_p] = "jax_bwgemm.epilogue.explain"
-bw_gemm_epilogue_p.def_impl(jax.jit(bw_gemm_epilogue_p.bind, static_argnames=("fused",)))
-bw_gemm_epilogue_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[bw_gemm_epilogue_p] = _jvp
-batching.primitive_batchers[bw_gemm_epilogue_p] = _batch
-compat.lower_with_devices(bw_gemm_epilogue_p)
-mlir.register_lowering(bw_gemm_epilogue_p, _lower)
+def register(primitive: Primitive) -> None:
+    """Registers the rules of a primitive whose only parameter is a `Fused`."""
+    EXPLAINED_BY[primitive] = "jax_bwgemm.epilogue.explain"
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("fused",)))
+    primitive.def_abstract_eval(_abstract_eval)
+    ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive=primitive)
+    batching.primitive_batchers[primitive] = _batch
+    compat.lower_with_devices(primitive)
+    mlir.register_lowering(primitive, _lower)
+
+
+register(bw_gemm_epilogue_p)

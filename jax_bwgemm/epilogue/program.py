@@ -10,6 +10,8 @@ FLOATS = ("float32", "bfloat16", "float16")
 SIGNED = ("int8", "int16", "int32")
 UNSIGNED = ("uint8", "uint16", "uint32")
 TYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
+# In the axes of an operand: it has a value, or a row, for every matrix of a grouped product.
+GROUPS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Operand:
     Attributes:
         dtype: Name of its type.
         axes: Dimensions of the result that it varies along: () is a scalar, of a matrix ``(1,)`` a
-            row, which has a value for each column, and ``(0, 1)`` a whole matrix.
+            row, which has a value for each column, and ``(0, 1)`` a whole matrix. Of a grouped
+            product, which has rank 2, also ``(GROUPS,)`` and ``(GROUPS, 1)``.
     """
 
     dtype: str

@@ -15,8 +15,10 @@ from jax.typing import ArrayLike
 from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
+from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.linear import Activation
-from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general
+from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general, ragged_dot_with_epilogue
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
@@ -142,45 +144,74 @@ class _GroupedMlp:
         weights = rest.pop(0) if self.weighted else None
         return _Parts(rows, down, up, weights, rest[0], rest[1] if len(rest) > 1 else None)
 
-    def product(self, lhs: jax.Array, rhs: jax.Array, p: _Parts, numbers: Any = None) -> jax.Array:
-        """A grouped product with the groups of p: of rows, or with `numbers`."""
-        rest: dict[str, Any] = {
+    def arguments(self, p: _Parts) -> dict[str, Any]:
+        """What all grouped products are called with."""
+        return {
             "precision": self.precision,
             "group_offset": p.offset,
             "implementation": self.implementations,
         }
+
+    def product(self, lhs: jax.Array, rhs: jax.Array, p: _Parts, numbers: Any = None) -> jax.Array:
+        """A grouped product with the groups of p: of rows, or with `numbers`."""
+        rest = self.arguments(p)
         if numbers is None:
             return ragged_dot(lhs, rhs, p.sizes, **rest)
         if numbers is _OVER_ROWS:
             rest["num_groups"] = p.down.shape[0]
         return ragged_dot_general(lhs, rhs, p.sizes, numbers, **rest)
 
-    def combine(self, product: jax.Array, weights: jax.Array | None) -> jax.Array:
-        """Weighted hidden values of a product, both float32."""
-        gate, *ups = jnp.split(product, 2, axis=-1) if self.gated else (product,)
+    def combine(self, *wide: jax.Array) -> jax.Array:
+        """Weighted hidden values of the first product, which may be in two parts, and weights."""
+        products = list(wide[: -1 if self.weighted else None])
+        if self.gated and len(products) == 1:
+            products = jnp.split(products[0], 2, axis=-1)
+        gate, *ups = products
         hidden = gate if self.activation is None else self.activation(gate)
         hidden = hidden * ups[0] if ups else hidden
-        return hidden if weights is None else hidden * weights[:, None]
+        return hidden * wide[-1] if self.weighted else hidden
 
-    def wide(self, product: jax.Array, weights: jax.Array | None) -> Arrays:
-        """What `combine` takes, in float32: one or two arrays."""
-        given = (product,) if weights is None else (product, weights)
-        return tuple(x.astype(jnp.float32) for x in given)
+    def wide(self, products: Sequence[jax.Array], weights: jax.Array | None) -> Arrays:
+        """What `combine` takes, in float32."""
+        of_rows = () if weights is None else (weights[:, None],)
+        return tuple(x.astype(jnp.float32) for x in (*products, *of_rows))
 
-    def combined(self, *wide: jax.Array) -> jax.Array:
-        """`combine` of `wide`'s arrays."""
-        product, *weights = wide
-        return self.combine(product, *(weights or [None]))
+    def hidden(self, operands: Sequence[jax.Array], *, keeps_product: bool) -> Arrays:
+        """The weighted hidden values and, if kept, the product that they are made of.
 
-    def hidden(self, operands: Sequence[jax.Array]) -> Arrays:
-        """The weighted hidden values, and the product that they are made of."""
+        Where product and what follows it are one kernel, that of gate and up is in two parts.
+        """
         p = self.parts(operands)
+        of_rows = () if p.weights is None else (p.weights[:, None],)
+        after = After(
+            Epilogue(_after_first(self, keeps_product), _CALLER),
+            EpilogueOperands(of_rows),
+            gated=self.gated,
+            only_linked=True,
+        )
+        rest = self.arguments(p)
+        linked = ragged_dot_with_epilogue(p.rows, p.up, p.sizes, None, after, **rest)
+        if linked is not None:
+            return tuple(linked)
         product = self.product(p.rows, p.up, p)
-        return self.combined(*self.wide(product, p.weights)).astype(product.dtype), product
+        hidden = self.combine(*self.wide((product,), p.weights)).astype(product.dtype)
+        return (hidden, product) if keeps_product else (hidden,)
 
     def output(self, operands: Sequence[jax.Array], hidden: jax.Array) -> jax.Array:
         p = self.parts(operands)
         return self.product(hidden, p.down, p)
+
+
+@functools.lru_cache(maxsize=256)
+def _after_first(layer: _GroupedMlp, keeps_product: bool) -> Callable[..., Arrays]:
+    """What follows the first product; the same function for the same layer."""
+
+    def after(*given: jax.Array) -> Arrays:
+        wide = [x.astype(jnp.float32) for x in given]
+        products = wide[: 2 if layer.gated else 1] if keeps_product else []
+        return (layer.combine(*wide), *products)
+
+    return after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,15 +225,15 @@ class _OfOperands(LinearMap):
     layer: _GroupedMlp
     moving: tuple[bool, ...]
 
-    def _values(self, residuals: Arrays) -> tuple[Arrays, jax.Array, jax.Array]:
-        """Operands, hidden values, product."""
-        operands = residuals[: len(self.moving)]
-        hidden, product = residuals[len(self.moving) :] or self.layer.hidden(operands)
-        return operands, hidden, product
+    def _values(self, residuals: Arrays) -> tuple[Arrays, jax.Array, Arrays]:
+        """Operands, hidden values, the product or its parts."""
+        operands, kept = residuals[: len(self.moving)], residuals[len(self.moving) :]
+        hidden, *products = kept or self.layer.hidden(operands, keeps_product=True)
+        return operands, hidden, tuple(products)
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         layer = self.layer
-        operands, hidden, product = self._values(residuals)
+        operands, hidden, products = self._values(residuals)
         p = layer.parts(operands)
         given = iter(inputs)
         d = layer.parts([next(given) if moves else None for moves in self.moving])
@@ -210,13 +241,13 @@ class _OfOperands(LinearMap):
         if not (d.rows is d.up is d.weights is None):
             parts = [] if d.rows is None else [layer.product(d.rows, p.up, p)]
             parts += [] if d.up is None else [layer.product(p.rows, d.up, p)]
-            dproduct = _total(parts) if parts else jnp.zeros(product.shape, jnp.float32)
-            tangents = [dproduct]
-            if p.weights is not None:
-                still = jnp.zeros_like(p.weights) if d.weights is None else d.weights
-                tangents.append(still.astype(jnp.float32))
-            wide = layer.wide(product, p.weights)
-            _, dhidden = jax.jvp(layer.combined, wide, tuple(tangents))
+            wide = layer.wide(products, p.weights)
+            tangents = [jnp.zeros_like(x) for x in wide]
+            if parts:
+                tangents[: len(products)] = jnp.split(_total(parts), len(products), axis=-1)
+            if d.weights is not None:
+                tangents[-1] = d.weights.astype(jnp.float32)[:, None]
+            _, dhidden = jax.jvp(layer.combine, wide, tuple(tangents))
             results.append(layer.product(dhidden.astype(hidden.dtype), p.down, p))
         return (_total(results).astype(hidden.dtype),)
 
@@ -225,7 +256,7 @@ class _OfOperands(LinearMap):
         if layer.recompute:  # then, and not before
             residuals, cotangents = lax.optimization_barrier((residuals, cotangents))
         (y_bar,) = cotangents
-        operands, hidden, product = self._values(residuals)
+        operands, hidden, products = self._values(residuals)
         p = layer.parts(operands)
         wants = layer.parts(self.moving)
         found: list[jax.Array | None] = [None] * len(operands)
@@ -233,27 +264,28 @@ class _OfOperands(LinearMap):
             found[1] = layer.product(hidden, y_bar, p, _OVER_ROWS)
         if wants.rows or wants.up or wants.weights:
             hidden_bar = layer.product(y_bar, p.down, p, _TIMES_TRANSPOSED)
-            pull = jax.vjp(layer.combined, *layer.wide(product, p.weights))[1]
-            product_bar, *weights_bar = pull(hidden_bar.astype(jnp.float32))
-            product_bar = product_bar.astype(product.dtype)
+            pull = jax.vjp(layer.combine, *layer.wide(products, p.weights))[1]
+            bars = pull(hidden_bar.astype(jnp.float32))
+            product_bar = jnp.concatenate(bars[: len(products)], axis=-1).astype(hidden.dtype)
             if wants.rows:
                 found[0] = layer.product(product_bar, p.up, p, _TIMES_TRANSPOSED)
             if wants.up:
                 found[2] = layer.product(p.rows, product_bar, p, _OVER_ROWS)
             if wants.weights:
-                found[3] = weights_bar[0].astype(p.weights.dtype)
+                found[3] = bars[-1][:, 0].astype(p.weights.dtype)
         return tuple(x for x in found if x is not None)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _apply(operands: Arrays, layer: _GroupedMlp) -> jax.Array:
-    return layer.output(operands, layer.hidden(operands)[0])
+    (hidden,) = layer.hidden(operands, keeps_product=False)
+    return layer.output(operands, hidden)
 
 
 @functools.partial(_apply.defjvp, symbolic_zeros=True)
 def _apply_jvp(layer: _GroupedMlp, primals: Any, dots: Any) -> tuple[jax.Array, jax.Array]:
     ((operands,), (tangents,)) = primals, dots
-    values = layer.hidden(operands)
+    values = layer.hidden(operands, keeps_product=True)
     out = layer.output(operands, values[0])
     # Of integers there is none, which is not always a symbolic zero.
     moving = tuple(

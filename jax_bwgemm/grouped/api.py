@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.validation import (
@@ -29,6 +30,12 @@ from jax_bwgemm.grouped.validation import (
     check_size_values,
     check_sizes,
     sizes_prefix,
+)
+from jax_bwgemm.grouped.with_epilogue import (
+    After,
+    EpilogueOperands,
+    run_linked,
+    run_with_epilogue,
 )
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
@@ -49,7 +56,10 @@ def ragged_dot(
     implementation: str | Sequence[str] | None = None,
     config: GroupedConfig | str | None = None,
     representative_group_sizes: Sequence[int] | None = None,
-) -> jax.Array:
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_operands: Sequence[ArrayLike] = (),
+    epilogue_group_operands: Sequence[ArrayLike] = (),
+) -> Any:
     """Rows in consecutive groups, each multiplied by its group's matrix.
 
     The semantics of `jax.lax.ragged_dot`, with a ``group_offset`` that works. Group sizes stay on
@@ -77,12 +87,23 @@ def ragged_dot(
         config: Constraints on the kernel, or a kernel's name. Not applied to gradients.
         representative_group_sizes: G integers known while tracing, typical for the program: the
             kernel is chosen for these. None means equal groups.
+        epilogue: An elementwise function ``f(product, *epilogue_operands,
+            *epilogue_group_operands)`` of the product, which it gets as float32:
+            docs/epilogues.md. None: the product as it is.
+        epilogue_operands: Arrays that broadcast to the product's shape.
+        epilogue_group_operands: Arrays of shape [E] or [E, N]. The function gets those of each
+            row's matrix, as an array that broadcasts to the product's shape; zeros for rows of no
+            group.
 
     Returns:
-        [M, N]. Rows past the last group are zero.
+        [M, N]. Rows past the last group are zero. With an epilogue what that returns, a pytree of
+        arrays of this shape, floating-point ones rounded to the product's type; rows of no group
+        have their function's value too.
 
     Raises:
-        TypeError: Not arrays, wrong ranks or types, sizes that do not fit together.
+        TypeError: Not arrays, wrong ranks or types, sizes that do not fit together, or epilogue
+            operands that do not fit.
+        EpilogueError: A NotImplementedError: the epilogue is not elementwise.
         ValueError: Group sizes or offset known to be out of range, unknown implementation, or a
             configuration that is impossible or for another kind of problem.
         NotImplementedError: The named implementation cannot run the problem, or no kernel of
@@ -91,6 +112,15 @@ def ragged_dot(
     """
     lhs, rhs = as_array("ragged_dot", "lhs", lhs), as_array("ragged_dot", "rhs", rhs)
     check_ragged_dot(lhs.shape, rhs.shape)
+    operands = EpilogueOperands(
+        tuple(as_array("ragged_dot", "epilogue_operands", x) for x in epilogue_operands),
+        tuple(
+            as_array("ragged_dot", "epilogue_group_operands", x) for x in epilogue_group_operands
+        ),
+    )
+    after = None if epilogue is None else After(Epilogue(epilogue, "ragged_dot"), operands)
+    if after is None and (count := len(operands.plain) + len(operands.of_groups)):
+        raise TypeError(f"ragged_dot: {count} epilogue operands and no epilogue")
     return _ragged(
         "ragged_dot",
         lhs,
@@ -105,7 +135,35 @@ def ragged_dot(
         implementation,
         config,
         representative_group_sizes,
+        after,
     )
+
+
+def ragged_dot_with_epilogue(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    numbers: lax.RaggedDotDimensionNumbers | None,
+    after: After,
+    **arguments: Any,
+) -> Any:
+    """`ragged_dot_general` of [M, K] with groups of rows, and an epilogue as `ragged_dot` has it.
+
+    Args:
+        lhs: [M, K].
+        rhs: As in `ragged_dot`, or with its last two dimensions in the other order.
+        group_sizes: [G].
+        numbers: As in `ragged_dot_general`; None is `ragged_dot`.
+        after: The epilogue.
+        **arguments: Of `ragged_dot_general`: precision, group_offset, implementation.
+    """
+    defaults = dict.fromkeys(
+        ("precision", "preferred_element_type", "group_offset", "num_groups", "out_sharding",
+         "implementation", "config", "representative_group_sizes")
+    )  # fmt: skip
+    rest = (defaults | arguments).values()
+    numbers = _RAGGED_DOT if numbers is None else numbers
+    return _ragged(after.epilogue.caller, lhs, rhs, group_sizes, numbers, *rest, after)
 
 
 def ragged_dot_general(
@@ -189,7 +247,9 @@ def _ragged(
     implementation: str | Sequence[str] | None,
     config: GroupedConfig | str | None,
     representative_group_sizes: Sequence[int] | None,
-) -> jax.Array:
+    after: After | None = None,
+) -> Any:
+    """The product; with `after`, which only products of rank 2 have, that function of it."""
     implementations = as_implementations(implementation)
     config = GroupedConfig.of(config)
     if config is not None and implementations == ("xla",):
@@ -198,7 +258,7 @@ def _ragged(
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)
     sizes = as_array(function, "group_sizes", group_sizes)
     if _symbolic(function, lhs, rhs, implementations, group_offset):
-        return lax.ragged_dot_general(
+        product = lax.ragged_dot_general(
             lhs,
             rhs,
             sizes,
@@ -207,6 +267,12 @@ def _ragged(
             preferred_element_type=preferred_element_type,
             out_sharding=out_sharding,
         )
+        if after is None:
+            return product
+        if after.only_linked:
+            return None
+        rows = after.operands.rows(sizes, None, lhs.shape[0])
+        return apply_epilogue(after.epilogue, product, rows)
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
     check_sizes(
         function,
@@ -255,7 +321,13 @@ def _ragged(
         tuning_context.current(),
         current_partial_sums(),
     )
-    return run(lhs, rhs, sizes, group_offset, call)
+    if after is None:
+        return run(lhs, rhs, sizes, group_offset, call)
+    if after.only_linked:
+        return run_linked(lhs, rhs, sizes, group_offset, call, after)
+    operands = after.operands
+    operands.check(function, call.experts, rhs.shape[-1] if numbers[0][1] == (1,) else rhs.shape[1])
+    return run_with_epilogue(lhs, rhs, sizes, group_offset, operands, call, after.epilogue)
 
 
 def _symbolic(

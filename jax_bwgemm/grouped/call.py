@@ -59,6 +59,40 @@ def run(
         offset: The group of the first matrix, an integer scalar; None is 0.
         call: Everything else.
     """
+    plan, spec = _planned(lhs, rhs, call)
+    sizes = as_int32(sizes)
+    if plan.inner != 1:  # every ragged row stands for that many rows
+        sizes = jnp.clip(sizes, 0, plan.ragged) * plan.inner
+    canonical = _rows if call.mode is Mode.ROWS else _contract
+    lhs, rhs, first = _apply(plan.lhs, lhs), _apply(plan.rhs, rhs), _first_group(offset)
+    out = canonical(lhs, rhs, sizes, first, plan, spec)
+    out = _apply(plan.out, out)
+    return out if call.out_sharding is None else jax.sharding.reshard(out, call.out_sharding)
+
+
+def canonical_rows(
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, offset: jax.Array | None, call: RaggedCall
+) -> tuple[tuple[jax.Array, ...], GroupedSpec]:
+    """The operands of one m-grouped product, and that product: of lhs [M, K] and one list of sizes.
+
+    Args:
+        lhs: As in `run`.
+        rhs: As in `run`.
+        sizes: As in `run`.
+        offset: As in `run`.
+        call: As in `run`.
+    """
+    plan, spec = _planned(lhs, rhs, call)
+    rows = _merge(_apply(plan.lhs, lhs))
+    return (rows, _apply(plan.rhs, rhs), as_int32(sizes)[None], _first_group(offset)), spec
+
+
+def _first_group(offset: jax.Array | None) -> jax.Array:
+    return jnp.zeros((1,), jnp.int32) if offset is None else as_int32(offset)[None]
+
+
+def _planned(lhs: jax.Array, rhs: jax.Array, call: RaggedCall) -> tuple[RaggedPlan, GroupedSpec]:
+    """How operands and result lie, and the canonical product."""
     plan = plan_ragged(
         call.mode, lhs.shape, rhs.shape, call.numbers, call.ragged, call.group, call.experts
     )
@@ -78,14 +112,7 @@ def run(
             partial_sums=call.partial_sums,
         ),
     )
-    sizes = as_int32(sizes)
-    if plan.inner != 1:  # every ragged row stands for that many rows
-        sizes = jnp.clip(sizes, 0, plan.ragged) * plan.inner
-    offset = jnp.zeros((1,), jnp.int32) if offset is None else as_int32(offset)[None]
-    canonical = _rows if call.mode is Mode.ROWS else _contract
-    out = canonical(_apply(plan.lhs, lhs), _apply(plan.rhs, rhs), sizes, offset, plan, spec)
-    out = _apply(plan.out, out)
-    return out if call.out_sharding is None else jax.sharding.reshard(out, call.out_sharding)
+    return plan, spec
 
 
 def _canonical_sharding(out_sharding: Any, plan: RaggedPlan) -> NamedSharding | None:

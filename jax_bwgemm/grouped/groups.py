@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,3 +88,26 @@ def group_of_rows(sizes: jax.Array, rows: int) -> jax.Array:
         flat
     )
     return found.astype(jnp.int32).reshape(*ends.shape[:-1], rows)
+
+
+def rows_of_groups(
+    arrays: Sequence[jax.Array], sizes: jax.Array, offset: jax.Array, rows: int
+) -> list[jax.Array]:
+    """The value or row of every row's matrix, [M, 1] or [M, N]; zeros where there is no matrix.
+
+    Args:
+        arrays: [E] or [E, N].
+        sizes: [G], int32.
+        offset: The group of the first matrix, an int32 scalar.
+        rows: M.
+    """
+    if not arrays:
+        return []
+    groups = sizes.shape[-1]
+    group = group_of_rows(sizes, rows)
+    expert = group - clamp_offset(offset, groups)
+    # Neither rows of no group nor those of groups before the offset: outside, from the end on.
+    outside = (group == groups) | (expert < 0)
+    expert = jnp.where(outside, _LARGEST, expert)
+    found = [x.at[expert].get(mode="fill", fill_value=0) for x in arrays]
+    return [x[:, None] if x.ndim == 1 else x for x in found]

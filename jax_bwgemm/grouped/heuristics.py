@@ -73,6 +73,8 @@ MAX_TILES = 2**30
 SWIZZLE = 8
 # A row tile is lower than a cluster's columns are wide.
 SWIZZLE_SM90_ROWS = 12
+# One that is f32 takes twice the room in L2: bands of its rows leave none for the matrices.
+SWIZZLE_F32_ROWS = 1
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
 
 
@@ -140,8 +142,18 @@ def kernel_mismatch(kernel: Kernel, spec: GroupedSpec, in_dtype: str, arch: str)
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
-def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Target) -> Candidate:
-    """Predicts how long a kernel takes for a problem that it can run."""
+def evaluate(
+    kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Target, *, linked: bool = False
+) -> Candidate:
+    """Predicts how long a kernel takes for a problem that it can run.
+
+    Args:
+        kernel: The kernel.
+        spec: The problem.
+        dims: Its sizes.
+        target: The GPU.
+        linked: Whether an epilogue is linked into it, whose own time is not counted.
+    """
     tile = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m)
     cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
     sms = 2 if _paired(kernel) else 1
@@ -156,7 +168,7 @@ def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Targe
         # SM100's tiles are narrower too where rows are few, which its costs, that only rank, leave
         # out.
         if kernel.arch == "sm90" and row_tiles > 0:
-            step = row_step(kernel)
+            step = row_step(kernel, linked=linked)
             computed = sum(_computed_rows(s, step, known=spec.representative) for s in sizes)
             macs *= min(1.0, computed / (row_tiles * rows))
     else:
@@ -180,10 +192,12 @@ def evaluate(kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Targe
     return Candidate(kernel, tiles, waves, cycles, limit)
 
 
-def row_step(kernel: Kernel) -> int:
+def row_step(kernel: Kernel, *, linked: bool = False) -> int:
     """An SM90 tile's rows are computed in multiples of this (kRowStep of its config.h)."""
     if not kernel.swap_ab:
         return kernel.tile_m
+    if linked:
+        return min(48, kernel.tile_n)
     if kernel.terms > 1:
         return 64
     return 16 if kernel.cluster_m == 2 and kernel.out_dtype != "float32" else 32
@@ -354,4 +368,6 @@ def swizzle_of(kernel: Kernel, dims: GroupedDims) -> int:
     operands = 2 * dims.k * (dims.m + dims.experts * dims.n)
     if operands < SWIZZLE_MIN_OPERAND_BYTES:
         return 1
-    return SWIZZLE_SM90_ROWS if (kernel.arch, kernel.kind) == ("sm90", M_GROUPED) else SWIZZLE
+    if (kernel.arch, kernel.kind) != ("sm90", M_GROUPED):
+        return SWIZZLE
+    return SWIZZLE_F32_ROWS if kernel.terms > 1 else SWIZZLE_SM90_ROWS

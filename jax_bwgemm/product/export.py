@@ -11,5 +11,10 @@ from jax_bwgemm.product.targets import QUANTIZE_TARGETS, TARGETS, V1_TARGETS
 # compiler cannot be serialised (JAX: "serialization of host_callbacks"); shard_map ones can.
 DISABLE_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(target)
-    for target in (*TARGETS.values(), *QUANTIZE_TARGETS.values(), *V1_TARGETS)
+    for target in (
+        *TARGETS.values(),
+        *QUANTIZE_TARGETS.values(),
+        *V1_TARGETS,
+        "LayoutConstraint",  # XLA's own, that `accelerate` makes
+    )
 ]

@@ -168,7 +168,7 @@ def sharding_rule(
         for dimensions, batch, shared in zip(
             contraction.operand_names(spec),
             dims.batches,
-            "pqstuv"[: contraction.operands],
+            "pqstuvw"[: contraction.operands],
             strict=True,
         )
     ]

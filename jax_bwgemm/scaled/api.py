@@ -16,7 +16,7 @@ from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.conversions import as_scaled_array
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
@@ -133,11 +133,11 @@ def check_product(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     batch = a.shape[:-2] or b.shape[:-2]
-    if not _of_primitive(a, b):
+    if not multipliable(a.scaling, b.scaling):
         return _by_xla(a, b, spec)
     parts = [_rank3(x) for x in (a, b)]
     operands = [part for pair in zip(*parts, strict=True) for part in pair]
-    operands.append(_alpha(a, b))
+    operands.append(global_scales(a, b).reshape(-1))
     out = DENSE.product(operands, spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
 
@@ -151,21 +151,13 @@ def _no_derivative(*args: Any) -> NoReturn:
     )
 
 
-def _of_primitive(a: ScaledArray, b: ScaledArray) -> bool:
-    """Whether the primitive has the product: of f32 scales, or one layout that MMAs read."""
-    layouts = [layout_of(x.scaling) for x in (a, b)]
-    if layouts[0].read_by_mma:
-        return layouts[0] == layouts[1]
-    return all(layout.scale_dtype == FLOAT32 for layout in layouts)
-
-
-def _alpha(a: ScaledArray, b: ScaledArray) -> jax.Array:
-    """The product of global scales, [batch], or [1] if all batch elements have the same."""
+def global_scales(a: ScaledArray, b: ScaledArray) -> jax.Array:
+    """Their product, of the leading dimensions' shape, or () if all elements have the same."""
     alpha = jnp.ones((), FLOAT32)
     for x in (a, b):
         if x.global_scale is not None:
             alpha = alpha * x.global_scale
-    return alpha.reshape(-1)
+    return alpha
 
 
 def _rank3(x: ScaledArray) -> tuple[jax.Array, jax.Array]:

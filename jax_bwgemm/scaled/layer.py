@@ -44,6 +44,11 @@ class Layer:
     lhs_transposed: bool = False
     rhs_transposed: bool = False
 
+    def check_key(self, key: jax.Array | None) -> None:
+        """Raises TypeError where gradients need a key and there is none."""
+        if key is None and self.recipe.needs_key:
+            raise TypeError("this recipe's gradients depend on random numbers: pass key=")
+
     def lhs(self, x: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of x."""
         r = self.recipe
@@ -59,10 +64,7 @@ class Layer:
 
     def gradient(self, g: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of the cotangent [M, N]."""
-        r = self.recipe
-        keys = (None, None)
-        if r.stochastic_gradient:
-            keys = tuple(jax.random.split(jax.random.fold_in(key, 1)))
+        r, keys = self.recipe, self._gradient_keys(key)
         if r.hadamard:
             return self._with_rotated(g, False, r.gradient, r.gradient_dtype, keys, key)
         return self._copies(g, False, r.gradient, r.gradient_dtype, key=keys[0])
@@ -126,12 +128,27 @@ class Layer:
     ) -> Copies:
         """A copy, and a transposed one that is rotated along what dW contracts."""
         x = x.T if transposed else x
-        assert key is not None  # `_forward` has seen to it
+        first = self._quantized(x, scaling, dtype, key=keys[0])
+        return first, self._rotated(x, scaling, dtype, keys[1], key)
+
+    def _rotated(
+        self,
+        x: jax.Array,
+        scaling: str,
+        dtype: str,
+        rounding_key: jax.Array | None,
+        key: jax.Array | None,
+    ) -> ScaledArray:
+        assert key is not None  # `check_key` has seen to it
         matrix = rotation(jax.random.fold_in(key, 0))
-        return (
-            self._quantized(x, scaling, dtype, key=keys[0]),
-            self._quantized(rotated(x.T, matrix), scaling, dtype, key=keys[1]),
-        )
+        return self._quantized(rotated(x.T, matrix), scaling, dtype, key=rounding_key)
+
+    def _gradient_keys(self, key: jax.Array | None) -> tuple[jax.Array | None, ...]:
+        """By which both copies of the cotangent are rounded."""
+        if not self.recipe.stochastic_gradient:
+            return None, None
+        assert key is not None  # `check_key` has seen to it
+        return tuple(jax.random.split(jax.random.fold_in(key, 1)))
 
     def _product(self, a: ScaledArray, b: ScaledArray, dtype: str, accumulation: str) -> jax.Array:
         return scaled_matmul(
@@ -152,8 +169,7 @@ def multiply(layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None) ->
 def _forward(
     layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None
 ) -> tuple[jax.Array, Any]:
-    if key is None and layer.recipe.needs_key:
-        raise TypeError("this recipe's gradients depend on random numbers: pass key=")
+    layer.check_key(key)
     a, b = layer.lhs(x, key), layer.rhs(w)
     return layer.forward(a[0], b[0]), (a[1], b[1], key)
 

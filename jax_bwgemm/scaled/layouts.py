@@ -82,6 +82,12 @@ LAYOUTS = {
 }
 
 
+def multipliable(*scalings: str) -> bool:
+    """Whether such operands can be multiplied by kernels: of f32 scales, or of one layout."""
+    dtypes = {layout_of(name).scale_dtype for name in scalings}
+    return dtypes == {FLOAT32} or len(set(scalings)) == 1
+
+
 def layout_of(scaling: object) -> Layout:
     """The layout of that name.
 

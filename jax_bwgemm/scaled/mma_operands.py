@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
 from jax_bwgemm.scaled.layouts import FLOAT4
 
 TILE_ROWS, TILE_K_SCALES = 128, 4
@@ -34,13 +35,57 @@ def in_tiles(scales: jax.Array) -> jax.Array:
     documentation, "1D block scaling factors layout"). Bytes past the last row and scale are zeros.
 
     Args:
-        scales: [B, R, S], of an 8-bit type: S along K.
+        scales: [..., R, S], of an 8-bit type: S along K.
 
     Returns:
-        [B, ceil(R / 128), ceil(S / 4), 512], uint8.
+        [..., ceil(R / 128), ceil(S / 4), 512], uint8.
     """
     bytes_ = lax.bitcast_convert_type(scales, jnp.uint8)
-    batch, rows, count = bytes_.shape
-    bytes_ = jnp.pad(bytes_, ((0, 0), (0, -rows % TILE_ROWS), (0, -count % TILE_K_SCALES)))
-    split = bytes_.reshape(batch, -(-rows // TILE_ROWS), 4, 32, -(-count // TILE_K_SCALES), 4)
-    return split.transpose(0, 1, 4, 3, 2, 5).reshape(batch, split.shape[1], -1, TILE_BYTES)
+    *batch, rows, count = bytes_.shape
+    edges = [(0, 0)] * len(batch) + [(0, -rows % TILE_ROWS), (0, -count % TILE_K_SCALES)]
+    bands, tiles = -(-rows // TILE_ROWS), -(-count // TILE_K_SCALES)
+    split = jnp.pad(bytes_, edges).reshape(*batch, bands, 4, 32, tiles, 4)
+    # [..., band, quarter, row, tile, scale]: to band, tile, row, quarter, scale.
+    order = [*range(len(batch)), *(len(batch) + i for i in (0, 3, 2, 1, 4))]
+    return split.transpose(order).reshape(*batch, bands, tiles, TILE_BYTES)
+
+
+def in_ragged_tiles(
+    scales: jax.Array, sizes: jax.Array, offset: jax.Array, experts: int
+) -> jax.Array:
+    """Scales of rows in groups, in tiles: every group has bands of its own.
+
+    A tile has 128 rows, and groups begin anywhere. So row r of matrix e's group, which begins at
+    row ``first``, goes to band ``first // 128 + e + (r - first) // 128``: groups follow each other,
+    and no two share a band. What a band has beyond its group are some other row's scales.
+
+    Args:
+        scales: [B or 1, M, S], of an 8-bit type.
+        sizes: Of the groups, [B or 1, G], int32.
+        offset: Group of the first matrix, [B or 1], int32.
+        experts: Matrices, E.
+
+    Returns:
+        [B or 1, ceil(M / 128) + E - 1, ceil(S / 4), 512], uint8.
+    """
+    rows = scales.shape[1]
+    bands = jnp.arange(-(-rows // TILE_ROWS) + experts - 1, dtype=jnp.int32)
+
+    def rows_of_bands(sizes: jax.Array, offset: jax.Array) -> jax.Array:
+        starts, _ = expert_bounds(*group_bounds(sizes, rows), offset, experts)
+        first_bands = starts // TILE_ROWS + jnp.arange(experts, dtype=jnp.int32)
+        found = jnp.searchsorted(first_bands, bands, side="right", method="compare_all")
+        expert = jnp.maximum(found.astype(jnp.int32) - 1, 0)
+        first = starts[expert] + (bands - first_bands[expert]) * TILE_ROWS
+        index = first[:, None] + jnp.arange(TILE_ROWS, dtype=jnp.int32)
+        return jnp.clip(index, 0, rows - 1).reshape(-1)
+
+    bytes_ = lax.bitcast_convert_type(scales, jnp.uint8)
+    batch = max(sizes.shape[0], offset.shape[0])
+    sizes = jnp.broadcast_to(sizes, (batch, *sizes.shape[1:]))
+    index = jax.vmap(rows_of_bands)(sizes, jnp.broadcast_to(offset, (batch,)))
+    if batch == 1:
+        return in_tiles(jnp.take(bytes_, index[0], axis=1, mode="clip"))
+    bytes_ = jnp.broadcast_to(bytes_, (batch, *bytes_.shape[1:]))
+    take = jax.vmap(lambda x, i: jnp.take(x, i, axis=0, mode="clip"))
+    return in_tiles(take(bytes_, index))

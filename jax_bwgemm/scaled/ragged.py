@@ -18,9 +18,9 @@ from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.scaled.api import check_product
+from jax_bwgemm.scaled.api import check_product, global_scales
 from jax_bwgemm.scaled.conversions import as_scaled_array
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.scaled_array import ScaledArray
@@ -46,18 +46,18 @@ def scaled_ragged_dot(
     With one matrix b, what is contracted is in groups: ``D[g] = a[:, group g] @ b[:, group g].T``,
     the gradient of the matrices.
 
-    In the second form blocks of 128 are counted from the first column, whatever the groups: two
+    In the second form blocks of scales are counted from the first column, whatever the groups: two
     groups may share a block's scale. So `quantize`, which knows no groups, writes both forms'
     operands in one pass, and nothing is padded.
 
     It has no derivative: `fp8_ragged_dot` has.
 
     Args:
-        a: [M, K], rows of group 0 first. Second form: [K, M], columns of group 0 first. Scales of
-            f32: layout ``"tensor"``, ``"row"``, ``"1x128"`` or ``"128x128"``. Also what
+        a: [M, K], rows of group 0 first. Second form: [K, M], columns of group 0 first. Also what
             `as_scaled_array` takes.
         b: [E, N, K], likewise; E is the number of groups unless there is an offset. ``"tensor"``
-            is one scale, or one for each matrix. Second form: [N, M].
+            is one scale, or one for each matrix, and so are global scales. Second form: [N, M].
+            Either operand has f32 scales, or both have the same layout.
         group_sizes: Rows of each group, [G], integers. On the device, negative ones count as 0 and
             groups end at row M.
         preferred_element_type: Type of the result: bfloat16, float16 or float32.
@@ -70,8 +70,8 @@ def scaled_ragged_dot(
         [M, N], rows of no group zero. Second form: [G, K, N], zeros for groups without rows.
 
     Raises:
-        TypeError: Operands that are none of these, shapes that do not fit together, scales of 8
-            bits, or another result type. Differentiating also raises it.
+        TypeError: Operands that are none of these, shapes or layouts that do not fit together, or
+            another result type. Differentiating also raises it.
         ValueError: An unknown accumulation or implementation, sizes or an offset known to be out
             of range, or ``num_groups`` in the first form.
         NotImplementedError: The named implementation cannot run the product.
@@ -104,9 +104,11 @@ def specification(
     implementations = as_implementations(implementation)
     a, b = as_scaled_array(a, f"{_NAME}: a"), as_scaled_array(b, f"{_NAME}: b")
     out_dtype = check_product(_NAME, a, b, preferred_element_type, accumulation)
-    for name, x in (("a", a), ("b", b)):
-        if layout_of(x.scaling).scale_dtype != FLOAT32:
-            raise TypeError(f"{_NAME} requires f32 scales, {name} has scaling {x.scaling!r}")
+    if not multipliable(a.scaling, b.scaling):
+        raise TypeError(
+            f"{_NAME} multiplies f32 scales, or one layout with scales of 8 bits, got scaling "
+            f"{a.scaling!r} and {b.scaling!r}"
+        )
     if a.ndim != 2 or b.ndim not in (2, 3):
         raise TypeError(
             f"{_NAME} requires a [M, K] and b [E, N, K], or a [K, M] and b [N, M], got shapes "
@@ -152,7 +154,8 @@ def _canonical(
     b_scales = b.scales
     if b.ndim == 3 and b_scales.ndim == 0:
         b_scales = jnp.broadcast_to(b_scales, b.shape[:1])
-    arrays = (a.values, b.values, as_int32(sizes), as_int32(offset), a.scales, b_scales)
+    alpha = jnp.broadcast_to(global_scales(a, b), b.shape[:-2])
+    arrays = (a.values, b.values, as_int32(sizes), as_int32(offset), a.scales, b_scales, alpha)
     return tuple(x[None] for x in arrays)
 
 

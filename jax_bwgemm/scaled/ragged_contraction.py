@@ -14,24 +14,24 @@ from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec, ra
 
 
 class ScaledRagged(GroupedOperands):
-    """Operands A, B, group sizes, offset, and the scales of A and B."""
+    """Operands A, B, group sizes, offset, the scales of A and B, and alpha."""
 
-    operands = 6
+    operands = 7
 
     def block_of(self, spec: ScaledRaggedSpec) -> int:
         return block_of(spec)
 
     def dims(self, spec: ScaledRaggedSpec, *shapes: Sequence[int]) -> ScaledRaggedDims:
         blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}
-        return ragged_dims(spec, shapes, "".join(sorted(blocked)))
+        return ragged_dims(spec, shapes, "".join(sorted(blocked)), block=self.block_of(spec))
 
     def operand_names(self, spec: ScaledRaggedSpec) -> tuple[str, ...]:
         if spec.m_grouped:
             scales = scales_names(spec.a_scaling, "m"), scales_names(spec.b_scaling, "n", of="be")
-            return "bmk", "benk", "bg", "b", *scales
+            return "bmk", "benk", "bg", "b", *scales, "be"
         sides = ((spec.a_scaling, "k"), (spec.b_scaling, "n"))
         scales = (scales_names(scaling, rows, "m") for scaling, rows in sides)
-        return "bkm", "bnm", "bg", "b", *scales
+        return "bkm", "bnm", "bg", "b", *scales, "b"
 
     def out_names(self, spec: ScaledRaggedSpec) -> str:
         return "bmn" if spec.m_grouped else "bekn"
@@ -44,7 +44,7 @@ class ScaledRagged(GroupedOperands):
         mesh_shape: Mapping[str, int],
         operands: tuple[jax.Array, ...],
     ) -> tuple[ScaledRaggedSpec, tuple[jax.Array, ...]]:
-        a, b, sizes, offset, *scales = operands
+        a, b, sizes, offset, *scales = operands  # and alpha
         rows = a.shape[1 if spec.m_grouped else 2]
         sizes, offset, experts = self.on_shard_groups(
             spec, dims, axes, mesh_shape, sizes, offset, rows

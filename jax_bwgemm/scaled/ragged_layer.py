@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_bwgemm.grouped.groups import as_int32, group_bounds
+from jax_bwgemm.scaled.hadamard import SIDE
 from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, next_history
 from jax_bwgemm.scaled.ragged import scaled_ragged_dot
 from jax_bwgemm.scaled.scaled_array import ScaledArray
@@ -22,6 +24,24 @@ class RaggedLayer(Layer):
     """
 
     rhs_transposed: bool = True
+
+    def row_copies(self, x: jax.Array, sizes: jax.Array, key: jax.Array | None) -> Copies:
+        """Both copies of x [M, K], the second one with `contracted` columns."""
+        r = self.recipe
+        if not r.hadamard:
+            return self.lhs(x, key)
+        return self.rows(x), self._rotated(contracted(x, sizes), r.lhs, r.dtype, None, key)
+
+    def gradient_copies(self, g: jax.Array, sizes: jax.Array, key: jax.Array | None) -> Copies:
+        """Both copies of the cotangent [M, N], the second one with `contracted` columns."""
+        r = self.recipe
+        if not r.hadamard:
+            return self.gradient(g, key)
+        keys = self._gradient_keys(key)
+        return (
+            self._quantized(g, r.gradient, r.gradient_dtype, key=keys[0]),
+            self._rotated(contracted(g, sizes), r.gradient, r.gradient_dtype, keys[1], key),
+        )
 
     def matrices(self, w: jax.Array) -> Copies:
         """Both copies of w; where a tensor has one scale, each matrix has its own."""
@@ -44,14 +64,16 @@ class RaggedLayer(Layer):
         """Gradients of x and w.
 
         Args:
-            x: [K, M].
+            x: [K, M'], M' being M or, of rotated operands, the rows that `contracted` returns.
             w: [E, K, N].
-            g: [M, N] and [N, M].
+            g: [M, N] and [N, M'].
             sizes: Of the groups.
             offset: Group of the first matrix.
         """
         accumulation = self.recipe.gradient_accumulation
         x_bar = self._ragged(g[0], w, sizes, offset, self.lhs_dtype, accumulation)
+        if self.recipe.hadamard:
+            sizes = contracted_sizes(sizes, g[0].shape[0])
         w_bar = self._ragged(
             x, g[1], sizes, offset, self.rhs_dtype, accumulation, num_groups=w.shape[0]
         )
@@ -79,28 +101,63 @@ class RaggedLayer(Layer):
         )
 
 
+def contracted_sizes(sizes: jax.Array, rows: int) -> jax.Array:
+    """Sizes of groups in multiples of SIDE rows, which a rotation mixes."""
+    starts, ends = group_bounds(as_int32(sizes), rows)
+    return -(-(ends - starts) // SIDE) * SIDE
+
+
+def contracted(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Rows in groups of `contracted_sizes`: a copy of x in which zeros fill the groups up.
+
+    It has as many rows as any sizes need, and whole 16 bytes of 4-bit values.
+    """
+    rows, groups = x.shape[0], sizes.shape[0]
+    starts, ends = group_bounds(as_int32(sizes), rows)
+    filled = contracted_sizes(sizes, rows)
+    filled_ends = jnp.cumsum(filled)
+    places = jnp.arange(-(-(rows + groups * (SIDE - 1)) // 32) * 32, dtype=jnp.int32)
+    group = jnp.searchsorted(filled_ends, places, side="right", method="compare_all")
+    inside = jnp.minimum(group, groups - 1)
+    within = places - (filled_ends - filled)[inside]
+    exists = (group < groups) & (within < (ends - starts)[inside])
+    taken = jnp.take(x, starts[inside] + within, axis=0, mode="clip")
+    return jnp.where(exists[:, None], taken, 0)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def multiply_ragged(
-    layer: RaggedLayer, x: jax.Array, w: jax.Array, sizes: jax.Array, offset: jax.Array
+    layer: RaggedLayer,
+    x: jax.Array,
+    w: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    key: jax.Array | None,
 ) -> jax.Array:
-    """[M, N]. Scales are found from the operands themselves."""
+    """[M, N]. Scales are found from the operands themselves; the key is for gradients."""
     a = layer.rows(x)  # no gradient: one copy is enough
     return layer.ragged_forward(a, layer.matrices(w)[0], sizes, offset)
 
 
 def _forward(
-    layer: RaggedLayer, x: jax.Array, w: jax.Array, sizes: jax.Array, offset: jax.Array
+    layer: RaggedLayer,
+    x: jax.Array,
+    w: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    key: jax.Array | None,
 ) -> tuple[jax.Array, Any]:
-    a, b = layer.lhs(x, None), layer.matrices(w)
-    return layer.ragged_forward(a[0], b[0], sizes, offset), (a[1], b[1], sizes, offset)
+    layer.check_key(key)
+    a, b = layer.row_copies(x, sizes, key), layer.matrices(w)
+    return layer.ragged_forward(a[0], b[0], sizes, offset), (a[1], b[1], sizes, offset, key)
 
 
 def _backward(
     layer: RaggedLayer, residuals: Any, cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, None, None]:
-    x, w, sizes, offset = residuals
-    g = layer.gradient(cotangent, None)
-    return *layer.ragged_backward(x, w, g, sizes, offset), None, None
+) -> tuple[jax.Array, jax.Array, None, None, None]:
+    x, w, sizes, offset, key = residuals
+    g = layer.gradient_copies(cotangent, sizes, key)
+    return *layer.ragged_backward(x, w, g, sizes, offset), None, None, None
 
 
 multiply_ragged.defvjp(_forward, _backward)

@@ -14,17 +14,23 @@ from jax_bwgemm.grouped.spec import out_shape
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import ragged_selection
 from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.mma_operands import in_ragged_tiles, in_tiles, packed
 from jax_bwgemm.scaled.ragged_contraction import SCALED_RAGGED
 from jax_bwgemm.scaled.ragged_reference import ragged_reference
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec, ragged_dims
-from jax_bwgemm.scaled.selection import Choice
+from jax_bwgemm.scaled.selection import Choice, by_mma
 
 
 class _Ragged(Family):
-    """A, B, group sizes, offset, and the scales of A and B, as `ScaledRaggedSpec` has them."""
+    """A, B, group sizes, offset, the scales of A and B, and alpha, as `ScaledRaggedSpec` has them.
+
+    Alpha, [B or 1, E] or, k-grouped, [B or 1], is the product of both global scales, and not read
+    where layouts have none.
+    """
 
     contraction = SCALED_RAGGED
-    roles = ("a", "b", "group_sizes", "group_offset", "a_scales", "b_scales")
+    roles = ("a", "b", "group_sizes", "group_offset", "a_scales", "b_scales", "alpha")
 
     def dims_of(self, operands: Sequence[Any], spec: ScaledRaggedSpec) -> ScaledRaggedDims:
         types = tuple(jnp.dtype(x.dtype).name for x in operands[:2])
@@ -54,6 +60,28 @@ class _Ragged(Family):
 
     def reference(self, *operands: jax.Array, spec: ScaledRaggedSpec) -> jax.Array:
         return ragged_reference(operands, spec, self.dims_of(operands, spec))
+
+    def kernel_operands(
+        self, operands: Sequence[jax.Array], spec: ScaledRaggedSpec
+    ) -> dict[str, jax.Array]:
+        named = super().kernel_operands(operands, spec)
+        if not layout_of(spec.a_scaling).has_global_scale:
+            del named["alpha"]
+        if not by_mma(spec):
+            return named
+        a_scales, sizes, offset = (named[x] for x in ("a_scales", "group_sizes", "group_offset"))
+        experts = named["b"].shape[1]
+        named["a"], named["b"] = packed(named["a"]), packed(named["b"])
+        named["b_scales"] = in_tiles(named["b_scales"])
+        named["a_scales"] = (
+            in_ragged_tiles(a_scales, sizes, offset, experts)
+            if spec.m_grouped
+            else in_tiles(a_scales)
+        )
+        return named
+
+    def emulated_arch(self, spec: ScaledRaggedSpec) -> str:
+        return "sm100" if by_mma(spec) else super().emulated_arch(spec)
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
         return {"swizzle": choice.swizzle}

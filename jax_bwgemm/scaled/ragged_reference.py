@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_bwgemm.grouped.reference import Schedule
+from jax_bwgemm.grouped.groups import clamp_offset, group_of_rows
+from jax_bwgemm.grouped.reference import Schedule, grouped_reference
+from jax_bwgemm.grouped.spec import GroupedSpec
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
-from jax_bwgemm.scaled.reference import PROMOTED_K, scaled_reference
+from jax_bwgemm.scaled.reference import PROMOTED_K, multiplied, scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 
 
@@ -24,8 +26,8 @@ def ragged_reference(
     """The grouped scaled products.
 
     Args:
-        operands: A, B, group sizes, offset, scales of A and of B; each first dimension is the
-            batch or 1.
+        operands: A, B, group sizes, offset, scales of A and of B, alpha; each first dimension is
+            the batch or 1.
         spec: What to compute.
         dims: Its sizes.
 
@@ -35,6 +37,9 @@ def ragged_reference(
     result = (dims.m, dims.n) if spec.m_grouped else (dims.experts, dims.k, dims.n)
     if dims.empty:
         return jnp.zeros((dims.batch, *result), spec.out_dtype)
+    if layout_of(spec.a_scaling).exact_in_bfloat16:
+        return _of_block_formats(operands, spec, dims)
+    *operands, _ = operands
     one = _rows if spec.m_grouped else _contract
     if dims.batch == 1:
         return one(*(x[0] for x in operands), spec, dims)[None]
@@ -45,6 +50,49 @@ def ragged_reference(
         return one(*full, spec, dims)
 
     return lax.map(element, batched)
+
+
+def _of_block_formats(
+    operands: Sequence[jax.Array], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
+) -> jax.Array:
+    """Values times scales are bfloat16 numbers: the grouped product of these, times alpha."""
+    a, b, sizes, offset, a_scales, b_scales, alpha = operands
+    global_scale = jnp.ones((), jnp.float32) if layout_of(spec.a_scaling).has_global_scale else None
+    left, right = (
+        multiplied(ScaledArray(values, scales, spec.a_scaling, global_scale))
+        for values, scales in ((a, a_scales), (b, b_scales))
+    )
+    plain = GroupedSpec(
+        kind=spec.kind,
+        b_major="k" if spec.m_grouped else "n",
+        experts=spec.experts,
+        out_dtype="float32",
+    )
+    if not spec.m_grouped:
+        left, right = left.mT, right.mT
+    out = grouped_reference(left, right, sizes, offset, plain)
+    if global_scale is not None:
+        out *= (
+            _alpha_of_rows(alpha, sizes, offset, dims)
+            if spec.m_grouped
+            else (alpha[:, None, None, None])
+        )
+    return jnp.broadcast_to(out, (dims.batch, *out.shape[1:])).astype(spec.out_dtype)
+
+
+def _alpha_of_rows(
+    alpha: jax.Array, sizes: jax.Array, offset: jax.Array, dims: ScaledRaggedDims
+) -> jax.Array:
+    """That of every row's matrix, [B or 1, M, 1]; of rows of none, which are zeros, any."""
+    batch = max(alpha.shape[0], sizes.shape[0], offset.shape[0])
+
+    def one(alpha: jax.Array, sizes: jax.Array, offset: jax.Array) -> jax.Array:
+        expert = group_of_rows(sizes, dims.m) - clamp_offset(offset, dims.groups)
+        return alpha[jnp.clip(expert, 0, dims.experts - 1)][:, None]
+
+    return jax.vmap(one)(
+        *(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (alpha, sizes, offset))
+    )
 
 
 def _of_rows(scales: jax.Array, scaling: str, rows: int) -> tuple[jax.Array, str]:

@@ -9,7 +9,6 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit, types_fit
 
@@ -20,9 +19,6 @@ PINGPONG_ROWS = 2048
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
-    for name in (spec.a_scaling, spec.b_scaling):
-        if layout_of(name).scale_dtype != FLOAT32:
-            return f"kernels exist for f32 scales, not for those of {name}"
     if dims.empty:
         return "there is nothing to multiply"
     of_kind = [k for k in table if k.kind == spec.kind]
@@ -37,8 +33,9 @@ def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedD
         )
     out = np.dtype(kernel_dtype(spec.out_dtype)).itemsize
     contracted = ("K", dims.k) if spec.m_grouped else ("M", dims.m)
-    for (name, size), bytes_each in ((contracted, 1), (("N", dims.n), out)):
-        multiple = 16 // bytes_each
+    bits = 4 if spec.a_scaling == "nvfp4" else 8
+    for (name, size), bits_each in ((contracted, bits), (("N", dims.n), 8 * out)):
+        multiple = 128 // bits_each
         if size % multiple:
             return f"{name}={size} is not a multiple of {multiple}, which TMA needs"
     return None

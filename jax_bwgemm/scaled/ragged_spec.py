@@ -46,21 +46,23 @@ class ScaledRaggedDims(GroupedDims):
     Attributes:
         a_dtype: Name of the type of A's values.
         b_dtype: Name of the type of B's values.
-        scale_batches: Batch of both operands' scales.
-        blocked: Dimensions of which 128 elements share a scale.
+        scale_batches: Batch of both operands' scales, and of alpha.
+        blocked: Dimensions of which elements share a scale.
+        block: How many do.
     """
 
     a_dtype: str = ""
     b_dtype: str = ""
-    scale_batches: tuple[int, int] = (1, 1)
+    scale_batches: tuple[int, int, int] = (1, 1, 1)
     blocked: str = ""
+    block: int = 128
 
     @property
     def extents(self) -> Mapping[str, int]:
         """Size of every dimension, by name; of one that has blocks, how many of these."""
         sizes = dict(super().extents)
         for dim in self.blocked:
-            blocks, rest = divmod(sizes[dim], 128)
+            blocks, rest = divmod(sizes[dim], self.block)
             # A block that is shorter makes the dimension one that cannot be divided.
             sizes[dim] = 1 if rest else blocks
         return sizes
@@ -83,8 +85,9 @@ def ragged_dims(
     shapes: Sequence[Sequence[int]],
     blocked: str,
     dtypes: tuple[str, str] = ("", ""),
+    block: int = 128,
 ) -> ScaledRaggedDims:
-    """Sizes from the shapes of A, B, group sizes, offset, and the scales of A and B.
+    """Sizes from the shapes of A, B, group sizes, offset, the scales of A and B, and alpha.
 
     Raises:
         TypeError: The operands have the wrong rank or do not fit together.
@@ -99,6 +102,7 @@ def ragged_dims(
         **fields,
         a_dtype=dtypes[0],
         b_dtype=dtypes[1],
-        scale_batches=(scales[0][0], scales[1][0]),
+        scale_batches=(scales[0][0], scales[1][0], scales[2][0]),
         blocked=blocked,
+        block=block,
     )

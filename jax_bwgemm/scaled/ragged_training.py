@@ -18,7 +18,7 @@ from jax_bwgemm.grouped.validation import (
     check_sizes,
 )
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_layer import RaggedLayer, multiply_ragged, multiply_ragged_delayed
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
 from jax_bwgemm.scaled.training import Fp8Function, result_dtype
@@ -39,20 +39,24 @@ def fp8_ragged_dot(
 
     Args:
         recipe: ``"per_tensor"`` (of rhs each matrix has a scale), ``"per_tensor_delayed"``,
-            ``"blockwise"``, or a `Recipe` with f32 scales.
+            ``"blockwise"``, ``"mxfp8"``, ``"nvfp4"``, or a `Recipe` whose layouts can be multiplied
+            with each other.
         implementation: As in `jax_bwgemm.matmul`, of the three products.
 
     Returns:
         A hashable function of lhs, rhs and group sizes; see `Fp8RaggedDot.__call__`.
 
     Raises:
-        ValueError: An unknown recipe or implementation, or a recipe with scales of 8 bits.
+        ValueError: An unknown recipe or implementation, or a recipe of several layouts of which
+            one has scales of 8 bits.
         TypeError: An implementation that is no name.
     """
     found = as_recipe(recipe)
-    for scaling in (found.lhs, found.rhs, found.gradient):
-        if layout_of(scaling).scale_dtype != FLOAT32:
-            raise ValueError(f"{_NAME} takes recipes with f32 scales, {scaling!r} has none")
+    if not multipliable(found.lhs, found.rhs, found.gradient):
+        raise ValueError(
+            f"{_NAME} takes recipes with f32 scales, or with one layout, got {found.lhs!r}, "
+            f"{found.rhs!r} and {found.gradient!r}"
+        )
     return Fp8RaggedDot(found, as_implementations(implementation))
 
 
@@ -74,6 +78,7 @@ class Fp8RaggedDot(Fp8Function):
         group_offset: ArrayLike | None = None,
         *,
         amax_history: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """Rows in consecutive groups, each multiplied by its group's matrix.
 
@@ -89,15 +94,16 @@ class Fp8RaggedDot(Fp8Function):
                 `jax.lax.ragged_dot`. Gradients have their operand's type.
             group_offset: As in `jax_bwgemm.ragged_dot`.
             amax_history: As of `Fp8DotGeneral`, of recipes with delayed scaling.
+            key: As of `Fp8DotGeneral`, of recipes whose gradients depend on random numbers.
 
         Returns:
             [M, N].
 
         Raises:
             TypeError: Not arrays, other types, shapes that do not fit together, or no
-                ``amax_history`` where the recipe needs one.
+                ``amax_history`` or key where the recipe needs one.
             ValueError: Group sizes or an offset known to be out of range, or an ``amax_history``
-                that the recipe has no use for.
+                or key that the recipe has no use for.
             NotImplementedError: An implementation that cannot run it.
         """
         lhs, rhs = as_array(_NAME, "lhs", lhs), as_array(_NAME, "rhs", rhs)
@@ -114,9 +120,11 @@ class Fp8RaggedDot(Fp8Function):
         layer = RaggedLayer(
             self.recipe, self.implementations, out_dtype.name, lhs.dtype.name, rhs.dtype.name
         )
+        if key is not None and not self.recipe.needs_key:
+            raise ValueError(f"{self.recipe} has no use for a key")
         if self.recipe.history:
             history = self.check_history(amax_history)
             return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
         if amax_history is not None:
             raise ValueError(f"{self.recipe} keeps no amax_history")
-        return multiply_ragged(layer, lhs, rhs, sizes, offset)
+        return multiply_ragged(layer, lhs, rhs, sizes, offset, key)

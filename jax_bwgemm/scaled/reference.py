@@ -36,7 +36,7 @@ def scaled_reference(
     """
     if 0 in (*a.shape, *b.shape):
         return jnp.zeros((a.shape[0], b.shape[0]), out_dtype)
-    left, right = _multiplied(a), _multiplied(b)
+    left, right = multiplied(a), multiplied(b)
     if left.dtype != right.dtype and jnp.bfloat16 in (left.dtype, right.dtype):
         left, right = left.astype(jnp.bfloat16), right.astype(jnp.bfloat16)
     blocked = [layout_of(x.scaling).block_k == PROMOTED_K for x in (a, b)]
@@ -54,16 +54,17 @@ def scaled_reference(
     return out.astype(out_dtype)
 
 
-def _multiplied(x: ScaledArray) -> jax.Array:
-    """What the tensor cores multiply: the values, or these times scales of 8 bits."""
+def multiplied(x: ScaledArray) -> jax.Array:
+    """What the tensor cores multiply, [..., R, K]: the values, or these times scales of 8 bits."""
     layout = layout_of(x.scaling)
     if not layout.exact_in_bfloat16:
         return x.values
-    rows, k = x.shape
+    *leading, k = x.shape
     blocks = x.values.astype(jnp.bfloat16)
-    blocks = jnp.pad(blocks, ((0, 0), (0, -k % layout.block_k)))
-    blocks = blocks.reshape(rows, -1, layout.block_k) * x.scales.astype(jnp.bfloat16)[..., None]
-    return blocks.reshape(rows, -1)[:, :k]
+    blocks = jnp.pad(blocks, [(0, 0)] * len(leading) + [(0, -k % layout.block_k)])
+    blocks = blocks.reshape(*leading, -1, layout.block_k)
+    scaled = blocks * x.scales.astype(jnp.bfloat16)[..., None]
+    return scaled.reshape(*leading, scaled.shape[-2] * layout.block_k)[..., :k]
 
 
 def _promoted(

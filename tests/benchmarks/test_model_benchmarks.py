@@ -43,14 +43,21 @@ def test_bench_programs(tmp_path, capsys):
     from common import report
 
     path = tmp_path / "programs.jsonl"
-    args = ["--small", "--models", "lstm", "towers", "--out", str(path)]
+    args = ["--small", "--models", "lstm", "towers", "--control", "--out", str(path)]
     assert bench_programs.main(args) == 0
     rows = [r for r in report.load(path) if r["record"] == "model"]
     assert [(r["model"], r["impl"]) for r in rows] == [
         (model, impl) for model in ("lstm", "towers") for impl in ("xla", "accelerate")
     ]
     assert all(r["apart"] == 0 and r["products"] > 10 for r in rows)
-    assert "losses at most 0.0e+00 apart" in capsys.readouterr().out
+    assert "losses at most 0.0e+00 apart (XLA's own: 0.0e+00)" in capsys.readouterr().out
+
+
+def test_bench_programs_sums_kinds_of_kernels():
+    import bench_programs
+
+    kernels = [("fusion_12", 3.0), ("gemm", 4.0), ("fusion_7", 2.5)]
+    assert bench_programs.by_kind(kernels) == [("fusion", 2, 5.5), ("gemm", 1, 4.0)]
 
 
 def test_bench_programs_reports_losses_that_differ(monkeypatch, capsys):

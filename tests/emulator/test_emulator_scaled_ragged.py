@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +60,8 @@ def test_random_problems_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "scaling"), [("sm90", "tensor"), ("sm90", "1x128"), ("sm100", "row")]
+    ("arch", "scaling"),
+    [("sm90", "tensor"), ("sm90", "1x128"), ("sm100", "row"), ("sm100", "mxfp8")],
 )
 def test_groups_end_at_every_place_of_a_chunk(arch: str, scaling: str) -> None:
     """Columns of small groups share 16 bytes; those of no group are NaN and reach no result."""
@@ -79,16 +81,41 @@ def test_groups_end_at_every_place_of_a_chunk(arch: str, scaling: str) -> None:
     assert_exact(got, expected(a, b, sizes).astype(np.float32))
 
 
+@pytest.mark.parametrize(("scaling", "block"), [("mxfp8", 32), ("nvfp4", 16)])
+def test_scales_of_other_groups_do_not_count(scaling: str, block: int) -> None:
+    """Though they are in the same tile, and what they multiply is zeroed: they may be NaN."""
+    sizes = tuple(block * n for n in (1, 0, 3, 2, 9, 4))
+    a, b = exact_pair("k-grouped", (scaling, scaling), (320, 136, 144), len(sizes))
+    want = expected(a, b, sizes).astype(np.float32)
+    blocks = jnp.arange(a.scales.shape[-1])
+    spoilt = (blocks < 1) | (blocks >= sum(sizes) // block)  # of the first group, and of none
+    pair = [
+        bw.ScaledArray(x.values, jnp.where(spoilt, jnp.nan, x.scales), scaling, x.global_scale)
+        for x in (a, b)
+    ]
+    got = bw.scaled_ragged_dot(
+        *pair, jnp.array(sizes), preferred_element_type=jnp.float32, implementation="emulator"
+    )
+    assert np.isnan(np.asarray(got[0])).all()
+    assert_exact(got[1:], want[1:])
+
+
 @pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize(
-    ("arch", "layouts"), [("sm90", ("1x128", "128x128")), ("sm100", ("row", "tensor"))]
+    ("arch", "layouts"),
+    [
+        ("sm90", ("1x128", "128x128")),
+        ("sm100", ("row", "tensor")),
+        ("sm100", ("mxfp8", "mxfp8")),
+        ("sm100", ("nvfp4", "nvfp4")),
+    ],
 )
 def test_through_selection(kind: str, batched: bool, arch: str, layouts: tuple[str, str]) -> None:
     """float16 by way of float32; batches of vmap."""
     import jax
 
-    shape = (304, 280, 208)
+    shape = (320, 280, 224)
     a, b = exact_pair(kind, layouts, shape, len(SIZES))
 
     def product(a: bw.ScaledArray, sizes: jax.Array) -> jax.Array:
@@ -100,7 +127,7 @@ def test_through_selection(kind: str, batched: bool, arch: str, layouts: tuple[s
     if not batched:
         assert_exact(product(a, jnp.array(SIZES)), expected(a, b, SIZES).astype(np.float16))
         return
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), a)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, jnp.flip(leaf)]), a)
     got = jax.vmap(product, (0, None))(stacked, jnp.array(SIZES))
     one = jax.tree.map(lambda leaf: leaf[1], stacked)
     assert_exact(got[1], expected(one, b, SIZES).astype(np.float16))
@@ -114,6 +141,29 @@ def test_layouts_without_a_kernel_on_a_gpu() -> None:
     )
     with config.target("sm100"), pytest.raises(NotImplementedError, match=message):
         bw.scaled_ragged_dot(a, b, jnp.array(SIZES), implementation="emulator")
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
+def test_all_three_products_of_experts_run_on_kernels(recipe: str) -> None:
+    """The same results as XLA's, whose sums differ by f32 roundings only."""
+    import jax
+
+    rng = np.random.default_rng(0)
+    shapes = ((160, 96), (4, 96, 64), (160, 64))
+    x, w, g = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes)
+    sizes = jnp.array([70, 0, 1, 50])
+    key = {"key": jax.random.key(0)} if recipe == "nvfp4" else {}
+
+    def step(implementation: Any) -> Any:
+        dot = bw.fp8_ragged_dot(recipe, implementation=implementation)
+        out, back = jax.vjp(lambda x, w: dot(x, w, sizes, **key), x, w)
+        return jax.block_until_ready((out, *back(g)))
+
+    before = emulator.launch_count()
+    ours = step(("emulator", "xla"))  # XLA quantizes
+    assert emulator.launch_count() == before + 3
+    for got, want in zip(ours, step("xla"), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
 
 
 def case_of(kind: str):
@@ -141,6 +191,35 @@ def test_calls_with_wrong_shapes_are_refused(kind: str, name: str, message: str)
     operands[name] = np.concatenate([operands[name]] * 2, -1)
     if operands[name].ndim == 1:  # the scale of a tensor: a batch that nothing else has
         operands[name] = np.concatenate([operands[name]] * 3)
+    with pytest.raises(Exception, match=re.escape(message)):
+        np.asarray(case.launch("emulator", operands))
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "shape", "message"),
+    [
+        ("float8_e4m3fn", "a_scales", (1, 3, 1, 512), "expected uint8[1,2,1,512]"),
+        ("float8_e4m3fn", "b_scales", (1, 2, 1, 2, 512), "expected uint8[1,2,1,1,512]"),
+        ("float4_e2m1fn", "a_scales", (1, 2, 2, 512), "expected uint8[1,2,1,512]"),
+        ("float4_e2m1fn", "alpha", (1,), "expected float32[1,2]"),
+        ("float4_e2m1fn", "b", (1, 2, 16, 32), "expected uint8[1,2,16,16]"),
+    ],
+)
+def test_calls_of_block_formats_with_wrong_shapes_are_refused(
+    values: str, name: str, shape: tuple[int, ...], message: str
+) -> None:
+    import sanitize_scaled_grouped
+
+    kernel = next(
+        k for k in KERNELS if (k.kind, k.scales, k.a_dtype) == ("m-grouped", "mma", values)
+    )
+    types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+    layouts = ("nvfp4" if values == "float4_e2m1fn" else "mxfp8",) * 2
+    case = sanitize_scaled_grouped.ScaledGroupedCase(
+        kernel.name, kernel.kind, types, layouts, 32, 16, 32, (0, 16, 16), 2
+    )
+    operands, _ = case.operands()
+    operands[name] = np.zeros(shape, operands[name].dtype)
     with pytest.raises(Exception, match=re.escape(message)):
         np.asarray(case.launch("emulator", operands))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -27,7 +28,7 @@ from linked_cases import (  # noqa: F401
 from numerics import LINKED, assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm import config
+from jax_bwgemm import config, emulator
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
@@ -117,6 +118,37 @@ def test_many_tiles_of_a_consumer(name: str) -> None:
             f, arrays = operands(rng, name, m, n)
         with config.target(kernel.arch, 2):
             close(run(f, a, b, arrays, config=kernel.name), reference(f, a, b, arrays))
+
+
+def cluster_k(rng: np.random.Generator, m: int, n: int, k: int, parts: int) -> tuple[Any, ...]:
+    """A function of a product by a cluster-K kernel, that of an epilogue, and its operands."""
+    kernel = next(k for k in KERNELS if k.cluster_k and k.b_major == "n")
+    a, b = product(rng, kernel, m, n, k)
+    f, arrays = operands(rng, "every kind of result", m, n)
+    chosen = dataclasses.replace(bw.TuningConfig.of(kernel.name), splits=parts)
+    return f, a, b, arrays, chosen
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 8])
+@pytest.mark.parametrize(("m", "n"), [(7, 8), (70, 136)])
+def test_parts_of_k_are_added_before_the_epilogue(parts: int, m: int, n: int) -> None:
+    f, a, b, arrays, chosen = cluster_k(np.random.default_rng(4), m, n, 640, parts)
+    with config.target("sm90", 16), emulator.configure(sm_count=16):
+        close(run(f, a, b, arrays, config=chosen), reference(f, a, b, arrays))
+
+
+def test_parts_that_no_cluster_adds_keep_the_epilogue_apart() -> None:
+    f, a, b, arrays, chosen = cluster_k(np.random.default_rng(4), 16, 64, 1024, 16)
+
+    def call(a: Any, b: Any, *arrays: Any) -> Any:
+        return bw.matmul(
+            a, b, epilogue=f, epilogue_operands=arrays, implementation="emulator", config=chosen
+        )
+
+    with config.target("sm90", 16), emulator.configure(sm_count=16):
+        lowered = jax.jit(call).lower(a, b, *arrays)
+        assert "epilogue_digest" not in lowered.as_text()
+        close(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 8), (3, 16), (64, 8), (70, 72)])

@@ -99,7 +99,7 @@ class TestCalls:
             ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
             ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
-            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 3"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 4"),
             ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
             ({"epilogue_results": "float32:loud"}, "array 0 of float32 cannot be 'loud'"),
             ({"epilogue_results": "bfloat16:summed"}, "y1 is float32.*elements of bfloat16"),

@@ -176,6 +176,8 @@ def test_small_operands_need_no_bands() -> None:
     contract = GroupedSpec("k-grouped", experts=8)
     assert choose(large, "sm90", contract).swizzle == heuristics.SWIZZLE
     assert choose(large, "sm100").swizzle == heuristics.SWIZZLE
+    of_f32 = next(k for k in runtime.grouped_kernels() if (k.kind, k.terms) == ("m-grouped", 2))
+    assert heuristics.swizzle_of(of_f32, large) == heuristics.SWIZZLE_F32_ROWS
 
 
 def test_padding() -> None:

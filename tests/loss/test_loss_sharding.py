@@ -1,4 +1,4 @@
-"""The loss on 8 CPU devices: equal to one device's, and only vectors of rows between devices."""
+"""The loss on several devices: equal to one device's, and only vectors of rows between devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from numerics import LOSS, normal
+from numerics import LOSS, assert_same_loss, normal
 
 import jax_bwgemm as bw
 from jax_bwgemm.loss import recomputed
@@ -38,12 +38,24 @@ def operands() -> tuple[jax.Array, ...]:
 
 
 def mesh_of(devices: list[jax.Device], kind: AxisType) -> jax.sharding.Mesh:
+    """Two devices along the rows where there are more than two, the others along the vocabulary."""
     axes = ("data", "vocabulary")
-    return jax.make_mesh((2, 4), axes, axis_types=(kind, kind), devices=devices)
+    rows = 2 if len(devices) > 2 else 1
+    shape = (rows, len(devices) // rows)
+    return jax.make_mesh(shape, axes, axis_types=(kind, kind), devices=devices)
 
 
 def place(mesh: jax.sharding.Mesh, operands: tuple[jax.Array, ...]) -> list[jax.Array]:
     return [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, SPECS, strict=True)]
+
+
+def check_collectives(f: Any, placed: list[jax.Array], rows: int) -> None:
+    """No collective of the forward pass is larger than a device's rows."""
+    text = jax.jit(f).lower(*placed).compile().as_text()
+    results = re.findall(r"= (.+) (?:all-|reduce-scatter|collective-permute)[\w-]*\(", text)
+    assert results
+    for shape in re.findall(r"\[([\d,]*)\]", " ".join(results)):
+        assert math.prod(map(int, filter(None, shape.split(",")))) <= rows, shape
 
 
 def check(f: Any, placed: list[jax.Array], operands: tuple[jax.Array, ...]) -> None:
@@ -51,11 +63,7 @@ def check(f: Any, placed: list[jax.Array], operands: tuple[jax.Array, ...]) -> N
     want = jax.value_and_grad(LOSS_OF, (0, 2))(*operands)
     got = jax.jit(jax.value_and_grad(f, (0, 2)))(*placed)
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LOSS), got, want)
-    text = jax.jit(f).lower(*placed).compile().as_text()
-    results = re.findall(r"= (.+) (?:all-|reduce-scatter|collective-permute)[\w-]*\(", text)
-    assert results
-    for shape in re.findall(r"\[([\d,]*)\]", " ".join(results)):
-        assert math.prod(map(int, filter(None, shape.split(",")))) <= ROWS // 2, shape
+    check_collectives(f, placed, ROWS // 2)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
@@ -76,6 +84,28 @@ def test_shard_map(cpu_devices, operands, logits, checked) -> None:
         return lax.psum(part, "data")
 
     check(loss, place(mesh, operands), operands)
+
+
+@pytest.mark.multigpu
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+def test_two_gpus(logits) -> None:
+    rows, width, vocabulary = 256, 512, 4096
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(normal(rng, (rows, width), "bfloat16"))
+    weights = jnp.asarray(normal(rng, (width, vocabulary), "bfloat16") * width**-0.5)
+    operands = (x, jnp.asarray(rng.integers(0, vocabulary, rows)), weights)
+    of_one = functools.partial(LOSS_OF, logits=logits, implementation="cutlass")
+    mesh = mesh_of(jax.devices("gpu")[:2], AxisType.Auto)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)
+    def of_two(x: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        return lax.psum(of_one(x, labels, weights, axis_name="vocabulary"), "data")
+
+    placed = place(mesh, operands)
+    want = jax.jit(jax.value_and_grad(of_one, (0, 2)))(*operands)
+    got = jax.jit(jax.value_and_grad(of_two, (0, 2)))(*placed)
+    jax.tree.map(assert_same_loss, got, want)
+    check_collectives(of_two, placed, rows)
 
 
 def test_recomputed_blocks_need_whole_columns(cpu_devices, operands) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,20 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numerics import (
+    FRACTION_DB,
     PRODUCT_DB,
     SAME_OPERANDS_DB,
+    assert_exact,
     assert_same_training,
     decibels,
 )
 from ragged_cases import expected
 
 import jax_bwgemm as bw
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.recipes import RECIPES
 
-NAMES = tuple(
-    name for name, r in RECIPES.items() if not r.history and layout_of(r.lhs).scale_dtype == FLOAT32
-)
+# Of 8 bits, with scales of their own.
+NAMES = tuple(name for name, r in RECIPES.items() if not r.history and not r.needs_key)
 SIZES = np.array([70, 0, 130, 1, 40], np.int32)  # of 256 rows
 
 
@@ -204,6 +205,32 @@ def test_a_mixture_of_experts_trains_as_in_bfloat16(recipe: str) -> None:
     assert_same_training(narrow, wide, low_precision=True)
 
 
+def test_four_bits() -> None:
+    """All three products are those of the operands, as good as a format of 4 bits allows."""
+    x, w, g = operands("float32")
+    dot = bw.fp8_ragged_dot("nvfp4")
+    out, back = jax.vjp(lambda x, w: dot(x, w, SIZES, key=jax.random.key(1)), x, w)
+    for got, exact in zip((out, *back(g)), exact_products(x, w, g), strict=True):
+        assert decibels(got, exact) > FRACTION_DB[1] - 7.5
+    assert_exact(dot(x, w, SIZES), out)  # the key is for gradients
+
+
+def test_rotations_stay_within_groups() -> None:
+    """Rows of one group reach no other group's gradient, be they as large as they may."""
+    x, w, g = operands("float32")
+    ends = np.cumsum(SIZES)
+    second = np.arange(x.shape[0])[:, None] >= ends[0]
+    dot = bw.fp8_ragged_dot("nvfp4")
+
+    def gradient(x: jax.Array) -> jax.Array:
+        return jax.vjp(lambda w: dot(x, w, SIZES, key=jax.random.key(1)), w)[1](g)[0]
+
+    assert not np.any(np.asarray(gradient(jnp.where(second, x, 0)))[0])
+    zeros = np.asarray(gradient(jnp.where(second, 0, x)))
+    assert np.any(zeros[0])
+    assert not np.any(zeros[1:])
+
+
 def test_instances_compare_by_value() -> None:
     assert bw.fp8_ragged_dot() == bw.fp8_ragged_dot(RECIPES["blockwise"])
     assert hash(bw.fp8_ragged_dot()) == hash(bw.fp8_ragged_dot("blockwise"))
@@ -217,7 +244,21 @@ X, W, _ = operands()
     ("call", "error", "message"),
     [
         (lambda: bw.fp8_ragged_dot("fp8"), ValueError, "recipe must be one of 'per_tensor'"),
-        (lambda: bw.fp8_ragged_dot("mxfp8"), ValueError, "f32 scales, 'mxfp8' has none"),
+        (
+            lambda: bw.fp8_ragged_dot(dataclasses.replace(RECIPES["mxfp8"], rhs="row")),
+            ValueError,
+            "recipes with f32 scales, or with one layout, got 'mxfp8', 'row' and 'mxfp8'",
+        ),
+        (
+            lambda: bw.fp8_ragged_dot("mxfp8")(X, W, SIZES, key=jax.random.key(0)),
+            ValueError,
+            "has no use for a key",
+        ),
+        (
+            lambda: jax.grad(lambda w: bw.fp8_ragged_dot("nvfp4")(X, w, SIZES).sum())(W),
+            TypeError,
+            "gradients depend on random numbers: pass key=",
+        ),
         (lambda: bw.fp8_ragged_dot()([1.0], W, SIZES), TypeError, "requires arrays, got lhs"),
         (
             lambda: bw.fp8_ragged_dot()(X.astype(jnp.int32), W, SIZES),

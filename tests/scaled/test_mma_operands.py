@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_bwgemm.scaled.mma_operands import in_tiles, packed
+from jax_bwgemm.scaled.mma_operands import in_ragged_tiles, in_tiles, packed
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 130, 5), (1, 128, 4), (3, 257, 9)])
@@ -27,6 +27,44 @@ def test_tiles_of_scales(shape: tuple[int, int, int]) -> None:
             found[:, row, k] = flat[:, place]
     np.testing.assert_array_equal(found, codes)
     assert np.count_nonzero(got) == codes.size  # what pads tiles is zero
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "offset", "experts"),
+    [
+        ((300,), 0, 1),
+        ((5, 0, 139, -3, 1, 128, 10**6), 0, 7),
+        ((5, 0, 139, 27, 1, 128), 2, 3),
+        ((0, 0, 10), 1, 2),
+        ((150, 150), 5, 2),
+    ],
+)
+def test_ragged_rows_have_bands_of_their_own(
+    batch: int, sizes: tuple[int, ...], offset: int, experts: int
+) -> None:
+    rows, count = 300, 5
+    rng = np.random.default_rng(0)
+    codes = rng.integers(1, 127, (batch, rows, count)).astype(np.uint8)
+    scales = jnp.asarray(codes).view(jnp.float8_e4m3fn)
+    many = jnp.array([sizes, sizes[::-1]][:batch], jnp.int32)
+    got = np.asarray(in_ragged_tiles(scales, many, jnp.full(batch, offset, jnp.int32), experts))
+    assert got.shape == (batch, -(-rows // 128) + experts - 1, 2, 512)
+    for element, of_groups in zip(range(batch), np.asarray(many), strict=True):
+        ends = np.minimum(np.cumsum(np.maximum(of_groups.astype(np.int64), 0)), rows)
+        starts = np.concatenate([[0], ends[:-1]])
+        bands: set[int] = set()
+        groups = list(zip(starts[offset:], ends[offset:], strict=True))[:experts]
+        for e, (start, end) in enumerate(groups):
+            used = set()
+            for row in range(start, end):
+                band, at = start // 128 + e + (row - start) // 128, (row - start) % 128
+                place = at % 32 * 16 + at // 32 * 4
+                found = [got[element, band, k // 4, place + k % 4] for k in range(count)]
+                assert found == list(codes[element, row])
+                used.add(band)
+            assert not used & bands
+            bands |= used
 
 
 def test_pairs_of_4_bits() -> None:

@@ -33,6 +33,25 @@ def test_every_pair_of_layouts(kind: str, a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scaling", ["mxfp8", "nvfp4"])
+def test_block_formats(kind: str, scaling: str) -> None:
+    """Blocks are counted from the first element; matrices may have global scales of their own."""
+    a, b = exact_pair(kind, (scaling, scaling), SHAPE, len(SIZES))
+    if b.ndim == 3 and scaling == "nvfp4":
+        of_each = jnp.asarray(2.0 ** np.arange(-3, 3), jnp.float32)
+        b = bw.ScaledArray(b.values, b.scales, scaling, of_each)
+    got = bw.scaled_ragged_dot(a, b, np.array(SIZES), preferred_element_type=jnp.float32)
+    assert_exact(got, expected(a, b, SIZES).astype(np.float32))
+    if b.ndim == 2:
+        return
+    part = jax.tree.map(lambda leaf: leaf[2:4], b)
+    got = bw.scaled_ragged_dot(
+        a, part, jnp.array(SIZES), group_offset=2, preferred_element_type=jnp.float32
+    )
+    assert_exact(got, expected(a, part, SIZES, 2).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtypes", [("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2",) * 2])
 def test_any_mix_of_types(kind: str, dtypes: tuple[str, str]) -> None:
     pair = exact_pair(kind, ("tensor", "tensor"), SHAPE, len(SIZES), dtypes)
@@ -164,6 +183,19 @@ def test_explain(scaled_grouped_table: Any) -> None:
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm100")
     assert found.implementation == "xla"
     assert "no k-grouped kernel for sm100 applies scales of 1x128" in found.rejected[0][1]
+    for scaling, types in (("mxfp8", "e4m3_e4m3_bf16"), ("nvfp4", "e2m1_e2m1_bf16")):
+        for kind, name, tile in (
+            ("m-grouped", "rows", "256x256x{}_2x1_2sm"),
+            ("k-grouped", "contract", "128x256x{}_1x1_1sm"),
+        ):
+            pair = exact_pair(kind, (scaling, scaling), (320, 56, 224), len(SIZES))
+            found = bw.explain_scaled_ragged_dot(*pair, jnp.array(SIZES), device="sm100")
+            line = tile.format(256 if scaling == "nvfp4" else 128)
+            assert found.kernel == f"sm100_scaled_{name}_{types}_mma_{line}"
+            assert "scales of blocks by the MMA instruction" in found.reason
+            found = bw.explain_scaled_ragged_dot(*pair, jnp.array(SIZES), device="sm90")
+            assert found.implementation == "xla"
+            assert "for sm90 applies scales" in found.rejected[0][1]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +221,7 @@ def test_explain(scaled_grouped_table: Any) -> None:
             SHAPE,
             ("float8_e4m3fn", "float8_e5m2"),
             ("tensor", "tensor"),
-            "m-grouped kernels exist for float8_e4m3fn x float8_e4m3fn, float8_e5m2 x",
+            "m-grouped kernels exist for float4_e2m1fn x float4_e2m1fn, float8_e4m3fn x",
         ),
         (
             "m-grouped",
@@ -199,6 +231,27 @@ def test_explain(scaled_grouped_table: Any) -> None:
             "no m-grouped kernel for float8_e5m2 x float8_e4m3fn applies scales of 1x128 and 1x128",
         ),
         ("k-grouped", (0, 56, 208), (None, None), ("row", "row"), "there is nothing to multiply"),
+        (
+            "m-grouped",
+            (304, 56, 208),
+            (None, None),
+            ("nvfp4",) * 2,
+            "K=208 is not a mult",
+        ),
+        (
+            "k-grouped",
+            (304, 56, 208),
+            (None, None),
+            ("nvfp4",) * 2,
+            "M=304 is not a mult",
+        ),
+        (
+            "m-grouped",
+            (304, 56, 200),
+            (None, None),
+            ("mxfp8",) * 2,
+            "K=200 is not a mult",
+        ),
     ],
 )
 def test_refusals(
@@ -251,7 +304,7 @@ A, B = exact_pair("m-grouped", ("1x128", "128x128"), (32, 16, 128), 2)
         ),
         (
             TypeError,
-            "requires f32 scales, a has scaling 'mxfp8'",
+            "multiplies f32 scales, or one layout with scales of 8 bits, got scaling 'mxfp8' and",
             (bw.quantize(jnp.ones((32, 128)), "mxfp8"), B, np.array([1, 2])),
             {},
         ),

@@ -28,7 +28,7 @@ _TILE = (
 )
 _GROUPED = (
     r"^GROUPED_(ROWS|CONTRACT)(_F32)?(_SWAP_AB)?(_PINGPONG)?"
-    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)(?:, linked)?\)"
 )
 
 
@@ -175,14 +175,21 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
-    """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2."""
+    """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2, 6 of mma."""
     found = []
     for kind, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED_GROUPED, SCALED_GROUPED_DEF.read_text(), re.MULTILINE
     ):
         rows = kind == "ROWS"
         pairs = [("e4m3", "e4m3"), ("e5m2", "e4m3") if rows else ("e4m3", "e5m2")]
-        for a, b in pairs[: 1 if "no_e5m2" in left_out else 2]:
+        pairs = pairs[: 1 if "no_e5m2" in left_out else 2]
+        if scales == "mma":
+            pairs.append(("e2m1", "e2m1"))
+        bytes_of_tile = numbers
+        for a, b in pairs:
+            numbers = list(bytes_of_tile)
+            if a == "e2m1":
+                numbers[2] = str(2 * int(numbers[2]))
             for out in ("bf16", "f32"):
                 types = f"{kind.lower()}_{a}_{b}_{out}_{scales}"
                 found.append(

@@ -152,6 +152,15 @@ def assert_same_layers(got: Any, want: Any) -> None:
     jax.tree.map(compare, got, want)
 
 
+def assert_same_loss(got: Any, want: Any) -> None:
+    """A loss of bf16 operands, or a gradient: sums split over devices, each part rounded to bf16.
+
+    Parts are a little larger than their sum: two units in the last place of the largest element.
+    """
+    got, want = (np.asarray(x, np.float64) for x in (got, want))
+    np.testing.assert_allclose(got, want, rtol=0, atol=2**-7 * float(np.max(np.abs(want))))
+
+
 def assert_similar(got: Any, want: np.ndarray) -> None:
     """1 - 2xy / (xx + yy) below 1e-3, as DeepGEMM compares products of 8-bit operands."""
     got = np.asarray(got, np.float64)

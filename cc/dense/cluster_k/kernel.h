@@ -29,9 +29,9 @@ __device__ __forceinline__ Work WorkOf(const Params& params, uint32_t rank, uint
           FirstOf(of_batch % params.p_tiles, params.columns), first, end - first};
 }
 
-template <class C>
-__global__ void __launch_bounds__(kThreads, kCtasPerSm)
-    ClusterKKernel(const __grid_constant__ Params params) {
+// The body of every entry point. result: see PlainResult.
+template <class C, class Result>
+__device__ __forceinline__ void RunGemm(const Params& params, const Result& result) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<Shared>(raw);
@@ -64,12 +64,18 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     cutlass::arch::NamedBarrier::sync(kConsumerThreads, 0);
     LayOut(accumulator, shared);
     SyncCluster();
-    AddSlice<typename C::Out>(params, shared, work, rank, parts);
+    AddSlice<typename C::Out>(params, shared, work, rank, parts, result);
   }
   SyncCluster();  // a CTA's shared memory is read until all are done
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    ClusterKKernel(const __grid_constant__ Params params) {
+  RunGemm<C>(params, PlainResult{});
 }
 
 }  // namespace bwgemm::dense::cluster_k

@@ -6,6 +6,7 @@
 #include "core/launch.h"
 #include "core/tensor_map.h"
 #include "dense/cluster_k/kernel.h"
+#include "dense/cluster_k/linked.h"
 #include "dense/limits.h"
 #include "dense/problem.h"
 
@@ -53,18 +54,21 @@ struct Launcher {
     return EncodeTensorMap(t, map);
   }
 
-  static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] {
-      BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(Function(), SharedBytes(kMaxStages)));
-      return BWGEMM_CUDA_STATUS(cudaFuncSetAttribute(Function(),
-                                                     cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                     cudaSharedmemCarveoutMaxShared));
-    });
+  static Status SetLimits(const void* function) {
+    BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(function, SharedBytes(kMaxStages)));
+    return BWGEMM_CUDA_STATUS(cudaFuncSetAttribute(
+        function, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   }
 
-  static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
-    Params params{};
+  static Status Prepare(int device) {
+    static OncePerDevice once;
+    return once.Run(device, [] { return SetLimits(Function()); });
+  }
+
+  static Status PrepareLinked(const void* function, int) { return SetLimits(function); }
+
+  static Status MakeParams(const GemmProblem& p, Params* made) {
+    Params& params = *made;
     BWGEMM_RETURN_IF_ERROR(Map(p.b, C::kPKMajor, p.n, p, &params.p));
     BWGEMM_RETURN_IF_ERROR(Map(p.a, C::kQKMajor, p.m, p, &params.q));
     params.d = const_cast<void*>(p.d.data);
@@ -85,10 +89,26 @@ struct Launcher {
     const bool streams = params.q_tiles == 1 && (p.batch == 1 || params.p_batched);
     params.p_cache_hint = static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
                                                         : cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    return Status::Ok();
+  }
 
-    const LaunchShape shape{dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(kThreads),
-                            static_cast<size_t>(SharedBytes(params.stages))};
-    return LaunchClusters(Function(), params, shape, stream);
+  static LaunchShape ShapeOf(const GemmProblem& p, const Params& params) {
+    return {dim3(static_cast<unsigned>(Ctas(p))), dim3(p.splits), dim3(kThreads),
+            static_cast<size_t>(SharedBytes(params.stages))};
+  }
+
+  static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
+    Params params{};
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    return LaunchClusters(Function(), params, ShapeOf(p, params), stream);
+  }
+
+  static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
+                             void*, cudaStream_t stream) {
+    LinkedParams params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    return LaunchClusters(function, params, ShapeOf(p, params), stream);
   }
 
   static const void* Function() { return reinterpret_cast<const void*>(&ClusterKKernel<C>); }
@@ -98,7 +118,8 @@ template <class C>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
   return {C::Info(name, f32_twin, Arch::kSm90, kMaxStages, /*uneven_parts=*/false),
-          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch, &L::PrepareLinked,
+           &L::LaunchLinked}};
 }
 
 }  // namespace bwgemm::dense::cluster_k

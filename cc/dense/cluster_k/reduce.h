@@ -42,11 +42,16 @@ __device__ __forceinline__ void Store(Out* d, float4 v) {
   cutlass::arch::global_store<decltype(out), sizeof(out)>(out, d, true);
 }
 
+// What is stored of four sums in a row of D.
+struct PlainResult {
+  __device__ __forceinline__ float4 operator()(float4 sum, uint32_t, uint32_t) const { return sum; }
+};
+
 // Called by the consumer warpgroup, between the cluster's barriers. Up to kMost x kUnits loads are
 // on their way before the first is needed.
-template <class Out, uint32_t kMost, uint32_t kUnits>
+template <class Out, uint32_t kMost, uint32_t kUnits, class Result>
 __device__ __forceinline__ void AddSliceOf(const Params& params, Shared& shared, const Work& work,
-                                           uint32_t rank, uint32_t parts) {
+                                           uint32_t rank, uint32_t parts, const Result& result) {
   constexpr uint32_t kVectors = kBlock / 4;  // of a row
   Out* d = static_cast<Out*>(params.d) + work.batch * params.d_batch_pitch +
            work.row * params.d_pitch + work.column;
@@ -84,22 +89,24 @@ __device__ __forceinline__ void AddSliceOf(const Params& params, Shared& shared,
       }
       const uint32_t unit = i + u * kConsumerThreads;
       const uint32_t row = unit / kVectors, column = unit % kVectors * 4;
-      if (unit < end && column < columns) Store(d + row * params.d_pitch + column, sum);
+      if (unit < end && column < columns) {
+        Store(d + row * params.d_pitch + column, result(sum, work.row + row, work.column + column));
+      }
     }
   }
 }
 
-template <class Out>
+template <class Out, class Result>
 __device__ __forceinline__ void AddSlice(const Params& params, Shared& shared, const Work& work,
-                                         uint32_t rank, uint32_t parts) {
+                                         uint32_t rank, uint32_t parts, const Result& result) {
   if (parts == 1) {
-    AddSliceOf<Out, 1, 8>(params, shared, work, rank, parts);
+    AddSliceOf<Out, 1, 8>(params, shared, work, rank, parts, result);
   } else if (parts == 2) {
-    AddSliceOf<Out, 2, 4>(params, shared, work, rank, parts);
+    AddSliceOf<Out, 2, 4>(params, shared, work, rank, parts, result);
   } else if (parts <= 4) {
-    AddSliceOf<Out, 4, 2>(params, shared, work, rank, parts);
+    AddSliceOf<Out, 4, 2>(params, shared, work, rank, parts, result);
   } else {
-    AddSliceOf<Out, kMaxParts, 1>(params, shared, work, rank, parts);
+    AddSliceOf<Out, kMaxParts, 1>(params, shared, work, rank, parts, result);
   }
 }
 

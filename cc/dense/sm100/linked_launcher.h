@@ -15,7 +15,7 @@ struct LinkedLauncher {
   }
 
   // The kernel has no workspace: it neither splits K nor shares tiles.
-  static Status Launch(const GemmProblem& p, const void* function, const void* arguments,
+  static Status Launch(const GemmProblem& p, const void* function, const void* arguments, void*,
                        cudaStream_t stream) {
     typename L::Arguments args = L::MakeArguments(p);
     args.epilogue.thread = *static_cast<const EpilogueArguments*>(arguments);

@@ -5,15 +5,16 @@
 // one thread has both sums of an element. D has as many columns as each of the matrices.
 #pragma once
 
-#include "dense/epilogue_arguments.h"
+#include "core/epilogue_arguments.h"
 #include "dense/sm90/config.h"
 
 // (x, y) are sums of the first matrix, (u, v) of the second, of rows m and m + 1 of D and column n;
 // rows and columns beyond D are possible. Returns both values of a result, rounded to D's type, the
 // first in the lower half. Result 0 is D.
-extern "C" __device__ uint32_t
-bwgemm_gated_epilogue(float x, float y, float u, float v, int m, int n,
-                      const bwgemm::dense::EpilogueArguments* arguments, int result);
+extern "C" __device__ uint32_t bwgemm_gated_epilogue(float x, float y, float u, float v, int m,
+                                                     int n,
+                                                     const bwgemm::EpilogueArguments* arguments,
+                                                     int result);
 
 // How many results there are; a constant once it is inlined.
 extern "C" __device__ int bwgemm_gated_results();

@@ -10,7 +10,7 @@ struct GatedLauncher {
   using Dense = Launcher<C>;
 
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
-                             cudaStream_t stream) {
+                             void*, cudaStream_t stream) {
     GatedParams params{};
     const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     dim3 grid;

@@ -159,7 +159,7 @@ struct Launcher {
 
   // The kernel differs in nothing that the launch sees but in its parameters and shared memory.
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
-                             cudaStream_t stream) {
+                             void*, cudaStream_t stream) {
     LinkedParams params{};
     const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     dim3 grid;
@@ -167,12 +167,12 @@ struct Launcher {
     params.stages = std::min(params.stages, LinkedConfig::kStages);
     GemmProblem other = p;
     other.d.pitch = other.d.batch_pitch = 0;
-    if (epilogue.staged_operand >= 0) {
-      other.d.data = const_cast<void*>(epilogue.operands[epilogue.staged_operand]);
+    if (const int i = epilogue.staged_operands[0]; i >= 0) {
+      other.d.data = const_cast<void*>(epilogue.operands[i]);
       BWGEMM_RETURN_IF_ERROR(MapD(other, &params.staged));
     }
-    if (epilogue.staged_result >= 0) {
-      other.d.data = epilogue.results[epilogue.staged_result];
+    if (const int i = epilogue.staged_results[0]; i >= 0) {
+      other.d.data = epilogue.results[i];
       BWGEMM_RETURN_IF_ERROR(MapD(other, &params.stored));
     }
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),

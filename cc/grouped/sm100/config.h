@@ -28,6 +28,9 @@ constexpr int kThreads = 32 * 7;
 constexpr int kLanes = 128;       // rows of P in one CTA: lanes of tensor memory
 constexpr int kLineBytes = 128;   // of a swizzle line
 constexpr int kAccumulators = 2;  // one is being stored while the other is being computed
+// Columns that both accumulators have where scales take tensor memory too: the epilogue reads these
+// first, and only then may the next tile be computed.
+constexpr int kSharedColumns = 64;
 constexpr int kStoreBuffers = 2;  // per epilogue warp
 constexpr int kStoreBytes = 32 * kLineBytes;
 constexpr int kSharedLimit = 227 * 1024;
@@ -49,7 +52,9 @@ struct Params {
   int32_t d_rows, d_columns;
 };
 
-template <class Spec>
+// kScaleBytes_: room in a stage for scales that MMA instructions read from tensor memory; 0: none
+// do.
+template <class Spec, int kScaleBytes_ = 0>
 struct Config : Spec {
   using Spec::kAMajor, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped,
       Spec::kOut;
@@ -60,11 +65,15 @@ struct Config : Spec {
   using Params = sm100::Params;
   using Results = PlainResults;
   static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(In));  // elements
+  static constexpr int kScaleBytes = kScaleBytes_;
+  static constexpr bool kReadsScales = kScaleBytes != 0;
 
   static constexpr bool kPKMajor = kSwapAb ? kBMajor == BMajor::kK : kAMajor == AMajor::kK;
   static constexpr bool kQKMajor = kSwapAb ? kAMajor == AMajor::kK : kBMajor == BMajor::kK;
-  // A group's last stage ends within lines, which TMA fills with the next group's elements.
+  // A group's last stage ends within lines, which TMA fills with the next group's elements. Where
+  // scales go by whole lines, its first stage begins within lines too.
   static constexpr bool kTrims = kKGrouped && kPKMajor;
+  static constexpr bool kWholeLines = kKGrouped && kReadsScales;
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
   // Tiles that the scheduler may be ahead: few for k-grouped, whose tiles differ in cost.
@@ -84,33 +93,39 @@ struct Config : Spec {
   // each as many k deep.
   static constexpr int kPBytes = kLanes * kLineBytes;
   static constexpr int kQBytes = kQRows * kLineBytes;
-  static constexpr int kStageBytes = kPBytes + kQBytes;  // of one CTA
+  static constexpr int kStageBytes = kPBytes + kQBytes;  // of one CTA, and of values
 
   // A warp stores its 32 lanes by pieces: unswapped, 32 rows of D and as many columns as fill 128
   // bytes; swapped, 32 columns of D and up to 32 rows.
   static constexpr int kStoreColumns = kSwapAb ? 32 : kLineBytes / static_cast<int>(sizeof(Out));
   static constexpr int kStoreRows = kSwapAb && kTileN < 32 ? kTileN : 32;
 
+  // Tensor memory: the accumulators, from step to step, and scales.
+  static constexpr int kAccumulatorStep = kReadsScales ? kTileN - kSharedColumns : kTileN;
+  static constexpr int kScaleColumn = kAccumulatorStep + kTileN;
   static constexpr int kColumns = kAccumulators * kTileN < 32 ? 32 : kAccumulators * kTileN;
   static_assert((kColumns & (kColumns - 1)) == 0, "tensor memory comes in powers of two");
+  // Accumulators that the MMAs may be ahead of the epilogue; of such that share columns, one.
+  static constexpr int kDrained = kReadsScales ? 1 : kAccumulators;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =
       (kSharedLimit - 1024 - kBarrierBytes - kEpilogueWarps * kStoreBuffers * kStoreBytes) /
-      kStageBytes;
+      (kStageBytes + kScaleBytes);
   static_assert(kStages >= 3);
 
   struct alignas(1024) Shared {
     uint8_t p[kStages][kPBytes];
     uint8_t q[kStages][kQBytes];
     uint8_t store[kEpilogueWarps][kStoreBuffers][kStoreBytes];
+    alignas(128) uint8_t scales[kReadsScales ? kStages : 1][kReadsScales ? kScaleBytes : 1];
     Tile ring[kRing];
     uint64_t ring_full[kRing], ring_empty[kRing];
     uint64_t full[kStages];   // of the leader: both CTAs' loads have arrived
     uint64_t empty[kStages];  // the MMAs have read the stage
     uint64_t accumulated[kAccumulators];
-    uint64_t drained[kAccumulators];  // of the leader: both CTAs' epilogues have read
-    uint4 answer;                     // of cluster launch control
+    uint64_t drained[kDrained];  // of the leader: both CTAs' epilogues have read
+    uint4 answer;                // of cluster launch control
     uint64_t answered;
     uint64_t answer_read;  // of the leader
     uint32_t tensor_memory;
@@ -141,6 +156,8 @@ struct Config : Spec {
   // What the instructions are told beside the types of In.
   template <class Descriptor>
   __device__ static void SetFormats(const Params&, Descriptor&) {}
+  // Elements of a line along K.
+  __device__ static int StageElements(const Params&) { return kTileK; }
 
   // The stages as the MMA sees them: ((rows, 32 bytes of k), 1, 4, stages).
   template <bool kKMajor>

@@ -60,8 +60,8 @@ struct Epilogue {
       FenceAfterWait();
     }
     const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
-    const uint32_t source =
-        tensor_memory + (static_cast<uint32_t>(warp) * 32 << 16) + accumulator.index * C::kTileN;
+    const uint32_t source = tensor_memory + (static_cast<uint32_t>(warp) * 32 << 16) +
+                            accumulator.index * C::kAccumulatorStep;
     if constexpr (C::kSwapAb) {
       Swapped(tile, computed, source, matrix);
     } else {
@@ -86,16 +86,26 @@ struct Epilogue {
     const int width = min(params.d_columns - column, C::kTileN);
     const int pieces = valid > 0 ? (width + kColumns - 1) / kColumns : 0;
     if (computed && pieces == 0) Release();
+    // Accumulators that share columns: first the pieces in these, which the first accumulator has
+    // at its end and the second one at its beginning.
+    const bool backwards = C::kReadsScales && accumulator.index == 0;
+    int wanted = pieces;  // by the next tile
+    if constexpr (C::kReadsScales) {
+      wanted = backwards ? pieces - (C::kTileN - kSharedColumns) / kColumns
+                         : min(pieces, kSharedColumns / kColumns);
+    }
+    const int last_wanted = max(wanted, 1) - 1;
     CUTE_NO_UNROLL
-    for (int piece = 0; piece < pieces; ++piece) {
+    for (int i = 0; i < pieces; ++i) {
+      const int piece = backwards ? pieces - 1 - i : i;
       uint32_t values[kColumns] = {};
       if (computed) {
         CUTE_UNROLL
-        for (int i = 0; i < kColumns; i += 32) {
-          ReadTensorMemory<32>(source + piece * kColumns + i, values + i);
+        for (int c = 0; c < kColumns; c += 32) {
+          ReadTensorMemory<32>(source + piece * kColumns + c, values + c);
         }
         cutlass::arch::fence_view_async_tmem_load();
-        if (piece == pieces - 1) Release();
+        if (i == last_wanted) Release();
         C::Results::Apply(params, tile, row + lane, column + piece * kColumns, values);
       }
       uint8_t* line = Acquire() + lane * kLineBytes;
@@ -143,15 +153,17 @@ struct Epilogue {
     }
   }
 
-  // The accumulator is in registers: the next but one tile may overwrite it.
+  // The accumulator is in registers, or what it shares with the next one: that, or the next but
+  // one, may be computed.
   __device__ void Release() {
+    uint64_t* drained = &shared.drained[C::kDrained == 1 ? 0 : accumulator.index];
     FenceBeforeArrive();
     __syncwarp();
     if (cute::elect_one_sync()) {
       if constexpr (C::kCtas == 2) {
-        Barrier::arrive(&shared.drained[accumulator.index], /*cta_id=*/0u, /*pred=*/1u);
+        Barrier::arrive(drained, /*cta_id=*/0u, /*pred=*/1u);
       } else {
-        Barrier::arrive(&shared.drained[accumulator.index]);
+        Barrier::arrive(drained);
       }
     }
   }

@@ -53,8 +53,7 @@ struct Launcher {
     }
   }
 
-  static Status MakeParams(const GroupedProblem& p, Params* params) {
-    BWGEMM_RETURN_IF_ERROR(MakeMaps(p, params));
+  static void SetSchedule(const GroupedProblem& p, Params* params) {
     const int lhs_batch = p.a_batched ? 1 : 0;
     const int rhs_matrices = C::kKGrouped ? 1 : p.experts;
     const int rhs_batch = p.b_batched ? rhs_matrices : 0;
@@ -79,12 +78,12 @@ struct Launcher {
     s.experts = p.experts;
     s.batch = p.batch;
     s.row_tile = kTile.rows;
-    s.row_step = C::kWidthStep;
+    // Bands of scales are not divided.
+    s.row_step = C::kReadsScales ? kLanes : C::kWidthStep;
     s.row_tiles = static_cast<int32_t>(CeilDiv(p.k, C::kTileM));
     s.col_tiles = static_cast<int32_t>(CeilDiv(p.n, kTile.columns));
     s.swizzle = p.swizzle;
     s.vertical = p.order == Order::kVertical;
-    return Status::Ok();
   }
 
   static Status Prepare(int device) {
@@ -94,7 +93,8 @@ struct Launcher {
 
   static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {
     Params params{};
-    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    BWGEMM_RETURN_IF_ERROR(MakeMaps(p, &params));
+    SetSchedule(p, &params);
     return LaunchKernel(Function(), p, params, stream);
   }
 

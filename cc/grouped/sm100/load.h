@@ -26,14 +26,20 @@ struct Loader {
       Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
       uint64_t* full = &shared.full[state.index];
       if (cta_rank == 0) {
-        TransactionBarrier::arrive_and_expect_tx(full, C::kCtas * C::kStageBytes);
+        int bytes = C::kStageBytes;
+        if constexpr (C::kReadsScales) bytes += C::ScaleBytes(params);
+        TransactionBarrier::arrive_and_expect_tx(full, C::kCtas * bytes);
+      }
+      if constexpr (C::kReadsScales) {
+        C::LoadScales(*this, tile, block, shared.scales[state.index], full);
       }
       uint8_t* p = shared.p[state.index];
       uint8_t* q = shared.q[state.index];
       const int k = block * C::kTileK;
       if constexpr (C::kTrims) {
-        LoadGroupColumns(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
-        LoadGroupColumns(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
+        const int column = FirstLine(tile) + k;
+        Copy3(params.p, full, p, column, tile.m_tile * C::kTileM, p_matrix);
+        Copy3(params.q, full, q, column, tile.n_tile * C::kTileN, q_matrix);
       } else if constexpr (C::kKGrouped) {
         LoadGroupRows<kLanes>(params.p, full, p, tile.m_tile * C::kTileM, tile, k, p_matrix);
         LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
@@ -55,6 +61,13 @@ struct Loader {
       Barrier::wait(&shared.empty[state.index], state.phase ^ 1);
       state.Advance();
     }
+  }
+
+  __device__ static void Copy3(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,
+                               int z) {
+    using Copy =
+        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_3D, cute::SM90_TMA_LOAD_3D>;
+    Copy::copy(&map, full, kHint, to, x, y, z);
   }
 
  private:
@@ -85,10 +98,11 @@ struct Loader {
     }
   }
 
-  // contract, K-major: a line of the group's columns, and of what follows it.
-  __device__ void LoadGroupColumns(const CUtensorMap& map, uint64_t* full, uint8_t* to, int row,
-                                   const Tile& tile, int k, int matrix) const {
-    Copy3(map, full, to, tile.row + k, row, matrix);
+  // contract, K-major: where the lines of the group's columns begin, in what the map counts. The
+  // last one has columns of other groups too, and the first one if scales go by lines.
+  __device__ int FirstLine(const Tile& tile) const {
+    if constexpr (C::kWholeLines) return tile.row / C::StageElements(params) * C::kTileK;
+    return tile.row;
   }
 
   // contract, MN-major: a stage of the group's rows; past its end they are zero in both operands,
@@ -103,13 +117,6 @@ struct Loader {
       Copy4(map, full, to + i * C::kLine * kLineBytes, column + i * C::kLine, C::kTileK - valid,
             tile.row + k + valid, matrix);
     }
-  }
-
-  __device__ static void Copy3(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,
-                               int z) {
-    using Copy =
-        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_3D, cute::SM90_TMA_LOAD_3D>;
-    Copy::copy(&map, full, kHint, to, x, y, z);
   }
 
   __device__ static void Copy4(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,

@@ -19,11 +19,21 @@ __device__ inline void FenceAfterWait() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
+// k-grouped: elements of the first stage ahead of the group.
+template <class C>
+__device__ int Ahead(const Tile& tile, const typename C::Params& params) {
+  return C::kWholeLines ? tile.row % C::StageElements(params) : 0;
+}
+
 // Stages to contract; none where the result is zero.
 template <class C>
-__device__ int KBlocks(const Tile& tile, const Params& params) {
-  if (C::kKGrouped) return (tile.rows + C::kTileK - 1) / C::kTileK;
-  return tile.expert < 0 ? 0 : params.k_blocks;
+__device__ int KBlocks(const Tile& tile, const typename C::Params& params) {
+  if constexpr (C::kKGrouped) {
+    if (tile.rows == 0) return 0;
+    return (Ahead<C>(tile, params) + tile.rows - 1) / C::StageElements(params) + 1;
+  } else {
+    return tile.expert < 0 ? 0 : params.k_blocks;
+  }
 }
 
 // Swapped operands: how wide the tile's MMAs are.

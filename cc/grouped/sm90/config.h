@@ -53,8 +53,19 @@ struct RingShared {
   } mail[kMail];
 };
 
-template <class Spec>
+// What a linked epilogue needs of shared memory besides the store buffers: see linked_epilogue.h.
+template <int kBuffers>
+struct EpilogueShared {
+  uint64_t loaded[kConsumers][kBuffers];
+};
+struct NoEpilogueShared {};
+
+// kLinked_: whether an epilogue is linked in (grouped/linked.h). kGated_: whether P's tile is half
+// columns of the first matrix of B and half the same columns of the second, whose sums meet in a
+// thread.
+template <class Spec, bool kLinked_ = false, bool kGated_ = false>
 struct Config : Spec {
+  static constexpr bool kLinked = kLinked_, kGated = kGated_;
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
   using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
@@ -85,6 +96,9 @@ struct Config : Spec {
   static_assert(kTileK * sizeof(InQ) == kRowBytes, "a stage is one swizzle line deep");
   static_assert((kRowsOnP ? kClusterM : kClusterN) == 1);
 
+  static constexpr int kPHalves = kGated ? 2 : 1;
+  static constexpr int kPRows = kTileM / kPHalves;  // of P's matrix or matrices, in a tile
+  static_assert(!kGated || (kRowsOnQ && kPingpong && P::kBoxRows == kBlock));
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;
   static constexpr int kOwnBlocks = kPBlocks / kTileConsumers;  // of P, for one consumer
@@ -102,20 +116,23 @@ struct Config : Spec {
   static constexpr int kStageBytes = kPBytes + kQBytes;
 
   // Part-filled tiles are computed in multiples of this many columns. A smaller step wastes less
-  // work and needs more code, of which the main loop of split operands has most.
+  // work and needs more code, of which the main loop of split operands has most, and of which links
+  // take longer.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
-  static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kSplitsP     ? 64
+  static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kLinked      ? 48
+                                                                 : kSplitsP   ? 64
                                                                  : kFineSteps ? 16
                                                                               : 32)
                                               : kTileN;
   // Rows of a group that its tiles have multiples of, but for the last.
   static constexpr int kRowStep = kRowsOnP ? kTileM : kColumnStep;
 
-  // Epilogue: each consumer sends its results through two buffers of kStoreRows lines of 128 bytes.
+  // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes. A
+  // linked one loads what it reads into them too, some chunks ahead.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
   static constexpr int kStoreRows = kSwapAb ? kQBox : kBlock;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
-  static constexpr int kStoreBuffers = 2;
+  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 8 : 6;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =
@@ -130,9 +147,13 @@ struct Config : Spec {
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
     RingShared tiles;
+    std::conditional_t<kLinked, EpilogueShared<kStoreBuffers>, NoEpilogueShared> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);
+  using WithEpilogue = Config<Spec, true>;
+  // Where consumers share a tile, each would have one of both sums.
+  using WithGatedEpilogue = Config<Spec, true, kPingpong>;
 
   using DescriptorP = bwgemm::sm90::TileDescriptor<InP, kPKMajor, kRowBytes, kBlock, kTileK>;
   template <int kColumns>

@@ -12,6 +12,7 @@
 #include "cutlass/arch/reg_reconfig.h"
 #include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"
+#include "grouped/sm90/linked_epilogue.h"
 #include "grouped/sm90/load.h"
 #include "grouped/sm90/tail.h"
 #include "sm90/split_mma.h"
@@ -95,13 +96,12 @@ struct PlainMainLoop {
 
 // A tile's main loop and epilogue, in the least width, of multiples of kColumnStep, that `columns`
 // fit.
-template <class C, class MainLoop, int kWidth = C::kTileN, class... More>
+template <class C, int kWidth = C::kTileN, class MainLoop, class Epilogue, class... More>
 __device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, MainLoop& main_loop,
-                                        Epilogue<C>& epilogue, More&... more) {
+                                        Epilogue& epilogue, More&... more) {
   if constexpr (kWidth > C::kColumnStep) {
     if (columns <= kWidth - C::kColumnStep) {
-      return Compute<C, MainLoop, kWidth - C::kColumnStep>(columns, tile, main_loop, epilogue,
-                                                           more...);
+      return Compute<C, kWidth - C::kColumnStep>(columns, tile, main_loop, epilogue, more...);
     }
   }
   typename C::template Accumulator<kWidth> accumulator;
@@ -109,12 +109,15 @@ __device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, 
   epilogue.template Tile<kWidth>(tile, accumulator);
 }
 
+template <class C>
+using EpilogueOf = std::conditional_t<C::kLinked, LinkedEpilogue<C>, Epilogue<C>>;
+
 template <class C, class MainLoop>
 __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
                                         typename C::Shared& shared, uint32_t cta_rank) {
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   MainLoop main_loop(params, shared, cta_rank, consumer, thread);
-  Epilogue<C> epilogue{params, cta_rank, {shared, consumer, thread}};
+  EpilogueOf<C> epilogue{params, cta_rank, {shared, consumer, thread}};
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
   bwgemm::sm90::Turn<C> turn{shared, consumer};
@@ -131,7 +134,14 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
     const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
-    Compute<C, MainLoop>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
+    if constexpr (C::kLinked) {
+      epilogue.Begin(tile);
+      WidestAccumulator<C> sums;
+      Compute<C>(columns, tile, main_loop, sums, k_blocks, state, turn, ends);
+      epilogue.Tile(tile, sums.all);
+    } else {
+      Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
+    }
   }
   epilogue.Finish();
 }
@@ -166,6 +176,7 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
       cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_empty[i], 1);
     }
+    if constexpr (C::kLinked) LinkedEpilogue<C>::InitBarriers(shared);
     Assistant::template InitBarriers<C>(shared);
     cutlass::arch::fence_barrier_init();
   }
@@ -188,14 +199,20 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
   if constexpr (C::kCluster > 1) SyncCluster();
 }
 
+// All of a kernel of 16-bit operands. `params`: in the constant memory of its parameters.
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
-    GroupedGemmKernel(const __grid_constant__ Params params) {
+__device__ __forceinline__ void RunGrouped(const Params& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   RunCta<C, PlainMainLoop<C>>(params);
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupedGemmKernel(const __grid_constant__ Params params) {
+  RunGrouped<C>(params);
 }
 
 }  // namespace bwgemm::grouped::sm90

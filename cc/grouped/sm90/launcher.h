@@ -13,7 +13,7 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct Launcher {
   // Of a cluster: along the rows of A (k-grouped: its columns), and along N.
-  static constexpr int kPTile = C::kTileM * C::kClusterM, kQTile = C::kTileN * C::kClusterN;
+  static constexpr int kPTile = C::kPRows * C::kClusterM, kQTile = C::kTileN * C::kClusterN;
   static constexpr TileShape kTile{C::kContraction, C::kSwapAb ? kQTile : kPTile,
                                    C::kSwapAb ? kPTile : kQTile};
   // What is narrower: the operand whose rows are the least aligned.
@@ -53,7 +53,8 @@ struct Launcher {
       params.d_expert = 1;
     } else {
       BWGEMM_RETURN_IF_ERROR(Map<A>(p.a, C::kA, p.m, p.k, lhs_matrices, kABox, a));
-      BWGEMM_RETURN_IF_ERROR(Map<B>(p.b, C::kB, p.n, p.k, rhs_batches * p.experts, kBBox, b));
+      BWGEMM_RETURN_IF_ERROR(
+          Map<B>(p.b, C::kB, int64_t{p.n} * C::kPHalves, p.k, rhs_batches * p.experts, kBBox, b));
       BWGEMM_RETURN_IF_ERROR(MapResult(p, p.m, p.batch, &params.d));
       b_batch = p.b_batched ? p.experts : 0;
       b_expert = 1;
@@ -113,6 +114,30 @@ struct Launcher {
     return LaunchClusters(function, params, shape, stream);
   }
 
+  // With an epilogue linked in. Of the kernel's own config, with `kLinked`.
+  static Status PrepareLinked(const void* function, int) {
+    return SetSharedMemoryLimit(function, C::kSharedBytes);
+  }
+  static Status LaunchLinked(const GroupedProblem& p, const void* function, const void* arguments,
+                             void* workspace, cudaStream_t stream) {
+    BWGEMM_RETURN_IF_ERROR(Supports(p));
+    LinkedParams params{};
+    const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    GroupedProblem other = p;
+    for (int i = 0; i < kMaxStaged; ++i) {
+      if (const int operand = epilogue.staged_operands[i]; operand >= 0) {
+        other.d = const_cast<void*>(epilogue.operands[operand]);
+        BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.staged[i]));
+      }
+      if (const int result = epilogue.staged_results[i]; result >= 0) {
+        other.d = epilogue.results[result];
+        BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.stored[i]));
+      }
+    }
+    return LaunchKernel(function, p, params, workspace, stream);
+  }
+
   static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }
 
   static size_t WorkspaceBytes(const GroupedProblem&) { return sizeof(int32_t); }
@@ -123,6 +148,24 @@ KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
   return {C::Info(name, Arch::kSm90, C::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+// Of a kernel that an epilogue may be linked into.
+template <class C>
+KernelEntry MakeLinkedEntry(const char* name) {
+  KernelEntry entry = MakeEntry<C>(name);
+  entry.ops.prepare_linked = [](const void* function, int device) {
+    return Launcher<typename C::WithEpilogue>::PrepareLinked(function, device);
+  };
+  entry.ops.launch_linked = [](const GroupedProblem& p, const void* function, const void* arguments,
+                               void* workspace, cudaStream_t stream) {
+    using Linked = typename C::WithEpilogue;
+    static_assert(Linked::kSharedBytes == C::WithGatedEpilogue::kSharedBytes, "prepared alike");
+    return p.gated ? Launcher<typename C::WithGatedEpilogue>::LaunchLinked(p, function, arguments,
+                                                                           workspace, stream)
+                   : Launcher<Linked>::LaunchLinked(p, function, arguments, workspace, stream);
+  };
+  return entry;
 }
 
 }  // namespace bwgemm::grouped::sm90

@@ -11,7 +11,7 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 __device__ __forceinline__ int FirstOfP(const grouped::Tile& tile, uint32_t cta_rank) {
   if (C::kRowsOnP) return tile.row;
-  return ((C::kSwapAb ? tile.n_tile : tile.m_tile) * C::kCluster + cta_rank) * C::kTileM;
+  return ((C::kSwapAb ? tile.n_tile : tile.m_tile) * C::kCluster + cta_rank) * C::kPRows;
 }
 template <class C>
 __device__ __forceinline__ int FirstOfQ(const grouped::Tile& tile, uint32_t cta_rank) {
@@ -59,7 +59,7 @@ struct Loader {
       for (int i = kSharesP ? cta_rank : 0; i < P::kBoxes; i += kSharesP ? C::kCluster : 1) {
         Box<C::kPKMajor, kSharesP>(params.p, kPHint, full, shared.p[state.index] + i * P::kBoxBytes,
                                    k0 + i / P::kRowBoxes * P::kBoxK,
-                                   p0 + i % P::kRowBoxes * P::kBoxRows, p_matrix);
+                                   p0 + i % P::kRowBoxes * BetweenBoxes(), p_matrix);
       }
       for (int i = kSharesQ ? cta_rank : 0; i < q_boxes; i += kSharesQ ? C::kCluster : 1) {
         Box<C::kQKMajor, kSharesQ>(params.q, kQHint, full,
@@ -68,6 +68,11 @@ struct Loader {
       }
       state.Advance();
     }
+  }
+
+  // From a box of P to the next: the other matrix is behind the first one's columns.
+  __device__ __forceinline__ int BetweenBoxes() const {
+    return C::kGated ? params.n : C::P::kBoxRows;
   }
 
   // What the CTAs of a cluster have in common, each loads half of, into both.

@@ -35,7 +35,7 @@ struct ScaledResults {
 };
 
 template <class Spec>
-struct GroupedConfig : grouped::sm100::Config<Spec> {
+struct GroupedSumsConfig : grouped::sm100::Config<Spec> {
   static_assert(Spec::kScaleUse == ScaleUse::kSums && !Spec::kSwapAb);
   using Params = GroupedParams;
   using Results = ScaledResults;

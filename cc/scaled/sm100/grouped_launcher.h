@@ -4,6 +4,7 @@
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm100/grouped_kernel.h"
+#include "scaled/sm100/grouped_mma_launcher.h"
 
 namespace bwgemm::scaled::sm100 {
 
@@ -27,7 +28,8 @@ struct GroupedLauncher {
   static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {
     const grouped::GroupedProblem& p = problem.grouped;
     GroupedParams params{};
-    BWGEMM_RETURN_IF_ERROR(Plain::MakeParams(p, &params));
+    BWGEMM_RETURN_IF_ERROR(Plain::MakeMaps(p, &params));
+    Plain::SetSchedule(p, &params);
     params.p_scales = problem.a;
     params.q_scales = problem.b;
     params.p_rows = C::kKGrouped ? p.k : p.m;
@@ -44,14 +46,19 @@ struct GroupedLauncher {
 
   // That of all types.
   static const void* Function() {
-    using Shared = GroupedConfig<typename C::template OfTypes<DType::kE4M3, DType::kE4M3>>;
-    return reinterpret_cast<const void*>(&GroupedScaledKernel<Shared>);
+    return reinterpret_cast<const void*>(
+        &GroupedScaledKernel<GroupedSumsConfig<typename C::Bytes>>);
   }
 };
 
+template <class Spec>
+using GroupedConfig = std::conditional_t<Spec::kScaleUse == ScaleUse::kMma, GroupedMmaConfig<Spec>,
+                                         GroupedSumsConfig<Spec>>;
+
 template <class C>
 GroupedKernelEntry MakeGroupedEntry(const char* name) {
-  using L = GroupedLauncher<C>;
+  using L =
+      std::conditional_t<C::kScaleUse == ScaleUse::kMma, GroupedMmaLauncher<C>, GroupedLauncher<C>>;
   return {C::Info(name, Arch::kSm100, C::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }

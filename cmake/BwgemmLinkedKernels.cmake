@@ -2,8 +2,9 @@
 #
 # Like kernel libraries they are kept in BWGEMM_KERNEL_CACHE under a hash of all their inputs.
 
-# bwgemm_linked_kernels(UNITS file.cu... HEADERS file... INDEX "kernel file" lines)
-function(bwgemm_linked_kernels)
+# bwgemm_linked_kernels(list UNITS file.cu... HEADERS file... INDEX "kernel file" lines), for each list of kernels; then
+# bwgemm_linked_index()
+function(bwgemm_linked_kernels list)
   cmake_parse_arguments(arg "" "INDEX" "UNITS;HEADERS" ${ARGN})
   set(flags -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
   set(flags_sm90 --generate-code=arch=compute_90a,code=lto_90a)
@@ -39,8 +40,14 @@ function(bwgemm_linked_kernels)
       DEPENDS "${unit}" ${arg_HEADERS} ${pool}
       COMMENT "Compiling ${name} for linking" VERBATIM)
   endforeach()
+  add_custom_target(bwgemm_linked_${list} ALL DEPENDS ${files})
+  install(FILES ${files} DESTINATION jax_bwgemm/linkable)
+  set_property(GLOBAL APPEND_STRING PROPERTY BWGEMM_LINKED_INDEX "${arg_INDEX}")
+endfunction()
+
+function(bwgemm_linked_index)
   set(index "${CMAKE_BINARY_DIR}/generated/linkable/index.txt")
-  file(CONFIGURE OUTPUT "${index}" CONTENT "${arg_INDEX}" @ONLY)
-  add_custom_target(bwgemm_linked ALL DEPENDS ${files})
-  install(FILES ${files} "${index}" DESTINATION jax_bwgemm/linkable)
+  get_property(lines GLOBAL PROPERTY BWGEMM_LINKED_INDEX)
+  file(CONFIGURE OUTPUT "${index}" CONTENT "${lines}" @ONLY)
+  install(FILES "${index}" DESTINATION jax_bwgemm/linkable)
 endfunction()

@@ -4,17 +4,19 @@
 
 #include <cstdint>
 
-namespace bwgemm::dense {
+namespace bwgemm {
 
 inline constexpr int kMaxEpilogueOperands = 8;
 inline constexpr int kMaxEpilogueResults = 3;  // besides D
+inline constexpr int kMaxStaged = 2;
 
 struct EpilogueArguments {
   const void* operands[kMaxEpilogueOperands];
   void* results[kMaxEpilogueResults];
   int32_t m, n;  // of D
-  // Which of them the kernel moves in whole lines; -1: none. They are of D's type and shape.
-  int32_t staged_operand, staged_result;
+  // Which of them the kernel moves in whole lines; -1: none. They are of D's type and shape. Dense
+  // kernels move one operand and one result.
+  int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 
 // A result that is summed over rows leaves the kernel as f32 [rows, N], one for the rows that a
@@ -23,4 +25,4 @@ inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }
 
-}  // namespace bwgemm::dense
+}  // namespace bwgemm

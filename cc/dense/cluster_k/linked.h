@@ -1,0 +1,13 @@
+// The parameters of cluster-K kernels that an epilogue is linked into.
+#pragma once
+
+#include "dense/cluster_k/config.h"
+#include "core/epilogue_arguments.h"
+
+namespace bwgemm::dense::cluster_k {
+
+struct LinkedParams : Params {
+  EpilogueArguments epilogue;
+};
+
+}  // namespace bwgemm::dense::cluster_k

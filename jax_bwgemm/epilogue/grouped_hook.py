@@ -1,0 +1,74 @@
+"""The functions that are linked into an m-grouped kernel: ``cc/grouped/linked.h``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from jax_bwgemm.epilogue.hook import MAX_STAGED, Hook, Staging
+
+_FUNCTION = (
+    'extern "C" __device__ float2 bwgemm_grouped_epilogue(float x, float y, float u, float v, '
+    "int m, int n, int expert, int end, const bw_arguments* a, const unsigned* staged, "
+    "unsigned* stored) {"
+)
+# No rows: a thread reads one value of them for many results.
+_STAGING = Staging(tile_n=0, row_bytes=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedHook(Hook):
+    """As `Hook`, of a kernel with swapped operands that knows a tile's matrix and last row.
+
+    It moves up to two matrices and two results of D's type.
+    """
+
+    arch: str = "sm90"
+    swapped: bool = True
+    staging: Staging | None = _STAGING
+
+    @property
+    def _most_staged(self) -> int:
+        return MAX_STAGED
+
+    @property
+    def _head(self) -> str:
+        return _FUNCTION
+
+    @property
+    def _end(self) -> str:
+        return "end"
+
+    def _staged(self, i: int) -> str:
+        return f"staged[{self.staged_operands.index(i)}]"
+
+    def _stored(self, i: int) -> str:
+        return f"stored[{self.staged_results.index(i)}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedGroupedHook(GroupedHook):
+    """As `GroupedHook`; the program's first operand is a second product: the kernel has it."""
+
+    products: ClassVar[int] = 2
+    form: ClassVar[str] = "gated"
+
+    def symbol(self, kernel: str) -> str:
+        return gated_symbol(kernel)
+
+    @property
+    def operand_roles(self) -> str:
+        return " ".join(super().operand_roles.split(" ")[1:])
+
+    def _pointer(self, i: int) -> str:
+        return super()._pointer(i - 1)
+
+    def _loads(self, i: int, dtype: str, axes: tuple[int, ...], along: int) -> list[str]:
+        if i == 0:
+            return ["  const float x0_0 = u, x0_1 = v;"]
+        return super()._loads(i, dtype, axes, along)
+
+
+def gated_symbol(kernel: str) -> str:
+    """Name of a kernel's entry of two products."""
+    return kernel.replace("_rows_", "_gated_")

@@ -1,0 +1,188 @@
+"""An m-grouped product and its epilogue: one primitive where that is linked, else two steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import links_epilogues
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
+from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
+from jax_bwgemm.epilogue.primitive import kernel_refusal
+from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Operand, Program
+from jax_bwgemm.epilogue.tracing import EpilogueError
+from jax_bwgemm.grouped.call import RaggedCall, canonical_rows, run
+from jax_bwgemm.grouped.contraction import GROUPED
+from jax_bwgemm.grouped.groups import as_int32, rows_of_groups
+from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.product.support import viable_implementations
+
+
+@dataclasses.dataclass(frozen=True)
+class EpilogueOperands:
+    """What an epilogue of a grouped product reads besides the product.
+
+    Attributes:
+        plain: Arrays that broadcast to the product's shape.
+        of_groups: Arrays of [E] or [E, N].
+    """
+
+    plain: tuple[jax.Array, ...] = ()
+    of_groups: tuple[jax.Array, ...] = ()
+
+    def check(self, caller: str, experts: int, columns: int) -> None:
+        """That those of groups fit the matrices.
+
+        Raises:
+            TypeError: They do not.
+        """
+        for i, x in enumerate(self.of_groups):
+            if x.shape not in ((experts,), (experts, 1), (experts, columns)):
+                raise TypeError(
+                    f"{caller}: epilogue_group_operands are of shape {(experts,)} or "
+                    f"{(experts, columns)}, operand {i} is {x.shape}"
+                )
+
+    def rows(self, sizes: jax.Array, offset: jax.Array | None, rows: int) -> tuple[jax.Array, ...]:
+        """All of them for each row of the product, as XLA's pass reads them."""
+        first = jnp.int32(0) if offset is None else as_int32(offset)
+        return (*self.plain, *rows_of_groups(self.of_groups, as_int32(sizes), first, rows))
+
+
+jax.tree_util.register_dataclass(EpilogueOperands, ("plain", "of_groups"), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class After:
+    """What follows a grouped product.
+
+    Attributes:
+        epilogue: A function of it.
+        operands: What that reads besides.
+        gated: Whether it gets the halves of the product's columns as two arrays.
+        only_linked: Whether there is to be nothing where it is not part of the kernel.
+    """
+
+    epilogue: Epilogue
+    operands: EpilogueOperands
+    gated: bool = False
+    only_linked: bool = False
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6), inline=compat.INLINE)
+def run_with_epilogue(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array | None,
+    operands: EpilogueOperands,
+    call: RaggedCall,
+    epilogue: Epilogue,
+) -> Any:
+    """As `run`, of a product of rank 2, and its epilogue."""
+    fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue)
+    if fused is not None:
+        return fused.run()
+    product = run(lhs, rhs, sizes, offset, call)
+    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, lhs.shape[0]))
+
+
+def run_linked(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array | None,
+    call: RaggedCall,
+    after: After,
+) -> Any | None:
+    """A product and what follows it in one kernel; None where it would not be that here."""
+    operands, epilogue = after.operands, after.epilogue
+    try:
+        fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue, gated=after.gated)
+    except EpilogueError as error:
+        log_once(f"{epilogue.caller}: what follows a grouped product is a pass of its own: {error}")
+        return None
+    if fused is None:
+        return None
+    if refusal := kernel_refusal(fused.factors, fused.fused):
+        what = f"{fused.fused.spec}: what follows the product is a pass of its own"
+        log_once(f"{what}: {refusal}")
+        return None
+    return fused.run()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Together:
+    """A product and its epilogue that are to be one primitive."""
+
+    factors: tuple[jax.Array, ...]
+    operands: tuple[jax.Array, ...]
+    fused: GroupedFused
+    tree: Any
+
+    def run(self) -> Any:
+        """What the function returns."""
+        results = grouped_with_epilogue(self.factors, self.operands, self.fused)
+        return jax.tree.unflatten(self.tree, results)
+
+
+def _fuse(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array | None,
+    operands: EpilogueOperands,
+    call: RaggedCall,
+    epilogue: Epilogue,
+    *,
+    gated: bool = False,
+) -> _Together | None:
+    """Product and epilogue as one primitive; None where they are two. ``gated``: see `After`."""
+    given = (lhs, rhs, *operands.plain, *operands.of_groups)
+    if (
+        not links_epilogues()
+        or call.implementations == ("xla",)
+        or [lhs.dtype.name, rhs.dtype.name] != [call.out_dtype] * 2
+        or any(compat.explicit_sharding(jax.typeof(x)) is not None for x in given)
+    ):
+        return None
+    factors, spec = canonical_rows(lhs, rhs, sizes, offset, call)
+    dims = GROUPED.dims(spec, *(x.shape for x in factors))
+    viable = viable_implementations(GROUPED, spec, [lhs.dtype.name, rhs.dtype.name], dims)
+    if viable[0] == "xla":
+        return None
+    shape = (dims.m, dims.n // 2 if gated else dims.n)
+    halves = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
+    rows = [
+        jax.ShapeDtypeStruct((dims.m, *(x.shape[1:] or (1,))), x.dtype) for x in operands.of_groups
+    ]
+    read = (*halves, *operands.plain, *rows)
+    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, read)
+    program = _with_groups(traced.program, operands.of_groups)
+    types = (program.dtype(x) for x in program.results)
+    fused = GroupedFused(
+        spec.with_policy(implementations=viable),
+        flat_results(epilogue.function),
+        program,
+        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        shape,
+        of_groups=len(operands.of_groups),
+        gated=gated,
+    )
+    return _Together(factors, (*operands.plain, *operands.of_groups), fused, traced.tree)
+
+
+def _with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:
+    """The program whose last operands are of groups."""
+    plain = len(program.operands) - len(of_groups)
+    found = [
+        Operand(x.dtype.name, (GROUPS, 1) if x.shape[1:] not in ((), (1,)) else (GROUPS,))
+        for x in of_groups
+    ]
+    return dataclasses.replace(program, operands=(*program.operands[:plain], *found))

@@ -1,0 +1,431 @@
+"""Grouped kernels with epilogues linked into them, in the emulator: results and rules."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emulator_cases import requires_emulator
+from epilogue_host import COMPILER, run_on_host
+from grouped_cases import families, row_tile
+from grouped_linked_cases import EPILOGUES, EXPERTS, F32, kernels, operands, product, reference, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linked_cases import close, linked_for_sm90, requires_linker  # noqa: F401
+from numerics import LINKED, assert_exact, normal, small_integers
+
+import jax_bwgemm as bw
+from jax_bwgemm import config, emulator, runtime
+from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.epilogue.grouped_hook import GroupedHook, gated_symbol
+from jax_bwgemm.epilogue.hook import VERSION
+from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
+from jax_bwgemm.product import targets
+from jax_bwgemm.product.implementations import log_once
+
+pytestmark = [*requires_emulator, requires_linker]
+
+KERNELS = kernels("emulator")
+SOME = ("emulator", "xla")  # of the gradients' products a build may have no kernels
+
+
+def _name(x: Any) -> Any:
+    return getattr(x, "name", x)
+
+
+def one_of_each_tile() -> list[Any]:
+    return [k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"]
+
+
+def gated() -> list[Any]:
+    """Kernels of gate and up."""
+    return [k for k in KERNELS if gated_symbol(k.name) in linkable_kernels()]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=_name)
+def test_integers_of_all_group_sizes(kernel: Any) -> None:
+    """No row of another group is written: every value is compared, of D and of further results."""
+    m, n, k = row_tile(kernel) + 41, 200, 72
+
+    def f(z: Any, w: Any, r: Any, q: Any, b: Any, c: Any) -> Any:
+        wide = jnp.maximum(z + b, c) * w + r.astype(F32)
+        return wide, z - r.astype(F32), (z * 2).astype(jnp.int32) + q
+
+    rng = np.random.default_rng(0)
+    a, b = product(rng, kernel, m, n, k, exact=True)
+    shapes = ((m, 1), "float32"), ((m, n), kernel.out_dtype), ((m, n), "int32")
+    plain = [jnp.asarray(small_integers(rng, *s)) for s in shapes]
+    of_groups = [
+        jnp.asarray(small_integers(rng, *s))
+        for s in (((EXPERTS, n), kernel.a_dtype), ((EXPERTS,), "float32"))
+    ]
+    for i, (name, sizes) in enumerate(families(kernel, m).items()):
+        with config.target("sm90", 2), emulator.configure(races=i % 3 == 0):
+            got = run(
+                f, (a, b, jnp.asarray(sizes)), plain, of_groups,
+                transposed=kernel.b_major == "k", config=kernel.name,
+            )  # fmt: skip
+        for ours, theirs in zip(got, reference(f, (a, b, sizes), plain, of_groups), strict=True):
+            assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
+
+
+def cases() -> list[tuple[Any, str]]:
+    """Every epilogue in the smallest tile, some in the others."""
+    smallest, *others = sorted(one_of_each_tile(), key=lambda k: k.tile_n) or [None]
+    some = ("two of all", "activation and product")
+    return [
+        *((smallest, name) for name in EPILOGUES),
+        *((k, name) for k in others for name in some),
+    ]
+
+
+@pytest.mark.parametrize(("kernel", "name"), cases(), ids=_name)
+def test_every_epilogue(kernel: Any, name: str) -> None:
+    """Several tiles for a consumer: what one reads and stores takes the places of another's."""
+    rng = np.random.default_rng(1)
+    m, n, k = 2 * row_tile(kernel) + 9, 264, 96
+    a, b = product(rng, kernel, m, n, k)
+    sizes = jnp.asarray([row_tile(kernel) + 5, 0, 3, row_tile(kernel) - 9, 1, 2], jnp.int32)
+    f, plain, of_groups = operands(rng, name, m, n, kernel.out_dtype)
+    with config.target("sm90", 2):
+        got = run(f, (a, b, sizes), plain, of_groups, config=kernel.name)
+    close(got, reference(f, (a, b, sizes), plain, of_groups))
+
+
+@pytest.mark.parametrize("kernel", gated(), ids=_name)
+def test_two_products(kernel: Any) -> None:
+    """Of gate and up side by side: integers, of all group sizes."""
+    m, h, k = row_tile(kernel) + 41, 136, 72
+
+    def f(gate: Any, up: Any, w: Any, r: Any) -> Any:
+        return jnp.maximum(gate, 0) * w + up + r.astype(F32), gate, up - gate
+
+    rng = np.random.default_rng(5)
+    a, b = product(rng, kernel, m, 2 * h, k, exact=True)
+    w = jnp.asarray(small_integers(rng, (m, 1), "float32"))
+    r = jnp.asarray(small_integers(rng, (m, h), kernel.out_dtype))
+
+    def call(factors: Any, w: Any, r: Any) -> Any:
+        after = After(Epilogue(f, "test"), EpilogueOperands((w, r)), gated=True, only_linked=True)
+        more = {"implementation": "emulator", "config": kernel.name}
+        return ragged_dot_with_epilogue(*factors, None, after, **more)
+
+    for i, (name, sizes) in enumerate(families(kernel, m).items()):
+        factors = (a, b, jnp.asarray(sizes))
+        with config.target("sm90", 2), emulator.configure(races=i % 3 == 0):
+            lowered = jax.jit(call).lower(factors, w, r)
+            assert "epilogue_form" in lowered.as_text()
+            got = lowered.compile()(factors, w, r)
+        z = reference(lambda z: z, (a, b, sizes))
+        for ours, theirs in zip(got, f(z[:, :h], z[:, h:], w, r), strict=True):
+            assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
+
+
+def test_float16() -> None:
+    rng = np.random.default_rng(2)
+    for kernel in KERNELS:
+        if kernel.a_dtype != "float16" or kernel.b_major != "n":
+            continue
+        a, b = product(rng, kernel, 50, 72, 64)
+        f, plain, of_groups = operands(rng, "two of all", 50, 72, "float16")
+        factors = (a, b, jnp.asarray([20, 0, 7, 9, 1, 2], jnp.int32))
+        got = run(f, factors, plain, of_groups, config=kernel.name)
+        close(got, reference(f, factors, plain, of_groups))
+
+
+def test_offset_and_more_groups_than_matrices() -> None:
+    """Rows of groups without a matrix here have the function of zero."""
+    rng = np.random.default_rng(3)
+    kernel = one_of_each_tile()[0]
+    a, b = product(rng, kernel, 60, 72, 64)
+    sizes = jnp.asarray([5, 9, 0, 12, 3, 8, 7, 11], jnp.int32)
+    f, plain, of_groups = operands(rng, "two of all", 60, 72, kernel.out_dtype)
+    got = run(f, (a, b, sizes), plain, of_groups, group_offset=jnp.int32(1))
+    close(got, reference(f, (a, b, sizes), plain, of_groups, offset=1))
+
+
+@st.composite
+def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
+    """Random functions whose operations are exact on small integers."""
+    types = st.sampled_from(["float32", "bfloat16", "float16", "int32"])
+    shapes = st.sampled_from([(), (40,), (1, 40), (45, 1), (45, 40)])
+    arrays = draw(st.lists(st.tuples(types, shapes), max_size=4))
+    choices = draw(st.lists(st.integers(0, 2**30), min_size=3, max_size=9))
+
+    def f(z: jax.Array, *xs: jax.Array) -> list[jax.Array]:
+        found = [z, *xs, *(jax.lax.broadcasted_iota(jnp.int32, z.shape, d) for d in (0, 1))]
+        for c in choices:
+            x, y = (found[i % len(found)] for i in (c, c // 7))
+            x, y = jnp.broadcast_arrays(*(v.astype(F32) for v in (x, y)))
+            operations = [
+                lambda x, y: x + y, lambda x, y: x - y, jnp.maximum, jnp.minimum,
+                lambda x, y: jnp.where(x > y, x, y * 2), lambda x, y: jnp.floor(x / 2),
+                lambda x, y: (x.astype(jnp.int32) ^ y.astype(jnp.int32)).astype(F32),
+                lambda x, y: jnp.abs(x) + jnp.sign(y), lambda x, y: jnp.square(jnp.clip(x, -9, y)),
+            ]  # fmt: skip
+            found.append(operations[c // 64 % len(operations)](x, y))
+        return [jnp.broadcast_to(found[-1], z.shape), jnp.broadcast_to(found[-2], z.shape)]
+
+    return f, arrays
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "5")))
+@given(functions(), st.integers(0, 1000), st.lists(st.integers(0, 20), min_size=6, max_size=6))
+def test_random_functions(function: Any, seed: int, sizes: list[int]) -> None:
+    """Bit for bit what the host computes of the same program."""
+    f, types = function
+    kernel = one_of_each_tile()[0]
+    rng = np.random.default_rng(seed)
+    a, b = product(rng, kernel, 45, 40, 32, exact=True)
+    arrays = [np.asarray(small_integers(rng, s, t)) for t, s in types]
+    factors = (a, b, jnp.asarray(sizes, jnp.int32))
+    with config.target("sm90", 4):
+        got = run(f, factors, arrays, config=kernel.name)
+    z = np.asarray(reference(lambda z: z, factors))
+    program = trace_epilogue(f, z.shape, arrays).program
+    want = [x.astype(got[0].dtype) for x in run_on_host(program, z, arrays)]
+    for ours, theirs in zip(got, want, strict=True):
+        assert_exact(ours, theirs, str(program))
+
+
+class TestRules:
+    """Of JAX, on the fused primitive."""
+
+    @pytest.fixture
+    def arrays(self) -> tuple[jax.Array, ...]:
+        rng = np.random.default_rng(4)
+        shapes = ((24, 64), (3, 64, 48), (24, 1), (24, 48), (3, 48))
+        x, w, s, r, b = (jnp.asarray(normal(rng, s, "bfloat16")) for s in shapes)
+        return x, w * jnp.bfloat16(0.125), s, r, b
+
+    SIZES = jnp.asarray([7, 0, 15], jnp.int32)
+
+    @classmethod
+    def layer(cls, *arrays: Any, sizes: Any = None) -> Any:
+        x, w, s, r, b = arrays
+        return bw.ragged_dot(
+            x, w, cls.SIZES if sizes is None else sizes,
+            epilogue=lambda z, s, r, b: jax.nn.silu(z + b.astype(F32)) * s + r.astype(F32),
+            epilogue_operands=(s, r), epilogue_group_operands=(b,), implementation=SOME,
+        )  # fmt: skip
+
+    @classmethod
+    def formula(cls, *arrays: Any) -> Any:
+        x, w, s, r, b = (x.astype(F32) for x in arrays)
+        group = jnp.repeat(jnp.arange(4), jnp.asarray([7, 0, 15, 2]), total_repeat_length=24)
+        of_group = (group[:, None] == jnp.arange(3)).astype(F32)
+        z = jnp.einsum("mk,ekn,me->mn", x, w, of_group)
+        return jax.nn.silu(z + of_group @ b) * s + r
+
+    def test_values(self, arrays) -> None:
+        f = jax.jit(self.layer)
+        assert "epilogue_digest" in f.lower(*arrays).as_text()
+        close(f(*arrays), self.formula(*arrays))
+        close(self.layer(*arrays), self.formula(*arrays))
+
+    def test_gradients(self, arrays) -> None:
+        def loss(f: Any) -> Any:
+            return lambda *xs: jnp.vdot(f(*xs).astype(F32), jnp.sin(arrays[3].astype(F32)))
+
+        for f in (self.layer, jax.checkpoint(self.layer)):
+            gradient = jax.jit(jax.grad(loss(f), (0, 1, 2, 3, 4)))
+            assert "epilogue_digest" in gradient.lower(*arrays).as_text()
+            want = jax.grad(loss(self.formula), (0, 1, 2, 3, 4))(*arrays)
+            for ours, theirs in zip(gradient(*arrays), want, strict=True):
+                scale = float(jnp.max(jnp.abs(theirs)))
+                got, wanted = (x.astype(F32) / scale for x in (ours, theirs))
+                np.testing.assert_allclose(got, wanted, **LINKED)
+
+    def test_forward_mode(self, arrays) -> None:
+        toward = tuple(jnp.cos(x) for x in arrays)
+        got = jax.jit(lambda *xs: jax.jvp(self.layer, xs, toward))(*arrays)
+        want = jax.jvp(self.formula, arrays, toward)
+        close(got[0], want[0])
+        scale = float(jnp.max(jnp.abs(want[1])))  # of a sum of three rounded ones
+        close(got[1].astype(F32) / scale, want[1] / scale)
+
+    def test_second_order(self, arrays) -> None:
+        def twice(f: Any) -> Any:
+            scalar = lambda x: jnp.sum(f(x, *arrays[1:]).astype(F32) ** 2)  # noqa: E731
+            return jax.jvp(jax.grad(scalar), arrays[:1], (jnp.cos(arrays[0]),))[1]
+
+        got, want = twice(self.layer), twice(self.formula)
+        scale = float(jnp.max(jnp.abs(want)))
+        close(got.astype(F32) / scale, want.astype(F32) / scale)
+
+    def test_vmap(self, arrays) -> None:
+        stacked = tuple(jnp.stack([x, -x]) for x in arrays)
+        for axes in ((0, None, None, 0, None), (None, 0, 0, None, 0), (0, 0, 0, 0, 0)):
+            xs = [s if a == 0 else x for s, x, a in zip(stacked, arrays, axes, strict=True)]
+            close(jax.vmap(self.layer, axes)(*xs), jax.vmap(self.formula, axes)(*xs))
+
+    def test_automatic_sharding(self, arrays) -> None:
+        mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        p = jax.sharding.PartitionSpec
+        specs = (p("i"), p(), p("i"), p("i"), p())
+        placed = [
+            jax.device_put(x, jax.sharding.NamedSharding(mesh, s))
+            for x, s in zip(arrays, specs, strict=True)
+        ]
+        f = jax.jit(self.layer)
+        assert "epilogue_digest" not in f.lower(*placed).as_text()  # XLA partitions the product
+        close(f(*placed), self.formula(*arrays))
+
+    def test_explained(self, arrays) -> None:
+        text = str(bw.explain_program(self.layer, *arrays, device="cpu"))
+        assert "and an epilogue of 3 operands" in text
+        assert "the epilogue is linked into the kernel" in text
+        text = str(bw.explain_program(self.layer, *arrays, device="sm90"))
+        assert "the epilogue is a pass of XLA's: no kernels for cuda are allowed" in text
+
+
+class TestFallbacks:
+    """Where no kernel takes the epilogue: the same result, and a reason in the log."""
+
+    @staticmethod
+    def reason(caplog: Any, f: Any, plain: Any = (), shape: Any = (16, 64, 24), **more: Any) -> str:
+        m, k, n = shape
+        a, b = jnp.ones((m, k), jnp.bfloat16), jnp.ones((2, k, n), jnp.bfloat16)
+        sizes = jnp.asarray([m, 0], jnp.int32)
+
+        def call(a: Any, b: Any, *plain: Any) -> Any:
+            more.setdefault("implementation", SOME)
+            return bw.ragged_dot(a, b, sizes, epilogue=f, epilogue_operands=plain, **more)
+
+        with caplog.at_level(logging.INFO, "jax_bwgemm"):
+            log_once.cache_clear()
+            lowered = jax.jit(call).lower(a, b, *plain)
+        assert "epilogue_digest" not in lowered.as_text()
+        close(lowered.compile()(a, b, *plain), f(jnp.full((m, n), float(k)), *plain))
+        return caplog.text
+
+    def test_types(self, caplog) -> None:
+        assert "a result is of type bool" in self.reason(caplog, lambda z: (z, z > 0))
+        text = self.reason(caplog, lambda z: z.astype(jnp.int32))
+        assert "no result is of the kernels' type bfloat16" in text
+
+    def test_sums(self, caplog) -> None:
+        text = self.reason(caplog, lambda z: (z, jnp.sum(z, 0)))
+        assert "kernels with swapped operands sum no rows" in text
+
+    def test_alignment(self, caplog) -> None:
+        text = self.reason(caplog, lambda z: z + 1, shape=(16, 64, 20))
+        assert "row pitches are not multiples of 16 bytes" in text
+
+    def test_no_rows(self, caplog) -> None:
+        text = self.reason(caplog, lambda z: z + 1, shape=(0, 64, 24))
+        assert "an empty problem runs no kernel" in text
+
+    def test_another_kernel_is_asked_for(self, caplog) -> None:
+        taken = {k.name for k in KERNELS}
+        table = [k for k in runtime.kernel_table("emulator") if k.name not in taken]
+        names = [k.name for k in table if k.contraction == "m_grouped" and k.b_major == "n"
+                 and (k.a_dtype, k.out_dtype) == ("bfloat16", "bfloat16")]  # fmt: skip
+        if not names:
+            pytest.skip("all grouped kernels of this build take epilogues")
+        text = self.reason(caplog, lambda z: z + 1, config=names[0])
+        assert "the epilogue is a pass of its own" in text
+
+    def test_what_would_not_pay(self, caplog) -> None:
+        def long(z: Any) -> Any:
+            for _ in range(40):
+                z = jnp.sin(z) / 2
+            return z
+
+        assert "predicted to take" in self.reason(caplog, long, shape=(64, 16, 24))
+
+    def test_switched_off(self, caplog) -> None:
+        with config.linked_epilogues(False):
+            assert self.reason(caplog, lambda z: z + 1) is not None
+
+
+class TestErrors:
+    A, B, SIZES = jnp.ones((4, 8)), jnp.ones((2, 8, 8)), np.asarray([4, 0])
+
+    def test_operands_without_an_epilogue(self) -> None:
+        with pytest.raises(TypeError, match="ragged_dot: 2 epilogue operands and no epilogue"):
+            bw.ragged_dot(self.A, self.B, self.SIZES, epilogue_operands=(1.0,),
+                          epilogue_group_operands=(jnp.ones(2),))  # fmt: skip
+
+    @pytest.mark.parametrize("shape", [(3,), (2, 4), (), (2, 8, 1)])
+    def test_operands_of_groups(self, shape) -> None:
+        message = r"epilogue_group_operands are of shape \(2,\) or \(2, 8\), operand 0 is"
+        with pytest.raises(TypeError, match=message):
+            bw.ragged_dot(self.A, self.B, self.SIZES, epilogue=lambda z, x: z * x,
+                          epilogue_group_operands=(jnp.ones(shape),))  # fmt: skip
+
+    def test_no_function(self) -> None:
+        with pytest.raises(TypeError, match="ragged_dot: epilogue must be a function, got str"):
+            bw.ragged_dot(self.A, self.B, self.SIZES, epilogue="gelu")
+
+
+class TestCalls:
+    """The FFI call as an exported program may have it."""
+
+    KERNEL = min(one_of_each_tile(), key=lambda k: k.tile_n, default=None)
+
+    @pytest.fixture
+    def linked(self) -> linking.LinkedKernel:
+        program = trace_epilogue(lambda z, x: (z + x, z), (16, 24), [jnp.ones(24)]).program
+        hook = GroupedHook(program, ("bfloat16", "float32"))
+        return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
+
+    def call(self, linked: Any, batch: int = 1, **changes: Any) -> Any:
+        config = {
+            "kernel": self.KERNEL.name,
+            "operands": "a b group_sizes group_offset x0",
+            "results": "d workspace y1",
+            "epilogue": linked.code,
+            "epilogue_digest": linked.digest,
+            "epilogue_version": np.int64(VERSION),
+            "epilogue_operands": "float32:n",
+            "epilogue_results": "float32",
+        }
+        given = [
+            np.ones((batch, 16, 64), "bfloat16"),
+            np.ones((1, 3, 64, 24), "bfloat16"),
+            np.asarray([[5, 3, 8]], np.int32),
+            np.zeros(1, np.int32),
+            np.ones(24, np.float32),
+        ]
+        config |= changes
+        shapes = [((batch, 16, 24), "bfloat16"), ((4,), "uint8"), ((1, 16, 24), "float32")]
+        results = [jax.ShapeDtypeStruct(*s) for s in shapes]
+        config = {key: value for key, value in config.items() if value is not None}
+        return jax.ffi.ffi_call(targets.TARGETS["emulator"], results)(*given, config=config)
+
+    def test_runs(self, linked) -> None:
+        d, _, y1 = self.call(linked)
+        assert_exact(d, np.full((1, 16, 24), 65, "bfloat16"))
+        assert_exact(y1, np.full((1, 16, 24), 64, np.float32))
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"batch": 2}, "with an epilogue has no batch"),
+            ({"epilogue_form": "wide"}, "can have no epilogue of the form 'wide'"),
+            ({"epilogue_form": "gated"}, "can have no epilogue of the form 'gated'"),
+            ({"epilogue_form": "gated", "epilogue": None}, "an epilogue's form and no epilogue"),
+            ({"epilogue_operands": "float32:gn"}, r"x0 is float32\[24\], expected 72 elements of"),
+            ({"epilogue_operands": "float32:g"}, r"x0 is float32\[24\], expected 3 elements of"),
+            ({"epilogue_results": "float32:summed"}, "cannot be 'summed'"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is"),
+            ({"epilogue": None}, "the call has x0 and no epilogue"),
+            ({"epilogue": base64.b64encode(b"no PTX").decode(), "epilogue_digest": "a"},
+             "INTERNAL.*linked.cc"),
+        ],
+    )  # fmt: skip
+    def test_refusals(self, linked, changes, message) -> None:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(self.call(linked, **changes))
