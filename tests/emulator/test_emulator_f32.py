@@ -17,6 +17,7 @@ from jax_bwgemm.product import terms
 
 pytestmark = [
     *requires_emulator,
+    pytest.mark.usefixtures("no_rule_broken"),
     pytest.mark.skipif(
         not any(k.splits_both for k in emulated("sm90")),
         reason="the emulator was not built with kernels of two f32 operands",

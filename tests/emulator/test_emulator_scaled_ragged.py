@@ -20,6 +20,7 @@ from jax_bwgemm.product.kernels import Kernel
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 pytestmark = [
     *requires_emulator,
+    pytest.mark.usefixtures("no_rule_broken"),
     pytest.mark.skipif(not TOOLS.is_dir(), reason="not part of an installed package"),
 ]
 KERNELS = runtime.emulated_scaled_grouped_kernels() if BUILT else ()

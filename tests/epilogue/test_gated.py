@@ -38,7 +38,7 @@ from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
-pytestmark = requires_gated
+pytestmark = [*requires_gated, pytest.mark.usefixtures("no_rule_broken")]
 
 
 def run(f: Any, x: Any, weights: Any, arrays: Any = (), **more: Any) -> Any:

@@ -36,7 +36,7 @@ from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.spec import Policy
 
-pytestmark = [*requires_emulator, requires_linker]
+pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
 KERNELS = kernels("emulator", ("sm90", "sm100"))
 

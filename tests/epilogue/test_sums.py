@@ -18,7 +18,7 @@ from jax_bwgemm import config
 from jax_bwgemm.epilogue import call
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 
-pytestmark = [*requires_emulator, requires_linker]
+pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
 KERNELS = [
     k

@@ -69,10 +69,11 @@ bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) con
   return record.clock != 0 && knowledge.of(stamp.cluster, record.actor, view) >= record.clock;
 }
 
-bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const {
+bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
+                      View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
-  if (apart(issuer, before, now)) return true;
+  if (apart(issuer, before, now, handed)) return true;
   if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
@@ -147,7 +148,7 @@ bool Races::untold(const Warp& issuer, const Stamp& stamp) const {
   return false;
 }
 
-bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now) const {
+bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const {
   const WarpHistory& history = issuer.history;
   if (before.actor != history.actor || before.cluster != history.cluster ||
       (before.flags & (kRecord | kAsyncProxy)) != 0 || before.clock < history.together ||
@@ -158,9 +159,11 @@ bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now) con
   const bool alone = (lanes & (lanes - 1)) == 0;
   const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
   const int other = lane_of(before);
-  if (by_all_lanes(before)) return by_all_lanes(now) || lane >= 0;
+  // All lanes come together to an instruction that they execute together, and what it reads it has
+  // read then: only what is handed from one to the other needs more order than that.
+  if (by_all_lanes(before)) return handed && (by_all_lanes(now) || lane >= 0);
   if (other < 0) return false;
-  if (by_all_lanes(now)) return true;
+  if (by_all_lanes(now)) return handed;
   if (lane < 0 || lane == other || heard(before)) return false;
   return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
 }
@@ -333,13 +336,14 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                     : memory != nullptr                       ? View::kAsync
                                                               : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
-  const bool at_once = write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp);
-  if (!at_once && conflicts(issuer, cell.write, stamp, view))
+  const bool at_once =
+      write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp, false);
+  if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
   for (const Stamp& other : cell.others) {
     const bool updates = (other.flags & kUpdates) != 0;
     const View seen = updates ? view : View::kGeneric;
-    if ((write || updates) && conflicts(issuer, other, stamp, seen))
+    if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
 }
@@ -390,7 +394,8 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   const char* kind = now_writes ? "write" : "read";
   const std::string other = describe(before);
   const bool same_value = before_writes && now_writes && (now.flags & kSameValue) != 0;
-  if (apart(issuer, before, now) && !(memory != nullptr && same_value)) {
+  if (apart(issuer, before, now, before_writes && !now_writes) &&
+      !(memory != nullptr && same_value)) {
     const int lane = lane_of(before);
     launch_.report(memory != nullptr ? Rule::kSharedRace : Rule::kGlobalRace, origin,
                    format("%s of %s races with the %s of %s of the same warp in line %d: no "

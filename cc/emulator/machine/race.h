@@ -201,9 +201,11 @@ class Races {
   };
   MbarrierHistory& mbarrier(Cta& cta, uint32_t offset);
   bool knows(const Knowledge& knowledge, const Stamp& stamp, View view) const;
-  bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
-  // Accesses of two lanes of the issuer that have not met in between.
-  bool apart(const Warp& issuer, const Stamp& before, const Stamp& now) const;
+  bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
+                 View view) const;
+  // Accesses of two lanes of the issuer that have not met in between. `handed`: it reads now what
+  // was written before.
+  bool apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const;
   // An access of another warp that is known by its clock, though the lane has told nobody.
   bool untold(const Warp& issuer, const Stamp& stamp) const;
   // Single lanes of its warp have told others since.
