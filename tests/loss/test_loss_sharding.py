@@ -92,7 +92,7 @@ def test_two_gpus(logits) -> None:
     rows, width, vocabulary = 256, 512, 4096
     rng = np.random.default_rng(0)
     x = jnp.asarray(normal(rng, (rows, width), "bfloat16"))
-    weights = jnp.asarray(normal(rng, (width, vocabulary), "bfloat16") * width**-0.5)
+    weights = jnp.asarray(normal(rng, (width, vocabulary), "float32") * width**-0.5, jnp.bfloat16)
     operands = (x, jnp.asarray(rng.integers(0, vocabulary, rows)), weights)
     of_one = functools.partial(LOSS_OF, logits=logits, implementation="cutlass")
     mesh = mesh_of(jax.devices("gpu")[:2], AxisType.Auto)
