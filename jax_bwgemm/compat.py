@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -106,6 +106,46 @@ def cotangent_sharding(operand: core.ShapedArray) -> NamedSharding | None:
     if mesh.empty or AxisType.Explicit not in mesh.axis_types:
         return None
     return NamedSharding(mesh, PartitionSpec(*[None] * operand.ndim))
+
+
+def has_explicit_axes() -> bool:
+    """Whether types of arrays have shardings here."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and AxisType.Explicit in mesh.axis_types
+
+
+def spec_of(x: Any) -> tuple[Any, ...]:
+    """How the type of an array (or the type given) is sharded, for each dimension."""
+    aval = x if isinstance(x, core.ShapedArray) else jax.typeof(x)
+    spec = aval.sharding.spec
+    return (*spec, *[None] * (aval.ndim - len(spec)))
+
+
+def in_automatic_axes(
+    f: Callable[..., jax.Array], spec: Callable[[], Sequence[Any]], *operands: Any
+) -> jax.Array:
+    """``f(*operands)``, with XLA choosing the shardings within f where mesh axes are explicit.
+
+    Args:
+        f: Of arrays and None, which are all that it reads.
+        spec: The sharding of its result, called only where axes are explicit. An axis counts where
+            it is named first.
+        operands: Its operands.
+    """
+    if not has_explicit_axes():
+        return f(*operands)
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = tuple(name for name, kind in kinds if kind == AxisType.Explicit)
+    named: set[str] = set()
+    dimensions = []
+    for axes in spec():
+        wanted = axes if isinstance(axes, tuple) else () if axes is None else (axes,)
+        fresh = tuple(name for name in wanted if name not in named)
+        named.update(fresh)
+        dimensions.append(fresh or None)
+    out_sharding = NamedSharding(mesh, PartitionSpec(*dimensions))
+    return jax.sharding.auto_axes(f, axes=explicit, out_sharding=out_sharding)(*operands)
 
 
 def keep_typed_sharding(rule: mlir.LoweringRule) -> mlir.LoweringRule:

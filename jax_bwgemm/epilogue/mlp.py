@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
@@ -99,7 +100,11 @@ def mlp(
         precision,
         as_implementations(implementation),
     )
-    return _apply(operands, layer)
+    return compat.in_automatic_axes(
+        lambda *operands: _apply(operands, layer),
+        lambda: (*compat.spec_of(operands[0])[:-1], compat.spec_of(operands[1])[-1]),
+        *operands,
+    )
 
 
 def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.experts.mlp import grouped_mlp
@@ -77,20 +78,33 @@ def moe_mlp(
         )
     if (num_experts is None) != (group_offset is None):
         raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
-    order, place, sizes = sort_by_expert(experts, num_experts or up.shape[0])
-    rows = grouped_mlp(
-        dispatch(x, order, place),
-        up,
-        down,
-        sizes,
-        row_weights=_permuted(weights.reshape(-1), order),
-        activation=activation,
-        recompute=recompute,
-        group_offset=group_offset,
-        precision=precision,
-        implementation=implementation,
+    down = as_array(_CALLER, "down", down)
+    if group_offset is not None:
+        group_offset = as_array(_CALLER, "group_offset", group_offset)
+
+    def layer(
+        x: jax.Array, up: jax.Array, down: jax.Array, experts: Any, weights: Any, offset: Any
+    ) -> jax.Array:
+        order, place, sizes = sort_by_expert(experts, num_experts or up.shape[0])
+        rows = grouped_mlp(
+            dispatch(x, order, place),
+            up,
+            down,
+            sizes,
+            row_weights=_permuted(weights.reshape(-1), order),
+            activation=activation,
+            recompute=recompute,
+            group_offset=offset,
+            precision=precision,
+            implementation=implementation,
+        )
+        return combine(rows, order, place)
+
+    return compat.in_automatic_axes(
+        layer,
+        lambda: (compat.spec_of(x)[0], compat.spec_of(down)[-1]),
+        *(x, up, down, experts, weights, group_offset),
     )
-    return combine(rows, order, place)
 
 
 def _permuted(x: jax.Array, order: jax.Array) -> jax.Array:

@@ -113,7 +113,11 @@ def grouped_mlp(
         precision,
         as_implementations(implementation),
     )
-    return _apply(compat.match_varying(*operands), layer)
+    return compat.in_automatic_axes(
+        lambda *operands: _apply(compat.match_varying(*operands), layer),
+        lambda: (compat.spec_of(rows)[0], compat.spec_of(down)[-1]),
+        *operands,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.validation import (
     check_offset,
@@ -123,8 +125,17 @@ class Fp8RaggedDot(Fp8Function):
         if key is not None and not self.recipe.needs_key:
             raise ValueError(f"{self.recipe} has no use for a key")
         if self.recipe.history:
-            history = self.check_history(amax_history)
-            return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
-        if amax_history is not None:
+            amax_history = self.check_history(amax_history)
+        elif amax_history is not None:
             raise ValueError(f"{self.recipe} keeps no amax_history")
-        return multiply_ragged(layer, lhs, rhs, sizes, offset, key)
+
+        def product(lhs: Any, rhs: Any, sizes: Any, offset: Any, history: Any, key: Any) -> Any:
+            if history is not None:
+                return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
+            return multiply_ragged(layer, lhs, rhs, sizes, offset, key)
+
+        return compat.in_automatic_axes(
+            product,
+            lambda: (compat.spec_of(lhs)[0], compat.spec_of(rhs)[-1]),
+            *(lhs, rhs, sizes, offset, amax_history, key),
+        )

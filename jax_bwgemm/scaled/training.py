@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array, as_dimension_numbers, check_dot_general
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
@@ -120,7 +121,7 @@ class Fp8DotGeneral(Fp8Function):
             precision: None or DEFAULT.
             preferred_element_type: Type of the result, one of these three; None is that of
                 `jax.lax.dot_general`. Gradients have their operand's type.
-            out_sharding: None.
+            out_sharding: As in `jax.lax.dot_general`, where mesh axes are explicit; else None.
             amax_history: State of a recipe with delayed scaling, float32 [3, steps]: largest
                 magnitudes of lhs, rhs and the cotangent, the latest first. The gradient with
                 respect to it is the next one, so that any function of the model can be
@@ -133,18 +134,48 @@ class Fp8DotGeneral(Fp8Function):
                 ``amax_history`` or key where the recipe needs one.
             ValueError: Another precision, or an ``amax_history`` or key that the recipe has no use
                 for.
-            NotImplementedError: An ``out_sharding``, an implementation that cannot run it, or
-                batch dimensions with delayed scaling.
+            NotImplementedError: An ``out_sharding`` without explicit axes, an implementation that
+                cannot run it, or batch dimensions with delayed scaling.
         """
         lhs = as_array("fp8_dot_general", "lhs", lhs)
         rhs = as_array("fp8_dot_general", "rhs", rhs)
         out_dtype = result_dtype("fp8_dot_general", lhs, rhs, preferred_element_type)
         if precision not in (None, lax.Precision.DEFAULT, "default"):
             raise ValueError(f"fp8_dot_general multiplies in 8 bits: precision={precision!r}")
-        if out_sharding is not None:
-            raise NotImplementedError("fp8_dot_general takes no out_sharding")
+        if out_sharding is not None and not compat.has_explicit_axes():
+            raise NotImplementedError(
+                "fp8_dot_general takes an out_sharding only where mesh axes are explicit"
+            )
         numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
         check_dot_general(lhs.shape, rhs.shape, numbers)
+        if key is not None and not self.recipe.needs_key:
+            raise ValueError(f"{self.recipe} has no use for a key")
+        if self.recipe.history:
+            amax_history = self.check_history(amax_history)
+            if numbers[1][0]:
+                raise NotImplementedError("delayed scaling takes no batch dimensions")
+        elif amax_history is not None:
+            raise ValueError(f"{self.recipe} keeps no amax_history")
+
+        def like(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+            return lax.dot_general(lhs, rhs, numbers, out_sharding=out_sharding)
+
+        return compat.in_automatic_axes(
+            functools.partial(self._product, numbers, out_dtype),
+            lambda: compat.spec_of(*compat.result_avals(like, jax.typeof(lhs), jax.typeof(rhs))),
+            *(lhs, rhs, amax_history, key),
+        )
+
+    def _product(
+        self,
+        numbers: Any,
+        out_dtype: np.dtype,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        history: jax.Array | None,
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """The product of arguments that were checked."""
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
         x, batch, rows, x_transposed = _matrices(lhs, lhs_batch, lhs_contract)
         w, _, columns, w_transposed = _matrices(rhs, rhs_batch, rhs_contract)
@@ -157,22 +188,14 @@ class Fp8DotGeneral(Fp8Function):
             x_transposed,
             w_transposed,
         )
-        if key is not None and not self.recipe.needs_key:
-            raise ValueError(f"{self.recipe} has no use for a key")
-        if self.recipe.history:
-            history = self.check_history(amax_history)
-            if batch:
-                raise NotImplementedError("delayed scaling takes no batch dimensions")
+        dot = functools.partial(multiply, layer)
+        if history is not None:
             out = multiply_delayed(layer, x[0], w[0], history)
+        elif not batch:
+            out = dot(x[0], w[0], key)
         else:
-            if amax_history is not None:
-                raise ValueError(f"{self.recipe} keeps no amax_history")
-            dot = functools.partial(multiply, layer)
-            if not batch:
-                out = dot(x[0], w[0], key)
-            else:
-                keys = None if key is None else jax.random.split(key, x.shape[0])
-                out = jax.vmap(dot)(x, w, keys)
+            keys = None if key is None else jax.random.split(key, x.shape[0])
+            out = jax.vmap(dot)(x, w, keys)
         return out.reshape(*batch, *rows, *columns)
 
 

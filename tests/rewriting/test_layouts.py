@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulator_cases import requires_emulator
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
@@ -66,11 +67,12 @@ def test_values_stay_the_same(arrays) -> None:
     jax.tree.map(assert_as_wanted, got, want)
 
 
+@pytest.mark.emulator
+@requires_emulator[1]
 def test_under_transformations(arrays) -> None:
     with config.target("sm90", 4), config.linked_epilogues(False):
         accelerated = bw.accelerate(block, implementation="emulator")
-        got = jax.jit(jax.grad(accelerated))(*arrays)
-        assert_as_wanted(got, jax.grad(block)(*arrays))
+        assert_as_wanted(jax.jit(jax.grad(accelerated))(*arrays), jax.grad(block)(*arrays))
         mapped = jax.make_jaxpr(jax.vmap(accelerated, (0, None, None)))(
             arrays[0][None], *arrays[1:]
         )

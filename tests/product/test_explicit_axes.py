@@ -1,0 +1,102 @@
+"""Layers under a mesh with explicit axes, JAX's default: as without a mesh, gradients included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_bwgemm as bw
+
+ROWS, WIDTH, HIDDEN, EXPERTS = 128, 128, 256, 4
+NUMBERS = (((1,), (0,)), ((), ()))
+SIZES = jnp.full(EXPERTS, ROWS // EXPERTS)
+ROUTES = jnp.arange(2 * ROWS).reshape(ROWS, 2) % EXPERTS
+LABELS = jnp.arange(ROWS) % HIDDEN
+
+
+def array(seed: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32) * shape[-2] ** -0.5
+
+
+X, UP, DOWN = array(0, ROWS, WIDTH), array(1, WIDTH, HIDDEN), array(2, HIDDEN, WIDTH)
+PAIR = (array(3, WIDTH, HIDDEN), array(4, WIDTH, HIDDEN))
+UPS, DOWNS = array(5, EXPERTS, WIDTH, 2, HIDDEN), array(6, EXPERTS, HIDDEN, WIDTH)
+ONES = array(7, EXPERTS, WIDTH, HIDDEN)
+
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+CASES: dict[str, Case] = {
+    "linear": (lambda x, w: bw.linear(x, w, activation="gelu"), (X, UP)),
+    "mlp": (lambda x, *w: bw.mlp(x, *w, activation="gelu"), (X, UP, DOWN)),
+    "mlp of a pair": (lambda x, u, v, d: bw.mlp(x, (u, v), d), (X, *PAIR, DOWN)),
+    "ragged_dot": (lambda x, w: bw.ragged_dot(x, w, SIZES), (X, ONES)),
+    "grouped_mlp": (lambda x, *w: bw.grouped_mlp(x, *w, SIZES), (X, UPS, DOWNS)),
+    "moe_mlp": (
+        lambda x, *w: bw.moe_mlp(x, *w, ROUTES, jnp.full(ROUTES.shape, 0.5)),
+        (X, UPS, DOWNS),
+    ),
+    "loss": (lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w), (X, UP)),
+    "blockwise ragged": (lambda x, w: bw.fp8_ragged_dot("blockwise")(x, w, SIZES), (X, ONES)),
+    "nvfp4": (
+        lambda x, w: bw.fp8_dot_general("nvfp4")(x, w, NUMBERS, key=jax.random.key(0)),
+        (X, UP),
+    ),
+    "per_tensor_delayed": (
+        lambda x, w: bw.fp8_dot_general("per_tensor_delayed")(
+            x, w, NUMBERS, amax_history=bw.fp8_dot_general("per_tensor_delayed").new_history()
+        ),
+        (X, UP),
+    ),
+    **{
+        name: (lambda x, w, name=name: bw.fp8_dot_general(name)(x, w, NUMBERS), (X, UP))
+        for name in ("per_tensor", "blockwise", "mxfp8")
+    },
+}
+
+
+@pytest.fixture
+def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
+    return jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,), devices=cpu_devices[:2])
+
+
+def value_and_gradients(f: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    def loss(*operands: Any) -> Any:
+        y = f(*operands)
+        return jnp.sum(y.astype(jnp.float32) ** 2), y
+
+    return jax.jit(jax.value_and_grad(loss, tuple(range(len(operands))), has_aux=True))(*operands)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
+    f, operands = CASES[name]
+    (_, want), wanted = value_and_gradients(f, operands)
+    specs = (P("x"), *[P()] * (len(operands) - 1))
+    with jax.set_mesh(mesh):
+        placed = tuple(
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        )
+        (_, got), gradients = value_and_gradients(f, placed)
+    assert got.ndim == 0 or got.sharding.spec[0] == "x"
+    for ours, theirs in zip((got, *gradients), (want, *wanted), strict=True):
+        scale = float(jnp.max(jnp.abs(theirs)))
+        np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
+
+
+def test_contracted_dimensions_over_devices_need_an_out_sharding(mesh: jax.sharding.Mesh) -> None:
+    product = bw.fp8_dot_general("per_tensor")
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, NamedSharding(mesh, P(None, "x")))
+        w = jax.device_put(UP, NamedSharding(mesh, P("x", None)))
+        with pytest.raises(Exception, match="via the `out_sharding` parameter"):
+            jax.jit(lambda x, w: product(x, w, NUMBERS))(x, w)
+        got = jax.jit(lambda x, w: product(x, w, NUMBERS, out_sharding=P("x", None)))(x, w)
+    assert got.sharding.spec[0] == "x"
+    want = product(X, UP, NUMBERS)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
