@@ -23,10 +23,11 @@ struct GroupedKernelSpec {
   static constexpr bool kSwapAb = false;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
-  // SM100: the one that has the machine code of all types, for which elements are bytes.
-  using Bytes =
-      GroupedKernelSpec<kContraction, DType::kE4M3, DType::kE4M3, kOut, kTileM, kTileN,
-                        kTileK * BitsOf(kA) / 8, kClusterM, kClusterN, kSchedule, kScaleUse>;
+  // SM100: the one that has the machine code of all types, for which elements are bytes, and of
+  // both uses of scales of blocks of k.
+  using Bytes = GroupedKernelSpec<kContraction, DType::kE4M3, DType::kE4M3, kOut, kTileM, kTileN,
+                                  kTileK * BitsOf(kA) / 8, kClusterM, kClusterN, kSchedule,
+                                  kScaleUse == ScaleUse::kRows ? ScaleUse::kBlocks : kScaleUse>;
 
   static_assert(kKGrouped || kContraction == Contraction::kMGrouped);
   static_assert(kA == DType::kE2M1 ? kB == kA && kScaleUse == ScaleUse::kMma

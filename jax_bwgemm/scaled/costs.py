@@ -4,7 +4,8 @@ The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, SM100
 four times that rate: a product with M, N and K has the bytes, the cycles and the tiles of a dense
 one of 16 bits with half that K, or a quarter, and kernels that scale their sums are dense ones in
 everything that takes time. SM90's that promote every 128 of K
-have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed.
+have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed, those
+that promote with the tensor cores waiting for the epilogue warps a third of the time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import costs, heuristics
+from jax_bwgemm.dense.assumed_costs import SM100
 from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
 from jax_bwgemm.dense.costs import Candidate
 from jax_bwgemm.dense.fitted_costs import SM90
@@ -34,6 +36,9 @@ ROWS = dataclasses.replace(SM90, tiles={
     TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.1996, 601.2, 5557, 1.1),
     TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.1132, 169.4, 6401, 1.1),
 })
+PROMOTED_SM100 = dataclasses.replace(SM100, tiles={
+    TileKey("2sm", 256, 128, 2, 1, False): Cost(0.6, 300, 4500, 0.9),
+})
 # fmt: on
 # Of SM90, by what a kernel applies scales to.
 PARAMETERS = {"sums": SM90, "blocks": BLOCKS, "rows": ROWS}
@@ -43,6 +48,8 @@ def parameters_of(kernel: Kernel) -> Parameters:
     """The model's numbers for a scaled kernel."""
     if kernel.arch == "sm90":
         return PARAMETERS[kernel.scales]
+    if kernel.scales in ("blocks", "rows"):
+        return PROMOTED_SM100
     return costs.parameters_of(as_dense(kernel))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -155,19 +155,36 @@ class Family(abc.ABC):
             found if isinstance(found, str) else self.select(self.table_of(name), spec, dims, found)
         )
 
-    def _emit(
+    def emit(
         self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: Any
     ) -> jax.Array:
+        """The chosen kernel's call."""
         dims = self.dims_of(operands, spec)
+        named, options = self.kernel_operands(operands, spec), self.call_options(choice)
+        return self.call(
+            name, choice, named, self.workspace(name, choice, dims), dims, spec, **options
+        )
+
+    def call(
+        self,
+        name: str,
+        choice: Choice,
+        operands: Mapping[str, jax.Array],
+        workspace: int,
+        dims: Any,
+        spec: Any,
+        **options: int | str,
+    ) -> jax.Array:
+        """A call with operands by their roles, and its result as the product's type."""
         out = targets.call_kernel(
             name,
             choice.kernel.name,
-            self.kernel_operands(operands, spec),
+            operands,
             jax.ShapeDtypeStruct(self.out_shape(dims, spec), choice.out_dtype),
-            self.workspace(name, choice, dims),
+            workspace,
             a_scaling=spec.a_scaling,
             b_scaling=spec.b_scaling,
-            **self.call_options(choice),
+            **options,
         )
         return out.astype(spec.out_dtype)
 
@@ -258,7 +275,7 @@ class Family(abc.ABC):
                     choice = self.choose(name, platform, spec, dims, spec.policy.target)
                 if isinstance(choice, Choice):
                     log_once(f"{what}: {name} {choice}")
-                    return self._emit(name, choice, operands, spec)
+                    return self.emit(name, choice, operands, spec)
                 refusals.append((name, choice))
             raise refusal_error(what, refusals)
 

@@ -22,6 +22,15 @@ from jax_bwgemm.scaled.selection import Choice, by_mma
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
+def for_one_group(kernel: Kernel) -> bool:
+    """Whether a grouped kernel also computes products that are not grouped, as one group.
+
+    SM100 has none but these that add the sums of every 128 of K in registers.
+    """
+    of_blocks = kernel.scales in ("blocks", "rows")
+    return kernel.arch == "sm100" and kernel.contraction == "m_grouped" and of_blocks
+
+
 class _Dense(Family):
     """A [B or 1, M, K], B [B or 1, N, K], the scales of both, alpha [B or 1]: [B, M, N].
 
@@ -44,8 +53,11 @@ class _Dense(Family):
 
     def table_of(self, implementation: str) -> tuple[Kernel, ...]:
         if implementation == "cutlass":
-            return runtime.scaled_kernels()
-        return runtime.emulated_scaled_kernels()
+            table, grouped = runtime.scaled_kernels(), runtime.scaled_grouped_kernels()
+        else:
+            table = runtime.emulated_scaled_kernels()
+            grouped = runtime.emulated_scaled_grouped_kernels()
+        return (*table, *filter(for_one_group, grouped)) if table else ()
 
     def refusal(self, table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
         return selection.refusal(table, spec, dims)
@@ -86,6 +98,25 @@ class _Dense(Family):
                 named[name] = packed(named[name])
                 named[f"{name}_scales"] = in_tiles(named[f"{name}_scales"])
         return named
+
+    def emit(
+        self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: ScaledSpec
+    ) -> jax.Array:
+        if choice.kernel.contraction == "scaled":
+            return super().emit(name, choice, operands, spec)
+        a, b, a_scales, b_scales, _ = operands
+        one_group = {
+            "group_sizes": jnp.full((1, 1), a.shape[1], jnp.int32),
+            "group_offset": jnp.zeros((1,), jnp.int32),
+        }
+        matrices = {"b": b[:, None], "b_scales": b_scales[:, None]}
+        named = {"a": a, "a_scales": a_scales, **one_group, **matrices}
+        dims = self.dims_of(operands, spec)
+        sizes = {"m": dims.m, "n": dims.n, "k": dims.k, "batch": dims.batch}
+        workspace = runtime.kernel_workspace_bytes(
+            name, choice.kernel.name, **sizes, groups=1, experts=1, sm_count=choice.sm_count
+        )
+        return self.call(name, choice, named, workspace, dims, spec, swizzle=choice.swizzle)
 
     def emulated_arch(self, spec: ScaledSpec) -> str:
         return "sm100" if by_mma(spec) else super().emulated_arch(spec)

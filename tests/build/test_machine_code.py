@@ -28,6 +28,7 @@ GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel of 8-bit and 4-bit operands: SM90's, and SM100's.
 SCALED = "20ScaledGemmKernelSm90"
 SCALED_GROUPED = "23GroupedScaledKernelSm90"
+SCALED_GROUPED_SM100 = ("19GroupedScaledKernelI", "24GroupedBlockScaledKernelI")
 FLOAT8, FLOAT4 = "float_e4m3_t", "float_e2m1_t"
 # And of those whose MMA instructions read scales.
 BLOCK_SCALED = "BlockScaled"
@@ -126,7 +127,8 @@ def test_scaled_sm90_kernels_multiply_8_bit_operands(machine_code):
     kernels = [code for name, code in machine_code.items() if SCALED in name]
     assert len(kernels) == sum(k.arch == "sm90" for k in runtime.scaled_kernels()) > 0
     grouped = [code for name, code in machine_code.items() if SCALED_GROUPED in name]
-    assert len(grouped) == len(runtime.scaled_grouped_kernels()) > 0
+    table = [k for k in runtime.scaled_grouped_kernels() if k.arch == "sm90"]
+    assert len(grouped) == len(table) > 0
     for code in kernels + grouped:
         assert any(o.startswith("QGMMA") for o in code.opcodes)
         assert any(o.startswith("UTMALDG") for o in code.opcodes)
@@ -150,6 +152,27 @@ def test_scaled_sm100_kernels_multiply_8_bit_and_4_bit_operands(machine_code):
         copies = any(o.startswith(f"UTCCP.T.S{pair}") for o in code.opcodes)
         assert copies == (BLOCK_SCALED in name), name
         assert any(o.startswith("UGETNEXTWORKID") for o in code.opcodes), name
+
+
+def test_grouped_scaled_sm100_kernels_are_all_formats(machine_code):
+    """One machine code for all types, and for both uses of scales of blocks of K."""
+    found = {n: c for n, c in machine_code.items() if any(s in n for s in SCALED_GROUPED_SM100)}
+    table = [k for k in runtime.scaled_grouped_kernels() if k.arch == "sm100"]
+    codes = {(k.kind, k.scales.replace("rows", "blocks"), k.out_dtype) for k in table}
+    assert len(found) == len(codes) > 0
+    pairs = 0
+    for name, code in found.items():
+        pair = ".2CTA" if "UTCQMMA.2CTA" in code.opcodes else ""
+        pairs += bool(pair)
+        assert f"UTCQMMA{pair}" in code.opcodes, name
+        block_scaled = BLOCK_SCALED in name
+        assert (f"UTCOMMA{pair}.4X" in code.opcodes) == block_scaled, name
+        assert any(o.startswith(f"UTCCP.T.S{pair}") for o in code.opcodes) == block_scaled, name
+        loads = {o for o in code.opcodes if o.startswith("UTMALDG")}
+        assert loads, name
+        assert all(o.endswith(".2CTA") == bool(pair) for o in loads), (name, loads)
+        assert any(o.startswith("UTMASTG") for o in code.opcodes), name
+    assert pairs == sum(kind == "m-grouped" for kind, *_ in codes)
 
 
 def test_sm100_kernels_use_tcgen05_and_cluster_launch_control(machine_code):

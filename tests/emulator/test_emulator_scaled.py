@@ -15,7 +15,7 @@ from numerics import assert_exact
 from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
-from jax_bwgemm import emulator, runtime
+from jax_bwgemm import config, emulator, runtime
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.kernels import Kernel
 
@@ -95,6 +95,39 @@ def test_scaled_matmul(a: str, b: str, accumulation: str, m: int) -> None:
     assert_exact(got, formula_product(x, y).astype(np.float16))
 
 
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        ("1x128", "128x128"),
+        ("128x128", "1x128"),
+        ("1x128", "1x128"),
+        ("row", "1x128"),
+        ("1x128", "tensor"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(24, 136, 16), (256, 128, 512), (300, 280, 656)])
+def test_blocks_of_128_on_sm100(layouts: tuple[str, str], shape: tuple[int, int, int]) -> None:
+    """By a grouped kernel: one matrix, and a batch of which one operand is shared."""
+    rng = np.random.default_rng(0)
+    m, n, k = shape
+    x, y = exact_operand(rng, (m, k), layouts[0]), exact_operand(rng, (2, n, k), layouts[1])
+
+    def product(x: bw.ScaledArray, y: bw.ScaledArray) -> jax.Array:
+        with config.target("sm100"):
+            return bw.scaled_matmul(
+                x, y, preferred_element_type=jnp.float32, implementation="emulator"
+            )
+
+    want = formula_product(x, y).astype(np.float32)
+    assert_exact(product(x, y), want)
+    stats = emulator.last_launch()
+    assert stats is not None
+    assert stats.ok
+    assert not stats.warnings
+    first = jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, y)
+    assert_exact(product(x, first), want[0])
+
+
 @pytest.mark.parametrize("shared", ["a", "b", None])
 def test_batches_and_vmap(shared: str | None) -> None:
     rng = np.random.default_rng(0)
@@ -151,8 +184,17 @@ def test_formats_that_an_mma_reads(scaling: str, shared: str | None) -> None:
     assert_exact(jax.vmap(product, in_axes=axes_of)(x, y), want.astype(np.float32))
 
 
-@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8", "nvfp4"])
-def test_all_three_products_of_a_layer_run_on_kernels(recipe: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "arch"),
+    [
+        ("per_tensor", "sm90"),
+        ("blockwise", "sm90"),
+        ("blockwise", "sm100"),
+        ("mxfp8", "sm100"),
+        ("nvfp4", "sm100"),
+    ],
+)
+def test_all_three_products_of_a_layer_run_on_kernels(recipe: str, arch: str) -> None:
     """The same results as XLA's, whose sums differ by f32 roundings only."""
     rng = np.random.default_rng(0)
     x, w, g = (
@@ -169,7 +211,8 @@ def test_all_three_products_of_a_layer_run_on_kernels(recipe: str) -> None:
     before = emulator.launch_count()
     # Three operands are quantized, once each; layouts with 8-bit scales by XLA.
     formats = recipe in ("mxfp8", "nvfp4")
-    ours = step(("emulator", "xla") if formats else "emulator")
+    with config.target(arch):
+        ours = step(("emulator", "xla") if formats else "emulator")
     assert emulator.launch_count() == before + (3 if formats else 6)
     for got, want in zip(ours, step("xla"), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)

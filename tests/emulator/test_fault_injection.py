@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from types import ModuleType
 
+import block_scaled_mutations
 import cluster_k_mutations
 import emulator_mutations
 import grouped_mutations
 import pingpong_mutations
+import promoted_mutations
 import pytest
 import sm90_mutations
 from emulator_cases import requires_emulator
@@ -23,6 +25,8 @@ KERNELS = {
     pingpong_mutations: 13,
     cluster_k_mutations: 15,
     sm90_mutations: 15,
+    block_scaled_mutations: 25,
+    promoted_mutations: 15,
 }
 
 

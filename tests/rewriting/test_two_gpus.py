@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_same_training, normal
 
@@ -60,7 +60,7 @@ def _losses(step: Any, sharding: Any) -> list[float]:
 @pytest.mark.parametrize("kind", ["data", "tensor"])
 @pytest.mark.parametrize("products", ["accelerate", "ours", "per_tensor", "blockwise"])
 def test_a_step_on_two_gpus(kind: str, products: str) -> None:
-    mesh = jax.make_mesh((2,), ("x",), devices=jax.devices("gpu")[:2])
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices("gpu")[:2])
     specs = {
         "data": ((P(), P()), P("x")),
         "tensor": ((P(None, "x"), P("x", None)), P()),

@@ -124,16 +124,18 @@ def mesh(cpu_devices: list[jax.Device]) -> jax.sharding.Mesh:
     return jax.make_mesh((4,), ("x",), axis_types=(kind,), devices=cpu_devices[:4])
 
 
-def sharded(mesh: Any, kind: str, a_axis: int | None, b_axis: int | None) -> dict[str, int]:
+def sharded(
+    mesh: Any, kind: str, layouts: tuple[str, str], a_axis: int | None, b_axis: int | None
+) -> dict[str, int]:
     """The collectives of a product whose values are sharded so, with checked values."""
     sizes = (100, 0, 300, 12, 1, 99, 400, 90)
-    a, b = exact_pair(kind, ("1x128", "128x128"), (1024, 512, 512), len(sizes))
+    a, b = exact_pair(kind, layouts, (1024, 512, 512), len(sizes))
 
     def placed(x: bw.ScaledArray, axis: int | None) -> bw.ScaledArray:
         spec = P() if axis is None else P(*[None] * axis, "x")
         lead = x.ndim - 2
         # Dimensions of 1x128's scales are exchanged.
-        at = axis if axis is None or axis < lead or x.scaling == "128x128" else 2 * lead + 1 - axis
+        at = axis if axis is None or axis < lead or x.scaling != "1x128" else 2 * lead + 1 - axis
         scales = P() if at is None else P(*[None] * at, "x")
         return bw.ScaledArray(
             jax.device_put(x.values, NamedSharding(mesh, spec)),
@@ -160,10 +162,16 @@ def sharded(mesh: Any, kind: str, a_axis: int | None, b_axis: int | None) -> dic
         ("k-grouped", 1, 1, {"all-reduce": 1}),  # ragged
     ],
 )
+@pytest.mark.parametrize("layouts", [("1x128", "128x128"), ("mxfp8", "mxfp8")])
 def test_sharding(
-    mesh: Any, kind: str, a_axis: int | None, b_axis: int | None, collectives: dict[str, int]
+    mesh: Any,
+    layouts: tuple[str, str],
+    kind: str,
+    a_axis: int | None,
+    b_axis: int | None,
+    collectives: dict[str, int],
 ) -> None:
-    assert sharded(mesh, kind, a_axis, b_axis) == collectives
+    assert sharded(mesh, kind, layouts, a_axis, b_axis) == collectives
 
 
 def test_explain(scaled_grouped_table: Any) -> None:
@@ -181,8 +189,9 @@ def test_explain(scaled_grouped_table: Any) -> None:
         found = bw.explain_scaled_ragged_dot(*pair, sizes, accumulation="fast", device="sm90")
         assert found.kernel == f"sm90_scaled_contract_e4m3_e4m3_bf16_sums_{want}"
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm100")
-    assert found.implementation == "xla"
-    assert "no k-grouped kernel for sm100 applies scales of 1x128" in found.rejected[0][1]
+    assert found.kernel == "sm100_scaled_contract_e4m3_e4m3_bf16_rows_128x128x128_1x1_1sm"
+    found = bw.explain_scaled_ragged_dot(a, b, jnp.array(SIZES), device="sm100")
+    assert found.kernel == "sm100_scaled_rows_e4m3_e4m3_bf16_blocks_256x128x128_2x1_2sm"
     for scaling, types in (("mxfp8", "e4m3_e4m3_bf16"), ("nvfp4", "e2m1_e2m1_bf16")):
         for kind, name, tile in (
             ("m-grouped", "rows", "256x256x{}_2x1_2sm"),
@@ -223,13 +232,6 @@ def test_explain(scaled_grouped_table: Any) -> None:
             ("tensor", "tensor"),
             "m-grouped kernels exist for float4_e2m1fn x float4_e2m1fn, float8_e4m3fn x",
         ),
-        (
-            "m-grouped",
-            SHAPE,
-            ("float8_e5m2", "float8_e4m3fn"),
-            ("1x128", "1x128"),
-            "no m-grouped kernel for float8_e5m2 x float8_e4m3fn applies scales of 1x128 and 1x128",
-        ),
         ("k-grouped", (0, 56, 208), (None, None), ("row", "row"), "there is nothing to multiply"),
         (
             "m-grouped",
@@ -266,6 +268,18 @@ def test_refusals(
     pair = exact_pair(kind, scalings, shape, len(SIZES), dtypes)
     with pytest.raises(NotImplementedError, match=re.escape(message)):
         bw.scaled_ragged_dot(*pair, jnp.array(SIZES), accumulation="fast", implementation="cutlass")
+
+
+def test_types_whose_kernels_apply_no_such_scales(
+    scaled_grouped_table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper = tuple(k for k in scaled_grouped_table if k.arch == "sm90")
+    monkeypatch.setattr(runtime, "scaled_grouped_kernels", lambda: hopper)
+    types = ("float8_e5m2", "float8_e4m3fn")
+    pair = exact_pair("m-grouped", ("1x128", "1x128"), SHAPE, len(SIZES), types)
+    message = "no m-grouped kernel for float8_e5m2 x float8_e4m3fn applies scales of 1x128 and"
+    with pytest.raises(NotImplementedError, match=message):
+        bw.scaled_ragged_dot(*pair, jnp.array(SIZES), implementation="cutlass")
 
 
 def test_a_build_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,27 @@ def test_call_of_4_bits_for_cuda() -> None:
     assert types == f"{operand}, {operand}, {scales}, {scales}, tensor<1xf32>"
 
 
+@pytest.mark.parametrize(
+    ("layouts", "use", "b_scales"),
+    [(("1x128", "128x128"), "blocks", "1x1x4x4"), (("1x128", "1x128"), "rows", "1x1x4x512")],
+)
+def test_call_of_one_group_for_cuda(
+    layouts: tuple[str, str], use: str, b_scales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SM100's kernels that add sums of blocks are grouped ones."""
+    monkeypatch.setattr(runtime, "kernel_workspace_bytes", lambda *_, **__: 0)
+    text = cuda_text(*structs(*layouts), arch="sm100")
+    (config,) = re.findall(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", text)
+    assert f'kernel = "sm100_scaled_rows_e4m3_e4m3_bf16_{use}_256x128x128_2x1_2sm"' in config
+    assert 'operands = "a a_scales group_sizes group_offset b b_scales"' in config
+    (types,) = re.findall(r"custom_call @bwgemm.*? : \((.*?)\) ->", text)
+    sizes = "tensor<1x1xi32>, tensor<1xi32>"
+    assert types == (
+        f"tensor<1x512x512xf8E4M3FN>, tensor<1x4x512xf32>, {sizes}, "
+        f"tensor<1x1x512x512xf8E4M3FN>, tensor<{b_scales}xf32>"
+    )
+
+
 def test_float16_is_converted_by_xla() -> None:
     text = cuda_text(*structs("row", "row"), preferred_element_type=jnp.float16)
     assert re.search(r"stablehlo\.convert .*xf32>\) -> tensor<512x512xf16>|xf16>", text)
@@ -256,7 +277,6 @@ def test_float16_is_converted_by_xla() -> None:
         (structs("mxfp8", "mxfp8"), "sm90", "no kernel of sm90 for"),
         (structs("mxfp8", "row"), "sm100", "no kernel multiplies mxfp8 by row"),
         (structs("row", "row", k=100), "sm90", "K=100 is not a multiple of 16"),
-        (structs("1x128", "1x128"), "sm100", "no kernel of sm100 for .* applies scales of 1x128"),
     ],
 )
 def test_what_no_kernel_runs_is_xlas_with_the_reason(
@@ -315,8 +335,12 @@ def test_explain() -> None:
     with bw.config.target("sm90"):
         assert bw.explain_scaled_matmul(*pair).implementation == "cutlass"
     assert bw.explain_scaled_matmul(*pair, implementation="xla").reason == "asked for"
-    with pytest.raises(NotImplementedError, match=r"no kernel of sm100 for .* of 1x128"):
-        bw.explain_scaled_matmul(*pair, implementation="cutlass", device="sm100")
+    found = bw.explain_scaled_matmul(*pair, device="sm100")
+    assert found.kernel == "sm100_scaled_rows_e4m3_e4m3_bf16_blocks_256x128x128_2x1_2sm"
+    with pytest.raises(NotImplementedError, match=r"no kernel of sm90 for .* of mxfp8"):
+        bw.explain_scaled_matmul(
+            *structs("mxfp8", "mxfp8"), implementation="cutlass", device="sm90"
+        )
     with pytest.raises(ValueError, match="unknown device 'sm80'"):
         bw.explain_scaled_matmul(*pair, device="sm80")
 

@@ -303,7 +303,8 @@ def try_on(launch: Launch, sms: int, ptx: str, mutation: Mutation) -> Outcome:
             with emulator.configure(seed=seed, sm_count=sms, step_limit=1 << 24):
                 try:
                     out, right = launch()
-                except jax.errors.JaxRuntimeError as error:
+                # JAX 0.11 raises a ValueError where a call fails.
+                except (jax.errors.JaxRuntimeError, ValueError) as error:
                     last = emulator.last_launch()
                     assert last is not None
                     return Outcome(last.kind, seed + 1, str(error))

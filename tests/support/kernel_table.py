@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,7 +176,8 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
-    """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2, 6 of mma."""
+    """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2, 6 of mma, 8 of
+    SM100's blocks, which are rows' too."""
     found = []
     for kind, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED_GROUPED, SCALED_GROUPED_DEF.read_text(), re.MULTILINE
@@ -185,28 +187,29 @@ def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
         pairs = pairs[: 1 if "no_e5m2" in left_out else 2]
         if scales == "mma":
             pairs.append(("e2m1", "e2m1"))
-        bytes_of_tile = numbers
-        for a, b in pairs:
-            numbers = list(bytes_of_tile)
+        uses = [scales]
+        if (arch, scales) == ("sm100", "blocks"):
+            uses.append("rows")
+        for (a, b), use, out in itertools.product(pairs, uses, ("bf16", "f32")):
+            tile = list(numbers)
             if a == "e2m1":
-                numbers[2] = str(2 * int(numbers[2]))
-            for out in ("bf16", "f32"):
-                types = f"{kind.lower()}_{a}_{b}_{out}_{scales}"
-                found.append(
-                    Kernel(
-                        name=f"{arch}_scaled_{types}_{_text(numbers)}_{schedule}",
-                        arch=arch,
-                        contraction="m_grouped" if rows else "k_grouped",
-                        a_dtype=_FLOAT8[a],
-                        b_dtype=_FLOAT8[b],
-                        out_dtype=_DTYPES[out],
-                        a_major="k",
-                        b_major="k",
-                        **_sizes(numbers),
-                        schedule=schedule,
-                        scales=scales,
-                    )
+                tile[2] = str(2 * int(tile[2]))
+            types = f"{kind.lower()}_{a}_{b}_{out}_{use}"
+            found.append(
+                Kernel(
+                    name=f"{arch}_scaled_{types}_{_text(tile)}_{schedule}",
+                    arch=arch,
+                    contraction="m_grouped" if rows else "k_grouped",
+                    a_dtype=_FLOAT8[a],
+                    b_dtype=_FLOAT8[b],
+                    out_dtype=_DTYPES[out],
+                    a_major="k",
+                    b_major="k",
+                    **_sizes(tile),
+                    schedule=schedule,
+                    scales=use,
                 )
+            )
     return tuple(found)
 
 

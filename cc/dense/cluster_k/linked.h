@@ -1,8 +1,8 @@
 // The parameters of cluster-K kernels that an epilogue is linked into.
 #pragma once
 
-#include "dense/cluster_k/config.h"
 #include "core/epilogue_arguments.h"
+#include "dense/cluster_k/config.h"
 
 namespace bwgemm::dense::cluster_k {
 

@@ -25,9 +25,8 @@ namespace bwgemm::grouped::sm100 {
 constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
 constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
 constexpr int kThreads = 32 * 7;
-constexpr int kLanes = 128;       // rows of P in one CTA: lanes of tensor memory
-constexpr int kLineBytes = 128;   // of a swizzle line
-constexpr int kAccumulators = 2;  // one is being stored while the other is being computed
+constexpr int kLanes = 128;      // rows of P in one CTA: lanes of tensor memory
+constexpr int kLineBytes = 128;  // of a swizzle line
 // Columns that both accumulators have where scales take tensor memory too: the epilogue reads these
 // first, and only then may the next tile be computed.
 constexpr int kSharedColumns = 64;
@@ -53,8 +52,8 @@ struct Params {
 };
 
 // kScaleBytes_: room in a stage for scales that MMA instructions read from tensor memory; 0: none
-// do.
-template <class Spec, int kScaleBytes_ = 0>
+// do. kPromotes_: the epilogue adds the sums of every block of k, scaled, in registers.
+template <class Spec, int kScaleBytes_ = 0, bool kPromotes_ = false>
 struct Config : Spec {
   using Spec::kAMajor, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN, Spec::kIn, Spec::kKGrouped,
       Spec::kOut;
@@ -66,14 +65,14 @@ struct Config : Spec {
   using Results = PlainResults;
   static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(In));  // elements
   static constexpr int kScaleBytes = kScaleBytes_;
-  static constexpr bool kReadsScales = kScaleBytes != 0;
+  static constexpr bool kReadsScales = kScaleBytes != 0, kPromotes = kPromotes_;
 
   static constexpr bool kPKMajor = kSwapAb ? kBMajor == BMajor::kK : kAMajor == AMajor::kK;
   static constexpr bool kQKMajor = kSwapAb ? kAMajor == AMajor::kK : kBMajor == BMajor::kK;
   // A group's last stage ends within lines, which TMA fills with the next group's elements. Where
   // scales go by whole lines, its first stage begins within lines too.
   static constexpr bool kTrims = kKGrouped && kPKMajor;
-  static constexpr bool kWholeLines = kKGrouped && kReadsScales;
+  static constexpr bool kWholeLines = kKGrouped && (kReadsScales || kPromotes);
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
   // Tiles that the scheduler may be ahead: few for k-grouped, whose tiles differ in cost.
@@ -100,6 +99,9 @@ struct Config : Spec {
   static constexpr int kStoreColumns = kSwapAb ? 32 : kLineBytes / static_cast<int>(sizeof(Out));
   static constexpr int kStoreRows = kSwapAb && kTileN < 32 ? kTileN : 32;
 
+  // One accumulator is being stored while another is being computed; of blocks of k, as many as
+  // there is room for.
+  static constexpr int kAccumulators = kPromotes ? 512 / kTileN : 2;
   // Tensor memory: the accumulators, from step to step, and scales.
   static constexpr int kAccumulatorStep = kReadsScales ? kTileN - kSharedColumns : kTileN;
   static constexpr int kScaleColumn = kAccumulatorStep + kTileN;

@@ -49,25 +49,24 @@ struct Epilogue {
   uint32_t tensor_memory;
   int warp, lane;
   uint32_t cta_rank;
-  RingState<kAccumulators> accumulator{};
+  RingState<C::kAccumulators> accumulator{};
   uint32_t buffer = 0;
 
   // Whole warp. Without blocks to contract there is no accumulator, and the result is zero.
   __device__ void Store(const Tile& tile, int k_blocks) {
-    const bool computed = k_blocks > 0;
-    if (computed) {
-      Barrier::wait(&shared.accumulated[accumulator.index], accumulator.phase);
-      FenceAfterWait();
-    }
     const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
-    const uint32_t source = tensor_memory + (static_cast<uint32_t>(warp) * 32 << 16) +
-                            accumulator.index * C::kAccumulatorStep;
-    if constexpr (C::kSwapAb) {
-      Swapped(tile, computed, source, matrix);
+    if constexpr (C::kPromotes) {
+      Promoted(tile, k_blocks, matrix);
     } else {
-      Straight(tile, computed, source, matrix);
+      const bool computed = k_blocks > 0;
+      if (computed) Wait();
+      if constexpr (C::kSwapAb) {
+        Swapped(tile, computed, Source(), matrix);
+      } else {
+        Straight(tile, computed, Source(), matrix);
+      }
+      if (computed) accumulator.Advance();
     }
-    if (computed) accumulator.Advance();
   }
 
   // Shared memory must stay until TMA has read it.
@@ -76,15 +75,69 @@ struct Epilogue {
   }
 
  private:
+  static constexpr int kColumns = C::kStoreColumns;  // of a piece that is not swapped
+
+  __device__ void Wait() const {
+    Barrier::wait(&shared.accumulated[accumulator.index], accumulator.phase);
+    FenceAfterWait();
+  }
+
+  // The warp's lanes of the accumulator.
+  __device__ uint32_t Source() const {
+    return tensor_memory + (static_cast<uint32_t>(warp) * 32 << 16) +
+           accumulator.index * C::kAccumulatorStep;
+  }
+
+  // The warp's part of a tile whose rows lie along the lanes.
+  struct Part {
+    int row, valid, column;
+    int pieces;
+  };
+  __device__ Part PartOf(const Tile& tile) const {
+    const int offset = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
+    Part part;
+    part.row = (C::kKGrouped ? tile.m_tile * C::kTileM : tile.row) + offset;
+    part.valid = Clamp(C::kKGrouped ? params.d_rows - part.row : tile.rows - offset, C::kStoreRows);
+    part.column = tile.n_tile * C::kTileN;
+    const int width = min(params.d_columns - part.column, C::kTileN);
+    part.pieces = part.valid > 0 ? (width + kColumns - 1) / kColumns : 0;
+    return part;
+  }
+
+  // The sums of every block of k, scaled, are added in registers: lane i has row i.
+  __device__ void Promoted(const Tile& tile, int k_blocks, int matrix) {
+    const Part part = PartOf(tile);
+    const typename C::Promotion promotion(params, tile, part.row + lane, part.column);
+    float sums[C::kTileN] = {};
+    CUTE_NO_UNROLL
+    for (int block = 0; block < k_blocks; ++block) {
+      const auto scales = promotion.Of(block);
+      Wait();
+      CUTE_UNROLL
+      for (int c = 0; c < C::kTileN; c += 32) {
+        uint32_t values[32];
+        ReadTensorMemory<32>(Source() + c, values);
+        cutlass::arch::fence_view_async_tmem_load();
+        if (c + 32 == C::kTileN) Release();
+        promotion.Add(scales, c, values, sums + c);
+      }
+      accumulator.Advance();
+    }
+    CUTE_UNROLL
+    for (int piece = 0; piece < C::kTileN / kColumns; ++piece) {
+      if (piece >= part.pieces) break;
+      uint32_t values[kColumns];
+      CUTE_UNROLL
+      for (int i = 0; i < kColumns; ++i) {
+        values[i] = __float_as_uint(sums[piece * kColumns + i]);
+      }
+      StorePiece(values, part.column + piece * kColumns, part.row, part.valid, matrix);
+    }
+  }
+
   // Lane i is row i of the piece.
   __device__ void Straight(const Tile& tile, bool computed, uint32_t source, int matrix) {
-    const int offset = (static_cast<int>(cta_rank) * kEpilogueWarps + warp) * 32;
-    const int row = (C::kKGrouped ? tile.m_tile * C::kTileM : tile.row) + offset;
-    const int valid = Clamp(C::kKGrouped ? params.d_rows - row : tile.rows - offset, C::kStoreRows);
-    const int column = tile.n_tile * C::kTileN;
-    constexpr int kColumns = C::kStoreColumns;
-    const int width = min(params.d_columns - column, C::kTileN);
-    const int pieces = valid > 0 ? (width + kColumns - 1) / kColumns : 0;
+    const auto [row, valid, column, pieces] = PartOf(tile);
     if (computed && pieces == 0) Release();
     // Accumulators that share columns: first the pieces in these, which the first accumulator has
     // at its end and the second one at its beginning.
@@ -108,22 +161,27 @@ struct Epilogue {
         if (i == last_wanted) Release();
         C::Results::Apply(params, tile, row + lane, column + piece * kColumns, values);
       }
-      uint8_t* line = Acquire() + lane * kLineBytes;
-      CUTE_UNROLL
-      for (int chunk = 0; chunk < kLineBytes / 16; ++chunk) {
-        // TMA's 128-byte swizzle; it also spreads the lanes over the banks.
-        auto* to = reinterpret_cast<uint4*>(line + (chunk ^ (lane % 8)) * 16);
-        if constexpr (sizeof(Out) == 4) {
-          const uint32_t* v = values + chunk * 4;
-          *to = make_uint4(v[0], v[1], v[2], v[3]);
-        } else {
-          const uint32_t* v = values + chunk * 8;
-          *to = make_uint4(Pack<Out>(v[0], v[1]), Pack<Out>(v[2], v[3]), Pack<Out>(v[4], v[5]),
-                           Pack<Out>(v[6], v[7]));
-        }
-      }
-      Send(column + piece * kColumns, row, valid, matrix);
+      StorePiece(values, column + piece * kColumns, row, valid, matrix);
     }
+  }
+
+  __device__ void StorePiece(const uint32_t (&values)[kColumns], int column, int row, int valid,
+                             int matrix) {
+    uint8_t* line = Acquire() + lane * kLineBytes;
+    CUTE_UNROLL
+    for (int chunk = 0; chunk < kLineBytes / 16; ++chunk) {
+      // TMA's 128-byte swizzle; it also spreads the lanes over the banks.
+      auto* to = reinterpret_cast<uint4*>(line + (chunk ^ (lane % 8)) * 16);
+      if constexpr (sizeof(Out) == 4) {
+        const uint32_t* v = values + chunk * 4;
+        *to = make_uint4(v[0], v[1], v[2], v[3]);
+      } else {
+        const uint32_t* v = values + chunk * 8;
+        *to = make_uint4(Pack<Out>(v[0], v[1]), Pack<Out>(v[2], v[3]), Pack<Out>(v[4], v[5]),
+                         Pack<Out>(v[6], v[7]));
+      }
+    }
+    Send(column, row, valid, matrix);
   }
 
   // Lane i is column i of the piece, tensor memory's columns are rows of D.

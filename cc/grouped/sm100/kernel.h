@@ -25,7 +25,7 @@ __device__ void InitBarriers(typename C::Shared& shared, uint32_t cta_rank) {
     Barrier::init(&shared.full[i], 1);
     Barrier::init(&shared.empty[i], 1);
   }
-  for (int i = 0; i < kAccumulators; ++i) Barrier::init(&shared.accumulated[i], 1);
+  for (int i = 0; i < C::kAccumulators; ++i) Barrier::init(&shared.accumulated[i], 1);
   for (int i = 0; i < C::kDrained; ++i) {
     Barrier::init(&shared.drained[i], kEpilogueWarps * C::kCtas);
   }

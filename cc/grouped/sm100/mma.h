@@ -11,7 +11,7 @@ struct MmaIssuer {
   typename C::Shared& shared;
   uint32_t tensor_memory;
   RingState<C::kStages> stage{};
-  RingState<kAccumulators> accumulator{};
+  RingState<C::kAccumulators> accumulator{};
   RingState<C::kDrained> drained{};
 
   // Whole warp; the instructions elect a lane.
@@ -27,15 +27,17 @@ struct MmaIssuer {
         cute::make_smem_ptr(reinterpret_cast<typename C::In*>(&shared.q)), typename C::LayoutQ{}));
     auto d = slice.make_fragment_C(
         cute::partition_shape_C(mma, cute::Shape<cute::Int<C::kTileM>, cute::Int<C::kTileN>>{}));
-    const uint32_t of_d = tensor_memory + accumulator.index * C::kAccumulatorStep;
-    d.data() = of_d;
-
-    Barrier::wait(&shared.drained[drained.index], drained.phase ^ 1);
-    drained.Advance();
-    FenceAfterWait();
-    mma.accumulate_ = cute::UMMA::ScaleOut::Zero;
+    uint32_t of_d = 0;
     CUTE_NO_UNROLL
     for (int block = 0; block < k_blocks; ++block) {
+      if (block == 0 || C::kPromotes) {
+        of_d = tensor_memory + accumulator.index * C::kAccumulatorStep;
+        d.data() = of_d;
+        Barrier::wait(&shared.drained[drained.index], drained.phase ^ 1);
+        drained.Advance();
+        FenceAfterWait();
+        mma.accumulate_ = cute::UMMA::ScaleOut::Zero;
+      }
       Barrier::wait(&shared.full[stage.index], stage.phase);
       FenceAfterWait();
       if constexpr (C::kTrims) {
@@ -59,9 +61,11 @@ struct MmaIssuer {
       }
       Commit(&shared.empty[stage.index]);
       stage.Advance();
+      if (block == k_blocks - 1 || C::kPromotes) {
+        Commit(&shared.accumulated[accumulator.index]);
+        accumulator.Advance();
+      }
     }
-    Commit(&shared.accumulated[accumulator.index]);
-    accumulator.Advance();
   }
 
  private:

@@ -47,13 +47,13 @@ struct GroupedLauncher {
   // That of all types.
   static const void* Function() {
     return reinterpret_cast<const void*>(
-        &GroupedScaledKernel<GroupedSumsConfig<typename C::Bytes>>);
+        &GroupedScaledKernel<GroupedScaledConfig<typename C::Bytes>>);
   }
 };
 
 template <class Spec>
 using GroupedConfig = std::conditional_t<Spec::kScaleUse == ScaleUse::kMma, GroupedMmaConfig<Spec>,
-                                         GroupedSumsConfig<Spec>>;
+                                         GroupedScaledConfig<Spec>>;
 
 template <class C>
 GroupedKernelEntry MakeGroupedEntry(const char* name) {

@@ -121,6 +121,7 @@ struct GroupedMmaCode : grouped::sm100::Config<Bytes, kGroupedScaleBytes> {
   __device__ static void CopyScales(const Params& params, const uint8_t* from, uint32_t columns) {
     if (!cute::elect_one_sync()) return;
     const int tiles = params.tiles;
+    CUTE_NO_UNROLL
     for (int t = 0; t < tiles; ++t) {
       CopyScaleTile<kCtas>(from + t * kScaleTileBytes, columns + 4 * t);
       CUTE_UNROLL
