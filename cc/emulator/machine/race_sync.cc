@@ -1,4 +1,6 @@
 // What synchronisation tells whom: atomics and strong accesses, barriers, mbarriers.
+#include <algorithm>
+
 #include "emulator/machine/launch.h"
 #include "emulator/machine/race.h"
 
@@ -188,8 +190,17 @@ void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
 bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
   if (!on_) return true;
   const MbarrierHistory& history = mbarrier(cta, offset);
-  return warp.history.knows.of(cta.cluster().history.number, history.actor, View::kTime) >=
-         history.phase;
+  if (warp.history.knows.of(cta.cluster().history.number, history.actor, View::kTime) >=
+      history.phase)
+    return true;
+  // All of it was this warp's own doing.
+  const auto delivery = cta.history.deliveries.find(history.actor);
+  if (delivery != cta.history.deliveries.end() && delivery->second.clock == history.phase)
+    return false;
+  return std::all_of(history.last_arrivals.begin(), history.last_arrivals.end(),
+                     [&](const Stamp& by) {
+                       return by.actor == warp.history.actor && by.cluster == warp.history.cluster;
+                     });
 }
 
 void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {

@@ -232,7 +232,7 @@ TEST(asynchronous_copies_need_their_wait) {
              "of shared memory");
   // Written again while others may still read.
   const std::string first = kInit + load("0") + wait(0, 0, "WAIT") + "ld.shared.u32 %r10, [%r3];\n";
-  check_rule(Rule::kAsyncHazard, first + load("0") + wait(0, 1, "AGAIN"),
+  check_rule(Rule::kAsyncHazard, first + "bar.warp.sync -1;\n" + load("0") + wait(0, 1, "AGAIN"),
              first + kBar + load("0") + wait(0, 1, "AGAIN"), "of shared memory");
 }
 

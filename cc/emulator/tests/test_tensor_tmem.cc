@@ -82,7 +82,7 @@ TEST(allocation_waits_for_room) {
       "nanosleep.u32 1000;\n" +
       kDealloc +
       "64;\nTHIRD:\n@!%p2 bra LAST;\n"
-      "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5+8], 512;\n"
+      "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5+8], 512;\nbar.warp.sync -1;\n"
       "ld.shared.b32 %r6, [%r5+8];\n" +
       kDealloc + "512;\nLAST:\n";
   CHECK_TEXT(run_body(body).error, "");
@@ -282,11 +282,11 @@ TEST(pair_allocation_gives_both_the_same_columns) {
   const std::string alloc = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r5], ";
   const std::string dealloc = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r6, ";
   Buffer out(64);
-  const std::string body =
-      "ld.param.u64 %d0, [out];\nmov.b32 %r20, 128;\n" + alloc +
-      "%r20;\nld.shared.b32 %r6, [%r5];\nmul.wide.u32 %d1, %r2, 4;\nadd.u64 %d0, %d0, %d1;\n"
-      "st.global.b32 [%d0], %r6;\n" +
-      cluster_sync() + dealloc + "128;\n";
+  const std::string body = "ld.param.u64 %d0, [out];\nmov.b32 %r20, 128;\n" + alloc +
+                           "%r20;\nbar.warp.sync -1;\nld.shared.b32 %r6, [%r5];\nmul.wide.u32 %d1, "
+                           "%r2, 4;\nadd.u64 %d0, %d0, %d1;\n"
+                           "st.global.b32 [%d0], %r6;\n" +
+                           cluster_sync() + dealloc + "128;\n";
   Launcher launcher;
   launcher.block = Dim3{32, 1, 1};
   launcher.grid = launcher.cluster = Dim3{2, 1, 1};

@@ -62,7 +62,7 @@ std::string kernel_text(const Case& c, const Layout& a, const Layout& b,
       "mov.b32 %r10, 0;\nsetp.ne.b32 %p2, %r10, 0;\nsetp.eq.b32 %p3, %r10, 0;\n"
       "wgmma.fence.sync.aligned;\n";
   for (int i = 0; i < kK; ++i) {
-    if (c.a_in_registers) body += load_fragment(a.k * a.bytes, i);
+    if (c.a_in_registers) body += load_fragment(a.k * a.bytes, i) + "wgmma.fence.sync.aligned;\n";
     body += "mov.b64 %d4, " + std::to_string(a.wgmma_descriptor(0, i * k)) + ";\nmov.b64 %d5, " +
             std::to_string(b.wgmma_descriptor(kBOffset, i * k)) +
             ";\nadd.u64 %d4, %d4, %d7;\nadd.u64 %d5, %d5, %d7;\n"
