@@ -240,13 +240,17 @@ Shadow& Races::page_shadow(uint64_t page) {
 
 std::vector<Stamp> Races::writes_of_map(uint64_t address) {
   std::vector<Stamp> writes;
-  page_shadow(address / kPage)
-      .visit(static_cast<uint32_t>(address % kPage), 128, false, [&](Cell& cell, uint32_t) {
-        writes.push_back(cell.write);
-        for (const Stamp& other : cell.others) {
-          if ((other.flags & kUpdates) != 0) writes.push_back(other);
-        }
-      });
+  for (uint64_t at = address, last = address + 128; at < last;) {
+    const uint64_t page = at / kPage, end = std::min(last, (page + 1) * kPage);
+    page_shadow(page).visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at),
+                            false, [&](Cell& cell, uint32_t) {
+                              writes.push_back(cell.write);
+                              for (const Stamp& other : cell.others) {
+                                if ((other.flags & kUpdates) != 0) writes.push_back(other);
+                              }
+                            });
+    at = end;
+  }
   return writes;
 }
 

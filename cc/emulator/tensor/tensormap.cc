@@ -194,12 +194,13 @@ void decode_fence_copy(Decoder& d) {
 // Maps are read at issue from memory that is always coherent.
 Step exec_release_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
 
-// As any access, of lanes that each name a map.
+// A fence accesses nothing: CUTLASS fences maps of operands that are not there, by null pointers.
 Step exec_acquire_fence(Warp& warp, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     const uint64_t address = warp.address(in.addr, lane);
-    warp.global(address, kTensorMapBytes, kTensorMapAlignment, false);
-    if (warp.launch().memory().last_found_writable())
+    const GlobalMemory& memory = warp.launch().memory();
+    if (address % kTensorMapAlignment == 0 &&
+        memory.find(address, kTensorMapBytes, true) != nullptr)
       warp.launch().races().fence_tensor_map(warp.cta(), address);
   });
   return Step::kNext;

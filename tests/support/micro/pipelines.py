@@ -111,7 +111,11 @@ _TILE = (
     "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], "
     "[%d8, {%r24, %r24}], [%r4];\n"
 )
-_MAP_FENCE = "fence.proxy.tensormap::generic.acquire.gpu [%d8], 128;\n"
+# CUTLASS fences the maps of operands that are not there, too.
+_MAP_FENCE = (
+    "fence.proxy.tensormap::generic.acquire.gpu [%d8], 128;\n"
+    "mov.u64 %d9, 0;\nfence.proxy.tensormap::generic.acquire.gpu [%d9], 128;\n"
+)
 
 KERNELS = (
     # --- rings
