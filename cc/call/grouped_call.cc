@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "call/contractions.h"
@@ -65,11 +67,16 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
 
   // k-grouped operands are [rows, columns] or, with the contracted rows last, transposed.
   const bool rows_last = !m_grouped && kernel.a_major == AMajor::kK;
-  const int64_t batch = d.dims[0], n = d.last();
+  p->gated = call.epilogue.form == "gated";
+  p->halves = call.epilogue.form == "halves";
+  if (p->halves && (d.last() % 2 != 0 || d.last() > std::numeric_limits<int32_t>::max())) {
+    return Status::InvalidArgument("d's " + std::to_string(d.last()) +
+                                   " columns are not those of two results side by side");
+  }
+  const int64_t batch = d.dims[0], n = d.last() / (p->halves ? 2 : 1);
   const int64_t m = a.dims[rows_last ? 2 : 1], k = a.dims[rows_last ? 1 : 2];
   const int64_t groups = sizes.dims[1], experts = m_grouped ? b.dims[1] : d.dims[1];
   BWGEMM_RETURN_IF_ERROR(SetSizes({m, n, k, batch, groups, experts}, sm_count, p));
-  p->gated = call.epilogue.form == "gated";
   BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kA, a, BufferType(kernel.a_dtype),
                                      {batch, a.dims[1], a.dims[2]}, &p->a_batched));
   bool d_batched;
@@ -79,7 +86,8 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
     BWGEMM_RETURN_IF_ERROR(
         CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
                     {batch, experts, n_major ? k : columns, n_major ? columns : k}, &p->b_batched));
-    BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, n}, &d_batched));
+    BWGEMM_RETURN_IF_ERROR(
+        CheckBuffer(Role::kD, d, kernel.out_dtype, {batch, m, d.last()}, &d_batched));
   } else {
     BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
                                        {batch, rows_last ? n : m, rows_last ? m : n},

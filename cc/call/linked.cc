@@ -66,7 +66,7 @@ Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
       &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
   std::string name = kernel.info.name;
-  if (!epilogue.form.empty()) name.replace(name.find("rows"), 4, epilogue.form);
+  if (epilogue.form == "gated") name.replace(name.find("rows"), 4, epilogue.form);
   cudaKernel_t function;
   BWGEMM_RETURN_IF_ERROR(
       BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, name.c_str())));
@@ -140,10 +140,10 @@ auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
 }  // namespace
 
 Status CheckLinkable(const Kernel& kernel, std::string_view form) {
-  const bool gated = form == "gated" && kernel.info.contraction == Contraction::kMGrouped &&
-                     kernel.info.schedule == Schedule::kPingpong &&
+  const bool grouped = kernel.info.contraction == Contraction::kMGrouped;
+  const bool gated = form == "gated" && kernel.info.schedule == Schedule::kPingpong &&
                      kernel.info.b_major == BMajor::kN;
-  if (!form.empty() && !gated) {
+  if (!form.empty() && !(grouped && (gated || form == "halves"))) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' can have no epilogue of the form '" + std::string(form) +
                                    "'");
@@ -176,7 +176,9 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
   for (int i = 0; i < kMaxStaged; ++i) {
     arguments->staged_operands[i] = arguments->staged_results[i] = -1;
   }
-  const int most = kernel.contraction == Contraction::kMGrouped ? kMaxStaged : 1;
+  const bool grouped = kernel.contraction == Contraction::kMGrouped;
+  const int most = grouped ? kMaxStaged : 1;
+  bool half = false;
   std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
   for (int i = 0; i < kMaxEpilogueOperands; ++i) {
     const Role role = EpilogueOperand(i);
@@ -204,11 +206,27 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     }
     std::string_view word = Take(&results, ' ');
     const std::string_view dtype = Take(&word, ':');
-    const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && !kernel.swap_ab;
-    const int64_t rows = summed ? SumRows(kernel, m) : m;
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, rows * n));
+    if (word == "half") {  // behind D's columns
+      if (buffer.present() || i != 0 || call.epilogue.form != "halves") {
+        return Status::InvalidArgument("the epilogue's result 0 cannot be a half of d");
+      }
+      BWGEMM_RETURN_IF_ERROR(Stage("staged", dtype, i, d, most, arguments->staged_results));
+      arguments->results[i] = static_cast<char*>(call.buffers[Role::kD].data) + n * SizeOf(d);
+      half = true;
+      continue;
+    }
+    const bool summed =
+        word == "summed" && dtype == bwgemm::Name(DType::kF32) && (grouped || !kernel.swap_ab);
+    const int64_t parts = (int64_t{n} + kPartColumns - 1) / kPartColumns;
+    const int64_t elements = !summed   ? int64_t{m} * n
+                             : grouped ? parts * m
+                                       : SumRows(kernel, m) * n;
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
     if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
     arguments->results[i] = buffer.data;
+  }
+  if (half != (call.epilogue.form == "halves")) {
+    return Status::InvalidArgument("the epilogue has no second half of d");
   }
   if (operands.empty() && results.empty()) return Status::Ok();
   return Status::InvalidArgument("the epilogue has too many operands or results");

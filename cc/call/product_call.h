@@ -33,13 +33,15 @@ struct LinkedEpilogue {
   std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
   int64_t version = 0;        // kEpilogueVersion of the library that it was linked for
-  std::string_view form;      // "" or, of an m-grouped product, "gated"
+  std::string_view form;      // "" or, of an m-grouped product, "gated" or "halves"
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:".
                               // g: the matrices of a grouped product
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
   // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most,
   // of a grouped product two.
-  // "float32:summed": not [1, M, N] but the partial sums over rows, of PartialSumRows.
+  // "float32:summed": not [1, M, N] but the partial sums over rows, of PartialSumRows; of a grouped
+  // product over columns, each of kPartColumns. "bfloat16:half": no buffer of its own but columns N
+  // to 2 N of d, which has so many in the form "halves"; the first.
 };
 
 struct ProductCall {

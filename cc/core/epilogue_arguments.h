@@ -25,4 +25,8 @@ inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }
 
+// Of grouped kernels one that is summed over columns leaves as f32 [parts, M], each part of so
+// many.
+inline constexpr int kPartColumns = 16;
+
 }  // namespace bwgemm

@@ -9,7 +9,8 @@ namespace bwgemm {
 // Questions: which operand the kernel loads; which result besides D it stores; from kFirstRow on,
 // which operands are rows in shared memory: operand + 256 * bytes of an element, in their order;
 // and from kFirstSum on, which result besides D takes the sums of `summed`, in their order. Of
-// grouped kernels, which move two operands and results, the second ones too.
+// grouped kernels, which move two operands and results, the second ones too; they sum one, over
+// columns.
 inline constexpr int kMaxRows = 4, kMaxSums = 2;
 enum EpiloguePlan : int {
   kStagedOperand,

@@ -133,12 +133,16 @@ __device__ __forceinline__ void WriteColumns(const Registers& registers, int fir
 // The same lines, from which pair(i) becomes pairs[i].
 template <int kColumns, class Pairs>
 __device__ __forceinline__ void ReadColumnPairs(Pairs& pairs, uint8_t* lines, int thread) {
-  static_assert(kColumns % 16 == 0);
+  constexpr int kPairs = kColumns / 16;
   CUTE_UNROLL
-  for (int j = 0; j < kColumns / 16; ++j) {
+  for (int j = 0; j < kPairs; ++j) {
     cute::SM75_U16x8_LDSM_T::copy(
         ColumnMatrices(lines, j * 16 + thread % 32 / 16 * 8 + thread % 8, thread), pairs[4 * j],
         pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]);
+  }
+  if constexpr (kColumns % 16 != 0) {
+    cute::SM75_U16x4_LDSM_T::copy(ColumnMatrices(lines, kPairs * 16 + thread % 8, thread),
+                                  pairs[4 * kPairs], pairs[4 * kPairs + 1]);
   }
 }
 

@@ -26,7 +26,6 @@ from jax_bwgemm.epilogue.hook import (
     VERSION,
     Hook,
     pairs_along_m,
-    partial_sum_rows,
     staging_of,
 )
 from jax_bwgemm.epilogue.linker import LinkError
@@ -50,7 +49,7 @@ def run_linked(
     result_types: Sequence[str],
     shape: tuple[int, ...],
     platform: str,
-    products: int = 1,
+    form: str = "",
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel takes it along.
 
@@ -63,7 +62,7 @@ def run_linked(
         result_types: Types of its results.
         shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
-        products: How many arrays the product is.
+        form: ``epilogue_form`` of the call: with "halves" the first two results are one.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
@@ -74,7 +73,7 @@ def run_linked(
         if isinstance(call, str):
             refusals.append(f"{name}: {call}")
             continue
-        hook, order = hook_of(call, program, result_types, products)
+        hook, order = hook_of(call, program, result_types, form)
         try:
             symbol = hook.symbol(call.selection.kernel.name)
             code = linked_kernel(symbol, hook, ptx=name == "emulator")
@@ -84,18 +83,20 @@ def run_linked(
         folded = (x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True))
         named = dict(zip(roles, folded, strict=True))
         results = emit_linked(call, hook, code, named, rest, call.dims)
-        arranged = dict(zip(order, results, strict=True))
+        there = [i for i in order if form != "halves" or i != 1]
+        arranged = dict(zip(there, results, strict=True))
         return [
             jnp.sum(arranged[i], 0).astype(result_types[i])
             if i in program.summed
-            else arranged[i].reshape(shape)
+            else arranged[i].reshape(*shape[:-1], arranged[i].shape[-1])
             for i in range(len(order))
+            if i in arranged
         ]
     return "; ".join(refusals) or f"no kernels for {platform} are allowed"
 
 
 def hook_of(
-    call: KernelCall, program: Program, result_types: Sequence[str], products: int = 1
+    call: KernelCall, program: Program, result_types: Sequence[str], form: str = ""
 ) -> tuple[Hook, list[int]]:
     """The function to link into a kernel, and which result each of its results is."""
     # D is the first result of its type: that a kernel rounds. Sums are last.
@@ -110,7 +111,9 @@ def hook_of(
     )
     kernel = call.selection.kernel
     if kernel.contraction == "m_grouped":
-        return (GroupedHook if products == 1 else GatedGroupedHook)(program, types), order
+        if form == "gated":
+            return GatedGroupedHook(program, types), order
+        return GroupedHook(program, types, halves=form == "halves"), order
     staging = staging_of(kernel, call.dims.n)
     return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order
 
@@ -121,7 +124,7 @@ def prepare_linked(
     implementations: Sequence[str],
     program: Program,
     result_types: Sequence[str],
-    products: int = 1,
+    form: str = "",
 ) -> None:
     """Begins to link what `run_linked` will need if the program runs on this process's only device.
 
@@ -131,7 +134,7 @@ def prepare_linked(
         implementations: As in `run_linked`.
         program: The epilogue, of rank 2.
         result_types: Types of its results.
-        products: As in `run_linked`.
+        form: As in `run_linked`.
     """
     if jax.local_device_count() != 1:  # the product may yet be partitioned
         return
@@ -140,7 +143,7 @@ def prepare_linked(
         if PLATFORMS.get(name) == platform:
             call = choose_for(name, platform, factors)
             if not isinstance(call, str):
-                hook, _ = hook_of(call, program, result_types, products)
+                hook, _ = hook_of(call, program, result_types, form)
                 symbol = hook.symbol(call.selection.kernel.name)
                 start_linking(symbol, hook, ptx=name == "emulator")
 
@@ -301,7 +304,10 @@ def emit_linked(
     assert call.ffi is not None
     config = dict(call.ffi.config)
     names = [f"x{i}" for i in range(len(rest))]
-    more = [f"y{i}" for i in range(1, len(hook.result_types))]
+    # A second half of d has no buffer of its own.
+    halves = hook.form == "halves"
+    places = [i for i in range(len(hook.result_types)) if not halves or i != 1]
+    more = [f"y{i}" for i in places[1:]]
     config["operands"] = " ".join([*factors, *names])
     config["results"] = " ".join(["d", "workspace", *more])
     config["epilogue"] = code.code
@@ -309,15 +315,17 @@ def emit_linked(
     config["epilogue_version"] = np.int64(VERSION)
     if rest:
         config["epilogue_operands"] = hook.operand_roles
-    if more:
+    if len(hook.result_types) > 1:
         config["epilogue_results"] = hook.result_roles
     if hook.form:
         config["epilogue_form"] = hook.form
-    shape = (1, dims.m, dims.n // hook.products)
-    sums = (partial_sum_rows(call.selection.kernel, dims.m), dims.n)
+    n = dims.n // hook.products
+    shapes = {i: hook.sums_shape(call.selection.kernel, dims.m, n) for i in hook.program.summed}
+    if halves:
+        shapes[0] = (1, dims.m, 2 * n)
     results = [
-        jax.ShapeDtypeStruct(sums if i in hook.program.summed else shape, jnp.dtype(t))
-        for i, t in enumerate(hook.result_types)
+        jax.ShapeDtypeStruct(shapes.get(i, (1, dims.m, n)), jnp.dtype(hook.result_types[i]))
+        for i in places
     ]
     results.insert(1, jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8))
     call_ffi = jax.ffi.ffi_call(call.ffi.target, results)

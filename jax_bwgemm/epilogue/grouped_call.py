@@ -54,7 +54,7 @@ def choose_grouped(
     factors: Sequence[Any],
     also_read: int = 0,
     *,
-    gated: bool = False,
+    form: str = "",
 ) -> KernelCall | str:
     """The kernel, or why none takes the epilogue along.
 
@@ -66,17 +66,19 @@ def choose_grouped(
         result_types: Types of its results.
         factors: A, B, sizes and offset, or their types.
         also_read: As in `pass_cycles`.
-        gated: Whether B's columns are those of two matrices, whose products the program reads.
+        form: "gated" where B's columns are those of two matrices, whose products the program reads;
+            "halves" where its first two results are one array.
     """
     a, b, *groups = factors
+    gated = form == "gated"
     products = 2 if gated else 1
     linkable = LinkableGrouped(gated=gated)
     if reason := refused_arrays(program.operands[products - 1 :], result_types, (a, b)):
         return reason
     if groups[0].size == 0:
         return "an empty problem runs no kernel"
-    if program.summed:
-        return "kernels with swapped operands sum no rows"
+    if len(program.summed) > 1:
+        return "grouped kernels sum one result over columns"
     if spec.out_dtype not in result_types:
         return f"no result is of the kernels' type {spec.out_dtype}"
     if spec.kind != M_GROUPED:

@@ -6,12 +6,15 @@ import dataclasses
 from typing import ClassVar
 
 from jax_bwgemm.epilogue.hook import MAX_STAGED, Hook, Staging
+from jax_bwgemm.product.kernels import Kernel
 
 _FUNCTION = (
     'extern "C" __device__ float2 bwgemm_grouped_epilogue(float x, float y, float u, float v, '
     "int m, int n, int expert, int end, const bw_arguments* a, const unsigned* staged, "
-    "unsigned* stored) {"
+    "unsigned* stored, float2* summed) {"
 )
+# kPartColumns of cc/core/epilogue_arguments.h.
+PART_COLUMNS = 16
 # No rows: a thread reads one value of them for many results.
 _STAGING = Staging(tile_n=0, row_bytes=0)
 
@@ -20,12 +23,29 @@ _STAGING = Staging(tile_n=0, row_bytes=0)
 class GroupedHook(Hook):
     """As `Hook`, of a kernel with swapped operands that knows a tile's matrix and last row.
 
-    It moves up to two matrices and two results of D's type.
+    It moves up to two matrices and two results of D's type. What is summed is one result, over
+    columns.
+
+    Attributes:
+        halves: Whether D has both of the first two results, side by side.
     """
 
     arch: str = "sm90"
     swapped: bool = True
     staging: Staging | None = _STAGING
+    halves: bool = False
+
+    def sums_shape(self, kernel: Kernel, m: int, n: int) -> tuple[int, int]:
+        return -(-n // PART_COLUMNS), m
+
+    @property
+    def form(self) -> str:
+        return "halves" if self.halves else ""
+
+    @property
+    def result_roles(self) -> str:
+        words = super().result_roles.split(" ")
+        return " ".join([f"{self.result_types[1]}:half", *words[1:]] if self.halves else words)
 
     @property
     def _most_staged(self) -> int:
@@ -51,7 +71,10 @@ class GatedGroupedHook(GroupedHook):
     """As `GroupedHook`; the program's first operand is a second product: the kernel has it."""
 
     products: ClassVar[int] = 2
-    form: ClassVar[str] = "gated"
+
+    @property
+    def form(self) -> str:
+        return "gated"
 
     def symbol(self, kernel: str) -> str:
         return gated_symbol(kernel)

@@ -31,13 +31,33 @@ class GroupedFused(Fused):
             [E, N]. The function gets those of each row's matrix; zeros where there is none.
         gated: Whether the product's columns are those of two products side by side, which the
             function gets as two arrays of ``shape``.
+        halves: Whether the first two results are returned as one array, side by side. `function`
+            returns that.
+
+    What the program sums, it sums over columns.
     """
 
     of_groups: int = 0
     gated: bool = False
+    halves: bool = False
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b", "group_sizes", "group_offset")
     contraction: ClassVar[Contraction] = GROUPED
+
+    @property
+    def form(self) -> str:
+        return "gated" if self.gated else "halves" if self.halves else ""
+
+    @property
+    def outputs(self) -> list[tuple[tuple[int, ...], str]]:
+        rows, columns = self.shape
+        summed = self.program.summed
+        found = [
+            ((rows,) if i in summed else self.shape, t) for i, t in enumerate(self.result_types)
+        ]
+        if self.halves:
+            found[:2] = [((rows, 2 * columns), found[0][1])]
+        return found
 
     @property
     def products(self) -> int:
@@ -65,7 +85,7 @@ class GroupedFused(Fused):
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         more = self.program, self.result_types, factors, self.surroundings.also_read
-        return choose_grouped(name, platform, self.spec, *more, gated=self.gated)
+        return choose_grouped(name, platform, self.spec, *more, form=self.form)
 
 
 def grouped_with_epilogue(

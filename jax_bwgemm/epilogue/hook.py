@@ -107,7 +107,17 @@ class Hook:
     staging: Staging | None = None
 
     products: ClassVar[int] = 1  # that the kernel computes: see `Fused`
-    form: ClassVar[str] = ""  # epilogue_form of the call
+
+    def sums_shape(self, kernel: Kernel, m: int, n: int) -> tuple[int, int]:
+        """Shape of a result that is summed, as a kernel leaves it: sums over its first dimension
+        are still to be made.
+        """
+        return partial_sum_rows(kernel, m), n
+
+    @property
+    def form(self) -> str:
+        """epilogue_form of the call."""
+        return ""
 
     def symbol(self, kernel: str) -> str:
         """Name of the kernel's entry that this is linked into."""

@@ -60,6 +60,11 @@ class Fused:
     contraction: ClassVar[Contraction] = DENSE
 
     @property
+    def form(self) -> str:
+        """``epilogue_form`` of a call."""
+        return ""
+
+    @property
     def products(self) -> int:
         """How many arrays of ``shape`` the product is, which the function gets."""
         return 1
@@ -104,11 +109,13 @@ class Fused:
         return f"<{self.spec}, {len(self.program.steps)} steps ({operands}) -> {results}>"
 
     @property
-    def result_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the results."""
+    def outputs(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shapes and types of what is returned."""
         summed = self.program.summed
-        places = range(len(self.result_types))
-        return [self.shape[-1:] if i in summed else self.shape for i in places]
+        return [
+            (self.shape[-1:] if i in summed else self.shape, t)
+            for i, t in enumerate(self.result_types)
+        ]
 
     def with_product(self) -> Fused:
         """The same, which returns the product as well."""
@@ -179,14 +186,11 @@ def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.Shape
     # Linking takes seconds: it begins now, for all of a program's products side by side.
     factors, _ = fused.factors(operands)
     implementations = fused.spec.policy.implementations
-    more = fused.program, fused.result_types, fused.products
+    more = fused.program, fused.result_types, fused.form
     prepare_linked(fused.choose, factors, implementations, *more)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
-        return [
-            core.ShapedArray(shape, jnp.dtype(t))
-            for shape, t in zip(fused.result_shapes, fused.result_types, strict=True)
-        ]
+        return [core.ShapedArray(shape, jnp.dtype(t)) for shape, t in fused.outputs]
     return compat.result_avals(functools.partial(separate, fused=fused), *operands)
 
 
@@ -258,7 +262,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
                 fused.result_types,
                 fused.shape,
                 platform,
-                products=fused.products,
+                form=fused.form,
             )
             if not isinstance(linked, str):
                 return linked

@@ -201,6 +201,34 @@ class _GroupedMlp:
         hidden = self.combine(*self.wide((product,), p.weights)).astype(product.dtype)
         return (hidden, product) if keeps_product else (hidden,)
 
+    def before_hidden(
+        self, y_bar: jax.Array, p: _Parts, products: Arrays, weighs: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Cotangents of the first product and, if wanted, of the rows' weights, from the result's.
+
+        Where that pays, the hidden values' cotangent is a product whose kernel computes both.
+        """
+        of_rows = () if p.weights is None else (p.weights[:, None],)
+        by_xla = _after_gradient(self, weighs)
+        # Gate and up in one array would have to be read by halves.
+        if len(products) == 1 + self.gated:
+            after = After(
+                Epilogue(_terms_after_gradient(self, weighs), _CALLER),
+                EpilogueOperands((*products, *of_rows)),
+                only_linked=True,
+                halves=self.gated,
+                sums=weighs,
+                by_xla=by_xla,
+            )
+            rest = self.arguments(p)
+            numbers = _TIMES_TRANSPOSED
+            linked = ragged_dot_with_epilogue(y_bar, p.down, p.sizes, numbers, after, **rest)
+            if linked is not None:
+                return linked[0], linked[1] if weighs else None
+        hidden_bar = self.product(y_bar, p.down, p, _TIMES_TRANSPOSED)
+        found = by_xla(hidden_bar, *products, *of_rows)
+        return found[0], found[1] if weighs else None
+
     def output(self, operands: Sequence[jax.Array], hidden: jax.Array) -> jax.Array:
         p = self.parts(operands)
         return self.product(hidden, p.down, p)
@@ -214,6 +242,36 @@ def _after_first(layer: _GroupedMlp, keeps_product: bool) -> Callable[..., Array
         wide = [x.astype(jnp.float32) for x in given]
         products = wide[: 2 if layer.gated else 1] if keeps_product else []
         return (layer.combine(*wide), *products)
+
+    return after
+
+
+@functools.lru_cache(maxsize=256)
+def _after_gradient(layer: _GroupedMlp, weighs: bool) -> Callable[..., list[jax.Array]]:
+    """From the hidden values' cotangent, `_GroupedMlp.before_hidden`'s; the same for the same."""
+
+    def after(hidden_bar: jax.Array, *given: jax.Array) -> list[jax.Array]:
+        wide = [x.astype(jnp.float32) for x in given]
+        bars = jax.vjp(layer.combine, *wide)[1](hidden_bar.astype(jnp.float32))
+        products = bars[: -1 if layer.weighted else None]
+        product_bar = jnp.concatenate(products, axis=-1).astype(hidden_bar.dtype)
+        return [product_bar, *([bars[-1][:, 0]] if weighs else [])]
+
+    return after
+
+
+@functools.lru_cache(maxsize=256)
+def _terms_after_gradient(layer: _GroupedMlp, weighs: bool) -> Callable[..., Arrays]:
+    """The same, value by value: products' parts one by one, and what weights' cotangents sum."""
+
+    def after(hidden_bar: jax.Array, *given: jax.Array) -> Arrays:
+        wide = [x.astype(jnp.float32) for x in given]
+        products, of_rows = wide[: 1 + layer.gated], wide[1 + layer.gated :]
+        bars = jax.vjp(lambda *xs: layer.combine(*xs, *of_rows), *products)[1](hidden_bar)
+        if not weighs:
+            return bars
+        unweighted = dataclasses.replace(layer, weighted=False)
+        return (*bars, hidden_bar * unweighted.combine(*products))
 
     return after
 
@@ -267,16 +325,13 @@ class _OfOperands(LinearMap):
         if wants.down:
             found[1] = layer.product(hidden, y_bar, p, _OVER_ROWS)
         if wants.rows or wants.up or wants.weights:
-            hidden_bar = layer.product(y_bar, p.down, p, _TIMES_TRANSPOSED)
-            pull = jax.vjp(layer.combine, *layer.wide(products, p.weights))[1]
-            bars = pull(hidden_bar.astype(jnp.float32))
-            product_bar = jnp.concatenate(bars[: len(products)], axis=-1).astype(hidden.dtype)
+            product_bar, weights_bar = layer.before_hidden(y_bar, p, products, bool(wants.weights))
             if wants.rows:
                 found[0] = layer.product(product_bar, p.up, p, _TIMES_TRANSPOSED)
             if wants.up:
                 found[2] = layer.product(p.rows, product_bar, p, _OVER_ROWS)
             if wants.weights:
-                found[3] = bars[-1][:, 0].astype(p.weights.dtype)
+                found[3] = weights_bar.astype(p.weights.dtype)
         return tuple(x for x in found if x is not None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -67,12 +67,19 @@ class After:
         operands: What that reads besides.
         gated: Whether it gets the halves of the product's columns as two arrays.
         only_linked: Whether there is to be nothing where it is not part of the kernel.
+        halves: Whether the function's first two results are returned as one array.
+        sums: Whether its last result is summed over columns, in float32.
+        by_xla: The same in terms of the rounded product, as XLA computes it: a list of what is
+            returned. None: the function itself.
     """
 
     epilogue: Epilogue
     operands: EpilogueOperands
     gated: bool = False
     only_linked: bool = False
+    halves: bool = False
+    sums: bool = False
+    by_xla: Callable[..., list[jax.Array]] | None = None
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6), inline=compat.INLINE)
@@ -86,7 +93,7 @@ def run_with_epilogue(
     epilogue: Epilogue,
 ) -> Any:
     """As `run`, of a product of rank 2, and its epilogue."""
-    fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue)
+    fused = _fuse(lhs, rhs, sizes, offset, call, After(epilogue, operands))
     if fused is not None:
         return fused.run()
     product = run(lhs, rhs, sizes, offset, call)
@@ -102,9 +109,9 @@ def run_linked(
     after: After,
 ) -> Any | None:
     """A product and what follows it in one kernel; None where it would not be that here."""
-    operands, epilogue = after.operands, after.epilogue
+    epilogue = after.epilogue
     try:
-        fused = _fuse(lhs, rhs, sizes, offset, operands, call, epilogue, gated=after.gated)
+        fused = _fuse(lhs, rhs, sizes, offset, call, after)
     except EpilogueError as error:
         log_once(f"{epilogue.caller}: what follows a grouped product is a pass of its own: {error}")
         return None
@@ -129,7 +136,7 @@ class _Together:
     def run(self) -> Any:
         """What the function returns."""
         results = grouped_with_epilogue(self.factors, self.operands, self.fused)
-        return jax.tree.unflatten(self.tree, results)
+        return results if self.tree is None else jax.tree.unflatten(self.tree, results)
 
 
 def _fuse(
@@ -137,13 +144,11 @@ def _fuse(
     rhs: jax.Array,
     sizes: jax.Array,
     offset: jax.Array | None,
-    operands: EpilogueOperands,
     call: RaggedCall,
-    epilogue: Epilogue,
-    *,
-    gated: bool = False,
+    after: After,
 ) -> _Together | None:
-    """Product and epilogue as one primitive; None where they are two. ``gated``: see `After`."""
+    """Product and what follows it as one primitive; None where they are two."""
+    operands, epilogue, gated = after.operands, after.epilogue, after.gated
     given = (lhs, rhs, *operands.plain, *operands.of_groups)
     if (
         not links_epilogues()
@@ -165,17 +170,27 @@ def _fuse(
     read = (*halves, *operands.plain, *rows)
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, read)
     program = _with_groups(traced.program, operands.of_groups)
-    types = (program.dtype(x) for x in program.results)
+    if program.summed:
+        what = f"{spec}: the epilogue is a pass of its own"
+        log_once(f"{what}: kernels with swapped operands sum no rows")
+        return None
+    types = [program.dtype(x) for x in program.results]
+    types = [spec.out_dtype if t in FLOATS else t for t in types]
+    if after.sums:
+        program = dataclasses.replace(program, summed=(len(types) - 1,))
+        types[-1] = "float32"
     fused = GroupedFused(
         spec.with_policy(implementations=viable),
-        flat_results(epilogue.function),
+        after.by_xla or flat_results(epilogue.function),
         program,
-        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        tuple(types),
         shape,
         of_groups=len(operands.of_groups),
         gated=gated,
+        halves=after.halves,
     )
-    return _Together(factors, (*operands.plain, *operands.of_groups), fused, traced.tree)
+    tree = None if after.by_xla else traced.tree
+    return _Together(factors, (*operands.plain, *operands.of_groups), fused, tree)
 
 
 def _with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:

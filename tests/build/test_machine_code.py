@@ -6,15 +6,24 @@ nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm, in the ``test`` extra). No GPU i
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from linked_cases import requires_linker
 
 from jax_bwgemm import runtime
+from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = pytest.mark.skipif(
     runtime.extension() is None, reason="jax_bwgemm was installed without its compiled kernels"
@@ -49,14 +58,14 @@ class Disassembly:
     local_bytes: int = -1
 
 
-def _cuobjdump(*options: str) -> str:
+def _cuobjdump(*options: str, file: Path | None = None) -> str:
     nvidia = pytest.importorskip("nvidia", reason="nvidia-cuda-cuobjdump is not installed")
     candidates = (Path(p) / "cu13" / "bin" / "cuobjdump" for p in nvidia.__path__)
     tool = next((c for c in candidates if c.exists()), None)
     if tool is None:
         pytest.skip("nvidia-cuda-cuobjdump is not installed")
     environment = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
-    library = runtime.extension().__file__
+    library = runtime.extension().__file__ if file is None else file
     return subprocess.run(
         [tool, *options, library], env=environment, capture_output=True, text=True, check=True
     ).stdout
@@ -246,3 +255,50 @@ def test_grouped_two_cta_kernels_use_two_cta_instructions_only(machine_code):
         loads = {o for o in kernel.opcodes if o.startswith("UTMALDG")}
         assert loads
         assert all(o.endswith(".2CTA") for o in loads), loads
+
+
+def _derivative(z: Any, gate: Any, up: Any, w: Any) -> Any:
+    gate, up = (x.astype(jnp.float32) for x in (gate, up))
+    bars = jax.vjp(lambda g, u: jax.nn.silu(g) * u * w, gate, up)[1](z)
+    return (*bars, z * jax.nn.silu(gate) * up)
+
+
+LINKED: dict[str, Any] = {
+    "gate and up": (
+        "gated",
+        lambda g, u, w: (jax.nn.silu(g) * u * w, g, u),
+        ["float32", "column"],
+    ),
+    "derivative of gate and up": ("halves", _derivative, ["bfloat16", "bfloat16", "column"]),
+    "activation and its argument": ("", lambda z, w: (jax.nn.gelu(z) * w, z), ["column"]),
+}
+
+
+@requires_linker
+@pytest.mark.parametrize("name", LINKED)
+def test_no_grouped_kernel_spills_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Those of a layer of experts, in the tile whose sums take most registers."""
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    form, function, kinds = LINKED[name]
+    column, matrix = jax.ShapeDtypeStruct((64, 1), "float32"), (64, 128)
+    operands = [column if k == "column" else jax.ShapeDtypeStruct(matrix, k) for k in kinds]
+    program = trace_epilogue(function, (64, 128), operands).program
+    types = ["bfloat16"] * len(program.results)
+    if form == "halves":
+        program = dataclasses.replace(program, summed=(len(types) - 1,))
+        types[-1] = "float32"
+    if form == "gated":
+        hook: GroupedHook = GatedGroupedHook(program, tuple(types))
+    else:
+        hook = GroupedHook(program, tuple(types), halves=form == "halves")
+    kernels = [k for k in runtime.grouped_kernels() if hook.symbol(k.name) in linkable_kernels()]
+    kernels = [k for k in kernels if k.tile_n > 128]
+    if not kernels:
+        pytest.skip("no such kernel was built")
+    code = linking.linked_kernel(hook.symbol(kernels[0].name), hook, ptx=False).code
+    cubin = tmp_path / "linked.cubin"
+    cubin.write_bytes(base64.b64decode(code))
+    usage = re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))
+    assert usage == [("0", "0")]

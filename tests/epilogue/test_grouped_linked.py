@@ -131,6 +131,45 @@ def test_two_products(kernel: Any) -> None:
             assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
 
 
+@pytest.mark.parametrize("kernel", one_of_each_tile(), ids=_name)
+@pytest.mark.parametrize("halves", [False, True])
+def test_halves_and_sums_over_columns(kernel: Any, halves: bool) -> None:
+    """What the gradient of a layer of experts has: integers, of all group sizes."""
+    m, h, k = row_tile(kernel) + 41, 200, 72
+    rng = np.random.default_rng(6)
+    a, b = product(rng, kernel, m, h, k, exact=True)
+    w = jnp.asarray(small_integers(rng, (m, 1), "float32"))
+    r, q = (jnp.asarray(small_integers(rng, (m, h), kernel.out_dtype)) for _ in range(2))
+
+    def f(z: Any, r: Any, q: Any, w: Any) -> Any:
+        first = z * w + r.astype(F32)
+        return (*((first, z - q.astype(F32)) if halves else (first,)), z * r.astype(F32))
+
+    def whole(z: Any, *given: Any) -> Any:
+        *parts, terms = f(z.astype(F32), *given)
+        return [jnp.concatenate(parts, -1).astype(z.dtype), jnp.sum(terms, -1)]
+
+    def call(factors: Any, *given: Any) -> Any:
+        operands = EpilogueOperands(given)
+        after = After(Epilogue(f, "test"), operands, False, True, halves, True, whole)
+        more = {"implementation": "emulator", "config": kernel.name}
+        return ragged_dot_with_epilogue(*factors, None, after, **more)
+
+    for i, (name, sizes) in enumerate(families(kernel, m).items()):
+        factors = (a, b, jnp.asarray(sizes))
+        with config.target("sm90", 2), emulator.configure(races=i % 3 == 0):
+            lowered = jax.jit(call).lower(factors, r, q, w)
+            assert "epilogue_digest" in lowered.as_text()
+            got = lowered.compile()(factors, r, q, w)
+        want = whole(reference(lambda z: z, (a, b, sizes)), r, q, w)
+        for ours, theirs in zip(got, want, strict=True):
+            assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
+    mapped = jax.vmap(call, (None, 0, None, None))(factors, jnp.stack([r, q]), q, w)
+    want = whole(reference(lambda z: z, (a, b, sizes)), q, q, w)
+    for ours, theirs in zip(mapped, want, strict=True):
+        assert_exact(ours[1], np.asarray(theirs.astype(ours.dtype)))
+
+
 def test_float16() -> None:
     rng = np.random.default_rng(2)
     for kernel in KERNELS:
@@ -381,7 +420,7 @@ class TestCalls:
         hook = GroupedHook(program, ("bfloat16", "float32"))
         return linking.linked_kernel(self.KERNEL.name, hook, ptx=True)
 
-    def call(self, linked: Any, batch: int = 1, **changes: Any) -> Any:
+    def call(self, linked: Any, batch: int = 1, columns: int = 24, **changes: Any) -> Any:
         config = {
             "kernel": self.KERNEL.name,
             "operands": "a b group_sizes group_offset x0",
@@ -400,7 +439,7 @@ class TestCalls:
             np.ones(24, np.float32),
         ]
         config |= changes
-        shapes = [((batch, 16, 24), "bfloat16"), ((4,), "uint8"), ((1, 16, 24), "float32")]
+        shapes = [((batch, 16, columns), "bfloat16"), ((4,), "uint8"), ((1, 16, 24), "float32")]
         results = [jax.ShapeDtypeStruct(*s) for s in shapes]
         config = {key: value for key, value in config.items() if value is not None}
         return jax.ffi.ffi_call(targets.TARGETS["emulator"], results)(*given, config=config)
@@ -419,7 +458,11 @@ class TestCalls:
             ({"epilogue_form": "gated", "epilogue": None}, "an epilogue's form and no epilogue"),
             ({"epilogue_operands": "float32:gn"}, r"x0 is float32\[24\], expected 72 elements of"),
             ({"epilogue_operands": "float32:g"}, r"x0 is float32\[24\], expected 3 elements of"),
-            ({"epilogue_results": "float32:summed"}, "cannot be 'summed'"),
+            ({"epilogue_results": "float32:summed"}, r"y1 is .*, expected 32 elements of float32"),
+            ({"epilogue_form": "halves"}, "operand b is .*, expected"),
+            ({"epilogue_form": "halves", "columns": 48}, "has no second half of d"),
+            ({"epilogue_form": "halves", "columns": 49}, "49 columns are not those of two results"),
+            ({"epilogue_results": "float32:half"}, "result 0 cannot be a half of d"),
             ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
             ({"epilogue": base64.b64encode(b"no PTX").decode(), "epilogue_digest": "a"},

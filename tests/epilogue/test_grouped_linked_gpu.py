@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grouped_cases import families, row_tile
 from grouped_linked_cases import (
     EPILOGUES,
     EXPERTS,
@@ -19,6 +20,7 @@ from grouped_linked_cases import (
     run,
 )
 from linked_cases import close_on_gpu, requires_linker
+from numerics import LINKED, assert_exact, normal, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -73,32 +75,53 @@ def test_every_epilogue(kernel: Any, name: str) -> None:
     close_on_gpu(got, jax.tree.leaves(reference(f, factors, plain, of_groups)))
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_grouped_mlp(recompute: bool) -> None:
-    """Value and gradients of gated experts, linked and as passes of XLA's."""
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_integers_of_all_group_sizes(kernel: Any) -> None:
+    m, n, k = 5 * row_tile(kernel) + 41, 520, 264
+
+    def f(z: Any, w: Any, r: Any, q: Any) -> Any:
+        return z * w + r.astype(F32), z - q.astype(F32), z + w
+
+    rng = np.random.default_rng(1)
+    a, b = product(rng, kernel, m, n, k, exact=True)
+    shapes = ((m, 1), "float32"), ((m, n), kernel.out_dtype), ((m, n), kernel.out_dtype)
+    plain = [jnp.asarray(small_integers(rng, *s)) for s in shapes]
+    more = {"transposed": kernel.b_major == "k", "config": kernel.name}
+    for name, sizes in families(kernel, m).items():
+        got = run(f, (a, b, jnp.asarray(sizes)), plain, (), "cutlass", **more)
+        for ours, theirs in zip(got, reference(f, (a, b, sizes), plain), strict=True):
+            assert_exact(ours, np.asarray(theirs.astype(ours.dtype)), name)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("tokens", [1000, 20])
+def test_layer_of_experts(gated: bool, recompute: bool, tokens: int) -> None:
+    """Values and gradients, of which a part is summed over columns, as without linking."""
     rng = np.random.default_rng(2)
-    rows, width, hidden = 1300, 256, 384
+    experts, k, h = 8, 512, 384
+    up = (experts, k, 2, h) if gated else (experts, k, h)
     x, up, down = (
-        jnp.asarray(rng.normal(size=s) * s[-2] ** -0.5 if len(s) > 2 else rng.normal(size=s))
-        .astype(jnp.bfloat16)
-        for s in ((rows, width), (EXPERTS, width, 2 * hidden), (EXPERTS, hidden, width))
-    )  # fmt: skip
-    up = up.reshape(EXPERTS, width, 2, hidden)
-    sizes = jnp.asarray(SIZES["uneven"], jnp.int32)
-    weights = jnp.asarray(rng.uniform(size=rows), jnp.float32)
+        jnp.asarray(normal(rng, s, "bfloat16")) * jnp.bfloat16(scale)
+        for s, scale in (((tokens, k), 1), (up, k**-0.5), ((experts, h, k), h**-0.5))
+    )
+    chosen = jnp.asarray(rng.integers(0, experts, (tokens, 2)), jnp.int32)
+    weights = jnp.asarray(rng.random((tokens, 2)), F32)
 
     def loss(x: Any, up: Any, down: Any, weights: Any) -> Any:
-        y = bw.grouped_mlp(
-            x, up, down, sizes, row_weights=weights, recompute=recompute, implementation="cutlass"
-        )
-        return jnp.sum(y.astype(F32) ** 2)
+        y = bw.moe_mlp(x, up, down, chosen, weights, recompute=recompute)
+        return jnp.sum(jnp.sin(y.astype(F32)))
 
-    steps = jax.value_and_grad(loss, (0, 1, 2, 3))
-    got = jax.jit(steps)(x, up, down, weights)
-    with config.linked_epilogues(False):
-        want = jax.jit(lambda *a: steps(*a))(x, up, down, weights)
-    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        scale = float(jnp.max(jnp.abs(theirs.astype(F32))))
-        np.testing.assert_allclose(
-            np.asarray(ours, np.float32) / scale, np.asarray(theirs, np.float32) / scale, atol=2**-6
-        )
+    found = {}
+    for linked in (True, False):
+        jax.clear_caches()
+        with config.linked_epilogues(linked):
+            f = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))
+            text = f.lower(x, up, down, weights).as_text()
+            if tokens > 20 or not gated:  # else there is no kernel small enough
+                assert ("epilogue_digest" in text) == linked
+            found[linked] = f(x, up, down, weights)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found[True], found[False])), strict=True):
+        scale = float(jnp.max(jnp.abs(theirs)))
+        got, wanted = (x.astype(F32) / scale for x in (ours, theirs))
+        np.testing.assert_allclose(got, wanted, rtol=LINKED["rtol"], atol=3 * LINKED["atol"])

@@ -92,7 +92,7 @@ def test_values(arrays: Arrays, form: str) -> None:
 def test_gradients(arrays: Arrays, form: str, recompute: bool) -> None:
     a = FORMS[form](arrays)
     f = jax.jit(jax.grad(loss(lambda a: ours(a, recompute=recompute))))
-    assert f.lower(a).as_text().count("epilogue_digest") >= 1 + recompute
+    assert f.lower(a).as_text().count("epilogue_digest") >= 2 + recompute
     same(f(a), jax.grad(loss(formula))(a))
 
 

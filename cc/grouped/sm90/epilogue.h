@@ -6,20 +6,21 @@
 
 namespace bwgemm::grouped::sm90 {
 
-// `valid` lines of 128 bytes of `matrix` of an array of D's shape: TMA cannot stop at the end of a
-// group. By all threads of a warpgroup.
+// `valid` lines of 128 bytes of `matrix` of an array of D's shape, with rows so far apart: TMA
+// cannot stop at the end of a group. By all threads of a warpgroup.
 template <class Out>
-__device__ __forceinline__ void StoreLines(void* data, const Params& params, const uint8_t* lines,
-                                           int column, int row, int valid, int matrix, int thread) {
+__device__ __forceinline__ void StoreLines(void* data, const Params& params, int pitch,
+                                           const uint8_t* lines, int column, int row, int valid,
+                                           int matrix, int thread) {
   Out* d =
-      static_cast<Out*>(data) + (static_cast<int64_t>(matrix) * params.m + row) * params.n + column;
+      static_cast<Out*>(data) + (static_cast<int64_t>(matrix) * params.m + row) * pitch + column;
   constexpr int kElements = 16 / sizeof(Out);
   for (int i = thread; i < valid * (kRowBytes / 16); i += 128) {
     const int line = i / 8, chunk = i % 8;
     if (column + chunk * kElements < params.n) {
       const uint4 v =
           *reinterpret_cast<const uint4*>(lines + line * kRowBytes + (chunk ^ (line % 8)) * 16);
-      *reinterpret_cast<uint4*>(d + static_cast<int64_t>(line) * params.n + chunk * kElements) = v;
+      *reinterpret_cast<uint4*>(d + static_cast<int64_t>(line) * pitch + chunk * kElements) = v;
     }
   }
 }
@@ -114,7 +115,8 @@ struct Epilogue {
       cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
     }
     if (whole) return;
-    StoreLines<Out>(params.d_data, params, lines, column, row, valid, matrix, buffers.thread);
+    StoreLines<Out>(params.d_data, params, params.n, lines, column, row, valid, matrix,
+                    buffers.thread);
   }
 };
 

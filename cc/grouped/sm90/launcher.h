@@ -31,8 +31,9 @@ struct Launcher {
   }
   static Status MapResult(const GroupedProblem& p, int64_t rows, int64_t matrices,
                           CUtensorMap* map) {
-    return EncodeTensorMap({p.d, C::kOut, p.n, rows, matrices, C::kStoreColumns, C::kStoreRows},
-                           map);
+    TensorMapSpec d{p.d, C::kOut, p.n, rows, matrices, C::kStoreColumns, C::kStoreRows};
+    if (p.halves) d.pitch1 = int64_t{p.n} * 2;
+    return EncodeTensorMap(d, map);
   }
 
   static Status MakeParams(const GroupedProblem& p, Params* out) {
@@ -124,14 +125,17 @@ struct Launcher {
     LinkedParams params{};
     const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
+    params.pitch = p.halves ? 2 * p.n : p.n;
     GroupedProblem other = p;
     for (int i = 0; i < kMaxStaged; ++i) {
       if (const int operand = epilogue.staged_operands[i]; operand >= 0) {
         other.d = const_cast<void*>(epilogue.operands[operand]);
+        other.halves = false;
         BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.staged[i]));
       }
       if (const int result = epilogue.staged_results[i]; result >= 0) {
         other.d = epilogue.results[result];
+        other.halves = p.halves && i == 0;
         BWGEMM_RETURN_IF_ERROR(MapResult(other, p.m, p.batch, &params.stored[i]));
       }
     }

@@ -15,6 +15,7 @@ namespace bwgemm::grouped::sm90 {
 struct LinkedParams : Params {
   CUtensorMap staged[kMaxStaged], stored[kMaxStaged];
   EpilogueArguments epilogue;
+  int32_t pitch;  // of D and of the first of `stored`: N or, where they are side by side, 2 N
 };
 
 template <class C>
@@ -90,6 +91,7 @@ struct LinkedEpilogue {
     return (bwgemm_epilogue_plan(kStagedOperand) >= 0) +
            (bwgemm_epilogue_plan(kSecondStagedOperand) >= 0);
   }
+  __device__ static int SumOf() { return bwgemm_epilogue_plan(kFirstSum); }
   // Besides D.
   __device__ static int Stores() { return (StagedResult(0) >= 0) + (StagedResult(1) >= 0); }
   // A chunk's buffers are a set: each first of a matrix, then of a result, D's the first.
@@ -137,7 +139,7 @@ struct LinkedEpilogue {
     Load(tile, next, count + Sets() - 1);
   }
 
-  // 16 rows at a time: registers are few.
+  // 8 rows at a time: registers are few.
   __device__ __forceinline__ void Compute(const grouped::Tile& tile, Accumulator& acc, int chunk) {
     const Place place = PlaceOf(tile, chunk);
     const int first = (chunk % kBlocks * C::kTileN + chunk / kBlocks * kRows) / 2;
@@ -150,36 +152,60 @@ struct LinkedEpilogue {
     const int n = place.column + buffers.thread / 32 * 16 + lane / 4;
     const int m = place.row + lane % 4 * 2, end = place.row + place.valid;
     CUTE_UNROLL
-    for (int row = 0; row < kRows; row += 16) {
+    for (int row = 0; row < kRows; row += 8) {
       const int at = row * kRowBytes;
-      uint32_t staged[kMaxStaged][4] = {}, stored[kMaxStaged][4];
+      uint32_t staged[kMaxStaged][2] = {}, stored[kMaxStaged][2];
+      float2 sum = {};  // over this thread's columns
       CUTE_UNROLL
       for (int i = 0; i < kMaxStaged; ++i) {
         if (i >= Loads()) break;
-        bwgemm::sm90::ReadColumnPairs<16>(staged[i], Lines(i) + at, buffers.thread);
+        bwgemm::sm90::ReadColumnPairs<8>(staged[i], Lines(i) + at, buffers.thread);
       }
       CUTE_UNROLL
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 2; ++i) {
         const int a = first + row / 2 + 2 * i;
         const int b = C::kGated ? a + C::kTileN / 2 : a;  // the sum of the second matrix
         const uint32_t loaded[kMaxStaged] = {staged[0][i], staged[1][i]};
         uint32_t others[kMaxStaged];
-        const float2 pair = bwgemm_grouped_epilogue(acc(a), acc(a + 1), acc(b), acc(b + 1),
-                                                    m + row + i / 2 * 8, n + i % 2 * 8, tile.expert,
-                                                    end, &params().epilogue, loaded, others);
+        float2 summed;
+        const float2 pair =
+            bwgemm_grouped_epilogue(acc(a), acc(a + 1), acc(b), acc(b + 1), m + row, n + i * 8,
+                                    tile.expert, end, &params().epilogue, loaded, others, &summed);
+        if (SumOf() >= 0 && n + i * 8 < base.n) {
+          sum.x += summed.x;
+          sum.y += summed.y;
+        }
         acc(a) = pair.x;
         acc(a + 1) = pair.y;
         stored[0][i] = others[0];
         stored[1][i] = others[1];
       }
-      bwgemm::sm90::WriteColumns<Out, 16>(acc, first + row / 2, Lines(0) + at, buffers.thread);
+      if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
+      bwgemm::sm90::WriteColumns<Out, 8>(acc, first + row / 2, Lines(0) + at, buffers.thread);
       CUTE_UNROLL
       for (int i = 0; i < kMaxStaged; ++i) {
         if (i >= Stores()) break;
-        bwgemm::sm90::WriteColumnPairs<16>([&](int j) { return stored[i][j]; }, Lines(i + 1) + at,
-                                           buffers.thread);
+        bwgemm::sm90::WriteColumnPairs<8>([&](int j) { return stored[i][j]; }, Lines(i + 1) + at,
+                                          buffers.thread);
       }
     }
+  }
+
+  // Of 8 rows, from `row` on, and the warp's part of 64 columns: eight lanes have the same rows.
+  __device__ __forceinline__ void StoreSums(float2 sum, int column, int row, int end) {
+    const int lane = buffers.thread % 32;
+    column += buffers.thread / 32 * kPartColumns;
+    CUTE_UNROLL
+    for (int bit = 4; bit < 32; bit *= 2) {
+      sum.x += __shfl_xor_sync(0xffffffff, sum.x, bit);
+      sum.y += __shfl_xor_sync(0xffffffff, sum.y, bit);
+    }
+    if (lane >= 4 || column >= base.n) return;
+    float* to = static_cast<float*>(params().epilogue.results[SumOf()]) +
+                int64_t{column / kPartColumns} * base.m;
+    const int m = row + lane * 2;
+    if (m < end) to[m] = sum.x;
+    if (m + 1 < end) to[m + 1] = sum.y;
   }
 
   // Waits until TMA has read the set to fill.
@@ -205,13 +231,14 @@ struct LinkedEpilogue {
       cute::tma_store_arrive();  // without a store too: the wait for a set counts groups
     }
     if (whole) return;
-    StoreLines<Out>(base.d_data, base, Lines(0), place.column, place.row, place.valid,
-                    /*matrix=*/0, buffers.thread);
+    StoreLines<Out>(base.d_data, base, params().pitch, Lines(0), place.column, place.row,
+                    place.valid, /*matrix=*/0, buffers.thread);
     CUTE_UNROLL
     for (int i = 0; i < kMaxStaged; ++i) {
       if (i >= Stores()) break;
-      StoreLines<Out>(params().epilogue.results[StagedResult(i)], base, Lines(i + 1), place.column,
-                      place.row, place.valid, /*matrix=*/0, buffers.thread);
+      StoreLines<Out>(params().epilogue.results[StagedResult(i)], base,
+                      i == 0 ? params().pitch : base.n, Lines(i + 1), place.column, place.row,
+                      place.valid, /*matrix=*/0, buffers.thread);
     }
   }
 };
