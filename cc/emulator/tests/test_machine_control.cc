@@ -188,6 +188,7 @@ TEST(collectives_need_their_lanes) {
 
 TEST(step_limit_stops_endless_loops) {
   Run run;
+  run.config.step_limit = 100000;
   run("LOOP:\nbra LOOP;").fails(ErrorKind::kStepLimit, "the kernel has not finished after");
   run("LOOP:\nnanosleep.u32 20;\nbra LOOP;");
   CHECK(!run.result.ok);
