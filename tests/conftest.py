@@ -11,8 +11,14 @@ import os
 # Before jax is imported. Several processes of pytest-xdist share a GPU; the CPU client reads its
 # flag once.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-_DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
+_FLAGS = [
+    "--xla_force_host_platform_device_count=8",
+    # Most programs run once: XLA spends more time on optimising them than they take.
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
 import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402

@@ -276,7 +276,7 @@ LINKED: dict[str, Any] = {
 
 @requires_linker
 @pytest.mark.parametrize("name", LINKED)
-def test_no_grouped_kernel_spills_with_an_epilogue(
+def test_grouped_kernels_have_registers_for_an_epilogue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Those of a layer of experts, in the tile whose sums take most registers."""
@@ -302,3 +302,6 @@ def test_no_grouped_kernel_spills_with_an_epilogue(
     cubin.write_bytes(base64.b64decode(code))
     usage = re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))
     assert usage == [("0", "0")]
+    # Short of registers, the compiler would have every MMA wait for the one before it.
+    code = _cuobjdump("-sass", file=cubin)
+    assert code.count("HGMMA") >= 4 * code.count("WARPGROUP.ARRIVE") > 0

@@ -128,11 +128,11 @@ struct Config : Spec {
   static constexpr int kRowStep = kRowsOnP ? kTileM : kColumnStep;
 
   // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes. A
-  // linked one loads what it reads into them too, some chunks ahead.
+  // linked one loads what it reads into them too, some chunks ahead: small ones allow for more.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = kSwapAb ? kQBox : kBlock;
+  static constexpr int kStoreRows = kLinked ? 16 : kSwapAb ? kQBox : kBlock;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
-  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 8 : 6;
+  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 16 : 24;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =

@@ -15,6 +15,7 @@ __device__ __forceinline__ void StoreLines(void* data, const Params& params, int
   Out* d =
       static_cast<Out*>(data) + (static_cast<int64_t>(matrix) * params.m + row) * pitch + column;
   constexpr int kElements = 16 / sizeof(Out);
+  CUTE_NO_UNROLL
   for (int i = thread; i < valid * (kRowBytes / 16); i += 128) {
     const int line = i / 8, chunk = i % 8;
     if (column + chunk * kElements < params.n) {

@@ -134,14 +134,8 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
     const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
-    if constexpr (C::kLinked) {
-      epilogue.Begin(tile);
-      WidestAccumulator<C> sums;
-      Compute<C>(columns, tile, main_loop, sums, k_blocks, state, turn, ends);
-      epilogue.Tile(tile, sums.all);
-    } else {
-      Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
-    }
+    if constexpr (C::kLinked) epilogue.Begin(tile);
+    Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
   }
   epilogue.Finish();
 }

@@ -9,6 +9,7 @@
 
 #include "grouped/linked.h"
 #include "grouped/sm90/epilogue.h"
+#include "sm90/with_constant.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -21,13 +22,15 @@ struct LinkedParams : Params {
 template <class C>
 struct LinkedEpilogue {
   using Out = typename C::Out;
-  using Accumulator = typename C::template Accumulator<C::kTileN>;
+  template <int kColumns>
+  using Accumulator = typename C::template Accumulator<kColumns>;
   using Full = cutlass::arch::ClusterTransactionBarrier;
   static constexpr int kRows = C::kStoreRows;
+  static constexpr int kStepRows = 8;                          // at a time: registers are few
   static constexpr int kBlocks = C::kOwnBlocks / C::kPHalves;  // of D's columns
-  static constexpr int kChunks = C::kTileN / kRows * kBlocks;  // of a tile, for one consumer
+  static constexpr int kChunkSteps = kRows / kStepRows;
   static_assert(C::kRowsOnQ && sizeof(Out) == 2 && C::kTileN % kRows == 0);
-  static_assert(kRows % 16 == 0);
+  static_assert(kRows % kStepRows == 0);
 
   const Params& base;
   uint32_t cta_rank;
@@ -51,15 +54,21 @@ struct LinkedEpilogue {
     }
   }
 
-  // The sums of the tile's rows. What the accumulator has besides is stored nowhere.
-  __device__ __forceinline__ void Tile(const grouped::Tile& tile, Accumulator& accumulator) {
+  // kColumns: as many of the tile's columns as were computed.
+  template <int kColumns>
+  __device__ __forceinline__ void Tile(const grouped::Tile& tile,
+                                       const Accumulator<kColumns>& accumulator) {
     buffers.RereadThread();
     const int chunks = __shfl_sync(0xffffffffu, Chunks(tile), 0);
-    CUTE_UNROLL
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      if (chunk >= chunks) break;
-      buffers.RereadThread();  // what follows from it is not kept from chunk to chunk
-      Compute(tile, accumulator, chunk);
+    // Not unrolled, and so the function is inlined for eight rows and not for all: the instructions
+    // of all, which run once a tile, do not fit into the instruction cache.
+    CUTE_NO_UNROLL
+    for (int step = 0; step < chunks * kChunkSteps; ++step) {
+      buffers.RereadThread();  // what follows from it is not kept from step to step
+      const int chunk = step / kChunkSteps;
+      if (step % kChunkSteps == 0) Await();
+      Compute<kColumns>(tile, accumulator, chunk, step % kChunkSteps * kStepRows);
+      if (step % kChunkSteps != kChunkSteps - 1) continue;
       buffers.Filled();
       // Into the set before this one, whose stores have had time to read it.
       if (chunk > 0) LoadNext(tile, chunk - 1, chunks);
@@ -121,9 +130,8 @@ struct LinkedEpilogue {
     uint64_t* full = &shared().epilogue.loaded[buffers.consumer][set];
     const Place place = PlaceOf(tile, chunk);
     Full::arrive_and_expect_tx(full, Loads() * C::kStoreBytes);
-    CUTE_UNROLL
-    for (int i = 0; i < kMaxStaged; ++i) {
-      if (i >= Loads()) break;
+    CUTE_NO_UNROLL
+    for (int i = 0; i < Loads(); ++i) {
       cute::SM90_TMA_LOAD_3D::copy(&params().staged[i], full,
                                    static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
                                    shared().store[buffers.consumer][set * SetBuffers() + i],
@@ -139,62 +147,91 @@ struct LinkedEpilogue {
     Load(tile, next, count + Sets() - 1);
   }
 
-  // 8 rows at a time: registers are few.
-  __device__ __forceinline__ void Compute(const grouped::Tile& tile, Accumulator& acc, int chunk) {
-    const Place place = PlaceOf(tile, chunk);
-    const int first = (chunk % kBlocks * C::kTileN + chunk / kBlocks * kRows) / 2;
+  // Sums of kStepRows rows, in pairs of neighbouring rows: of a gated kernel those of both
+  // matrices.
+  struct Sums {
+    float2 pairs[C::kPHalves][2];
+    __device__ __forceinline__ float2 Pair(int half, int i) const {
+      return i == 0 ? pairs[half][0] : pairs[half][1];
+    }
+  };
+  template <int kColumns>
+  __device__ __forceinline__ Sums SumsOf(const Accumulator<kColumns>& acc, int step) {
+    Sums sums;
+    bwgemm::sm90::WithConstant<kColumns / kStepRows * kBlocks>(step, [&](auto constant) {
+      CUTE_UNROLL
+      for (int half = 0; half < C::kPHalves; ++half) {
+        CUTE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          constexpr int kFirst = decltype(constant)::value * kStepRows / 2;
+          const int at = kFirst + half * kColumns / 2 + 2 * i;
+          sums.pairs[half][i] = make_float2(acc(at), acc(at + 1));
+        }
+      }
+    });
+    return sums;
+  }
+
+  // Until the set has what the function reads, or may be filled.
+  __device__ __forceinline__ void Await() {
     if (Loads() > 0) {
       Full::wait(&shared().epilogue.loaded[buffers.consumer][Set()], count / Sets() & 1);
     } else {  // a set that was loaded is free, since its load waited for that
       AwaitStores();
     }
-    const int lane = buffers.thread % 32;
-    const int n = place.column + buffers.thread / 32 * 16 + lane / 4;
-    const int m = place.row + lane % 4 * 2, end = place.row + place.valid;
+  }
+
+  // Of a chunk kStepRows rows, from `row` on.
+  template <int kColumns>
+  __device__ __forceinline__ void Compute(const grouped::Tile& tile,
+                                          const Accumulator<kColumns>& acc, int chunk, int row) {
+    const int first = chunk % kBlocks * kColumns + chunk / kBlocks * kRows + row;
+    const Sums sums = SumsOf<kColumns>(acc, first / kStepRows);
+    const Place place = PlaceOf(tile, chunk);
+    const uint32_t warp = buffers.thread / 32u, lane = buffers.thread % 32u;
+    const int n = place.column + warp * 16 + lane / 4;
+    const int m = place.row + row + lane % 4 * 2, end = place.row + place.valid;
+    const int at = row * kRowBytes;
+    float2 sum = {};  // over this thread's columns
     CUTE_UNROLL
-    for (int row = 0; row < kRows; row += 8) {
-      const int at = row * kRowBytes;
-      uint32_t staged[kMaxStaged][2] = {}, stored[kMaxStaged][2];
-      float2 sum = {};  // over this thread's columns
+    for (int i = 0; i < 2; ++i) {
+      uint32_t staged[kMaxStaged] = {}, stored[kMaxStaged];
       CUTE_UNROLL
-      for (int i = 0; i < kMaxStaged; ++i) {
-        if (i >= Loads()) break;
-        bwgemm::sm90::ReadColumnPairs<8>(staged[i], Lines(i) + at, buffers.thread);
+      for (int j = 0; j < kMaxStaged; ++j) {
+        if (j >= Loads()) break;
+        cute::SM75_U16x2_LDSM_T::copy(Matrix(Lines(j) + at, i), staged[j]);
       }
-      CUTE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int a = first + row / 2 + 2 * i;
-        const int b = C::kGated ? a + C::kTileN / 2 : a;  // the sum of the second matrix
-        const uint32_t loaded[kMaxStaged] = {staged[0][i], staged[1][i]};
-        uint32_t others[kMaxStaged];
-        float2 summed;
-        const float2 pair =
-            bwgemm_grouped_epilogue(acc(a), acc(a + 1), acc(b), acc(b + 1), m + row, n + i * 8,
-                                    tile.expert, end, &params().epilogue, loaded, others, &summed);
-        if (SumOf() >= 0 && n + i * 8 < base.n) {
-          sum.x += summed.x;
-          sum.y += summed.y;
-        }
-        acc(a) = pair.x;
-        acc(a + 1) = pair.y;
-        stored[0][i] = others[0];
-        stored[1][i] = others[1];
+      const float2 z = sums.Pair(0, i), u = sums.Pair(C::kPHalves - 1, i);
+      float2 summed;
+      const float2 pair = bwgemm_grouped_epilogue(z.x, z.y, u.x, u.y, m, n + i * 8, tile.expert,
+                                                  end, &params().epilogue, staged, stored, &summed);
+      if (SumOf() >= 0 && n + i * 8 < base.n) {
+        sum.x += summed.x;
+        sum.y += summed.y;
       }
-      if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
-      bwgemm::sm90::WriteColumns<Out, 8>(acc, first + row / 2, Lines(0) + at, buffers.thread);
+      Store(bwgemm::sm90::Pack<Out>(pair.x, pair.y), Lines(0) + at, i);
       CUTE_UNROLL
-      for (int i = 0; i < kMaxStaged; ++i) {
-        if (i >= Stores()) break;
-        bwgemm::sm90::WriteColumnPairs<8>([&](int j) { return stored[i][j]; }, Lines(i + 1) + at,
-                                          buffers.thread);
+      for (int j = 0; j < kMaxStaged; ++j) {
+        if (j >= Stores()) break;
+        Store(stored[j], Lines(j + 1) + at, i);
       }
     }
+    if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
+  }
+
+  // Where a lane reads or writes the i-th of the warp's matrices in 8 lines: see ColumnMatrices.
+  __device__ __forceinline__ cute::uint128_t& Matrix(uint8_t* lines, int i) {
+    const uint32_t line = buffers.thread % 8u, chunk = (buffers.thread / 32u * 2 + i) ^ line;
+    return *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16);
+  }
+  __device__ __forceinline__ void Store(uint32_t pair, uint8_t* lines, int i) {
+    cute::SM90_U16x2_STSM_T::copy(pair, Matrix(lines, i));
   }
 
   // Of 8 rows, from `row` on, and the warp's part of 64 columns: eight lanes have the same rows.
   __device__ __forceinline__ void StoreSums(float2 sum, int column, int row, int end) {
-    const int lane = buffers.thread % 32;
-    column += buffers.thread / 32 * kPartColumns;
+    const uint32_t lane = buffers.thread % 32u;
+    column += buffers.thread / 32u * kPartColumns;
     CUTE_UNROLL
     for (int bit = 4; bit < 32; bit *= 2) {
       sum.x += __shfl_xor_sync(0xffffffff, sum.x, bit);
@@ -239,26 +276,6 @@ struct LinkedEpilogue {
       StoreLines<Out>(params().epilogue.results[StagedResult(i)], base,
                       i == 0 ? params().pitch : base.n, Lines(i + 1), place.column, place.row,
                       place.valid, /*matrix=*/0, buffers.thread);
-    }
-  }
-};
-
-// In the place of an epilogue whose tiles are of any width: takes the sums over into an accumulator
-// of the full width, so that the function is inlined once and not for every width.
-template <class C>
-struct WidestAccumulator {
-  typename C::template Accumulator<C::kTileN> all;
-
-  template <int kColumns>
-  __device__ __forceinline__ void Tile(const grouped::Tile&,
-                                       const typename C::template Accumulator<kColumns>& some) {
-    CUTE_UNROLL
-    for (int block = 0; block < C::kOwnBlocks; ++block) {
-      CUTE_UNROLL
-      for (int i = 0; i < C::kTileN / 2; ++i) {
-        all(block * C::kTileN / 2 + i) =
-            i < kColumns / 2 ? some(block * kColumns / 2 + min(i, kColumns / 2 - 1)) : 0.f;
-      }
     }
   }
 };
