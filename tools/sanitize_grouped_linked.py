@@ -96,9 +96,7 @@ class GroupedLinkedCase:
     def function(self, *, terms: bool) -> Composed:
         """The epilogue, with sums or their terms."""
         kinds = ("float32", "float32" if self.form else "int32", "float32", "float32")
-        return Composed(
-            self.operations, kinds[: self.results], self.sums, axis=1, terms=terms
-        )
+        return Composed(self.operations, kinds[: self.results], self.sums, axis=1, terms=terms)
 
     def whole(self, z: Any, *given: Any) -> list[Any]:
         """What the call returns, in terms of the product."""
