@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (numpy then knows the types by name)
@@ -43,7 +43,7 @@ class LinkedCase:
         m, n, k: Sizes.
         seed: Of the operands.
         gated: Whether the kernel computes two products, of which the epilogue is a function.
-        splits: Parts that the CTAs of a cluster divide K into.
+        splits: Parts that K is divided into, added by the CTAs of a cluster or a second kernel.
     """
 
     kernel: str
@@ -109,14 +109,23 @@ class LinkedCase:
         splits = self.splits if self.splits > 1 else None
         config = bw.TuningConfig(kernel=self.kernel, splits=splits)
         given = self.given()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bw.config.linked_epilogues(True))
-            if implementation == "emulator":
-                stack.enter_context(bw.config.target(self.arch, 4))
+        with bw.config.linked_epilogues(True), self._machine(implementation):
             lowered = jax.jit(product).lower(*given)
             if "epilogue_digest" not in lowered.as_text():
                 raise ValueError(f"not linked: {self}")
             return lowered.compile()
+
+    @contextlib.contextmanager
+    def _machine(self, implementation: str) -> Iterator[None]:
+        """An emulated GPU on which a cluster fits."""
+        from jax_bwgemm import config, emulator
+
+        if implementation != "emulator":
+            yield
+            return
+        count = max(4, min(self.splits, 8))
+        with config.target(self.arch, count), emulator.configure(sm_count=count):
+            yield
 
     def is_exact(self, implementation: str) -> bool:
         """Launches it in this process and compares."""
@@ -126,8 +135,9 @@ class LinkedCase:
         a, b = (x.astype(np.float32) for x in given[:2])
         products = [a @ b[:, 0], a @ b[:, 1]] if self.gated else [a @ b]
         wanted = jax.jit(self.function)(*products, *given[2:])
-        got = self.compiled(implementation)(*given)
-        pairs = zip(jax.device_get(got), jax.device_get(wanted), strict=True)
+        with self._machine(implementation):
+            got = jax.device_get(self.compiled(implementation)(*given))
+        pairs = zip(got, jax.device_get(wanted), strict=True)
         return all(np.array_equal(x, y.astype(x.dtype)) for x, y in pairs)
 
 
@@ -159,8 +169,8 @@ AnyCase = LinkedCase | sanitize_grouped_linked.GroupedLinkedCase
 def cases(arch: str, pattern: str) -> list[AnyCase]:
     """One kernel of each tile, its operands and a second result staged, sums where it has them.
 
-    Cluster-K kernels with clusters of several sizes. None where nothing can be linked: no such
-    kernels, no linker.
+    Cluster-K kernels with clusters of several sizes; all that can with parts of K that a second
+    kernel adds. None where nothing can be linked: no such kernels, no linker.
     """
     from jax_bwgemm import runtime
     from jax_bwgemm.epilogue.linker import LinkError, linker
@@ -181,9 +191,11 @@ def cases(arch: str, pattern: str) -> list[AnyCase]:
             case = LinkedCase(k.name, k.arch, k.a_dtype, staged, operations, results, sums, *sizes)
             case = dataclasses.replace(case, gated=k.contraction == "gated")
             found.append(case)
+            deep = dataclasses.replace(case, k=sizes[2] * 3)
             if k.cluster_k:
-                deep = sizes[2] * 3
-                found += [dataclasses.replace(case, splits=s, k=deep) for s in (2, 5, 8)]
+                found += [dataclasses.replace(deep, splits=s) for s in (2, 5, 8)]
+            if k.f32_twin and not sums:
+                found.append(dataclasses.replace(deep, splits=16 if k.cluster_k else 3))
     return found + sanitize_grouped_linked.cases(arch, pattern)
 
 

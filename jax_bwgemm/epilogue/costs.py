@@ -168,6 +168,24 @@ def grouped_linked_cycles(
     return max(candidate.cycles + more, moved / BYTES_PER_CYCLE[target.arch] + own)
 
 
+def split_k_cycles(
+    candidate: Candidate,
+    program: Program,
+    result_types: Sequence[str],
+    dims: GemmDims,
+    target: Target,
+) -> float:
+    """As `linked_cycles`, of split-K whose second kernel, a pass over the parts, has the epilogue.
+
+    That reads and writes more then, and computes while it waits for memory.
+    """
+    own = dims.m * dims.n * np.dtype(candidate.kernel.out_dtype).itemsize  # it writes D anyway
+    moved = matrix_bytes(program, result_types, dims) - own
+    count = instructions(program, in_kernel=True)
+    computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
+    return candidate.cycles + max(moved / BYTES_PER_CYCLE[target.arch], computing)
+
+
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
     cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
     macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)

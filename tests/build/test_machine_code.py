@@ -23,6 +23,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
 from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = pytest.mark.skipif(
@@ -297,8 +298,30 @@ def test_no_grouped_kernel_spills_with_an_epilogue(
     kernels = [k for k in kernels if k.tile_n > 128]
     if not kernels:
         pytest.skip("no such kernel was built")
-    code = linking.linked_kernel(hook.symbol(kernels[0].name), hook, ptx=False).code
-    cubin = tmp_path / "linked.cubin"
-    cubin.write_bytes(base64.b64decode(code))
-    usage = re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))
-    assert usage == [("0", "0")]
+    assert _stack_of(hook.symbol(kernels[0].name), hook, tmp_path) == [("0", "0")]
+
+
+@requires_linker
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_second_kernel_of_split_k_does_not_spill_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, dtype: str
+) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    if split_k_symbol(arch, dtype) not in linkable_kernels():
+        pytest.skip("no kernels of this architecture were built")
+    kinds = (128,), (64, 128)
+    program = trace_epilogue(
+        lambda z, b, r: (jax.nn.gelu(z + b) + r, z),
+        (64, 128),
+        [jax.ShapeDtypeStruct(s, dtype) for s in kinds],
+    ).program
+    hook = SplitKHook(program, (dtype, dtype), arch)
+    assert _stack_of(hook.symbol(""), hook, tmp_path) == [("0", "0")]
+
+
+def _stack_of(entry: str, hook: Any, folder: Path) -> list[tuple[str, str]]:
+    """Bytes of stack and local memory of every kernel of what is linked."""
+    cubin = folder / "linked.cubin"
+    cubin.write_bytes(base64.b64decode(linking.linked_kernel(entry, hook, ptx=False).code))
+    return re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))
