@@ -92,7 +92,7 @@ def dense_link(kernel: Any, name: str) -> tuple[str, Any]:
 
 def grouped_link(kernel: Any, name: str) -> tuple[str, Any]:
     """As `dense_link`, of a kernel of groups."""
-    from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+    from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
     from jax_bwgemm.epilogue.tracing import trace_epilogue
     from jax_bwgemm.grouped.with_epilogue import with_groups
 
@@ -110,7 +110,7 @@ def grouped_link(kernel: Any, name: str) -> tuple[str, Any]:
     if form == "gated":
         hook: GroupedHook = GatedGroupedHook(program, tuple(types))
     else:
-        hook = GroupedHook(program, tuple(types), halves=form == "halves")
+        hook = grouped_hook(program, tuple(types), kernel.arch, halves=form == "halves")
     return hook.symbol(kernel.name), hook
 
 
@@ -122,7 +122,9 @@ def links(kernel: Any) -> list[tuple[str, str, Any]]:
         # Only kernels without swapped operands sum rows.
         names = [n for n, x in EPILOGUES.items() if not kernel.swap_ab or x[2][-1] != "float32"]
         return [(name, *dense_link(kernel, name)) for name in names]
-    found = [(name, *grouped_link(kernel, name)) for name in GROUPED]
+    forms = ("", "gated", "halves") if kernel.arch == "sm90" else ("",)
+    names = [name for name in GROUPED if GROUPED[name][0] in forms]
+    found = [(name, *grouped_link(kernel, name)) for name in names]
     return [one for one in found if one[1] in linkable_kernels()]
 
 

@@ -206,7 +206,8 @@ def forms_of(kernel: object) -> tuple[str, ...]:
     from jax_bwgemm.epilogue.linkable import linkable_kernels
 
     gated = gated_symbol(kernel.name) in linkable_kernels()
-    return tuple(form for form in FORMS if gated or form != "gated")
+    missing = ([] if gated else ["gated"]) + (["halves"] if kernel.arch == "sm100" else [])
+    return tuple(form for form in FORMS if form not in missing)
 
 
 def cases(arch: str, pattern: str) -> list[GroupedLinkedCase]:
@@ -224,7 +225,7 @@ def _of_kernel(kernel: Any) -> list[GroupedLinkedCase]:
     rows, columns = kernel.tile_n, kernel.tile_m  # of swapped operands
     m, n, k = 2 * rows + 41, 2 * columns + 24, (kernel.stages + 2) * kernel.tile_k + 8
     sizes = 5, 0, rows + 9, -3, 1, 10 * m
-    transposed = kernel.b_major == "k"
+    transposed, forms = kernel.b_major == "k", forms_of(kernel)
 
     def case(form: str, kinds: Any, of_groups: Any, results: int, sums: int = 0) -> Any:
         types = {"16 bits": kernel.out_dtype}
@@ -236,10 +237,12 @@ def _of_kernel(kernel: Any) -> list[GroupedLinkedCase]:
         )  # fmt: skip
 
     staged = (("matrix", "16 bits"), ("matrix", "16 bits"), ("column", "float32"))
-    found = [case("", staged, (), 1, sums=1), case("halves", staged, (), 2, sums=1)]
+    found = [case("", staged, (), 1, sums=int("halves" in forms))]
+    if "halves" in forms:
+        found.append(case("halves", staged, (), 2, sums=1))
     if not transposed:  # gradients read matrices so, forward passes do not
         found += [case("", *kinds) for kinds in EPILOGUES.values()]
-        if "gated" in forms_of(kernel):
+        if "gated" in forms:
             found += [case("gated", staged[1:], (), results) for results in (1, 3)]
     return found
 
@@ -252,9 +255,10 @@ def random_case(
     operands = random_operands(rng, KINDS, 4)
     of_groups = random_operands(rng, ("row", "value"), 3)
     results = int(rng.integers(2 if form == "halves" else 1, 4))
+    sums = int(rng.integers(2)) if kernel.arch == "sm90" else 0
     sizes = tuple(int(x) for x in rng.integers(-9, m // 2 + 9, EXPERTS + 2))
     return GroupedLinkedCase(
         kernel.name, kernel.arch, kernel.a_dtype, form, kernel.b_major == "k", tuple(operands),
-        tuple(of_groups), random_operations(rng), results, int(rng.integers(2)), m, n, k, sizes,
+        tuple(of_groups), random_operations(rng), results, sums, m, n, k, sizes,
         seed,
     )  # fmt: skip

@@ -148,7 +148,8 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
                      kernel.info.b_major == BMajor::kN;
   const bool split = form == "split_k";
   const bool dense = kernel.info.contraction == Contraction::kDense;
-  if (!form.empty() && !(grouped && (gated || form == "halves")) && !(split && dense)) {
+  const bool halves = form == "halves" && kernel.info.arch == Arch::kSm90;
+  if (!form.empty() && !(grouped && (gated || halves)) && !(split && dense)) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' can have no epilogue of the form '" + std::string(form) +
                                    "'");
@@ -221,7 +222,8 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
       half = true;
       continue;
     }
-    const bool sums = grouped || (!kernel.swap_ab && call.epilogue.form.empty());
+    const bool sums =
+        grouped ? kernel.arch == Arch::kSm90 : !kernel.swap_ab && call.epilogue.form.empty();
     const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && sums;
     const int64_t parts = (int64_t{n} + kPartColumns - 1) / kPartColumns;
     const int64_t elements = !summed   ? int64_t{m} * n

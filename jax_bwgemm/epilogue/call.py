@@ -28,7 +28,7 @@ from jax_bwgemm.epilogue.costs import (
     pass_cycles,
     split_k_cycles,
 )
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, grouped_hook
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -129,7 +129,7 @@ def hook_of(
     if kernel.contraction == "m_grouped":
         if form == "gated":
             return GatedGroupedHook(program, types), order
-        return GroupedHook(program, types, halves=form == "halves"), order
+        return grouped_hook(program, types, kernel.arch, halves=form == "halves"), order
     staging = staging_of(kernel, call.dims.n)
     return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order
 

@@ -145,19 +145,23 @@ def grouped_linked_cycles(
     target: Target,
     products: int = 1,
 ) -> float:
-    """As `linked_cycles`, of an SM90 kernel of groups, assumed to take what dense ones do.
+    """As `linked_cycles`, of a kernel of groups, assumed to take what dense ones do.
 
     Its tiles are of any height and taken by whoever is free: parts of waves, of the mean tile.
     """
     kernel = candidate.kernel
-    threads = 128 if kernel.schedule == "pingpong" else 256
+    ctas = kernel.cluster_m if kernel.arch == "sm100" else 1  # that share a tile
+    threads = 256 if kernel.schedule == "cooperative" else 128 * ctas
     sums = dims.m * dims.n / max(candidate.tiles, 1.0)
     elements = sums / threads / products
     count = instructions(program, in_kernel=True)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
-    rounds = candidate.tiles / target.sm_count
-    if kernel.schedule == "pingpong":
+    rounds = candidate.tiles * ctas / target.sm_count
+    if kernel.arch == "sm100":
+        main = sums * dims.k / (MACS_PER_CYCLE[kernel.arch] * ctas)
+        more = rounds * max(0.0, epilogue - main) + own
+    elif kernel.schedule == "pingpong":
         main = sums * dims.k / MACS_PER_CYCLE[kernel.arch]
         longer = max(0.0, (epilogue - main) / 2)
         more = rounds * (longer + elements * MAIN_LOOP_CYCLES * count) + own

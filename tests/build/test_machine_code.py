@@ -21,7 +21,7 @@ from linked_cases import requires_linker
 
 from jax_bwgemm import runtime
 from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
@@ -295,10 +295,30 @@ def test_no_grouped_kernel_spills_with_an_epilogue(
     else:
         hook = GroupedHook(program, tuple(types), halves=form == "halves")
     kernels = [k for k in runtime.grouped_kernels() if hook.symbol(k.name) in linkable_kernels()]
-    kernels = [k for k in kernels if k.tile_n > 128]
+    kernels = [k for k in kernels if k.tile_n > 128 and k.arch == "sm90"]
     if not kernels:
         pytest.skip("no such kernel was built")
     assert _stack_of(hook.symbol(kernels[0].name), hook, tmp_path) == [("0", "0")]
+
+
+@requires_linker
+@pytest.mark.parametrize("rows", [32, 256])
+def test_no_grouped_sm100_kernel_spills_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    table = [k for k in runtime.grouped_kernels() if (k.arch, k.tile_n) == ("sm100", rows)]
+    table = [k for k in table if k.name in linkable_kernels() and k.out_dtype == "bfloat16"]
+    if not table:
+        pytest.skip("no such kernel was built")
+    kinds = ((64, 1), "float32"), ((64, 128), "bfloat16"), ((64, 128), "float32")
+    program = trace_epilogue(
+        lambda z, w, r, q: (jax.nn.gelu(z) * w + r, z + q),
+        (64, 128),
+        [jax.ShapeDtypeStruct(*kind) for kind in kinds],
+    ).program
+    hook = grouped_hook(program, ("bfloat16", "bfloat16"), "sm100")
+    assert _stack_of(table[0].name, hook, tmp_path) == [("0", "0")]
 
 
 @requires_linker
