@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.costs import TYPICAL_GAIN
+from jax_bwgemm.dense.costs import TYPICAL_GAIN, Candidate
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.epilogue.contraction import (
     LINKABLE_DENSE,
@@ -46,7 +46,6 @@ from jax_bwgemm.epilogue.split_k_hook import SplitKHook, parts_apart
 from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
-from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
 # The kernel of an implementation for a platform and the product's operands, or why there is none.
@@ -214,13 +213,14 @@ def choose_linked(
         if program.summed and (call.selection.kernel.swap_ab or _leaves_parts(call)):
             return _NO_SUMS
         return call
-    best = _best(name, call, program, result_types, dtype)
+    plain, _ = heuristics.rank(DENSE.kernels(name), call.folded.spec, dtype, call.dims, call.target)
+    best = _best(name, call, program, result_types, dtype, plain)
     if best is None:
         return _NO_SUMS
     call = chosen(best)
     if isinstance(call, str):
         return call
-    return _slower(name, call, program, result_types, dtype, surroundings) or call
+    return _slower(call, program, result_types, dtype, surroundings, plain[0]) or call
 
 
 def refused_arrays(
@@ -256,31 +256,37 @@ def _leaves_parts(call: KernelCall) -> bool:
 
 
 def _best(
-    name: str, call: KernelCall, program: Program, result_types: Sequence[str], dtype: str
-) -> LinkableDense | SplitDense | None:
-    """The kernel that takes least time with its epilogue; None if none sums over rows."""
-    more = program, result_types, call.dims, call.target
-
-    def rank(table: Sequence[Kernel]) -> list[heuristics.Candidate]:
-        return heuristics.rank(table, call.folded.spec, dtype, call.dims, call.target)[0]
-
-    found: dict[LinkableDense | SplitDense, float] = {}
-    for c in rank(LINKABLE_DENSE.kernels(name)):
-        if not (program.summed and c.kernel.swap_ab):
-            found[LinkableDense(c.kernel.name)] = linked_cycles(c, *more)
-    for c in [] if program.summed else rank(SPLIT_DENSE.kernels(name)):
-        if parts_apart(c.kernel, c.splits) > 1:
-            found[SplitDense(c.kernel.name)] = split_k_cycles(c, *more)
-    return min(found, key=found.__getitem__, default=None)
-
-
-def _slower(
     name: str,
     call: KernelCall,
     program: Program,
     result_types: Sequence[str],
     dtype: str,
+    plain: Sequence[Candidate],
+) -> LinkableDense | SplitDense | None:
+    """The kernel that takes least time with its epilogue; None if none sums over rows.
+
+    plain: All kernels without it, the best first.
+    """
+    spec, dims, target = call.folded.spec, call.dims, call.target
+    more = program, result_types, dims, target
+    found: dict[LinkableDense | SplitDense, float] = {}
+    for c in heuristics.rank(LINKABLE_DENSE.kernels(name), spec, dtype, dims, target)[0]:
+        if not (program.summed and c.kernel.swap_ab):
+            found[LinkableDense(c.kernel.name)] = linked_cycles(c, *more)
+    after_parts = set() if program.summed else {k.name for k in SPLIT_DENSE.kernels(name)}
+    for c in plain:
+        if c.kernel.name in after_parts and parts_apart(c.kernel, c.splits) > 1:
+            found[SplitDense(c.kernel.name)] = split_k_cycles(c, *more)
+    return min(found, key=found.__getitem__, default=None)
+
+
+def _slower(
+    call: KernelCall,
+    program: Program,
+    result_types: Sequence[str],
+    dtype: str,
     surroundings: Surroundings,
+    best: Candidate,
 ) -> str | None:
     """Why the kernel and the epilogue had better be two passes; None when not.
 
@@ -288,15 +294,12 @@ def _slower(
     epilogue so long, that reading and writing the result once more costs less.
     """
     spec, dims, target = call.folded.spec, call.dims, call.target
-    if spec.policy.config is not None:
-        return None
-    best = heuristics.rank(DENSE.kernels(name), spec, dtype, dims, target)[0]
     ours = heuristics.rank([call.selection.kernel], spec, dtype, dims, target)[0]
-    if not best or not ours:
+    if not ours:
         return None
     cost = split_k_cycles if _leaves_parts(call) else linked_cycles
     linked = cost(ours[0], program, result_types, dims, target)
-    apart = best[0].cycles
+    apart = best.cycles
     if surroundings.taken_by_xla:
         apart *= 1 + TYPICAL_GAIN
     else:
@@ -307,7 +310,7 @@ def _slower(
     without = (
         "XLA's product, which takes it along, is"
         if surroundings.taken_by_xla
-        else f"{best[0].kernel.name} without it and a pass over the result are"
+        else f"{best.kernel.name} without it and a pass over the result are"
     )
     return (
         f"{without} predicted to take {apart:.0f} cycles, {call.selection.kernel.name} with it "
