@@ -195,7 +195,9 @@ def cases(arch: str, pattern: str) -> list[AnyCase]:
             if k.cluster_k:
                 found += [dataclasses.replace(deep, splits=s) for s in (2, 5, 8)]
             if k.f32_twin and not sums:
-                found.append(dataclasses.replace(deep, splits=16 if k.cluster_k else 3))
+                splits = 16 if k.cluster_k else 3
+                whole = 48 * (sizes[2] * (3 if k.cluster_k else 1) // 48)  # parts are aligned
+                found.append(dataclasses.replace(case, k=whole, splits=splits))
     return found + sanitize_grouped_linked.cases(arch, pattern)
 
 
