@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -33,7 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--products", type=options.positive, default=20, help="of the model")
     parser.add_argument("--budget-link", type=float, default=2.5, metavar="S", help="of each link")
     parser.add_argument("--budget-model", type=float, default=12.0, metavar="S", help="of a model")
-    parser.add_argument("--small", action="store_true", help="rehearse: three links, two products")
+    parser.add_argument("--small", action="store_true", help="rehearse: two links, two products")
     parser.add_argument("--dry-run", action="store_true", help="print what would run, run nothing")
     return parser.parse_args(argv)
 
@@ -57,18 +58,82 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], tuple[str,
 }  # fmt: skip
 
 
-def link_seconds(kernel: Any, name: str, *, ptx: bool) -> float:
-    """Time of linking one epilogue into one kernel."""
-    from jax_bwgemm.epilogue import linking
-    from jax_bwgemm.epilogue.hook import Hook, staging_of
+def _both(gate: jax.Array, up: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+    return jax.nn.silu(gate) * up * w, gate, up
+
+
+def _terms(bar: jax.Array, *given: jax.Array) -> tuple[jax.Array, ...]:
+    gate, up, w = (x.astype(jnp.float32) for x in given)
+    hidden, pull = jax.vjp(lambda g, u: jax.nn.silu(g) * u, gate, up)
+    return (*pull(bar * w), bar * hidden)
+
+
+WEIGHTS, EXPERTS = (ROWS, 1), 8
+# name -> form, the function, its operands' shapes, of groups the last ones' how many
+GROUPED: dict[str, tuple[str, Callable[..., Any], list[tuple[int, ...]], int]] = {
+    "experts' biases, SiLU": ("", lambda z, b: jax.nn.silu(z + b), [(EXPERTS, WIDTH)], 1),
+    "rows' weights": ("", lambda z, w: z * w, [WEIGHTS], 0),
+    "SiLU, gate, both products": ("gated", _both, [WEIGHTS], 0),
+    "gradients of both, of rows' weights": ("halves", _terms, [MATRIX, MATRIX, WEIGHTS], 0),
+}  # fmt: skip
+
+
+def dense_link(kernel: Any, name: str) -> tuple[str, Any]:
+    """Entry of a kernel and the function to link into it."""
+    from jax_bwgemm.epilogue.hook import Hook, pairs_along_m, staging_of
     from jax_bwgemm.epilogue.tracing import trace_epilogue
 
     function, shapes, types = EPILOGUES[name]
     operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
     program = trace_epilogue(function, MATRIX, operands).program
-    hook = Hook(program, types, kernel.arch, kernel.swap_ab, staging_of(kernel, WIDTH))
+    staging = staging_of(kernel, WIDTH)
+    return kernel.name, Hook(program, types, kernel.arch, pairs_along_m(kernel), staging)
+
+
+def grouped_link(kernel: Any, name: str) -> tuple[str, Any]:
+    """As `dense_link`, of a kernel of groups."""
+    from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
+    from jax_bwgemm.epilogue.tracing import trace_epilogue
+    from jax_bwgemm.grouped.with_epilogue import with_groups
+
+    form, function, shapes, count = GROUPED[name]
+    groups = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes[len(shapes) - count :]]
+    operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    operands[len(shapes) - count :] = [jax.ShapeDtypeStruct(MATRIX, x.dtype) for x in groups]
+    second = [jax.ShapeDtypeStruct(MATRIX, jnp.float32)] if form == "gated" else []
+    program = trace_epilogue(function, MATRIX, [*second, *operands]).program
+    program = with_groups(program, groups)
+    types = [kernel.out_dtype] * len(program.results)
+    if form == "halves":
+        program = dataclasses.replace(program, summed=(len(types) - 1,))
+        types[-1] = "float32"
+    if form == "gated":
+        hook: GroupedHook = GatedGroupedHook(program, tuple(types))
+    else:
+        hook = grouped_hook(program, tuple(types), kernel.arch, halves=form == "halves")
+    return hook.symbol(kernel.name), hook
+
+
+def links(kernel: Any) -> list[tuple[str, str, Any]]:
+    """Epilogues of a kernel: name, entry, function."""
+    from jax_bwgemm.epilogue.linkable import linkable_kernels
+
+    if kernel.contraction == "dense":
+        # Only kernels without swapped operands sum rows.
+        names = [n for n, x in EPILOGUES.items() if not kernel.swap_ab or x[2][-1] != "float32"]
+        return [(name, *dense_link(kernel, name)) for name in names]
+    forms = ("", "gated", "halves") if kernel.arch == "sm90" else ("",)
+    names = [name for name in GROUPED if GROUPED[name][0] in forms]
+    found = [(name, *grouped_link(kernel, name)) for name in names]
+    return [one for one in found if one[1] in linkable_kernels()]
+
+
+def link_seconds(entry: str, hook: Any, *, ptx: bool) -> float:
+    """Time of linking one epilogue into one kernel."""
+    from jax_bwgemm.epilogue import linking
+
     begin = time.perf_counter()
-    linking.linked_kernel(kernel.name, hook, ptx=ptx)
+    linking.linked_kernel(entry, hook, ptx=ptx)
     return time.perf_counter() - begin
 
 
@@ -125,9 +190,10 @@ def cache(folder: str) -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    names = list(EPILOGUES)[:1] if args.small else list(EPILOGUES)
     if args.dry_run:
-        print(f"links: {', '.join(names)}; then a model of {args.products} products")
+        print(
+            f"links: {', '.join((*EPILOGUES, *GROUPED))}; then a model of {args.products} products"
+        )
         return 0
     import jax_bwgemm as bw
     from jax_bwgemm import config, runtime
@@ -136,11 +202,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     gpu = jax.default_backend() == "gpu"
     implementation = "cutlass" if gpu else "emulator"
-    table = [k for k in runtime.kernel_table(implementation) if k.name in linkable_kernels()]
-    table = [k for k in table if k.contraction == "dense"]
     here = runtime.local_target().target or config.make_target("sm90")
-    kernels = [k for k in table if k.majors == "kn" and k.a_dtype == "bfloat16" and not k.swap_ab]
-    kernels = [k for k in kernels if k.arch == here.arch]
+    table = runtime.kernel_table(implementation)
+    table = [k for k in table if k.name in linkable_kernels() and k.arch == here.arch]
+    kernels = [k for k in table if k.majors == "kn" and k.a_dtype == "bfloat16"]
+    kernels = [k for k in kernels if k.contraction in ("dense", "m_grouped")]
+    # Of dense kernels with swapped operands those of clusters alone: the others are alike.
+    grouped = [k for k in kernels if k.contraction == "m_grouped"]
+    kernels = [k for k in kernels if k not in grouped and (k.cluster_k or not k.swap_ab)]
     try:
         linker()
     except LinkError as error:
@@ -152,9 +221,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = report.Report(args.out, "bench_links")
     rows, target = [], contextlib.nullcontext() if gpu else bw.config.target("sm90", 4)
     with cache("off"):
-        for kernel in kernels[: 3 if args.small else None]:
-            for name in names:
-                seconds = link_seconds(kernel, name, ptx=not gpu)
+        most = 1 if args.small else None
+        for kernel in (*kernels[:most], *grouped[:most]):
+            for name, entry, hook in links(kernel)[:most]:
+                seconds = link_seconds(entry, hook, ptx=not gpu)
                 rows.append(out.add("link", kernel=kernel.name, epilogue=name, seconds=seconds))
     print(report.table(rows, ("kernel", "epilogue", "seconds")))
     with target, tempfile.TemporaryDirectory() as folder, cache(folder):

@@ -1,8 +1,10 @@
 """The linked part of sanitize_gpu.py: kernels with epilogues in them, one type of each tile.
 
     python tools/sanitize_linked.py --random 300   # random epilogues, without a sanitizer
+    python tools/sanitize_linked.py --list         # what sanitize_gpu.py launches
 
 Random epilogues are shared out among processes, since most of their time is Python's and XLA's.
+Those of grouped kernels are in sanitize_grouped_linked.py.
 
 On small integers every operation of these epilogues is exact, and XLA computes the same.
 """
@@ -17,15 +19,13 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (numpy then knows the types by name)
 import numpy as np
-
-# Of a row of values, a column, a scalar and a matrix.
-_KINDS = ("row", "column", "scalar", "matrix")
-_TYPES = ("bfloat16", "float32", "float16", "int32")
+import sanitize_grouped_linked
+from linked_functions import KINDS, Composed, random_operands, random_operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +37,13 @@ class LinkedCase:
         arch: Its architecture.
         dtype: Type of A, B and D.
         operands: Kind and type of each operand of the epilogue.
-        operations: What is done, one number for each: see `function`.
+        operations: As of `Composed`.
         results: How many matrices it returns, one of them of D's type.
         sums: How many of them it also sums over rows.
         m, n, k: Sizes.
         seed: Of the operands.
         gated: Whether the kernel computes two products, of which the epilogue is a function.
+        splits: Parts that K is divided into, added by the CTAs of a cluster or a second kernel.
     """
 
     kernel: str
@@ -57,45 +58,21 @@ class LinkedCase:
     k: int
     seed: int = 0
     gated: bool = False
+    splits: int = 1
 
     def __str__(self) -> str:
         operands = " ".join(f"{dtype}:{kind}" for kind, dtype in self.operands)
         return (
             f"{self.kernel} {self.m}x{self.n}x{self.k} ({operands}) {len(self.operations)} "
             f"operations, {self.results} results, {self.sums} sums, seed {self.seed}"
+            f"{f', {self.splits} parts' if self.splits > 1 else ''}"
         )
 
     @property
-    def function(self) -> Callable[..., list[Any]]:
-        """The epilogue: each operation reads two of what there is."""
-        import jax.numpy as jnp
-        from jax import lax
-
-        wide = jnp.float32
-        operations = (
-            lambda x, y: x + y,
-            lambda x, y: x - y,
-            jnp.maximum,
-            jnp.minimum,
-            lambda x, y: jnp.where(x > y, x, y * 2),
-            lambda x, y: jnp.floor(x / 2),
-            lambda x, y: (x.astype(jnp.int32) ^ y.astype(jnp.int32)).astype(wide),
-            lambda x, y: jnp.abs(x) + jnp.sign(y),
-        )
-
-        def f(z: Any, *xs: Any) -> list[Any]:
-            found = [z, *xs, *(lax.broadcasted_iota(jnp.int32, z.shape, d) % 8 for d in (0, 1))]
-            for number in self.operations:
-                x, y = (found[i % len(found)].astype(wide) for i in (number, number // 7))
-                # A few bits, so that sums of rows are exact.
-                value = operations[number // 64 % len(operations)](x, y)
-                found.append(jnp.clip(jnp.broadcast_to(value, z.shape), -64, 64))
-            matrices = [jnp.broadcast_to(x, z.shape).astype(wide) for x in found[::-1]]
-            types = (wide, wide if self.gated else jnp.int32, wide)
-            results = [x.astype(t) for x, t in zip(matrices[: self.results], types, strict=False)]
-            return [*results, *(jnp.sum(jnp.clip(x, -9, 9), 0) for x in matrices[: self.sums])]
-
-        return f
+    def function(self) -> Composed:
+        """The epilogue."""
+        types = ("float32", "float32" if self.gated else "int32", "float32")
+        return Composed(self.operations, types[: self.results], self.sums)
 
     def given(self) -> list[np.ndarray]:
         """A, B and the epilogue's operands."""
@@ -122,22 +99,33 @@ class LinkedCase:
             if self.gated:
                 return gated_product(
                     a, b, Epilogue(self.function, "sanitize_linked"), rest,
-                    implementation=implementation, config=self.kernel,
+                    implementation=implementation, config=config,
                 )  # fmt: skip
             return bw.matmul(
                 a, b, epilogue=self.function, epilogue_operands=rest,
-                implementation=implementation, config=self.kernel,
+                implementation=implementation, config=config,
             )  # fmt: skip
 
+        splits = self.splits if self.splits > 1 else None
+        config = bw.TuningConfig(kernel=self.kernel, splits=splits)
         given = self.given()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bw.config.linked_epilogues(True))
-            if implementation == "emulator":
-                stack.enter_context(bw.config.target(self.arch, 4))
+        with bw.config.linked_epilogues(True), self._machine(implementation):
             lowered = jax.jit(product).lower(*given)
             if "epilogue_digest" not in lowered.as_text():
                 raise ValueError(f"not linked: {self}")
             return lowered.compile()
+
+    @contextlib.contextmanager
+    def _machine(self, implementation: str) -> Iterator[None]:
+        """An emulated GPU on which a cluster fits."""
+        from jax_bwgemm import config, emulator
+
+        if implementation != "emulator":
+            yield
+            return
+        count = max(4, min(self.splits, 8))
+        with config.target(self.arch, count), emulator.configure(sm_count=count):
+            yield
 
     def is_exact(self, implementation: str) -> bool:
         """Launches it in this process and compares."""
@@ -147,38 +135,42 @@ class LinkedCase:
         a, b = (x.astype(np.float32) for x in given[:2])
         products = [a @ b[:, 0], a @ b[:, 1]] if self.gated else [a @ b]
         wanted = jax.jit(self.function)(*products, *given[2:])
-        got = self.compiled(implementation)(*given)
-        pairs = zip(jax.device_get(got), jax.device_get(wanted), strict=True)
+        with self._machine(implementation):
+            got = jax.device_get(self.compiled(implementation)(*given))
+        pairs = zip(got, jax.device_get(wanted), strict=True)
         return all(np.array_equal(x, y.astype(x.dtype)) for x, y in pairs)
 
 
 def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, seed: int) -> Any:
-    kinds = [
-        (_KINDS[rng.integers(len(_KINDS))], _TYPES[rng.integers(len(_TYPES))])
-        for _ in range(rng.integers(5))
-    ]
-    operations = tuple(int(x) for x in rng.integers(0, 2**30, rng.integers(3, 10)))
+    if kernel.contraction == "m_grouped":
+        return sanitize_grouped_linked.random_case(rng, kernel, m, n, k, seed)
+    kinds = random_operands(rng, KINDS, 5)
+    operations = random_operations(rng)
     results = int(rng.integers(1, 4))
     sums = 0 if kernel.swap_ab else int(rng.integers(0, min(3, 5 - results)))
+    splits = int(rng.integers(1, 9)) if kernel.cluster_k else 1
     return LinkedCase(
-        kernel.name, kernel.arch, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n, k,
-        seed, gated=kernel.contraction == "gated",
+        kernel.name, kernel.arch, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n,
+        k * splits, seed, kernel.contraction == "gated", splits,
     )  # fmt: skip
 
 
 def linkable(kernels: Sequence[object], pattern: str = "") -> list[Any]:
-    """Of these kernels those of one product that epilogues are linked into."""
+    """Of these kernels those that epilogues are linked into."""
     from jax_bwgemm.epilogue.linkable import linkable_kernels
 
     names = linkable_kernels()
-    found = [k for k in kernels if k.name in names and re.search(pattern, k.name)]
-    return [k for k in found if k.contraction == "dense"]
+    return [k for k in kernels if k.name in names and re.search(pattern, k.name)]
 
 
-def cases(arch: str, pattern: str) -> list[LinkedCase]:
+AnyCase = LinkedCase | sanitize_grouped_linked.GroupedLinkedCase
+
+
+def cases(arch: str, pattern: str) -> list[AnyCase]:
     """One kernel of each tile, its operands and a second result staged, sums where it has them.
 
-    None where nothing can be linked: no such kernels, no linker.
+    Cluster-K kernels with clusters of several sizes; all that can with parts of K that a second
+    kernel adds. None where nothing can be linked: no such kernels, no linker.
     """
     from jax_bwgemm import runtime
     from jax_bwgemm.epilogue.linker import LinkError, linker
@@ -187,7 +179,7 @@ def cases(arch: str, pattern: str) -> list[LinkedCase]:
         linker()
     except LinkError:
         return []
-    found = []
+    found: list[AnyCase] = []
     for k in linkable((*runtime.kernels(), *runtime.gated_kernels("cutlass")), pattern):
         if k.arch != arch or k.majors != "kn" or k.a_dtype != "bfloat16":
             continue
@@ -197,11 +189,19 @@ def cases(arch: str, pattern: str) -> list[LinkedCase]:
         operations = 64 * 1 + 3, 64 * 3 + 40, 64 * 2 + 11
         for results, sums in ((1, 0), (3, 0 if k.swap_ab else 1)):
             case = LinkedCase(k.name, k.arch, k.a_dtype, staged, operations, results, sums, *sizes)
-            found.append(dataclasses.replace(case, gated=k.contraction == "gated"))
-    return found
+            case = dataclasses.replace(case, gated=k.contraction == "gated")
+            found.append(case)
+            deep = dataclasses.replace(case, k=sizes[2] * 3)
+            if k.cluster_k:
+                found += [dataclasses.replace(deep, splits=s) for s in (2, 5, 8)]
+            if k.f32_twin and not sums:
+                splits = 16 if k.cluster_k else 3
+                whole = 48 * (sizes[2] * (3 if k.cluster_k else 1) // 48)  # parts are aligned
+                found.append(dataclasses.replace(case, k=whole, splits=splits))
+    return found + sanitize_grouped_linked.cases(arch, pattern)
 
 
-def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[LinkedCase]:
+def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[AnyCase]:
     """Random epilogues of random sizes, of kernels that epilogues are linked into."""
     rng = np.random.default_rng(seed)
     found = []
@@ -216,7 +216,7 @@ def random_cases(kernels: Sequence[object], count: int, seed: int = 0) -> list[L
     return found
 
 
-def wrong_cases(found: Sequence[LinkedCase], implementation: str, threads: int) -> list[LinkedCase]:
+def wrong_cases(found: Sequence[AnyCase], implementation: str, threads: int) -> list[AnyCase]:
     """Those whose results are not exact. Launches all of them in this process."""
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         exact = list(pool.map(lambda case: case.is_exact(implementation), found))
@@ -224,8 +224,8 @@ def wrong_cases(found: Sequence[LinkedCase], implementation: str, threads: int) 
 
 
 def wrong_by_processes(
-    found: Sequence[LinkedCase], implementation: str, threads: int, processes: int
-) -> list[LinkedCase]:
+    found: Sequence[AnyCase], implementation: str, threads: int, processes: int
+) -> list[AnyCase]:
     """The same, each process with a part of them."""
     # Processes share a GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -246,11 +246,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--filter", default="", help="regular expression in a kernel's name")
     parser.add_argument("--processes", type=int, default=1, help="that share them out")
     parser.add_argument("--threads", type=int, default=8, help="of a process, a program each")
+    parser.add_argument("--list", action="store_true", help="what sanitize_gpu.py launches")
+    parser.add_argument("--cases", action="store_true", help="launch that, without a sanitizer")
     args = parser.parse_args(argv)
     from jax_bwgemm import runtime
 
+    here = runtime.local_target().target if args.implementation == "cutlass" else None
+    if args.list or args.cases:
+        found = [c for arch in ("sm90", "sm100") for c in cases(arch, args.filter)]
+        found = [c for c in found if here is None or c.arch == here.arch]
+        if not found:
+            print(f"error: no kernel for linking has {args.filter!r} in its name", file=sys.stderr)
+            return 2
+        if args.list:
+            print(*found, sep="\n")
+            return 0
+        return _report(found, wrong_cases(found, args.implementation, args.threads), "launches")
     table = [k for k in runtime.kernel_table(args.implementation) if k.majors == "kn"]
-    if args.implementation == "cutlass" and (here := runtime.local_target().target):
+    if here is not None:
         table = [k for k in table if k.arch == here.arch]
     kernels = linkable(table, args.filter)
     if not kernels:
@@ -261,9 +274,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong = wrong_by_processes(found, args.implementation, args.threads, args.processes)
     else:
         wrong = wrong_cases(found, args.implementation, args.threads)
+    return _report(found, wrong, "random epilogues")
+
+
+def _report(found: Sequence[AnyCase], wrong: Sequence[AnyCase], what: str) -> int:
+    """Prints what was wrong; the exit status."""
     for case in wrong:
         print("WRONG", case)
-    print(f"{len(found)} random epilogues, {len(wrong)} wrong")
+    print(f"{len(found)} {what}, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 

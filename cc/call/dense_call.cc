@@ -3,6 +3,8 @@
 #include "call/contractions.h"
 #include "call/linked.h"
 #include "call/plan.h"
+#include "core/launch.h"
+#include "dense/split_k/linked.h"
 
 namespace bwgemm::call {
 namespace {
@@ -80,6 +82,39 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   return Status::Ok();
 }
 
+// Split-K whose second kernel has the epilogue.
+Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
+                      const Launch& launch) {
+  dense::split_k::LinkedParams params{};
+  BWGEMM_RETURN_IF_ERROR(
+      ReadEpilogue(call, kernel.info, problem.m, problem.n, /*experts=*/1, &params.epilogue));
+  if (problem.n % 2 != 0) {
+    return Status::InvalidArgument("an epilogue after split-K needs an even N, not " +
+                                   std::to_string(problem.n));
+  }
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(
+      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  const int64_t pairs = int64_t{problem.m} * problem.n / 2;
+  constexpr int kThreads = dense::split_k::kThreads;
+  const int64_t blocks = (pairs + kThreads - 1) / kThreads;  // parts of 2^31 fit in no memory
+  bool added = false;
+  auto add = [&](int64_t parts) {
+    added = true;
+    params.partials = static_cast<const float2*>(call.buffers[Role::kWorkspace].data);
+    params.d = call.buffers[Role::kD].data;
+    params.pairs = pairs;
+    params.splits = static_cast<int32_t>(parts);
+    return LaunchClusters(function, params,
+                          {dim3(static_cast<unsigned>(blocks)), dim3(1), dim3(kThreads), 0},
+                          launch.stream);
+  };
+  BWGEMM_RETURN_IF_ERROR(RunPlan(kernel, call, launch, problem, add));
+  if (added) return Status::Ok();
+  return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                 "' leaves no parts of K for an epilogue to follow");
+}
+
 // The kernel with an epilogue, which stores every element itself: it adds no parts of K, unless it
 // does so within a cluster, ahead of the epilogue.
 Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
@@ -115,6 +150,7 @@ Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& lau
   GemmProblem problem;
   problem.device = launch.device;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel.info, call, launch.properties.sm_count, &problem));
+  if (call.epilogue.form == "split_k") return RunLinkedParts(kernel, call, problem, launch);
   if (!call.epilogue.code.empty()) return RunLinked(kernel, call, problem, launch);
   return RunPlan(kernel, call, launch, problem);
 }

@@ -67,6 +67,9 @@ Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded
       &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
   std::string name = kernel.info.name;
   if (epilogue.form == "gated") name.replace(name.find("rows"), 4, epilogue.form);
+  if (epilogue.form == "split_k") {
+    name = name.substr(0, name.find('_')) + "_split_k_" + Name(kernel.info.out_dtype);
+  }
   cudaKernel_t function;
   BWGEMM_RETURN_IF_ERROR(
       BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, name.c_str())));
@@ -143,12 +146,15 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
   const bool grouped = kernel.info.contraction == Contraction::kMGrouped;
   const bool gated = form == "gated" && kernel.info.schedule == Schedule::kPingpong &&
                      kernel.info.b_major == BMajor::kN;
-  if (!form.empty() && !(grouped && (gated || form == "halves"))) {
+  const bool split = form == "split_k";
+  const bool dense = kernel.info.contraction == Contraction::kDense;
+  const bool halves = form == "halves" && kernel.info.arch == Arch::kSm90;
+  if (!form.empty() && !(grouped && (gated || halves)) && !(split && dense)) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' can have no epilogue of the form '" + std::string(form) +
                                    "'");
   }
-  if (PrepareLinkedOf(kernel)) return Status::Ok();
+  if (split || PrepareLinkedOf(kernel)) return Status::Ok();
   return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                  "' can have no epilogue");
 }
@@ -159,6 +165,7 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
   Loaded* loaded;
   BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, compare, &loaded));
   *function = loaded->function;
+  if (epilogue.form == "split_k") return Status::Ok();
   return loaded->prepared.Run(device,
                               [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
 }
@@ -215,8 +222,9 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
       half = true;
       continue;
     }
-    const bool summed =
-        word == "summed" && dtype == bwgemm::Name(DType::kF32) && (grouped || !kernel.swap_ab);
+    const bool sums =
+        grouped ? kernel.arch == Arch::kSm90 : !kernel.swap_ab && call.epilogue.form.empty();
+    const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && sums;
     const int64_t parts = (int64_t{n} + kPartColumns - 1) / kPartColumns;
     const int64_t elements = !summed   ? int64_t{m} * n
                              : grouped ? parts * m

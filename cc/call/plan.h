@@ -73,9 +73,10 @@ Status PlannedBytes(const Kernel& kernel, const Options& options, const Problem&
   return Status::Ok();
 }
 
-template <class Problem>
+// add: launches what adds the parts of a problem, if it was divided.
+template <class Problem, class Add>
 Status RunPlan(const Kernel& kernel, const ProductCall& call, const Launch& launch,
-               Problem& problem) {
+               Problem& problem, Add add) {
   char* workspace = static_cast<char*>(call.buffers[Role::kWorkspace].data);
   Plan<Problem> plan;
   BWGEMM_RETURN_IF_ERROR(MakePlan(kernel, call.options, problem, workspace, &plan));
@@ -87,8 +88,15 @@ Status RunPlan(const Kernel& kernel, const ProductCall& call, const Launch& laun
       WithContext(ops.launch(plan.problem, workspace + plan.partial_bytes, launch.stream), launched,
                   plan.problem));
   if (plan.parts == 1) return Status::Ok();
-  return WithContext(AddParts(kernel, call, plan.parts, GemmOf(problem), launch.stream),
-                     kernel.info, plan.problem);
+  return WithContext(add(plan.parts), kernel.info, plan.problem);
+}
+
+template <class Problem>
+Status RunPlan(const Kernel& kernel, const ProductCall& call, const Launch& launch,
+               Problem& problem) {
+  return RunPlan(kernel, call, launch, problem, [&](int64_t parts) {
+    return AddParts(kernel, call, parts, GemmOf(problem), launch.stream);
+  });
 }
 
 }  // namespace bwgemm::call

@@ -33,7 +33,8 @@ struct LinkedEpilogue {
   std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
   int64_t version = 0;        // kEpilogueVersion of the library that it was linked for
-  std::string_view form;      // "" or, of an m-grouped product, "gated" or "halves"
+  std::string_view form;      // "" or, of an m-grouped product, "gated" or "halves"; of a dense
+                              // one "split_k": it follows the second kernel's sum over parts of K
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:".
                               // g: the matrices of a grouped product
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is

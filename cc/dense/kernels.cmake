@@ -187,3 +187,17 @@ bwgemm_compile_list(bwgemm_kernels HEADERS ${kernel_headers}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu")
 
 bwgemm_linked_kernels(dense UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
+
+# The second kernel of split-K, which epilogues follow.
+set(units "")
+set(index "")
+foreach(arch IN LISTS BWGEMM_ARCHS)
+  configure_file(split_k/linked.cu.in "${unit_dir}/linked/${arch}_split_k.cu" @ONLY)
+  list(APPEND units "${unit_dir}/linked/${arch}_split_k.cu")
+  foreach(type bfloat16 float16)
+    string(APPEND index "${arch}_split_k_${type} ${arch}_split_k.fatbin\n")
+  endforeach()
+endforeach()
+file(GLOB split_k_headers CONFIGURE_DEPENDS split_k/*.h)
+bwgemm_linked_kernels(split_k UNITS ${units} INDEX "${index}"
+  HEADERS ${split_k_headers} "${CMAKE_CURRENT_SOURCE_DIR}/linked.h" "${CMAKE_SOURCE_DIR}/cc/core/epilogue_arguments.h" "${CMAKE_SOURCE_DIR}/cc/core/epilogue_plan.h")

@@ -13,11 +13,22 @@ import numpy as np
 
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.costs import TYPICAL_GAIN
+from jax_bwgemm.dense.costs import TYPICAL_GAIN, Candidate
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE, LinkableDense
-from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+from jax_bwgemm.epilogue.contraction import (
+    LINKABLE_DENSE,
+    SPLIT_DENSE,
+    LinkableDense,
+    SplitDense,
+)
+from jax_bwgemm.epilogue.costs import (
+    ALONE,
+    Surroundings,
+    linked_cycles,
+    pass_cycles,
+    split_k_cycles,
+)
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, grouped_hook
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -31,6 +42,7 @@ from jax_bwgemm.epilogue.hook import (
 from jax_bwgemm.epilogue.linker import LinkError
 from jax_bwgemm.epilogue.linking import LinkedKernel, linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Operand, Program
+from jax_bwgemm.epilogue.split_k_hook import SplitKHook, parts_apart
 from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -38,6 +50,7 @@ from jax_bwgemm.product.lowering import choose
 
 # The kernel of an implementation for a platform and the product's operands, or why there is none.
 Choose = Callable[[str, str, Sequence[Any]], KernelCall | str]
+_NO_SUMS = "kernels with swapped operands or of parts of K sum no rows"
 
 
 def run_linked(
@@ -110,10 +123,12 @@ def hook_of(
         summed=tuple(range(len(whole), len(order))),
     )
     kernel = call.selection.kernel
+    if kernel.contraction == "dense" and parts_apart(kernel, call.selection.splits) > 1:
+        return SplitKHook(program, types, kernel.arch), order
     if kernel.contraction == "m_grouped":
         if form == "gated":
             return GatedGroupedHook(program, types), order
-        return GroupedHook(program, types, halves=form == "halves"), order
+        return grouped_hook(program, types, kernel.arch, halves=form == "halves"), order
     staging = staging_of(kernel, call.dims.n)
     return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order
 
@@ -172,36 +187,40 @@ def choose_linked(
         return reason
     if len(program.summed) > MAX_SUMS:
         return f"more than {MAX_SUMS} sums over rows"
-    whole = [t for i, t in enumerate(result_types) if i not in program.summed]
-    if spec.out_dtype not in whole:
+    types = [t for i, t in enumerate(result_types) if i not in program.summed]
+    if spec.out_dtype not in types:
         return f"no result is of the kernels' type {spec.out_dtype}"
-    table = LINKABLE_DENSE.kernels(name)
-    if not table:
+    if not LINKABLE_DENSE.kernels(name) and not SPLIT_DENSE.kernels(name):
         return "this installation has no kernels that epilogues are linked into"
     dtype = operands[0].dtype.name
 
-    def chosen(contraction: LinkableDense) -> KernelCall | str:
+    def chosen(contraction: LinkableDense | SplitDense) -> KernelCall | str:
         try:
             shapes = [x.shape for x in operands]
             return choose(contraction, name, platform, spec, (dtype, dtype), shapes)
         except NotImplementedError as error:
             return str(error)
 
-    call = chosen(LINKABLE_DENSE)
+    whole = chosen(LINKABLE_DENSE)
+    call = whole if not isinstance(whole, str) else chosen(SPLIT_DENSE)
     if isinstance(call, str):
-        return call
-    if program.summed and call.selection.kernel.swap_ab and spec.policy.config is not None:
-        return "kernels with swapped operands sum no rows"
-    if spec.policy.config is None:
-        best = _best(call, program, result_types, dtype, table)
-        if best is None:
-            return "kernels with swapped operands sum no rows"
-        call = call if best == call.selection.kernel.name else chosen(LinkableDense(best))
-        if isinstance(call, str):
-            return call
+        return whole
     if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
         return "row pitches are not multiples of 16 bytes, or the product is a batch"
-    return _slower(name, call, program, result_types, dtype, surroundings) or call
+    if spec.policy.config is not None:
+        if isinstance(whole, str) and not _leaves_parts(call):
+            return whole
+        if program.summed and (call.selection.kernel.swap_ab or _leaves_parts(call)):
+            return _NO_SUMS
+        return call
+    plain, _ = heuristics.rank(DENSE.kernels(name), call.folded.spec, dtype, call.dims, call.target)
+    best = _best(name, call, program, result_types, dtype, plain)
+    if best is None:
+        return _NO_SUMS
+    call = chosen(best)
+    if isinstance(call, str):
+        return call
+    return _slower(call, program, result_types, dtype, surroundings, plain[0]) or call
 
 
 def refused_arrays(
@@ -231,25 +250,43 @@ def refused_arrays(
     return None
 
 
+def _leaves_parts(call: KernelCall) -> bool:
+    """Whether the kernel leaves parts of K, whose sum the epilogue follows."""
+    return parts_apart(call.selection.kernel, call.selection.splits) > 1
+
+
 def _best(
-    call: KernelCall, program: Program, result_types: Sequence[str], dtype: str, table: Any
-) -> str | None:
-    """The kernel that takes least time with its epilogue; None if none sums over rows."""
-    target, dims = call.target, call.dims
-    if program.summed:
-        table = [kernel for kernel in table if not kernel.swap_ab]
-    usable, _ = heuristics.rank(table, call.folded.spec, dtype, dims, target)
-    costs = {c.kernel.name: linked_cycles(c, program, result_types, dims, target) for c in usable}
-    return min(costs, key=costs.__getitem__, default=None)
-
-
-def _slower(
     name: str,
     call: KernelCall,
     program: Program,
     result_types: Sequence[str],
     dtype: str,
+    plain: Sequence[Candidate],
+) -> LinkableDense | SplitDense | None:
+    """The kernel that takes least time with its epilogue; None if none sums over rows.
+
+    plain: All kernels without it, the best first.
+    """
+    spec, dims, target = call.folded.spec, call.dims, call.target
+    more = program, result_types, dims, target
+    found: dict[LinkableDense | SplitDense, float] = {}
+    for c in heuristics.rank(LINKABLE_DENSE.kernels(name), spec, dtype, dims, target)[0]:
+        if not (program.summed and c.kernel.swap_ab):
+            found[LinkableDense(c.kernel.name)] = linked_cycles(c, *more)
+    after_parts = set() if program.summed else {k.name for k in SPLIT_DENSE.kernels(name)}
+    for c in plain:
+        if c.kernel.name in after_parts and parts_apart(c.kernel, c.splits) > 1:
+            found[SplitDense(c.kernel.name)] = split_k_cycles(c, *more)
+    return min(found, key=found.__getitem__, default=None)
+
+
+def _slower(
+    call: KernelCall,
+    program: Program,
+    result_types: Sequence[str],
+    dtype: str,
     surroundings: Surroundings,
+    best: Candidate,
 ) -> str | None:
     """Why the kernel and the epilogue had better be two passes; None when not.
 
@@ -257,14 +294,12 @@ def _slower(
     epilogue so long, that reading and writing the result once more costs less.
     """
     spec, dims, target = call.folded.spec, call.dims, call.target
-    if spec.policy.config is not None:
-        return None
-    best = heuristics.rank(DENSE.kernels(name), spec, dtype, dims, target)[0]
     ours = heuristics.rank([call.selection.kernel], spec, dtype, dims, target)[0]
-    if not best or not ours:
+    if not ours:
         return None
-    linked = linked_cycles(ours[0], program, result_types, dims, target)
-    apart = best[0].cycles
+    cost = split_k_cycles if _leaves_parts(call) else linked_cycles
+    linked = cost(ours[0], program, result_types, dims, target)
+    apart = best.cycles
     if surroundings.taken_by_xla:
         apart *= 1 + TYPICAL_GAIN
     else:
@@ -275,7 +310,7 @@ def _slower(
     without = (
         "XLA's product, which takes it along, is"
         if surroundings.taken_by_xla
-        else f"{best[0].kernel.name} without it and a pass over the result are"
+        else f"{best.kernel.name} without it and a pass over the result are"
     )
     return (
         f"{without} predicted to take {apart:.0f} cycles, {call.selection.kernel.name} with it "

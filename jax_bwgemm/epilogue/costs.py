@@ -145,19 +145,23 @@ def grouped_linked_cycles(
     target: Target,
     products: int = 1,
 ) -> float:
-    """As `linked_cycles`, of an SM90 kernel of groups, assumed to take what dense ones do.
+    """As `linked_cycles`, of a kernel of groups, assumed to take what dense ones do.
 
     Its tiles are of any height and taken by whoever is free: parts of waves, of the mean tile.
     """
     kernel = candidate.kernel
-    threads = 128 if kernel.schedule == "pingpong" else 256
+    ctas = kernel.cluster_m if kernel.arch == "sm100" else 1  # that share a tile
+    threads = 256 if kernel.schedule == "cooperative" else 128 * ctas
     sums = dims.m * dims.n / max(candidate.tiles, 1.0)
     elements = sums / threads / products
     count = instructions(program, in_kernel=True)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
-    rounds = candidate.tiles / target.sm_count
-    if kernel.schedule == "pingpong":
+    rounds = candidate.tiles * ctas / target.sm_count
+    if kernel.arch == "sm100":
+        main = sums * dims.k / (MACS_PER_CYCLE[kernel.arch] * ctas)
+        more = rounds * max(0.0, epilogue - main) + own
+    elif kernel.schedule == "pingpong":
         main = sums * dims.k / MACS_PER_CYCLE[kernel.arch]
         longer = max(0.0, (epilogue - main) / 2)
         more = rounds * (longer + elements * MAIN_LOOP_CYCLES * count) + own
@@ -166,6 +170,24 @@ def grouped_linked_cycles(
     moved = 2 * dims.k * (dims.m + dims.experts * dims.n)
     moved += matrix_bytes(program, result_types, dims, products)
     return max(candidate.cycles + more, moved / BYTES_PER_CYCLE[target.arch] + own)
+
+
+def split_k_cycles(
+    candidate: Candidate,
+    program: Program,
+    result_types: Sequence[str],
+    dims: GemmDims,
+    target: Target,
+) -> float:
+    """As `linked_cycles`, of split-K whose second kernel, a pass over the parts, has the epilogue.
+
+    That reads and writes more then, and computes while it waits for memory.
+    """
+    own = dims.m * dims.n * np.dtype(candidate.kernel.out_dtype).itemsize  # it writes D anyway
+    moved = matrix_bytes(program, result_types, dims) - own
+    count = instructions(program, in_kernel=True)
+    computing = dims.m * dims.n * count / (_THREADS_A_CYCLE * target.sm_count)
+    return candidate.cycles + max(moved / BYTES_PER_CYCLE[target.arch], computing)
 
 
 def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:

@@ -29,10 +29,12 @@ class LinkableGrouped(Grouped):
     Attributes:
         only: The only kernel; None: all.
         gated: Whether it is to compute two products.
+        sm90: Whether it is to do what SM90's kernels alone do.
     """
 
     only: str | None = None
     gated: bool = False
+    sm90: bool = False
 
     def kernels(self, implementation: str) -> tuple[Kernel, ...]:
         found = linkable_kernels()
@@ -42,6 +44,7 @@ class LinkableGrouped(Grouped):
             for k in table
             if (gated_symbol(k.name) if self.gated else k.name) in found
             and self.only in (None, k.name)
+            and (k.arch == "sm90" or not self.sm90)
         )
 
 
@@ -72,7 +75,7 @@ def choose_grouped(
     a, b, *groups = factors
     gated = form == "gated"
     products = 2 if gated else 1
-    linkable = LinkableGrouped(gated=gated)
+    linkable = LinkableGrouped(gated=gated, sm90=form == "halves" or bool(program.summed))
     if reason := refused_arrays(program.operands[products - 1 :], result_types, (a, b)):
         return reason
     if groups[0].size == 0:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from jax_bwgemm.epilogue.hook import MAX_STAGED, Hook, Staging
+from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.kernels import Kernel
 
 _FUNCTION = (
@@ -23,7 +24,7 @@ _STAGING = Staging(tile_n=0, row_bytes=0)
 class GroupedHook(Hook):
     """As `Hook`, of a kernel with swapped operands that knows a tile's matrix and last row.
 
-    It moves up to two matrices and two results of D's type. What is summed is one result, over
+    SM90's move up to two matrices and two results of D's type. What is summed is one result, over
     columns.
 
     Attributes:
@@ -49,7 +50,7 @@ class GroupedHook(Hook):
 
     @property
     def _most_staged(self) -> int:
-        return MAX_STAGED
+        return 0 if self.staging is None else MAX_STAGED
 
     @property
     def _head(self) -> str:
@@ -64,6 +65,14 @@ class GroupedHook(Hook):
 
     def _stored(self, i: int) -> str:
         return f"stored[{self.staged_results.index(i)}]"
+
+
+def grouped_hook(
+    program: Program, result_types: tuple[str, ...], arch: str, *, halves: bool = False
+) -> GroupedHook:
+    """Of a kernel of one product: SM100's move nothing, and neither sum nor write halves."""
+    staging = _STAGING if arch == "sm90" else None
+    return GroupedHook(program, result_types, arch, staging=staging, halves=halves)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -169,7 +169,7 @@ def _fuse(
     ]
     read = (*halves, *operands.plain, *rows)
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, read)
-    program = _with_groups(traced.program, operands.of_groups)
+    program = with_groups(traced.program, operands.of_groups)
     if program.summed:
         what = f"{spec}: the epilogue is a pass of its own"
         log_once(f"{what}: kernels with swapped operands sum no rows")
@@ -193,7 +193,7 @@ def _fuse(
     return _Together(factors, (*operands.plain, *operands.of_groups), fused, tree)
 
 
-def _with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:
+def with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:
     """The program whose last operands are of groups."""
     plain = len(program.operands) - len(of_groups)
     found = [

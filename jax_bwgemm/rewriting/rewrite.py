@@ -101,6 +101,7 @@ def _rewrite(
     uses = uses_of(body, results)
     eqns: list[Any] = []
     decisions: list[Rewrite] = []
+    deciding: dict[Any, int] = {}
     provisional: list[Provisional] = []
     given = split_products(body.eqns, uses)
     changed = len(given) != len(body.eqns)
@@ -115,6 +116,7 @@ def _rewrite(
             found = replace(read_through(eqn, producers), after[0], implementations)
             if found.unless_fused and found.eqns is not None:
                 provisional.append(Provisional(eqn, found.eqns, found.unless_fused, len(decisions)))
+            deciding |= {v: len(decisions) for e in found.eqns or () for v in e.outvars}
             decisions.append(_decision(eqn, found.eqns is not None, found.why))
             new = [eqn] if found.eqns is None else found.eqns
         elif name in INLINED or name in _CONTROL:
@@ -127,7 +129,12 @@ def _rewrite(
         changed |= new[0] is not eqn
         eqns += new
     if changed and links_epilogues():
-        eqns, left = fuse(body, eqns, results, provisional)
+        eqns, left, reasons = fuse(body, eqns, results, provisional)
+        for v, why in reasons.items():
+            if v in deciding:  # another product is the program's own
+                old = decisions[deciding[v]]
+                why = f"{old.reason}; what follows is a pass of XLA's: {why}"
+                decisions[deciding[v]] = dataclasses.replace(old, reason=why)
         for one in left:
             decisions[one.decision] = _decision(one.eqn, False, one.why)
         changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))

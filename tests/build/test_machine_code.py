@@ -21,8 +21,9 @@ from linked_cases import requires_linker
 
 from jax_bwgemm import runtime
 from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
 from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = pytest.mark.skipif(
@@ -294,14 +295,56 @@ def test_grouped_kernels_have_registers_for_an_epilogue(
     else:
         hook = GroupedHook(program, tuple(types), halves=form == "halves")
     kernels = [k for k in runtime.grouped_kernels() if hook.symbol(k.name) in linkable_kernels()]
-    kernels = [k for k in kernels if k.tile_n > 128]
+    kernels = [k for k in kernels if k.tile_n > 128 and k.arch == "sm90"]
     if not kernels:
         pytest.skip("no such kernel was built")
-    code = linking.linked_kernel(hook.symbol(kernels[0].name), hook, ptx=False).code
-    cubin = tmp_path / "linked.cubin"
-    cubin.write_bytes(base64.b64decode(code))
-    usage = re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))
-    assert usage == [("0", "0")]
+    assert _stack_of(hook.symbol(kernels[0].name), hook, tmp_path) == [("0", "0")]
     # Short of registers, the compiler would have every MMA wait for the one before it.
-    code = _cuobjdump("-sass", file=cubin)
+    code = _cuobjdump("-sass", file=tmp_path / "linked.cubin")
     assert code.count("HGMMA") >= 4 * code.count("WARPGROUP.ARRIVE") > 0
+
+
+@requires_linker
+@pytest.mark.parametrize("rows", [32, 256])
+def test_no_grouped_sm100_kernel_spills_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    table = [k for k in runtime.grouped_kernels() if (k.arch, k.tile_n) == ("sm100", rows)]
+    table = [k for k in table if k.name in linkable_kernels() and k.out_dtype == "bfloat16"]
+    if not table:
+        pytest.skip("no such kernel was built")
+    kinds = ((64, 1), "float32"), ((64, 128), "bfloat16"), ((64, 128), "float32")
+    program = trace_epilogue(
+        lambda z, w, r, q: (jax.nn.gelu(z) * w + r, z + q),
+        (64, 128),
+        [jax.ShapeDtypeStruct(*kind) for kind in kinds],
+    ).program
+    hook = grouped_hook(program, ("bfloat16", "bfloat16"), "sm100")
+    assert _stack_of(table[0].name, hook, tmp_path) == [("0", "0")]
+
+
+@requires_linker
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_second_kernel_of_split_k_does_not_spill_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, dtype: str
+) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    if split_k_symbol(arch, dtype) not in linkable_kernels():
+        pytest.skip("no kernels of this architecture were built")
+    kinds = (128,), (64, 128)
+    program = trace_epilogue(
+        lambda z, b, r: (jax.nn.gelu(z + b) + r, z),
+        (64, 128),
+        [jax.ShapeDtypeStruct(s, dtype) for s in kinds],
+    ).program
+    hook = SplitKHook(program, (dtype, dtype), arch)
+    assert _stack_of(hook.symbol(""), hook, tmp_path) == [("0", "0")]
+
+
+def _stack_of(entry: str, hook: Any, folder: Path) -> list[tuple[str, str]]:
+    """Bytes of stack and local memory of every kernel of what is linked."""
+    cubin = folder / "linked.cubin"
+    cubin.write_bytes(base64.b64decode(linking.linked_kernel(entry, hook, ptx=False).code))
+    return re.findall(r"STACK:(\d+).*LOCAL:(\d+)", _cuobjdump("-res-usage", file=cubin))

@@ -89,13 +89,65 @@ def linkable_kernels(implementation: str) -> list:
 def test_every_tile_is_run_with_epilogues(arch: str) -> None:
     import sanitize_linked
 
-    table = [k for k in linkable_kernels("cutlass") if k.arch == arch]
+    table = [
+        k for k in linkable_kernels("cutlass") if k.arch == arch and k.contraction != "m_grouped"
+    ]
     kernels = {k.name: k for k in table if k.a_dtype == "bfloat16"}
-    found = sanitize_linked.cases(arch, "")
+    found = [
+        c for c in sanitize_linked.cases(arch, "") if isinstance(c, sanitize_linked.LinkedCase)
+    ]
     assert {case.kernel for case in found} == set(kernels)
     for name, kernel in kernels.items():
-        assert max(c.results for c in found if c.kernel == name) == 3
-        assert max(c.sums for c in found if c.kernel == name) == (0 if kernel.swap_ab else 1)
+        own = [c for c in found if c.kernel == name]
+        assert max(c.results for c in own) == 3
+        assert max(c.sums for c in own) == (0 if kernel.swap_ab else 1)
+        splits = {1, 2, 5, 8} if kernel.cluster_k else {1}
+        apart = {16 if kernel.cluster_k else 3} if kernel.f32_twin else set()
+        assert {c.splits for c in own} == splits | apart
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_grouped_tile_is_run_with_epilogues_of_every_form(arch: str) -> None:
+    """And of every kind that tests of values have."""
+    import grouped_linked_cases
+    import sanitize_grouped_linked
+
+    table = [k for k in grouped_linked_cases.kernels("cutlass", arch) if k.a_dtype == "bfloat16"]
+    if not table:
+        pytest.skip("nothing can be linked here")
+    found = sanitize_grouped_linked.cases(arch, "")
+    assert {case.kernel for case in found} == {k.name for k in table}
+    for kernel in table:
+        own = [case for case in found if case.kernel == kernel.name]
+        forms = set(sanitize_grouped_linked.forms_of(kernel))
+        assert {c.form for c in own} == forms - ({"gated"} if kernel.b_major == "k" else set())
+        assert max(c.sums for c in own) == (arch == "sm90")
+    kinds = sanitize_grouped_linked.EPILOGUES
+    assert set(kinds) == set(grouped_linked_cases.EPILOGUES)
+    shapes = {"row": ("n",), "column": ("m", 1), "scalar": (), "matrix": ("m", "n")}
+    of_groups = {"row": ("e", "n"), "value": ("e",)}
+    for name, (_, *wanted) in grouped_linked_cases.EPILOGUES.items():
+        plain, groups, results = kinds[name]
+        assert [(shapes[kind], dtype) for kind, dtype in plain] == wanted[0]
+        assert [(of_groups[kind], dtype) for kind, dtype in groups] == wanted[1]
+        own = [
+            c for c in found if (c.of_groups, c.results, c.sums, c.form) == (groups, results, 0, "")
+        ]
+        assert any([k for k, _ in c.operands] == [k for k, _ in plain] for c in own)
+
+
+@pytest.mark.emulator
+def test_grouped_epilogues_are_exact() -> None:
+    import grouped_linked_cases
+    import sanitize_grouped_linked
+
+    table = {k.name: k for k in grouped_linked_cases.kernels("emulator")}
+    found = [c for c in sanitize_grouped_linked.cases("sm90", "128x32x64") if c.kernel in table]
+    if not found:
+        pytest.skip("the emulator was not built, or nothing can be linked")
+    assert [str(c) for c in found[1:3] if not c.is_exact("emulator")] == []
+    with pytest.raises(ValueError, match="not linked"):
+        dataclasses.replace(found[0], n=7).compiled("emulator")
 
 
 def test_random_epilogues_are_the_same_every_time() -> None:
@@ -106,6 +158,8 @@ def test_random_epilogues_are_the_same_every_time() -> None:
     assert found == sanitize_linked.random_cases(kernels, 200)
     assert {case.kernel for case in found} == {k.name for k in kernels}
     assert {case.sums for case in found} == {0, 1, 2}
+    if any(k.cluster_k for k in kernels):
+        assert max(getattr(case, "splits", 1) for case in found) > 1
 
 
 @pytest.mark.emulator
@@ -126,8 +180,12 @@ def test_epilogues_are_exact(capsys: pytest.CaptureFixture) -> None:
     case = sanitize_linked.random_cases(kernels, 1)[0]
     with pytest.raises(ValueError, match="not linked"):
         dataclasses.replace(case, n=7).compiled("emulator")
-    assert sanitize_linked.main(["--filter", "nothing"]) == 2
-    assert "no kernel for linking has 'nothing'" in capsys.readouterr().err
+    for more in ([], ["--list"]):
+        assert sanitize_linked.main(["--filter", "nothing", *more]) == 2
+        assert "no kernel for linking has 'nothing'" in capsys.readouterr().err
+    listed = ["--implementation", "emulator", "--filter", "64x128x64|128x32x64"]
+    assert sanitize_linked.main([*listed, "--list"]) == 0
+    assert " results, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])

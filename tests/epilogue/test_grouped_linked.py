@@ -454,6 +454,7 @@ class TestCalls:
         [
             ({"batch": 2}, "with an epilogue has no batch"),
             ({"epilogue_form": "wide"}, "can have no epilogue of the form 'wide'"),
+            ({"epilogue_form": "split_k"}, "can have no epilogue of the form 'split_k'"),
             ({"epilogue_form": "gated"}, "can have no epilogue of the form 'gated'"),
             ({"epilogue_form": "gated", "epilogue": None}, "an epilogue's form and no epilogue"),
             ({"epilogue_operands": "float32:gn"}, r"x0 is float32\[24\], expected 72 elements of"),

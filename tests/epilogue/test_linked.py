@@ -137,20 +137,6 @@ def test_parts_of_k_are_added_before_the_epilogue(parts: int, m: int, n: int) ->
         close(run(f, a, b, arrays, config=chosen), reference(f, a, b, arrays))
 
 
-def test_parts_that_no_cluster_adds_keep_the_epilogue_apart() -> None:
-    f, a, b, arrays, chosen = cluster_k(np.random.default_rng(4), 16, 64, 1024, 16)
-
-    def call(a: Any, b: Any, *arrays: Any) -> Any:
-        return bw.matmul(
-            a, b, epilogue=f, epilogue_operands=arrays, implementation="emulator", config=chosen
-        )
-
-    with config.target("sm90", 16), emulator.configure(sm_count=16):
-        lowered = jax.jit(call).lower(a, b, *arrays)
-        assert "epilogue_digest" not in lowered.as_text()
-        close(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
-
-
 @pytest.mark.parametrize(("m", "n"), [(1, 8), (3, 16), (64, 8), (70, 72)])
 def test_smaller_than_a_tile(m: int, n: int) -> None:
     rng = np.random.default_rng(1)

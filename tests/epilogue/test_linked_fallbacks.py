@@ -87,7 +87,8 @@ class TestFallbacks:
         assert "libnvJitLink.so.13 is not installed" in text
 
     def test_no_kernels(self, caplog, monkeypatch) -> None:
-        monkeypatch.setattr(epilogue_call.LinkableDense, "kernels", lambda *_: ())
+        for kind in (epilogue_call.LinkableDense, epilogue_call.SplitDense):
+            monkeypatch.setattr(kind, "kernels", lambda *_: ())
         text = self.reason(caplog, lambda z: z + 1.5)
         assert "this installation has no kernels that epilogues are linked into" in text
 

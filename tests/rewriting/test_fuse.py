@@ -16,7 +16,7 @@ import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue import primitive
-from jax_bwgemm.epilogue.contraction import LinkableDense
+from jax_bwgemm.epilogue.contraction import LinkableDense, SplitDense
 from jax_bwgemm.epilogue.linker import NoLinkerError
 from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.tracing import trace_epilogue
@@ -308,7 +308,8 @@ def test_why_nothing_is_linked(monkeypatch) -> None:
     monkeypatch.setattr(primitive, "linker", none)
     assert link_refusal(shapes, fused) == "no linker"
     monkeypatch.setattr(primitive, "linker", lambda: None)
-    monkeypatch.setattr(LinkableDense, "kernels", lambda *_: ())
+    for kind in (LinkableDense, SplitDense):
+        monkeypatch.setattr(kind, "kernels", lambda *_: ())
     assert "no kernels that epilogues are linked into" in str(link_refusal(shapes, fused))
     only_xla = dataclasses.replace(fused, spec=spec.with_policy(implementations=("xla",)))
     assert link_refusal(shapes, only_xla) == "no kernels for cpu are allowed"

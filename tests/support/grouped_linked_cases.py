@@ -23,10 +23,10 @@ EXPERTS = 6
 TRANSPOSED = jax.lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (0,))
 
 
-def kernels(implementation: str) -> list[Kernel]:
+def kernels(implementation: str, arch: str = "sm90") -> list[Kernel]:
     """The grouped ones that epilogues are linked into."""
     found = linkable_kernels()
-    table = runtime.kernel_table(implementation)
+    table = [k for k in runtime.kernel_table(implementation) if k.arch == arch]
     return [k for k in table if k.name in found and k.contraction == "m_grouped"]
 
 

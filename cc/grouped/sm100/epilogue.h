@@ -204,6 +204,7 @@ struct Epilogue {
         cutlass::arch::fence_view_async_tmem_load();
         if (piece == pieces - 1) Release();
       }
+      C::Results::ApplyToRows(params, tile, tile.row + piece * kRows, column + lane, values);
       Out* to = reinterpret_cast<Out*>(Acquire()) + lane;
       CUTE_UNROLL
       for (int i = 0; i < kRows; ++i) to[i * 32] = Convert<Out>(values[i]);

@@ -6,6 +6,7 @@
 #include "core/launch.h"
 #include "grouped/limits.h"
 #include "grouped/sm100/kernel.h"
+#include "grouped/sm100/linked.h"
 #include "grouped/sm100/tensor_maps.h"
 
 namespace bwgemm::grouped::sm100 {
@@ -111,6 +112,18 @@ struct Launcher {
     return LaunchClusters(function, params, shape, stream);
   }
 
+  static Status PrepareLinked(const void* function, int) {
+    return SetSharedMemoryLimit(function, C::kSharedBytes);
+  }
+  static Status LaunchLinked(const GroupedProblem& p, const void* function, const void* arguments,
+                             void*, cudaStream_t stream) {
+    LinkedParams params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    BWGEMM_RETURN_IF_ERROR(MakeMaps(p, &params));
+    SetSchedule(p, &params);
+    return LaunchKernel(function, p, params, stream);
+  }
+
   static const void* Function() { return reinterpret_cast<const void*>(&GroupedGemmKernel<C>); }
 
   static size_t WorkspaceBytes(const GroupedProblem&) { return 0; }
@@ -121,6 +134,15 @@ KernelEntry MakeEntry(const char* name) {
   using L = Launcher<C>;
   return {C::Info(name, Arch::kSm100, C::kStages),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+}
+
+// Of a kernel that epilogues are linked into.
+template <class C>
+KernelEntry MakeLinkedEntry(const char* name) {
+  KernelEntry entry = MakeEntry<C>(name);
+  entry.ops.prepare_linked = &Launcher<C>::PrepareLinked;
+  entry.ops.launch_linked = &Launcher<C>::LaunchLinked;
+  return entry;
 }
 
 }  // namespace bwgemm::grouped::sm100

@@ -1,0 +1,318 @@
+"""What `fuse.py` knows of each kind of product: dense, and of groups along rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_bwgemm import compat, compat_jaxpr
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.primitive import bw_gemm_p
+from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
+from jax_bwgemm.epilogue.hook import MAX_SUMS
+from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.program import Program, as_matrix
+from jax_bwgemm.epilogue.simplify import with_excess_precision
+from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
+from jax_bwgemm.grouped.contraction import GROUPED
+from jax_bwgemm.grouped.primitive import bw_m_grouped_p
+
+Shape = tuple[int, ...]
+# More ways than these to read vectors along rows or columns are not tried.
+_MOST_WAYS = 16
+# What XLA computes within the pass that reads it, and an elementwise function cannot have.
+_MOVING = ("split", "slice", "dynamic_slice", "gather", "concatenate", "pad", "transpose", "rev")
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """The operations after a product as a function of it and of operands.
+
+    Attributes:
+        build: From equations and the variables that are returned, a function of arrays.
+        eqns: All equations.
+        last: Of them those that sum, or lay results side by side, for whom nothing follows.
+        whole: Variables of the product's shape, or of two side by side, the latter first.
+        sums: The others.
+    """
+
+    build: Callable[[list[Any], list[Any]], Callable[..., list[jax.Array]]]
+    eqns: list[Any]
+    last: list[Any]
+    whole: list[Any]
+    sums: list[Any]
+
+    @property
+    def results(self) -> Callable[..., list[jax.Array]]:
+        """All of it."""
+        return self.build(self.eqns, [*self.whole, *self.sums])
+
+    @property
+    def terms(self) -> Callable[..., list[jax.Array]]:
+        """The same without the last equations: what these read."""
+        made = {e.outvars[0]: list(e.invars) for e in self.last}
+        last = {id(e) for e in self.last}
+        eqns = [e for e in self.eqns if id(e) not in last]
+        outs = [x for v in (*self.whole, *self.sums) for x in made.get(v, [v])]
+        return self.build(eqns, outs)
+
+    @property
+    def halves(self) -> bool:
+        """Whether two results are side by side."""
+        return any(e.outvars[0] in self.whole for e in self.last)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types of the results."""
+        return tuple(v.aval.dtype.name for v in (*self.whole, *self.sums))
+
+
+class Kind:
+    """Dense products, and what is the same for all.
+
+    Attributes:
+        most_sums: How many sums a kernel takes.
+        normalised: Whether norms may read what is computed of the product: see `materialised`.
+        routed: Whether small arrays are worth kernels of their own ahead of the product.
+    """
+
+    most_sums = MAX_SUMS
+    normalised = True
+    routed = False
+
+    def fits(self, eqn: Any) -> bool:
+        """Whether kernels that compute a product may take operations along."""
+        spec = eqn.params["spec"]
+        a, b = (x.aval for x in eqn.invars)
+        dims = DENSE.dims(spec, a.shape, b.shape)
+        one_matrix = dims.batch == 1 or (dims.b_batch == 1 and spec.a_major == "k")
+        return (
+            one_matrix
+            and not spec.reduce_batch
+            and spec.out_sharding is None
+            and a.dtype.name == b.dtype.name == spec.out_dtype
+        )
+
+    def why_not(self, eqn: Any) -> str | None:
+        """If no kernel takes operations along, why, for explanations; None: nothing to say."""
+        del eqn
+
+    def sums(self, eqn: Any, shape: Shape) -> bool:
+        """Whether it is a sum over all dimensions but the last of an array of the shape."""
+        axes = tuple(range(len(shape) - 1))
+        return len(shape) > 1 and _sums_over(eqn, shape, axes)
+
+    def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
+        """Whether it makes of two arrays of the shape one that kernels can write."""
+        del eqn, shape
+        return False
+
+    def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
+        """Both halves of the columns, where a kernel has them apart and nothing reads the whole."""
+        del readers, shape
+        return []
+
+    def reads_badly(
+        self, operands: list[Any], eqns: list[Any], stored: set[Any], shape: Shape
+    ) -> bool:
+        """Whether an operand would have to be copied for a kernel."""
+        del operands, eqns, stored, shape
+        return False
+
+    def described(
+        self, product: Any, shape: Shape, operands: list[Any], function: Function
+    ) -> tuple[Fused, list[Shape]] | None:
+        """What the primitive is to compute, and shapes of operands; None where kernels cannot.
+
+        Args:
+            product: The product's equation.
+            shape: The shape in which operations read it.
+            operands: Types of what they read besides.
+            function: The operations.
+        """
+        spec, results = product.params["spec"], function.results
+        found = _traced(results, spec.out_dtype, shape, [], operands)
+        if found is None:
+            return None
+        program, shapes = found
+        program = as_matrix(program, shape)
+        if isinstance(program, str):
+            return None
+        results = _of_shapes(results, [x.shape for x in operands], 1)
+        return Fused(spec, results, program, function.types, shape), shapes
+
+    def bind(
+        self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
+    ) -> list[jax.Array]:
+        """The primitive."""
+        return gemm_with_epilogue(*factors, operands, fused)
+
+
+class _Grouped(Kind):
+    """Products of groups of rows, whose kernels sum over columns."""
+
+    most_sums = 1
+    normalised = False  # rows are brought into another order, or added up, before norms
+    routed = True  # as rows' weights, which routing gathers
+
+    def fits(self, eqn: Any) -> bool:
+        return self.why_not(eqn) is None
+
+    def why_not(self, eqn: Any) -> str | None:
+        spec = eqn.params["spec"]
+        types = [x.aval for x in eqn.invars]
+        if GROUPED.dims(spec, *(x.shape for x in types)).batch != 1 or spec.reduce_batch:
+            return "the product is a batch"
+        if not types[0].dtype.name == types[1].dtype.name == spec.out_dtype:
+            return "operands and result are not of one type"
+        if spec.out_sharding or any(compat.explicit_sharding(x) is not None for x in types):
+            return "mesh axes are explicit"
+        return None
+
+    def sums(self, eqn: Any, shape: Shape) -> bool:
+        return len(shape) == 2 and _sums_over(eqn, shape, (1,))
+
+    def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
+        return (
+            eqn.primitive.name == "concatenate"
+            and len(shape) == 2
+            and eqn.params["dimension"] == 1
+            and [x.aval.shape for x in eqn.invars] == [shape] * 2
+        )
+
+    def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
+        if len(shape) != 2 or shape[1] % 2:
+            return []
+        half = shape[1] // 2
+        if [e.primitive.name for e in readers] == ["split"]:
+            (eqn,) = readers
+            if eqn.params["axis"] == 1 and tuple(eqn.params["sizes"]) == (half, half):
+                return list(eqn.outvars)
+        if [e.primitive.name for e in readers] != ["slice"] * 2:
+            return []
+        by_start = {}
+        for eqn in readers:
+            (rows, start), (end, stop) = eqn.params["start_indices"], eqn.params["limit_indices"]
+            strides = eqn.params["strides"]
+            if (rows, end, stop - start) == (0, shape[0], half) and set(strides or (1,)) == {1}:
+                by_start[start] = eqn.outvars[0]
+        return [by_start[0], by_start[half]] if set(by_start) == {0, half} else []
+
+    def reads_badly(
+        self, operands: list[Any], eqns: list[Any], stored: set[Any], shape: Shape
+    ) -> bool:
+        # XLA's passes read another array's elements where these lie.
+        moved = {v for e in eqns if e.primitive.name in _MOVING for v in e.outvars}
+        return any(v in moved and v not in stored and v.aval.shape == shape for v in operands)
+
+    def described(
+        self, product: Any, shape: Shape, operands: list[Any], function: Function
+    ) -> tuple[Fused, list[Shape]] | None:
+        spec = product.params["spec"]
+        columns = GROUPED.dims(spec, *(x.aval.shape for x in product.invars)).n
+        gated = len(shape) == 2 and columns == 2 * shape[1]
+        if len(shape) != 2 or (gated and function.halves):
+            return None
+        second = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
+        found = _traced(function.terms, spec.out_dtype, shape, second, operands)
+        if found is None:
+            return None
+        program, shapes = found
+        whole = len(function.whole) + function.halves
+        program = dataclasses.replace(program, summed=tuple(range(whole, len(program.results))))
+        types = function.types[:1] * function.halves + function.types
+        results = _of_shapes(function.results, [x.shape for x in operands], 1 + gated)
+        fused = GroupedFused(
+            spec,
+            _rounding(results, spec.out_dtype, 1 + gated),
+            program,
+            types,
+            shape,
+            gated=gated,
+            halves=function.halves,
+        )
+        return fused, shapes
+
+    def bind(
+        self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
+    ) -> list[jax.Array]:
+        return grouped_with_epilogue(factors, operands, fused)
+
+
+KINDS: dict[Any, Kind] = {bw_gemm_p: Kind(), bw_m_grouped_p: _Grouped()}
+
+
+def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:
+    return (
+        eqn.primitive.name == "reduce_sum"
+        and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
+        and eqn.invars[0].aval.shape == shape
+        and tuple(eqn.params["axes"]) == axes
+    )
+
+
+def _rounding(
+    function: Callable[..., list[jax.Array]], dtype: str, products: int
+) -> Callable[..., list[jax.Array]]:
+    """A function of products that are rounded first."""
+
+    def call(*given: jax.Array) -> list[jax.Array]:
+        return function(*(x.astype(dtype) for x in given[:products]), *given[products:])
+
+    return call
+
+
+def _of_shapes(
+    function: Callable[..., list[jax.Array]], shapes: Sequence[Shape], products: int
+) -> Callable[..., list[jax.Array]]:
+    """A function of operands in other shapes, which first gives them these."""
+
+    def call(*given: jax.Array) -> list[jax.Array]:
+        rest = [x.reshape(shape) for x, shape in zip(given[products:], shapes, strict=True)]
+        return function(*given[:products], *rest)
+
+    return call
+
+
+def _traced(
+    function: Callable[..., list[jax.Array]],
+    dtype: str,
+    shape: Shape,
+    second: list[Any],
+    operands: list[Any],
+) -> tuple[Program, list[Shape]] | None:
+    """The program of a function of rounded products, and the shapes that operands broadcast in.
+
+    A vector may lie along columns or along rows, which the function knows: what it makes no sense
+    of is refused while it is traced.
+    """
+    products = 1 + len(second)
+    inner = _rounding(_of_shapes(function, [x.shape for x in operands], products), dtype, products)
+    ways = itertools.product(*(_broadcasting(x.shape, shape) for x in operands))
+    for shapes in itertools.islice(ways, _MOST_WAYS):
+        types = [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, operands, strict=True)]
+        try:
+            with compat_jaxpr.plain_types():
+                program = trace_epilogue(inner, shape, [*second, *types]).program
+        except (EpilogueError, TypeError):
+            continue
+        # As XLA's passes, which do not round between their operations.
+        return with_excess_precision(program), list(shapes)
+    return None
+
+
+def _broadcasting(shape: Shape, result: Shape) -> list[Shape]:
+    """The shapes that an array's dimensions, and others of size 1, broadcast to the result in."""
+
+    def fits(candidate: Shape) -> bool:
+        sizes = zip(candidate[::-1], result[::-1], strict=False)
+        return len(candidate) <= len(result) and all(n in (1, whole) for n, whole in sizes)
+
+    along_rows = (*shape, *[1] * (len(result) - len(shape)))
+    found = [shape, along_rows] if 0 < len(shape) < len(result) else [shape]
+    return [candidate for candidate in found if fits(candidate)]
