@@ -114,6 +114,7 @@ struct Kernel {
       kPacks,      // the same, but it may be so in part
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
+      kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
       kExchanges,  // among lanes: undefined if it is in all of them
       kReduces,    // the same, if it is in one
       kResult,     // an undefined value is reported

@@ -34,7 +34,8 @@ Stamp Races::queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, 
   const uint64_t key = uint64_t{owner} << 16 | uint64_t{lane} << 8 | static_cast<uint64_t>(kind);
   const auto [at, fresh] = history.queues.try_emplace(key, history.actors);
   if (fresh) ++history.actors;
-  return {clock, history.number, at->second, kAsyncProxy, line};
+  const uint16_t flags = kind == Queue::kCpAsync ? kAsyncProxy | kUnfenced : kAsyncProxy;
+  return {clock, history.number, at->second, flags, line};
 }
 
 MbarrierHistory& Races::mbarrier(Cta& cta, uint32_t offset) {
@@ -334,11 +335,13 @@ void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
 
 void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
                        const Origin& origin, Cta* memory, uint64_t at) {
-  // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
-  // follow what has merely been observed.
-  const View view = (stamp.flags & kAsyncProxy) == 0 || write ? View::kGeneric
-                    : memory != nullptr                       ? View::kAsync
-                                                              : View::kAsyncGlobal;
+  // The asynchronous proxy sees ordinary writes, and comes after them, beyond a proxy fence only.
+  // Its writes may follow ordinary reads that have merely been observed.
+  const bool unfenced = write && (cell.write.flags & (kOneLane | kUnfenced)) == kUnfenced;
+  const bool asynchronous = (stamp.flags & (kAsyncProxy | kUnfenced)) == kAsyncProxy && !unfenced;
+  const View view = !asynchronous       ? View::kGeneric
+                    : memory != nullptr ? View::kAsync
+                                        : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
   const bool at_once =
       write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp, false);
@@ -421,9 +424,9 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
     launch_.report(Rule::kProxyFence, origin,
-                   format("the asynchronous proxy reads %s after the write of %s without a "
+                   format("the asynchronous proxy %s %s after the write of %s without a "
                           "fence.proxy.async in between",
-                          where.c_str(), other.c_str()));
+                          now_writes ? "writes" : "reads", where.c_str(), other.c_str()));
     return;
   }
   const bool both_bulk = (before.flags & now.flags & kBulkStore) != 0;
@@ -488,6 +491,7 @@ void Races::exited(Warp& warp) {
   }
   for (const auto& [actor, stamp] : history.remote)
     check(stamp, "its shared memory is accessed in");
+  for (const Stamp& stamp : history.copied) check(stamp, "its shared memory is read by");
 }
 
 }  // namespace bwgemm::emulator

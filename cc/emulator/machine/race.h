@@ -98,9 +98,10 @@ struct WarpHistory {
 struct MbarrierHistory {
   uint16_t actor = 0;
   Stamp init;
-  uint32_t phase = 0;   // completed ones
-  Knowledge arrived;    // of all arrivals so far
-  Knowledge completed;  // the same at the end of the last phase
+  uint32_t phase = 0;                        // completed ones
+  Knowledge arrived;                         // of all arrivals so far
+  Knowledge completed;                       // the same at the end of the last phase
+  Knowledge arrived_peers, completed_peers;  // the same of threads of other CTAs
   // Arrivals of this phase and of the last one: actor and clock.
   std::vector<Stamp> arrivals, last_arrivals;
 };
@@ -118,6 +119,7 @@ struct CtaHistory {
   std::unordered_map<uint16_t, Stamp> remote;               // last access by actor of another CTA
   std::unordered_map<uint16_t, Stamp> deliveries;           // last one by the mbarrier's actor
   std::unordered_map<uint32_t, int32_t> in_flight;          // lines of records not closed
+  std::vector<Stamp> copied;                                // records that read its shared memory
   Knowledge at_exit;                                        // of its warps that have exited
   std::unordered_map<uint64_t, std::vector<Stamp>> maps;  // tensor maps: writes that it has fenced
 };
@@ -189,7 +191,8 @@ class Races {
   void mbarrier_complete(Cta& cta, uint32_t offset);
   // Whether something tells the warp that the last completed phase is over.
   bool mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset);
-  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed);
+  // `cta_scope`: other CTAs' threads tell it the time alone.
+  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope);
 
   void exited(Warp& warp);
 

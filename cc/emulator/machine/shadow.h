@@ -22,6 +22,9 @@ enum StampFlags : uint16_t {
   kClusterScope = 16,  // as kCtaScope: strong accesses are never in Cell::write
   kOneLane = 1024,     // an access of one lane: bits 11 to 15 say which
   kAllLanes = 2048,    // without kOneLane: of all lanes together
+  // Without kOneLane. With kAsyncProxy: asynchronous, but of the generic proxy. Without it: a write
+  // that asynchronous ones may follow without a proxy fence (tcgen05.alloc).
+  kUnfenced = 4096,
 };
 constexpr uint16_t kLaneBits = 0xFC00;
 
