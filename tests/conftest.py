@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 
-# Before jax is imported. Several processes of pytest-xdist share a GPU; the CPU client reads its
-# flag once.
+# Before jax is imported. Several processes of pytest-xdist share a GPU and the cores: NumPy's threads
+# would only wait for each other. The CPU client reads its flag once.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES_FLAG}".strip()
 
+import gc  # noqa: E402
 import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
@@ -48,6 +50,12 @@ def no_rule_broken() -> Iterator[None]:
     warnings = {rule.name for rule in emulator.rules() if rule.severity == "warning"}
     with emulator.configure(rules=dict.fromkeys(warnings - {"same-value"}, "error")):
         yield
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not visit it again."""
+    gc.collect()
+    gc.freeze()
 
 
 GPU_MARKS = {"gpu", "sm90", "sm100", "multigpu"}

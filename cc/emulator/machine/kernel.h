@@ -83,6 +83,8 @@ struct SharedSymbol {
   uint32_t offset = 0, size = 0;
 };
 
+constexpr size_t kMostRows = 4;  // of a register: 128 bits
+
 struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
@@ -99,7 +101,8 @@ struct Kernel {
     bool loads_tensor = false;  // tcgen05.ld
   };
   std::vector<Rows> rows_of;
-  std::vector<bool> wgmma_rows;  // registers that some wgmma.mma_async reads or writes
+  std::vector<Row> undefined_rows;  // first ones of registers that may be read before a write
+  std::vector<bool> wgmma_rows;     // registers that some wgmma.mma_async reads or writes
   // Where code[i] may go on.
   struct Flow {
     std::vector<uint32_t> jumps;

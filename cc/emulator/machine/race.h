@@ -224,7 +224,12 @@ class Races {
                   Cta* memory, uint64_t at);
   void check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
                   const Origin& origin, Cta* memory, uint64_t at);
-  void update_cell(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) const;
+  void visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                      const Origin& origin, Cta* memory, uint64_t at);
+  // Where an access is remembered: one of Cell::others, or these.
+  static constexpr int kNewWrite = -1, kOldest = 3;
+  int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
+  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
@@ -241,6 +246,7 @@ class Races {
     Stamp stamp;
     bool write = false;
     bool by_lanes = false;  // of other warps, too
+    int place = 0;          // of `stamp`
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;

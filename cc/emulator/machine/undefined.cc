@@ -171,6 +171,9 @@ void find_undefined_registers(Kernel& kernel) {
   expose(kernel, accesses, &blocks);
   const std::vector<Id> roots = undefined_at_entry(kernel, blocks);
   if (roots.empty()) return;
+  for (const Id id : roots) {
+    if (id < kernel.rows) kernel.undefined_rows.push_back(static_cast<Row>(id));
+  }
   std::unordered_map<Id, uint32_t> slots;
   for (const Id id : roots) slots.emplace(id, static_cast<uint32_t>(slots.size()));
   kernel.undefined_slots = static_cast<uint32_t>(slots.size());
