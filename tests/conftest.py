@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-# Before jax is imported. Several processes of pytest-xdist share a GPU and the cores: NumPy's threads
-# would only wait for each other. The CPU client reads its flag once.
+# Before jax is imported. Several processes of pytest-xdist share a GPU and the cores: NumPy's
+# threads would only wait for each other. The CPU client reads its flag once.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 _DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
