@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
-# Before jax is imported. Several processes of pytest-xdist share a GPU; the CPU client reads its
-# flag once.
+# Before jax is imported. Several processes of pytest-xdist share a GPU and the cores: NumPy's
+# threads would only wait for each other. The CPU client reads its flag once.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 _FLAGS = [
     "--xla_force_host_platform_device_count=8",
     # Most programs run once: XLA spends more time on optimising them than they take.
@@ -20,6 +21,7 @@ _FLAGS = [
 ]
 os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
+import gc  # noqa: E402
 import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
@@ -54,6 +56,12 @@ def no_rule_broken() -> Iterator[None]:
     warnings = {rule.name for rule in emulator.rules() if rule.severity == "warning"}
     with emulator.configure(rules=dict.fromkeys(warnings - {"same-value"}, "error")):
         yield
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not visit it again."""
+    gc.collect()
+    gc.freeze()
 
 
 GPU_MARKS = {"gpu", "sm90", "sm100", "multigpu"}

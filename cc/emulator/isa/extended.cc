@@ -4,6 +4,7 @@
 #include "emulator/isa/integer.h"
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
+#include "emulator/machine/kernel_builder.h"
 
 namespace bwgemm::emulator {
 namespace {
@@ -26,12 +27,19 @@ Step exec_carry(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
+Row decode_flag(Decoder& d, bool in, bool out) {
+  const Row flag = d.carry_row();
+  if (in) d.builder().reads(flag);
+  if (out) d.builder().writes(flag);
+  return flag;
+}
+
 template <bool kSubtract, bool kCarryIn>
 void decode_carry(Decoder& d, bool carry_out) {
   const Type t = d.type();
   if (!t.is_int() || t.bits < 32) d.unsupported("type ." + std::string(t.name));
   decode_operands(d, 2, t);
-  d.out().op[4] = d.carry_row();
+  d.out().op[4] = decode_flag(d, kCarryIn, carry_out);
   if (t.bits == 32) {
     d.out().exec = carry_out ? exec_carry<uint32_t, kSubtract, kCarryIn, true>
                              : exec_carry<uint32_t, kSubtract, kCarryIn, false>;
@@ -65,7 +73,7 @@ void decode_mad_carry(Decoder& d, bool carry_out) {
   const Type t = d.type();
   if (!t.is_int() || t.bits < 32) d.unsupported("type ." + std::string(t.name));
   decode_operands(d, 3, t);
-  d.out().op[4] = d.carry_row();
+  d.out().op[4] = decode_flag(d, kCarryIn, carry_out);
   const auto pick = [&](auto zero) -> ExecFn {
     using T = decltype(zero);
     if (high)

@@ -18,6 +18,7 @@ struct Args {
   bool cluster = false;
   bool drop = false, expect = false, parity = false;
   bool relaxed = false;
+  bool cta_scope = false;  // as written: without a scope, what CTAs of a cluster tell counts
   Pred result = kNoRow;
 };
 
@@ -30,7 +31,8 @@ Warp::SharedRef locate(Warp& w, const Args& a, int lane) {
 Args* decode_common(Decoder& d, size_t address_operand) {
   auto* a = d.make_aux<Args>();
   a->relaxed = d.mod("relaxed");
-  d.ignore_mods({"release", "acquire", "cta", "cluster", "b64"});
+  d.ignore_mods({"release", "acquire", "cluster", "b64"});
+  a->cta_scope = d.mod("cta");
   const auto space = d.space();
   if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric)
     d.error("an mbarrier lies in shared memory");
@@ -80,12 +82,11 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
     uint64_t token;
     if (a.expect) mbarrier_expect_tx(w.launch(), *ref.cta, ref.offset, count, w.origin());
     const uint32_t arrivals = a.expect ? 1 : count;
-    if (a.drop) {
-      token =
-          mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), a.relaxed);
-    } else {
-      token = mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), a.relaxed);
-    }
+    const bool relaxed = a.relaxed || (a.cta_scope && ref.cta != &w.cta());
+    token =
+        (a.drop
+             ? mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed)
+             : mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed));
     if (a.state != kNoRow) w.r64(a.state)[lane] = token;
   });
   return Step::kNext;
@@ -160,7 +161,8 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
       last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset,
                                              static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
-      if (last && observes) w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed);
+      if (last && observes)
+        w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed, a.cta_scope);
       last_address = address;
       last_value = value;
     }
@@ -339,6 +341,7 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
     }
     Races& races = w.launch().races();
     if (races.on()) op->record = races.open(w, *to.cta, in.line);
+    op->record.flags |= kUnfenced;
     if (a.kind == AsyncKind::kStore) {
       to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), op->record);
     } else {

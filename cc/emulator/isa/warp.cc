@@ -61,7 +61,8 @@ Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
           Rule::kShuffleSource,
           format("lane %d reads lane %d, which does not execute the shuffle", lane, from & 31));
     }
-    result[lane] = source[from & 31];
+    // Of such a lane the value is undefined: the same in every run.
+    result[lane] = (mask >> (from & 31) & 1) != 0 ? source[from & 31] : 0xCDCDCDCD;
     valid |= static_cast<uint32_t>(in_range) << lane;
   });
   for_lanes(mask, [&](int lane) { d[lane] = result[lane]; });

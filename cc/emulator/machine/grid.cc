@@ -184,8 +184,12 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
   }
   w.regs_ = w.storage_.get();
   w.preds_ = w.regs_ + words;
-  // Uninitialised registers hold a pattern, the same in every run.
-  std::memset(w.regs_, 0xCD, words * sizeof(uint32_t));
+  // What may be read before it is written holds a pattern, the same in every run. The rest stays as
+  // it is: most kernels use a part of their registers, and a launch would mainly fill the others.
+  for (const Row row : kernel_.undefined_rows) {
+    const size_t rows = std::min<size_t>(kMostRows, kernel_.rows - row);
+    std::memset(w.regs_ + size_t{row} * kWarpSize, 0xCD, rows * kWarpSize * sizeof(uint32_t));
+  }
   std::memset(w.preds_, 0, kernel_.preds * sizeof(uint32_t));
   if (kernel_.local_bytes > 0) {
     w.local_.reset(new uint8_t[size_t{kernel_.local_bytes} * kWarpSize]);

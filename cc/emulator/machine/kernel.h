@@ -83,6 +83,8 @@ struct SharedSymbol {
   uint32_t offset = 0, size = 0;
 };
 
+constexpr size_t kMostRows = 4;  // of a register: 128 bits
+
 struct Kernel {
   std::string name;
   const ptx::Module* module = nullptr;
@@ -99,7 +101,8 @@ struct Kernel {
     bool loads_tensor = false;  // tcgen05.ld
   };
   std::vector<Rows> rows_of;
-  std::vector<bool> wgmma_rows;  // registers that some wgmma.mma_async reads or writes
+  std::vector<Row> undefined_rows;  // first ones of registers that may be read before a write
+  std::vector<bool> wgmma_rows;     // registers that some wgmma.mma_async reads or writes
   // Where code[i] may go on.
   struct Flow {
     std::vector<uint32_t> jumps;
@@ -114,6 +117,7 @@ struct Kernel {
       kPacks,      // the same, but it may be so in part
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
+      kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
       kExchanges,  // among lanes: undefined if it is in all of them
       kReduces,    // the same, if it is in one
       kResult,     // an undefined value is reported

@@ -96,8 +96,8 @@ Row KernelBuilder::special_row(WarpValue what, int bits) {
 Row KernelBuilder::symbol_address(const Symbol& symbol, int64_t addend, int bits) {
   const uint64_t value = symbol.value + static_cast<uint64_t>(addend);
   if (symbol.kind != Symbol::Kind::kShared) return constant(value, bits);
-  const std::string key =
-      format("%llu/%d/%d", static_cast<unsigned long long>(value), symbol.dynamic, bits);
+  // An offset in shared memory is far below 2^56.
+  const uint64_t key = value << 8 | uint64_t{symbol.dynamic} << 7 | static_cast<uint64_t>(bits);
   const auto [it, fresh] = addresses_.try_emplace(key, 0);
   if (fresh) {
     it->second = new_row(bits);

@@ -111,7 +111,7 @@ class KernelBuilder {
   Row carry_ = kNoRow;
   std::unordered_map<uint64_t, Row> constants32_, constants64_;
   std::unordered_map<uint64_t, Row> specials_;
-  std::unordered_map<std::string, Row> addresses_;
+  std::unordered_map<uint64_t, Row> addresses_;
   std::unordered_map<const ptx::Variable*, uint64_t> shared_offsets_;
   std::string_view dynamic_name_;
   std::vector<size_t> dynamic_inits_;  // inits to move by the size of static shared memory

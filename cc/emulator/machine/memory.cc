@@ -117,21 +117,27 @@ void SharedMemory::begin(uint32_t granule, Bytes bytes, bool write, int32_t line
   if (write || s.writes == 0) s.line = line;
 }
 
-void SharedMemory::end(uint32_t granule, Bytes bytes, bool write, int32_t line) {
-  Shadow& s = shadow_[granule];
-  if (bytes != kAllBytes) {
-    const auto at = parts_.find(granule);
-    std::vector<Part>& parts = at->second;
-    const auto ended = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
-      return p.bytes == bytes && p.writes == write && p.line == line;
-    });
-    *ended = parts.back();
-    parts.pop_back();
-    if (parts.empty()) parts_.erase(at);
-    --s.parts;
-    return;
+void SharedMemory::end_part(uint32_t granule, Bytes bytes, bool write, int32_t line) {
+  const auto at = parts_.find(granule);
+  std::vector<Part>& parts = at->second;
+  const auto ended = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
+    return p.bytes == bytes && p.writes == write && p.line == line;
+  });
+  *ended = parts.back();
+  parts.pop_back();
+  if (parts.empty()) parts_.erase(at);
+  --shadow_[granule].parts;
+}
+
+void SharedMemory::end_all(uint32_t offset, uint32_t bytes, bool write, int32_t line) {
+  for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
+    const Bytes part = bytes_of(g, offset, bytes);
+    if (part == kAllBytes) {
+      --(write ? shadow_[g].writes : shadow_[g].reads);
+    } else {
+      end_part(g, part, write, line);
+    }
   }
-  --(write ? s.writes : s.reads);
 }
 
 void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t bytes,
@@ -141,7 +147,11 @@ void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t b
                         origin);
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Bytes part = bytes_of(g, offset, bytes);
-    if (hazards_) {
+    Shadow& s = shadow_[g];
+    if (hazards_ && part == kAllBytes && (s.writes | s.reads | s.parts) == 0) {
+      s.writes = 1;
+      s.line = origin.line;
+    } else if (hazards_) {
       Conflict other;
       if (!unordered && find_conflict(g, part, true, &other)) {
         launch.report(Rule::kAsyncHazard, origin,
@@ -152,15 +162,14 @@ void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t b
       }
       begin(g, part, true, origin.line);
     }
-    shadow_[g].writer = 0;
-    shadow_[g].written |= part;
+    s.writer = 0;
+    s.written |= part;
   }
 }
 
 void SharedMemory::end_async_write(uint32_t offset, uint32_t bytes, int32_t line) {
   if (!hazards_ || bytes == 0) return;
-  for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
-    end(g, bytes_of(g, offset, bytes), true, line);
+  end_all(offset, bytes, true, line);
 }
 
 void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t bytes,
@@ -169,7 +178,7 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
   launch.races().access(*origin.cta->warps()[origin.warp], *owner_, offset, bytes, stamp, false,
                         origin);
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
-    const Shadow& s = shadow_[g];
+    Shadow& s = shadow_[g];
     if (proxy_fences_ && s.writer != 0) {
       Cluster& cluster = origin.cta->cluster();
       const uint32_t index = (s.writer >> 20) - 1;
@@ -183,8 +192,12 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
                              launch.shared_text(g * kGranule).c_str(), warp, rank));
       }
     }
-    if (hazards_) {
-      const Bytes part = bytes_of(g, offset, bytes);
+    if (!hazards_) continue;
+    const Bytes part = bytes_of(g, offset, bytes);
+    if (part == kAllBytes && (s.writes | s.parts) == 0 && !uninitialized_) {
+      ++s.reads;
+      s.line = origin.line;
+    } else {
       Conflict other;
       if (find_conflict(g, part, false, &other)) {
         launch.report(Rule::kAsyncHazard, origin,
@@ -204,8 +217,7 @@ void SharedMemory::begin_async_read(Launch& launch, uint32_t offset, uint32_t by
 
 void SharedMemory::end_async_read(uint32_t offset, uint32_t bytes, int32_t line) {
   if (!hazards_ || bytes == 0) return;
-  for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
-    end(g, bytes_of(g, offset, bytes), false, line);
+  end_all(offset, bytes, false, line);
 }
 
 void SharedMemory::note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags,

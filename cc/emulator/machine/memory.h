@@ -160,7 +160,8 @@ class SharedMemory {
   // The one that an access of these bytes conflicts with, if any.
   bool find_conflict(uint32_t granule, Bytes bytes, bool write, Conflict* found) const;
   void begin(uint32_t granule, Bytes bytes, bool write, int32_t line);
-  void end(uint32_t granule, Bytes bytes, bool write, int32_t line);
+  void end_part(uint32_t granule, Bytes bytes, bool write, int32_t line);
+  void end_all(uint32_t offset, uint32_t bytes, bool write, int32_t line);
   void check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes, bool write);
   void note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags, bool write);
   void read_uninitialized(Warp& warp, uint32_t granule);

@@ -34,7 +34,8 @@ Stamp Races::queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, 
   const uint64_t key = uint64_t{owner} << 16 | uint64_t{lane} << 8 | static_cast<uint64_t>(kind);
   const auto [at, fresh] = history.queues.try_emplace(key, history.actors);
   if (fresh) ++history.actors;
-  return {clock, history.number, at->second, kAsyncProxy, line};
+  const uint16_t flags = kind == Queue::kCpAsync ? kAsyncProxy | kUnfenced : kAsyncProxy;
+  return {clock, history.number, at->second, flags, line};
 }
 
 MbarrierHistory& Races::mbarrier(Cta& cta, uint32_t offset) {
@@ -205,6 +206,36 @@ void Races::meet_through(Warp& warp, const Knowledge& told) {
   if (known >= history.together) history.together = known + 1;
 }
 
+inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
+  if (place == kNewWrite) {
+    cell = Cell{stamp, {}};
+    return;
+  }
+  if (place == kOldest) {
+    cell.others[0] = cell.others[1];
+    cell.others[1] = cell.others[2];
+    place = 2;
+  }
+  cell.others[place] = stamp;
+  if (write) cell.others[place].flags |= kUpdates;
+}
+
+inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                              const Origin& origin, Cta* memory, uint64_t at) {
+  if (write == last_.write) {
+    const Likeness access = likeness(stamp, last_.stamp), before = likeness(cell, last_.before);
+    if (access == Likeness::kSame && before == Likeness::kSame) {
+      cell = last_.after;
+      return;
+    }
+    if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
+      put(cell, stamp, write, last_.place);
+      return;
+    }
+  }
+  visit_new_cell(issuer, cell, stamp, write, origin, memory, at);
+}
+
 void Races::access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, const Stamp& stamp,
                    bool write, const Origin& origin) {
   if (!on_ || bytes == 0) return;
@@ -298,24 +329,13 @@ void Races::read_cached(Warp&, uint64_t address, uint64_t bytes, const Origin& o
                         launch_.memory().describe(address).c_str(), describe(*writer).c_str()));
 }
 
-void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
-                       const Origin& origin, Cta* memory, uint64_t at) {
-  if (write == last_.write && std::memcmp(&stamp, &last_.stamp, sizeof stamp) == 0 &&
-      std::memcmp(&cell, &last_.before, sizeof cell) == 0) {
-    cell = last_.after;
-    return;
-  }
-  if (!last_.by_lanes && write == last_.write && alike(stamp, last_.stamp) &&
-      alike(cell.write, last_.before.write) && alike(cell.others[0], last_.before.others[0]) &&
-      alike(cell.others[1], last_.before.others[1]) &&
-      alike(cell.others[2], last_.before.others[2])) {
-    update_cell(issuer, cell, stamp, write);
-    return;
-  }
+void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                           const Origin& origin, Cta* memory, uint64_t at) {
   const Cell before = cell;
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
-  update_cell(issuer, cell, stamp, write);
+  const int place = place_of(issuer, cell, stamp, write);
+  put(cell, stamp, write, place);
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
@@ -328,17 +348,20 @@ void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                    told_by_lanes(before.others[1]) || told_by_lanes(before.others[2]);
   last_.stamp = stamp;
   last_.write = write;
+  last_.place = place;
   last_.before = before;
   last_.after = cell;
 }
 
 void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
                        const Origin& origin, Cta* memory, uint64_t at) {
-  // The asynchronous proxy sees ordinary writes beyond a proxy fence only. Its own writes may
-  // follow what has merely been observed.
-  const View view = (stamp.flags & kAsyncProxy) == 0 || write ? View::kGeneric
-                    : memory != nullptr                       ? View::kAsync
-                                                              : View::kAsyncGlobal;
+  // The asynchronous proxy sees ordinary writes, and comes after them, beyond a proxy fence only.
+  // Its writes may follow ordinary reads that have merely been observed.
+  const bool unfenced = write && (cell.write.flags & (kOneLane | kUnfenced)) == kUnfenced;
+  const bool asynchronous = (stamp.flags & (kAsyncProxy | kUnfenced)) == kAsyncProxy && !unfenced;
+  const View view = !asynchronous       ? View::kGeneric
+                    : memory != nullptr ? View::kAsync
+                                        : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
   const bool at_once =
       write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp, false);
@@ -352,34 +375,23 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
   }
 }
 
-void Races::update_cell(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) const {
-  if (write && (stamp.flags & kStrong) == 0) {
-    cell = Cell{};
-    cell.write = stamp;
-    return;
-  }
-  Stamp* place = nullptr;
-  for (Stamp& other : cell.others) {
+int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const {
+  if (write && (stamp.flags & kStrong) == 0) return kNewWrite;
+  for (int i = 0; i < 3; ++i) {
+    const Stamp& other = cell.others[i];
     const bool same = other.actor == stamp.actor && other.cluster == stamp.cluster &&
                       ((other.flags | stamp.flags) & kRecord) == 0 &&
                       (write || (other.flags & kUpdates) == 0);
-    if (other.cluster != 0 && !same) continue;
-    place = &other;
-    break;
+    if (other.cluster == 0 || same) return i;
   }
-  for (Stamp& other : cell.others) {
-    if (place == nullptr && knows(issuer.history.knows, other, View::kGeneric) &&
+  for (int i = 0; i < 3; ++i) {
+    const Stamp& other = cell.others[i];
+    if (knows(issuer.history.knows, other, View::kGeneric) &&
         (write || (other.flags & kUpdates) == 0)) {
-      place = &other;
+      return i;
     }
   }
-  if (place == nullptr) {
-    cell.others[0] = cell.others[1];
-    cell.others[1] = cell.others[2];
-    place = &cell.others[2];
-  }
-  *place = stamp;
-  if (write) place->flags |= kUpdates;
+  return kOldest;
 }
 
 std::string Races::describe(const Stamp& stamp) const {
@@ -421,9 +433,9 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
     launch_.report(Rule::kProxyFence, origin,
-                   format("the asynchronous proxy reads %s after the write of %s without a "
+                   format("the asynchronous proxy %s %s after the write of %s without a "
                           "fence.proxy.async in between",
-                          where.c_str(), other.c_str()));
+                          now_writes ? "writes" : "reads", where.c_str(), other.c_str()));
     return;
   }
   const bool both_bulk = (before.flags & now.flags & kBulkStore) != 0;
@@ -488,6 +500,7 @@ void Races::exited(Warp& warp) {
   }
   for (const auto& [actor, stamp] : history.remote)
     check(stamp, "its shared memory is accessed in");
+  for (const Stamp& stamp : history.copied) check(stamp, "its shared memory is read by");
 }
 
 }  // namespace bwgemm::emulator

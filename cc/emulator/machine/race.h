@@ -98,9 +98,10 @@ struct WarpHistory {
 struct MbarrierHistory {
   uint16_t actor = 0;
   Stamp init;
-  uint32_t phase = 0;   // completed ones
-  Knowledge arrived;    // of all arrivals so far
-  Knowledge completed;  // the same at the end of the last phase
+  uint32_t phase = 0;                        // completed ones
+  Knowledge arrived;                         // of all arrivals so far
+  Knowledge completed;                       // the same at the end of the last phase
+  Knowledge arrived_peers, completed_peers;  // the same of threads of other CTAs
   // Arrivals of this phase and of the last one: actor and clock.
   std::vector<Stamp> arrivals, last_arrivals;
 };
@@ -118,6 +119,7 @@ struct CtaHistory {
   std::unordered_map<uint16_t, Stamp> remote;               // last access by actor of another CTA
   std::unordered_map<uint16_t, Stamp> deliveries;           // last one by the mbarrier's actor
   std::unordered_map<uint32_t, int32_t> in_flight;          // lines of records not closed
+  std::vector<Stamp> copied;                                // records that read its shared memory
   Knowledge at_exit;                                        // of its warps that have exited
   std::unordered_map<uint64_t, std::vector<Stamp>> maps;  // tensor maps: writes that it has fenced
 };
@@ -189,7 +191,8 @@ class Races {
   void mbarrier_complete(Cta& cta, uint32_t offset);
   // Whether something tells the warp that the last completed phase is over.
   bool mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset);
-  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed);
+  // `cta_scope`: other CTAs' threads tell it the time alone.
+  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope);
 
   void exited(Warp& warp);
 
@@ -221,7 +224,12 @@ class Races {
                   Cta* memory, uint64_t at);
   void check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
                   const Origin& origin, Cta* memory, uint64_t at);
-  void update_cell(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) const;
+  void visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
+                      const Origin& origin, Cta* memory, uint64_t at);
+  // Where an access is remembered: one of Cell::others, or these.
+  static constexpr int kNewWrite = -1, kOldest = 3;
+  int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
+  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
@@ -238,6 +246,7 @@ class Races {
     Stamp stamp;
     bool write = false;
     bool by_lanes = false;  // of other warps, too
+    int place = 0;          // of `stamp`
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;

@@ -169,10 +169,12 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
   if (history.arrivals.empty() || history.arrivals.back().actor != by.actor ||
       history.arrivals.back().clock != by.clock) {
     history.arrivals.push_back(by);
+    const bool peer = &cta != origin.cta && (by.flags & kAsyncProxy) == 0;
+    Knowledge& arrived = peer ? history.arrived_peers : history.arrived;
     if (relaxed) {
-      history.arrived.join_time(knows_now);
+      arrived.join_time(knows_now);
     } else {
-      history.arrived.join(knows_now);
+      arrived.join(knows_now);
     }
   }
 }
@@ -183,6 +185,7 @@ void Races::mbarrier_complete(Cta& cta, uint32_t offset) {
   ++history.phase;
   history.arrived.learn(cta.cluster().history.number, history.actor, history.phase);
   history.completed = history.arrived;
+  history.completed_peers = history.arrived_peers;
   history.last_arrivals = std::move(history.arrivals);
   history.arrivals.clear();
 }
@@ -203,15 +206,20 @@ bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
                      });
 }
 
-void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed) {
+void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope) {
   if (!on_) return;
   const MbarrierHistory& history = mbarrier(cta, offset);
-  meet_through(warp, history.completed);
-  if (relaxed) {
-    warp.history.knows.join_time(history.completed);
-  } else {
-    warp.history.knows.join(history.completed);
-  }
+  const auto observe = [&](const Knowledge& told, bool time_only) {
+    if (told.empty()) return;
+    meet_through(warp, told);
+    if (time_only) {
+      warp.history.knows.join_time(told);
+    } else {
+      warp.history.knows.join(told);
+    }
+  };
+  observe(history.completed, relaxed);
+  observe(history.completed_peers, relaxed || cta_scope);
 }
 
 }  // namespace bwgemm::emulator

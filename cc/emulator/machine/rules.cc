@@ -24,7 +24,7 @@ constexpr RuleInfo kRules[] = {
     {"tensor-fence", Severity::kWarning,
      "ordered accesses of tensor memory without tcgen05.fence on both sides"},
     {"proxy-fence", Severity::kError,
-     "ordinary writes read by the asynchronous proxy without fence.proxy.async"},
+     "ordinary writes that the asynchronous proxy reads or writes over without fence.proxy.async"},
     {"mbarrier-init", Severity::kWarning,
      "an mbarrier used where its initialisation may not be visible"},
     {"cta-exit", Severity::kError,

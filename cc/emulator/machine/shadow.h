@@ -2,7 +2,9 @@
 // words or bytes where accesses are smaller.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +24,9 @@ enum StampFlags : uint16_t {
   kClusterScope = 16,  // as kCtaScope: strong accesses are never in Cell::write
   kOneLane = 1024,     // an access of one lane: bits 11 to 15 say which
   kAllLanes = 2048,    // without kOneLane: of all lanes together
+  // Without kOneLane. With kAsyncProxy: asynchronous, but of the generic proxy. Without it: a write
+  // that asynchronous ones may follow without a proxy fence (tcgen05.alloc).
+  kUnfenced = 4096,
 };
 constexpr uint16_t kLaneBits = 0xFC00;
 
@@ -54,7 +59,8 @@ struct Stamp {
   int32_t line = 0;
 };
 
-static_assert(sizeof(Stamp) == 16);  // no padding: cells are compared as bytes
+// No padding, and the flags in the second lowest 16 bits of the upper half: likeness().
+static_assert(sizeof(Stamp) == 16 && offsetof(Stamp, flags) == 10);
 
 // -1: not of one lane.
 inline int lane_of(const Stamp& stamp) {
@@ -65,16 +71,28 @@ inline bool by_all_lanes(const Stamp& stamp) {
   return (stamp.flags & (kOneLane | kAllLanes)) == kAllLanes;
 }
 
-// The same access, but perhaps of other lanes.
-inline bool alike(const Stamp& a, const Stamp& b) {
-  return a.clock == b.clock && a.cluster == b.cluster && a.actor == b.actor &&
-         ((a.flags ^ b.flags) & ~kLaneBits) == 0 && a.line == b.line;
-}
-
 struct Cell {
   Stamp write;      // the last one that is not strong
   Stamp others[3];  // reads and strong writes since, of different actors; the oldest make room
 };
+
+// How two stamps, or two cells of stamps, differ.
+enum class Likeness : uint8_t { kSame, kOtherLanes, kDifferent };
+template <class T>
+Likeness likeness(const T& a, const T& b) {
+  static_assert(sizeof(T) % sizeof(Stamp) == 0);
+  constexpr uint64_t kLanes = uint64_t{kLaneBits} << 16;
+  uint64_t x[sizeof(T) / 8], y[sizeof(T) / 8];
+  std::memcpy(x, &a, sizeof(T));
+  std::memcpy(y, &b, sizeof(T));
+  uint64_t whole = 0, lanes = 0;  // differences in the first halves of stamps, in the second
+  for (size_t i = 0; i < sizeof(T) / 8; i += 2) {
+    whole |= x[i] ^ y[i];
+    lanes |= x[i + 1] ^ y[i + 1];
+  }
+  whole |= lanes & ~kLanes;
+  return whole != 0 ? Likeness::kDifferent : lanes != 0 ? Likeness::kOtherLanes : Likeness::kSame;
+}
 
 class Shadow {
  public:

@@ -134,8 +134,8 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
   using Use = Kernel::Tracking::Use;
   // Parameters of calls and the stack hold padding, too.
   if (starts_with(name, "st.param") || starts_with(name, "st.local")) return Use::kComputes;
-  for (const char* prefix :
-       {"st", "ld", "red.", "atom.", "bra", "brx", "cp.", "mbarrier.", "tcgen05.", "multimem."}) {
+  for (const char* prefix : {"st", "ld", "red.", "atom.", "bra", "brx", "ret", "exit", "trap",
+                             "bar", "cp.", "mbarrier.", "tcgen05.", "multimem."}) {
     if (starts_with(name, prefix)) return Use::kResult;
   }
   // Of packed registers, parts may be undefined.
@@ -151,7 +151,8 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
   }
   if (starts_with(name, "shfl") || starts_with(name, "vote")) return Use::kExchanges;
   if (starts_with(name, "redux")) return Use::kReduces;
-  for (const char* prefix : {"match", "activemask", "elect", "prmt"}) {
+  if (starts_with(name, "prmt")) return Use::kPermutes;
+  for (const char* prefix : {"match", "activemask", "elect"}) {
     if (starts_with(name, prefix)) return Use::kOpaque;
   }
   return Use::kComputes;
@@ -170,6 +171,9 @@ void find_undefined_registers(Kernel& kernel) {
   expose(kernel, accesses, &blocks);
   const std::vector<Id> roots = undefined_at_entry(kernel, blocks);
   if (roots.empty()) return;
+  for (const Id id : roots) {
+    if (id < kernel.rows) kernel.undefined_rows.push_back(static_cast<Row>(id));
+  }
   std::unordered_map<Id, uint32_t> slots;
   for (const Id id : roots) slots.emplace(id, static_cast<uint32_t>(slots.size()));
   kernel.undefined_slots = static_cast<uint32_t>(slots.size());
@@ -198,14 +202,16 @@ void find_undefined_registers(Kernel& kernel) {
     tracking.selects = starts_with(in.name, "selp.");
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;
+    const bool permutes = tracking.use == Kernel::Tracking::Use::kPermutes;
     if (tracking.selects) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2])};
+    if (permutes) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2]), slot_of(in.op[3])};
     const std::vector<Row>& back = kernel.rows_of[pc].read_back;
     tracking.read_back_if = kernel.rows_of[pc].read_back_if;
     for (const Id id : access.read) {
       followed |= slot_of(id) != Kernel::Tracking::kOther;
       if (std::find(back.begin(), back.end(), id) != back.end()) {
         tracking.read_back.push_back(slot_of(id));
-      } else if (id != access.guard && (!tracking.selects || id >= kernel.rows)) {
+      } else if (id != access.guard && !permutes && (!tracking.selects || id >= kernel.rows)) {
         tracking.read.push_back(slot_of(id));
       }
     }

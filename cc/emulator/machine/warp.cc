@@ -82,6 +82,18 @@ void Warp::check_rows(const Instr& in) {
   }
 }
 
+uint32_t Warp::bytes_taken(const Instr& in, uint32_t mask, bool second) {
+  if (in.sub != 0) return mask;  // a mode: as if bytes of both were taken
+  const uint32_t* selectors = r32(in.op[3]);
+  uint32_t lanes = 0;
+  for_lanes(mask, [&](int lane) {
+    for (int i = 0; i < 16; i += 4) {
+      if ((selectors[lane] >> i & 4) == (second ? 4u : 0u)) lanes |= 1u << lane;
+    }
+  });
+  return lanes;
+}
+
 void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   using Tracking = Kernel::Tracking;
   const uint32_t pc = static_cast<uint32_t>(&in - kernel_->code.data());
@@ -126,6 +138,18 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   switch (tracking.use) {
     case Tracking::Use::kComputes:
       break;
+    case Tracking::Use::kPermutes: {
+      const auto wholly_in = [&](size_t operand) {
+        const uint32_t slot = tracking.read[operand];
+        return slot == Tracking::kOther ? 0 : wholly_[slot] & mask;
+      };
+      const uint32_t taken[2] = {bytes_taken(in, mask, false), bytes_taken(in, mask, true)};
+      const uint32_t choice = tracking.read[2];
+      undefined = (taken[0] & wholly_in(0)) | (taken[1] & wholly_in(1)) |
+                  (choice == Tracking::kOther ? 0 : undefined_[choice] & mask);
+      wholly = (~taken[0] | wholly_in(0)) & (~taken[1] | wholly_in(1)) & mask;
+      break;
+    }
     case Tracking::Use::kPacks:
       wholly = all;
       break;

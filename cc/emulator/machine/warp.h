@@ -216,6 +216,8 @@ class Warp {
   // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
   // lanes that come to it, `mask` those that execute it.
   void track(const Instr& in, uint32_t group, uint32_t mask);
+  // Lanes in which a prmt takes bytes of its first or of its second operand.
+  uint32_t bytes_taken(const Instr& in, uint32_t mask, bool second);
 
   uint32_t* regs_ = nullptr;
   uint32_t* preds_ = nullptr;

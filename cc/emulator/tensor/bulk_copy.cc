@@ -126,6 +126,7 @@ void copy(Warp& warp, const CopyArgs& args, int lane) {
       op->source = from.cta;
       op->source_offset = from.offset;
       from.cta->shared().begin_async_read(launch, from.offset, bytes, warp.origin(), op->record);
+      if (races.on()) from.cta->history.copied.push_back(op->record);
     }
     // Reductions of several threads may meet in one place: they commute.
     Stamp written = op->record;

@@ -90,7 +90,7 @@ Step exec_alloc(Warp& warp, const Instr& in, uint32_t mask) {
   }
   if (column < 0) return wait_for_columns(warp, columns, peer_missing);
   const uint32_t address = static_cast<uint32_t>(column);
-  cta.shared().note_write(warp, to.offset, 4, warp.proxy_stamp(), kAllLanes);
+  cta.shared().note_write(warp, to.offset, 4, warp.proxy_stamp(), kAllLanes | kUnfenced);
   std::memcpy(cta.shared().data(to.offset), &address, 4);
   return Step::kNext;
 }

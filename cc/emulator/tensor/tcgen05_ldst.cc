@@ -48,13 +48,20 @@ TmemRegion region_of(const LdStArgs& args, const TmemAddress& address) {
   return {address.lane, ldst_lanes(args.shape), address.column, args.columns};
 }
 
+// Others know of it once the warp has waited.
+Stamp in_flight(Warp& warp, int32_t line) {
+  Stamp stamp = warp.history.stamp(line);
+  if (!warp.launch().config().relaxed) stamp.clock = TensorMemory::kInFlight;
+  return stamp;
+}
+
 Step exec_ld(Warp& warp, const Instr& in, uint32_t mask) {
   const LdStArgs& args = *static_cast<const LdStArgs*>(in.aux);
   const TmemAddress address = checked_address(warp, args, mask);
   Launch& launch = warp.launch();
   Holds& loads = tensor_of(warp).loads;
   loads.access_tmem(launch, warp.cta(), region_of(args, address), false, false, warp.origin(),
-                    warp.history.stamp(in.line));
+                    in_flight(warp, in.line));
   if (launch.config().relaxed) loads.release();
   TensorMemory& memory = tmem_of(warp.cta());
   bool written = true;
@@ -111,7 +118,7 @@ Step exec_st(Warp& warp, const Instr& in, uint32_t mask) {
   op->address = checked_address(warp, args, mask);
   WarpTensor& state = tensor_of(warp);
   state.stores.access_tmem(warp.launch(), warp.cta(), region_of(args, op->address), true, false,
-                           warp.origin(), warp.history.stamp(in.line));
+                           warp.origin(), in_flight(warp, in.line));
   op->args = &args;
   op->warp = &warp;
   op->memory = &tmem_of(warp.cta());
@@ -181,6 +188,7 @@ void decode_st(Decoder& d) { decode_ldst(d, false); }
 
 Step exec_wait_ld(Warp& warp, const Instr&, uint32_t) {
   tensor_of(warp).loads.release();
+  tmem_of(warp.cta()).waited(false, warp.history.stamp(0));
   warp.forget_rows(Warp::kLoaded);
   return Step::kNext;
 }
@@ -200,6 +208,7 @@ Step exec_wait_st(Warp& warp, const Instr&, uint32_t) {
     return warp.block(wait_key(&warp, kTmemStoreKey), info);
   }
   state.stores.release();
+  tmem_of(warp.cta()).waited(true, warp.history.stamp(0));
   return Step::kNext;
 }
 

@@ -44,6 +44,7 @@ Step exec_commit(Warp& warp, const Instr& in, uint32_t mask) {
       const Stamp done = tensor_reads(warp, lane);
       op->arrival = {done, warp.history.knows, true};
       op->arrival.knows.learn(done.cluster, done.actor, done.clock);
+      for (const auto& [cta, offset] : op->barriers) cta->history.remote[done.actor] = done;
     }
     ++tensor_of(warp).tensor_commits[lane];
     op->holds.take(std::move(tensor_of(warp).uncommitted[lane]));

@@ -89,6 +89,15 @@ class TensorMemory {
     Stamp stamp;
   };
   std::vector<Past>& past() { return past_; }
+  // tcgen05.wait: the loads or stores of a warp, whose clock was kInFlight, are over.
+  static constexpr uint32_t kInFlight = ~uint32_t{0};
+  void waited(bool writes, const Stamp& now) {
+    for (Past& access : past_) {
+      if (access.writes == writes && access.stamp.clock == kInFlight &&
+          access.stamp.actor == now.actor && access.stamp.cluster == now.cluster)
+        access.stamp.clock = now.clock;
+    }
+  }
 
   // Cells that something has written since their allocation.
   void mark_written(int lane, int column, int columns) {

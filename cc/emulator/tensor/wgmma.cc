@@ -71,13 +71,14 @@ struct WgmmaOp : AsyncOp {
     }
     std::vector<uint32_t*> registers;
     for (const Row row : args->d) registers.push_back(part.warp->r32(row));
-    std::vector<uint32_t> cells(size_t{kWgmmaRows} * s.n);
-    load_accumulators(s, registers, cells.data());
+    const int stride = s.n + 16;  // a power of two would have all rows share a few lines of a cache
+    std::vector<uint32_t> cells(size_t{kWgmmaRows} * stride);
+    load_accumulators(s, registers, cells.data(), stride);
     for (int row = 0; row < kWgmmaRows; ++row) {
       update_cells(rule, &a_rows[static_cast<size_t>(row) * s.k], b_columns, s.n, s.n, s.k,
-                   &cells[static_cast<size_t>(row) * s.n]);
+                   &cells[static_cast<size_t>(row) * stride]);
     }
-    store_accumulators(s, cells.data(), registers);
+    store_accumulators(s, cells.data(), stride, registers);
   }
 };
 

@@ -109,36 +109,42 @@ void load_a_fragment(const WgmmaShape& s, const uint32_t* const registers[4], bo
   }
 }
 
+// Four lanes have eight columns of a row; registers repeat every eight columns: of row g two
+// columns, of row g + 8 two. An f32 has a register of its own.
 void load_accumulators(const WgmmaShape& s, const std::vector<uint32_t*>& registers,
-                       uint32_t* cells) {
+                       uint32_t* cells, int stride) {
   const bool pairs = s.d == NumberFormat::kF16;
-  for (size_t r = 0; r < registers.size(); ++r) {
-    // Four cells of each lane repeat every eight columns: two columns of row g, two of row g+8.
-    const int i = static_cast<int>(r);
-    const int half = pairs ? i % 2 : i / 2 % 2;
-    const int block = pairs ? i / 2 : i / 4;
-    for (int lane = 0; lane < 32; ++lane) {
-      uint32_t* cell = cells + (lane / 4 + 8 * half) * s.n + block * 8 + lane % 4 * 2;
-      if (pairs) {
-        cell[0] = registers[r][lane] & 0xffffu;
-        cell[1] = registers[r][lane] >> 16;
-      } else {
-        cell[i % 2] = registers[r][lane];
+  const size_t columns = pairs ? 1 : 2;  // registers of two columns
+  for (size_t r = 0; r < registers.size(); r += columns) {
+    const size_t half = r / columns % 2, block = r / columns / 2;
+    const uint32_t *low = registers[r], *high = registers[r + columns - 1];
+    for (size_t g = 0; g < 8; ++g) {
+      uint32_t* cell = cells + (g + 8 * half) * static_cast<size_t>(stride) + block * 8;
+      for (size_t lane = 0; lane < 4; ++lane) {
+        cell[2 * lane] = pairs ? low[4 * g + lane] & 0xffffu : low[4 * g + lane];
+        cell[2 * lane + 1] = pairs ? low[4 * g + lane] >> 16 : high[4 * g + lane];
       }
     }
   }
 }
 
-void store_accumulators(const WgmmaShape& s, const uint32_t* cells,
+void store_accumulators(const WgmmaShape& s, const uint32_t* cells, int stride,
                         const std::vector<uint32_t*>& registers) {
   const bool pairs = s.d == NumberFormat::kF16;
-  for (size_t r = 0; r < registers.size(); ++r) {
-    const int i = static_cast<int>(r);
-    const int half = pairs ? i % 2 : i / 2 % 2;
-    const int block = pairs ? i / 2 : i / 4;
-    for (int lane = 0; lane < 32; ++lane) {
-      const uint32_t* cell = cells + (lane / 4 + 8 * half) * s.n + block * 8 + lane % 4 * 2;
-      registers[r][lane] = pairs ? (cell[0] & 0xffffu) | (cell[1] << 16) : cell[i % 2];
+  const size_t columns = pairs ? 1 : 2;
+  for (size_t r = 0; r < registers.size(); r += columns) {
+    const size_t half = r / columns % 2, block = r / columns / 2;
+    uint32_t *low = registers[r], *high = registers[r + columns - 1];
+    for (size_t g = 0; g < 8; ++g) {
+      const uint32_t* cell = cells + (g + 8 * half) * static_cast<size_t>(stride) + block * 8;
+      for (size_t lane = 0; lane < 4; ++lane) {
+        if (pairs) {
+          low[4 * g + lane] = (cell[2 * lane] & 0xffffu) | (cell[2 * lane + 1] << 16);
+        } else {
+          low[4 * g + lane] = cell[2 * lane];
+          high[4 * g + lane] = cell[2 * lane + 1];
+        }
+      }
     }
   }
 }

@@ -37,10 +37,10 @@ TileChunks slice_rows(const TileChunks& tile, int first, int rows);
 void load_a_fragment(const WgmmaShape& shape, const uint32_t* const registers[4], bool negate,
                      float* rows);
 
-// Accumulators between registers and [16][n] cells.
+// Accumulators between registers and n cells in each of 16 rows, so many cells apart.
 void load_accumulators(const WgmmaShape& shape, const std::vector<uint32_t*>& registers,
-                       uint32_t* cells);
-void store_accumulators(const WgmmaShape& shape, const uint32_t* cells,
+                       uint32_t* cells, int stride);
+void store_accumulators(const WgmmaShape& shape, const uint32_t* cells, int stride,
                         const std::vector<uint32_t*>& registers);
 
 }  // namespace bwgemm::emulator

@@ -1,6 +1,30 @@
 """Small kernels with one fault each, and their corrected twins."""
 
-from micro import bulk, global_memory, pipelines, programs, registers, shared, tensor
+from micro import (
+    bulk,
+    global_memory,
+    hand_backs,
+    pipelines,
+    programs,
+    proxies,
+    registers,
+    scopes,
+    shared,
+    tensor,
+    undefined,
+)
 
-MODULES = (shared, bulk, pipelines, programs, global_memory, tensor, registers)
+MODULES = (
+    shared,
+    bulk,
+    pipelines,
+    programs,
+    global_memory,
+    tensor,
+    registers,
+    proxies,
+    scopes,
+    hand_backs,
+    undefined,
+)
 KERNELS = [case for module in MODULES for case in module.KERNELS]

@@ -24,37 +24,37 @@ from micro.pieces import (
 
 HAZARD = ("async-hazard", "shared-race", "lane-release")
 PAIR = {"grid": 2, "cluster": 2}
-_READ = "ld.shared.u32 %r20, [%r7];\nst.global.u32 [%d2], %r20;\n"
-_TILE = (
+READ = "ld.shared.u32 %r20, [%r7];\nst.global.u32 [%d2], %r20;\n"
+TILE = (
     "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], "
     "[%d4, {%r24, %r24}], [%r4];\n"
 )
-_TILE_STORE = (
+TILE_STORE = (
     "@%p0 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d5, {%r24, %r24}], [%r3];\n"
 )
-_ZERO = "mov.u32 %r24, 0;\n"
-_MULTICAST = (
+ZERO = "mov.u32 %r24, 0;\n"
+MULTICAST = (
     "@%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[%r3], [%d3], 512, [%r4], %h1;\n"
 )
-_FIRST = "setp.eq.u32 %p3, %r2, 0;\nand.pred %p3, %p3, %p0;\nmov.u16 %h1, 3;\n"
+FIRST = "setp.eq.u32 %p3, %r2, 0;\nand.pred %p3, %p3, %p0;\nmov.u16 %h1, 3;\n"
 
 KERNELS = (
     # --- the phase of an mbarrier
     Micro(
         "a bulk load read before its phase ends",
-        f"{READY}{load(512)}<<{_READ}{wait(0, 0)}|{wait(0, 0)}{_READ}>>",
+        f"{READY}{load(512)}<<{READ}{wait(0, 0)}|{wait(0, 0)}{READ}>>",
         HAZARD,
     ),
     Micro(
         "only the thread that loads waits",
-        f"{READY}{load(512)}@!%p0 bra GO;\n{wait(0, 0)}GO:\n<<|{BAR}>>{_READ}",
+        f"{READY}{load(512)}@!%p0 bra GO;\n{wait(0, 0)}GO:\n<<|{BAR}>>{READ}",
         HAZARD,
     ),
     Micro(
         "a wait for the phase before",
-        f"{READY}{load(512)}{wait(0, 0)}{_READ}{BAR}{load(512)}"
-        f"<<{wait(0, 0)}|{wait(0, 1)}>>{_READ}<<{wait(0, 1)}|>>",
+        f"{READY}{load(512)}{wait(0, 0)}{READ}{BAR}{load(512)}"
+        f"<<{wait(0, 0)}|{wait(0, 1)}>>{READ}<<{wait(0, 1)}|>>",
         HAZARD,
     ),
     Micro(
@@ -66,13 +66,13 @@ KERNELS = (
     ),
     Micro(
         "a wait outside of a loop",
-        f"{READY}{load(512)}<<mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n|{wait(0, 0)}>>{_READ}"
+        f"{READY}{load(512)}<<mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n|{wait(0, 0)}>>{READ}"
         f"<<{wait(0, 0)}|>>",
         HAZARD,
     ),
     Micro(
         "a test outside of a loop",
-        f"{READY}{load(512)}<<mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n|{wait(0, 0)}>>{_READ}"
+        f"{READY}{load(512)}<<mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n|{wait(0, 0)}>>{READ}"
         f"<<{wait(0, 0)}|>>",
         HAZARD,
     ),
@@ -86,7 +86,7 @@ KERNELS = (
     Micro(
         "a wait whose answer another branch ignores",
         f"{READY}{load(512)}mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n"
-        f"<<setp.eq.u32 %p3, %r0, %r0;\n|>>@%p3 bra GO;\n{wait(0, 0)}GO:\n{_READ}<<{wait(0, 0)}|>>",
+        f"<<setp.eq.u32 %p3, %r0, %r0;\n|>>@%p3 bra GO;\n{wait(0, 0)}GO:\n{READ}<<{wait(0, 0)}|>>",
         HAZARD,
     ),
     Micro(
@@ -104,17 +104,17 @@ KERNELS = (
     ),
     Micro(
         "bytes expected too few",
-        f"{READY}{expect(512).replace('512', '<<256|512>>')}{bulk(512)}{wait(0, 0)}{_READ}",
+        f"{READY}{expect(512).replace('512', '<<256|512>>')}{bulk(512)}{wait(0, 0)}{READ}",
         ("async-hazard", "tx-count", "pending"),
     ),
     Micro(
         "bytes expected too many",
-        f"{READY}{expect(512).replace('512', '<<528|512>>')}{bulk(512)}{wait(0, 0)}{_READ}",
+        f"{READY}{expect(512).replace('512', '<<528|512>>')}{bulk(512)}{wait(0, 0)}{READ}",
         ("deadlock", "waits for mbarrier"),
     ),
     Micro(
         "two copies where one is expected",
-        f"{READY}{expect(512)}{bulk(512)}<<{bulk(512).replace('[%r3]', '[%r3+512]')}|>>{wait(0, 0)}{_READ}",
+        f"{READY}{expect(512)}{bulk(512)}<<{bulk(512).replace('[%r3]', '[%r3+512]')}|>>{wait(0, 0)}{READ}",
         ("async-hazard", "tx-count", "cta-exit", "pending"),
     ),
     Micro(
@@ -122,7 +122,7 @@ KERNELS = (
         f"{READY}<<@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n"
         "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r4], 512;\n|"
         "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r4], 512;\n"
-        f"@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n>>{bulk(512)}{wait(0, 0)}{_READ}",
+        f"@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n>>{bulk(512)}{wait(0, 0)}{READ}",
         ("async-hazard", "mbarrier-overrun", "tx-count", "pending", "deadlock", "cta-exit"),
     ),
     Micro(
@@ -172,7 +172,7 @@ KERNELS = (
     ),
     Micro(
         "an mbarrier initialised again while it counts",
-        f"{READY}{load(512)}<<{BAR}@%p0 mbarrier.init.shared::cta.b64 [%r4], 1;\n|>>{wait(0, 0)}{_READ}",
+        f"{READY}{load(512)}<<{BAR}@%p0 mbarrier.init.shared::cta.b64 [%r4], 1;\n|>>{wait(0, 0)}{READ}",
         ("mbarrier", "deadlock", "initialis"),
     ),
     Micro(
@@ -190,12 +190,12 @@ KERNELS = (
     # --- loads
     Micro(
         "a stage loaded again while it is read",
-        f"{READY}{load(512)}{wait(0, 0)}{_READ}<<|{BAR}>>{load(512)}{wait(0, 1)}",
+        f"{READY}{load(512)}{wait(0, 0)}{READ}<<|{BAR}>>{load(512)}{wait(0, 1)}",
         HAZARD,
     ),
     Micro(
         "a stage loaded again though one reader has not arrived",
-        f"@%p0 mbarrier.init.shared::cta.b64 [%r4+24], <<3|4>>;\n{READY}{load(512)}{wait(0, 0)}{_READ}"
+        f"@%p0 mbarrier.init.shared::cta.b64 [%r4+24], <<3|4>>;\n{READY}{load(512)}{wait(0, 0)}{READ}"
         "bar.warp.sync -1;\n<<setp.ne.u32 %p3, %r1, 3;\nand.pred %p3, %p3, %p1;\n|mov.pred %p3, %p1;\n>>"
         f"@%p3 mbarrier.arrive.shared::cta.b64 _, [%r4+24];\n@!%p0 bra GO;\n{wait(3, 0)}GO:\n{load(512)}{wait(0, 1)}",
         HAZARD,
@@ -203,14 +203,14 @@ KERNELS = (
     Micro(
         "a stage given back before it is read",
         f"@%p0 mbarrier.init.shared::cta.b64 [%r4+24], 4;\n{READY}{load(512)}{wait(0, 0)}"
-        f"<<@%p1 mbarrier.arrive.shared::cta.b64 _, [%r4+24];\n{_READ}|{_READ}bar.warp.sync -1;\n"
+        f"<<@%p1 mbarrier.arrive.shared::cta.b64 _, [%r4+24];\n{READ}|{READ}bar.warp.sync -1;\n"
         "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r4+24];\n>>"
         f"@!%p0 bra GO;\n{wait(3, 0)}GO:\n{load(512)}{wait(0, 1)}",
         HAZARD,
     ),
     Micro(
         "a lane that gives a stage back for others that still read",
-        f"@%p0 mbarrier.init.shared::cta.b64 [%r4+24], 4;\n{READY}{load(512)}{wait(0, 0)}{_READ}"
+        f"@%p0 mbarrier.init.shared::cta.b64 [%r4+24], 4;\n{READY}{load(512)}{wait(0, 0)}{READ}"
         "<<|bar.warp.sync -1;\n>>@%p1 mbarrier.arrive.shared::cta.b64 _, [%r4+24];\n"
         f"@!%p0 bra GO;\n{wait(3, 0)}GO:\n{load(512)}{wait(0, 1)}",
         HAZARD,
@@ -222,12 +222,12 @@ KERNELS = (
     ),
     Micro(
         "a load over what is stored",
-        f"{READY}<<{STORE}|>>{load(512)}{wait(0, 0)}{_READ}",
+        f"{READY}<<{STORE}|>>{load(512)}{wait(0, 0)}{READ}",
         ("async-hazard", "proxy-fence", "shared-race"),
     ),
     Micro(
         "a store over what a load writes",
-        f"{READY}{load(512)}<<{STORE}|>>{wait(0, 0)}{_READ}",
+        f"{READY}{load(512)}<<{STORE}|>>{wait(0, 0)}{READ}",
         ("async-hazard",),
     ),
     Micro(
@@ -237,7 +237,7 @@ KERNELS = (
     ),
     Micro(
         "a load of global memory that was just stored",
-        f"{READY}@%p0 st.global.u32 [%d3], 7;\n<<|@%p0 fence.proxy.async.global;\n>>{load(512)}{wait(0, 0)}{_READ}",
+        f"{READY}@%p0 st.global.u32 [%d3], 7;\n<<|@%p0 fence.proxy.async.global;\n>>{load(512)}{wait(0, 0)}{READ}",
         ("proxy-fence",),
     ),
     Micro(
@@ -251,18 +251,18 @@ KERNELS = (
     ),
     Micro(
         "a tile read before it has come",
-        f"{READY}{_ZERO}{expect(2048)}{_TILE}<<{_READ}{wait(0, 0)}|{wait(0, 0)}{_READ}>>",
+        f"{READY}{ZERO}{expect(2048)}{TILE}<<{READ}{wait(0, 0)}|{wait(0, 0)}{READ}>>",
         HAZARD,
     ),
     Micro(
         "a tile's bytes forgotten at the edge",
-        f"{READY}{_ZERO}mov.u32 %r24, 248;\nmov.u32 %r25, 0;\n{expect(2048).replace('2048', '<<1024|2048>>')}"
-        f"{_TILE.replace('{%r24, %r24}', '{%r25, %r24}')}{wait(0, 0)}{_READ}",
+        f"{READY}{ZERO}mov.u32 %r24, 248;\nmov.u32 %r25, 0;\n{expect(2048).replace('2048', '<<1024|2048>>')}"
+        f"{TILE.replace('{%r24, %r24}', '{%r25, %r24}')}{wait(0, 0)}{READ}",
         ("async-hazard", "tx-count", "pending"),
     ),
     Micro(
         "a tile that is not aligned in shared memory",
-        f"{READY}{_ZERO}{expect(2048)}{_TILE.replace('[%r3]', '[%r3+<<64|128>>]')}{wait(0, 0)}",
+        f"{READY}{ZERO}{expect(2048)}{TILE.replace('[%r3]', '[%r3+<<64|128>>]')}{wait(0, 0)}",
         ("multiple of",),
     ),
     Micro(
@@ -355,12 +355,12 @@ KERNELS = (
     ),
     Micro(
         "a tile's store without a proxy fence",
-        f"{_ZERO}{STORE}<<|{PROXY}>>{BAR}{_TILE_STORE}{BULK_COMMIT}{BULK_WAIT}",
+        f"{ZERO}{STORE}<<|{PROXY}>>{BAR}{TILE_STORE}{BULK_COMMIT}{BULK_WAIT}",
         ("proxy-fence",),
     ),
     Micro(
         "a tile's store of what is overwritten",
-        f"{_ZERO}{STORE}{PROXY}{BAR}{_TILE_STORE}{BULK_COMMIT}<<|{READ_WAIT}>>{BAR}{STORE}{BULK_WAIT}",
+        f"{ZERO}{STORE}{PROXY}{BAR}{TILE_STORE}{BULK_COMMIT}<<|{READ_WAIT}>>{BAR}{STORE}{BULK_WAIT}",
         HAZARD,
     ),
     Micro(
@@ -394,7 +394,7 @@ KERNELS = (
     ),
     Micro(
         "a copy to a peer that still reads",
-        f"{STORE}{CLUSTER_READY}{PEER}ld.shared.u32 %r20, [%r8];\n<<|{CLUSTER}>>{expect(512)}"
+        f"{STORE}{PROXY}{CLUSTER_READY}{PEER}ld.shared.u32 %r20, [%r8];\n<<|{CLUSTER}>>{expect(512)}"
         "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%d3], 512, [%r12];\n"
         f"{wait(0, 0)}{CLUSTER}st.global.u32 [%d2], %r20;\n",
         ("async-hazard",),
@@ -411,30 +411,30 @@ KERNELS = (
     ),
     Micro(
         "multicast into a CTA that still reads",
-        f"{STORE}{CLUSTER_READY}{_FIRST}ld.shared.u32 %r20, [%r8];\n<<{BAR}|{CLUSTER}>>{expect(512)}{_MULTICAST}"
+        f"{STORE}{PROXY}{CLUSTER_READY}{FIRST}ld.shared.u32 %r20, [%r8];\n<<{BAR}|{CLUSTER}>>{expect(512)}{MULTICAST}"
         f"{wait(0, 0)}{CLUSTER}st.global.u32 [%d2], %r20;\n",
         ("async-hazard",),
         **PAIR,
     ),
     Micro(
         "multicast that one CTA does not wait for",
-        f"{CLUSTER_READY}{_FIRST}{expect(512)}{_MULTICAST}<<setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n|>>{wait(0, 0)}OUT:\n{CLUSTER}",
+        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}<<setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n|>>{wait(0, 0)}OUT:\n{CLUSTER}",
         ("cta-exit",),
         **PAIR,
     ),
     Micro(
         "multicast that one CTA reads too early",
-        f"{CLUSTER_READY}{_FIRST}{expect(512)}{_MULTICAST}setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n{wait(0, 0)}OUT:\n"
-        f"<<|{wait(0, 0)}>>{_READ}<<{wait(0, 0)}|>>{CLUSTER}",
+        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n{wait(0, 0)}OUT:\n"
+        f"<<|{wait(0, 0)}>>{READ}<<{wait(0, 0)}|>>{CLUSTER}",
         HAZARD,
         **PAIR,
     ),
     Micro(
         "an arrival at a peer's stage ahead of the reads",
-        f"{CLUSTER_READY}{_FIRST}{expect(512)}{_MULTICAST}{wait(0, 0)}mapa.shared::cluster.u32 %r12, %r4, 0;\n"
-        f"<<@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12+8];\n|>>{_READ}"
+        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}{wait(0, 0)}mapa.shared::cluster.u32 %r12, %r4, 0;\n"
+        f"<<@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12+8];\n|>>{READ}"
         f"<<|{BAR}@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12+8];\n>>"
-        f"@!%p3 bra GO;\n{wait(1, 0)}GO:\n{expect(512)}{_MULTICAST}{wait(0, 1)}{CLUSTER}".replace(
+        f"@!%p3 bra GO;\n{wait(1, 0)}GO:\n{expect(512)}{MULTICAST}{wait(0, 1)}{CLUSTER}".replace(
             "fence.mbarrier_init",
             "@%p0 mbarrier.init.shared::cta.b64 [%r4+8], 2;\nfence.mbarrier_init",
         ).replace("@%p0 mbarrier.init.shared::cta.b64 [%r4+8], 1;\n", ""),

@@ -22,8 +22,8 @@ def spin(load: str, after: str = "", again: str = "READ") -> str:
     return f"{load} %r20, [%d1];\nsetp.eq.u32 %p4, %r20, 0;\n@%p4 bra {again};\n{after}"
 
 
-_FLAG = "st.release.gpu.global.u32 [%d1], 1;\n"
-_SEEN = spin("ld.acquire.gpu.global.u32")
+FLAG = "st.release.gpu.global.u32 [%d1], 1;\n"
+SEEN = spin("ld.acquire.gpu.global.u32")
 # The last of four CTAs sums what all have stored.
 _LAST = (
     "mul.wide.u32 %d6, %r9, 4;\nadd.s64 %d6, %d6, %d1;\n@%p0 st.global.u32 [%d6+256], %r9;\n"
@@ -40,49 +40,49 @@ def last(before: str, after: str, order: str = "") -> str:
 KERNELS = (
     Micro(
         "a flag without release",
-        hand_over("st.<<relaxed|release>>.gpu.global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("st.<<relaxed|release>>.gpu.global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag without acquire",
-        hand_over(_FLAG, spin("ld.<<relaxed|acquire>>.gpu.global.u32")),
+        hand_over(FLAG, spin("ld.<<relaxed|acquire>>.gpu.global.u32")),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag released to the CTA only",
-        hand_over("st.release.<<cta|gpu>>.global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("st.release.<<cta|gpu>>.global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag acquired within the CTA only",
-        hand_over(_FLAG, spin("ld.acquire.<<cta|gpu>>.global.u32")),
+        hand_over(FLAG, spin("ld.acquire.<<cta|gpu>>.global.u32")),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag released to the cluster only",
-        hand_over("st.release.<<cluster|gpu>>.global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("st.release.<<cluster|gpu>>.global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a fence of the CTA's scope ahead of a flag",
-        hand_over("fence.acq_rel.<<cta|gpu>>;\nst.relaxed.gpu.global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("fence.acq_rel.<<cta|gpu>>;\nst.relaxed.gpu.global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a membar of the CTA's scope ahead of a flag",
-        hand_over("membar.<<cta|gl>>;\nst.volatile.global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("membar.<<cta|gl>>;\nst.volatile.global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a fence of the CTA's scope behind a flag",
-        hand_over(_FLAG, spin("ld.relaxed.gpu.global.u32", "fence.acq_rel.<<cta|gpu>>;\n")),
+        hand_over(FLAG, spin("ld.relaxed.gpu.global.u32", "fence.acq_rel.<<cta|gpu>>;\n")),
         RACE,
         **TWO,
     ),
@@ -91,7 +91,7 @@ KERNELS = (
         hand_over(
             "<<st.relaxed.gpu.global.u32 [%d1], 1;\nfence.acq_rel.gpu;\n|"
             "fence.acq_rel.gpu;\nst.relaxed.gpu.global.u32 [%d1], 1;\n>>",
-            _SEEN,
+            SEEN,
         ),
         RACE,
         **TWO,
@@ -99,7 +99,7 @@ KERNELS = (
     Micro(
         "a fence ahead of the load of the flag",
         hand_over(
-            _FLAG,
+            FLAG,
             "<<fence.acq_rel.gpu;\n|>>"
             + spin("ld.relaxed.gpu.global.u32", "<<|fence.acq_rel.gpu;\n>>"),
         ),
@@ -108,7 +108,7 @@ KERNELS = (
     ),
     Micro(
         "data stored after its flag",
-        hand_over(f"<<{_FLAG}|>>st.global.u32 [%d1+64], 6;\n<<|{_FLAG}>>", _SEEN),
+        hand_over(f"<<{FLAG}|>>st.global.u32 [%d1+64], 6;\n<<|{FLAG}>>", SEEN),
         RACE,
         **TWO,
     ),
@@ -141,26 +141,26 @@ KERNELS = (
     ),
     Micro(
         "a weak load that spins",
-        hand_over(_FLAG, spin("ld.<<|acquire.gpu.>>global.u32")),
+        hand_over(FLAG, spin("ld.<<|acquire.gpu.>>global.u32")),
         RACE,
         **TWO,
     ),
     Micro(
         "a weak store of a flag",
-        hand_over("fence.acq_rel.gpu;\nst.<<|relaxed.gpu.>>global.u32 [%d1], 1;\n", _SEEN),
+        hand_over("fence.acq_rel.gpu;\nst.<<|relaxed.gpu.>>global.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag by an atomic without fences",
-        hand_over("red.<<relaxed|release>>.gpu.global.add.u32 [%d1], 1;\n", _SEEN),
+        hand_over("red.<<relaxed|release>>.gpu.global.add.u32 [%d1], 1;\n", SEEN),
         RACE,
         **TWO,
     ),
     Micro(
         "a flag polled by an atomic without acquire",
         hand_over(
-            _FLAG,
+            FLAG,
             "atom.<<relaxed|acquire>>.gpu.global.add.u32 %r20, [%d1], 0;\n"
             "setp.eq.u32 %p4, %r20, 0;\n@%p4 bra READ;\n",
         ),

@@ -34,12 +34,12 @@ from micro.pieces import (
     wait,
 )
 
-_DONE = wait(1, 0) + AFTER
-_TAKE = LD + LD_WAIT + USE
-_START = OPERANDS + ALLOC + DESCRIPTORS
-_HOPPER = {"target": "sm_90a"}
-_WG_START = OPERANDS + WG_DESCRIPTORS
-_SYNC = BEFORE + BAR + AFTER
+DONE = wait(1, 0) + AFTER
+TAKE_LOAD = LD + LD_WAIT + USE
+START = OPERANDS + ALLOC + DESCRIPTORS
+HOPPER = {"target": "sm_90a"}
+WG_START = OPERANDS + WG_DESCRIPTORS
+SYNC = BEFORE + BAR + AFTER
 # The next warp's lanes.
 _OTHER = "xor.b32 %r33, %r31, 0x200000;\n"
 # Fills A and B by ordinary stores.
@@ -106,7 +106,7 @@ KERNELS = (
     ),
     Micro(
         "a load ahead of the store's wait",
-        f"{ALLOC}{FILL}<<|{ST_WAIT}>>{_TAKE}<<{ST_WAIT}|>>{DEALLOC}",
+        f"{ALLOC}{FILL}<<|{ST_WAIT}>>{TAKE_LOAD}<<{ST_WAIT}|>>{DEALLOC}",
         ("tensor-hazard",),
     ),
     Micro(
@@ -116,12 +116,12 @@ KERNELS = (
     ),
     Micro(
         "the wait of the other kind",
-        f"{ALLOC}{FILL}<<{LD_WAIT}|{ST_WAIT}>>{_TAKE}{ST_WAIT}{DEALLOC}",
+        f"{ALLOC}{FILL}<<{LD_WAIT}|{ST_WAIT}>>{TAKE_LOAD}{ST_WAIT}{DEALLOC}",
         ("tensor-hazard",),
     ),
     Micro(
         "a load of what nothing has written",
-        f"{ALLOC}<<|{FILL}{ST_WAIT}>>{_TAKE}{DEALLOC}",
+        f"{ALLOC}<<|{FILL}{ST_WAIT}>>{TAKE_LOAD}{DEALLOC}",
         ("uninitialized-tensor",),
     ),
     Micro(
@@ -131,206 +131,206 @@ KERNELS = (
     ),
     Micro(
         "a load in divergent code",
-        f"{ALLOC}{FILL}{ST_WAIT}setp.lt.u32 %p3, %r6, <<16|32>>;\n@!%p3 bra SKIP;\n{_TAKE}SKIP:\n{DEALLOC}",
+        f"{ALLOC}{FILL}{ST_WAIT}setp.lt.u32 %p3, %r6, <<16|32>>;\n@!%p3 bra SKIP;\n{TAKE_LOAD}SKIP:\n{DEALLOC}",
         ("lanes", "aligned", "converged"),
     ),
     # --- MMAs
     Micro(
         "an accumulator loaded before the MMA is done",
-        f"{_START}{MMA}{COMMIT}<<{_TAKE}{_DONE}|{_DONE}{_TAKE}>>{DEALLOC}",
+        f"{START}{MMA}{COMMIT}<<{TAKE_LOAD}{DONE}|{DONE}{TAKE_LOAD}>>{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "a commit ahead of the MMA",
-        f"{_START}<<{COMMIT}{MMA}|{MMA}{COMMIT}>>{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}<<{COMMIT}{MMA}|{MMA}{COMMIT}>>{DONE}{TAKE_LOAD}{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "a second MMA without a commit",
-        f"{_START}{MMA}{COMMIT}<<{MORE}|>>{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}<<{MORE}|>>{DONE}{TAKE_LOAD}{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "a commit to an mbarrier that nobody waits for",
-        f"{_START}{MMA}{COMMIT.replace('[%r4+8]', '[%r4+<<16|8>>]')}"
-        f"<<@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4+8];\n|>>{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT.replace('[%r4+8]', '[%r4+<<16|8>>]')}"
+        f"<<@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4+8];\n|>>{DONE}{TAKE_LOAD}{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "a commit by another thread",
-        f"{_START}{MMA}{COMMIT.replace('@%p0', '@%p3').join(('setp.eq.u32 %p3, %r0, <<32|0>>;' + chr(10), ''))}"
-        f"{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT.replace('@%p0', '@%p3').join(('setp.eq.u32 %p3, %r0, <<32|0>>;' + chr(10), ''))}"
+        f"{DONE}{TAKE_LOAD}{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "tcgen05.fence left out after the commit",
-        f"{_START}{MMA}{COMMIT}{wait(1, 0)}<<|{AFTER}>>{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}{wait(1, 0)}<<|{AFTER}>>{TAKE_LOAD}{DEALLOC}",
         ("tensor-fence",),
     ),
     Micro(
         "tcgen05.fence left out between a store and an MMA",
-        f"{_START}{FILL}{ST_WAIT}<<|{BEFORE}>>{BAR}<<|{AFTER}>>{MORE}{COMMIT}{_DONE}{_TAKE}{DEALLOC}".replace(
+        f"{START}{FILL}{ST_WAIT}<<|{BEFORE}>>{BAR}<<|{AFTER}>>{MORE}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}".replace(
             "x4.b32 [%r31], {%r0, %r0, %r0, %r0}", f"x32.b32 [%r31], {{{', '.join(['%r0'] * 32)}}}"
         ),
         ("tensor-fence",),
     ),
     Micro(
         "an MMA on what another warp still stores",
-        f"{_START}{FILL}{ST_WAIT}<<|{_SYNC}>>{MORE}{COMMIT}{_DONE}{_TAKE}{DEALLOC}".replace(
+        f"{START}{FILL}{ST_WAIT}<<|{SYNC}>>{MORE}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}".replace(
             "x4.b32 [%r31], {%r0, %r0, %r0, %r0}", f"x32.b32 [%r31], {{{', '.join(['%r0'] * 32)}}}"
         ),
         ("tensor-race", "tensor-hazard"),
     ),
     Micro(
         "an MMA over an accumulator that is still loaded",
-        f"{_START}{MMA}{COMMIT}{_DONE}{LD}{LD_WAIT}<<|{_SYNC}>>{MMA}{COMMIT}{wait(1, 1)}{AFTER}{USE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}{DONE}{LD}{LD_WAIT}<<|{SYNC}>>{MMA}{COMMIT}{wait(1, 1)}{AFTER}{USE}{DEALLOC}",
         ("tensor-race", "tensor-hazard"),
     ),
     Micro(
         "an MMA over an accumulator whose loads nobody has waited for",
-        f"{_START}{MMA}{COMMIT}{_DONE}{LD}<<{_SYNC}{MMA}{COMMIT}{LD_WAIT}|{LD_WAIT}{_SYNC}{MMA}{COMMIT}>>{wait(1, 1)}{AFTER}{USE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}{DONE}{LD}<<{SYNC}{MMA}{COMMIT}{LD_WAIT}|{LD_WAIT}{SYNC}{MMA}{COMMIT}>>{wait(1, 1)}{AFTER}{USE}{DEALLOC}",
         ("tensor-race", "tensor-hazard"),
     ),
     Micro(
         "an accumulator that is never set to zero",
-        f"{_START}<<{MORE}|{MMA}>>{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}<<{MORE}|{MMA}>>{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("uninitialized-tensor",),
     ),
     Micro(
         "an MMA before its operands have come",
-        f"{READY}{load(16384)}{ALLOC}{DESCRIPTORS}<<{MMA}{COMMIT}{wait(0, 0)}|{wait(0, 0)}{MMA}{COMMIT}>>{_DONE}{_TAKE}{DEALLOC}",
+        f"{READY}{load(16384)}{ALLOC}{DESCRIPTORS}<<{MMA}{COMMIT}{wait(0, 0)}|{wait(0, 0)}{MMA}{COMMIT}>>{DONE}{TAKE_LOAD}{DEALLOC}",
         ("async-hazard",),
     ),
     Micro(
         "an MMA on operands stored without a proxy fence",
-        f"{READY}{_OWN_OPERANDS}<<|{PROXY}>>{ALLOC}{DESCRIPTORS}{MMA}{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{READY}{_OWN_OPERANDS}<<|{PROXY}>>{ALLOC}{DESCRIPTORS}{MMA}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("proxy-fence",),
     ),
     Micro(
         "an MMA on operands that other warps still store",
-        f"{READY}{ALLOC}{_OWN_OPERANDS}{PROXY}<<|{BAR}>>{DESCRIPTORS}{MMA}{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{READY}{ALLOC}{_OWN_OPERANDS}{PROXY}<<|{BAR}>>{DESCRIPTORS}{MMA}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("shared-race", "async-hazard", "proxy-fence"),
     ),
     Micro(
         "operands overwritten before the MMA is done",
-        f"{_START}{MMA}{COMMIT}<<{STORE}{_DONE}|{_DONE}{STORE}>>{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}<<{STORE}{DONE}|{DONE}{STORE}>>{TAKE_LOAD}{DEALLOC}",
         ("async-hazard",),
     ),
     Micro(
         "operands loaded again before the MMA is done",
-        f"{_START}{MMA}{COMMIT}<<{load(16384)}{_DONE}|{_DONE}{load(16384)}>>{wait(0, 1)}{_TAKE}{DEALLOC}",
+        f"{START}{MMA}{COMMIT}<<{load(16384)}{DONE}|{DONE}{load(16384)}>>{wait(0, 1)}{TAKE_LOAD}{DEALLOC}",
         ("async-hazard",),
     ),
     Micro(
         "an exit before the MMA is done",
-        f"{_START}{MMA}<<|{COMMIT}{_DONE}>>{DEALLOC}",
+        f"{START}{MMA}<<|{COMMIT}{DONE}>>{DEALLOC}",
         ("tensor-race", "tensor-hazard", "in use", "cta-exit", "deadlock"),
     ),
     Micro(
         "tensor memory freed before the MMA is done",
-        f"{_START}{MMA}{COMMIT}<<{DEALLOC}{_DONE}|{_DONE}{DEALLOC}>>",
+        f"{START}{MMA}{COMMIT}<<{DEALLOC}{DONE}|{DONE}{DEALLOC}>>",
         ("tensor-race", "tensor-hazard", "in use"),
     ),
     Micro(
         "a copy to tensor memory read before it is done",
-        f"{_START}@%p0 tcgen05.cp.cta_group::1.128x128b [%r30], %d11;\n{COMMIT}<<{_TAKE}{_DONE}|{_DONE}{_TAKE}>>{DEALLOC}",
+        f"{START}@%p0 tcgen05.cp.cta_group::1.128x128b [%r30], %d11;\n{COMMIT}<<{TAKE_LOAD}{DONE}|{DONE}{TAKE_LOAD}>>{DEALLOC}",
         ("tensor-hazard", "tensor-race"),
     ),
     Micro(
         "the source of a copy to tensor memory overwritten",
-        f"{_START}@%p0 tcgen05.cp.cta_group::1.128x128b [%r30], %d11;\n{COMMIT}<<{STORE}{_DONE}|{_DONE}{STORE}>>{_TAKE}{DEALLOC}",
+        f"{START}@%p0 tcgen05.cp.cta_group::1.128x128b [%r30], %d11;\n{COMMIT}<<{STORE}{DONE}|{DONE}{STORE}>>{TAKE_LOAD}{DEALLOC}",
         ("async-hazard",),
     ),
     Micro(
         "a copy to tensor memory of what is stored without a proxy fence",
         f"{READY}{_OWN_OPERANDS}<<|{PROXY}>>{ALLOC}{DESCRIPTORS}@%p0 tcgen05.cp.cta_group::1.128x128b [%r30], %d11;\n"
-        f"{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("proxy-fence",),
     ),
     Micro(
         "an instruction descriptor without a shape",
-        f"{_START}<<mov.b32 %r16, 0;\n|>>{MMA}{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}<<mov.b32 %r16, 0;\n|>>{MMA}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("descriptor",),
     ),
     Micro(
         "operands past the end of shared memory",
-        f"{_START}<<add.s64 %d12, %d11, {(32768 - 256) // 16};\n|>>{MMA}{COMMIT}{_DONE}{_TAKE}{DEALLOC}",
+        f"{START}<<add.s64 %d12, %d11, {(32768 - 256) // 16};\n|>>{MMA}{COMMIT}{DONE}{TAKE_LOAD}{DEALLOC}",
         ("shared memory", "outside"),
     ),
     # --- wgmma
     Micro(
         "wgmma's registers read before the wait",
-        f"{_WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{WG_USE}{WG_WAIT}|{WG_WAIT}{WG_USE}>>",
+        f"{WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{WG_USE}{WG_WAIT}|{WG_WAIT}{WG_USE}>>",
         ("async-hazard", "wgmma"),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma's registers read after a weaker wait",
-        f"{_WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}wgmma.wait_group.sync.aligned <<1|0>>;\n{WG_USE}{WG_WAIT}",
+        f"{WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}wgmma.wait_group.sync.aligned <<1|0>>;\n{WG_USE}{WG_WAIT}",
         ("async-hazard", "wgmma"),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma without a commit",
-        f"{_WG_START}{WG_FENCE}{WGMMA}<<|{WG_COMMIT}>>{WG_WAIT}{WG_USE}",
+        f"{WG_START}{WG_FENCE}{WGMMA}<<|{WG_COMMIT}>>{WG_WAIT}{WG_USE}",
         ("async-hazard", "wgmma"),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma on registers that were just written",
-        f"{_WG_START}{''.join(f'mov.u32 %v{i}, 0;' + chr(10) for i in range(8))}<<|{WG_FENCE}>>{WG_MORE}{WG_COMMIT}{WG_WAIT}{WG_USE}",
+        f"{WG_START}{''.join(f'mov.u32 %v{i}, 0;' + chr(10) for i in range(8))}<<|{WG_FENCE}>>{WG_MORE}{WG_COMMIT}{WG_WAIT}{WG_USE}",
         ("wgmma",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma on A in registers that were just written",
-        f"{_WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}mov.u32 %r40, 0;\nmov.u32 %r41, 0;\nmov.u32 %r42, 0;\nmov.u32 %r43, 0;\n"
+        f"{WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}mov.u32 %r40, 0;\nmov.u32 %r41, 0;\nmov.u32 %r42, 0;\nmov.u32 %r43, 0;\n"
         f"<<|{WG_FENCE}>>{WG_A.replace(', %d12, ', ', %d12, %p6, 1, 1, 0;')}\n{WG_COMMIT}{WG_WAIT}{WG_USE}",
         ("wgmma",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "A's registers written while wgmma reads them",
         "mov.u32 %r40, 0;\nmov.u32 %r41, 0;\nmov.u32 %r42, 0;\nmov.u32 %r43, 0;\n"
-        f"{_WG_START}{WG_FENCE}{WG_A.replace(', %d12, ', ', %d12, %p5, 1, 1, 0;')}\n{WG_COMMIT}"
+        f"{WG_START}{WG_FENCE}{WG_A.replace(', %d12, ', ', %d12, %p5, 1, 1, 0;')}\n{WG_COMMIT}"
         f"<<mov.u32 %r40, 1;\n{WG_WAIT}|{WG_WAIT}mov.u32 %r40, 1;\n>>{WG_USE}",
         ("wgmma", "async-hazard"),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "accumulators that are never set to zero",
-        f"{_WG_START}{WG_FENCE}<<{WG_MORE}|{WGMMA}>>{WG_COMMIT}{WG_WAIT}{WG_USE}",
+        f"{WG_START}{WG_FENCE}<<{WG_MORE}|{WGMMA}>>{WG_COMMIT}{WG_WAIT}{WG_USE}",
         ("uninitialized-register",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma before its operands have come",
         f"{READY}{load(16384)}{WG_DESCRIPTORS}{WG_FENCE}<<{WGMMA}{WG_COMMIT}{wait(0, 0)}|{wait(0, 0)}{WGMMA}{WG_COMMIT}>>{WG_WAIT}{WG_USE}",
         ("async-hazard",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma's operands loaded again before it is done",
-        f"{_WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{BAR}{load(16384)}{WG_WAIT}|{WG_WAIT}{BAR}{load(16384)}>>{wait(0, 1)}{WG_USE}",
+        f"{WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{BAR}{load(16384)}{WG_WAIT}|{WG_WAIT}{BAR}{load(16384)}>>{wait(0, 1)}{WG_USE}",
         ("async-hazard",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma on operands stored without a proxy fence",
         f"{READY}{_OWN_OPERANDS}<<|{PROXY}>>{BAR}{WG_DESCRIPTORS}{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}{WG_USE}",
         ("proxy-fence",),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma's operands stored over before it is done",
-        f"{_WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{STORE}{WG_WAIT}|{WG_WAIT}{BAR}{STORE}>>{WG_USE}",
+        f"{WG_START}{WG_FENCE}{WGMMA}{WG_COMMIT}<<{STORE}{WG_WAIT}|{WG_WAIT}{BAR}{STORE}>>{WG_USE}",
         ("async-hazard", "shared-race"),
-        **_HOPPER,
+        **HOPPER,
     ),
     Micro(
         "wgmma by one warp",
-        f"{_WG_START}<<@!%p2 bra SKIP;\n|>>{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}SKIP:\n",
+        f"{WG_START}<<@!%p2 bra SKIP;\n|>>{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}SKIP:\n",
         ("warp", "deadlock"),
-        **_HOPPER,
+        **HOPPER,
     ),
 )
