@@ -39,16 +39,16 @@ def layer_code() -> Any:
 
 
 def make_inputs(problem: Problem, dtype: Any, seed: int) -> tuple[dict, jax.Array, jax.Array]:
-    """Weights (matrices in `dtype`), tokens, and the output's cotangent."""
+    """Weights (matrices in `dtype`), tokens, and what the output should be."""
     tokens = problem.m // top_k(problem)
 
     @jax.jit
     def draw(key: jax.Array) -> tuple[dict, jax.Array, jax.Array]:
-        weights, x, dy = jax.random.split(key, 3)
+        weights, x, target = jax.random.split(key, 3)
         params = layer_code().init_layer(weights, problem.k, problem.n // 2, problem.groups)
         params |= {name: params[name].astype(dtype) for name in ("w_in", "w_out")}
         shape = (tokens, problem.k)
-        return params, jax.random.normal(x, shape, dtype), jax.random.normal(dy, shape, dtype)
+        return params, jax.random.normal(x, shape, dtype), jax.random.normal(target, shape, dtype)
 
     return draw(jax.random.key(seed))
 
@@ -60,11 +60,15 @@ def make_step(problem: Problem, ragged_dot: Any) -> Any:
 
 
 def step_of(layer: Any) -> Any:
-    """A jitted step: (weights, x, dy) -> loss and gradients of weights and x."""
+    """A jitted step: (weights, x, target) -> loss and gradients of weights and x.
 
-    def loss(params: dict, x: jax.Array, dy: jax.Array) -> jax.Array:
+    As in a model, the cotangent of y is not known before y: else XLA computes what is between the
+    products of the forward pass together with its gradient.
+    """
+
+    def loss(params: dict, x: jax.Array, target: jax.Array) -> jax.Array:
         y, balance = layer(params, x)
-        return jnp.mean(y.astype(jnp.float32) * dy) + 0.01 * balance
+        return jnp.mean(jnp.square(y.astype(jnp.float32) - target)) + 0.01 * balance
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
 

@@ -8,7 +8,7 @@ namespace bwgemm::sm90 {
 // Calls f(cute::Int<i>) for the i that `value` is, one of 0 to kCount - 1: a jump through a table.
 template <int kCount, class F>
 __device__ __forceinline__ void WithConstant(int value, F&& f) {
-  static_assert(kCount <= 48);
+  static_assert(kCount <= 24);
 #define BWGEMM_CASE(i)                           \
   case i:                                        \
     if constexpr (i < kCount) f(cute::Int<i>{}); \
@@ -26,9 +26,6 @@ __device__ __forceinline__ void WithConstant(int value, F&& f) {
     BWGEMM_CASES(0)
     BWGEMM_CASES(8)
     BWGEMM_CASES(16)
-    BWGEMM_CASES(24)
-    BWGEMM_CASES(32)
-    BWGEMM_CASES(40)
     default:
       __builtin_unreachable();
   }

@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
@@ -58,4 +59,10 @@ def _route(to_tokens: bool, residuals: Arrays, inputs: Arrays) -> Arrays:
     if to_tokens:
         found = x.at[place].get(unique_indices=True, mode="promise_in_bounds")
         return (jnp.sum(found.astype(jnp.float32), axis=1).astype(x.dtype),)
-    return (x.at[order // place.shape[1]].get(mode="promise_in_bounds"),)
+    tokens = order // place.shape[1]
+    if x.dtype.itemsize != 2 or x.shape[1] % 2:
+        return (x.at[tokens].get(mode="promise_in_bounds"),)
+    # In pairs of elements: XLA's kernel moves one at a time.
+    pairs = lax.bitcast_convert_type(x.reshape(x.shape[0], -1, 2), jnp.uint32)
+    found = pairs.at[tokens].get(mode="promise_in_bounds")
+    return (lax.bitcast_convert_type(found, x.dtype).reshape(tokens.size, -1),)

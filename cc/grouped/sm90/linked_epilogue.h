@@ -26,11 +26,9 @@ struct LinkedEpilogue {
   using Accumulator = typename C::template Accumulator<kColumns>;
   using Full = cutlass::arch::ClusterTransactionBarrier;
   static constexpr int kRows = C::kStoreRows;
-  static constexpr int kStepRows = 8;                          // at a time: registers are few
   static constexpr int kBlocks = C::kOwnBlocks / C::kPHalves;  // of D's columns
-  static constexpr int kChunkSteps = kRows / kStepRows;
+  static constexpr int kPairs = kRows / 4;  // of neighbouring rows, of a thread in a chunk
   static_assert(C::kRowsOnQ && sizeof(Out) == 2 && C::kTileN % kRows == 0);
-  static_assert(kRows % kStepRows == 0);
 
   const Params& base;
   uint32_t cta_rank;
@@ -60,15 +58,13 @@ struct LinkedEpilogue {
                                        const Accumulator<kColumns>& accumulator) {
     buffers.RereadThread();
     const int chunks = __shfl_sync(0xffffffffu, Chunks(tile), 0);
-    // Not unrolled, and so the function is inlined for eight rows and not for all: the instructions
+    // Not unrolled, and so the function is inlined for one chunk and not for all: the instructions
     // of all, which run once a tile, do not fit into the instruction cache.
     CUTE_NO_UNROLL
-    for (int step = 0; step < chunks * kChunkSteps; ++step) {
-      buffers.RereadThread();  // what follows from it is not kept from step to step
-      const int chunk = step / kChunkSteps;
-      if (step % kChunkSteps == 0) Await();
-      Compute<kColumns>(tile, accumulator, chunk, step % kChunkSteps * kStepRows);
-      if (step % kChunkSteps != kChunkSteps - 1) continue;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      buffers.RereadThread();  // what follows from it is not kept from chunk to chunk
+      Await();
+      Compute<kColumns>(tile, accumulator, chunk);
       buffers.Filled();
       // Into the set before this one, whose stores have had time to read it.
       if (chunk > 0) LoadNext(tile, chunk - 1, chunks);
@@ -147,28 +143,26 @@ struct LinkedEpilogue {
     Load(tile, next, count + Sets() - 1);
   }
 
-  // Sums of kStepRows rows, in pairs of neighbouring rows: of a gated kernel those of both
-  // matrices.
+  // The thread's sums of a chunk: of a gated kernel those of both matrices.
   struct Sums {
-    float2 pairs[C::kPHalves][2];
-    __device__ __forceinline__ float2 Pair(int half, int i) const {
-      return i == 0 ? pairs[half][0] : pairs[half][1];
-    }
+    float2 pairs[C::kPHalves][kPairs];
   };
   template <int kColumns>
-  __device__ __forceinline__ Sums SumsOf(const Accumulator<kColumns>& acc, int step) {
+  __device__ __forceinline__ Sums SumsOf(const Accumulator<kColumns>& acc, int chunk) {
+    constexpr int kChunks = kColumns / kRows;  // of a block
     Sums sums;
-    bwgemm::sm90::WithConstant<kColumns / kStepRows * kBlocks>(step, [&](auto constant) {
-      CUTE_UNROLL
-      for (int half = 0; half < C::kPHalves; ++half) {
-        CUTE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          constexpr int kFirst = decltype(constant)::value * kStepRows / 2;
-          const int at = kFirst + half * kColumns / 2 + 2 * i;
-          sums.pairs[half][i] = make_float2(acc(at), acc(at + 1));
-        }
-      }
-    });
+    bwgemm::sm90::WithConstant<kChunks * kBlocks>(
+        chunk % kBlocks * kChunks + chunk / kBlocks, [&](auto constant) {
+          constexpr int kFirst = decltype(constant)::value * 2 * kPairs;
+          CUTE_UNROLL
+          for (int half = 0; half < C::kPHalves; ++half) {
+            CUTE_UNROLL
+            for (int i = 0; i < kPairs; ++i) {
+              const int at = kFirst + half * kColumns / 2 + 2 * i;
+              sums.pairs[half][i] = make_float2(acc(at), acc(at + 1));
+            }
+          }
+        });
     return sums;
   }
 
@@ -181,51 +175,49 @@ struct LinkedEpilogue {
     }
   }
 
-  // Of a chunk kStepRows rows, from `row` on.
   template <int kColumns>
   __device__ __forceinline__ void Compute(const grouped::Tile& tile,
-                                          const Accumulator<kColumns>& acc, int chunk, int row) {
-    const int first = chunk % kBlocks * kColumns + chunk / kBlocks * kRows + row;
-    const Sums sums = SumsOf<kColumns>(acc, first / kStepRows);
+                                          const Accumulator<kColumns>& acc, int chunk) {
+    const Sums sums = SumsOf<kColumns>(acc, chunk);
     const Place place = PlaceOf(tile, chunk);
     const uint32_t warp = buffers.thread / 32u, lane = buffers.thread % 32u;
     const int n = place.column + warp * 16 + lane / 4;
-    const int m = place.row + row + lane % 4 * 2, end = place.row + place.valid;
-    const int at = row * kRowBytes;
-    float2 sum = {};  // over this thread's columns
+    const int m = place.row + lane % 4 * 2, end = place.row + place.valid;
     CUTE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      uint32_t staged[kMaxStaged] = {}, stored[kMaxStaged];
+    for (int row = 0; row < kRows; row += 8) {
+      const int at = row * kRowBytes;
+      uint32_t staged[kMaxStaged][2] = {}, stored[1 + kMaxStaged][2];
+      float2 sum = {};  // over this thread's columns
       CUTE_UNROLL
       for (int j = 0; j < kMaxStaged; ++j) {
         if (j >= Loads()) break;
-        cute::SM75_U16x2_LDSM_T::copy(Matrix(Lines(j) + at, i), staged[j]);
+        bwgemm::sm90::ReadColumnPairs<8>(staged[j], Lines(j) + at, buffers.thread);
       }
-      const float2 z = sums.Pair(0, i), u = sums.Pair(C::kPHalves - 1, i);
-      float2 summed;
-      const float2 pair = bwgemm_grouped_epilogue(z.x, z.y, u.x, u.y, m, n + i * 8, tile.expert,
-                                                  end, &params().epilogue, staged, stored, &summed);
-      if (SumOf() >= 0 && n + i * 8 < base.n) {
-        sum.x += summed.x;
-        sum.y += summed.y;
-      }
-      Store(bwgemm::sm90::Pack<Out>(pair.x, pair.y), Lines(0) + at, i);
       CUTE_UNROLL
-      for (int j = 0; j < kMaxStaged; ++j) {
-        if (j >= Stores()) break;
-        Store(stored[j], Lines(j + 1) + at, i);
+      for (int i = 0; i < 2; ++i) {
+        const float2 z = sums.pairs[0][row / 4 + i], u = sums.pairs[C::kPHalves - 1][row / 4 + i];
+        const uint32_t loaded[kMaxStaged] = {staged[0][i], staged[1][i]};
+        uint32_t others[kMaxStaged];
+        float2 summed;
+        const float2 pair =
+            bwgemm_grouped_epilogue(z.x, z.y, u.x, u.y, m + row, n + i * 8, tile.expert, end,
+                                    &params().epilogue, loaded, others, &summed);
+        if (SumOf() >= 0 && n + i * 8 < base.n) {
+          sum.x += summed.x;
+          sum.y += summed.y;
+        }
+        stored[0][i] = bwgemm::sm90::Pack<Out>(pair.x, pair.y);
+        stored[1][i] = others[0];
+        stored[2][i] = others[1];
+      }
+      if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
+      CUTE_UNROLL
+      for (int j = 0; j <= kMaxStaged; ++j) {
+        if (j > Stores()) break;
+        bwgemm::sm90::WriteColumnPairs<8>([&](int i) { return stored[j][i]; }, Lines(j) + at,
+                                          buffers.thread);
       }
     }
-    if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
-  }
-
-  // Where a lane reads or writes the i-th of the warp's matrices in 8 lines: see ColumnMatrices.
-  __device__ __forceinline__ cute::uint128_t& Matrix(uint8_t* lines, int i) {
-    const uint32_t line = buffers.thread % 8u, chunk = (buffers.thread / 32u * 2 + i) ^ line;
-    return *reinterpret_cast<cute::uint128_t*>(lines + line * kRowBytes + chunk * 16);
-  }
-  __device__ __forceinline__ void Store(uint32_t pair, uint8_t* lines, int i) {
-    cute::SM90_U16x2_STSM_T::copy(pair, Matrix(lines, i));
   }
 
   // Of 8 rows, from `row` on, and the warp's part of 64 columns: eight lanes have the same rows.
