@@ -64,7 +64,8 @@ class TestLinear:
 
     def test_derivatives_of_all_orders(self, arrays) -> None:
         at = tuple(arrays[name] for name in "xwbr")
-        check_grads(ours, at, order=2, **CHECK_GRADS)
+        # In float32 the differences of the usual step are rounding, of the formula's too.
+        check_grads(ours, at, order=2, eps=1e-3, **CHECK_GRADS)
         for f in (ours, jax.checkpoint(ours)):
             got = jax.jit(jax.grad(lambda *a, f=f: jnp.sum(f(*a) ** 2), (0, 1, 2, 3)))(*at)
             assert_same_layers(
