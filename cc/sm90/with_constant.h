@@ -5,7 +5,7 @@
 
 namespace bwgemm::sm90 {
 
-// Calls f(cute::Int<i>) for the i that `value` is, one of 0 to kCount - 1: a jump through a table.
+// Calls f(cute::Int<i>) for the i that `value` is, one of 0 to kCount - 1.
 template <int kCount, class F>
 __device__ __forceinline__ void WithConstant(int value, F&& f) {
   static_assert(kCount <= 24);
