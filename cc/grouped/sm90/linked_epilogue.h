@@ -5,6 +5,9 @@
 // those of D and up to two other results take the same places. A box of a matrix may run into the
 // next group's rows, whose values nobody uses; of the results only the group's rows are stored.
 // There is no batch.
+//
+// Each width of tile has an accumulator and an epilogue of its own. With one accumulator that all
+// widths fill, the compiler runs out of registers and has every MMA wait for the one before it.
 #pragma once
 
 #include "grouped/linked.h"
