@@ -26,6 +26,7 @@ from dense import losses
 def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=5)
+    parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these (default: all)")
     form = "ROWS,WIDTH,VOCABULARY"
     problem, usual, small = losses.LossProblem, losses.PROBLEMS, losses.SMALL
     return options.parse_problems(parser, argv, form, problem, usual, small)
@@ -53,7 +54,9 @@ def columns(args) -> dict:
         found["tokamax"] = functools.partial(
             tokamax.linear_softmax_cross_entropy_loss, reduction="mean"
         )
-    return found
+    if unknown := set(args.columns or ()) - set(found):
+        raise SystemExit(f"no columns {sorted(unknown)}; there are {', '.join(found)}")
+    return {name: loss for name, loss in found.items() if name in (args.columns or found)}
 
 
 def exact(x: jax.Array, labels: jax.Array, weights: jax.Array):
@@ -123,7 +126,7 @@ def summary(rows: Sequence[dict]) -> list[str]:
     peers = [n for n in dict.fromkeys(r["impl"] for r in rows) if n not in ("stored", "recomputed")]
     lines = []
     for what in ("forward", "forward+backward"):
-        for ours in ("stored", "recomputed"):
+        for ours in [n for n in ("stored", "recomputed") if n in {r["impl"] for r in rows}]:
             for peer in peers:
                 ratios = [times[peer, what, p] / times[ours, what, p] for p in problems]
                 mean = report.geomean(ratios)

@@ -1,19 +1,30 @@
 #include "call/buffer.h"
 
+#include <algorithm>
+#include <charconv>
 #include <limits>
 
 namespace bwgemm::call {
 namespace {
 
 constexpr std::array<std::string_view, kRoles> kNames = {
-    "a",    "b",  "group_sizes", "group_offset", "a_scales", "b_scales", "alpha",
-    "b_up", "x0", "x1",          "x2",           "x3",       "x4",       "x5",
-    "x6",   "x7", "d",           "workspace",    "y1",       "y2",       "y3"};
+    "a",    "b",  "group_sizes", "group_offset", "a_scales", "b_scales", "alpha", "b_up",
+    "into", "x0", "x1",          "x2",           "x3",       "x4",       "x5",    "x6",
+    "x7",   "d",  "workspace",   "y1",           "y2",       "y3"};
 
 std::string ShapeString(DType dtype, const int64_t* dims, size_t rank) {
   std::string text = std::string(bwgemm::Name(dtype)) + "[";
   for (size_t i = 0; i < rank; ++i) text += (i ? "," : "") + std::to_string(dims[i]);
   return text + "]";
+}
+
+// The number that `text` begins with, up to a separator, which `text` loses with it.
+bool TakeNumber(std::string_view* text, int64_t* number) {
+  const char* const end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, *number);
+  if (error != std::errc{} || (rest != end && *rest != ':' && *rest != ' ')) return false;
+  text->remove_prefix(rest - text->data() + (rest != end));
+  return true;
 }
 
 }  // namespace
@@ -31,6 +42,37 @@ Status TakeRole(std::string_view* text, bool result, Role* role) {
   }
   return Status::Unimplemented((result ? "result '" : "operand '") + std::string(word) +
                                "' is not known to this version of jax_bwgemm");
+}
+
+Status SetWindows(std::string_view text, Buffers* buffers) {
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view name = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    int64_t first, columns;
+    const bool numbers = TakeNumber(&rest, &first) && TakeNumber(&rest, &columns);
+    const Role role = name == "a" ? Role::kA : name == "b" ? Role::kB : Role::kD;
+    if (!numbers || name != Name(role)) {
+      return Status::InvalidArgument("windows '" + std::string(text) +
+                                     "' are no words 'a:first:columns', of a, b or d");
+    }
+    Buffer& buffer = (*buffers)[role];
+    const Buffer& into = (*buffers)[Role::kInto];
+    if (role == Role::kD && into.data != buffer.data) {
+      return Status::InvalidArgument("a window of d needs d's array as operand into");
+    }
+    if (buffer.rank < 2 || buffer.is_window() || first < 0 || columns < 1 ||
+        columns > buffer.last() || first > buffer.last() - columns || buffer.bytes == 0) {
+      return Status::InvalidArgument(
+          "no window " + std::to_string(first) + ":" + std::to_string(columns) + " of " +
+          std::string(name) + ", " +
+          (buffer.present() ? ShapeString(buffer) : "which is not there"));
+    }
+    buffer.data = static_cast<char*>(buffer.data) + first * SizeOf(buffer.dtype);
+    buffer.bytes -= (buffer.last() - columns) * SizeOf(buffer.dtype);  // to the last row's end
+    buffer.dims[buffer.rank - 1] = columns;
+  }
+  return Status::Ok();
 }
 
 std::string ShapeString(const Buffer& buffer) {

@@ -15,16 +15,18 @@ namespace bwgemm::call {
 
 inline constexpr int kMaxRank = 6;
 
-// A dense row-major array.
+// A row-major array, dense unless it is a window.
 struct Buffer {
   void* data = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0;  // of a window: from its first element to its last
   DType dtype = DType::kBF16;
   int rank = -1;  // -1: the call has none
   std::array<int64_t, kMaxRank> dims{};
+  int64_t pitch = 0;  // elements from row to row; more than last() of a window
 
   bool present() const { return rank >= 0; }
   int64_t last() const { return dims[rank - 1]; }
+  bool is_window() const { return rank > 0 && pitch != last(); }
 };
 
 // The type of a buffer whose elements are v: bytes hold pairs of kE2M1.
@@ -33,6 +35,7 @@ constexpr DType BufferType(DType v) { return v == DType::kE2M1 ? DType::kU8 : v;
 // What a buffer is to the product. Operands come first, then results.
 // alpha: a factor of each batch element's result, where values are of 4 bits.
 // b_up: the second matrix of a gated product, unless b has both.
+// into: the array that d is, before the call; one whose window is written keeps the rest.
 // x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
 enum class Role {
   kA,
@@ -43,6 +46,7 @@ enum class Role {
   kBScales,
   kAlpha,
   kBUp,
+  kInto,
   kX0,
   kD = kX0 + kMaxEpilogueOperands,
   kWorkspace,
@@ -67,6 +71,11 @@ class Buffers {
 // The role of the next word of `text`, which then loses it. Words are separated by single spaces.
 // Unimplemented for an unknown word: a later version of this library may know it.
 Status TakeRole(std::string_view* text, bool result, Role* role);
+
+// Turns buffers into windows: columns of their last dimension, which the kernel reads or writes
+// where they lie. `text`: words "role:first column:columns", separated by single spaces. Of a and
+// b, and of d, which is then the same array as `into`. InvalidArgument for any other.
+Status SetWindows(std::string_view text, Buffers* buffers);
 
 // For messages: "bfloat16[1,64,128]".
 std::string ShapeString(const Buffer& buffer);

@@ -25,9 +25,8 @@ Status SetSizes(const ProductSizes& sizes, int sm_count, GemmProblem* problem) {
   return Status::Ok();
 }
 
-// Row-major: the last extent is the pitch.
 GemmOperand Operand(const Buffer& x, bool batched) {
-  return {x.data, x.dims[2], batched ? x.dims[1] * x.dims[2] : 0};
+  return {x.data, x.pitch, batched ? x.dims[1] * x.pitch : 0};
 }
 
 // Both matrices of a gated product and what depends on them; the sizes are there.
@@ -144,14 +143,27 @@ Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& pro
       kernel.info, problem);
 }
 
+Status NoWindow(const KernelInfo& kernel, Role role, const char* reason) {
+  return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' takes no window of " +
+                                 std::string(Name(role)) + ": " + reason);
+}
+
 }  // namespace
 
 Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& launch) {
   GemmProblem problem;
   problem.device = launch.device;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel.info, call, launch.properties.sm_count, &problem));
+  if (call.buffers[Role::kD].is_window() && !call.epilogue.code.empty()) {
+    return NoWindow(kernel.info, Role::kD, "an epilogue follows the product");
+  }
   if (call.epilogue.form == "split_k") return RunLinkedParts(kernel, call, problem, launch);
   if (!call.epilogue.code.empty()) return RunLinked(kernel, call, problem, launch);
+  if (call.buffers[Role::kD].is_window()) {
+    int64_t parts;
+    BWGEMM_RETURN_IF_ERROR(PartsOf(call.options, kernel.info, problem, &parts));
+    if (parts != 1) return NoWindow(kernel.info, Role::kD, "parts of K are added there");
+  }
   return RunPlan(kernel, call, launch, problem);
 }
 

@@ -47,7 +47,7 @@ Status ToBuffer(const ffi::AnyBuffer& from, std::string_view name, Buffer* buffe
                                    ", more than " + std::to_string(kMaxRank));
   }
   buffer->rank = static_cast<int>(dims.size());
-  for (int i = 0; i < buffer->rank; ++i) buffer->dims[i] = dims[i];
+  for (int i = 0; i < buffer->rank; ++i) buffer->pitch = buffer->dims[i] = dims[i];
   buffer->data = from.untyped_data();
   buffer->bytes = from.size_bytes();
   return Status::Ok();

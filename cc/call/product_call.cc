@@ -27,6 +27,7 @@ bool OfScales(const KernelInfo& kernel) { return kernel.scales != ScaleUse::kNon
 bool Takes(const KernelInfo& kernel, Role role) {
   if (role == Role::kGroupSizes || role == Role::kGroupOffset) return OfGroups(kernel);
   if (role == Role::kBUp) return kernel.contraction == Contraction::kGated;
+  if (role == Role::kInto) return kernel.contraction == Contraction::kDense;
   if (role == Role::kAlpha) return kernel.a_dtype == DType::kE2M1;
   const bool of_scales = role == Role::kAScales || role == Role::kBScales;
   return !of_scales || OfScales(kernel);
@@ -70,13 +71,18 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
     if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
     const bool takes = Takes(kernel, role);
     // A kernel that needs no workspace may get none; a gated one both matrices in one.
-    const bool may_lack = role == Role::kWorkspace || role == Role::kBUp;
+    const bool may_lack = role == Role::kWorkspace || role == Role::kBUp || role == Role::kInto;
     if (buffers[role].present() == takes || (takes && may_lack)) continue;
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
                                    Name(kernel.contraction) + ") " +
                                    (takes ? "needs " : "takes no ") + std::string(Name(role)));
   }
   const Buffer &a = buffers[Role::kA], &b = buffers[Role::kB], &d = buffers[Role::kD];
+  const bool windows = a.is_window() || b.is_window() || d.is_window();
+  if (windows && kernel.contraction != Contraction::kDense) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
+                                   Name(kernel.contraction) + ") takes no windows");
+  }
   if (a.dtype != BufferType(kernel.a_dtype) || b.dtype != BufferType(kernel.b_dtype) ||
       d.dtype != kernel.out_dtype) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' computes " +

@@ -46,7 +46,8 @@ struct LinkedEpilogue {
 };
 
 struct ProductCall {
-  std::string_view kernel;  // its name
+  std::string_view kernel;   // its name
+  std::string_view windows;  // of a, b and d, as SetWindows reads them; dense products have them
   Options options;
   LinkedEpilogue epilogue;
   // A's and B's memory order is the kernel's a_major and b_major:

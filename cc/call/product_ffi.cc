@@ -19,6 +19,8 @@ Status DecodeConfig(const Target& target, const ffi::Dictionary& config, Product
       status = Read(config, member, &roles->operands);
     } else if (name == "results" && !fixed_roles) {
       status = Read(config, member, &roles->results);
+    } else if (name == "windows" && !fixed_roles) {
+      status = Read(config, member, &call->windows);
     } else if (name == "epilogue") {
       status = Read(config, member, &call->epilogue.code);
     } else if (name == "epilogue_digest") {
@@ -107,9 +109,10 @@ Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       roles.operands, operands.size(), /*results=*/false,
       [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, &call->buffers));
-  return DecodeBuffers(
+  BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       roles.results, results.size(), /*results=*/true,
-      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, &call->buffers);
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, &call->buffers));
+  return SetWindows(call->windows, &call->buffers);
 }
 
 }  // namespace bwgemm::call

@@ -4,6 +4,7 @@
 // `config`. Its members are
 //   kernel             name of the kernel
 //   operands, results  the roles of the buffers, in their order: "a b", "d workspace" (buffer.h)
+//   windows            which columns of a buffer take part: "b:256:128" (SetWindows)
 //   epilogue, epilogue_digest, epilogue_version, epilogue_form, epilogue_operands,
 //   epilogue_results   see LinkedEpilogue
 //   raster_order, swizzle, splits, decomposition, order, a_scaling, b_scaling   see

@@ -24,6 +24,13 @@ def parts(splits: int) -> tuple[int, int]:
     return inside, splits // inside
 
 
+def parts_apart(kernel: Kernel, splits: int) -> int:
+    """How many parts of K a second kernel adds, of any dense kernel; 1: there is none."""
+    if kernel.stream_k:
+        return 1
+    return parts(splits)[1] if kernel.cluster_k else splits
+
+
 def cycles(
     kernel: Kernel,
     tiles: int,

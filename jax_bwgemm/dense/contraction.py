@@ -8,7 +8,7 @@ import jax
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense import cluster_k, heuristics
 from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.selection import select
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec, fold, gemm_dims, out_shape
@@ -71,6 +71,10 @@ class Dense(Contraction):
         table: Sequence[Kernel],
     ) -> Selection | str:
         return select(spec, in_dtype, dims, target, table)
+
+    def writes_windows(self, call: KernelCall) -> bool:
+        alone = cluster_k.parts_apart(call.selection.kernel, call.selection.splits) == 1
+        return alone and call.dims == call.padded and call.dims.batch == 1
 
     def ffi_call(self, call: KernelCall) -> FfiCall:
         selected, sizes = call.selection, call.padded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -33,9 +34,10 @@ def product_with_epilogue(
 ) -> Any:
     """A product, `matmul`'s where there are no dimension numbers, and its epilogue."""
     if links_epilogues():
-        fused = _fused(a, b, numbers, operands, options, epilogue)
-        if fused is not None:
-            return fused
+        found = fused_product(a, b, numbers, operands, options, epilogue)
+        if found is not None:
+            results = gemm_with_epilogue(*found.factors, operands, found.fused)
+            return jax.tree.unflatten(found.tree, results)
     if numbers is None:
         product = matmul_product(a, b, options)
     else:
@@ -43,14 +45,29 @@ def product_with_epilogue(
     return apply_epilogue(epilogue, product, operands)
 
 
-def _fused(
+@dataclasses.dataclass(frozen=True)
+class FusedProduct:
+    """A product and its epilogue as one primitive.
+
+    Attributes:
+        factors: A and B, as `gemm_with_epilogue` takes them.
+        fused: What it computes.
+        tree: The structure of the epilogue's results.
+    """
+
+    factors: tuple[jax.Array, jax.Array]
+    fused: Fused
+    tree: Any
+
+
+def fused_product(
     a: jax.Array,
     b: jax.Array,
     numbers: Any,
     operands: tuple[jax.Array, ...],
     options: Options,
     epilogue: Epilogue,
-) -> Any | None:
+) -> FusedProduct | None:
     """Product and epilogue as one primitive; None where they are two."""
     if options.implementations == ("xla",) or is_symbolic(epilogue.caller, a, b, options):
         return None
@@ -83,16 +100,15 @@ def _fused(
         log_once(f"{spec}: the epilogue is a pass of its own: {program}")
         return None
     types = (program.dtype(x) for x in program.results)
-    results = gemm_with_epilogue(
+    fused = Fused(
+        spec.with_policy(implementations=viable),
+        flat_results(epilogue.function),
+        program,
+        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        plan.shape,
+    )
+    factors = (
         arrange(a, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
         arrange(b, plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
-        operands,
-        Fused(
-            spec.with_policy(implementations=viable),
-            flat_results(epilogue.function),
-            program,
-            tuple(spec.out_dtype if t in FLOATS else t for t in types),
-            plan.shape,
-        ),
     )
-    return jax.tree.unflatten(traced.tree, results)
+    return FusedProduct(factors, fused, traced.tree)

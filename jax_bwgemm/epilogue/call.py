@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.cluster_k import parts_apart
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.costs import TYPICAL_GAIN, Candidate
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
@@ -42,11 +43,13 @@ from jax_bwgemm.epilogue.hook import (
 from jax_bwgemm.epilogue.linker import LinkError
 from jax_bwgemm.epilogue.linking import LinkedKernel, linked_kernel, start_linking
 from jax_bwgemm.epilogue.program import Operand, Program
-from jax_bwgemm.epilogue.split_k_hook import SplitKHook, parts_apart
+from jax_bwgemm.epilogue.split_k_hook import SplitKHook
 from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.contraction import KernelCall
+from jax_bwgemm.product.ffi import in_place
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.lowering import choose
+from jax_bwgemm.product.windows import NONE, Windows
 
 # The kernel of an implementation for a platform and the product's operands, or why there is none.
 Choose = Callable[[str, str, Sequence[Any]], KernelCall | str]
@@ -63,6 +66,7 @@ def run_linked(
     shape: tuple[int, ...],
     platform: str,
     form: str = "",
+    windows: Windows = NONE,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel takes it along.
 
@@ -76,6 +80,7 @@ def run_linked(
         shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
         form: ``epilogue_form`` of the call: with "halves" the first two results are one.
+        windows: Larger arrays that the product's operands are copies of.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
@@ -93,9 +98,10 @@ def run_linked(
         except LinkError as error:
             refusals.append(f"{name}: {error}")
             continue
-        folded = (x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True))
+        folded = [x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True)]
+        folded, words = in_place(call, roles, folded, windows)
         named = dict(zip(roles, folded, strict=True))
-        results = emit_linked(call, hook, code, named, rest, call.dims)
+        results = emit_linked(call, hook, code, named, rest, call.dims, words)
         there = [i for i in order if form != "halves" or i != 1]
         arranged = dict(zip(there, results, strict=True))
         return [
@@ -325,6 +331,7 @@ def emit_linked(
     factors: Mapping[str, jax.Array],
     rest: Sequence[jax.Array],
     dims: GemmDims | GroupedDims,
+    windows: Sequence[str] = (),
 ) -> list[jax.Array]:
     """The call: all results, in the hook's order.
 
@@ -335,9 +342,12 @@ def emit_linked(
         factors: The product's operands by their roles.
         rest: The epilogue's operands.
         dims: Sizes of the results.
+        windows: Those of the operands, as `in_place` says them.
     """
     assert call.ffi is not None
     config = dict(call.ffi.config)
+    if windows:
+        config["windows"] = " ".join(windows)
     names = [f"x{i}" for i in range(len(rest))]
     # A second half of d has no buffer of its own.
     halves = hook.form == "halves"

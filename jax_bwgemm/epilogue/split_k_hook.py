@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.epilogue.hook import Hook
-from jax_bwgemm.product.kernels import Kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +25,3 @@ class SplitKHook(Hook):
 def split_k_symbol(arch: str, dtype: str) -> str:
     """Name of the second kernel of results of a type."""
     return f"{arch}_split_k_{dtype}"
-
-
-def parts_apart(kernel: Kernel, splits: int) -> int:
-    """How many parts of K a second kernel adds; 1: there is none."""
-    if kernel.stream_k:
-        return 1
-    return cluster_k.parts(splits)[1] if kernel.cluster_k else splits

@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_bwgemm import compat
-from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
+from jax_bwgemm.dense.api import dot_general
+from jax_bwgemm.dense.problem import make_options
+from jax_bwgemm.dense.windowed import Windowed, windowed_product
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.loss.statistics import Options, capped, cotangent, merged, reduced, tangents
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
+from jax_bwgemm.product.windows import Window
 
 _MATMUL = (((1,), (0,)), ((), ()))
 
@@ -52,33 +54,51 @@ class Products:
     precision: Any
     implementation: tuple[str, ...]
 
-    def dot_general(self, a: jax.Array, b: jax.Array, numbers: Any, **arguments: Any) -> jax.Array:
-        return dot_general(a, b, numbers, **self._arguments, **arguments)
-
-    def logits(self, x: jax.Array, weights: jax.Array) -> jax.Array:
-        """[rows, H] by [H, columns]."""
-        return self.dot_general(x, weights, _MATMUL)
+    def logits(self, x: jax.Array, weights: jax.Array, block: Window | None = None) -> jax.Array:
+        """[rows, H] by [H, V] or a block of its columns."""
+        if block is None:
+            return dot_general(x, weights, _MATMUL, **self._arguments)
+        return self._product(x, weights, _MATMUL, rhs=block)
 
     def logits_bar(
-        self, x: jax.Array, weights: jax.Array, options: Options, *columns: jax.Array
+        self,
+        x: jax.Array,
+        weights: jax.Array,
+        block: Window,
+        options: Options,
+        *columns: jax.Array,
     ) -> jax.Array:
         """What `cotangent` makes of the logits, in their type: where it pays within the kernel."""
         function = _cotangent_of(options)
         if jnp.dtype(x.dtype).itemsize > 4:  # no type for an epilogue
-            z = self.logits(x, weights)
+            z = self.logits(x, weights, block)
             return function(z, *columns).astype(z.dtype)
         epilogue = Epilogue(function, "linear_softmax_cross_entropy_loss")
-        return dot_general_with_epilogue(x, weights, _MATMUL, epilogue, columns, **self._arguments)
+        return self._product(x, weights, _MATMUL, *columns, rhs=block, epilogue=epilogue)
 
-    def x_bar(self, z_bar: jax.Array, weights: jax.Array) -> jax.Array:
-        """[rows, columns] by [H, columns]: [rows, H], float32."""
-        return self.dot_general(
-            z_bar, weights, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    def x_bar(self, z_bar: jax.Array, weights: jax.Array, block: Window) -> jax.Array:
+        """[rows, columns] by a block of [H, V]: [rows, H], float32."""
+        return self._product(z_bar, weights, (((1,), (1,)), ((), ())), rhs=block, sums=jnp.float32)
+
+    def weights_bar(
+        self, x: jax.Array, z_bar: jax.Array, weights_bar: jax.Array, block: Window
+    ) -> jax.Array:
+        """[rows, H] by [rows, columns], in its place in [H, V]."""
+        return self._product(x, z_bar, (((0,), (0,)), ((), ())), weights_bar, into=block)
+
+    def _product(
+        self,
+        a: jax.Array,
+        b: jax.Array,
+        numbers: Any,
+        *operands: jax.Array,
+        sums: Any = None,
+        **windows: Any,
+    ) -> jax.Array:
+        options = make_options(
+            preferred_element_type=sums, out_sharding=None, config=None, **self._arguments
         )
-
-    def weights_bar(self, x: jax.Array, z_bar: jax.Array) -> jax.Array:
-        """[rows, H] by [rows, columns]: [H, columns]."""
-        return self.dot_general(x, z_bar, (((0,), (0,)), ((), ())))
+        return windowed_product(a, b, Windowed(numbers, options, **windows), *operands)
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -90,19 +110,15 @@ def _cotangent_of(options: Options) -> Callable[..., jax.Array]:
     return functools.partial(cotangent, options=options)
 
 
-def _over_blocks(
-    vocabulary: int, body: Callable[[Any, Any, int], Any], carry: Any, *like: jax.Array
-) -> Any:
-    """``carry = body(first column, carry, columns)`` for every block."""
+def _over_blocks(vocabulary: int, body: Callable[[Window, Any], Any], carry: Any = None) -> Any:
+    """``carry = body(block, carry)`` for every block of columns, one after the other.
+
+    Not a loop: where a kernel's operand begins is a constant of its call.
+    """
     columns = block_columns(vocabulary)
-    blocks, rest = divmod(vocabulary, columns)
-    carry = jax.tree.map(lambda c: compat.match_varying(c, *like)[0], carry)
-    carry = lax.fori_loop(0, blocks, lambda i, c: body(i * columns, c, columns), carry)
-    return body(blocks * columns, carry, rest) if rest else carry
-
-
-def _columns(weights: jax.Array, first: Any, columns: int) -> jax.Array:
-    return lax.dynamic_slice_in_dim(weights, first, columns, 1)
+    for first in range(0, vocabulary, columns):
+        carry = body(Window(first, min(columns, vocabulary - first)), carry)
+    return carry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,42 +137,39 @@ class _OfOperands(LinearMap):
         given = iter(inputs)
         dx, dw = (next(given) if moves else None for moves in self.moving)
 
-        def block(first: Any, carry: Arrays, columns: int) -> Arrays:
-            w = _columns(weights, first, columns)
-            dz = [] if dx is None else [self.products.logits(dx, w)]
+        def block_tangents(block: Window, carry: Arrays) -> Arrays:
+            dz = [] if dx is None else [self.products.logits(dx, weights, block)]
             if dw is not None:
-                dz.append(self.products.logits(x, _columns(dw, first, columns)))
-            z = self.products.logits(x, w)
-            parts = tangents(z, sum(dz[1:], start=dz[0]), labels, lse, first, self.options)
+                dz.append(self.products.logits(x, dw, block))
+            z = self.products.logits(x, weights, block)
+            dots = sum(dz[1:], start=dz[0])
+            parts = tangents(z, dots, labels, lse, block.first, self.options)
+            if carry is None:
+                return parts
             return tuple(c + p for c, p in zip(carry, parts, strict=True))
 
-        zeros = jnp.zeros(x.shape[0], jnp.float32)
-        carry = (zeros,) * (3 if self.options.total else 2)
-        return _over_blocks(weights.shape[1], block, carry, x, weights, labels, *inputs)
+        return _over_blocks(weights.shape[1], block_tangents)
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         x, weights, labels, lse = residuals
+        moves_x, moves_weights = self.moving
 
-        def block(first: Any, carry: Any, columns: int) -> Any:
+        def block_cotangents(block: Window, carry: Any) -> Any:
             x_bar, weights_bar = carry
-            w = _columns(weights, first, columns)
-            columns_of_rows = (r[:, None] for r in (labels - first, lse, *cotangents))
-            z_bar = self.products.logits_bar(x, w, self.options, *columns_of_rows)
-            if x_bar is not None:
-                x_bar += self.products.x_bar(z_bar, w)
-            if weights_bar is not None:
-                part = self.products.weights_bar(x, z_bar).astype(weights.dtype)
-                weights_bar = lax.dynamic_update_slice_in_dim(weights_bar, part, first, 1)
+            columns = (r[:, None] for r in (labels - block.first, lse, *cotangents))
+            z_bar = self.products.logits_bar(x, weights, block, self.options, *columns)
+            if moves_x:
+                part = self.products.x_bar(z_bar, weights, block)
+                x_bar = part if x_bar is None else x_bar + part
+            if moves_weights:
+                weights_bar = self.products.weights_bar(x, z_bar, weights_bar, block)
             return x_bar, weights_bar
 
-        x_bar = jnp.zeros(x.shape, jnp.float32) if self.moving[0] else None
         # Every block writes its columns.
-        weights_bar = lax.empty(weights.shape, weights.dtype) if self.moving[1] else None
-        x_bar, weights_bar = _over_blocks(
-            weights.shape[1], block, (x_bar, weights_bar), x, weights, labels, *cotangents
-        )
-        found = [] if x_bar is None else [x_bar.astype(x.dtype)]
-        return (*found,) if weights_bar is None else (*found, weights_bar)
+        empty = lax.empty(weights.shape, weights.dtype) if moves_weights else None
+        x_bar, weights_bar = _over_blocks(weights.shape[1], block_cotangents, (None, empty))
+        found = [x_bar.astype(x.dtype)] if moves_x else []
+        return (*found, weights_bar) if moves_weights else (*found,)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
@@ -176,15 +189,13 @@ def recomputed_statistics(
         lse, picked and, if asked for, total: each [rows], float32.
     """
 
-    def block(first: Any, carry: Any, columns: int) -> Any:
-        z = capped(products.logits(x, _columns(weights, first, columns)), options)
-        for part in reduced(z, labels, first, options):
-            carry = merged(carry, part)
+    def block_statistics(block: Window, carry: Any) -> Any:
+        z = capped(products.logits(x, weights, block), options)
+        for part in reduced(z, labels, block.first, options):
+            carry = part if carry is None else merged(carry, part)
         return carry
 
-    zeros = jnp.zeros(x.shape[0], jnp.float32)
-    carry = (jnp.full_like(zeros, -jnp.inf), zeros, zeros, *((zeros,) if options.total else ()))
-    largest, exponentials, *sums = _over_blocks(weights.shape[1], block, carry, x, weights, labels)
+    largest, exponentials, *sums = _over_blocks(weights.shape[1], block_statistics)
     return (jnp.log(exponentials) + largest, *sums)
 
 

@@ -246,6 +246,11 @@ class Contraction(Operands):
             TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
         """
 
+    def writes_windows(self, call: KernelCall) -> bool:
+        """Whether a call can write D as columns of a larger array."""
+        del call
+        return False
+
     @abc.abstractmethod
     def ffi_call(self, call: KernelCall) -> FfiCall:
         """What is written into the program for a kernel call.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.windows import NONE, Windows
 
 
 def emit(
@@ -15,6 +16,7 @@ def emit(
     call: KernelCall,
     operands: Sequence[jax.Array],
     shape: tuple[int, ...],
+    windows: Windows = NONE,
 ) -> jax.Array:
     """Emits a kernel call.
 
@@ -23,6 +25,10 @@ def emit(
         call: The call.
         operands: One device's, before folding and padding.
         shape: Shape of D.
+        windows: Larger arrays that operands are copies of, and that D belongs to.
+
+    Returns:
+        D, or the whole array that it belongs to.
     """
     folded, dims, padded = call.folded, call.dims.extents, call.padded.extents
     more = {d: padded[d] - dims[d] for d in dims}
@@ -37,19 +43,60 @@ def emit(
         )
     ]
     ffi = call.ffi or contraction.ffi_call(call)
+    config, aliases = dict(ffi.config), {}
+    arranged, words = in_place(call, config["operands"].split(), arranged, windows)
+    result = contraction.out_shape(folded.spec, call.padded)
+    into = windows.into
+    if (
+        into is not None
+        and into.aligned
+        and into.whole.dtype.name == folded.spec.out_dtype
+        and contraction.writes_windows(call)
+    ):
+        words.append(into.word("d"))
+        config["operands"] += " into"
+        aliases[len(arranged)] = 0
+        arranged.append(into.whole[None])
+        result = (1, *into.whole.shape)
+    if words:
+        config["windows"] = " ".join(words)
     out, _ = jax.ffi.ffi_call(
         ffi.target,
         (
-            jax.ShapeDtypeStruct(
-                contraction.out_shape(folded.spec, call.padded), folded.spec.out_dtype
-            ),
+            jax.ShapeDtypeStruct(result, folded.spec.out_dtype),
             jax.ShapeDtypeStruct((ffi.scratch,), jnp.uint8),
         ),
-    )(*arranged, config=ffi.config)
+        input_output_aliases=aliases,
+    )(*arranged, config=config)
+    if aliases:
+        return out[0]
     kept = contraction.out_shape(folded.spec, call.dims)
     if out.shape != kept:
         out = out[tuple(slice(size) for size in kept)]
-    return out if kept == shape else out.reshape(shape)
+    return windows.written(out if kept == shape else out.reshape(shape))
+
+
+def in_place(
+    call: KernelCall, roles: Sequence[str], arranged: Sequence[jax.Array], windows: Windows
+) -> tuple[list[jax.Array], list[str]]:
+    """A kernel's operands, whole arrays for those that it reads in place; the call's windows.
+
+    Args:
+        call: The call.
+        roles: Of the operands.
+        arranged: The operands as the kernel gets them, windows copied.
+        windows: Larger arrays that operands are copies of.
+    """
+    found, words = list(arranged), []
+    for i, (role, x) in enumerate(zip(roles, arranged, strict=True)):
+        within = windows.operands.get(role)
+        if within is None or not within.aligned or call.folded.perms[i] is not None:
+            continue
+        rows = within.whole.shape[0]
+        if x.shape == (1, rows, within.window.size):  # neither folded nor padded
+            found[i] = within.whole[None]
+            words.append(within.word(role))
+    return found, words
 
 
 def _arrange(x: jax.Array, perm: tuple[int, ...] | None, shape: tuple[int, ...]) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,25 +106,38 @@ def _jvp(
     return outs, [sum(terms[1:], start=terms[0]) for terms in zip(*parts, strict=True)]
 
 
+def transposed(function: Callable[..., Any], args: Sequence[Any], cotangents: Any) -> list[Any]:
+    """A primitive's transpose, as JAX makes it of the function that the primitive stands for.
+
+    Args:
+        function: Linear in the arguments that are undefined primals.
+        args: Its arguments.
+        cotangents: Of its results, none of them a symbolic zero.
+
+    Returns:
+        The cotangents of undefined primals; None for other arguments.
+    """
+    known = {i: x for i, x in enumerate(args) if not ad.is_undefined_primal(x)}
+    missing = [i for i in range(len(args)) if i not in known]
+
+    def of_missing(*values: jax.Array) -> Any:
+        full = {**known, **dict(zip(missing, values, strict=True))}
+        return function(*(full[i] for i in range(len(args))))
+
+    avals = [jax.ShapeDtypeStruct(args[i].aval.shape, args[i].aval.dtype) for i in missing]
+    found = jax.linear_transpose(of_missing, *avals)(cotangents)
+    results: list[Any] = [None] * len(args)
+    for i, value in zip(missing, found, strict=True):
+        results[i] = value
+    return results
+
+
 def _transpose(cotangents: Any, *args: Any, residuals: int, **params: Any) -> list[Any]:
     linear = args[residuals:]
     if not all(map(ad.is_undefined_primal, linear)):
         # Some inputs are known: the map of the others alone is what JAX transposes itself.
-        known = {i: x for i, x in enumerate(args) if not ad.is_undefined_primal(x)}
-        missing = [i for i in range(len(args)) if i not in known]
-
-        def of_missing(*values: jax.Array) -> Arrays:
-            full = {**known, **dict(zip(missing, values, strict=True))}
-            return _run(*(full[i] for i in range(len(args))), residuals=residuals, **params)
-
-        avals = [jax.ShapeDtypeStruct(args[i].aval.shape, args[i].aval.dtype) for i in missing]
-        found = jax.linear_transpose(of_missing, *avals)(
-            tuple(map(ad.instantiate_zeros, cotangents))
-        )
-        results: list[Any] = [None] * len(args)
-        for i, value in zip(missing, found, strict=True):
-            results[i] = value
-        return results
+        function = functools.partial(_run, residuals=residuals, **params)
+        return transposed(function, args, tuple(map(ad.instantiate_zeros, cotangents)))
     found = linear_map_p.bind(
         *args[:residuals],
         *map(ad.instantiate_zeros, cotangents),

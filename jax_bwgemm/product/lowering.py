@@ -28,6 +28,7 @@ from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
 from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
 from jax_bwgemm.product.terms import BF16, Terms, in_terms
+from jax_bwgemm.product.windows import NONE, Windows
 
 
 def choose(
@@ -101,9 +102,23 @@ def _choose_in_terms(
 
 
 def run_on_device(
-    contraction: Contraction, operands: tuple[jax.Array, ...], spec: ProductSpec, platform: str
+    contraction: Contraction,
+    operands: tuple[jax.Array, ...],
+    spec: ProductSpec,
+    platform: str,
+    windows: Windows = NONE,
 ) -> jax.Array:
     """Emits one device's product by the first of its implementations that can run it there.
+
+    Args:
+        contraction: The family of products.
+        operands: The device's.
+        spec: The problem.
+        platform: JAX platform being lowered for.
+        windows: Larger arrays that operands are copies of, and that the result belongs to.
+
+    Returns:
+        The product, or the whole array that it belongs to.
 
     Raises:
         NotImplementedError: None can (several: an ExceptionGroup of these).
@@ -125,24 +140,27 @@ def run_on_device(
         if name == "xla":
             for refused, reason in refusals:
                 log_once(f"{what}: not {refused} ({reason}), using xla")
-            return contraction.reference(operands, spec)
+            return windows.written(contraction.reference(operands, spec))
         if platform == PLATFORMS[name]:
             if dims.empty:  # no kernel has anything to run
-                return jnp.zeros(contraction.out_shape(spec, dims), spec.out_dtype)
+                return windows.written(jnp.zeros(contraction.out_shape(spec, dims), spec.out_dtype))
             rewritten = contraction.rewrite(again, operands, spec)
             if rewritten is not None:
-                return rewritten
+                return windows.written(rewritten)
         call = choose(contraction, name, platform, spec, rounded, shapes)
         if isinstance(call, KernelCall):
             log_once(f"{what}: {name} {call.selection}{f', {call.terms}' if call.terms else ''}")
             inputs = [x.astype(dtype) for x, dtype in zip(operands[:2], rounded, strict=True)]
             inputs += operands[2:]
             if call.terms is None:
-                return emit(contraction, call, inputs, contraction.out_shape(spec, dims))
+                shape = contraction.out_shape(spec, dims)
+                if list(rounded) != dtypes:  # then the operands are no copies
+                    windows = dataclasses.replace(windows, operands={})
+                return emit(contraction, call, inputs, shape, windows)
             inputs = call.terms.operands(*inputs)
             inner = contraction.dims(call.terms.spec, *(x.shape for x in inputs))
             out = emit(contraction, call, inputs, contraction.out_shape(call.terms.spec, inner))
-            return call.terms.result(out)
+            return windows.written(call.terms.result(out))
         refusals.append((name, call))
     raise refusal_error(what, refusals)
 

@@ -36,6 +36,8 @@ def test_bench_loss_names_a_bad_problem(capsys):
     assert "'16,8' is not ROWS,WIDTH,VOCABULARY" in capsys.readouterr().err
     assert bench_loss.main(["--dry-run"]) == 0
     assert "8192,4096,128256: 25.82 TFLOP in three products" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"no columns \['xla'\]; there are stored, recomputed"):
+        bench_loss.main(["--small", "--problems", "16,8,40", "--columns", "xla"])
 
 
 def test_bench_linear(tmp_path, capsys):

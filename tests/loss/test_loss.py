@@ -13,7 +13,10 @@ from jax.test_util import check_grads
 from numerics import CHECK_GRADS, LOSS, normal
 
 import jax_bwgemm as bw
+from jax_bwgemm.dense import windowed
+from jax_bwgemm.dense.windowed import bw_gemm_windowed_p
 from jax_bwgemm.loss import recomputed, statistics
+from jax_bwgemm.product.windows import Window
 
 ROWS, WIDTH, VOCABULARY = 15, 16, 40
 LOGITS = ("stored", "recomputed")
@@ -227,9 +230,13 @@ def test_recomputed_logits_become_their_cotangent_within_the_product() -> None:
     def logits_bar(x: Any, w: Any) -> Any:
         options = statistics.Options(softcap=5.0, total=True)
         labels = jnp.zeros((16, 1), jnp.int32)
-        return products.logits_bar(x, w, options, labels, column, column, column, column)
+        block = Window(8, 16)
+        return products.logits_bar(x, w, block, options, labels, column, column, column, column)
 
-    text = str(jax.make_jaxpr(logits_bar)(x, weights))
+    eqns = jax.make_jaxpr(logits_bar)(x, weights).eqns
+    (eqn,) = (eqn for eqn in eqns if eqn.primitive is bw_gemm_windowed_p)
+    inner = functools.partial(windowed.separate, **eqn.params)
+    text = str(jax.make_jaxpr(inner)(x, weights, *[column] * 5))
     assert text.count("bw_gemm_epilogue[") == 1
     assert jax.eval_shape(logits_bar, x, weights).dtype == jnp.bfloat16
 

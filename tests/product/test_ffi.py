@@ -119,6 +119,21 @@ REFUSALS: list[tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = [
     ((ones(64, 64), B), {}, r"a is bfloat16\[64,64\], expected rank 3"),
     ((ones(1, 32, 64), B), {}, r"operand a is bfloat16\[1,32,64\], expected bfloat16\[1,64,64\]"),
     ((ones(*[1] * 6, 64), B), {}, "a has rank 7, more than 6"),
+    ((A, B), {"windows": "b:0"}, "windows 'b:0' are no words 'a:first:columns', of a, b or d"),
+    ((A, B), {"windows": "b:0:x"}, "windows 'b:0:x' are no words"),
+    ((A, B), {"windows": "workspace:0:8"}, "windows 'workspace:0:8' are no words"),
+    ((A, B), {"windows": "b:8:64"}, r"no window 8:64 of b, bfloat16\[1,64,64\]"),
+    ((A, B), {"windows": "b:-8:8"}, r"no window -8:8 of b"),
+    ((A, B), {"windows": "b:0:0"}, r"no window 0:0 of b"),
+    ((A, B), {"windows": "b:8:9223372036854775807"}, r"no window 8:9223372036854775807 of b"),
+    ((A, B), {"windows": "b:0:32 b:0:16"}, r"no window 0:16 of b"),
+    ((A, B), {"windows": "b:4:32"}, "b is not aligned to 16 bytes"),
+    ((A, B), {"windows": "d:0:32"}, "a window of d needs d's array as operand into"),
+    (
+        (A, B, A),
+        {"operands": "a b into", "windows": "d:0:32"},
+        "a window of d needs d's array as operand into",
+    ),
     ((ones(1, 64, 0), ones(1, 0, 64)), {}, r"extent 0 of the problem .* is outside \[1, 2\^31\)"),
 ]
 
@@ -136,6 +151,7 @@ GROUPED_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"decomposition": "stream_k"}, r"kernel '.*' \(m_grouped\) has no decomposition"),
     ({"order": "k"}, "order 'k' is none of 'heuristic', 'horizontal', 'vertical'"),
     ({"swizzle": np.int64(65)}, r"swizzle 65 is outside \[1, 64\]"),
+    ({"windows": "a:0:32"}, r"kernel '.*' \(m_grouped\) takes no windows"),
 ]
 
 

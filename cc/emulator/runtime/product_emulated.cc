@@ -23,6 +23,19 @@ int DeviceOf(std::string_view kernel, const emu::Settings& settings) {
   return emu::DeviceOrdinal({sm90 ? 9 : 10, 0, settings.launch.sm_count});
 }
 
+// All bits set, of a window its elements alone.
+void Poison(const Buffer& buffer) {
+  if (!buffer.is_window()) {
+    std::memset(buffer.data, 0xFF, buffer.bytes);
+    return;
+  }
+  const size_t pitch = buffer.pitch * SizeOf(buffer.dtype);
+  const size_t row = buffer.last() * SizeOf(buffer.dtype);
+  for (size_t at = 0; at < buffer.bytes; at += pitch) {
+    std::memset(static_cast<char*>(buffer.data) + at, 0xFF, row);
+  }
+}
+
 Status RunEmulated(const ProductCall& call) {
   const emu::Settings settings = emu::Session::Get().settings();
   const int device = DeviceOf(call.kernel, settings);
@@ -33,7 +46,7 @@ Status RunEmulated(const ProductCall& call) {
     if (!buffer.present()) continue;
     const bool result = IsResult(role);
     // A tile that is never written is then NaN, not whatever the allocator left there.
-    if (result && settings.poison_outputs) std::memset(buffer.data, 0xFF, buffer.bytes);
+    if (result && settings.poison_outputs) Poison(buffer);
     buffers.push_back({buffer.data, buffer.bytes, result, std::string(Name(role))});
   }
   emu::GlobalMemory memory;
