@@ -8,9 +8,9 @@ namespace bwgemm::call {
 namespace {
 
 constexpr std::array<std::string_view, kRoles> kNames = {
-    "a",    "b",  "group_sizes", "group_offset", "a_scales", "b_scales", "alpha", "b_up",
-    "into", "x0", "x1",          "x2",           "x3",       "x4",       "x5",    "x6",
-    "x7",   "d",  "workspace",   "y1",           "y2",       "y3"};
+    "a",    "b",     "group_sizes", "group_offset", "a_scales", "b_scales", "alpha", "b_up",
+    "into", "after", "x0",          "x1",           "x2",       "x3",       "x4",    "x5",
+    "x6",   "x7",    "d",           "workspace",    "y1",       "y2",       "y3"};
 
 std::string ShapeString(DType dtype, const int64_t* dims, size_t rank) {
   std::string text = std::string(bwgemm::Name(dtype)) + "[";

@@ -36,6 +36,7 @@ constexpr DType BufferType(DType v) { return v == DType::kE2M1 ? DType::kU8 : v;
 // alpha: a factor of each batch element's result, where values are of 4 bits.
 // b_up: the second matrix of a gated product, unless b has both.
 // into: the array that d is, before the call; one whose window is written keeps the rest.
+// after: an array that nobody reads, so that the call follows what makes it.
 // x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
 enum class Role {
   kA,
@@ -47,6 +48,7 @@ enum class Role {
   kAlpha,
   kBUp,
   kInto,
+  kAfter,
   kX0,
   kD = kX0 + kMaxEpilogueOperands,
   kWorkspace,

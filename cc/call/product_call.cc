@@ -27,7 +27,9 @@ bool OfScales(const KernelInfo& kernel) { return kernel.scales != ScaleUse::kNon
 bool Takes(const KernelInfo& kernel, Role role) {
   if (role == Role::kGroupSizes || role == Role::kGroupOffset) return OfGroups(kernel);
   if (role == Role::kBUp) return kernel.contraction == Contraction::kGated;
-  if (role == Role::kInto) return kernel.contraction == Contraction::kDense;
+  if (role == Role::kInto || role == Role::kAfter) {
+    return kernel.contraction == Contraction::kDense;
+  }
   if (role == Role::kAlpha) return kernel.a_dtype == DType::kE2M1;
   const bool of_scales = role == Role::kAScales || role == Role::kBScales;
   return !of_scales || OfScales(kernel);
@@ -71,7 +73,8 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
     if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
     const bool takes = Takes(kernel, role);
     // A kernel that needs no workspace may get none; a gated one both matrices in one.
-    const bool may_lack = role == Role::kWorkspace || role == Role::kBUp || role == Role::kInto;
+    const bool may_lack = role == Role::kWorkspace || role == Role::kBUp || role == Role::kInto ||
+                          role == Role::kAfter;
     if (buffers[role].present() == takes || (takes && may_lack)) continue;
     return Status::InvalidArgument("kernel '" + std::string(kernel.name) + "' (" +
                                    Name(kernel.contraction) + ") " +

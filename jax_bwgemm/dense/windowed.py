@@ -39,8 +39,8 @@ bw_gemm_windowed_p = Primitive("bw_gemm_windowed")
 class Windowed:
     """What is computed: hashable, the primitive's only parameter.
 
-    Operands are lhs and rhs, both of rank 2, the larger array of the result if there is one, and
-    the epilogue's.
+    Operands are lhs and rhs, both of rank 2, the larger array of the result if there is one, the
+    epilogue's and, last, what the product follows.
 
     Attributes:
         numbers: Dimension numbers, canonical.
@@ -49,6 +49,8 @@ class Windowed:
         rhs: Those of the right operand.
         into: Columns of the larger array that the result is.
         epilogue: A function of the product with one result of its type. None where there is `into`.
+        follows: Whether a kernel begins only after the last operand, which it does not read, is
+            there: so that a program holds no more than it must.
     """
 
     numbers: Any
@@ -57,6 +59,7 @@ class Windowed:
     rhs: Window | None = None
     into: Window | None = None
     epilogue: Epilogue | None = None
+    follows: bool = False
 
     def factors(self, lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The product's operands, sliced."""
@@ -69,7 +72,12 @@ class Windowed:
         """The larger arrays of the operands `factors` returns."""
         pairs = {"a": (lhs, self.lhs), "b": (rhs, self.rhs)}
         operands = {role: Within(x, w) for role, (x, w) in pairs.items() if w is not None}
-        return Windows(operands, None if self.into is None else Within(rest[0], self.into))
+        into = None if self.into is None else Within(rest[0], self.into)
+        return Windows(operands, into, rest[-1] if self.follows else None)
+
+    def epilogue_operands(self, *rest: jax.Array) -> tuple[jax.Array, ...]:
+        """Of the operands behind lhs and rhs: the epilogue's."""
+        return rest[: len(rest) - self.follows]
 
 
 def windowed_product(
@@ -81,7 +89,7 @@ def windowed_product(
         lhs: Rank 2.
         rhs: Rank 2.
         windowed: What is computed.
-        *operands: The larger array of the result if there is one, of its type; the epilogue's.
+        *operands: The others: see `Windowed`.
 
     Returns:
         The result, or the larger array with the result in its place.
@@ -96,7 +104,11 @@ def separate(lhs: jax.Array, rhs: jax.Array, *rest: jax.Array, windowed: Windowe
     factors = windowed.factors(lhs, rhs)
     if windowed.epilogue is not None:
         return product_with_epilogue(
-            *factors, windowed.numbers, tuple(rest), windowed.options, windowed.epilogue
+            *factors,
+            windowed.numbers,
+            windowed.epilogue_operands(*rest),
+            windowed.options,
+            windowed.epilogue,
         )
     product = dot_product(*factors, windowed.numbers, windowed.options)
     return product if windowed.into is None else windowed.into.written(rest[0], product)
@@ -112,7 +124,8 @@ def _on_device(
     if windowed.epilogue is not None:
         if not links_epilogues():
             return None
-        found = fused_product(*factors, windowed.numbers, tuple(rest), options, windowed.epilogue)
+        read = windowed.epilogue_operands(*rest)
+        found = fused_product(*factors, windowed.numbers, read, options, windowed.epilogue)
         if found is None:
             return None
         spec, platform, reason = one_device(ctx, found.fused.spec)
@@ -122,7 +135,7 @@ def _on_device(
         results = run_linked(
             fused.choose,
             fused.roles,
-            [*found.factors, *rest],
+            [*found.factors, *read],
             spec.policy.implementations,
             fused.program,
             fused.result_types,

@@ -80,7 +80,7 @@ def run_linked(
         shape: Their shape; sums have its last dimension.
         platform: JAX platform being lowered for.
         form: ``epilogue_form`` of the call: with "halves" the first two results are one.
-        windows: Larger arrays that the product's operands are copies of.
+        windows: Larger arrays that the product's operands are copies of, and what it follows.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
@@ -99,8 +99,7 @@ def run_linked(
             refusals.append(f"{name}: {error}")
             continue
         folded = [x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True)]
-        folded, words = in_place(call, roles, folded, windows)
-        named = dict(zip(roles, folded, strict=True))
+        named, words = in_place(call, roles, folded, windows)
         results = emit_linked(call, hook, code, named, rest, call.dims, words)
         there = [i for i in order if form != "halves" or i != 1]
         arranged = dict(zip(there, results, strict=True))

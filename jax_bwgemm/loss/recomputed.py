@@ -67,6 +67,7 @@ class Products:
         block: Window,
         options: Options,
         *columns: jax.Array,
+        after: jax.Array | None = None,
     ) -> jax.Array:
         """What `cotangent` makes of the logits, in their type: where it pays within the kernel."""
         function = _cotangent_of(options)
@@ -74,17 +75,26 @@ class Products:
             z = self.logits(x, weights, block)
             return function(z, *columns).astype(z.dtype)
         epilogue = Epilogue(function, "linear_softmax_cross_entropy_loss")
-        return self._product(x, weights, _MATMUL, *columns, rhs=block, epilogue=epilogue)
+        return self._product(
+            x, weights, _MATMUL, *columns, after=after, rhs=block, epilogue=epilogue
+        )
 
     def x_bar(self, z_bar: jax.Array, weights: jax.Array, block: Window) -> jax.Array:
         """[rows, columns] by a block of [H, V]: [rows, H], float32."""
         return self._product(z_bar, weights, (((1,), (1,)), ((), ())), rhs=block, sums=jnp.float32)
 
     def weights_bar(
-        self, x: jax.Array, z_bar: jax.Array, weights_bar: jax.Array, block: Window
+        self,
+        x: jax.Array,
+        z_bar: jax.Array,
+        weights_bar: jax.Array,
+        block: Window,
+        *,
+        after: jax.Array | None = None,
     ) -> jax.Array:
         """[rows, H] by [rows, columns], in its place in [H, V]."""
-        return self._product(x, z_bar, (((0,), (0,)), ((), ())), weights_bar, into=block)
+        numbers = (((0,), (0,)), ((), ()))
+        return self._product(x, z_bar, numbers, weights_bar, after=after, into=block)
 
     def _product(
         self,
@@ -93,8 +103,11 @@ class Products:
         numbers: Any,
         *operands: jax.Array,
         sums: Any = None,
+        after: jax.Array | None = None,
         **windows: Any,
     ) -> jax.Array:
+        if after is not None:
+            operands, windows["follows"] = (*operands, after), True
         options = make_options(
             preferred_element_type=sums, out_sharding=None, config=None, **self._arguments
         )
@@ -155,14 +168,16 @@ class _OfOperands(LinearMap):
         moves_x, moves_weights = self.moving
 
         def block_cotangents(block: Window, carry: Any) -> Any:
+            # One product after the other: a single block's logits are in memory.
             x_bar, weights_bar = carry
+            after = weights_bar if moves_weights else x_bar
             columns = (r[:, None] for r in (labels - block.first, lse, *cotangents))
-            z_bar = self.products.logits_bar(x, weights, block, self.options, *columns)
+            z_bar = self.products.logits_bar(x, weights, block, self.options, *columns, after=after)
             if moves_x:
                 part = self.products.x_bar(z_bar, weights, block)
                 x_bar = part if x_bar is None else x_bar + part
             if moves_weights:
-                weights_bar = self.products.weights_bar(x, z_bar, weights_bar, block)
+                weights_bar = self.products.weights_bar(x, z_bar, weights_bar, block, after=x_bar)
             return x_bar, weights_bar
 
         # Every block writes its columns.

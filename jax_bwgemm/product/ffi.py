@@ -44,7 +44,7 @@ def emit(
     ]
     ffi = call.ffi or contraction.ffi_call(call)
     config, aliases = dict(ffi.config), {}
-    arranged, words = in_place(call, config["operands"].split(), arranged, windows)
+    named, words = in_place(call, config["operands"].split(), arranged, windows)
     result = contraction.out_shape(folded.spec, call.padded)
     into = windows.into
     if (
@@ -54,10 +54,10 @@ def emit(
         and contraction.writes_windows(call)
     ):
         words.append(into.word("d"))
-        config["operands"] += " into"
-        aliases[len(arranged)] = 0
-        arranged.append(into.whole[None])
+        aliases[len(named)] = 0
+        named["into"] = into.whole[None]
         result = (1, *into.whole.shape)
+    config["operands"] = " ".join(named)
     if words:
         config["windows"] = " ".join(words)
     out, _ = jax.ffi.ffi_call(
@@ -67,7 +67,7 @@ def emit(
             jax.ShapeDtypeStruct((ffi.scratch,), jnp.uint8),
         ),
         input_output_aliases=aliases,
-    )(*arranged, config=config)
+    )(*named.values(), config=config)
     if aliases:
         return out[0]
     kept = contraction.out_shape(folded.spec, call.dims)
@@ -78,25 +78,28 @@ def emit(
 
 def in_place(
     call: KernelCall, roles: Sequence[str], arranged: Sequence[jax.Array], windows: Windows
-) -> tuple[list[jax.Array], list[str]]:
-    """A kernel's operands, whole arrays for those that it reads in place; the call's windows.
+) -> tuple[dict[str, jax.Array], list[str]]:
+    """A kernel's operands by their roles, whole arrays for those that it reads in place; the
+    call's windows.
 
     Args:
         call: The call.
         roles: Of the operands.
         arranged: The operands as the kernel gets them, windows copied.
-        windows: Larger arrays that operands are copies of.
+        windows: Larger arrays that operands are copies of, and what the call follows.
     """
-    found, words = list(arranged), []
-    for i, (role, x) in enumerate(zip(roles, arranged, strict=True)):
+    named, words = dict(zip(roles, arranged, strict=True)), []
+    for i, (role, x) in enumerate(named.items()):
         within = windows.operands.get(role)
         if within is None or not within.aligned or call.folded.perms[i] is not None:
             continue
         rows = within.whole.shape[0]
         if x.shape == (1, rows, within.window.size):  # neither folded nor padded
-            found[i] = within.whole[None]
+            named[role] = within.whole[None]
             words.append(within.word(role))
-    return found, words
+    if windows.after is not None:
+        named["after"] = windows.after
+    return named, words
 
 
 def _arrange(x: jax.Array, perm: tuple[int, ...] | None, shape: tuple[int, ...]) -> jax.Array:

@@ -57,10 +57,12 @@ class Windows:
     Attributes:
         operands: By role, ``"a"`` or ``"b"``. The operand itself is a copy of the window.
         into: Where the result belongs: the product's value is then this whole array, with it.
+        after: An array that has to be there before a kernel begins, which it does not read.
     """
 
     operands: Mapping[str, Within]
     into: Within | None = None
+    after: jax.Array | None = None
 
     def written(self, d: jax.Array) -> jax.Array:
         """The product's value, of a result that was computed apart."""

@@ -143,6 +143,15 @@ class TestOnKernels:
         assert_exact(got, want.astype(got.dtype))
         assert_exact(into, np.full((ROWS, 96), 7, into.dtype))  # a copy of it was written
 
+    def test_a_call_follows_another(self, implementation: str, arch: str) -> None:
+        """The array that it follows is an operand, in whose values it is not interested."""
+        a, b, windows = problem(PLAIN, "rhs", 24)
+        what = windowed(implementation, arch, follows=True, **windows)
+        function = jax.jit(lambda *xs: windowed_product(xs[0], xs[1], what, xs[2]))
+        got = function(a, b, jnp.full((3, 5), jnp.nan, jnp.float16))
+        assert_exact(got, expected(a, b, PLAIN, windows).astype(got.dtype))
+        assert 'operands = "a b after"' in function.lower(a, b, jnp.zeros(3)).as_text()
+
     def test_an_epilogue_follows(self, implementation: str, arch: str) -> None:
         a, b, windows = problem(PLAIN, "rhs", 24)
         column = jnp.arange(ROWS, dtype=jnp.float32)[:, None]
