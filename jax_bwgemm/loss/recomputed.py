@@ -175,7 +175,8 @@ class _OfOperands(LinearMap):
             z_bar = self.products.logits_bar(x, weights, block, self.options, *columns, after=after)
             if moves_x:
                 part = self.products.x_bar(z_bar, weights, block)
-                x_bar = part if x_bar is None else x_bar + part
+                # Added now, not all parts at the end: they would all be in memory.
+                x_bar = lax.optimization_barrier(part if x_bar is None else x_bar + part)
             if moves_weights:
                 weights_bar = self.products.weights_bar(x, z_bar, weights_bar, block, after=x_bar)
             return x_bar, weights_bar
