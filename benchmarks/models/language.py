@@ -70,6 +70,35 @@ def _gemma_loss(weights: Tree, tokens: jax.Array, key: jax.Array, s: Sizes) -> j
     return token_loss(logits[:, :-1], tokens[:, 1:])
 
 
+# Layers in a scan that keeps what the backward pass needs, with stacked bf16 weights, as Llama has.
+
+
+def _scan_init(key: jax.Array, s: Sizes) -> Tree:
+    k = keys(key)
+    layers = {name: matrix(next(k), s.layers, s.width, s.width) for name in ("q", "k", "v", "out")}
+    layers |= {name: matrix(next(k), s.layers, s.width, s.hidden) for name in ("gate", "up")}
+    layers["down"] = matrix(next(k), s.layers, s.hidden, s.width)
+    layers |= {name: jnp.ones((s.layers, s.width)) for name in ("norm1", "norm2")}
+    return {
+        "embedding": matrix(next(k), s.vocabulary, s.width),
+        "layers": layers,
+        "head": matrix(next(k), s.width, s.vocabulary),
+    }
+
+
+def _scan_loss(weights: Tree, tokens: jax.Array, key: jax.Array, s: Sizes) -> jax.Array:
+    def layer(x: jax.Array, p: Tree) -> tuple[jax.Array, None]:
+        h = rms_norm(x, p["norm1"])
+        q, k, v = (_heads(h @ p[name], s) for name in ("q", "k", "v"))
+        x = x + _attention(q, k, v, causal=True).reshape(x.shape) @ p["out"]
+        h = rms_norm(x, p["norm2"])
+        return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"], None
+
+    x, _ = lax.scan(layer, weights["embedding"][tokens], weights["layers"])
+    logits = rms_norm(x, jnp.ones(s.width, x.dtype)) @ weights["head"]
+    return token_loss(logits[:, :-1], tokens[:, 1:])
+
+
 # BERT-like: norms after the sums, biases, dropout, masked tokens.
 
 
@@ -230,6 +259,14 @@ PROGRAMS = (
         _gemma_loss,
         master="float32",
         adam=True,
+    ),
+    Program(
+        "scan",
+        Sizes(batch=4, length=2048, width=2048, hidden=8192, layers=8, vocabulary=32000, heads=16),
+        Sizes(_SMALL, heads=4),
+        _scan_init,
+        _tokens,
+        _scan_loss,
     ),
     Program(
         "bert-like",

@@ -49,6 +49,7 @@ from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.ffi import in_place
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.lowering import choose
+from jax_bwgemm.product.targets import settled
 from jax_bwgemm.product.windows import NONE, Windows
 
 # The kernel of an implementation for a platform and the product's operands, or why there is none.
@@ -374,4 +375,4 @@ def emit_linked(
     results.insert(1, jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8))
     call_ffi = jax.ffi.ffi_call(call.ffi.target, results)
     d, _, *others = call_ffi(*factors.values(), *rest, config=config)
-    return [d, *others]
+    return [settled(call.implementation, d), *others]

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 TARGETS = {"cutlass": "bwgemm.product.v2", "emulator": "bwgemm.product.emulated.v2"}
 QUANTIZE_TARGETS = {
@@ -62,6 +63,16 @@ def configure(
         if value != _DEFAULTS[name]:
             config[name] = value if isinstance(value, str) else np.int64(value)
     return TARGETS[implementation], config
+
+
+def settled(implementation: str, result: Any) -> Any:
+    """A kernel's result, or several, that XLA does not join with what a loop does with it.
+
+    A call may write into the array in which a loop (`jax.lax.scan`) stacks its results. Where the
+    program reads the result besides, as it does with what is kept for the backward pass, XLA of
+    jaxlib 0.11 then makes the call twice: openxla/xla, pull request 45799.
+    """
+    return lax.optimization_barrier(result) if implementation == "cutlass" else result
 
 
 def call_kernel(

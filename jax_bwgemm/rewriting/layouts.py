@@ -1,15 +1,17 @@
-"""Row-major layouts for what is computed from a product's result."""
+"""What XLA is told of a product's results: that they are row-major, and not part of a loop."""
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p
 from jax_bwgemm.product.primitive import CONTRACTIONS
 
 
@@ -39,25 +41,43 @@ def in_rows(eqns: list[Any]) -> list[Any]:
             transposed = any(e.primitive.name == "transpose" for e in readers[v])
             if v.aval.ndim > 2 and readers[v] and not transposed:
                 pinned.add(v)
+    return _through(eqns, pinned, _row_major)
+
+
+def settled(eqns: list[Any], results: list[Any]) -> list[Any]:
+    """The equations with barriers behind results of kernels that have several readers.
+
+    As `product.targets.settled`, of the results that are not settled when a kernel's call is
+    written: those of a linked epilogue but for the first.
+
+    Args:
+        eqns: The equations.
+        results: What the program returns, or what a loop keeps.
+    """
+    reads = collections.Counter(
+        x for xs in ([e.invars for e in eqns] + [results]) for x in xs if not hasattr(x, "val")
+    )
+    linked = (e for e in eqns if isinstance(e.params.get("fused"), Fused))
+    several = {v for e in linked for v in e.outvars[1:] if reads[v] > 1}
+    return _through(eqns, several, lax.optimization_barrier)
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+def _through(eqns: list[Any], values: set[Any], function: Callable[..., Any]) -> list[Any]:
+    """The equations with a function, which is an identity, behind some of their results."""
     found = []
     for eqn in eqns:
-        if pinned.isdisjoint(eqn.outvars):
-            found.append(eqn)
-        else:
-            found += _pinned(eqn, [v for v in eqn.outvars if v in pinned])
+        names, identities = {}, []
+        for v in values.intersection(eqn.outvars):
+            with compat_jaxpr.equation_context(eqn):
+                traced, _ = compat_jaxpr.trace(lambda x: [function(x)], [v.aval])
+            (identity,) = traced.eqns
+            names[v] = traced.invars[0]
+            identities.append(identity.replace(outvars=[v], source_info=eqn.source_info))
+        if names:
+            eqn = eqn.replace(outvars=[names.get(v, v) for v in eqn.outvars])
+        found += [eqn, *identities]
     return found
-
-
-def _pinned(eqn: Any, results: list[Any]) -> list[Any]:
-    """An equation, and those that pin some of its results."""
-    names, constraints = {}, []
-    for v in results:
-        row_major = Layout(tuple(range(v.aval.ndim)))
-        with compat_jaxpr.equation_context(eqn):
-            traced, _ = compat_jaxpr.trace(
-                lambda x, row_major=row_major: [with_layout_constraint(x, row_major)], [v.aval]
-            )
-        (constraint,) = traced.eqns
-        names[v] = traced.invars[0]
-        constraints.append(constraint.replace(outvars=[v], source_info=eqn.source_info))
-    return [eqn.replace(outvars=[names.get(v, v) for v in eqn.outvars]), *constraints]

@@ -16,7 +16,7 @@ from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
-from jax_bwgemm.rewriting.layouts import in_rows
+from jax_bwgemm.rewriting.layouts import in_rows, settled
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.scatters import SCATTER, as_select
@@ -140,7 +140,7 @@ def _rewrite(
         changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
         changed |= len(eqns) != len(body.eqns)
     if changed:
-        eqns = in_rows(eqns)
+        eqns = settled(in_rows(eqns), body.outvars)
     return _Rewritten(
         compat_jaxpr.with_equations(jaxpr, eqns) if changed else None, tuple(decisions)
     )

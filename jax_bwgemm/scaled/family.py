@@ -186,7 +186,7 @@ class Family(abc.ABC):
             b_scaling=spec.b_scaling,
             **options,
         )
-        return out.astype(spec.out_dtype)
+        return targets.settled(name, out).astype(spec.out_dtype)
 
     def _abstract_eval(self, *operands: core.ShapedArray, spec: Any) -> core.ShapedArray:
         return compat.result_aval(

@@ -23,7 +23,7 @@ from jax_bwgemm.product.implementations import (
     without,
 )
 from jax_bwgemm.product.spec import MAX_SIZE
-from jax_bwgemm.product.targets import QUANTIZE_TARGETS
+from jax_bwgemm.product.targets import QUANTIZE_TARGETS, settled
 from jax_bwgemm.scaled.layouts import FLOAT32
 from jax_bwgemm.scaled.quantize_partition import partitioned
 from jax_bwgemm.scaled.quantize_reference import quantize_reference
@@ -102,7 +102,8 @@ def _emit(name: str, operands: Sequence[jax.Array], spec: QuantizeSpec) -> tuple
         config["power_of_two"] = np.int64(1)
     if spec.epsilon:
         config["epsilon"] = np.float32(spec.epsilon)
-    results = jax.ffi.ffi_call(QUANTIZE_TARGETS[name], shapes)(*given.values(), config=config)
+    call = jax.ffi.ffi_call(QUANTIZE_TARGETS[name], shapes)
+    results = settled(name, call(*given.values(), config=config))
     if spec.amax:
         bits = jax.lax.bitcast_convert_type(results[-1], jnp.int32)
         results[-1] = jax.lax.bitcast_convert_type(jnp.max(bits, 1), jnp.float32)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from traced import operations
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -41,11 +42,6 @@ def cuda_text(
 
 def calls(text: str) -> list[str]:
     return re.findall(r"custom_call @bwgemm\.product\.v2\(.*", text)
-
-
-def operations(text: str) -> set[str]:
-    """Names of the StableHLO operations in a module."""
-    return set(re.findall(r"stablehlo\.(\w+)", text))
 
 
 def kernel_names(text: str) -> list[str]:
@@ -118,6 +114,18 @@ def test_transposed_views_become_flags(majors: str) -> None:
     text = cuda_text(backward, a, b, struct(4, M, N))
     assert len(calls(text)) == 3
     assert operations(text) == {"custom_call"}
+
+
+def test_results_that_others_read_are_not_joined_with_a_loop() -> None:
+    """XLA would make the call twice. Gradients of weights may be written where loops stack them."""
+
+    def step(x: Any, w: Any, ct: Any) -> Any:
+        out, vjp = jax.vjp(bw.matmul, x, w)
+        return out, *vjp(ct)
+
+    text = cuda_text(step, struct(M, K), struct(K, N), struct(M, N))
+    barriers = re.findall(r"optimization_barrier [^:]*: tensor<1x(\d+)x(\d+)xbf16>", text)
+    assert barriers == [(str(M), str(N)), (str(M), str(K))]
 
 
 def test_activations_times_weights_fold_the_batch_into_one_gemm() -> None:

@@ -13,6 +13,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from traced import operations
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -38,11 +39,6 @@ def cuda_text(f: Callable, *args: Any, arch: str = "sm90", sm_count: int | None 
 
 def calls(text: str, target: str = "bwgemm.product.v2") -> list[str]:
     return re.findall(rf"custom_call @{re.escape(target)}\(.*", text)
-
-
-def operations(text: str) -> set[str]:
-    """Names of the StableHLO operations in a module."""
-    return set(re.findall(r"stablehlo\.(\w+)", text))
 
 
 def kernel_names(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from numerics import LINKED, normal
 import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.rewriting.layouts import settled
 
 B, T, D = 4, 64, 128
 
@@ -107,3 +109,19 @@ def test_results_with_epilogues_are_pinned(arrays) -> None:
 
     shapes = pinned(layer, *arrays, linked=True)
     assert shapes == [(B, T, D)]
+
+
+def test_results_of_a_kernel_that_a_loop_keeps_and_others_read_are_settled() -> None:
+    """XLA would compute them twice; those that it only keeps may be written in their place."""
+    x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+    with config.target("sm90"), config.linked_epilogues(True):
+        matmul = functools.partial(bw.matmul, epilogue=lambda z: (jax.nn.gelu(z), z))
+        jaxpr = jax.make_jaxpr(matmul)(x, x)
+    (fused,) = (e for e, _ in equations(jaxpr) if e.primitive.name == "bw_gemm_epilogue")
+    y, z = fused.outvars
+    assert settled([fused], [y, z]) == [fused]
+    assert settled([fused], [y, y, z]) == [fused]  # the call settles the first result itself
+    product, barrier = settled([fused], [y, z, z])
+    assert barrier.primitive.name == "optimization_barrier"
+    assert barrier.invars == [product.outvars[1]] != [z]
+    assert (product.outvars[0], barrier.outvars) == (y, [z])

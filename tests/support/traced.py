@@ -1,7 +1,8 @@
-"""What tests look for in jaxprs."""
+"""What tests look for in jaxprs and in StableHLO."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,3 +21,8 @@ def equations(jaxpr: Any, name: str) -> Iterator[Any]:
 def count(jaxpr: Any, *names: str) -> int:
     """How many equations of these primitives there are."""
     return sum(len(list(equations(jaxpr, name))) for name in names)
+
+
+def operations(text: str) -> set[str]:
+    """Names of the StableHLO operations in a module, but for barriers, which move nothing."""
+    return set(re.findall(r"stablehlo\.(\w+)", text)) - {"optimization_barrier"}
