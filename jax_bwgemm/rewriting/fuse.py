@@ -77,19 +77,19 @@ class Provisional:
     Attributes:
         eqn: XLA's equation.
         ours: The equations in its place.
-        why: Why it is better off.
+        why: Why it is better off, by what reads its result; None: it is not.
         decision: Its number among the decisions.
     """
 
     eqn: Any
     ours: list[Any]
-    why: str
+    why: Callable[[Uses], str | None]
     decision: int
 
 
 def fuse(
     body: Any, eqns: list[Any], results: Sequence[Uses], provisional: Sequence[Provisional] = ()
-) -> tuple[list[Any], list[Provisional], dict[Any, str]]:
+) -> tuple[list[Any], list[tuple[Provisional, str]], dict[Any, str]]:
     """Equations with products and what follows them as one.
 
     Args:
@@ -99,7 +99,7 @@ def fuse(
         provisional: Those of the products that are XLA's again where that does not work out.
 
     Returns:
-        The equations; what of `provisional` is XLA's again; of results of products that something
+        The equations; what of `provisional` is XLA's again, and why; of results that something
         elementwise follows, why no kernel takes that along.
     """
     unsure = {id(e) for one in provisional for e in one.ours}
@@ -118,14 +118,16 @@ def fuse(
             if new:
                 eqns = new
                 break
+    uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
     left = []
     for one in provisional:
         own = {id(e) for e in one.ours}
         here = [i for i, e in enumerate(eqns) if id(e) in own]
-        if len(here) == len(own):
+        why = one.why(uses.get(one.eqn.outvars[0], Uses()))
+        if len(here) == len(own) and why:
             eqns = [one.eqn if i == here[0] else e for i, e in enumerate(eqns)
                     if i == here[0] or id(e) not in own]  # fmt: skip
-            left.append(one)
+            left.append((one, why))
     return eqns, left, reasons
 
 

@@ -312,6 +312,19 @@ class TestWhatXlaWouldTakeAlong:
         args = [arrays[name] for name in "xwb"]
         assert self.products(lambda x, w, b: x @ w + b, *args) == ["bw_gemm_epilogue"]
 
+    def test_by_another_kernel(self, arrays) -> None:
+        """LoRA; the gradient of what several products read: of two that are added, one adds."""
+        x, w, s = (arrays[name] for name in "xws")
+        args = x, w, jnp.ones((M, N), jnp.bfloat16), s
+
+        def f(x: Any, w: Any, y: Any, s: Any) -> Any:
+            return x @ w + y @ s
+
+        assert self.products(f, *args) == ["bw_gemm", "bw_gemm_epilogue"]
+        check(f, *args)
+        explained = bw.explain_program(bw.accelerate(f), *args, device="sm90")
+        assert all(one.rewritten for one in explained.rewrites)
+
     def test_with_xla(self, arrays, monkeypatch) -> None:
         monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no reason")
         f = lambda x, w, b: x @ w + b  # noqa: E731
