@@ -37,6 +37,24 @@ DimensionNumbers = tuple[
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
+def implement_by_jit(primitive: Primitive, *static: str) -> None:
+    """Lets a primitive be evaluated outside of jit: compiled, under `jax.disable_jit` too.
+
+    Args:
+        primitive: The primitive.
+        static: Its parameters.
+    """
+    compiled = jax.jit(primitive.bind, static_argnames=static)
+
+    def implementation(*operands: Any, **params: Any) -> Any:
+        if not jax.config.jax_disable_jit:
+            return compiled(*operands, **params)
+        with jax.disable_jit(False):  # or it would be this function again
+            return compiled(*operands, **params)
+
+    primitive.def_impl(implementation)
+
+
 def lower_with_devices(primitive: Primitive) -> None:
     """Declares that a primitive's lowering looks at the devices, as custom_partitioning's does."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)

@@ -57,6 +57,12 @@ def plain_types() -> Any:
     return _config._check_vma(False)
 
 
+def varying_axes(aval: Any) -> frozenset[str]:
+    """The manual mesh axes that an array of a type varies over."""
+    manual = getattr(aval, "mat", None)  # since JAX 0.12
+    return frozenset(aval.vma if manual is None else manual.varying)
+
+
 def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]) -> Any:
     """An open jaxpr of some of another's equations."""
     debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)

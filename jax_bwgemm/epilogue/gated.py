@@ -193,7 +193,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Seque
 
 
 EXPLAINED_BY[bw_gemm_gated_p] = "jax_bwgemm.epilogue.gated_explain"
-bw_gemm_gated_p.def_impl(jax.jit(bw_gemm_gated_p.bind, static_argnames=("gated",)))
+compat.implement_by_jit(bw_gemm_gated_p, "gated")
 bw_gemm_gated_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_gemm_gated_p] = _jvp
 batching.primitive_batchers[bw_gemm_gated_p] = _batch

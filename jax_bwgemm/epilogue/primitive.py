@@ -276,7 +276,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
 def register(primitive: Primitive) -> None:
     """Registers the rules of a primitive whose only parameter is a `Fused`."""
     EXPLAINED_BY[primitive] = "jax_bwgemm.epilogue.explain"
-    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("fused",)))
+    compat.implement_by_jit(primitive, "fused")
     primitive.def_abstract_eval(_abstract_eval)
     ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive=primitive)
     batching.primitive_batchers[primitive] = _batch

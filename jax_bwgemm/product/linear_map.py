@@ -162,9 +162,7 @@ def _batch(
     return outs, [0] * len(outs)
 
 
-linear_map_p.def_impl(
-    jax.jit(linear_map_p.bind, static_argnames=("map", "transposed", "residuals"))
-)
+compat.implement_by_jit(linear_map_p, "map", "transposed", "residuals")
 linear_map_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[linear_map_p] = _jvp
 ad.primitive_transposes[linear_map_p] = _transpose

@@ -71,7 +71,7 @@ def register(
             *operands,
         )
 
-    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("spec",)))
+    compat.implement_by_jit(primitive, "spec")
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
     lowering.register(contraction, primitive, local)

@@ -34,7 +34,7 @@ def has_objects(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def functional(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Any, Callable[[Any], Any]]:
-    """A call with such arguments, as a function of their state alone.
+    """A call with such arguments, as a function of their state and of the other arguments.
 
     Returns:
         The function; its argument; and what turns its result into f's, and changes the arguments.
@@ -44,12 +44,17 @@ def functional(
             that are no arrays.
     """
     nnx = sys.modules["flax.nnx"]
-    before, state = nnx.split((args, kwargs))
+    given = (dict(enumerate(args)), kwargs)
+    modules = [{k: x for k, x in part.items() if _objects(x)} for part in given]
+    others = [{k: x for k, x in part.items() if not _objects(x)} for part in given]
+    before, state = nnx.split(modules)
     after: list[Any] = []
 
-    def pure(state: Any) -> Any:
+    def pure(state_and_others: Any) -> Any:
+        state, others = state_and_others
         inner = nnx.merge(before, state)
-        result = f(*inner[0], **inner[1])
+        numbered, named = (a | b for a, b in zip(inner, others, strict=True))
+        result = f(*(numbered[i] for i in range(len(args))), **named)
         if nnx.graphdef(inner) != before:
             raise ValueError(
                 "accelerate: the function changes the structure of a flax.nnx module (adds or "
@@ -61,7 +66,7 @@ def functional(
 
     def finish(new: Any) -> Any:
         inner, result = nnx.merge(after[-1], new)
-        nnx.update(_objects((args, kwargs)), nnx.state(_objects(inner)))
+        nnx.update(_objects(modules), nnx.state(_objects(inner)))
         return result
 
-    return pure, state, finish
+    return pure, (state, others), finish

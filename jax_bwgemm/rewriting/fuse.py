@@ -22,6 +22,7 @@ from jax_bwgemm.epilogue.costs import Surroundings
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
 from jax_bwgemm.epilogue.primitive import Fused, link_refusal
 from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
+from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.fused_products import KINDS, Function, Kind, Shape
 from jax_bwgemm.rewriting.inlining import placed
 from jax_bwgemm.rewriting.materialised import materialised
@@ -33,8 +34,6 @@ _ELEMENTWISE = ({*PRIMITIVES, *SPECIAL} | set(ALIASES)) - {"iota", "optimization
 # What brings an operand into the result's shape.
 _ARRANGING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
 _ARRANGING += ("iota",)
-# What says of an array that it varies over manual mesh axes, as all operands of the primitive do.
-_VARYING = ("pvary", "pcast")
 _MOST_OPERATIONS = 64
 # What is computed ahead of a product has at most this part of its elements.
 _SMALL = 16
@@ -78,19 +77,19 @@ class Provisional:
     Attributes:
         eqn: XLA's equation.
         ours: The equations in its place.
-        why: Why it is better off.
+        why: Why it is better off, by what reads its result; None: it is not.
         decision: Its number among the decisions.
     """
 
     eqn: Any
     ours: list[Any]
-    why: str
+    why: Callable[[Uses], str | None]
     decision: int
 
 
 def fuse(
     body: Any, eqns: list[Any], results: Sequence[Uses], provisional: Sequence[Provisional] = ()
-) -> tuple[list[Any], list[Provisional], dict[Any, str]]:
+) -> tuple[list[Any], list[tuple[Provisional, str]], dict[Any, str]]:
     """Equations with products and what follows them as one.
 
     Args:
@@ -100,7 +99,7 @@ def fuse(
         provisional: Those of the products that are XLA's again where that does not work out.
 
     Returns:
-        The equations; what of `provisional` is XLA's again; of results of products that something
+        The equations; what of `provisional` is XLA's again, and why; of results that something
         elementwise follows, why no kernel takes that along.
     """
     unsure = {id(e) for one in provisional for e in one.ours}
@@ -119,14 +118,16 @@ def fuse(
             if new:
                 eqns = new
                 break
+    uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
     left = []
     for one in provisional:
         own = {id(e) for e in one.ours}
         here = [i for i, e in enumerate(eqns) if id(e) in own]
-        if len(here) == len(own):
+        why = one.why(uses.get(one.eqn.outvars[0], Uses()))
+        if len(here) == len(own) and why:
             eqns = [one.eqn if i == here[0] else e for i, e in enumerate(eqns)
                     if i == here[0] or id(e) not in own]  # fmt: skip
-            left.append(one)
+            left.append((one, why))
     return eqns, left, reasons
 
 
@@ -202,10 +203,7 @@ def _is_elementwise(eqn: Any) -> bool:
         return name in _ELEMENTWISE
     inner = eqn.params[_BODIES[name]]
     inner = getattr(inner, "jaxpr", inner)
-    return all(
-        e.primitive.name not in _VARYING and (_is_elementwise(e) or e.primitive.name in _ARRANGING)
-        for e in inner.eqns
-    )
+    return all(_is_elementwise(e) or e.primitive.name in _ARRANGING for e in inner.eqns)
 
 
 def _fused(
@@ -239,6 +237,8 @@ def _fused(
     operands = list(dict.fromkeys(v for e in inner for v in _variables(e.invars)))
     operands = [v for v in operands if v not in defined]
     if len(operands) > MAX_OPERANDS or kind.reads_badly(operands, eqns, stored, group.shape):
+        return None
+    if not varying.can_evaluate(inner, [*group.product.invars, *operands]):
         return None
     found = kind.described(
         group.product,
@@ -336,18 +336,11 @@ def _function(
     body: Any, operands: list[Any], inner: list[Any], outs: list[Any]
 ) -> Callable[..., list[jax.Array]]:
     """The operations that results need as a function of the product and operands."""
-    same: dict[Any, Any] = {}
-    eqns = []
-    for eqn in inner:
-        read = [x if hasattr(x, "val") else same.get(x, x) for x in eqn.invars]
-        if eqn.primitive.name in _VARYING:
-            same.update(zip(eqn.outvars, read, strict=True))
-        else:
-            eqns.append(eqn.replace(invars=read))
-    outs = [same.get(v, v) for v in outs]
-    jaxpr = compat_jaxpr.part_of(body, operands, outs, eqns)
+    jaxpr = compat_jaxpr.part_of(body, operands, outs, inner)
 
     def function(*operands: jax.Array) -> list[jax.Array]:
+        if varying.has_casts(inner):
+            return varying.evaluate(jaxpr, operands)
         return compat_jaxpr.evaluate(jaxpr, [], list(operands))
 
     return function

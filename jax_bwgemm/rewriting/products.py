@@ -31,12 +31,13 @@ class Replacement:
     Attributes:
         eqns: The equations that compute it on our kernels; None: it stays with XLA.
         why: The reason.
-        unless_fused: Why it had better stay with XLA if no kernel takes along what follows it.
+        unless_fused: Why it had better stay with XLA if no kernel takes along what follows it, by
+            what reads its result then; None: it need not.
     """
 
     eqns: list[Any] | None
     why: str
-    unless_fused: str | None = None
+    unless_fused: Callable[[Uses], str | None] | None = None
 
 
 def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replacement:
@@ -61,17 +62,22 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return Replacement(None, _refusal(eqn, found, names))
-    loses = None
+    unless_fused = None
     if dense:
         copied = _copied_bytes(traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
-        if reason := policy.loses(dims, spec.out_dtype, 0, copied, target):
+
+        def loses(passes: int) -> str | None:
+            return policy.loses(dims, spec.out_dtype, passes, copied, target)
+
+        if reason := loses(0):
             return Replacement(None, reason)
-        loses = policy.loses(dims, spec.out_dtype, uses.extra_passes, copied, target)
-        if loses and not links_epilogues():
-            return Replacement(None, loses)
+        if reason := loses(uses.extra_passes):
+            if not links_epilogues():
+                return Replacement(None, reason)
+            unless_fused = lambda uses: loses(uses.extra_passes)  # noqa: E731
     if "xla" not in implementations:
         traced = trace_for(_ours(eqn, implementations, uses), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
@@ -79,7 +85,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         return Replacement(None, f"ours has the type {got}, not {wanted}")
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
-    return Replacement(inlined(traced, eqn), why, loses)
+    return Replacement(inlined(traced, eqn), why, unless_fused)
 
 
 def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:

@@ -135,8 +135,8 @@ def _rewrite(
                 old = decisions[deciding[v]]
                 why = f"{old.reason}; what follows is a pass of XLA's: {why}"
                 decisions[deciding[v]] = dataclasses.replace(old, reason=why)
-        for one in left:
-            decisions[one.decision] = _decision(one.eqn, False, one.why)
+        for one, why in left:
+            decisions[one.decision] = _decision(one.eqn, False, why)
         changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
         changed |= len(eqns) != len(body.eqns)
     if changed:

@@ -49,8 +49,7 @@ class Family(abc.ABC):
         local = Primitive(f"{name}_local")
         self._local = binder(local)
         self._partitioned = partitioned(self.contraction, self._local)
-        bind = self.primitive.bind
-        self.primitive.def_impl(jax.jit(bind, static_argnames=("spec",)))
+        compat.implement_by_jit(self.primitive, "spec")
         self.primitive.def_abstract_eval(self._abstract_eval)
         EXPLAINED_BY[self.primitive] = "jax_bwgemm.scaled.explain"
         local.def_abstract_eval(self._local_abstract_eval)

@@ -196,7 +196,7 @@ def _lower_local(platform: str) -> mlir.LoweringRule:
     return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=True))
 
 
-bw_quantize_p.def_impl(jax.jit(bw_quantize_p.bind, static_argnames=("spec",)))
+compat.implement_by_jit(bw_quantize_p, "spec")
 bw_quantize_p.def_abstract_eval(_abstract_eval)
 bw_quantize_local_p.def_abstract_eval(_local_abstract_eval)
 batching.primitive_batchers[bw_quantize_p] = _batch

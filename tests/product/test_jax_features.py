@@ -171,3 +171,29 @@ def test_parameters_come_in_the_order_of_lax(name: str) -> None:
     theirs = inspect.signature(getattr(lax, name)).parameters.values()
     shared = [(p.name, p.kind, p.default) for p in ours][: len(theirs)]
     assert shared == [(p.name, p.kind, p.default) for p in theirs]
+
+
+def accelerated_loss(x: jax.Array) -> jax.Array:
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x @ x).astype(jnp.float32))
+
+    with bw.config.target("sm90"), bw.config.linked_epilogues(True):
+        return jax.grad(bw.accelerate(loss))(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.grad(lambda y: jnp.sum(bw.matmul(y, x)))(x),
+        lambda x: bw.linear(x, x, activation="gelu"),
+        lambda x: bw.scaled_matmul(bw.quantize(x, "1x128"), bw.quantize(x, "128x128")),
+        accelerated_loss,
+    ],
+)
+def test_without_jit(function: Callable[[jax.Array], jax.Array]) -> None:
+    """`jax.disable_jit`, to debug a step: a product by itself is compiled nevertheless."""
+    (x,) = operands((128, 128))
+    want = function(x)
+    with jax.disable_jit():
+        got = function(x)
+    np.testing.assert_array_equal(got, want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -219,6 +220,46 @@ def test_within_shard_map(arrays) -> None:
         check(jax.grad(lambda x, w, b, f=f: jnp.sum(f(x, w, b).astype(F32)), (0, 1, 2)), *args)
 
 
+@pytest.mark.parametrize("activation", [jax.nn.gelu, jax.nn.relu, jax.nn.silu])
+def test_constants_within_shard_map(arrays, activation: Any) -> None:
+    """Data parallel steps: constants do not vary over mesh axes until they meet what does."""
+    args = [arrays[name] for name in "xwb"]
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(p("i"), p(), p()), out_specs=p())
+    def gradients(x: Any, w: Any, b: Any) -> Any:
+        def loss(w: Any, b: Any) -> Any:
+            y = activation(x @ w + b) @ w.T
+            return jnp.mean(jnp.square(y.astype(F32) - 1))
+
+        return jax.lax.pmean(jax.value_and_grad(loss, (0, 1))(w, b), "i")
+
+    assert len(fused(gradients, *args)) == 2
+    check(gradients, *args)
+    check(jax.grad(lambda x, w, b: gradients(x, w, b)[0]), *args)
+
+
+def test_custom_derivatives_within_shard_map(arrays) -> None:
+    """Their casts are for operands of the types that they were traced with."""
+
+    @jax.custom_jvp
+    def layer(y: Any, b: Any) -> Any:
+        return jnp.maximum(y + b, 0) * 2.0
+
+    layer.defjvp(lambda primals, tangents: (layer(*primals), tangents[0] * 2.0))
+    args = [arrays[name] for name in "xwb"]
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+    for split, count in ((p(), 0), (p("i"), 1)):
+        x, w, b = args
+        b = b if split == p() else jnp.concatenate([b, b])
+        specs = {"in_specs": (p("i"), p(), split), "out_specs": p("i")}
+        f = jax.shard_map(lambda x, w, b: layer(x @ w, b), mesh=mesh, **specs)
+        assert len(fused(f, x, w, b)) == count
+        check(f, x, w, b)
+
+
 def test_explicit_sharding_stays(arrays) -> None:
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(mesh):
@@ -270,6 +311,19 @@ class TestWhatXlaWouldTakeAlong:
     def test_in_the_kernel(self, arrays) -> None:
         args = [arrays[name] for name in "xwb"]
         assert self.products(lambda x, w, b: x @ w + b, *args) == ["bw_gemm_epilogue"]
+
+    def test_by_another_kernel(self, arrays) -> None:
+        """LoRA; the gradient of what several products read: of two that are added, one adds."""
+        x, w, s = (arrays[name] for name in "xws")
+        args = x, w, jnp.ones((M, N), jnp.bfloat16), s
+
+        def f(x: Any, w: Any, y: Any, s: Any) -> Any:
+            return x @ w + y @ s
+
+        assert self.products(f, *args) == ["bw_gemm", "bw_gemm_epilogue"]
+        check(f, *args)
+        explained = bw.explain_program(bw.accelerate(f), *args, device="sm90")
+        assert all(one.rewritten for one in explained.rewrites)
 
     def test_with_xla(self, arrays, monkeypatch) -> None:
         monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no reason")
