@@ -193,7 +193,7 @@ def _batch(
 
 
 EXPLAINED_BY[bw_gemm_windowed_p] = "jax_bwgemm.dense.windowed_explain"
-bw_gemm_windowed_p.def_impl(jax.jit(bw_gemm_windowed_p.bind, static_argnames=("windowed",)))
+compat.implement_by_jit(bw_gemm_windowed_p, "windowed")
 bw_gemm_windowed_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_gemm_windowed_p] = _jvp
 ad.primitive_transposes[bw_gemm_windowed_p] = _transpose
