@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from epilogue_host import COMPILER, run_on_host
+from epilogue_rules import EpilogueRules
 from grouped_cases import families, row_tile
 from grouped_linked_cases import EPILOGUES, EXPERTS, F32, kernels, operands, product, reference, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linked_cases import close, linked_for_sm90, requires_linker  # noqa: F401
-from numerics import LINKED, assert_exact, normal, small_integers
+from numerics import assert_exact, normal, small_integers
+from random_epilogues import functions
 
 import jax_bwgemm as bw
 from jax_bwgemm import config, emulator, runtime
@@ -193,34 +195,13 @@ def test_offset_and_more_groups_than_matrices() -> None:
     close(got, reference(f, (a, b, sizes), plain, of_groups, offset=1))
 
 
-@st.composite
-def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
-    """Random functions whose operations are exact on small integers."""
-    types = st.sampled_from(["float32", "bfloat16", "float16", "int32"])
-    shapes = st.sampled_from([(), (40,), (1, 40), (45, 1), (45, 40)])
-    arrays = draw(st.lists(st.tuples(types, shapes), max_size=4))
-    choices = draw(st.lists(st.integers(0, 2**30), min_size=3, max_size=9))
-
-    def f(z: jax.Array, *xs: jax.Array) -> list[jax.Array]:
-        found = [z, *xs, *(jax.lax.broadcasted_iota(jnp.int32, z.shape, d) for d in (0, 1))]
-        for c in choices:
-            x, y = (found[i % len(found)] for i in (c, c // 7))
-            x, y = jnp.broadcast_arrays(*(v.astype(F32) for v in (x, y)))
-            operations = [
-                lambda x, y: x + y, lambda x, y: x - y, jnp.maximum, jnp.minimum,
-                lambda x, y: jnp.where(x > y, x, y * 2), lambda x, y: jnp.floor(x / 2),
-                lambda x, y: (x.astype(jnp.int32) ^ y.astype(jnp.int32)).astype(F32),
-                lambda x, y: jnp.abs(x) + jnp.sign(y), lambda x, y: jnp.square(jnp.clip(x, -9, y)),
-            ]  # fmt: skip
-            found.append(operations[c // 64 % len(operations)](x, y))
-        return [jnp.broadcast_to(found[-1], z.shape), jnp.broadcast_to(found[-2], z.shape)]
-
-    return f, arrays
-
-
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 @settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "5")))
-@given(functions(), st.integers(0, 1000), st.lists(st.integers(0, 20), min_size=6, max_size=6))
+@given(
+    functions(m=45, n=40, most=9),
+    st.integers(0, 1000),
+    st.lists(st.integers(0, 20), min_size=6, max_size=6),
+)
 def test_random_functions(function: Any, seed: int, sizes: list[int]) -> None:
     """Bit for bit what the host computes of the same program."""
     f, types = function
@@ -238,8 +219,10 @@ def test_random_functions(function: Any, seed: int, sizes: list[int]) -> None:
         assert_exact(ours, theirs, str(program))
 
 
-class TestRules:
+class TestRules(EpilogueRules):
     """Of JAX, on the fused primitive."""
+
+    mapped = ((0, None, None, 0, None), (None, 0, 0, None, 0), (0, 0, 0, 0, 0))
 
     @pytest.fixture
     def arrays(self) -> tuple[jax.Array, ...]:
@@ -272,42 +255,6 @@ class TestRules:
         assert "epilogue_digest" in f.lower(*arrays).as_text()
         close(f(*arrays), self.formula(*arrays))
         close(self.layer(*arrays), self.formula(*arrays))
-
-    def test_gradients(self, arrays) -> None:
-        def loss(f: Any) -> Any:
-            return lambda *xs: jnp.vdot(f(*xs).astype(F32), jnp.sin(arrays[3].astype(F32)))
-
-        for f in (self.layer, jax.checkpoint(self.layer)):
-            gradient = jax.jit(jax.grad(loss(f), (0, 1, 2, 3, 4)))
-            assert "epilogue_digest" in gradient.lower(*arrays).as_text()
-            want = jax.grad(loss(self.formula), (0, 1, 2, 3, 4))(*arrays)
-            for ours, theirs in zip(gradient(*arrays), want, strict=True):
-                scale = float(jnp.max(jnp.abs(theirs)))
-                got, wanted = (x.astype(F32) / scale for x in (ours, theirs))
-                np.testing.assert_allclose(got, wanted, **LINKED)
-
-    def test_forward_mode(self, arrays) -> None:
-        toward = tuple(jnp.cos(x) for x in arrays)
-        got = jax.jit(lambda *xs: jax.jvp(self.layer, xs, toward))(*arrays)
-        want = jax.jvp(self.formula, arrays, toward)
-        close(got[0], want[0])
-        scale = float(jnp.max(jnp.abs(want[1])))  # of a sum of three rounded ones
-        close(got[1].astype(F32) / scale, want[1] / scale)
-
-    def test_second_order(self, arrays) -> None:
-        def twice(f: Any) -> Any:
-            scalar = lambda x: jnp.sum(f(x, *arrays[1:]).astype(F32) ** 2)  # noqa: E731
-            return jax.jvp(jax.grad(scalar), arrays[:1], (jnp.cos(arrays[0]),))[1]
-
-        got, want = twice(self.layer), twice(self.formula)
-        scale = float(jnp.max(jnp.abs(want)))
-        close(got.astype(F32) / scale, want.astype(F32) / scale)
-
-    def test_vmap(self, arrays) -> None:
-        stacked = tuple(jnp.stack([x, -x]) for x in arrays)
-        for axes in ((0, None, None, 0, None), (None, 0, 0, None, 0), (0, 0, 0, 0, 0)):
-            xs = [s if a == 0 else x for s, x, a in zip(stacked, arrays, axes, strict=True)]
-            close(jax.vmap(self.layer, axes)(*xs), jax.vmap(self.formula, axes)(*xs))
 
     def test_automatic_sharding(self, arrays) -> None:
         mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
