@@ -61,7 +61,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     traced = trace_for(_ours(eqn, (*names, "xla"), uses), eqn)
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
-        return Replacement(None, _refusal(eqn, found, names))
+        return Replacement(None, _refusal(eqn, found, names, uses))
     unless_fused = None
     if dense:
         copied = _copied_bytes(traced, _taken(eqn, uses))
@@ -171,12 +171,25 @@ def _copied_bytes(traced: Any, taken: list[tuple[str, Any]]) -> int:
     return sum(aval.size * aval.dtype.itemsize for aval in copies)
 
 
-def _refusal(eqn: Any, found: Any, names: tuple[str, ...]) -> str:
+def _error(eqn: Any, names: tuple[str, ...], uses: Uses) -> str:
+    """Why this package's function refuses a product when XLA may not compute it."""
+    try:
+        trace_for(_ours(eqn, names, uses), eqn)
+    except ExceptionGroup as group:  # several implementations: all for one reason, as a rule
+        return str(group.exceptions[0]).partition(": ")[2]
+    except NotImplementedError as error:
+        return str(error).partition(": ")[2]
+    return "the log says more"
+
+
+def _refusal(eqn: Any, found: Any, names: tuple[str, ...], uses: Uses) -> str:
     """Why no kernel takes a product."""
+    if not names:
+        return "only 'xla' is allowed"
     if found is None:
         types = " x ".join(x.aval.dtype.name for x in eqn.invars[:2])
         result = eqn.outvars[0].aval.dtype.name
-        return f"no kernel multiplies {types} -> {result} like that (the log says more)"
+        return f"no kernel multiplies {types} -> {result} like that: {_error(eqn, names, uses)}"
     contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
     avals = [x.aval for x in found.invars]
     dims = contraction.dims(spec, *(aval.shape for aval in avals))

@@ -58,13 +58,15 @@ def _variables(eqn: Any) -> list[Any]:
     return [x for x in eqn.invars if not hasattr(x, "val")]
 
 
-def evaluate(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+def evaluate(jaxpr: Any, operands: Sequence[Any], varying: Any = None) -> list[Any]:
     """The results of a jaxpr without its casts: each equation's operands are cast to vary alike.
 
     Args:
         jaxpr: An open jaxpr of elementwise equations, without constants.
         operands: Arrays.
+        varying: An array that varies over all of the axes; None: the first operand is one.
     """
+    varying = operands[0] if varying is None else varying
     known = dict(zip(jaxpr.invars, operands, strict=True))
 
     def value(atom: Any) -> Any:
@@ -76,11 +78,12 @@ def evaluate(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
         if eqn.primitive.name in CASTS:
             results = read
         elif body is not None:
-            results = evaluate(body, read)
+            results = evaluate(body, read, varying)
         elif eqn.primitive.name in INLINED:  # a custom derivative
             variables = list(dict.fromkeys(_variables(eqn)))
             alone = compat_jaxpr.part_of(jaxpr, variables, eqn.outvars, [eqn])
-            results = compat_jaxpr.evaluate(alone, [], [known[x] for x in variables])
+            alike = compat.match_varying(*(known[x] for x in variables), varying)
+            results = compat_jaxpr.evaluate(alone, [], list(alike[:-1]))
         else:
             with compat_jaxpr.equation_context(eqn):
                 results = eqn.primitive.bind(*compat.match_varying(*read), **eqn.params)

@@ -218,6 +218,15 @@ def test_symbolic_sizes_stay_with_xla() -> None:
     np.testing.assert_array_equal(got, jnp.ones((8, SIZE), jnp.bfloat16) @ square())
 
 
+def test_explains_what_precision_f32_needs() -> None:
+    x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
+    for implementation in (None, ("cutlass", "emulator")):
+        program = bw.accelerate(lambda x: x @ x, implementation=implementation)
+        (found,) = bw.explain_program(program, x, device="sm90").rewrites
+        assert not found.rewritten
+        assert "like that: precision=None of float32 operands is left to XLA" in found.reason
+
+
 def test_explains_every_product_with_its_place() -> None:
     def f(x: jax.Array) -> jax.Array:
         def body(c: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -244,7 +253,8 @@ def test_explains_every_product_with_its_place() -> None:
     assert lines[start + 1] == "4 x dot_general bf16[512,512] x bf16[512,512] -> bf16[512,512]"
     assert lines[start + 2] == "  rewritten: a kernel takes it"
     assert lines[start + 3].startswith("  in scan body > checkpoint, ")
-    assert "  left to XLA: no kernel multiplies int8 x int8 -> int8" in str(explained)
+    why = "  left to XLA: no kernel multiplies int8 x int8 -> int8 like that: kernels exist for "
+    assert why in str(explained)
     assert bw.explain_program(f, x, device="sm90").rewrites == ()
 
     @functools.wraps(program)

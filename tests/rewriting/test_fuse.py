@@ -220,7 +220,7 @@ def test_within_shard_map(arrays) -> None:
         check(jax.grad(lambda x, w, b, f=f: jnp.sum(f(x, w, b).astype(F32)), (0, 1, 2)), *args)
 
 
-@pytest.mark.parametrize("activation", [jax.nn.gelu, jax.nn.relu, jax.nn.silu])
+@pytest.mark.parametrize("activation", [jax.nn.gelu, jax.nn.relu, jax.nn.silu, jax.nn.softplus])
 def test_constants_within_shard_map(arrays, activation: Any) -> None:
     """Data parallel steps: constants do not vary over mesh axes until they meet what does."""
     args = [arrays[name] for name in "xwb"]
