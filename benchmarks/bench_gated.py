@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from bench_linear import Layer, formula
 from common import compiling, options, report, timing
+from dense import layer_columns
 
 ACTIVATIONS = ("silu", "gelu")
 
@@ -131,10 +132,10 @@ def compiled_programs(args) -> dict[Any, compiling.Compiled]:
     for case in cases(args):
         types = of_layer[case.layer]
         hidden = jax.ShapeDtypeStruct((case.layer.m, case.layer.n), types[0].dtype)
-        programs[case, "error of a column"] = functools.partial(error_of, case), [hidden, *types]
+        programs[case, layer_columns.ERROR] = functools.partial(error_of, case), [hidden, *types]
         for name, function in columns(args, case.activation, case.kept).items():
             programs[case, name] = function, types
-    xla = ("xla", "error of a column")
+    xla = ("xla", layer_columns.ERROR)
     return compiling.side_by_side(programs, lambda key: isinstance(key, tuple) and key[1] in xla)
 
 
@@ -144,43 +145,9 @@ def measure(case: Case, programs, args, out, timer) -> list[dict]:
     size = layer.bytes + 2 * layer.k * layer.n + (4 * layer.m * layer.n if case.kept else 0)
     copies = 2 if args.small else timing.copies_for(size)
     arrays = [programs[layer].call(jax.random.key(args.seed + i)) for i in range(copies)]
-    candidates = []
-    for name in columns(args, case.activation, case.kept):
-        found = programs[case, name]
-        info: dict[str, Any] = {"kernel": _kernel_of(found.text)}
-        hidden = jax.tree.leaves(found.call(*arrays[0]))[0]
-        if name != "product":
-            info["error"] = float(programs[case, "error of a column"].call(hidden, *arrays[0]))
-        call = functools.partial(_call, found.call, arrays)
-        candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
-    timings = timing.interleave(
-        timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
-    )
-    rows, medians = [], {}
-    for candidate, found in zip(candidates, timings, strict=True):
-        stats = report.summarise(found.times_us)
-        medians[candidate.name] = stats["median_us"]
-        rows.append(
-            {
-                "impl": candidate.name,
-                "problem": str(layer),
-                "layer": str(case),
-                "dtype": args.dtype,
-                "method": timer.method,
-                "kernels": found.kernels,
-                "turn_ms": args.turn_ms,
-                **candidate.info,
-                **stats,
-            }
-        )
-    for row in rows:
-        row["of_product"] = row["median_us"] / medians["product"]
-        row["xla_over"] = medians["xla"] / row["median_us"]
-    return [out.add("gated", **row) for row in rows]
-
-
-def _call(compiled, arrays: list[list[jax.Array]], copy: int):
-    return compiled(*arrays[copy % len(arrays)])
+    names = list(columns(args, case.activation, case.kept))
+    describe = lambda text: {"kernel": _kernel_of(text)}  # noqa: E731
+    return layer_columns.measure("gated", case, names, programs, arrays, describe, args, out, timer)
 
 
 def _kernel_of(text: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from common import compiling, options, report, timing
+from dense import layer_columns
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "none")
 
@@ -160,10 +161,10 @@ def compiled_programs(args) -> dict[Any, compiling.Compiled]:
             jax.ShapeDtypeStruct(shape, jnp.dtype(args.dtype)) for shape in _shapes(case.layer)
         ]
         used = types[: 4 if case.residual else 3]
-        programs[case, "error of a column"] = functools.partial(error_of, case), [types[3], *used]
+        programs[case, layer_columns.ERROR] = functools.partial(error_of, case), [types[3], *used]
         for name, function in columns(args, case.activation, args.dtype).items():
             programs[case, name] = function, used
-    xla = ("xla", "error of a column")
+    xla = ("xla", layer_columns.ERROR)
     return compiling.side_by_side(programs, lambda key: isinstance(key, tuple) and key[1] in xla)
 
 
@@ -174,44 +175,11 @@ def measure(case: Case, programs, args, out, timer) -> list[dict]:
     count = 4 if case.residual else 3
     keys = [jax.random.key(args.seed + i) for i in range(copies)]
     arrays = [programs[layer].call(key)[:count] for key in keys]
-    candidates = []
-    for name in columns(args, case.activation, args.dtype):
-        found = programs[case, name]
-        info: dict[str, Any] = {"linked": "epilogue_digest" in found.text}
-        result = found.call(*arrays[0])
-        if name != "product":
-            info["error"] = float(programs[case, "error of a column"].call(result, *arrays[0]))
-        call = functools.partial(_call, found.call, arrays)
-        candidates.append(timing.Candidate(name, call, jax.block_until_ready, copies, info))
-    timings = timing.interleave(
-        timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
+    names = list(columns(args, case.activation, args.dtype))
+    describe = lambda text: {"linked": "epilogue_digest" in text}  # noqa: E731
+    return layer_columns.measure(
+        "linear", case, names, programs, arrays, describe, args, out, timer
     )
-    rows = []
-    medians = {}
-    for candidate, found in zip(candidates, timings, strict=True):
-        stats = report.summarise(found.times_us)
-        medians[candidate.name] = stats["median_us"]
-        rows.append(
-            {
-                "impl": candidate.name,
-                "problem": str(layer),
-                "layer": str(case),
-                "dtype": args.dtype,
-                "method": timer.method,
-                "kernels": found.kernels,
-                "turn_ms": args.turn_ms,
-                **candidate.info,
-                **stats,
-            }
-        )
-    for row in rows:
-        row["of_product"] = row["median_us"] / medians["product"]
-        row["xla_over"] = medians["xla"] / row["median_us"]
-    return [out.add("linear", **row) for row in rows]
-
-
-def _call(compiled, arrays: list[list[jax.Array]], copy: int):
-    return compiled(*arrays[copy % len(arrays)])
 
 
 def summary(rows: Sequence[dict]) -> list[str]:
