@@ -118,6 +118,7 @@ struct Kernel {
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
       kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
+      kShuffles,   // the first of `read` in another lane
       kExchanges,  // among lanes: undefined if it is in all of them
       kReduces,    // the same, if it is in one
       kResult,     // an undefined value is reported

@@ -165,7 +165,15 @@ bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, boo
   if (by_all_lanes(before)) return handed && (by_all_lanes(now) || lane >= 0);
   if (other < 0) return false;
   if (by_all_lanes(now)) return handed;
-  if (lane < 0 || lane == other || heard(before)) return false;
+  if (lane < 0) return false;
+  const bool several = (before.flags & kSeveralLanes) != 0;
+  if (lane == other) {  // which others are not known: it must have met nobody
+    if (!several || heard(before, kFullMask)) return false;
+    const auto met = history.met.begin() + (history.met.empty() ? 0 : lane * 32);
+    return history.met.empty() ||
+           std::all_of(met, met + 32, [&](uint32_t clock) { return clock <= before.clock; });
+  }
+  if (heard(before, 1u << other)) return false;
   return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
 }
 
@@ -183,10 +191,10 @@ void WarpHistory::meet(uint32_t lanes) {
   }
 }
 
-bool Races::heard(const Stamp& stamp) const {
+bool Races::heard(const Stamp& stamp, uint32_t lanes) const {
   for (const LaneReleases& period : told_[stamp.cluster - 1][stamp.actor]) {
     for (const LaneReleases::Told& by : period.told) {
-      if ((by.lanes >> lane_of(stamp) & 1) != 0 && by.heard >= stamp.clock) return true;
+      if ((by.lanes & lanes) != 0 && by.heard >= stamp.clock) return true;
     }
   }
   return false;
@@ -206,7 +214,7 @@ void Races::meet_through(Warp& warp, const Knowledge& told) {
   if (known >= history.together) history.together = known + 1;
 }
 
-inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
+inline void Races::put(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write, int place) {
   if (place == kNewWrite) {
     cell = Cell{stamp, {}};
     return;
@@ -216,8 +224,15 @@ inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
     cell.others[1] = cell.others[2];
     place = 2;
   }
-  cell.others[place] = stamp;
-  if (write) cell.others[place].flags |= kUpdates;
+  Stamp& at = cell.others[place];
+  // The lanes of a warp share a place: that other lanes have read, too, is not forgotten.
+  const bool joins = !write && at.cluster == stamp.cluster && at.actor == stamp.actor &&
+                     at.clock >= issuer.history.together &&
+                     (at.flags & stamp.flags & kOneLane) != 0 &&
+                     ((at.flags & kSeveralLanes) != 0 || lane_of(at) != lane_of(stamp));
+  at = stamp;
+  if (joins) at.flags |= kSeveralLanes;
+  if (write) at.flags |= kUpdates;
 }
 
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
@@ -229,7 +244,7 @@ inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool
       return;
     }
     if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
-      put(cell, stamp, write, last_.place);
+      put(issuer, cell, stamp, write, last_.place);
       return;
     }
   }
@@ -335,7 +350,7 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
   const int place = place_of(issuer, cell, stamp, write);
-  put(cell, stamp, write, place);
+  put(issuer, cell, stamp, write, place);
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
