@@ -10,6 +10,17 @@
 namespace bwgemm::emulator {
 namespace {
 
+// The lanes of `lanes` that name these members.
+uint32_t naming(const uint32_t* named, uint32_t members, uint32_t lanes) {
+  uint32_t other = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) other |= named[lane] ^ members;
+  if (other == 0) return lanes;
+  uint32_t same = 0;
+  for_lanes(lanes,
+            [&](int lane) { same |= static_cast<uint32_t>(named[lane] == members) << lane; });
+  return same;
+}
+
 // Lanes that name the same members wait for each other: those of one warp may name different ones,
 // as the tiles of cooperative groups do. `gathered`: whether all members are here; `exchange`: what
 // they then do.
@@ -19,10 +30,7 @@ Step by_members(Warp& w, Row membermask, uint32_t mask, Gathered&& gathered, Exc
   uint32_t done = 0;
   for (uint32_t left = mask; left != 0;) {
     const uint32_t members = named[first_lane(left)];
-    uint32_t same = 0;
-    for (int lane = 0; lane < kWarpSize; ++lane)
-      same |= static_cast<uint32_t>(named[lane] == members) << lane;
-    same &= left;
+    const uint32_t same = naming(named, members, left);
     left &= ~same;
     if (!gathered(members, same)) continue;
     exchange(members, same);

@@ -63,6 +63,10 @@ enum class WarpValue : uint8_t {
   kDynamicSmemSize,
   kTotalSmemSize,
   kAggrSmemSize,
+  kReservedSmemBegin,
+  kReservedSmemEnd,
+  kReservedSmem0,
+  kReservedSmem1,
 };
 
 struct WarpInit {
@@ -140,6 +144,7 @@ struct Kernel {
   uint32_t static_shared_bytes = 0;  // including kSharedReserved
   uint32_t dynamic_align = 16;
   bool uses_dynamic_shared = false;
+  bool uses_reserved_shared = false;  // asks where system software may keep data
   std::vector<WarpInit> inits;
   std::vector<KernelParam> params;
   uint32_t param_bytes = 0;

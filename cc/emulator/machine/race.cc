@@ -214,7 +214,7 @@ void Races::meet_through(Warp& warp, const Knowledge& told) {
   if (known >= history.together) history.together = known + 1;
 }
 
-inline void Races::put(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write, int place) {
+inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
   if (place == kNewWrite) {
     cell = Cell{stamp, {}};
     return;
@@ -224,15 +224,8 @@ inline void Races::put(const Warp& issuer, Cell& cell, const Stamp& stamp, bool 
     cell.others[1] = cell.others[2];
     place = 2;
   }
-  Stamp& at = cell.others[place];
-  // The lanes of a warp share a place: that other lanes have read, too, is not forgotten.
-  const bool joins = !write && at.cluster == stamp.cluster && at.actor == stamp.actor &&
-                     at.clock >= issuer.history.together &&
-                     (at.flags & stamp.flags & kOneLane) != 0 &&
-                     ((at.flags & kSeveralLanes) != 0 || lane_of(at) != lane_of(stamp));
-  at = stamp;
-  if (joins) at.flags |= kSeveralLanes;
-  if (write) at.flags |= kUpdates;
+  cell.others[place] = stamp;
+  if (write) cell.others[place].flags |= kUpdates;
 }
 
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
@@ -244,7 +237,7 @@ inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool
       return;
     }
     if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
-      put(issuer, cell, stamp, write, last_.place);
+      put(cell, stamp, write, last_.place);
       return;
     }
   }
@@ -350,7 +343,10 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
   const int place = place_of(issuer, cell, stamp, write);
-  put(issuer, cell, stamp, write, place);
+  // The lanes of a warp share a place: that others have read, too, is not forgotten.
+  const bool joins = !write && place < kOldest && joins_readers(issuer, cell.others[place], stamp);
+  put(cell, stamp, write, place);
+  if (joins) cell.others[place].flags |= kSeveralLanes;
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
@@ -388,6 +384,12 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
     if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
+}
+
+bool Races::joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const {
+  return before.cluster == now.cluster && before.actor == now.actor &&
+         before.clock >= issuer.history.together && (before.flags & now.flags & kOneLane) != 0 &&
+         ((before.flags & kSeveralLanes) != 0 || lane_of(before) != lane_of(now));
 }
 
 int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const {

@@ -202,6 +202,7 @@ class Races {
 
   // --- mbarriers. `by` and `knows`: of who arrives.
   void mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin);
+  void mbarrier_inval(Cta& cta, uint32_t offset);
   // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
   void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
@@ -248,7 +249,9 @@ class Races {
   // Where an access is remembered: one of Cell::others, or these.
   static constexpr int kNewWrite = -1, kOldest = 3;
   int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
-  static inline void put(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write, int place);
+  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
+  // A read of another lane than the last one, since all have met.
+  bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const;
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);

@@ -154,11 +154,22 @@ void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool a
 void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
+  if (history.init.cluster != 0) {
+    launch_.report(
+        Rule::kMbarrierInit, origin,
+        format("mbarrier %s of CTA %u is initialised again, after %s: mbarrier.inval "
+               "comes first",
+               launch_.shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
+  }
   const MbarrierHistory before = std::move(history);
   history = MbarrierHistory{};
   history.actor = before.actor;
   history.phase = before.phase;  // knowledge of earlier phases must not tell of later ones
   history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
+}
+
+void Races::mbarrier_inval(Cta& cta, uint32_t offset) {
+  if (on_) mbarrier(cta, offset).init = {};
 }
 
 void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,

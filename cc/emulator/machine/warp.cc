@@ -223,7 +223,7 @@ Warp::SharedRef Warp::shared(uint64_t address, uint32_t bytes, uint32_t align, b
     fault(
         "shared address 0x%llx: %u bytes at offset 0x%x are outside the CTA's shared memory [0x%x, "
         "0x%x)",
-        static_cast<unsigned long long>(address), bytes, offset, kSharedReserved,
+        static_cast<unsigned long long>(address), bytes, offset, cta->shared().first(),
         cta->shared().size());
   }
   return {cta, offset};
