@@ -70,11 +70,19 @@ bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) con
   return record.clock != 0 && knowledge.of(stamp.cluster, record.actor, view) >= record.clock;
 }
 
+// Accesses of one warp whose lanes have not all met in between: hardly any are.
+static inline bool own_since_meeting(const Warp& issuer, const Stamp& before, const Stamp& now) {
+  const WarpHistory& history = issuer.history;
+  return before.actor == history.actor && before.cluster == history.cluster &&
+         (before.flags & (kRecord | kAsyncProxy)) == 0 && before.clock >= history.together &&
+         (before.flags & now.flags & kStrong) == 0;
+}
+
 bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
                       View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
-  if (apart(issuer, before, now, handed)) return true;
+  if (own_since_meeting(issuer, before, now) && apart(issuer, before, now, handed)) return true;
   if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
@@ -150,12 +158,8 @@ bool Races::untold(const Warp& issuer, const Stamp& stamp) const {
 }
 
 bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const {
+  if (!own_since_meeting(issuer, before, now)) return false;
   const WarpHistory& history = issuer.history;
-  if (before.actor != history.actor || before.cluster != history.cluster ||
-      (before.flags & (kRecord | kAsyncProxy)) != 0 || before.clock < history.together ||
-      (before.flags & now.flags & kStrong) != 0) {
-    return false;
-  }
   const uint32_t lanes = issuer.executing();
   const bool alone = (lanes & (lanes - 1)) == 0;
   const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
@@ -166,15 +170,18 @@ bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, boo
   if (other < 0) return false;
   if (by_all_lanes(now)) return handed;
   if (lane < 0) return false;
-  const bool several = (before.flags & kSeveralLanes) != 0;
-  if (lane == other) {  // which others are not known: it must have met nobody
-    if (!several || heard(before, kFullMask)) return false;
-    const auto met = history.met.begin() + (history.met.empty() ? 0 : lane * 32);
-    return history.met.empty() ||
-           std::all_of(met, met + 32, [&](uint32_t clock) { return clock <= before.clock; });
-  }
+  if (lane == other) return (before.flags & kSeveralLanes) != 0 && met_nobody(issuer, before);
   if (heard(before, 1u << other)) return false;
   return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
+}
+
+// Which other lanes have read is not known: only that this one has met none since.
+bool Races::met_nobody(const Warp& issuer, const Stamp& stamp) const {
+  if (heard(stamp, kFullMask)) return false;
+  const WarpHistory& history = issuer.history;
+  if (history.met.empty()) return true;
+  const auto met = history.met.begin() + lane_of(stamp) * 32;
+  return std::all_of(met, met + 32, [&](uint32_t clock) { return clock <= stamp.clock; });
 }
 
 void WarpHistory::meet(uint32_t lanes) {
@@ -343,16 +350,16 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
   const int place = place_of(issuer, cell, stamp, write);
-  // The lanes of a warp share a place: that others have read, too, is not forgotten.
-  const bool joins = !write && place < kOldest && joins_readers(issuer, cell.others[place], stamp);
   put(cell, stamp, write, place);
-  if (joins) cell.others[place].flags |= kSeveralLanes;
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
   };
   if (reports != reports_ || recent(before.write) || recent(before.others[0]) ||
       recent(before.others[1]) || recent(before.others[2])) {
+    // The lanes of a warp share a place: that others have read, too, is not forgotten.
+    if (!write && place < kOldest && joins_readers(issuer, before.others[place], stamp))
+      cell.others[place].flags |= kSeveralLanes;
     return;
   }
   last_.by_lanes = told_by_lanes(before.write) || told_by_lanes(before.others[0]) ||
@@ -374,8 +381,9 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                     : memory != nullptr ? View::kAsync
                                         : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
-  const bool at_once =
-      write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp, false);
+  const bool at_once = write && cell.write.line == stamp.line &&
+                       own_since_meeting(issuer, cell.write, stamp) &&
+                       apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
   for (const Stamp& other : cell.others) {

@@ -238,6 +238,7 @@ class Races {
   uint64_t published_key(const Warp& warp, uint64_t key, Scope scope) const;
   // What another thread or barrier has told the warp, of its own lanes too.
   void meet_through(Warp& warp, const Knowledge& told);
+  [[gnu::noinline]] bool met_nobody(const Warp& issuer, const Stamp& stamp) const;
   // One of the lanes has told what the others have been told.
   bool heard(const Stamp& stamp, uint32_t lanes) const;
   void visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
