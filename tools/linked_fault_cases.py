@@ -158,9 +158,7 @@ def cases() -> Iterator[LinkedCase]:
     split = [k for k in split if k.a_dtype == k.b_dtype == k.out_dtype and not k.cluster_k]
     for kernel in _of_each_schedule(split)[:1]:
         chosen = dataclasses.replace(bw.TuningConfig.of(kernel.name), splits=3)
-        yield _dense(
-            kernel, chosen, kernel.tile_k * 3, f"{kernel.name} split in 3", tiles=(0, 1)
-        )
+        yield _dense(kernel, chosen, kernel.tile_k * 3, f"{kernel.name} split in 3", tiles=(0, 1))
     for arch in ("sm90", "sm100"):
         of_groups = [k for k in grouped.kernels("emulator", arch) if k.a_dtype == "bfloat16"]
         some = _of_each_schedule([k for k in of_groups if k.b_major == "n"])
