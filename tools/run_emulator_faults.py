@@ -135,6 +135,14 @@ def scaled_grouped_cases() -> Iterator[Case]:
         )
 
 
+def linked_cases() -> Iterator[Case]:
+    """Kernels with an epilogue linked into them."""
+    import linked_fault_cases
+
+    for name, run in linked_fault_cases.cases():
+        yield Case(name, run, least_sms=linked_fault_cases.SMS)
+
+
 def triton_cases() -> Iterator[Case]:
     """Triton's kernels, checked as their tests check them; none without Triton."""
     if importlib.util.find_spec("triton") is None:
@@ -176,7 +184,14 @@ def triton_cases() -> Iterator[Case]:
     )
 
 
-CASES = (dense_cases, grouped_cases, scaled_cases, scaled_grouped_cases, triton_cases)
+CASES = (
+    dense_cases,
+    grouped_cases,
+    scaled_cases,
+    scaled_grouped_cases,
+    linked_cases,
+    triton_cases,
+)
 
 
 @contextlib.contextmanager

@@ -51,10 +51,11 @@ void decode_createpolicy(Decoder& d) {
 // ---- fences. Values are sequentially consistent here (one instruction at a time): a fence only
 // decides what counts as ordered.
 
+// imm: FenceKind.
 Step exec_fence(Warp& w, const Instr& in, uint32_t) {
   if (!w.launch().races().on()) return Step::kNext;
   w.launch().races().told(w);
-  w.history.fence(static_cast<Scope>(in.sub));
+  w.history.fence(static_cast<Scope>(in.sub), static_cast<FenceKind>(in.imm));
   return Step::kNext;
 }
 
@@ -88,8 +89,12 @@ void decode_fence(Decoder& d) {
     return;
   }
   d.out().exec = d.mod("mbarrier_init") ? exec_init_fence : exec_fence;
-  d.ignore_mods({"sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta",
-                 "sync_restrict::shared::cluster"});
+  const auto kind = d.mod_one_of({"sc", "acq_rel", "acquire", "release"});
+  d.out().imm = static_cast<int64_t>(kind == "acquire"   ? FenceKind::kAcquire
+                                     : kind == "release" ? FenceKind::kRelease
+                                     : kind == "acq_rel" ? FenceKind::kBoth
+                                                         : FenceKind::kSequential);
+  d.ignore_mods({"sync_restrict::shared::cta", "sync_restrict::shared::cluster"});
   d.out().sub = static_cast<uint8_t>(scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"})));
   d.expect_operands(0, 0);
 }
@@ -104,6 +109,7 @@ void decode_membar(Decoder& d) {
     const auto level = d.mod_one_of({"cta", "gl", "sys", "gpu"});
     if (level.empty()) d.error("membar without a level");
     d.out().sub = static_cast<uint8_t>(scope_named(level));
+    d.out().imm = static_cast<int64_t>(FenceKind::kSequential);
     d.out().exec = exec_fence;
   }
   d.expect_operands(0, 0);

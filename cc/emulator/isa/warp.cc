@@ -5,19 +5,50 @@
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/machine/launch.h"
+#include "emulator/machine/shuffle.h"
 
 namespace bwgemm::emulator {
 namespace {
 
-uint32_t members_of(Warp& w, Row row, uint32_t mask) { return w.r32(row)[first_lane(mask)]; }
+// The lanes of `lanes` that name these members.
+uint32_t naming(const uint32_t* named, uint32_t members, uint32_t lanes) {
+  uint32_t other = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) other |= named[lane] ^ members;
+  if (other == 0) return lanes;
+  uint32_t same = 0;
+  for_lanes(lanes,
+            [&](int lane) { same |= static_cast<uint32_t>(named[lane] == members) << lane; });
+  return same;
+}
 
-enum class Shuffle : uint8_t { kUp, kDown, kBfly, kIdx };
+// Lanes that name the same members wait for each other: those of one warp may name different ones,
+// as the tiles of cooperative groups do. `gathered`: whether all members are here; `exchange`: what
+// they then do.
+template <class Gathered, class Exchange>
+Step by_members(Warp& w, Row membermask, uint32_t mask, Gathered&& gathered, Exchange&& exchange) {
+  const uint32_t* named = w.r32(membermask);
+  uint32_t done = 0;
+  for (uint32_t left = mask; left != 0;) {
+    const uint32_t members = named[first_lane(left)];
+    const uint32_t same = naming(named, members, left);
+    left &= ~same;
+    if (!gathered(members, same)) continue;
+    exchange(members, same);
+    done |= same;
+  }
+  return w.leave(done, mask);
+}
 
-// op: d, a, b, c, membermask; imm: predicate destination. c = clamp in bits 0-4, segment mask in
-// bits 8-12.
-Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
-  const uint32_t members = members_of(w, in.op[4], mask);
-  if (!w.gather(members, mask)) return Step::kBlock;
+template <void (*exchange)(Warp& w, const Instr& in, uint32_t members, uint32_t mask), int kMembers>
+Step among_members(Warp& w, const Instr& in, uint32_t mask) {
+  return by_members(
+      w, in.op[kMembers], mask,
+      [&](uint32_t members, uint32_t lanes) { return w.gathered(members, lanes); },
+      [&](uint32_t members, uint32_t lanes) { exchange(w, in, members, lanes); });
+}
+
+// op: d, a, b, c, membermask; imm: predicate destination.
+void exchange_shfl(Warp& w, const Instr& in, uint32_t members, uint32_t mask) {
   const uint32_t exited = members & w.existing() & ~w.live();
   if (exited != 0) {
     w.report(
@@ -31,43 +62,18 @@ Step exec_shfl(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t valid = 0;
   uint32_t result[kWarpSize];
   for_lanes(mask, [&](int lane) {
-    const int amount = static_cast<int>(b[lane] & 31);
-    const int clamp = static_cast<int>(c[lane] & 31), segment = static_cast<int>(c[lane] >> 8 & 31);
-    const int highest = (lane & segment) | (clamp & ~segment);
-    const int lowest = lane & segment;
-    int from = lane;
-    bool in_range = false;
-    switch (static_cast<Shuffle>(in.sub)) {
-      case Shuffle::kUp:
-        from = lane - amount;
-        in_range = from >= highest;
-        break;
-      case Shuffle::kDown:
-        from = lane + amount;
-        in_range = from <= highest;
-        break;
-      case Shuffle::kBfly:
-        from = lane ^ amount;
-        in_range = from <= highest;
-        break;
-      case Shuffle::kIdx:
-        from = lowest | (amount & ~segment);
-        in_range = from <= highest;
-        break;
-    }
-    if (!in_range) from = lane;
-    if ((mask >> (from & 31) & 1) == 0) {
-      w.report(
-          Rule::kShuffleSource,
-          format("lane %d reads lane %d, which does not execute the shuffle", lane, from & 31));
+    const auto [from, in_range] =
+        shuffle_source(static_cast<Shuffle>(in.sub), lane, b[lane], c[lane]);
+    if ((mask >> from & 1) == 0) {
+      w.report(Rule::kShuffleSource,
+               format("lane %d reads lane %d, which does not execute the shuffle", lane, from));
     }
     // Of such a lane the value is undefined: the same in every run.
-    result[lane] = (mask >> (from & 31) & 1) != 0 ? source[from & 31] : 0xCDCDCDCD;
+    result[lane] = (mask >> from & 1) != 0 ? source[from] : 0xCDCDCDCD;
     valid |= static_cast<uint32_t>(in_range) << lane;
   });
   for_lanes(mask, [&](int lane) { d[lane] = result[lane]; });
   w.set_pred(static_cast<Pred>(in.imm), mask, valid);
-  return Step::kNext;
 }
 
 void decode_shfl(Decoder& d) {
@@ -88,13 +94,12 @@ void decode_shfl(Decoder& d) {
                                      : mode == "down" ? Shuffle::kDown
                                      : mode == "bfly" ? Shuffle::kBfly
                                                       : Shuffle::kIdx);
-  d.out().exec = exec_shfl;
+  d.out().exec = among_members<exchange_shfl, 4>;
 }
 
 enum class Vote : uint8_t { kAll, kAny, kUni, kBallot };
 
-Step exec_vote(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
+void exchange_vote(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
   const uint32_t votes = w.pred(in.op[1]) & mask;
   switch (static_cast<Vote>(in.sub)) {
     case Vote::kAll:
@@ -112,7 +117,6 @@ Step exec_vote(Warp& w, const Instr& in, uint32_t mask) {
       break;
     }
   }
-  return Step::kNext;
 }
 
 void decode_vote(Decoder& d) {
@@ -127,12 +131,11 @@ void decode_vote(Decoder& d) {
                                      : mode == "any" ? Vote::kAny
                                      : mode == "uni" ? Vote::kUni
                                                      : Vote::kBallot);
-  d.out().exec = exec_vote;
+  d.out().exec = among_members<exchange_vote, 2>;
 }
 
 template <typename T, bool kAll>
-Step exec_match(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
+void exchange_match(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
   const Lanes<T> a(w, in.op[1]);
   uint32_t result[kWarpSize];
   bool all = true;
@@ -147,7 +150,6 @@ Step exec_match(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   for_lanes(mask, [&](int lane) { d[lane] = kAll && !all ? 0 : result[lane]; });
   if (kAll) w.set_pred(static_cast<Pred>(in.imm), mask, all ? kFullMask : 0);
-  return Step::kNext;
 }
 
 void decode_match(Decoder& d) {
@@ -167,9 +169,11 @@ void decode_match(Decoder& d) {
   d.out().op[1] = d.src(1, t.bits);
   d.out().op[2] = d.src(2, 32);
   if (t.bits == 32)
-    d.out().exec = mode == "all" ? exec_match<uint32_t, true> : exec_match<uint32_t, false>;
+    d.out().exec = mode == "all" ? among_members<exchange_match<uint32_t, true>, 2>
+                                 : among_members<exchange_match<uint32_t, false>, 2>;
   else if (t.bits == 64)
-    d.out().exec = mode == "all" ? exec_match<uint64_t, true> : exec_match<uint64_t, false>;
+    d.out().exec = mode == "all" ? among_members<exchange_match<uint64_t, true>, 2>
+                                 : among_members<exchange_match<uint64_t, false>, 2>;
   else
     d.unsupported("type ." + std::string(t.name));
 }
@@ -212,20 +216,17 @@ struct RXor {
 };
 
 template <typename T, typename Op>
-Step exec_redux(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
+void exchange_redux(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
   const Lanes<T> a(w, in.op[1]);
   T total = a.get(first_lane(mask));
   for_lanes(mask & (mask - 1), [&](int lane) { total = Op::f(total, a.get(lane)); });
   Lanes<T> d(w, in.op[0]);
   for_lanes(mask, [&](int lane) { d.set(lane, total); });
-  return Step::kNext;
 }
 
 // redux.sync.{min,max}{.abs}{.NaN}.f32: NaN operands are skipped unless .NaN. sub: 1 max, 2 abs, 4
 // NaN.
-Step exec_redux_f32(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[2], mask), mask)) return Step::kBlock;
+void exchange_redux_f32(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
   const float* a = w.f32(in.op[1]);
   float total = NAN;
   bool poisoned = false;
@@ -240,7 +241,6 @@ Step exec_redux_f32(Warp& w, const Instr& in, uint32_t mask) {
   if (poisoned && (in.sub & 4) != 0) total = NAN;
   float* d = w.f32(in.op[0]);
   for_lanes(mask, [&](int lane) { d[lane] = total; });
-  return Step::kNext;
 }
 
 void decode_redux(Decoder& d) {
@@ -251,29 +251,31 @@ void decode_redux(Decoder& d) {
   decode_operands(d, 2, 32, 32);
   if (t.name == "f32" && (op == "min" || op == "max")) {
     d.out().sub = static_cast<uint8_t>((op == "max") | abs << 1 | nan << 2);
-    d.out().exec = exec_redux_f32;
+    d.out().exec = among_members<exchange_redux_f32, 2>;
     return;
   }
   if (t.bits != 32 || !t.is_int() || abs || nan) d.unsupported("type ." + std::string(t.name));
   const bool s = t.is_signed();
-  if (op == "add") d.out().exec = exec_redux<uint32_t, RAdd>;
-  if (op == "min") d.out().exec = s ? exec_redux<int32_t, RMin> : exec_redux<uint32_t, RMin>;
-  if (op == "max") d.out().exec = s ? exec_redux<int32_t, RMax> : exec_redux<uint32_t, RMax>;
-  if (op == "and") d.out().exec = exec_redux<uint32_t, RAnd>;
-  if (op == "or") d.out().exec = exec_redux<uint32_t, ROr>;
-  if (op == "xor") d.out().exec = exec_redux<uint32_t, RXor>;
+  if (op == "add") d.out().exec = among_members<exchange_redux<uint32_t, RAdd>, 2>;
+  if (op == "min")
+    d.out().exec = s ? among_members<exchange_redux<int32_t, RMin>, 2>
+                     : among_members<exchange_redux<uint32_t, RMin>, 2>;
+  if (op == "max")
+    d.out().exec = s ? among_members<exchange_redux<int32_t, RMax>, 2>
+                     : among_members<exchange_redux<uint32_t, RMax>, 2>;
+  if (op == "and") d.out().exec = among_members<exchange_redux<uint32_t, RAnd>, 2>;
+  if (op == "or") d.out().exec = among_members<exchange_redux<uint32_t, ROr>, 2>;
+  if (op == "xor") d.out().exec = among_members<exchange_redux<uint32_t, RXor>, 2>;
 }
 
 // The lowest member leads.
-Step exec_elect(Warp& w, const Instr& in, uint32_t mask) {
-  if (!w.gather(members_of(w, in.op[1], mask), mask)) return Step::kBlock;
+void exchange_elect(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
   const int leader = first_lane(mask);
   if (in.op[0] != kNoRow) {
     uint32_t* d = w.r32(in.op[0]);
     for_lanes(mask, [&](int lane) { d[lane] = static_cast<uint32_t>(leader); });
   }
   w.set_pred(static_cast<Pred>(in.imm), mask, 1u << leader);
-  return Step::kNext;
 }
 
 void decode_elect(Decoder& d) {
@@ -283,7 +285,7 @@ void decode_elect(Decoder& d) {
   d.out().op[0] = d.dst(dst.items[0], 32, false, true);
   d.out().imm = d.pred_dst(dst.items[1]);
   d.out().op[1] = d.src(1, 32);
-  d.out().exec = exec_elect;
+  d.out().exec = among_members<exchange_elect, 1>;
 }
 
 Step exec_activemask(Warp& w, const Instr& in, uint32_t mask) {
@@ -300,14 +302,16 @@ void decode_activemask(Decoder& d) {
 }
 
 Step exec_warp_sync(Warp& w, const Instr& in, uint32_t mask) {
-  const uint32_t members = members_of(w, in.op[0], mask);
-  if (!w.gather_anywhere(members, mask, in)) return Step::kBlock;
-  if ((w.live() & ~members) == 0) {
-    w.history.meet();
-  } else {
-    w.history.meet(members);
-  }
-  return Step::kNext;
+  return by_members(
+      w, in.op[0], mask,
+      [&](uint32_t members, uint32_t lanes) { return w.gathered_anywhere(members, lanes, in); },
+      [&](uint32_t members, uint32_t) {
+        if ((w.live() & ~members) == 0) {
+          w.history.meet();
+        } else {
+          w.history.meet(members);
+        }
+      });
 }
 
 void decode_warp_sync(Decoder& d) {

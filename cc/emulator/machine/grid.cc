@@ -149,7 +149,8 @@ void Launch::start_cluster(uint64_t index) {
     cta->id_ = {cluster.first_cta_.x + x, cluster.first_cta_.y + y, cluster.first_cta_.z + z};
     cta->linear_ = cta->id_.x + grid_.x * (cta->id_.y + grid_.y * cta->id_.z);
     cta->threads_ = static_cast<uint32_t>(block_.count());
-    cta->shared_.reset(shared_bytes_, config_.rules, *cta);
+    cta->shared_.reset(kernel_.uses_reserved_shared ? kSharedSystem : kSharedReserved,
+                       shared_bytes_, config_.rules, *cta);
     cluster.ctas_.push_back(std::move(cta));
   }
   cluster.live_ctas_ = size;
@@ -339,6 +340,18 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
         case WarpValue::kTotalSmemSize:
         case WarpValue::kAggrSmemSize:
           value = shared_bytes_;
+          break;
+        case WarpValue::kReservedSmemBegin:
+          value = 0;
+          break;
+        case WarpValue::kReservedSmemEnd:
+          value = kSharedReserved;
+          break;
+        case WarpValue::kReservedSmem0:
+          value = kSharedSystem;
+          break;
+        case WarpValue::kReservedSmem1:
+          value = (kSharedSystem + kSharedReserved) / 2;
           break;
       }
       if (init.bits == 64) {

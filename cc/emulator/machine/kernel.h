@@ -63,6 +63,10 @@ enum class WarpValue : uint8_t {
   kDynamicSmemSize,
   kTotalSmemSize,
   kAggrSmemSize,
+  kReservedSmemBegin,
+  kReservedSmemEnd,
+  kReservedSmem0,
+  kReservedSmem1,
 };
 
 struct WarpInit {
@@ -118,6 +122,7 @@ struct Kernel {
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
       kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
+      kShuffles,   // the first of `read` in another lane
       kExchanges,  // among lanes: undefined if it is in all of them
       kReduces,    // the same, if it is in one
       kResult,     // an undefined value is reported
@@ -139,6 +144,7 @@ struct Kernel {
   uint32_t static_shared_bytes = 0;  // including kSharedReserved
   uint32_t dynamic_align = 16;
   bool uses_dynamic_shared = false;
+  bool uses_reserved_shared = false;  // asks where system software may keep data
   std::vector<WarpInit> inits;
   std::vector<KernelParam> params;
   uint32_t param_bytes = 0;

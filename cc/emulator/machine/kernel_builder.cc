@@ -55,6 +55,11 @@ constexpr SpecialName kSpecials[] = {
     {"%dynamic_smem_size", WarpValue::kDynamicSmemSize},
     {"%total_smem_size", WarpValue::kTotalSmemSize},
     {"%aggr_smem_size", WarpValue::kAggrSmemSize},
+    {"%reserved_smem_offset_begin", WarpValue::kReservedSmemBegin},
+    {"%reserved_smem_offset_end", WarpValue::kReservedSmemEnd},
+    {"%reserved_smem_offset_cap", WarpValue::kReservedSmemEnd},
+    {"%reserved_smem_offset_0", WarpValue::kReservedSmem0},
+    {"%reserved_smem_offset_1", WarpValue::kReservedSmem1},
 };
 
 constexpr uint32_t kMaxLocalBytes = 1 << 20;
@@ -204,6 +209,7 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
       symbol.kind = Kind::kSpecial;
       symbol.bits = special.what == WarpValue::kGridid ? 64 : 32;
       symbol.special = special.what;
+      kernel_.uses_reserved_shared |= special.what >= WarpValue::kReservedSmemBegin;
       return symbol;
     }
   }

@@ -93,6 +93,7 @@ void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
 
 void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
   checked(launch, cta, offset, origin);
+  launch.races().mbarrier_inval(cta, offset);
   std::memset(cta.shared().data(offset), 0xFF, 8);
   launch.progress();
 }

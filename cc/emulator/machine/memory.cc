@@ -79,7 +79,8 @@ std::string GlobalMemory::describe(uint64_t address) const {
   return "in no registered memory";
 }
 
-void SharedMemory::reset(uint32_t bytes, const Rules& rules, Cta& owner) {
+void SharedMemory::reset(uint32_t first, uint32_t bytes, const Rules& rules, Cta& owner) {
+  first_ = first;
   owner_ = &owner;
   size_ = bytes;
   hazards_ = rules.on(Rule::kAsyncHazard);

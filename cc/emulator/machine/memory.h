@@ -27,8 +27,9 @@ constexpr uint64_t kWindowMask = uint64_t{0xF} << 60;
 // address of a CTA is the same with its own rank, so it names the same byte in both windows (PTX
 // ISA 5.1.6) and bit 24 tells the CTAs of a pair apart.
 constexpr uint32_t kSharedRankShift = 24;
-constexpr uint32_t kSharedReserved =
-    1024;  // the first bytes belong to the system, so that address 0 is never valid
+// The first bytes belong to the system, so that address 0 is never valid. Software that compilers
+// bring along (cooperative groups) may use those from kSharedSystem on.
+constexpr uint32_t kSharedReserved = 1024, kSharedSystem = 256;
 
 // Host memory that kernels may access. Not thread safe; one per device.
 class GlobalMemory {
@@ -73,13 +74,14 @@ class SharedMemory {
  public:
   static constexpr uint32_t kGranule = 16;
 
-  void reset(uint32_t bytes, const Rules& rules,
-             Cta& owner);  // poisons everything with 0xFF (NaN in every float type)
+  // Poisons everything with 0xFF (NaN in every float type). `first`: the first valid address.
+  void reset(uint32_t first, uint32_t bytes, const Rules& rules, Cta& owner);
+  uint32_t first() const { return first_; }
   uint32_t size() const { return size_; }
   uint8_t* data(uint32_t offset) { return bytes_.data() + offset; }
 
   bool contains(uint64_t offset, uint64_t bytes) const {
-    return offset >= kSharedReserved && offset <= size_ && bytes <= size_ - offset;
+    return offset >= first_ && offset <= size_ && bytes <= size_ - offset;
   }
 
   // --- Asynchronous operations bracket the time during which they own [offset, offset + bytes):
@@ -167,7 +169,7 @@ class SharedMemory {
   void read_uninitialized(Warp& warp, uint32_t granule);
 
   Cta* owner_ = nullptr;
-  uint32_t size_ = 0;
+  uint32_t first_ = kSharedReserved, size_ = 0;
   bool hazards_ = true, proxy_fences_ = true, uninitialized_ = false;  // rules that are on
   std::vector<uint8_t> bytes_;
   std::vector<Shadow> shadow_;

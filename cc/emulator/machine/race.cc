@@ -70,11 +70,19 @@ bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) con
   return record.clock != 0 && knowledge.of(stamp.cluster, record.actor, view) >= record.clock;
 }
 
+// Accesses of one warp whose lanes have not all met in between: hardly any are.
+static inline bool own_since_meeting(const Warp& issuer, const Stamp& before, const Stamp& now) {
+  const WarpHistory& history = issuer.history;
+  return before.actor == history.actor && before.cluster == history.cluster &&
+         (before.flags & (kRecord | kAsyncProxy)) == 0 && before.clock >= history.together &&
+         (before.flags & now.flags & kStrong) == 0;
+}
+
 bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
                       View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
-  if (apart(issuer, before, now, handed)) return true;
+  if (own_since_meeting(issuer, before, now) && apart(issuer, before, now, handed)) return true;
   if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
@@ -150,12 +158,8 @@ bool Races::untold(const Warp& issuer, const Stamp& stamp) const {
 }
 
 bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const {
+  if (!own_since_meeting(issuer, before, now)) return false;
   const WarpHistory& history = issuer.history;
-  if (before.actor != history.actor || before.cluster != history.cluster ||
-      (before.flags & (kRecord | kAsyncProxy)) != 0 || before.clock < history.together ||
-      (before.flags & now.flags & kStrong) != 0) {
-    return false;
-  }
   const uint32_t lanes = issuer.executing();
   const bool alone = (lanes & (lanes - 1)) == 0;
   const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
@@ -165,8 +169,19 @@ bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, boo
   if (by_all_lanes(before)) return handed && (by_all_lanes(now) || lane >= 0);
   if (other < 0) return false;
   if (by_all_lanes(now)) return handed;
-  if (lane < 0 || lane == other || heard(before)) return false;
+  if (lane < 0) return false;
+  if (lane == other) return (before.flags & kSeveralLanes) != 0 && met_nobody(issuer, before);
+  if (heard(before, 1u << other)) return false;
   return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
+}
+
+// Which other lanes have read is not known: only that this one has met none since.
+bool Races::met_nobody(const Warp& issuer, const Stamp& stamp) const {
+  if (heard(stamp, kFullMask)) return false;
+  const WarpHistory& history = issuer.history;
+  if (history.met.empty()) return true;
+  const auto met = history.met.begin() + lane_of(stamp) * 32;
+  return std::all_of(met, met + 32, [&](uint32_t clock) { return clock <= stamp.clock; });
 }
 
 void WarpHistory::meet(uint32_t lanes) {
@@ -183,10 +198,10 @@ void WarpHistory::meet(uint32_t lanes) {
   }
 }
 
-bool Races::heard(const Stamp& stamp) const {
+bool Races::heard(const Stamp& stamp, uint32_t lanes) const {
   for (const LaneReleases& period : told_[stamp.cluster - 1][stamp.actor]) {
     for (const LaneReleases::Told& by : period.told) {
-      if ((by.lanes >> lane_of(stamp) & 1) != 0 && by.heard >= stamp.clock) return true;
+      if ((by.lanes & lanes) != 0 && by.heard >= stamp.clock) return true;
     }
   }
   return false;
@@ -342,6 +357,9 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
   };
   if (reports != reports_ || recent(before.write) || recent(before.others[0]) ||
       recent(before.others[1]) || recent(before.others[2])) {
+    // The lanes of a warp share a place: that others have read, too, is not forgotten.
+    if (!write && place < kOldest && joins_readers(issuer, before.others[place], stamp))
+      cell.others[place].flags |= kSeveralLanes;
     return;
   }
   last_.by_lanes = told_by_lanes(before.write) || told_by_lanes(before.others[0]) ||
@@ -363,8 +381,9 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                     : memory != nullptr ? View::kAsync
                                         : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
-  const bool at_once =
-      write && cell.write.line == stamp.line && apart(issuer, cell.write, stamp, false);
+  const bool at_once = write && cell.write.line == stamp.line &&
+                       own_since_meeting(issuer, cell.write, stamp) &&
+                       apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
   for (const Stamp& other : cell.others) {
@@ -373,6 +392,12 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
     if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
+}
+
+bool Races::joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const {
+  return before.cluster == now.cluster && before.actor == now.actor &&
+         before.clock >= issuer.history.together && (before.flags & now.flags & kOneLane) != 0 &&
+         ((before.flags & kSeveralLanes) != 0 || lane_of(before) != lane_of(now));
 }
 
 int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const {

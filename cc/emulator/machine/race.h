@@ -25,10 +25,26 @@ class Launch;
 class Warp;
 struct Origin;
 
+enum class FenceKind : uint8_t { kSequential, kBoth, kAcquire, kRelease };
+
+// What fences of kind kSequential and the scope of the device order beyond the threads that execute
+// them. All such fences have one order: a thread that has met one behind its fence, with a relaxed
+// access to a flag that one behind another fence's thread has set, knows that the other fence came
+// first (PTX ISA 8.9). `__threadfence(); __syncthreads(); if (tid == 0) atomicAdd(...)`.
+struct FenceOrder {
+  Knowledge before;    // what fences have published that came before this moment
+  Knowledge observed;  // by relaxed accesses: known from the next such fence on
+  void join(const FenceOrder& other) {
+    if (!other.before.empty()) before.join(other.before);
+    if (!other.observed.empty()) observed.join(other.observed);
+  }
+};
+
 // A barrier of a CTA or cluster.
 struct BarrierHistory {
   Knowledge arrived;    // of all arrivals so far
   Knowledge completed;  // the same at the end of the last generation
+  FenceOrder fences_arrived, fences_completed;
   uint64_t generation = 0;
 };
 
@@ -54,6 +70,7 @@ struct WarpHistory {
   // By relaxed loads, from threads that are together in such a scope: known from the next fence of
   // the scope on.
   Knowledge observed[kScopes];
+  FenceOrder fences;
   Knowledge tensor;       // at the last tcgen05.fence::after_thread_sync
   uint32_t together = 1;  // the lanes have met since all accesses before this clock
   // The same of pairs of lanes that have met without the others, by 32 times one lane plus the
@@ -78,7 +95,7 @@ struct WarpHistory {
   // bar.warp.sync: what the lanes did before it comes before what they do after it.
   void meet() { together = ++clock; }
   void meet(uint32_t lanes);  // not all of them
-  void fence(Scope scope);
+  void fence(Scope scope, FenceKind kind);
   void tensor_fence_before() {
     release();
     knows.learn_own(cluster, actor, clock - 1, View::kTensor);
@@ -178,12 +195,14 @@ class Races {
   void complete(BarrierHistory& barrier) {
     if (!on_) return;
     barrier.completed = barrier.arrived;
+    barrier.fences_completed.join(barrier.fences_arrived);
     ++barrier.generation;
   }
   void observe(Warp& warp, const BarrierHistory& barrier, bool relaxed);
 
   // --- mbarriers. `by` and `knows`: of who arrives.
   void mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin);
+  void mbarrier_inval(Cta& cta, uint32_t offset);
   // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
   void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
@@ -219,7 +238,9 @@ class Races {
   uint64_t published_key(const Warp& warp, uint64_t key, Scope scope) const;
   // What another thread or barrier has told the warp, of its own lanes too.
   void meet_through(Warp& warp, const Knowledge& told);
-  bool heard(const Stamp& stamp) const;
+  [[gnu::noinline]] bool met_nobody(const Warp& issuer, const Stamp& stamp) const;
+  // One of the lanes has told what the others have been told.
+  bool heard(const Stamp& stamp, uint32_t lanes) const;
   void visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write, const Origin& origin,
                   Cta* memory, uint64_t at);
   void check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool write,
@@ -230,6 +251,8 @@ class Races {
   static constexpr int kNewWrite = -1, kOldest = 3;
   int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
   static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
+  // A read of another lane than the last one, since all have met.
+  bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const;
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
@@ -259,6 +282,7 @@ class Races {
   Shadow* last_shadow_ = nullptr;
   // To all; to a cluster; to a CTA. By address, with the number of whom it is told to.
   std::unordered_map<uint64_t, Knowledge> published_[kScopes];
+  std::unordered_map<uint64_t, Knowledge> fenced_before_;  // of FenceOrder, by address
 };
 
 }  // namespace bwgemm::emulator

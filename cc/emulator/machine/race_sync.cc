@@ -25,15 +25,22 @@ uint64_t Races::published_key(const Warp& warp, uint64_t key, Scope scope) const
   return key ^ number * 0x9E3779B97F4A7C15ull;
 }
 
-void WarpHistory::fence(Scope scope) {
+void WarpHistory::fence(Scope scope, FenceKind kind) {
+  const bool sequential = kind == FenceKind::kSequential && scope == Scope::kDevice;
   for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
-    fenced[level].clear();
-    if (observed[level].empty()) continue;
+    if (kind == FenceKind::kRelease || observed[level].empty()) continue;
     knows.join(observed[level]);
     observed[level].clear();
   }
+  if (sequential && !fences.observed.empty()) {
+    knows.join(fences.observed);
+    fences.observed.clear();
+  }
+  if (kind == FenceKind::kAcquire) return;
+  for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) fenced[level].clear();
   release();
   fenced[static_cast<size_t>(scope)] = knows;
+  if (sequential) fences.before.join(knows);
 }
 
 void Races::publish(Warp& warp, uint64_t key, Scope scope, bool release) {
@@ -48,6 +55,8 @@ void Races::publish(Warp& warp, uint64_t key, Scope scope, bool release) {
     if (told == nullptr) continue;
     published_[level][published_key(warp, key, static_cast<Scope>(level))].join(*told);
   }
+  if (scope == Scope::kDevice && !history.fences.before.empty())
+    fenced_before_[key].join(history.fences.before);
 }
 
 void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
@@ -58,6 +67,9 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
     (acquire ? warp.history.knows : warp.history.observed[level]).join(at->second);
     meet_through(warp, at->second);
   }
+  if (scope != Scope::kDevice || fenced_before_.empty()) return;
+  const auto at = fenced_before_.find(key);
+  if (at != fenced_before_.end()) warp.history.fences.observed.join(at->second);
 }
 
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
@@ -66,6 +78,7 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   // A barrier is no fence: what relaxed loads have seen of this CTA may be passed on, no more.
   const Knowledge& observed = history.observed[static_cast<size_t>(Scope::kCta)];
   if (!observed.empty()) history.knows.join(observed);
+  if (!relaxed) barrier.fences_arrived.join(history.fences);
   const bool news = history.barrier != &barrier ||
                     history.barrier_generation != barrier.generation ||
                     history.barrier_changes != history.knows.changes();
@@ -88,6 +101,7 @@ void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;
   history.meet();
+  if (!relaxed) history.fences.join(barrier.fences_completed);
   if (relaxed) {
     history.knows.join_time(barrier.completed);
     history.barrier = nullptr;
@@ -140,11 +154,22 @@ void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool a
 void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
+  if (history.init.cluster != 0) {
+    launch_.report(
+        Rule::kMbarrierInit, origin,
+        format("mbarrier %s of CTA %u is initialised again, after %s: mbarrier.inval "
+               "comes first",
+               launch_.shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
+  }
   const MbarrierHistory before = std::move(history);
   history = MbarrierHistory{};
   history.actor = before.actor;
   history.phase = before.phase;  // knowledge of earlier phases must not tell of later ones
   history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
+}
+
+void Races::mbarrier_inval(Cta& cta, uint32_t offset) {
+  if (on_) mbarrier(cta, offset).init = {};
 }
 
 void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,

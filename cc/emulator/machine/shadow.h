@@ -21,6 +21,7 @@ enum StampFlags : uint16_t {
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
   kSplitBytes = 32,
+  kSeveralLanes = 32,  // of Cell::others: other lanes than the named one have read, too
   kClusterScope = 16,  // as kCtaScope: strong accesses are never in Cell::write
   kOneLane = 1024,     // an access of one lane: bits 11 to 15 say which
   kAllLanes = 2048,    // without kOneLane: of all lanes together

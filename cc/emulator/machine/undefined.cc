@@ -149,7 +149,8 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
        {"and.b", "or.b", "xor.b", "lop3", "shl", "shr", "shf.", "bfi", "bmsk"}) {
     if (starts_with(name, prefix)) return Use::kMasks;
   }
-  if (starts_with(name, "shfl") || starts_with(name, "vote")) return Use::kExchanges;
+  if (starts_with(name, "shfl")) return Use::kShuffles;
+  if (starts_with(name, "vote")) return Use::kExchanges;
   if (starts_with(name, "redux")) return Use::kReduces;
   if (starts_with(name, "prmt")) return Use::kPermutes;
   for (const char* prefix : {"match", "activemask", "elect"}) {
@@ -203,7 +204,9 @@ void find_undefined_registers(Kernel& kernel) {
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;
     const bool permutes = tracking.use == Kernel::Tracking::Use::kPermutes;
+    const bool shuffles = tracking.use == Kernel::Tracking::Use::kShuffles;
     if (tracking.selects) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2])};
+    if (shuffles) tracking.read = {slot_of(in.op[1])};
     if (permutes) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2]), slot_of(in.op[3])};
     const std::vector<Row>& back = kernel.rows_of[pc].read_back;
     tracking.read_back_if = kernel.rows_of[pc].read_back_if;
@@ -211,7 +214,8 @@ void find_undefined_registers(Kernel& kernel) {
       followed |= slot_of(id) != Kernel::Tracking::kOther;
       if (std::find(back.begin(), back.end(), id) != back.end()) {
         tracking.read_back.push_back(slot_of(id));
-      } else if (id != access.guard && !permutes && (!tracking.selects || id >= kernel.rows)) {
+      } else if (id != access.guard && !permutes && !(shuffles && id == in.op[1]) &&
+                 (!tracking.selects || id >= kernel.rows)) {
         tracking.read.push_back(slot_of(id));
       }
     }

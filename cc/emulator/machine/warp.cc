@@ -8,6 +8,7 @@
 
 #include "emulator/machine/kernel.h"
 #include "emulator/machine/launch.h"
+#include "emulator/machine/shuffle.h"
 
 namespace bwgemm::emulator {
 
@@ -112,7 +113,14 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     wholly |= wholly_[slot] & lanes;
   };
   const uint32_t first = tracking.selects ? pred(in.op[3]) : kFullMask;
-  for (size_t i = 0; i < tracking.read.size(); ++i) {
+  const bool shuffles = tracking.use == Tracking::Use::kShuffles;
+  if (shuffles) {  // lanes that wait for others execute it again
+    const uint32_t* named = r32(in.op[4]);
+    for_lanes(mask, [&](int lane) {
+      if ((named[lane] & live_ & ~mask) != 0) mask &= ~(1u << lane);
+    });
+  }
+  for (size_t i = shuffles ? 1 : 0; i < tracking.read.size(); ++i) {
     const bool chosen = tracking.selects && i < 2;
     reads(tracking.read[i], mask & (!chosen ? kFullMask : i == 0 ? first : ~first));
   }
@@ -159,6 +167,19 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     case Tracking::Use::kParts:
       undefined = wholly;
       break;
+    case Tracking::Use::kShuffles: {
+      wholly = undefined;
+      const uint32_t slot = tracking.read[0];
+      if (slot == Tracking::kOther || undefined_[slot] == 0) break;
+      if (slot < kernel_->undefined_slots) undefined_line_ = in.line;
+      const uint32_t *b = r32(in.op[2]), *c = r32(in.op[3]);
+      for_lanes(mask, [&](int lane) {
+        const int from = shuffle_source(static_cast<Shuffle>(in.sub), lane, b[lane], c[lane]).lane;
+        undefined |= (undefined_[slot] >> from & 1) << lane;
+        wholly |= (wholly_[slot] >> from & 1) << lane;
+      });
+      break;
+    }
     case Tracking::Use::kExchanges:
       undefined = wholly = (wholly & mask) == mask ? mask : 0;
       break;
@@ -202,7 +223,7 @@ Warp::SharedRef Warp::shared(uint64_t address, uint32_t bytes, uint32_t align, b
     fault(
         "shared address 0x%llx: %u bytes at offset 0x%x are outside the CTA's shared memory [0x%x, "
         "0x%x)",
-        static_cast<unsigned long long>(address), bytes, offset, kSharedReserved,
+        static_cast<unsigned long long>(address), bytes, offset, cta->shared().first(),
         cta->shared().size());
   }
   return {cta, offset};
@@ -346,44 +367,61 @@ Step Warp::exit_lanes(uint32_t mask) {
   return Step::kExit;
 }
 
-bool Warp::gather(uint32_t members, uint32_t mask) {
+bool Warp::gathered(uint32_t members, uint32_t mask) {
   if ((mask & ~members) != 0)
     fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
-  const uint32_t needed = members & live_;
-  if ((needed & ~mask) == 0) return true;
-  LaneGroup& g = group();
-  if ((needed & g.mask & ~mask) != 0) {
+  const uint32_t missing = members & live_ & ~mask;
+  if (missing == 0) return true;
+  // Lanes of other members may execute it beside these.
+  const uint32_t idle = missing & group().mask & ~executing_;
+  if (idle != 0) {
     fault(
         "the membermask 0x%08x names lanes 0x%08x that reach the instruction but do not execute it",
-        members, needed & g.mask & ~mask);
+        members, idle);
   }
-  g.state = GroupState::kConverging;
-  g.since = launch_->now();
   return false;
 }
 
-bool Warp::gather_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
+bool Warp::gathered_anywhere(uint32_t members, uint32_t mask, const Instr& in) {
   if ((mask & ~members) != 0)
     fault("lanes 0x%08x execute this without being in its membermask 0x%08x", mask, members);
+  const auto elsewhere = [&](const LaneGroup& g) {
+    uint32_t lanes = 0;
+    if (&g == &group() || g.state != GroupState::kConverging) return lanes;
+    const Instr& there = kernel_->code[g.pc];
+    if (there.exec != in.exec) return lanes;
+    const uint32_t* named = r32(there.op[0]);
+    for_lanes(g.mask,
+              [&](int lane) { lanes |= static_cast<uint32_t>(named[lane] == members) << lane; });
+    return lanes;
+  };
   uint32_t here = mask;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (i == current_ || groups_[i].state != GroupState::kConverging) continue;
-    if (kernel_->code[groups_[i].pc].exec == in.exec) here |= groups_[i].mask;
-  }
-  if ((members & live_ & ~here) != 0) {
-    group().state = GroupState::kConverging;
-    group().since = launch_->now();
-    return false;
-  }
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    LaneGroup& g = groups_[i];
-    if (i == current_ || g.state != GroupState::kConverging) continue;
-    if (kernel_->code[g.pc].exec == in.exec && (g.mask & members) != 0) {
-      ++g.pc;
-      g.state = GroupState::kReady;
+  for (const LaneGroup& g : groups_) here |= elsewhere(g);
+  if ((members & live_ & ~here) != 0) return false;
+  for (size_t i = 0, n = groups_.size(); i < n; ++i) {
+    const uint32_t lanes = elsewhere(groups_[i]);
+    if (lanes == 0) continue;
+    LaneGroup on = groups_[i];
+    on.mask = lanes;
+    ++on.pc;
+    on.state = GroupState::kReady;
+    if (lanes == groups_[i].mask) {
+      groups_[i] = on;
+    } else {
+      groups_[i].mask &= ~lanes;
+      groups_.push_back(on);
     }
   }
   return true;
+}
+
+Step Warp::leave(uint32_t done, uint32_t mask) {
+  if (done == mask) return Step::kNext;
+  if (done != 0) return branch_and_stay(done, group().pc + 1, mask & ~done);
+  if (mask == live_) fault("no membermask names only lanes that name the same members");
+  group().state = GroupState::kConverging;
+  group().since = launch_->now();
+  return Step::kBlock;
 }
 
 void Warp::proxy_fence(bool shared, bool global) {

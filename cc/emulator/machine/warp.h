@@ -123,13 +123,14 @@ class Warp {
   // `taken` go to `target`, `stay` execute this instruction again, lanes of neither fall through.
   Step branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay);
   Step exit_lanes(uint32_t mask);
-  // For .sync instructions with a membermask: true when all live lanes of `members` execute this
-  // instruction now; otherwise parks the group until they arrive: `if (!w.gather(members, mask))
-  // return Step::kBlock;`. Faults if a lane of `mask` is not in `members`.
-  bool gather(uint32_t members, uint32_t mask);
-
-  // bar.warp.sync: the lanes may stand at different instructions of that kind.
-  bool gather_anywhere(uint32_t members, uint32_t mask, const Instr& in);
+  // For .sync instructions with a membermask, of executing lanes that name the same members:
+  // whether all live members execute it now. Faults if a lane of `mask` is not in `members`.
+  bool gathered(uint32_t members, uint32_t mask);
+  // bar.warp.sync: the lanes may stand at different instructions of that kind; those elsewhere go
+  // on if all are there.
+  bool gathered_anywhere(uint32_t members, uint32_t mask, const Instr& in);
+  // Lanes of `mask` that are `done` go on, the others wait here for those that they have named.
+  Step leave(uint32_t done, uint32_t mask);
 
   LaneGroup& group() { return groups_[current_]; }
   const LaneGroup& group() const { return groups_[current_]; }

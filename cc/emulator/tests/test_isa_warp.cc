@@ -82,6 +82,18 @@ TEST(warp) {
          for (int i = 0; i < 32; ++i) s ^= a[i];
          return s;
        }},
+      // Tiles of 8 lanes name their own.
+      {"and.b32 %r1, %thread, 24; shl.b32 %r2, 0xff, %r1; shfl.sync.bfly.b32 %r0, %ra, 4, 31, %r2;",
+       [](const u32* a, int lane) { return a[lane ^ 4]; }},
+      {"and.b32 %r1, %thread, 24; shl.b32 %r2, 0xff, %r1; redux.sync.max.u32 %r0, %ra, %r2;",
+       [](const u32* a, int lane) {
+         return *std::max_element(a + lane / 8 * 8, a + lane / 8 * 8 + 8);
+       }},
+      {"and.b32 %r1, %thread, 24; shl.b32 %r2, 0xff, %r1; match.any.sync.b32 %r0, 3, %r2;",
+       [](const u32*, int lane) { return 0xffu << lane / 8 * 8; }},
+      {"and.b32 %r1, %thread, 24; shl.b32 %r2, 0xff, %r1; elect.sync %r0|%p1, %r2; @%p1 add.u32 "
+       "%r0, %r0, 100;",
+       [](const u32*, int lane) { return lane / 8 * 8 + (lane % 8 == 0 ? 100u : 0u); }},
       {"elect.sync %r0|%p1, -1; @%p1 add.u32 %r0, %r0, 100;",
        [](const u32*, int lane) { return lane == 0 ? 100u : 0u; }},
       {"setp.lt.u32 %p1, %thread, 8; @%p1 bra SKIP; elect.sync %r0|%p2, 0xffffff00; SKIP: "

@@ -171,6 +171,19 @@ TEST(warp_barrier_at_two_places) {
   CHECK_EQ(run.out[31], 2u);
 }
 
+// Tiles of 8 lanes, half of which come on another way.
+TEST(lanes_of_a_warp_name_different_members) {
+  Run run;
+  run(std::string("and.b32 %r1, %thread, 24;\nshl.b32 %r2, 0xff, %r1;\nsetp.lt.u32 %p0, %thread, "
+                  "12;\n@%p0 bra LOW;\nbar.warp.sync %r2;\nbra JOIN;\nLOW:\nbar.warp.sync %r2;\n"
+                  "JOIN:\nredux.sync.add.u32 %r0, %thread, %r2;\n") +
+      kStore)
+      .ok();
+  CHECK_EQ(run.out[0], 28u);
+  CHECK_EQ(run.out[15], 92u);
+  CHECK_EQ(run.out[24], 220u);
+}
+
 TEST(collectives_need_their_lanes) {
   Run run;
   run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra END;\nvote.sync.ballot.b32 %r0, %p0, "
@@ -184,6 +197,22 @@ TEST(collectives_need_their_lanes) {
   run("setp.lt.u32 %p0, %thread, 4;\n@%p0 bra OTHER;\nvote.sync.ballot.b32 %r0, %p0, -1;\nbra "
       "END;\nOTHER:\nvote.sync.any.pred %p1, %p0, -1;\nEND:")
       .fails(ErrorKind::kDeadlock, "waits for lanes");
+  // Even lanes wait for odd ones, which name others.
+  run("and.b32 %r0, %thread, 1;\nsetp.eq.u32 %p0, %r0, 0;\nselp.b32 %r1, -1, -2, %p0;\n"
+      "vote.sync.ballot.b32 %r0, %p0, %r1;")
+      .fails(ErrorKind::kFault, "no membermask names only lanes that name the same members");
+}
+
+TEST(reserved_shared_memory_is_there_for_who_asks_where) {
+  Run run;
+  run(std::string("mov.u32 %r1, %reserved_smem_offset_1;\nmad.lo.u32 %r1, %thread, 4, %r1;\n"
+                  "st.shared.u32 [%r1], %thread;\nld.shared.u32 %r0, [%r1];\n") +
+      kStore)
+      .ok();
+  CHECK_EQ(run.out[31], 31u);
+  run("mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r0, [%r1];")
+      .fails(ErrorKind::kFault, "outside the CTA's shared memory [0x100,");
+  run("ld.shared.u32 %r0, [640];").fails(ErrorKind::kFault, "outside the CTA's shared memory");
 }
 
 TEST(step_limit_stops_endless_loops) {

@@ -4,6 +4,7 @@ from micro import (
     bulk,
     global_memory,
     hand_backs,
+    lanes,
     pipelines,
     programs,
     proxies,
@@ -26,5 +27,6 @@ MODULES = (
     scopes,
     hand_backs,
     undefined,
+    lanes,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]

@@ -165,6 +165,11 @@ KERNELS = (
         ("initialis", "inval", "shared-race", "mbarrier"),
     ),
     Micro(
+        "an mbarrier initialised again and not ended before",
+        f"{READY}@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n{wait(0, 0)}{BAR}<<|@%p0 mbarrier.inval.shared::cta.b64 [%r4];\n>>@%p0 mbarrier.init.shared::cta.b64 [%r4], 1;\n",
+        ("mbarrier-init",),
+    ),
+    Micro(
         "data over an mbarrier",
         f"{READY}@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n{wait(0, 0)}{BAR}<<@%p0 st.shared.u64 [%r4], %d1;\n|>>"
         f"{BAR}@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n",
