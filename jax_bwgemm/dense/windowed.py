@@ -94,8 +94,6 @@ def windowed_product(
     Returns:
         The result, or the larger array with the result in its place.
     """
-    if windowed.options.implementations == ("xla",):
-        return separate(lhs, rhs, *operands, windowed=windowed)
     return bw_gemm_windowed_p.bind(*compat.match_varying(lhs, rhs, *operands), windowed=windowed)
 
 
@@ -162,7 +160,9 @@ def _on_device(
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, windowed: Windowed) -> Sequence[Any]:
     def local(*xs: jax.Array) -> jax.Array:
         found = _on_device(xs, windowed, ctx)
-        return separate(*xs, windowed=windowed) if found is None else found.reshape(shape)
+        if found is None:
+            return separate(*windowed.windows(*xs).ordered(xs), windowed=windowed)
+        return found.reshape(shape)
 
     shape = ctx.avals_out[0].shape
     return mlir.lower_fun(local, multiple_results=False)(ctx, *operands)

@@ -140,7 +140,7 @@ def run_on_device(
         if name == "xla":
             for refused, reason in refusals:
                 log_once(f"{what}: not {refused} ({reason}), using xla")
-            return windows.written(contraction.reference(operands, spec))
+            return windows.written(contraction.reference(windows.ordered(operands), spec))
         if platform == PLATFORMS[name]:
             if dims.empty:  # no kernel has anything to run
                 return windows.written(jnp.zeros(contraction.out_shape(spec, dims), spec.out_dtype))

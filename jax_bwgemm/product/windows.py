@@ -6,7 +6,7 @@ XLA copies a slice before a custom call reads it, and a result before it becomes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 from jax import lax
@@ -63,6 +63,13 @@ class Windows:
     operands: Mapping[str, Within]
     into: Within | None = None
     after: jax.Array | None = None
+
+    def ordered(self, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        """The operands of a product that XLA computes, there once `after` is."""
+        if self.after is None:
+            return tuple(operands)
+        first, _ = lax.optimization_barrier((operands[0], self.after))
+        return (first, *operands[1:])
 
     def written(self, d: jax.Array) -> jax.Array:
         """The product's value, of a result that was computed apart."""

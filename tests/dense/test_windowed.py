@@ -183,6 +183,14 @@ def test_transformations_are_those_of_the_slices() -> None:
         assert_exact(got, np.asarray(want))
 
 
+@pytest.mark.parametrize("name", ["xla", ("cutlass", "xla")])
+def test_xla_too_follows_an_array(name: Any) -> None:
+    a, b, windows = problem(PLAIN, "rhs", 16)
+    what = windowed(name, follows=True, **windows)
+    text = jax.jit(lambda *xs: windowed_product(*xs[:2], what, xs[2])).lower(a, b, a).as_text()
+    assert "optimization_barrier" in text
+
+
 def test_programs_are_explained() -> None:
     a, b, windows = problem(PLAIN, "rhs", 16)
     function = functools.partial(windowed_product, windowed=windowed(("cutlass", "xla"), **windows))
