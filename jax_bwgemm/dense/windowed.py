@@ -88,12 +88,14 @@ def windowed_product(
     Args:
         lhs: Rank 2.
         rhs: Rank 2.
-        windowed: What is computed.
+        windowed: What is computed. Where XLA alone may, windows can begin at traced columns.
         *operands: The others: see `Windowed`.
 
     Returns:
         The result, or the larger array with the result in its place.
     """
+    if windowed.options.implementations == ("xla",):
+        return separate(lhs, rhs, *operands, windowed=windowed)
     return bw_gemm_windowed_p.bind(*compat.match_varying(lhs, rhs, *operands), windowed=windowed)
 
 

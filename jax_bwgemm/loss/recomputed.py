@@ -17,11 +17,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm.dense.api import dot_general
-from jax_bwgemm.dense.problem import make_options
+from jax_bwgemm.dense.canonical import dot_labels
+from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.problem import make_options, make_problem
 from jax_bwgemm.dense.windowed import Windowed, windowed_product
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.loss.statistics import Options, capped, cotangent, merged, reduced, tangents
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
+from jax_bwgemm.product.support import viable_implementations
 from jax_bwgemm.product.windows import Window
 
 _MATMUL = (((1,), (0,)), ((), ()))
@@ -113,6 +116,16 @@ class Products:
         )
         return windowed_product(a, b, Windowed(numbers, options, **windows), *operands)
 
+    def viable(self, x: jax.Array, weights: jax.Array) -> Products:
+        """The same without what cannot compute the logits."""
+        options = make_options(
+            preferred_element_type=None, out_sharding=None, config=None, **self._arguments
+        )
+        problem = make_problem(x, weights, dot_labels(2, 2, *_MATMUL), options, promotes=False)
+        types = [x.dtype.name, weights.dtype.name]
+        viable = viable_implementations(DENSE, problem.spec, types, problem.dims, veto=problem.veto)
+        return dataclasses.replace(self, implementation=tuple(viable))
+
     @property
     def _arguments(self) -> dict[str, Any]:
         return {"precision": self.precision, "implementation": self.implementation}
@@ -123,15 +136,30 @@ def _cotangent_of(options: Options) -> Callable[..., jax.Array]:
     return functools.partial(cotangent, options=options)
 
 
-def _over_blocks(vocabulary: int, body: Callable[[Window, Any], Any], carry: Any = None) -> Any:
-    """``carry = body(block, carry)`` for every block of columns, one after the other.
+def _over_blocks(
+    products: Products,
+    weights: jax.Array,
+    body: Callable[[Products, Window, Any], Any],
+    carry: Any = None,
+) -> Any:
+    """``carry = body(products, block, carry)`` for every block of columns, one after the other.
 
-    Not a loop: where a kernel's operand begins is a constant of its call.
+    Where a kernel's operand begins is a constant of its call: no loop. Products that XLA computes
+    keep to one block at a time in a loop alone.
     """
+    vocabulary = weights.shape[1]
     columns = block_columns(vocabulary)
-    for first in range(0, vocabulary, columns):
-        carry = body(Window(first, min(columns, vocabulary - first)), carry)
-    return carry
+    if products.implementation != ("xla",) or vocabulary < 2 * columns:
+        for first in range(0, vocabulary, columns):
+            carry = body(products, Window(first, min(columns, vocabulary - first)), carry)
+        return carry
+    blocks, rest = divmod(vocabulary, columns)
+
+    def block(i: Any, carry: Any) -> Any:
+        return body(products, Window(i * columns, columns), carry)
+
+    carry = lax.fori_loop(1, blocks, block, block(0, carry))
+    return body(products, Window(blocks * columns, rest), carry) if rest else carry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,40 +178,40 @@ class _OfOperands(LinearMap):
         given = iter(inputs)
         dx, dw = (next(given) if moves else None for moves in self.moving)
 
-        def block_tangents(block: Window, carry: Arrays) -> Arrays:
-            dz = [] if dx is None else [self.products.logits(dx, weights, block)]
+        def block_tangents(products: Products, block: Window, carry: Any) -> Arrays:
+            dz = [] if dx is None else [products.logits(dx, weights, block)]
             if dw is not None:
-                dz.append(self.products.logits(x, dw, block))
-            z = self.products.logits(x, weights, block)
+                dz.append(products.logits(x, dw, block))
+            z = products.logits(x, weights, block)
             dots = sum(dz[1:], start=dz[0])
             parts = tangents(z, dots, labels, lse, block.first, self.options)
             if carry is None:
                 return parts
             return tuple(c + p for c, p in zip(carry, parts, strict=True))
 
-        return _over_blocks(weights.shape[1], block_tangents)
+        return _over_blocks(self.products, weights, block_tangents)
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         x, weights, labels, lse = residuals
         moves_x, moves_weights = self.moving
 
-        def block_cotangents(block: Window, carry: Any) -> Any:
+        def block_cotangents(products: Products, block: Window, carry: Any) -> Any:
             # One product after the other: a single block's logits are in memory.
             x_bar, weights_bar = carry
             after = weights_bar if moves_weights else x_bar
             columns = (r[:, None] for r in (labels - block.first, lse, *cotangents))
-            z_bar = self.products.logits_bar(x, weights, block, self.options, *columns, after=after)
+            z_bar = products.logits_bar(x, weights, block, self.options, *columns, after=after)
             if moves_x:
-                part = self.products.x_bar(z_bar, weights, block)
+                part = products.x_bar(z_bar, weights, block)
                 # Added now, not all parts at the end: they would all be in memory.
                 x_bar = lax.optimization_barrier(part if x_bar is None else x_bar + part)
             if moves_weights:
-                weights_bar = self.products.weights_bar(x, z_bar, weights_bar, block, after=x_bar)
+                weights_bar = products.weights_bar(x, z_bar, weights_bar, block, after=x_bar)
             return x_bar, weights_bar
 
         # Every block writes its columns.
         empty = lax.empty(weights.shape, weights.dtype) if moves_weights else None
-        x_bar, weights_bar = _over_blocks(weights.shape[1], block_cotangents, (None, empty))
+        x_bar, weights_bar = _over_blocks(self.products, weights, block_cotangents, (None, empty))
         found = [x_bar.astype(x.dtype)] if moves_x else []
         return (*found, weights_bar) if moves_weights else (*found,)
 
@@ -204,14 +232,15 @@ def recomputed_statistics(
     Returns:
         lse, picked and, if asked for, total: each [rows], float32.
     """
+    products = products.viable(x, weights)
 
-    def block_statistics(block: Window, carry: Any) -> Any:
+    def block_statistics(products: Products, block: Window, carry: Any) -> Any:
         z = capped(products.logits(x, weights, block), options)
         for part in reduced(z, labels, block.first, options):
             carry = part if carry is None else merged(carry, part)
         return carry
 
-    largest, exponentials, *sums = _over_blocks(weights.shape[1], block_statistics)
+    largest, exponentials, *sums = _over_blocks(products, weights, block_statistics)
     return (jnp.log(exponentials) + largest, *sums)
 
 
@@ -220,6 +249,7 @@ def _recomputed_jvp(
     options: Options, products: Products, primals: Any, dots: Any
 ) -> tuple[Arrays, Any]:
     x, weights, labels = primals
+    products = products.viable(x, weights)
     outs = recomputed_statistics(x, weights, labels, options, products)
     moving = tuple(not isinstance(d, jax.custom_derivatives.SymbolicZero) for d in dots[:2])
     if not any(moving):

@@ -17,14 +17,14 @@ ALIGNMENT_BYTES = 16
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Columns ``[first, first + size)`` of an array's last dimension."""
+    """Columns ``[first, first + size)`` of an array's last dimension. A kernel's are constants."""
 
-    first: int
+    first: int | jax.Array
     size: int
 
     def of(self, x: jax.Array) -> jax.Array:
         """A copy of these columns."""
-        return lax.slice_in_dim(x, self.first, self.first + self.size, axis=-1)
+        return lax.dynamic_slice_in_dim(x, self.first, self.size, axis=-1)
 
     def written(self, x: jax.Array, columns: jax.Array) -> jax.Array:
         """The array with others in their place."""

@@ -241,6 +241,18 @@ def test_recomputed_logits_become_their_cotangent_within_the_product() -> None:
     assert jax.eval_shape(logits_bar, x, weights).dtype == jnp.bfloat16
 
 
+def test_what_xla_computes_of_blocks_is_a_loop(operands) -> None:
+    """Which keeps to one block at a time; a kernel's call has constants that say where it is."""
+    x, labels, weights = operands
+    for implementation, loops in (("xla", 2), (("cutlass", "xla"), 0)):
+        loss = functools.partial(
+            bw.linear_softmax_cross_entropy_loss, logits="recomputed", implementation=implementation
+        )
+        arrays = x.astype(jnp.bfloat16), labels, weights.astype(jnp.bfloat16)
+        text = jax.jit(jax.value_and_grad(loss, (0, 2))).lower(*arrays).as_text()
+        assert text.count("stablehlo.while") == loops
+
+
 @pytest.mark.parametrize("infinite", [(), (5,), (20,), (5, 20)])
 def test_statistics_of_a_block_of_several_parts(
     monkeypatch: pytest.MonkeyPatch, operands, infinite: tuple[int, ...]
