@@ -78,7 +78,7 @@ def test_bench_programs_says_what_would_run(capsys):
 
     assert bench_programs.main(["--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(bench_programs.PROGRAMS) == 10
+    assert len(lines) == len(bench_programs.PROGRAMS)
     assert lines[0].startswith("gemma-like: {'batch': 4,")
 
 
