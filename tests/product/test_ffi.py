@@ -127,6 +127,7 @@ REFUSALS: list[tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = [
     ((A, B), {"windows": "b:0:0"}, r"no window 0:0 of b"),
     ((A, B), {"windows": "b:8:9223372036854775807"}, r"no window 8:9223372036854775807 of b"),
     ((A, B), {"windows": "b:0:32 b:0:16"}, r"no window 0:16 of b"),
+    ((A,), {"operands": "a", "windows": "b:0:8"}, "no window 0:8 of b, which is not there"),
     ((A, B), {"windows": "b:4:32"}, "b is not aligned to 16 bytes"),
     ((A, B), {"windows": "d:0:32"}, "a window of d needs d's array as operand into"),
     (
@@ -143,6 +144,28 @@ def test_refusals(operands: tuple[np.ndarray, ...], config: dict[str, Any], mess
     whole = {"kernel": first("dense").name, **ROLES} | config
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         call(operands, **whole)
+
+
+WINDOW_REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"splits": np.int64(2)}, "takes no window of d: parts of K are added there"),
+    ({"epilogue": "AAAA"}, "takes no window of d: an epilogue follows the product"),
+    ({"windows": "d:0:32 d:0:16"}, "no window 0:16 of d"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), WINDOW_REFUSALS, ids=range(len(WINDOW_REFUSALS)))
+def test_refusals_of_windows_of_the_result(config: dict[str, Any], message: str) -> None:
+    """Where d has taken the place of the array that it belongs to."""
+    shapes = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in TWO)
+    call = jax.ffi.ffi_call(targets.TARGETS["emulator"], shapes, input_output_aliases={2: 0})
+    whole = {"kernel": first("dense").name, **ROLES, "operands": "a b into", "windows": "d:0:32"}
+    operands = (A, ones(1, 64, 32), A)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        got = np.asarray(call(*operands, config=whole)[0])
+        assert_exact(got[:, :, :32], np.full((1, 64, 32), 64, "bfloat16"))
+        assert_exact(got[:, :, 32:], A[:, :, 32:])
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(call(*operands, config=whole | config))
 
 
 GROUPED_REFUSALS: list[tuple[dict[str, Any], str]] = [
