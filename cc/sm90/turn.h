@@ -1,4 +1,4 @@
-// Ping-pong: which of two consumer warpgroups issues MMAs.
+// Which of two consumer warpgroups issues MMAs.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,11 @@
 
 namespace bwgemm::sm90 {
 
-// The order is more than a matter of speed: only when the other has seen all blocks before ours
-// arrive does the phase of a stage's barrier tell whether our block is there. C::Shared has a
-// barrier `turn` for each consumer, which 4 warps arrive at.
+// Ping-pong kernels take a turn for each tile. There the order is more than a matter of speed: only
+// when the other has seen all blocks before ours arrive does the phase of a stage's barrier tell
+// whether our block is there. Kernels whose consumers share a tile may take a turn for each batch
+// of MMAs, by Take() and Give(). C::Shared has a barrier `turn` for each consumer, which 4 warps
+// arrive at.
 template <class C>
 struct Turn {
   using Barrier = cutlass::arch::ClusterBarrier;
@@ -17,18 +19,22 @@ struct Turn {
   int consumer;
   uint32_t phase = consumer == 0;  // the first turn is consumer 0's
 
+  // For a tile.
   __device__ __forceinline__ void Wait() {
-    if constexpr (C::kPingpong) {
-      Barrier::wait(&shared.turn[consumer], phase);
-      phase ^= 1;
-    }
+    if constexpr (C::kPingpong) Take();
+  }
+  __device__ __forceinline__ void Pass() {
+    if constexpr (C::kPingpong) Give();
+  }
+
+  __device__ __forceinline__ void Take() {
+    Barrier::wait(&shared.turn[consumer], phase);
+    phase ^= 1;
   }
 
   // Each warp does.
-  __device__ __forceinline__ void Pass() {
-    if constexpr (C::kPingpong) {
-      if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.turn[consumer ^ 1]);
-    }
+  __device__ __forceinline__ void Give() {
+    if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.turn[consumer ^ 1]);
   }
 };
 

@@ -26,11 +26,12 @@ BYTES = 2  # of an element of the equivalent product
 
 # fmt: off
 BLOCKS = dataclasses.replace(SM90, tiles={
-    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.7594, 2234, 2859, 0.902),
+    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.8000, 2234, 2859, 0.902),
     TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.6943, 1353, 1528, 0.9843),
     TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5459, 348.8, 3168, 0.95),
 })
 ROWS = dataclasses.replace(SM90, tiles={
+    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.5600, 2234, 6709, 1.1),
     TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.5139, 1829, 6709, 1.1),
     TileKey("pingpong", 64, 64, 1, 1, True): Cost(0.3332, 5753, 1050, 1.1),
     TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.1996, 601.2, 5557, 1.1),

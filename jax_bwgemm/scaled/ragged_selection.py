@@ -15,6 +15,8 @@ from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit,
 # Contracted rows of an average group up to which one tile's results are stored while the next is
 # multiplied (ping-pong). With more, a larger tile reuses more. Measured: docs/performance.md.
 PINGPONG_ROWS = 2048
+# How long a column of a tile of 128 takes, beside one of 256. Measured: docs/performance.md.
+NARROW_TILE = 1.13
 
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
@@ -46,7 +48,7 @@ def select(
 ) -> Choice | str:
     """The kernel for a product that `refusal` has nothing against, or why a GPU has none.
 
-    There is one of each kind, pair of types and use of scales, but for short contractions.
+    There is one of each kind, pair of types and use of scales, but for contractions.
     """
     fitting = [
         k
@@ -62,7 +64,12 @@ def select(
             f"{spec.b_scaling} to {dims.a_dtype} x {dims.b_dtype}"
         )
     short = not spec.m_grouped and dims.m <= PINGPONG_ROWS * dims.experts
-    kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, k.name))
+
+    def columns(k: Kernel) -> float:
+        """Of all tiles of a row of tiles, those of narrow ones counting more."""
+        return -(-dims.n // k.tile_n) * k.tile_n * (NARROW_TILE if k.tile_n < 256 else 1.0)
+
+    kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, columns(k), k.name))
     operands = dims.k * (dims.m + dims.experts * dims.n)
     swizzle = SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1
     why = f"{WHERE[kernel.scales]}; tiles of {kernel.tile_m}x{kernel.tile_n}"

@@ -45,7 +45,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
     ("product", "sizes", "want"),
     [
         (spec("1x128", "128x128"), dims(), "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative 1"),
-        (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative 1"),
+        (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x256x128_2x1_cooperative 1"),
         (
             spec("tensor", "tensor", accumulation="fast"),
             dims(4096, 7168, 16384),

@@ -95,10 +95,10 @@ struct BlockScales {
     if constexpr (C::kOfRows) {
       CUTE_UNROLL
       for (int j = 0; j < kPart / 8; ++j) {
-        const float2 both = *reinterpret_cast<const float2*>(q_rows + j * 8);
+        const float2 both = *reinterpret_cast<const float2*>(q_rows + part * kPart + j * 8);
         CUTE_UNROLL
         for (int i = 0; i < 4; ++i) {
-          accumulator(j * 4 + i) +=
+          accumulator(part * kPart / 2 + j * 4 + i) +=
               sums(j * 4 + i) * ((i < 2 ? upper : lower) * (i % 2 == 0 ? both.x : both.y));
         }
       }

@@ -36,11 +36,11 @@ struct PromotedSums : Base_ {
   static constexpr int kMostRegisters = 192, kSums = Base::kTileN / 2;
   static constexpr int kSumSets = kParts == 1 && kSums + kPart <= kMostRegisters ? 2 : 1;
   static_assert(kSums + kSumSets * kPart / 2 <= kMostRegisters);
+  static constexpr bool kTakesTurns = kSumSets == 1 && !Base::kPingpong;  // for each batch of MMAs
 
   // Of square blocks a tile has rows of two at most, and whatever its place, so many rows of one.
   static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
   static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
-  static_assert(!kOfRows || kParts == 1);
 
   // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
   static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);

@@ -41,8 +41,8 @@ struct PromotingMma {
   }
 
  private:
-  // A block's MMAs wait until those of the block before are promoted: the other consumer's run
-  // meanwhile.
+  // A batch of MMAs waits until the one before is promoted: the other consumer's run meanwhile, if
+  // the two take turns. Without turns they issue at the same time, and promote at the same time.
   template <class Accumulator, class Ring>
   __device__ __forceinline__ void OneByOne(Accumulator& accumulator, int border, int k_blocks,
                                            Ring& state) {
@@ -54,14 +54,16 @@ struct PromotingMma {
       Scales scales;
       CUTE_UNROLL
       for (int part = 0; part < C::kParts; ++part) {
+        if constexpr (C::kTakesTurns) turn.Take();
         Issue(sums, state.index, part);
+        if constexpr (C::kTakesTurns) turn.Give();
         if (part == 0) scales = Scales(mma.shared, state.index, mma.consumer, mma.thread);
         if (left == 1 && part == C::kParts - 1) turn.Pass();
         bwgemm::sm90::AwaitBatches<0>();
         bwgemm::sm90::FenceResults(sums);
         if (!C::kOfRows && part == C::kParts - 1) Release(state.index);
         scales.template Promote<kPart>(accumulator, sums, part, border);
-        if (C::kOfRows) Release(state.index);
+        if (C::kOfRows && part == C::kParts - 1) Release(state.index);
       }
       state.Advance();
     }
