@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.scaled.conversions import as_scaled_array
+from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -37,7 +37,8 @@ def scaled_matmul(
     """The product ``a @ b.mT`` of scaled operands, both with K last, as `jax.nn.scaled_matmul`.
 
     D[..., m, n] is the sum over k of a's value times its scale times b's value times its scale,
-    accumulated in float32 and rounded once. Any two layouts can be multiplied. Scales of 128
+    accumulated in float32 and rounded once. Any two layouts can be multiplied. ``mxfp4`` is
+    widened to ``mxfp8``, exactly. Scales of 128
     elements along K multiply sums of 128 products, those of whole rows the whole sum.
 
     It has no derivative: those of the values would be unscaled 8-bit numbers. `fp8_dot_general`
@@ -63,7 +64,7 @@ def scaled_matmul(
         NotImplementedError: The named implementation cannot run the product.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
-    a, b = as_scaled_array(a, "scaled_matmul: a"), as_scaled_array(b, "scaled_matmul: b")
+    a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
     spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
     return _product(a, b, spec)
 

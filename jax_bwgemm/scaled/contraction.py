@@ -79,6 +79,7 @@ def scales_names(scaling: str, rows: str, k: str = "k", of: str = "b") -> str:
             "1x128": f"{k.upper()}{rows}",
             "128x128": f"{rows.upper()}{k.upper()}",
             "mxfp8": f"{rows}{k.upper()}",
+            "mxfp4": f"{rows}{k.upper()}",
             "nvfp4": f"{rows}{k.upper()}",
         }[layout_of(scaling).name]
     )

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_bwgemm.scaled.layouts import LAYOUTS, Layout
-from jax_bwgemm.scaled.scaled_array import ScaledArray
+from jax_bwgemm.scaled.layouts import LAYOUTS, Layout, layout_of
+from jax_bwgemm.scaled.scaled_array import ScaledArray, check
 
 
 def as_scaled_array(x: Any, what: str) -> ScaledArray:
@@ -48,6 +48,25 @@ def as_scaled_array(x: Any, what: str) -> ScaledArray:
             f"{values.dtype}{list(values.shape)}"
         )
     return _made(found[0], values, scales)
+
+
+def as_operand(x: Any, what: str) -> ScaledArray:
+    """What `as_scaled_array` makes of an operand, in the layout whose kernels multiply it.
+
+    Raises:
+        TypeError: As `as_scaled_array`, or types or shapes that are not those of the layout.
+    """
+    x = as_scaled_array(x, what)
+    layout = layout_of(x.scaling)
+    if layout.multiplied_as is None:
+        return x
+    check(x, what)
+    dtype = layout_of(layout.multiplied_as).value_dtypes[0]
+    if isinstance(x.values, jax.ShapeDtypeStruct):
+        values = jax.ShapeDtypeStruct(x.shape, dtype)
+    else:
+        values = x.values.astype(dtype)
+    return ScaledArray(values, x.scales, layout.multiplied_as)
 
 
 def _fits(layout: Layout, values: Any, scales: Any) -> bool:

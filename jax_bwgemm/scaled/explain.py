@@ -13,7 +13,7 @@ from jax_bwgemm.product.explain import Explanation, locate
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
-from jax_bwgemm.scaled.conversions import as_scaled_array
+from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.ragged import dims_of
@@ -49,7 +49,7 @@ def explain_scaled_matmul(
     Raises:
         TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
     """
-    a, b = as_scaled_array(a, "scaled_matmul: a"), as_scaled_array(b, "scaled_matmul: b")
+    a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
     return _explain(DENSE, spec, dims, device)
 

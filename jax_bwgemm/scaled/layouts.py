@@ -29,6 +29,7 @@ class Layout:
         value_dtypes: Types the values may have, the default first.
         has_global_scale: Whether one more f32 scale multiplies everything.
         read_by_mma: Whether SM100's MMA instructions multiply by these scales, and kernels do so.
+        multiplied_as: The layout whose kernels multiply it, its values widened exactly. None: this.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Layout:
     value_dtypes: tuple[np.dtype, ...] = FLOAT8
     has_global_scale: bool = False
     read_by_mma: bool = False
+    multiplied_as: str | None = None
 
     @property
     def transposable(self) -> bool:
@@ -70,6 +72,14 @@ LAYOUTS = {
         Layout("128x128", 128, 128),
         Layout("mxfp8", 32, 1, scale_dtype=np.dtype(jnp.float8_e8m0fnu), read_by_mma=True),
         Layout(
+            "mxfp4",
+            32,
+            1,
+            scale_dtype=np.dtype(jnp.float8_e8m0fnu),
+            value_dtypes=FLOAT4,
+            multiplied_as="mxfp8",
+        ),
+        Layout(
             "nvfp4",
             16,
             1,
@@ -84,8 +94,8 @@ LAYOUTS = {
 
 def multipliable(*scalings: str) -> bool:
     """Whether such operands can be multiplied by kernels: of f32 scales, or of one layout."""
-    dtypes = {layout_of(name).scale_dtype for name in scalings}
-    return dtypes == {FLOAT32} or len(set(scalings)) == 1
+    layouts = {layout_of(layout_of(name).multiplied_as or name) for name in scalings}
+    return len(layouts) == 1 or {layout.scale_dtype for layout in layouts} == {FLOAT32}
 
 
 def layout_of(scaling: object) -> Layout:

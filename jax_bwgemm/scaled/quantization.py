@@ -43,21 +43,22 @@ def quantize(
     ``values = round(x * (1 / scale))``, to nearest even. A block of zeros has a scale of 1. Where a
     rounded scale makes a value too large, it saturates. Subnormal float32 numbers count as zeros.
     A block with an infinity or NaN has a scale of 1: its infinities become NaN in e4m3fn and stay
-    in e5m2; of ``nvfp4``, whose values have neither, the scale is NaN.
+    in e5m2; of ``mxfp4`` and ``nvfp4``, whose values have neither, the scale is NaN.
 
-    Scales of ``mxfp8`` are powers of two, rounded up. Of ``nvfp4`` the global scale is
-    ``max(|x|) / (448 * 6)`` of the whole matrix and a block's scale, relative to it, is rounded to
-    e4m3fn.
+    Scales of ``mxfp8`` and ``mxfp4`` are powers of two, rounded up. Of ``nvfp4`` the global scale
+    is ``max(|x|) / (448 * 6)`` of the whole matrix and a block's scale, relative to it, is rounded
+    to e4m3fn.
 
     Args:
         x: [..., R, K], floating point. K is what products will contract.
         scaling: A layout of `ScaledArray`. ``"tensor"``: one scale for all of x.
-        dtype: Type of the values; None is float8_e4m3fn, of ``nvfp4`` float4_e2m1fn.
+        dtype: Type of the values; None is float8_e4m3fn, of ``mxfp4`` and ``nvfp4``
+            float4_e2m1fn.
         transposed: Whether the transposed matrices [..., K, R] are returned too, with scales of
             their own (along R, which other products contract), made from x, not from the result.
         power_of_two: Round f32 scales up to powers of two: then no rounding but that of values.
-        square_blocks: Of ``mxfp8`` and ``nvfp4``: as many rows as columns share a scale, which is
-            stored for each row. Both copies then stand for the same numbers.
+        square_blocks: Of layouts with scales of 8 bits: as many rows as columns share a scale,
+            which is stored for each row. Both copies then stand for the same numbers.
         epsilon: Least amax.
         scale: One scale, float32 and positive, known before: what it makes too large saturates.
             Only of ``"tensor"``, which then reads x once.
@@ -82,7 +83,9 @@ def quantize(
     how = _specification(x, scaling, dtype, transposed, power_of_two, epsilon, implementation)
     if square_blocks:
         if how.layout.scale_dtype == FLOAT32:
-            raise ValueError(f"quantize has square_blocks of 'mxfp8' and 'nvfp4', not {scaling!r}")
+            raise ValueError(
+                f"quantize has square_blocks of layouts with scales of 8 bits, not {scaling!r}"
+            )
         how = dataclasses.replace(how, square_blocks=True)
     if scale is not None:
         if scaling != "tensor":

@@ -8,9 +8,11 @@ import numpy as np
 from jax import lax
 
 from jax_bwgemm.scaled import rounding
-from jax_bwgemm.scaled.layouts import FLOAT32, Layout
+from jax_bwgemm.scaled.layouts import FLOAT4, FLOAT32, Layout
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 from jax_bwgemm.scaled.random_bits import bits_of
+
+E8M0_NAN = 0xFF
 
 
 def quantize_reference(*operands: jax.Array, spec: QuantizeSpec) -> tuple[jax.Array, ...]:
@@ -97,6 +99,8 @@ def narrow_reference(
         global_scale = None
         scale = rounding.scale_of(amax, dtype, True, 0.0)
         exponents = (lax.bitcast_convert_type(scale, jnp.uint32) >> 23).astype(jnp.uint8)
+        if dtype in FLOAT4:  # no value is NaN: the scale is
+            exponents = jnp.where(jnp.isfinite(amax), exponents, jnp.uint8(E8M0_NAN))
         scales = lax.bitcast_convert_type(exponents, layout.scale_dtype)
         factor = 1 / scale
     if random is not None:

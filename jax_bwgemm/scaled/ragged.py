@@ -19,7 +19,7 @@ from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_v
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.api import check_product, global_scales
-from jax_bwgemm.scaled.conversions import as_scaled_array
+from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
@@ -57,7 +57,8 @@ def scaled_ragged_dot(
             `as_scaled_array` takes.
         b: [E, N, K], likewise; E is the number of groups unless there is an offset. ``"tensor"``
             is one scale, or one for each matrix, and so are global scales. Second form: [N, M].
-            Either operand has f32 scales, or both have the same layout.
+            Both operands have f32 scales, or both the same layout; ``mxfp4`` counts as ``mxfp8``,
+            which it is widened to, exactly.
         group_sizes: Rows of each group, [G], integers. On the device, negative ones count as 0 and
             groups end at row M.
         preferred_element_type: Type of the result: bfloat16, float16 or float32.
@@ -102,7 +103,7 @@ def specification(
 ) -> tuple[tuple[Any, ...], ScaledRaggedSpec]:
     """Checks a call: A, B, sizes and offset, and what is static about it."""
     implementations = as_implementations(implementation)
-    a, b = as_scaled_array(a, f"{_NAME}: a"), as_scaled_array(b, f"{_NAME}: b")
+    a, b = as_operand(a, f"{_NAME}: a"), as_operand(b, f"{_NAME}: b")
     out_dtype = check_product(_NAME, a, b, preferred_element_type, accumulation)
     if not multipliable(a.scaling, b.scaling):
         raise TypeError(

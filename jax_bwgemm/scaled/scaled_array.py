@@ -28,6 +28,7 @@ class ScaledArray:
     1x128     e4m3fn, e5m2          f32 [..., K/128, R]      scales[..., k // 128, r]
     128x128   e4m3fn, e5m2          f32 [..., R/128, K/128]  scales[..., r // 128, k // 128]
     mxfp8     e4m3fn, e5m2          e8m0fnu [..., R, K/32]   scales[..., r, k // 32]
+    mxfp4     e2m1fn                e8m0fnu [..., R, K/32]   scales[..., r, k // 32]
     nvfp4     e2m1fn                e4m3fn [..., R, K/16]    scales[..., r, k // 16]
     ========= ===================== ======================== ===============================
 

@@ -74,7 +74,7 @@ def test_vmap_joins_the_batch(scaling: str) -> None:
             assert_exact(ours[i], expected)
 
 
-@pytest.mark.parametrize("scaling", ["mxfp8", "nvfp4"])
+@pytest.mark.parametrize("scaling", ["mxfp8", "mxfp4", "nvfp4"])
 def test_a_layout_without_a_kernel_is_refused(scaling: str) -> None:
     message = f"kernels write f32 scales, not those of {scaling}"
     with pytest.raises(NotImplementedError, match=message):

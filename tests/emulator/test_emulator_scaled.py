@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,18 @@ def test_formats_that_an_mma_reads(scaling: str, shared: str | None) -> None:
     else:
         axes_of = [axes(operand) for operand in (x, y)]
     assert_exact(jax.vmap(product, in_axes=axes_of)(x, y), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("other", ["mxfp4", "mxfp8"])
+def test_mxfp4_is_multiplied_as_mxfp8(other: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = exact_operand(rng, (40, 160), other), exact_operand(rng, (136, 160), "mxfp4")
+    product = functools.partial(
+        bw.scaled_matmul, preferred_element_type=jnp.float32, implementation="emulator"
+    )
+    before = emulator.launch_count()
+    assert_exact(jax.jit(product)(x, y), formula_product(x, y).astype(np.float32))
+    assert emulator.launch_count() == before + 1
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def foreign(x: bw.ScaledArray) -> tuple[jax.Array, jax.Array]:
     return x.values, scales
 
 
-@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "128x128", "mxfp8"])
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "128x128", "mxfp8", "mxfp4"])
 @pytest.mark.parametrize("shape", [(256, 384), (2, 130, 300)])
 def test_every_layout_is_recognised(scaling: str, shape: tuple[int, ...]) -> None:
     x = exact_operand(np.random.default_rng(0), shape, scaling)

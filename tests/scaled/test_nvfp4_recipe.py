@@ -125,7 +125,7 @@ X, W, _ = operands()
         (
             lambda: bw.quantize(X, "1x128", square_blocks=True),
             ValueError,
-            "quantize has square_blocks of 'mxfp8' and 'nvfp4', not '1x128'",
+            "quantize has square_blocks of layouts with scales of 8 bits, not '1x128'",
         ),
     ],
 )

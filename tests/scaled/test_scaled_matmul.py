@@ -41,14 +41,17 @@ def test_types(dtype: str, types: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("accumulation", ["promoted", "fast"])
 @pytest.mark.parametrize("shape", [(0, 8, 16), (8, 0, 16), (8, 8, 0), (1, 1, 1)])
-@pytest.mark.parametrize("scaling", ["tensor", "1x128", "128x128", "mxfp8"])
+@pytest.mark.parametrize("scaling", ["tensor", "1x128", "128x128", "mxfp8", "mxfp4"])
 def test_small_and_empty(accumulation: str, shape: tuple[int, int, int], scaling: str) -> None:
     x, y = pair(scaling, scaling, *shape)
     got = bw.scaled_matmul(x, y, accumulation=accumulation)
     assert_exact(got, formula_product(x, y).astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize(("a", "b"), [("tensor", "tensor"), ("1x128", "128x128"), ("mxfp8", "row")])
+PAIRS = [("tensor", "tensor"), ("1x128", "128x128"), ("mxfp8", "row"), ("mxfp4", "mxfp8")]
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_normal_numbers_differ_by_f32_sums_only(a: str, b: str) -> None:
     rng = np.random.default_rng(0)
     x = bw.quantize(jnp.asarray(rng.standard_normal((64, 1000)), jnp.float32), a)

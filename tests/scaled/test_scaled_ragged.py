@@ -33,7 +33,7 @@ def test_every_pair_of_layouts(kind: str, a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scaling", ["mxfp8", "nvfp4"])
+@pytest.mark.parametrize("scaling", ["mxfp8", "mxfp4", "nvfp4"])
 def test_block_formats(kind: str, scaling: str) -> None:
     """Blocks are counted from the first element; matrices may have global scales of their own."""
     a, b = exact_pair(kind, (scaling, scaling), SHAPE, len(SIZES))

@@ -337,6 +337,8 @@ def test_explain() -> None:
     assert bw.explain_scaled_matmul(*pair, implementation="xla").reason == "asked for"
     found = bw.explain_scaled_matmul(*pair, device="sm100")
     assert found.kernel == "sm100_scaled_rows_e4m3_e4m3_bf16_blocks_256x128x128_2x1_2sm"
+    of_8_bits = bw.explain_scaled_matmul(*structs("mxfp8", "mxfp8"), device="sm100")
+    assert bw.explain_scaled_matmul(*structs("mxfp8", "mxfp4"), device="sm100") == of_8_bits
     with pytest.raises(NotImplementedError, match=r"no kernel of sm90 for .* of mxfp8"):
         bw.explain_scaled_matmul(
             *structs("mxfp8", "mxfp8"), implementation="cutlass", device="sm90"

@@ -36,6 +36,7 @@ def placed(mesh: Any, x: bw.ScaledArray, spec: tuple[Any, ...]) -> bw.ScaledArra
         "1x128": (k, rows),
         "128x128": (rows, k),
         "mxfp8": (rows, k),
+        "mxfp4": (rows, k),
         "nvfp4": (rows, k),
     }[x.scaling]
 

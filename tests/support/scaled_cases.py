@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_bwgemm as bw
-from jax_bwgemm.scaled.layouts import LAYOUTS, layout_of
+from jax_bwgemm.scaled.layouts import FLOAT4, LAYOUTS, layout_of
 
 SCALINGS = tuple(LAYOUTS)
+FOUR_BITS = tuple(name for name, layout in LAYOUTS.items() if layout.value_dtypes == FLOAT4)
 
 
 def exact_operand(
@@ -36,6 +37,7 @@ def formula_scales(x: bw.ScaledArray) -> np.ndarray:
         "1x128": (c // 128, r),
         "128x128": (r // 128, c // 128),
         "mxfp8": (r, c // 32),
+        "mxfp4": (r, c // 32),
         "nvfp4": (r, c // 16),
     }
     if x.scaling == "tensor":
