@@ -183,7 +183,7 @@ def test_explain(scaled_grouped_table: Any) -> None:
     x, y = exact_pair("k-grouped", ("1x128", "1x128"), SHAPE, 0)
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm90")
     assert found.kernel == "sm90_scaled_contract_e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative"
-    for columns, tile in ((128, "128x128"), (144, "128x256"), (384, "128x256")):
+    for columns, tile in ((128, "128x128"), (256, "128x256"), (384, "128x128"), (1000, "128x256")):
         pair = exact_pair("k-grouped", ("1x128", "1x128"), (512, columns, 64), 0)
         found = bw.explain_scaled_ragged_dot(*pair, jnp.full(4, 128), device="sm90")
         assert f"_bf16_rows_{tile}x128_2x1_cooperative" in found.kernel
