@@ -30,6 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linked_cases import close, linked_for_sm90  # noqa: F401
 from numerics import assert_exact, normal, small_integers
+from random_epilogues import functions
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -95,35 +96,9 @@ def test_smaller_than_a_tile(m: int, n: int, k: int) -> None:
             check("of every shape", f, got, reference(f, x, w, arrays))
 
 
-@st.composite
-def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
-    """Random functions whose operations are exact on small integers."""
-    types = st.sampled_from(["float32", "bfloat16", "float16", "int32"])
-    shapes = st.sampled_from([(), (40,), (1, 40), (13, 1), (13, 40)])
-    arrays = draw(st.lists(st.tuples(types, shapes), max_size=4))
-    choices = draw(st.lists(st.integers(0, 2**30), min_size=3, max_size=10))
-    count = draw(st.integers(1, 4))
-
-    def f(gate: jax.Array, up: jax.Array, *xs: jax.Array) -> list[jax.Array]:
-        found = [gate, up, *xs]
-        found += [jax.lax.broadcasted_iota(jnp.int32, gate.shape, d) for d in (0, 1)]
-        for c in choices:
-            x, y = (found[i % len(found)] for i in (c, c // 7))
-            x, y = jnp.broadcast_arrays(*(v.astype(F32) for v in (x, y)))
-            operations = [
-                lambda x, y: x + y, lambda x, y: x - y, jnp.maximum, jnp.minimum,
-                lambda x, y: jnp.where(x > y, x, y * 2), lambda x, y: jnp.floor(x / 2),
-                lambda x, y: jnp.abs(x) + jnp.sign(y), lambda x, y: jnp.clip(x, -9, y) * 3,
-            ]  # fmt: skip
-            found.append(operations[c // 64 % len(operations)](x, y))
-        return [jnp.broadcast_to(x.astype(F32), gate.shape) for x in found[-count:]]
-
-    return f, arrays
-
-
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 @settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "20")))
-@given(functions(), st.integers(0, 1000), st.booleans())
+@given(functions(m=13, n=40, most=10, products=2, results=4), st.integers(0, 1000), st.booleans())
 def test_random_functions(function: Any, seed: int, stacked: bool) -> None:
     """Bit for bit what the host computes of the same program."""
     f, types = function
