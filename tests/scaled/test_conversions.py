@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from numerics import assert_exact
-from scaled_cases import exact_operand
+from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
 from jax_bwgemm.scaled.conversions import as_scaled_array
@@ -69,6 +70,25 @@ def test_operands_of_jax_nn_scaled_matmul(scaling: str, values: str) -> None:
     want = jax.nn.scaled_matmul(a[0], b[0], a[1], b[1])
     got = bw.scaled_matmul(a, b, preferred_element_type=jnp.float32)
     assert_exact(got, want)
+
+
+def test_weights_that_are_packed_in_bytes() -> None:
+    """As docs/low_precision.md reads a checkpoint: the first value is in the low half."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (3, 24, 2, 16), np.uint8)
+    scales = rng.integers(120, 130, (3, 24, 2), np.uint8)
+    values = lax.bitcast_convert_type(blocks, jnp.float4_e2m1fn).reshape(*scales.shape[:-1], -1)
+    w = bw.ScaledArray(values, lax.bitcast_convert_type(scales, jnp.float8_e8m0fnu), "mxfp4")
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    numbers = np.concatenate([magnitudes, -magnitudes])
+    halves = np.stack([blocks & 15, blocks >> 4], -1).reshape(3, 24, 2, 32)
+    want = numbers[halves] * 2.0 ** (scales.astype(np.int64) - 127)[..., None]
+    assert_exact(bw.dequantize(w), want.reshape(3, 24, 64).astype(np.float32))
+    x = exact_operand(rng, (10, 64), "mxfp8")
+    got = bw.scaled_ragged_dot(x, w, np.array([4, 0, 6]), preferred_element_type=jnp.float32)
+    of_groups = [formula_product(x, jax.tree.map(lambda leaf, e=e: leaf[e], w)) for e in range(3)]
+    want = np.concatenate([of_groups[0][:4], of_groups[2][4:]])
+    assert_exact(got, want.astype(np.float32))
 
 
 VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
