@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,10 +24,11 @@ from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
 from jax_bwgemm.epilogue.primitive import Fused, link_refusal
 from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
 from jax_bwgemm.rewriting import varying
+from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Function, Kind, Shape
 from jax_bwgemm.rewriting.inlining import placed
-from jax_bwgemm.rewriting.materialised import materialised
-from jax_bwgemm.rewriting.uses import INLINED, Uses, operand_uses, uses_of
+from jax_bwgemm.rewriting.materialised import Materialised
+from jax_bwgemm.rewriting.uses import INLINED, Uses, uses_of
 
 # Bodies that may be part of a group; a checkpoint is to be computed again where it says.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
@@ -104,20 +106,22 @@ def fuse(
     """
     unsure = {id(e) for one in provisional for e in one.ours}
     reasons: dict[Any, str] = {}
+    flow = Dataflow(body, eqns, results)
     for product in [e for e in eqns if e.primitive in KINDS]:
         kind = KINDS[product.primitive]
         why_not = kind.why_not(product)
-        group = _group(body, eqns, product) if why_not or kind.fits(product) else None
+        group = _group(flow, product) if why_not or kind.fits(product) else None
         if group is None:
             continue
         if why_not:
             reasons[product.outvars[0]] = why_not
             continue
         for sums in _choices(group):
-            new = _fused(body, eqns, results, group, sums, id(product) in unsure)
+            new = _fused(flow, group, sums, id(product) in unsure)
             if new:
-                eqns = new
+                flow.update(new)
                 break
+    eqns = flow.eqns
     uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
     left = []
     for one in provisional:
@@ -131,51 +135,101 @@ def fuse(
     return eqns, left, reasons
 
 
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [x for x in atoms if not hasattr(x, "val")]
-
-
-def _group(body: Any, eqns: list[Any], product: Any) -> _Group | None:
+def _group(flow: Dataflow, product: Any) -> _Group | None:
     """The operations after a product that read it and what was there before it."""
-    at = eqns.index(product)
-    found = _beginning(body, eqns, product)
+    found = _beginning(flow, product)
     kind, shape = found.kind, found.shape
-    available = {*body.invars, *body.constvars, *(v for e in eqns[:at] for v in e.outvars)}
     inside = set(found.roots)
     replaced = {id(e) for e in found.replaced}
-    for eqn in eqns[at + 1 :]:
-        read = _variables(eqn.invars)
-        if id(eqn) in replaced or eqn.effects or len(found.eqns) == _MOST_OPERATIONS:
+    there = _Available(flow, found, inside, replaced)
+    pending = [flow.place[id(e)] for v in found.roots for e in flow.readers(v)]
+    seen: set[int] = set()
+    heapq.heapify(pending)
+    while pending:
+        at = heapq.heappop(pending)
+        eqn = flow.eqns[at]
+        if at in seen or id(eqn) in replaced or eqn.effects or len(found.eqns) == _MOST_OPERATIONS:
             continue
-        known = all(
-            v in inside or v in available or v in found.arranging or v in found.ahead for v in read
-        )
-        if not inside.intersection(read):
-            if known and (eqn.primitive.name in _ARRANGING or _is_elementwise(eqn)):
-                found.arranging.update(dict.fromkeys(eqn.outvars, eqn))
-            elif known and kind.routed and _is_small(eqn, shape):
-                found.ahead.update(dict.fromkeys(eqn.outvars, eqn))
-            continue
+        seen.add(at)
+        read = variables(eqn.invars)
         if kind.sums(eqn, shape):
             found.sums.append(eqn)
         elif kind.lays_side_by_side(eqn, shape) and inside.issuperset(read):
             found.side_by_side.append(eqn)
-        elif all(v.aval.shape == shape for v in eqn.outvars) and known and _is_elementwise(eqn):
+        elif (
+            all(v.aval.shape == shape for v in eqn.outvars)
+            and _is_elementwise(eqn)
+            and all(v in inside or there.has(v) for v in read)
+        ):
             found.eqns.append(eqn)
             inside.update(eqn.outvars)
+            for e in (e for v in eqn.outvars for e in flow.readers(v)):
+                if flow.place[id(e)] not in seen:
+                    heapq.heappush(pending, flow.place[id(e)])
     return found if found.eqns or found.sums else None
+
+
+class _Available:
+    """What is there before a product, or can be without the product.
+
+    Notes in the group what has to be computed for that: `arranging` and `ahead`.
+    """
+
+    def __init__(self, flow: Dataflow, group: _Group, inside: set[Any], replaced: set[int]) -> None:
+        self._flow, self._group, self._inside, self._replaced = flow, group, inside, replaced
+        self._at = flow.place[id(group.product)]
+        self._known: dict[Any, bool] = {}
+
+    def has(self, wanted: Any) -> bool:
+        """Asked of variables in the program's order: the group before them is complete."""
+        pending = [wanted]
+        while pending:
+            v = pending[-1]
+            if v in self._known:
+                pending.pop()
+                continue
+            eqn = self._flow.producer(v)
+            if eqn is None or self._flow.place[id(eqn)] < self._at:
+                self._known[v] = True
+                continue
+            into = self._place_for(eqn)
+            if into is None:
+                self._known[v] = False
+                continue
+            read = variables(eqn.invars)
+            if any(self._known.get(x) is False for x in read):
+                self._known[v] = False
+                continue
+            unknown = [x for x in read if x not in self._known]
+            if unknown:
+                pending += unknown[:1]
+                continue
+            into.update(dict.fromkeys(eqn.outvars, eqn))
+            self._known[v] = True
+        return self._known[wanted]
+
+    def _place_for(self, eqn: Any) -> dict[Any, Any] | None:
+        """Where in the group an equation belongs that does not read the product; else None."""
+        group = self._group
+        if id(eqn) in self._replaced or eqn.effects or eqn is group.product:
+            return None
+        if not self._inside.isdisjoint(variables(eqn.invars)):
+            return None
+        if eqn.primitive.name in _ARRANGING or _is_elementwise(eqn):
+            return group.arranging
+        return group.ahead if group.kind.routed and _is_small(eqn, group.shape) else None
 
 
 def _is_small(eqn: Any, shape: Shape) -> bool:
     return _SMALL * sum(v.aval.size for v in eqn.outvars) <= math.prod(shape)
 
 
-def _beginning(body: Any, eqns: list[Any], product: Any) -> _Group:
+def _beginning(flow: Dataflow, product: Any) -> _Group:
     """A product and the forms of its result that operations read."""
     (root,) = product.outvars
 
     def readers(v: Any) -> list[Any]:
-        return [] if v in body.outvars else [e for e in eqns if v in _variables(e.invars)]
+        return [] if flow.is_result(v) else flow.readers(v)
 
     found = _Group(KINDS[product.primitive], product, [], [root])
     after = readers(root)
@@ -206,22 +260,25 @@ def _is_elementwise(eqn: Any) -> bool:
     return all(_is_elementwise(e) or e.primitive.name in _ARRANGING for e in inner.eqns)
 
 
-def _fused(
-    body: Any,
-    eqns: list[Any],
-    results: Sequence[Uses],
-    group: _Group,
-    sums: list[Any],
-    taken_by_xla: bool,
-) -> list[Any] | None:
+class _Stored:
+    """Variables in memory, those that a norm's pass leaves there included where that counts."""
+
+    def __init__(self, flow: Dataflow, normalised: bool) -> None:
+        self._flow = flow
+        self._left = Materialised(flow, _is_elementwise) if normalised else ()
+
+    def __contains__(self, v: Any) -> bool:
+        return v in self._flow.stored or v in self._left
+
+
+def _fused(flow: Dataflow, group: _Group, sums: list[Any], taken_by_xla: bool) -> list[Any] | None:
     """Equations with the group's product and operations as one; None where that is no gain.
 
     sums: Those of the group's that the kernel takes.
     taken_by_xla: Whether XLA's product would take the operations along.
     """
     kind, spec = group.kind, group.product.params["spec"]
-    stored = _stored(body, eqns, results)
-    stored |= materialised(eqns, _is_elementwise, stored) if kind.normalised else set()
+    stored = _Stored(flow, kind.normalised)
 
     def written(v: Any) -> bool:
         return v in stored and v.aval.dtype.name == spec.out_dtype
@@ -232,11 +289,11 @@ def _fused(
     if not (outs or sums) or len(outs) + len(both) + len(sums) >= MAX_RESULTS:
         return None
     whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
-    inner = _needed(eqns, group, outs, stored, [*sums, *both])
+    inner = _needed(flow, group, outs, stored, [*sums, *both])
     defined = {*group.roots, *(v for e in inner for v in e.outvars)}
-    operands = list(dict.fromkeys(v for e in inner for v in _variables(e.invars)))
+    operands = list(dict.fromkeys(v for e in inner for v in variables(e.invars)))
     operands = [v for v in operands if v not in defined]
-    if len(operands) > MAX_OPERANDS or kind.reads_badly(operands, eqns, stored, group.shape):
+    if len(operands) > MAX_OPERANDS or kind.reads_badly(operands, flow, stored, group.shape):
         return None
     if not varying.can_evaluate(inner, [*group.product.invars, *operands]):
         return None
@@ -245,7 +302,7 @@ def _fused(
         group.shape,
         [v.aval for v in operands],
         Function(
-            functools.partial(_function, body, [*group.roots, *operands]),
+            functools.partial(_function, flow.body, [*group.roots, *operands]),
             inner,
             [*sums, *both],
             outs[:whole],
@@ -256,15 +313,13 @@ def _fused(
         return None
     fused, shapes = found
     # What the others still read: the product itself, if any of them does.
-    rest = _without_unread(body, eqns, group, [*sums, *both], outs)
-    read = {v for e in rest for v in _variables(e.invars)}.union(_variables(body.outvars))
-    keeps = not read.isdisjoint(group.roots)
+    gone = _unread(flow, group, [*sums, *both], outs, operands)
+    keeps = any(flow.is_result(v) or flow.readers(v, gone) for v in group.roots)
     if not (whole or keeps):
         return None
     fused = fused.with_product() if keeps else fused
     made = [*outs, *group.roots] if keeps else outs
-    after = uses_of(compat_jaxpr.with_equations(body, rest), results)
-    also_read = sum(v in after and after[v].fused for v in outs[:whole])
+    also_read = sum(flow.read_by_pass(v, gone) for v in outs[:whole])
     surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
     fused = dataclasses.replace(fused, surroundings=surroundings)
     # As passes halves would be read in one array, and so would what is laid side by side.
@@ -274,14 +329,18 @@ def _fused(
     replacement = _equations(group, operands, shapes, made, fused)
     if replacement is None:
         return None
-    ahead = _ahead(rest, group, operands)
-    moved = {id(e) for e in ahead}
-    rest = [e for e in rest if id(e) not in moved]
-    at = rest.index(group.product)
-    return [*rest[:at], *ahead, *replacement, *rest[at + 1 :]]
+    ahead = _ahead(flow, group, operands)
+    gone |= {id(e) for e in ahead}
+    at = flow.place[id(group.product)]
+    before, after = ([e for e in part if id(e) not in gone] for part in _cut(flow.eqns, at))
+    return [*before, *ahead, *replacement, *after]
 
 
-def _ahead(eqns: list[Any], group: _Group, operands: list[Any]) -> list[Any]:
+def _cut(eqns: list[Any], at: int) -> tuple[list[Any], list[Any]]:
+    return eqns[:at], eqns[at + 1 :]
+
+
+def _ahead(flow: Dataflow, group: _Group, operands: list[Any]) -> list[Any]:
     """The operations after the product that operands need, in order."""
     needed: dict[int, Any] = {}
     open_ends = list(operands)
@@ -290,12 +349,12 @@ def _ahead(eqns: list[Any], group: _Group, operands: list[Any]) -> list[Any]:
         eqn = group.ahead.get(v) or group.arranging.get(v)
         if eqn is not None and id(eqn) not in needed:
             needed[id(eqn)] = eqn
-            open_ends += _variables(eqn.invars)
-    return [e for e in eqns if id(e) in needed]
+            open_ends += variables(eqn.invars)
+    return sorted(needed.values(), key=lambda e: flow.place[id(e)])
 
 
 def _needed(
-    eqns: list[Any], group: _Group, outs: list[Any], stored: set[Any], last: list[Any]
+    flow: Dataflow, group: _Group, outs: list[Any], stored: _Stored, last: list[Any]
 ) -> list[Any]:
     """The operations that results need, in order.
 
@@ -303,14 +362,12 @@ def _needed(
     results no pass of XLA's would have to write: they are computed again from what is in memory.
     """
     shape = group.shape
-    place = {id(e): i for i, e in enumerate(eqns)}
-    of = {v: e for e in eqns for v in e.outvars}
     members = {id(e) for e in (*group.eqns, *last)}
     needed: dict[int, Any] = {}
     open_ends = list(outs)
     while open_ends:
         v = open_ends.pop()
-        eqn = of.get(v)
+        eqn = flow.producer(v)
         if eqn is None or v in group.roots or id(eqn) in needed:
             continue
         # Another shape of what is in memory is in memory.
@@ -318,18 +375,8 @@ def _needed(
         again = v not in stored and v.aval.shape == shape and not eqn.effects and computes
         if id(eqn) in members or v in group.arranging or again:
             needed[id(eqn)] = eqn
-            open_ends += _variables(eqn.invars)
-    return sorted(needed.values(), key=lambda e: place[id(e)])
-
-
-def _stored(body: Any, eqns: list[Any], results: Sequence[Uses]) -> set[Any]:
-    """Variables in memory: what reads them is no pass of XLA's."""
-    uses = uses_of(compat_jaxpr.with_equations(body, eqns), results)
-    read = list(zip(body.outvars, results, strict=True))
-    for eqn in eqns:
-        of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
-        read += zip(eqn.invars, of_operands, strict=True)
-    return {x for x, use in read if not hasattr(x, "val") and use.stored}
+            open_ends += variables(eqn.invars)
+    return sorted(needed.values(), key=lambda e: flow.place[id(e)])
 
 
 def _function(
@@ -346,23 +393,36 @@ def _function(
     return function
 
 
-def _without_unread(
-    body: Any, eqns: list[Any], group: _Group, last: list[Any], outs: list[Any]
-) -> list[Any]:
-    """The equations without those of the group that nothing reads any more."""
-    members = {id(e) for e in (*group.eqns, *group.sums, *last, *group.arranging.values())}
-    replaced = {id(e) for e in group.replaced}
-    read = set(_variables(body.outvars)) - set(outs)
-    kept = []
-    for eqn in reversed(eqns):
-        if id(eqn) in replaced:
+def _unread(
+    flow: Dataflow, group: _Group, last: list[Any], outs: list[Any], operands: list[Any]
+) -> set[int]:
+    """The `id`s of the group's equations that nothing reads any more.
+
+    Args:
+        flow: All equations.
+        group: The group.
+        last: Equations beside the group's that the kernel takes.
+        outs: What the kernel writes.
+        operands: What it reads.
+    """
+    members = (*group.eqns, *group.sums, *last, *group.arranging.values())
+    gone = {id(e) for e in group.replaced}
+    pending = list({-flow.place[id(e)] for e in members})
+    heapq.heapify(pending)
+    while pending:  # from the last one on
+        eqn = flow.eqns[-heapq.heappop(pending)]
+        own = [v for v in eqn.outvars if v not in outs]
+        others = {*gone, id(group.product)}
+        if id(eqn) in gone or any(
+            v in operands or flow.is_result(v) or flow.readers(v, others) for v in own
+        ):
             continue
-        if id(eqn) in members and not read.intersection(eqn.outvars):
-            continue
-        kept.append(eqn)
-        if eqn is not group.product:
-            read.update(set(_variables(eqn.invars)) - set(outs))
-    return kept[::-1]
+        gone.add(id(eqn))
+        # What arranged an operand of another kernel may have lost its last reader here.
+        for made in (flow.producer(v) for v in variables(eqn.invars)):
+            if made is not None and made.primitive.name in _ARRANGING:
+                heapq.heappush(pending, -flow.place[id(made)])
+    return gone
 
 
 def _equations(

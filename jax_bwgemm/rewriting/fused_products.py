@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import bw_m_grouped_p
+from jax_bwgemm.rewriting.dataflow import Dataflow
 
 Shape = tuple[int, ...]
 # More ways than these to read vectors along rows or columns are not tried.
@@ -118,10 +119,10 @@ class Kind:
         return []
 
     def reads_badly(
-        self, operands: list[Any], eqns: list[Any], stored: set[Any], shape: Shape
+        self, operands: list[Any], flow: Dataflow, stored: Container[Any], shape: Shape
     ) -> bool:
         """Whether an operand would have to be copied for a kernel."""
-        del operands, eqns, stored, shape
+        del operands, flow, stored, shape
         return False
 
     def described(
@@ -204,11 +205,15 @@ class _Grouped(Kind):
         return [by_start[0], by_start[half]] if set(by_start) == {0, half} else []
 
     def reads_badly(
-        self, operands: list[Any], eqns: list[Any], stored: set[Any], shape: Shape
+        self, operands: list[Any], flow: Dataflow, stored: Container[Any], shape: Shape
     ) -> bool:
         # XLA's passes read another array's elements where these lie.
-        moved = {v for e in eqns if e.primitive.name in _MOVING for v in e.outvars}
-        return any(v in moved and v not in stored and v.aval.shape == shape for v in operands)
+        for v in operands:
+            eqn = flow.producer(v)
+            moved = eqn is not None and eqn.primitive.name in _MOVING
+            if moved and v not in stored and v.aval.shape == shape:
+                return True
+        return False
 
     def described(
         self, product: Any, shape: Shape, operands: list[Any], function: Function

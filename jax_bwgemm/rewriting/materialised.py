@@ -8,10 +8,10 @@ computed where it is read.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
+from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.uses import INLINED
 
 # What stands between a value and the sums that are its statistics.
@@ -19,39 +19,91 @@ _BEFORE_SUMS = ("convert_element_type", "square", "integer_pow", "mul", "abs")
 _REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 
 
-def materialised(eqns: Sequence[Any], elementwise: Any, stored: set[Any]) -> set[Any]:
-    """Variables of that kind.
+class Materialised:
+    """The variables of that kind, found when they are asked for.
 
-    Args:
-        eqns: Equations of a jaxpr, in order.
-        elementwise: Says of an equation whether a pass computes it.
-        stored: Variables that are in memory in any case.
+    Valid for one version of the equations.
     """
-    counts: Counter[Any] = Counter()
-    summarised: set[Any] = set()
-    for eqn in reversed(eqns):
-        own = _summarised(eqn, {v for v in eqn.outvars if v in summarised})
-        summarised |= own
-        for v in set(_variables(eqn.invars)):
-            if eqn.primitive.name == "convert_element_type":  # its readers read this
-                counts[v] += counts[eqn.outvars[0]]
+
+    def __init__(self, flow: Dataflow, elementwise: Callable[[Any], bool]) -> None:
+        """
+        Args:
+            flow: The equations.
+            elementwise: Says of an equation whether a pass computes it.
+        """
+        self._flow = flow
+        self._elementwise = elementwise
+        self._found: set[Any] = set()
+        self._made_of: dict[Any, frozenset[Any]] = {}
+        self._statistics: dict[Any, bool] = {}
+
+    def __contains__(self, v: Any) -> bool:
+        self._look(v)
+        return v in self._found
+
+    def _look(self, wanted: Any) -> None:
+        """Finds what a variable is made of, and of what it is made of: no recursion, which the
+        depth of a network would bound."""
+        flow, pending = self._flow, [wanted]
+        while pending:
+            v = pending[-1]
+            eqn = flow.producer(v)
+            if v in self._made_of:
+                pending.pop()
+                continue
+            if (
+                v in flow.stored
+                or eqn is None
+                or len(eqn.outvars) > 1
+                or not self._elementwise(eqn)
+            ):
+                self._made_of[v] = frozenset((v,))
+                continue
+            operands = [x for x in variables(eqn.invars) if x.aval.size == v.aval.size]
+            unknown = [x for x in operands if x not in self._made_of]
+            if unknown:
+                pending += unknown
+                continue
+            sources = frozenset().union(*(self._made_of[x] for x in operands))
+            if len(sources) > 1 and self._has_statistics(v) and self._count(v) > 1:
+                self._found.add(v)
+                sources = frozenset((v,))
+            self._made_of[v] = sources
+
+    def _count(self, v: Any) -> int:
+        """How often passes read a variable, conversions being part of what reads them."""
+        count = 0
+        for eqn in self._flow.readers(v):
+            if eqn.primitive.name == "convert_element_type":
+                count += self._count(eqn.outvars[0])
             else:  # a body that takes statistics needs more than them
-                counts[v] += 2 if eqn.primitive.name in INLINED and v in own else 1
-    found: set[Any] = set()
-    made_of: dict[Any, frozenset[Any]] = {}
-    for eqn in eqns:
-        (out, *others) = eqn.outvars or [None]
-        if out is None or others or not elementwise(eqn):
-            continue
-        size = out.aval.size
-        sources: frozenset[Any] = frozenset()
-        for v in _variables(eqn.invars):
-            if v.aval.size == size:
-                sources |= made_of.get(v, frozenset((v,)))
-        if out not in stored and counts[out] > 1 and out in summarised and len(sources) > 1:
-            found.add(out)
-        made_of[out] = frozenset((out,)) if out in stored or out in found else sources
-    return found
+                inlined = eqn.primitive.name in INLINED
+                count += 2 if inlined and v in self._summarised(eqn) else 1
+        return count
+
+    def _has_statistics(self, wanted: Any) -> bool:
+        """Whether a variable's row statistics are needed."""
+        flow, known, pending = self._flow, self._statistics, [wanted]
+        while pending:
+            v = pending[-1]
+            if v in known:
+                pending.pop()
+                continue
+            readers = flow.readers(v)
+            names = (*_BEFORE_SUMS, *INLINED)
+            after = [o for e in readers if e.primitive.name in names for o in e.outvars]
+            unknown = [o for o in after if o not in known]
+            if unknown:
+                pending += unknown
+                continue
+            known[v] = any(v in self._summarised(e) for e in readers)
+        return known[wanted]
+
+    def _summarised(self, eqn: Any) -> set[Any]:
+        names = (*_BEFORE_SUMS, *INLINED)
+        if eqn.primitive.name not in names:
+            return _summarised(eqn, set())
+        return _summarised(eqn, {v for v in eqn.outvars if self._has_statistics(v)})
 
 
 def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
@@ -70,14 +122,10 @@ def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
             inside |= _summarised(one, {v for v in one.outvars if v in inside})
         pairs = zip(body.invars, eqn.invars, strict=True)
         return {atom for v, atom in pairs if v in inside and not hasattr(atom, "val")}
-    own = set(_variables(eqn.invars))
+    own = set(variables(eqn.invars))
     if name in _REDUCTIONS:
         (aval,) = (x.aval for x in eqn.invars)
         return own if tuple(eqn.params["axes"]) == (aval.ndim - 1,) else set()
     if name not in _BEFORE_SUMS or not results:
         return set()
     return {v for v in own if v.aval.size == eqn.outvars[0].aval.size}
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [x for x in atoms if not hasattr(x, "val")]

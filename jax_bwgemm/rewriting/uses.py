@@ -27,11 +27,11 @@ INLINED = {
 }
 
 # The result is the operand: nothing is computed.
-_ALIASES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "name", "copy_p", "pvary"))
-_ALIASES |= {"sharding_constraint", "reshard", "pcast"}
+ALIASES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "name", "copy_p", "pvary"))
+ALIASES |= {"sharding_constraint", "reshard", "pcast"}
 
 # What XLA computes in one pass with its neighbours.
-_FUSIBLE = frozenset(
+FUSIBLE = frozenset(
     (
         "abs", "add", "add_any", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2",
         "atanh", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate",
@@ -148,13 +148,13 @@ def _operands(eqn: Any, after: list[Uses], repeated: set[Any]) -> list[Uses]:
         body = getattr(body, "jaxpr", body)
         inside = uses_of(body, after)
         return [inside.get(v, Uses()) for v in body.invars]
-    if name in _ALIASES:
+    if name in ALIASES:
         steps: tuple[tuple[str, Any], ...] = ()
         if name == "transpose":
             steps = (("transpose", tuple(eqn.params["permutation"])), *after[0].steps)
         alias = dataclasses.replace(after[0], steps=steps)
         return [alias] * len(eqn.invars)
-    if name not in _FUSIBLE:
+    if name not in FUSIBLE:
         return [STORED] * len(eqn.invars)
     if not any(uses.count for uses in after):  # dead code
         return [Uses()] * len(eqn.invars)

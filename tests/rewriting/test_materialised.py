@@ -14,8 +14,10 @@ from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse
+from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.fuse import _is_elementwise
-from jax_bwgemm.rewriting.materialised import materialised
+from jax_bwgemm.rewriting.materialised import Materialised
+from jax_bwgemm.rewriting.uses import Uses
 
 SHAPE = (64, 128)
 F32 = jnp.float32
@@ -23,10 +25,11 @@ F32 = jnp.float32
 
 def found(f: Callable[..., Any], *args: Any, stored: tuple[int, ...] = ()) -> list[int]:
     """Numbers of the equations whose results are in memory."""
-    eqns = jax.make_jaxpr(f)(*args).jaxpr.eqns
-    given = {eqns[i].outvars[0] for i in stored}
-    results = materialised(eqns, _is_elementwise, given)
-    return [i for i, e in enumerate(eqns) if e.outvars[0] in results]
+    body = jax.make_jaxpr(f)(*args).jaxpr
+    flow = Dataflow(body, body.eqns, [Uses()] * len(body.outvars))
+    flow.stored = {body.eqns[i].outvars[0] for i in stored}
+    results = Materialised(flow, _is_elementwise)
+    return [i for i, e in enumerate(body.eqns) if e.outvars[0] in results]
 
 
 X = jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16)
