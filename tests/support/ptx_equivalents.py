@@ -105,7 +105,10 @@ REASONS: dict[str, tuple[_Reason, ...]] = {
         (
             "a barrier of all threads follows ahead of any access",
             lambda p, i: p.clear(
-                i, r"bar\.sync|barrier\.sync", rf"{_ACCESS}|barrier|ret", forward=True
+                i,
+                r"bar\.sync|barrier\.sync|barrier\.cluster\.arrive",
+                rf"{_ACCESS}|ret",
+                forward=True,
             ),
         ),
         (
@@ -114,7 +117,8 @@ REASONS: dict[str, tuple[_Reason, ...]] = {
             lambda p, i: p.clear(
                 i,
                 r"elect\.sync|tcgen05\.wait|bar\.(?:sync|warp)|barrier\.(?:sync|cluster\.wait)",
-                r"(?:ld(?!\.param)|st\.|atom|red|ldmatrix|stmatrix|cp\.async\.bulk\.wait)",
+                r"(?:ld(?!\.param)|st\.|atom|red|ldmatrix|stmatrix|mbarrier\.init|"
+                r"cp\.async\.bulk\.wait)",
                 forward=False,
             ),
         ),
