@@ -27,7 +27,7 @@ from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product.kernels import Kernel
 
 F32 = jnp.float32
-SMS = 4
+SMS = 2  # few: every CTA gets several tiles
 
 LinkedCase = tuple[str, Callable[[], None]]
 
@@ -66,7 +66,8 @@ def _dense(
     kernel: Kernel, chosen: Any, k: int, call_name: str = "", *, tiles: tuple[int, int] = (2, 2)
 ) -> LinkedCase:
     tile_m, tile_n = (kernel.tile_m, kernel.tile_n)[:: -1 if kernel.swap_ab else 1]
-    m, n = tiles[0] * tile_m + 9, tiles[1] * tile_n + 40
+    # The last tile has few rows, and columns in every box: it ends with a store.
+    m, n = tiles[0] * tile_m + 9, (tiles[1] + 1) * tile_n - 8
     b_shape = (n, k) if kernel.b_major == "k" else (k, n)
     a, b, bias, residual, scale = _integers(
         ((m, k), kernel.a_dtype),
@@ -97,10 +98,11 @@ def _of_each_schedule(found: list[Kernel]) -> list[Kernel]:
 def _grouped(kernel: Kernel, form: str) -> LinkedCase:
     """``form``: what its function computes: "plain", "gated" of two products, "halves" and sums."""
     rows = kernel.tile_n if kernel.swap_ab else kernel.tile_m
-    m, k = 2 * rows + 41, 136
+    m, k = 4 * rows + 24, 136
     n = 272 if form == "gated" else 200
     columns = n // 2 if form == "gated" else n
-    sizes = jnp.asarray([rows + 5, 0, 3, rows - 9, 1, 2], jnp.int32)
+    # Three tiles without a tail: two of them meet in one ring of stages.
+    sizes = jnp.asarray([3 * rows - 16, 0, 5, rows - 9, 1, 2], jnp.int32)
     a, b, w, r = _integers(
         ((m, k), kernel.a_dtype),
         ((grouped.EXPERTS, k, n), kernel.b_dtype),

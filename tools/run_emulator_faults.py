@@ -7,8 +7,10 @@
 Kernels are this package's and those of Triton in tests/support. Faults are those of
 tests/support/ptx_faults.py, at most ``--per-kind`` of a kind in a kernel, spread over its text. One
 counts as noticed where one of ``--seeds`` seeds gives an error, a wrong result, or a warning that
-the unchanged kernel does not give. Each that is missed is listed with its line: either what it
-breaks is kept in order by something else, or the emulator has a gap. Needs a checkout.
+the unchanged kernel does not give. One that is missed and, by tests/support/ptx_equivalents.py,
+changes nothing that PTX promises does not count; a table says why. Each other miss is listed with
+its line: the problem does not come to what it breaks, or nothing tells that it breaks nothing, or
+the emulator has a gap. Needs a checkout.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from ptx_equivalents import equivalent, reasons  # noqa: E402
 from ptx_faults import Fault, faults  # noqa: E402
 
 from jax_bwgemm import emulator, runtime  # noqa: E402
@@ -280,12 +283,17 @@ def chosen(text: str, per_kind: int, kinds: re.Pattern[str]) -> list[Fault]:
 def run_faults(cases: list[Case], args: argparse.Namespace) -> None:
     """Prints every miss, and how many of each kind were noticed."""
     totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    nothing: list[tuple[str, str]] = []
     for case in cases:
         sms = max(args.sm_count, case.least_sms)
         text, rules = original(case, sms)
         here: collections.Counter[str] = collections.Counter()
         for fault in chosen(text, args.per_kind, re.compile(args.kinds)):
             by = attempt(case, fault, rules, args.seeds, sms)
+            why = equivalent(text, fault) if by == "missed" else None
+            if why is not None:
+                by = "equivalent"
+                nothing.append((fault.kind, why))
             totals[fault.kind][by] += 1
             here[by] += 1
             if by == "missed" or args.verbose:
@@ -295,18 +303,20 @@ def run_faults(cases: list[Case], args: argparse.Namespace) -> None:
     for kind, by in sorted(totals.items()):
         names = ", ".join(f"{b} {n}" for b, n in by.most_common() if b not in NOT_NOTICED)
         print(f"| {kind} | {_valid(by)} | {by['missed']} | {names} |")
+    print("| fault that changes nothing | places | because |\n|---|---|---|")
+    print("\n".join(reasons(nothing)))
     total = sum(totals.values(), collections.Counter())
     valid, missed = _valid(total), total["missed"]
     print(f"{valid - missed} of {valid} noticed ({(valid - missed) / max(1, valid):.1%})")
 
 
-# Outcomes besides names of what noticed a fault. The last two are no faults: the text is not PTX,
-# nobody comes to the place.
-NOT_NOTICED = ("missed", "refused", "not reached")
+# Outcomes besides names of what noticed a fault. All but the first are no faults: the text is not
+# PTX, nobody comes to the place, nothing changes.
+NOT_NOTICED = ("missed", "refused", "not reached", "equivalent")
 
 
 def _valid(outcomes: collections.Counter[str]) -> int:
-    return outcomes.total() - outcomes["refused"] - outcomes["not reached"]
+    return outcomes.total() - sum(outcomes[name] for name in NOT_NOTICED[1:])
 
 
 def run_clean(cases: list[Case], args: argparse.Namespace) -> int:

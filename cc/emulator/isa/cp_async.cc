@@ -155,8 +155,8 @@ Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
     if (history.waited != 0) {
       // Ordinary writes of this thread from now on: the asynchronous proxy needs its fence.
       const Stamp done = copies_of(w, history.waited, in.line);
-      w.history.knows.learn(done.cluster, done.actor, done.clock, View::kGeneric);
-      w.history.knows.learn(done.cluster, done.actor, done.clock, View::kTime);
+      w.history.learn(done, View::kGeneric);
+      w.history.learn(done, View::kTime);
     }
     return Step::kNext;
   }

@@ -70,19 +70,12 @@ bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) con
   return record.clock != 0 && knowledge.of(stamp.cluster, record.actor, view) >= record.clock;
 }
 
-// Accesses of one warp whose lanes have not all met in between: hardly any are.
-static inline bool own_since_meeting(const Warp& issuer, const Stamp& before, const Stamp& now) {
-  const WarpHistory& history = issuer.history;
-  return before.actor == history.actor && before.cluster == history.cluster &&
-         (before.flags & (kRecord | kAsyncProxy)) == 0 && before.clock >= history.together &&
-         (before.flags & now.flags & kStrong) == 0;
-}
-
 bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
                       View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
-  if (own_since_meeting(issuer, before, now) && apart(issuer, before, now, handed)) return true;
+  if (own_since_meeting(issuer.history, before, now) && apart(issuer, before, now, handed))
+    return true;
   if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
     return false;  // program order
@@ -100,125 +93,8 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
       before.actor == now.actor && before.cluster == now.cluster) {
     return false;  // a queue keeps its order
   }
-  return !knows(history.knows, before, view) || untold(issuer, before);
-}
-
-void Races::told(Warp& warp) {
-  if (!on_ || !launch_.watches(Rule::kLaneRelease)) return;
-  WarpHistory& history = warp.history;
-  std::vector<LaneReleases>& periods = told_[history.cluster - 1][history.actor];
-  if (!periods.empty() && periods.back().until == 0 &&
-      (periods.back().from < history.together || (warp.live() & ~warp.executing()) == 0)) {
-    periods.back().until = history.clock;
-  }
-  if ((warp.live() & ~warp.executing()) == 0) {
-    history.told = history.clock;
-    return;
-  }
-  const uint32_t lanes = warp.executing();
-  if (periods.empty() || periods.back().until != 0) {
-    constexpr size_t kPeriods = 16;  // what was told before is taken for told by all
-    if (periods.size() == kPeriods) periods.erase(periods.begin());
-    periods.push_back({std::max(history.together, history.told + 1), 0, {}});
-  }
-  for (LaneReleases::Told& by : periods.back().told) {
-    if (by.lanes != lanes) continue;
-    by.clock = history.clock;
-    return;
-  }
-  periods.back().told.push_back({lanes, history.clock, 0});
-}
-
-bool Races::told_by_lanes(const Stamp& stamp) const {
-  if ((stamp.flags & (kOneLane | kRecord | kAsyncProxy)) != kOneLane || stamp.cluster == 0)
-    return false;
-  const auto& actors = told_[stamp.cluster - 1];
-  return stamp.actor < actors.size() && !actors[stamp.actor].empty() &&
-         stamp.clock >= actors[stamp.actor].front().from;
-}
-
-bool Races::untold(const Warp& issuer, const Stamp& stamp) const {
-  const WarpHistory& history = issuer.history;
-  if (stamp.actor == history.actor && stamp.cluster == history.cluster) return false;  // apart()
-  if (!told_by_lanes(stamp)) return false;
-  const std::vector<LaneReleases>& periods = told_[stamp.cluster - 1][stamp.actor];
-  for (auto period = periods.rbegin(); period != periods.rend(); ++period) {
-    if (stamp.clock < period->from) continue;
-    if (period->until != 0 &&
-        (stamp.clock > period->until ||
-         history.knows.of(stamp.cluster, stamp.actor, View::kGeneric) >= period->until)) {
-      return false;
-    }
-    for (const LaneReleases::Told& by : period->told) {
-      if ((by.lanes >> lane_of(stamp) & 1) != 0 && by.clock >= stamp.clock) return false;
-    }
-    return true;
-  }
-  return false;
-}
-
-bool Races::apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const {
-  if (!own_since_meeting(issuer, before, now)) return false;
-  const WarpHistory& history = issuer.history;
-  const uint32_t lanes = issuer.executing();
-  const bool alone = (lanes & (lanes - 1)) == 0;
-  const int lane = (now.flags & kOneLane) != 0 ? lane_of(now) : alone ? first_lane(lanes) : -1;
-  const int other = lane_of(before);
-  // All lanes come together to an instruction that they execute together, and what it reads it has
-  // read then: only what is handed from one to the other needs more order than that.
-  if (by_all_lanes(before)) return handed && (by_all_lanes(now) || lane >= 0);
-  if (other < 0) return false;
-  if (by_all_lanes(now)) return handed;
-  if (lane < 0) return false;
-  if (lane == other) return (before.flags & kSeveralLanes) != 0 && met_nobody(issuer, before);
-  if (heard(before, 1u << other)) return false;
-  return history.met.empty() || before.clock >= history.met[static_cast<size_t>(lane * 32 + other)];
-}
-
-// Which other lanes have read is not known: only that this one has met none since.
-bool Races::met_nobody(const Warp& issuer, const Stamp& stamp) const {
-  if (heard(stamp, kFullMask)) return false;
-  const WarpHistory& history = issuer.history;
-  if (history.met.empty()) return true;
-  const auto met = history.met.begin() + lane_of(stamp) * 32;
-  return std::all_of(met, met + 32, [&](uint32_t clock) { return clock <= stamp.clock; });
-}
-
-void WarpHistory::meet(uint32_t lanes) {
-  ++clock;
-  if (met.empty()) met.assign(32 * 32, 0);
-  uint32_t all[32] = {};
-  for (int i = 0; i < 32; ++i) {
-    if ((lanes >> i & 1) == 0) continue;
-    for (int j = 0; j < 32; ++j) all[j] = std::max(all[j], met[static_cast<size_t>(i * 32 + j)]);
-    all[i] = clock;
-  }
-  for (int i = 0; i < 32; ++i) {
-    if ((lanes >> i & 1) != 0) std::copy(all, all + 32, met.begin() + i * 32);
-  }
-}
-
-bool Races::heard(const Stamp& stamp, uint32_t lanes) const {
-  for (const LaneReleases& period : told_[stamp.cluster - 1][stamp.actor]) {
-    for (const LaneReleases::Told& by : period.told) {
-      if ((by.lanes & lanes) != 0 && by.heard >= stamp.clock) return true;
-    }
-  }
-  return false;
-}
-
-void Races::meet_through(Warp& warp, const Knowledge& told) {
-  WarpHistory& history = warp.history;
-  uint32_t known = told.of(history.cluster, history.actor, View::kGeneric);
-  // What one lane has told is of that lane alone.
-  std::vector<LaneReleases>& periods = told_[history.cluster - 1][history.actor];
-  for (auto period = periods.rbegin(); period != periods.rend(); ++period) {
-    if (known < period->from || (period->until != 0 && known >= period->until)) continue;
-    for (LaneReleases::Told& by : period->told)
-      by.heard = std::max(by.heard, std::min(known, by.clock));
-    known = period->from - 1;
-  }
-  if (known >= history.together) history.together = known + 1;
+  return !knows(history.knows, before, view) || untold(issuer, before) ||
+         (!history.lanes.empty() && unheard(issuer, before, now, view));
 }
 
 inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
@@ -362,8 +238,9 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
       cell.others[place].flags |= kSeveralLanes;
     return;
   }
-  last_.by_lanes = told_by_lanes(before.write) || told_by_lanes(before.others[0]) ||
-                   told_by_lanes(before.others[1]) || told_by_lanes(before.others[2]);
+  last_.by_lanes = !own.lanes.empty() || told_by_lanes(before.write) ||
+                   told_by_lanes(before.others[0]) || told_by_lanes(before.others[1]) ||
+                   told_by_lanes(before.others[2]);
   last_.stamp = stamp;
   last_.write = write;
   last_.place = place;
@@ -382,7 +259,7 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                                         : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
   const bool at_once = write && cell.write.line == stamp.line &&
-                       own_since_meeting(issuer, cell.write, stamp) &&
+                       own_since_meeting(issuer.history, cell.write, stamp) &&
                        apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
@@ -392,12 +269,6 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
     if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
-}
-
-bool Races::joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const {
-  return before.cluster == now.cluster && before.actor == now.actor &&
-         before.clock >= issuer.history.together && (before.flags & now.flags & kOneLane) != 0 &&
-         ((before.flags & kSeveralLanes) != 0 || lane_of(before) != lane_of(now));
 }
 
 int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const {
@@ -452,6 +323,12 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                "told without a bar.warp.sync",
                kind, where.c_str(), before_writes ? "write" : "read", lane_of(before),
                other.c_str()));
+    return;
+  }
+  if (knows(issuer.history.knows, before, view) && unheard(issuer, before, now, view)) {
+    launch_.report(Rule::kLaneWait, origin,
+                   format("%s of %s after the %s of %s, %s", kind, where.c_str(),
+                          before_writes ? "write" : "read", other.c_str(), kUnheard));
     return;
   }
   if (is_async(view) && (before.flags & kAsyncProxy) == 0 &&

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "emulator/machine/knowledge.h"
+#include "emulator/machine/lane_knowledge.h"
 #include "emulator/machine/rules.h"
 #include "emulator/machine/shadow.h"
 
@@ -71,6 +72,7 @@ struct WarpHistory {
   // the scope on.
   Knowledge observed[kScopes];
   FenceOrder fences;
+  LaneKnowledge lanes;    // of others
   Knowledge tensor;       // at the last tcgen05.fence::after_thread_sync
   uint32_t together = 1;  // the lanes have met since all accesses before this clock
   // The same of pairs of lanes that have met without the others, by 32 times one lane plus the
@@ -93,8 +95,11 @@ struct WarpHistory {
     ++clock;
   }
   // bar.warp.sync: what the lanes did before it comes before what they do after it.
-  void meet() { together = ++clock; }
-  void meet(uint32_t lanes);  // not all of them
+  void meet() {
+    together = ++clock;
+    lanes.meet();
+  }
+  void meet(uint32_t some);  // not all of them
   void fence(Scope scope, FenceKind kind);
   void tensor_fence_before() {
     release();
@@ -104,12 +109,32 @@ struct WarpHistory {
     initialised = clock;
     release();
   }
+  void fence_proxy(View view) {
+    knows.fence_proxy(view);
+    lanes.fence_proxy(view);
+  }
+  // All lanes learn it.
+  void learn(const Knowledge& told) {
+    if (!lanes.empty()) lanes.learn(~0u, told, knows);
+    knows.join(told);
+  }
+  void learn(const Stamp& done, View view) {
+    if (!lanes.empty()) lanes.learn(~0u, done.cluster, done.actor, done.clock, knows);
+    knows.learn(done.cluster, done.actor, done.clock, view);
+  }
   void fence_proxy(bool shared, bool global) {
     release();
-    if (shared) knows.fence_proxy(View::kAsync);
-    if (global) knows.fence_proxy(View::kAsyncGlobal);
+    if (shared) fence_proxy(View::kAsync);
+    if (global) fence_proxy(View::kAsyncGlobal);
   }
 };
+
+// Accesses of one warp whose lanes have not all met in between: hardly any are.
+inline bool own_since_meeting(const WarpHistory& history, const Stamp& before, const Stamp& now) {
+  return before.actor == history.actor && before.cluster == history.cluster &&
+         (before.flags & (kRecord | kAsyncProxy)) == 0 && before.clock >= history.together &&
+         (before.flags & now.flags & kStrong) == 0;
+}
 
 // An mbarrier. Its actor's clock counts completed phases.
 struct MbarrierHistory {
@@ -143,6 +168,10 @@ struct CtaHistory {
 
 class Races {
  public:
+  // Ends a report of kLaneWait.
+  static constexpr const char* kUnheard =
+      "for which another lane of this warp has waited: no bar.warp.sync follows the wait";
+
   explicit Races(Launch& launch);
   bool on() const { return on_; }
 
@@ -165,8 +194,8 @@ class Races {
               bool write, const Origin& origin);
 
   // Is an access of tensor memory ordered after this earlier one? kTensorRace, kTensorFence: not
-  // because of that rule.
-  enum class Order : uint8_t { kYes, kNoFence, kNo };
+  // because of that rule. kUnheard: kLaneWait.
+  enum class Order : uint8_t { kYes, kNoFence, kUnheard, kNo };
   Order tensor_order(const Warp& issuer, const Stamp& before) const;
   std::string describe(const Stamp& stamp) const;
 
@@ -184,6 +213,9 @@ class Races {
 
   // The executing lanes of the warp are about to release.
   void told(Warp& warp);
+  // They, or these ones, learn of others.
+  void learn(Warp& warp, const Knowledge& told, bool time_only);
+  void learn(Warp& warp, uint32_t lanes, const Stamp& done);
 
   // --- Strong accesses publish and observe at an address (sync_key).
   uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
@@ -230,6 +262,8 @@ class Races {
   bool apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const;
   // An access of another warp that is known by its clock, though the lane has told nobody.
   bool untold(const Warp& issuer, const Stamp& stamp) const;
+  // Another lane of the issuer has been told that it is over.
+  bool unheard(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
   // Single lanes of its warp have told others since.
   bool told_by_lanes(const Stamp& stamp) const;
   // The last write of each granule of a tensor map.

@@ -29,11 +29,11 @@ void WarpHistory::fence(Scope scope, FenceKind kind) {
   const bool sequential = kind == FenceKind::kSequential && scope == Scope::kDevice;
   for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
     if (kind == FenceKind::kRelease || observed[level].empty()) continue;
-    knows.join(observed[level]);
+    learn(observed[level]);
     observed[level].clear();
   }
   if (sequential && !fences.observed.empty()) {
-    knows.join(fences.observed);
+    learn(fences.observed);
     fences.observed.clear();
   }
   if (kind == FenceKind::kAcquire) return;
@@ -64,7 +64,11 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
   for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
     const auto at = published_[level].find(published_key(warp, key, static_cast<Scope>(level)));
     if (at == published_[level].end()) continue;
-    (acquire ? warp.history.knows : warp.history.observed[level]).join(at->second);
+    if (acquire) {
+      learn(warp, at->second, false);
+    } else {
+      warp.history.observed[level].join(at->second);
+    }
     meet_through(warp, at->second);
   }
   if (scope != Scope::kDevice || fenced_before_.empty()) return;
@@ -77,7 +81,7 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   WarpHistory& history = warp.history;
   // A barrier is no fence: what relaxed loads have seen of this CTA may be passed on, no more.
   const Knowledge& observed = history.observed[static_cast<size_t>(Scope::kCta)];
-  if (!observed.empty()) history.knows.join(observed);
+  if (!observed.empty()) history.learn(observed);
   if (!relaxed) barrier.fences_arrived.join(history.fences);
   const bool news = history.barrier != &barrier ||
                     history.barrier_generation != barrier.generation ||
@@ -125,6 +129,7 @@ Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const 
   const WarpHistory& history = issuer.history;
   if (before.actor == history.actor && before.cluster == history.cluster) return Order::kYes;
   if (!knows(history.knows, before, View::kGeneric)) return Order::kNo;
+  if (unheard(issuer, before, {}, View::kGeneric)) return Order::kUnheard;
   return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
 }
 
@@ -237,11 +242,7 @@ void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed
   const auto observe = [&](const Knowledge& told, bool time_only) {
     if (told.empty()) return;
     meet_through(warp, told);
-    if (time_only) {
-      warp.history.knows.join_time(told);
-    } else {
-      warp.history.knows.join(told);
-    }
+    learn(warp, told, time_only);
   };
   observe(history.completed, relaxed);
   observe(history.completed_peers, relaxed || cta_scope);

@@ -16,6 +16,8 @@ constexpr RuleInfo kRules[] = {
     {"cached-read", Severity::kError, "ld.global.nc of what the same launch has written"},
     {"lane-release", Severity::kWarning,
      "accesses of lanes that one lane tells others of, without bar.warp.sync"},
+    {"lane-wait", Severity::kWarning,
+     "accesses after what another lane of the warp has waited for, without bar.warp.sync"},
     {"async-hazard", Severity::kError,
      "memory touched while an asynchronous operation that nobody has waited for owns it"},
     {"tensor-hazard", Severity::kError,

@@ -27,6 +27,7 @@ enum class Rule : uint8_t {
   kCasRead,
   kCachedRead,
   kLaneRelease,
+  kLaneWait,
   kAsyncHazard,
   kTensorHazard,
   kTensorRace,
@@ -44,7 +45,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 22;
+constexpr size_t kRuleCount = 23;
 
 struct RuleInfo {
   const char* name;

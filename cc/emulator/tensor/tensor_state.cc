@@ -48,6 +48,8 @@ void check_order(Launch& launch, TensorMemory& memory, const TensorMemory::Past&
                launch.races().describe(before.stamp).c_str());
     if (order == Races::Order::kNo) {
       launch.report(Rule::kTensorRace, origin, what + ": no synchronisation orders them");
+    } else if (order == Races::Order::kUnheard) {
+      launch.report(Rule::kLaneWait, origin, what + ", " + Races::kUnheard);
     } else {
       launch.report(Rule::kTensorFence, origin,
                     what +
@@ -190,7 +192,7 @@ void learn_bulk(Warp& warp, int lane, uint32_t allowed, bool reads_only) {
   for (const Races::Queue kind : {Races::Queue::kBulkRead, Races::Queue::kBulkWrite}) {
     if (reads_only && kind == Races::Queue::kBulkWrite) continue;
     const Stamp done = lane_queue(warp, lane, kind, commits - allowed);
-    warp.history.knows.learn(done.cluster, done.actor, done.clock);
+    warp.launch().races().learn(warp, 1u << lane, done);
   }
 }
 

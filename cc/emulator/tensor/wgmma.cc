@@ -307,7 +307,7 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t) {
   std::deque<uint32_t>& commits = tensor_of(warp).wgmma_commits;
   while (commits.size() > allowed) {
     const Stamp done = wgmma_reads(warp, commits.front());
-    if (done.cluster != 0) warp.history.knows.learn(done.cluster, done.actor, done.clock);
+    if (done.cluster != 0) warp.launch().races().learn(warp, kFullMask, done);
     commits.pop_front();
   }
   return Step::kNext;

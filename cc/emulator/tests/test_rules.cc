@@ -126,6 +126,21 @@ TEST(shuffles_read_lanes_that_take_part) {
              "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);
 }
 
+TEST(one_lane_waits_for_itself) {
+  const auto body = [](const std::string& meet) {
+    return "shl.b32 %r10, %r0, 2;\nadd.u32 %r10, %r10, %r3;\nst.shared.u32 [%r10], %r0;\n"
+           "fence.proxy.async.shared::cta;\nbar.warp.sync -1;\nsetp.eq.u32 %p1, %r0, 0;\n"
+           "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 128;\n"
+           "@%p1 cp.async.bulk.commit_group;\n@%p1 cp.async.bulk.wait_group.read 0;\n" +
+           meet + "st.shared.u32 [%r10], %r0;\n@%p1 cp.async.bulk.wait_group 0;\n";
+  };
+  Setting one;
+  one.block.x = 32;
+  check_rule(Rule::kLaneWait, body(""), body("bar.warp.sync -1;\n"),
+             "for which another lane of this warp has waited: no bar.warp.sync follows the wait",
+             one);
+}
+
 // %d2: this thread's word of the output.
 const char* const kOwnWord = "mul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\n";
 

@@ -4,6 +4,7 @@ from micro import (
     bulk,
     global_memory,
     hand_backs,
+    lane_waits,
     lanes,
     pipelines,
     programs,
@@ -28,5 +29,6 @@ MODULES = (
     hand_backs,
     undefined,
     lanes,
+    lane_waits,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]
