@@ -15,7 +15,7 @@ from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse
 from jax_bwgemm.rewriting.dataflow import Dataflow
-from jax_bwgemm.rewriting.fuse import _is_elementwise
+from jax_bwgemm.rewriting.group import is_elementwise
 from jax_bwgemm.rewriting.materialised import Materialised
 from jax_bwgemm.rewriting.uses import Uses
 
@@ -28,7 +28,7 @@ def found(f: Callable[..., Any], *args: Any, stored: tuple[int, ...] = ()) -> li
     body = jax.make_jaxpr(f)(*args).jaxpr
     flow = Dataflow(body, body.eqns, [Uses()] * len(body.outvars))
     flow.stored = {body.eqns[i].outvars[0] for i in stored}
-    results = Materialised(flow, _is_elementwise)
+    results = Materialised(flow, is_elementwise)
     return [i for i, e in enumerate(body.eqns) if e.outvars[0] in results]
 
 
