@@ -25,7 +25,6 @@ class Dataflow:
         eqns: The equations, in order.
         place: Each equation's number, by its `id`.
         stored: Variables in memory: what reads them is no pass of XLA's.
-        version: Of the equations: another number after each replacement.
     """
 
     def __init__(self, body: Any, eqns: list[Any], results: Sequence[Uses]) -> None:
@@ -38,7 +37,6 @@ class Dataflow:
         self.body = body
         self.eqns: list[Any] = []
         self.place: dict[int, int] = {}
-        self.version = 0
         self._producers: dict[Any, Any] = {}
         self._readers: dict[Any, dict[int, Any]] = {}
         self._outside: dict[Any, Uses] = {}
@@ -123,7 +121,7 @@ class Dataflow:
         for eqn in self.eqns:
             if id(eqn) not in kept:
                 for v in eqn.outvars:
-                    del self._producers[v]
+                    self._producers.pop(v, None)
                 for v in set(variables(eqn.invars)):
                     del self._readers[v][id(eqn)]
         added = [e for e in eqns if id(e) not in self.place]
@@ -133,7 +131,6 @@ class Dataflow:
                 self._readers.setdefault(v, {})[id(eqn)] = eqn
         self.eqns = eqns
         self.place = {id(e): i for i, e in enumerate(eqns)}
-        self.version += 1
         return added
 
     def _stored_by(self, eqn: Any) -> list[Any]:

@@ -165,12 +165,9 @@ def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) ->
     ahead = _ahead(flow, group, operands)
     gone |= {id(e) for e in ahead}
     at = flow.place[id(group.product)]
-    before, after = ([e for e in part if id(e) not in gone] for part in _cut(flow.eqns, at))
+    before = [e for e in flow.eqns[:at] if id(e) not in gone]
+    after = [e for e in flow.eqns[at + 1 :] if id(e) not in gone]
     return [*before, *ahead, *replacement, *after]
-
-
-def _cut(eqns: list[Any], at: int) -> tuple[list[Any], list[Any]]:
-    return eqns[:at], eqns[at + 1 :]
 
 
 def _ahead(flow: Dataflow, group: Group, operands: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ _REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 class Materialised:
     """The variables of that kind, found when they are asked for.
 
-    Valid for one version of the equations.
+    Valid until the equations are replaced.
     """
 
     def __init__(self, flow: Dataflow, elementwise: Callable[[Any], bool]) -> None:
@@ -42,8 +42,7 @@ class Materialised:
         return v in self._found
 
     def _look(self, wanted: Any) -> None:
-        """Finds what a variable is made of, and of what it is made of: no recursion, which the
-        depth of a network would bound."""
+        """Finds what a variable is made of. Without recursion, whose limit deep networks reach."""
         flow, pending = self._flow, [wanted]
         while pending:
             v = pending[-1]
