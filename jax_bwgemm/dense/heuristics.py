@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k
-from jax_bwgemm.dense.costs import Candidate, evaluate, round_up
+from jax_bwgemm.dense.costs import BYTES, Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.implementations import terms_asked
@@ -35,9 +35,13 @@ PAD_MIN_SIZE = 512
 # a GPC share the wider operand (cc/sm90/gpc.h).
 BAND = 8
 BAND_OF_ONE_WAVE = 4
-# No bands for large results where the operand along the raster stays in L2 anyway.
+# Large results: no bands where the operand along the raster stays in L2 anyway, beside half of
+# what is written between two readings of it; else wide ones, where theirs of the other operand
+# stays there.
+LARGE_RESULTS = 2**24
 RESIDENT_BYTES = 18 * 2**20
-RESIDENT_MIN_RESULTS = 2**24
+WIDE_BAND = 16
+WIDE_BAND_BYTES = 12 * 2**20
 # Nor where several matrices of a batch run at once.
 SMALL_MATRIX_TILES = 64
 # CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
@@ -205,11 +209,7 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
             return along, 1
         if candidate.waves == 1:
             return along, BAND_OF_ONE_WAVE
-        along_m = (along == "m") != kernel.swap_ab  # of D; a swapped kernel's N is D's M
-        resident = (dims.m if along_m else dims.n) * dims.k * in_bytes <= RESIDENT_BYTES
-        if resident and dims.m * dims.n >= RESIDENT_MIN_RESULTS:
-            return along, 1
-        return along, BAND
+        return along, _band_of_waves(kernel, along, dims, in_bytes)
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
@@ -221,6 +221,20 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:
             return "n", swizzle
     return "heuristic", 1
+
+
+def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) -> int:
+    """Width of the bands of a plain SM90 kernel whose tiles take several waves."""
+    if dims.m * dims.n < LARGE_RESULTS:
+        return BAND
+    along_m = (along == "m") != kernel.swap_ab  # of D; a swapped kernel's N is D's M
+    length = dims.m if along_m else dims.n
+    height = kernel.tile_n * kernel.cluster_n if along == "m" else kernel.tile_m * kernel.cluster_m
+    written = length * height * BYTES[kernel.out_dtype]
+    if length * dims.k * in_bytes + written // 2 <= RESIDENT_BYTES:
+        return 1
+    wide = WIDE_BAND * height * dims.k * in_bytes <= WIDE_BAND_BYTES
+    return WIDE_BAND if wide else BAND
 
 
 def reuse_fraction(candidate: Candidate, dims: GemmDims) -> float:

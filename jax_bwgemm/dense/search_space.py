@@ -17,7 +17,7 @@ from jax_bwgemm.tuning.keys import DenseKey, types_of
 from jax_bwgemm.tuning.records import Choice
 
 # Tile orders tried for the fastest kernels. Which of them differ depends on kernel and problem.
-ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 4, 2) for raster in ("n", "m"))
+ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 16, 4, 2) for raster in ("n", "m"))
 # No kernel predicted to take this many times as long as the best is tried.
 MAX_PREDICTED_RATIO = 2.0
 

@@ -60,8 +60,11 @@ def chosen(
         ((10240, 4608, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 2)),  # 80 x 18, 11 waves
         ((512, 28672, 4096), "128x256x64_2x1_cooperative_streamk", ("heuristic", 1)),
         ((8192, 8192, 512), "128x192x64_2x1_pingpong", ("n", 1)),  # 8 MB of rhs stay in L2
-        ((4096, 28672, 512), "128x192x64_2x1_pingpong", ("n", 8)),  # 28 MB do not
-        ((28672, 4096, 512), "128x144x64_2x1_pingpong_swap", ("n", 8)),  # here n is along M
+        ((4096, 32768, 256), "128x192x64_2x1_pingpong", ("n", 16)),  # 16 MB do not beside results
+        ((8192, 28672, 768), "128x192x64_2x1_pingpong", ("n", 16)),  # a band's 6 MB of lhs do
+        ((8192, 28672, 2048), "128x192x64_2x1_pingpong", ("n", 8)),  # 16 MB do not
+        ((28672, 4096, 512), "128x144x64_2x1_pingpong_swap", ("n", 16)),  # here n is along M
+        ((512, 28672, 512), "64x128x64_1x1_pingpong", ("m", 8)),  # a small result
         ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("n", 4)),  # one wave
         ((2048, 2048, 2048), "64x128x64_1x1_pingpong", ("m", 8)),  # the wider operand is shared
         ((64, 32768, 8192), "64x64x64_1x1_clusterk_swap", ("heuristic", 1)),  # has one order
