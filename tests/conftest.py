@@ -21,6 +21,7 @@ _FLAGS = [
 ]
 os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
+import collections  # noqa: E402
 import gc  # noqa: E402
 import pathlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
@@ -56,6 +57,26 @@ def no_rule_broken() -> Iterator[None]:
     warnings = {rule.name for rule in emulator.rules() if rule.severity == "warning"}
     with emulator.configure(rules=dict.fromkeys(warnings - {"same-value"}, "error")):
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N",
+        help="of each test with parameters, run the first of every N cases (default: all)",
+    )  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What --every leaves out is deselected, and counted in the summary."""
+    cases: collections.Counter[str] = collections.Counter()
+    kept, left_out = [], []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (left_out if cases[test] % config.getoption("every") else kept).append(item)
+        cases[test] += 1
+    if left_out:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "emulator/tensor/number_formats.h"
 #include "emulator/tests/tensor_kernel.h"
@@ -15,11 +17,17 @@ inline int element_bytes(NumberFormat f) { return std::max(8, format_bits(f)) / 
 inline int value_a(int m, int k) { return (m * 5 + k * 3 + m / 16) % 7 - 3; }
 inline int value_b(int k, int n) { return (n * 3 + k * 5 + n / 8) % 5 - 2; }
 
-inline uint32_t encode(NumberFormat f, int value) {
+inline uint32_t find_encoding(NumberFormat f, int value) {
   for (uint32_t bits = 0; f != NumberFormat::kTF32 && bits < 65536; ++bits) {
     if (decode(f, bits) == static_cast<float>(value)) return bits;
   }
   return bits_from_float(static_cast<float>(value));
+}
+inline uint32_t encode(NumberFormat f, int value) {
+  static std::map<std::pair<NumberFormat, int>, uint32_t> found;
+  const auto [at, is_new] = found.try_emplace({f, value});
+  if (is_new) at->second = find_encoding(f, value);
+  return at->second;
 }
 
 // Byte offset of element (mn, k) in its image, and the offsets a descriptor needs.
