@@ -21,9 +21,10 @@ _FLAGS = [
 ]
 os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
-import collections  # noqa: E402
+import argparse  # noqa: E402
 import gc  # noqa: E402
 import pathlib  # noqa: E402
+import zlib  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
 import grouped_oracle  # noqa: E402
@@ -59,21 +60,33 @@ def no_rule_broken() -> Iterator[None]:
         yield
 
 
+def _share(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a positive integer")
+    return int(value)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every", type=int, default=1, metavar="N",
-        help="of each test with parameters, run the first of every N cases (default: all)",
+        "--every", type=_share, default=1, metavar="N",
+        help="of each test with parameters, run one case in N (default: all)",
     )  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What --every leaves out is deselected, and counted in the summary."""
-    cases: collections.Counter[str] = collections.Counter()
+    """What --every leaves out is deselected, and counted in the summary.
+
+    A test's first case runs, and those that a checksum of the name picks: every Nth would be the
+    same value of a parameter each time.
+    """
+    share = config.getoption("every")
+    seen: set[str] = set()
     kept, left_out = [], []
     for item in items:
         test = item.nodeid.partition("[")[0]
-        (left_out if cases[test] % config.getoption("every") else kept).append(item)
-        cases[test] += 1
+        picked = test not in seen or zlib.crc32(item.nodeid.encode()) % share == 0
+        (kept if picked else left_out).append(item)
+        seen.add(test)
     if left_out:
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)

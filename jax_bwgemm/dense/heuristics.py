@@ -35,9 +35,9 @@ PAD_MIN_SIZE = 512
 # a GPC share the wider operand (cc/sm90/gpc.h).
 BAND = 8
 BAND_OF_ONE_WAVE = 4
-# Large results: no bands where the operand along the raster stays in L2 anyway, beside half of
-# what is written between two readings of it; else wide ones, where theirs of the other operand
-# stays there.
+# Large results have no bands if L2 keeps the operand along the raster anyway: if that and half of
+# the results written between two readings of it fit in RESIDENT_BYTES. Else they have wide bands,
+# if a band's part of the other operand fits in WIDE_BAND_BYTES.
 LARGE_RESULTS = 2**24
 RESIDENT_BYTES = 18 * 2**20
 WIDE_BAND = 16
