@@ -35,6 +35,9 @@ PAD_MIN_SIZE = 512
 # a GPC share the wider operand (cc/sm90/gpc.h).
 BAND = 8
 BAND_OF_ONE_WAVE = 4
+# Where at most SHORT_RASTER clusters lie along the raster, a wave covers several rows of them
+# without bands.
+SHORT_RASTER = 13
 # Large results have no bands if L2 keeps the operand along the raster anyway: if that and half of
 # the results written between two readings of it fit in RESIDENT_BYTES. Else they have wide bands,
 # if a band's part of the other operand fits in WIDE_BAND_BYTES.
@@ -209,6 +212,9 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
             return along, 1
         if candidate.waves == 1:
             return along, BAND_OF_ONE_WAVE
+        clusters = tiles_m / kernel.cluster_m if along == "m" else tiles_n / kernel.cluster_n
+        if clusters <= SHORT_RASTER:
+            return along, 1
         return along, _band_of_waves(kernel, along, dims, in_bytes)
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1

@@ -64,7 +64,10 @@ def chosen(
         ((8192, 28672, 768), "128x192x64_2x1_pingpong", ("n", 16)),  # a band's 6 MB of lhs do
         ((8192, 28672, 2048), "128x192x64_2x1_pingpong", ("n", 8)),  # 16 MB do not
         ((28672, 4096, 512), "128x144x64_2x1_pingpong_swap", ("n", 16)),  # here n is along M
-        ((512, 28672, 512), "64x128x64_1x1_pingpong", ("m", 8)),  # a small result
+        ((1152, 8192, 512), "64x128x64_1x1_pingpong", ("m", 8)),  # 18 tiles along M
+        ((512, 8192, 512), "64x128x64_1x1_pingpong", ("m", 1)),  # 8
+        ((1000, 16384, 5120), "128x144x64_2x1_pingpong_swap", ("n", 1)),  # 7, along M
+        ((2100, 16384, 5120), "128x144x64_2x1_pingpong_swap", ("n", 8)),  # 15
         ((1024, 1024, 1024), "128x128x64_2x1_pingpong", ("n", 4)),  # one wave
         ((2048, 2048, 2048), "64x128x64_1x1_pingpong", ("m", 8)),  # the wider operand is shared
         ((64, 32768, 8192), "64x64x64_1x1_clusterk_swap", ("heuristic", 1)),  # has one order
