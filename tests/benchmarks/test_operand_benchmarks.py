@@ -304,6 +304,31 @@ def test_bench_moe(tmp_path, capsys):
     assert "8192,2048,1024,64: 2.47 TFLOP" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("column", "fails"), [("xla", False), ("unfused", True)])
+def test_bench_moe_without_memory(monkeypatch, capsys, column, fails):
+    import bench_moe
+
+    steps = bench_moe.steps
+
+    class NoMemory:
+        def lower(self, *inputs):
+            return self
+
+        compile = lower
+
+        def __call__(self, *inputs):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    monkeypatch.setattr(bench_moe, "steps", lambda *args: {**steps(*args), column: NoMemory()})
+    if fails:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+            bench_moe.main(["--small"])
+    else:
+        assert bench_moe.main(["--small"]) == 0
+        said = capsys.readouterr()
+        assert "no column of XLA's, whose step does not fit in memory" in said.out + said.err
+
+
 def test_bench_moe_refuses_a_wrong_layer(monkeypatch):
     import bench_moe
 
