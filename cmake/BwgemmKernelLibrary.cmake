@@ -46,9 +46,40 @@ set(bwgemm_cxx_1sm Schedule::k1Sm)
 set(bwgemm_cxx_2sm Schedule::k2Sm)
 
 # bwgemm_kernel_library(target COUNT kernels UNITS arch/file.cu... HEADERS file...)
-#   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include.
+#   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include. Units with `_cutlass_` in their names are
+#   large: memory bounds how many are compiled at a time.
 #
 # `target` links the PTX into targets whose property BWGEMM_EMULATED is on, and the machine code into all others.
+set(bwgemm_cutlass_unit_mb 10000) # what the compiler of one takes at most
+cmake_host_system_information(RESULT memory_mb QUERY TOTAL_PHYSICAL_MEMORY)
+math(EXPR bwgemm_cutlass_jobs "${memory_mb} / ${bwgemm_cutlass_unit_mb}")
+if(bwgemm_cutlass_jobs LESS 1)
+  set(bwgemm_cutlass_jobs 1)
+endif()
+if(BWGEMM_NVCC_JOBS GREATER 0)
+  set_property(GLOBAL PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
+else()
+  set_property(GLOBAL PROPERTY JOB_POOLS cutlass=${bwgemm_cutlass_jobs})
+endif()
+
+# A library of kernels' sources in one job pool, or in none if that is "".
+function(bwgemm_compiled_kernels target kind pool)
+  add_library(${target} ${kind} ${ARGN})
+  target_compile_options(${target} PRIVATE ${bwgemm_nvcc_flags})
+  target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/cc")
+  target_include_directories(${target} SYSTEM PRIVATE
+    "${bwgemm_cutlass}/include" "${bwgemm_cutlass}/tools/util/include" "${BWGEMM_CUDA_INCLUDE}" "${BWGEMM_CUDA_INCLUDE}/cccl")
+  if(BWGEMM_CCACHE)
+    set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
+  endif()
+  if(BWGEMM_NVCC_JOBS GREATER 0)
+    set(pool nvcc)
+  endif()
+  if(pool)
+    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE ${pool})
+  endif()
+endfunction()
+
 function(bwgemm_kernel_library target)
   cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
   set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_nvcc_flags};${CMAKE_BUILD_TYPE}")
@@ -86,18 +117,15 @@ function(bwgemm_kernel_library target)
   list(LENGTH sources unit_count)
   message(STATUS "jax_bwgemm: ${arg_COUNT} kernels to compile in ${unit_count} translation units, some minutes each")
   set(compiled "${target}_compiled")
-  add_library(${compiled} STATIC ${sources})
-  target_compile_options(${compiled} PRIVATE ${bwgemm_nvcc_flags})
-  target_include_directories(${compiled} PRIVATE "${CMAKE_SOURCE_DIR}/cc")
-  target_include_directories(${compiled} SYSTEM PRIVATE
-    "${bwgemm_cutlass}/include" "${bwgemm_cutlass}/tools/util/include" "${BWGEMM_CUDA_INCLUDE}" "${BWGEMM_CUDA_INCLUDE}/cccl")
-  if(BWGEMM_CCACHE)
-    set_target_properties(${compiled} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
+  set(large ${sources})
+  list(FILTER large INCLUDE REGEX "_cutlass_")
+  list(FILTER sources EXCLUDE REGEX "_cutlass_")
+  if(large)
+    bwgemm_compiled_kernels(${target}_large OBJECT cutlass ${large})
+    list(APPEND sources $<TARGET_OBJECTS:${target}_large>)
   endif()
-  if(BWGEMM_NVCC_JOBS GREATER 0)
-    set_property(GLOBAL PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
-    set_target_properties(${compiled} PROPERTIES JOB_POOL_COMPILE nvcc)
-  endif()
+  bwgemm_compiled_kernels(${compiled} STATIC "" ${sources})
+  set_target_properties(${compiled} PROPERTIES LINKER_LANGUAGE CUDA) # also where all its objects are another target's
   # Written under another name first: an interrupted copy must not look like a library.
   add_custom_command(TARGET ${compiled} POST_BUILD
     COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${compiled}> "${cached}.part"

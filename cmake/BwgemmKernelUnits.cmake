@@ -4,11 +4,24 @@
 #   foreach line, type and so on:
 #     bwgemm_types(bf16:bf16:f32)                                 sets `a`, `b`, `out` and `in`, the operands' types in names
 #     string(APPEND instances "...")                              the kernel as C++
-#     bwgemm_count_kernel()                                       sets `in_unit`, the kernels in `instances`
-#     bwgemm_write_unit(group arch instance.cu.in)                when these are to be compiled together
+#     bwgemm_count_kernel(1)                                      adds to `in_unit`, the kernels in `instances`; one that takes
+#                                                                 as long to compile as several counts as several
+#     bwgemm_write_unit(group arch instance.cu.in)                when these are to be compiled together, as when
+#                                                                 `in_unit` has reached `bwgemm_kernels_per_unit`
 #   bwgemm_compile_list(library HEADERS file...)
 #
 # Macros, as configure_file() reads the caller's variables. Names of groups are in cache keys: see bwgemm_kernel_library.
+
+# A unit parses the same headers whatever it holds, and kernels of CUTLASS's share most of their instantiations: few large
+# units take the least work, many the least time where there are processors for them.
+set(bwgemm_kernels_per_unit ${BWGEMM_KERNELS_PER_UNIT})
+if(bwgemm_kernels_per_unit EQUAL 0)
+  cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
+  set(bwgemm_kernels_per_unit 16)
+  if(processors LESS_EQUAL 4)
+    set(bwgemm_kernels_per_unit 32)
+  endif()
+endif()
 
 macro(bwgemm_read_list list folder regex)
   set(unit_dir "${CMAKE_BINARY_DIR}/generated/${folder}")
@@ -36,9 +49,9 @@ macro(bwgemm_types types)
   endif()
 endmacro()
 
-macro(bwgemm_count_kernel)
+macro(bwgemm_count_kernel weight)
   math(EXPR kernel_count "${kernel_count} + 1")
-  math(EXPR in_unit "${in_unit} + 1")
+  math(EXPR in_unit "${in_unit} + ${weight}")
 endmacro()
 
 # Writes a translation unit with the instances collected so far, if there are any.
@@ -51,6 +64,12 @@ macro(bwgemm_write_unit name unit_arch template)
     set(instances "")
     set(in_unit 0)
   endif()
+endmacro()
+
+# The same, of several lines: units of a prefix and an architecture are numbered.
+macro(bwgemm_write_shared_unit prefix unit_arch template)
+  list(LENGTH units unit_number)
+  bwgemm_write_unit("${prefix}_${unit_number}" "${unit_arch}" "${template}")
 endmacro()
 
 # Sets `kind`, as names say it, and `contraction` of a line of ROWS or CONTRACT.

@@ -162,7 +162,7 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function) {
   BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
-  Loaded* loaded;
+  Loaded* loaded = nullptr;
   BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, compare, &loaded));
   *function = loaded->function;
   if (epilogue.form == "split_k") return Status::Ok();

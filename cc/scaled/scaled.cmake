@@ -7,10 +7,11 @@ set(unit_arch "")
 
 # Writes one translation unit with the instances collected so far, all of unit_arch.
 macro(bwgemm_flush_scaled_unit)
-  if(instances)
-    list(LENGTH units number)
-    bwgemm_write_unit(scaled_${unit_arch}_${number} ${unit_arch} instance.cu.in)
+  set(prefix scaled_${unit_arch})
+  if(unit_arch STREQUAL "sm100")
+    string(APPEND prefix _cutlass)
   endif()
+  bwgemm_write_shared_unit("${prefix}" "${unit_arch}" instance.cu.in)
 endmacro()
 
 foreach(line IN LISTS lines)
@@ -50,8 +51,8 @@ foreach(line IN LISTS lines)
       string(APPEND instances
              "  table.push_back(${arch}::MakeEntry<${arch}::Config<KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, "
              "${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>>>(\n      \"${name}\", \"${f32_twin}\"));\n")
-      bwgemm_count_kernel()
-      if(in_unit EQUAL BWGEMM_KERNELS_PER_UNIT)
+      bwgemm_count_kernel(1)
+      if(in_unit GREATER_EQUAL bwgemm_kernels_per_unit)
         bwgemm_flush_scaled_unit()
       endif()
     endforeach()

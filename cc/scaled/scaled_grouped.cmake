@@ -1,12 +1,23 @@
-# scaled_grouped.def -> generated translation units, one a line -> bwgemm_scaled_grouped_kernels.
+# scaled_grouped.def -> generated translation units, of several lines each -> bwgemm_scaled_grouped_kernels.
 include(BwgemmKernelUnits)
 include(${CMAKE_CURRENT_LIST_DIR}/scaled_line.cmake)
 
 bwgemm_read_list(scaled_grouped.def scaled_grouped "^SCALED_")
+set(unit_arch "")
+
+# Writes one translation unit with the instances collected so far, all of unit_arch.
+macro(bwgemm_flush_scaled_grouped_unit)
+  bwgemm_write_shared_unit(scaled_${unit_arch} "${unit_arch}" grouped_instance.cu.in)
+endmacro()
+
 foreach(line IN LISTS lines)
   bwgemm_scaled_line(scaled_grouped.def "(ROWS|CONTRACT)")
   if(NOT arch IN_LIST BWGEMM_ARCHS)
     continue()
+  endif()
+  if(NOT arch STREQUAL unit_arch)
+    bwgemm_flush_scaled_grouped_unit()
+    set(unit_arch ${arch})
   endif()
   bwgemm_grouped_kind(${form})
   set(pairs "e4m3:e4m3" "e5m2:e4m3")
@@ -22,7 +33,6 @@ foreach(line IN LISTS lines)
   if(arch STREQUAL "sm100" AND scales STREQUAL "blocks")
     list(APPEND uses rows)
   endif()
-  set(line_suffix ${suffix})
   foreach(types IN LISTS pairs)
     bwgemm_types(${types})
     if(types STREQUAL "e2m1:e2m1") # twice as many elements in as many bytes
@@ -39,12 +49,15 @@ foreach(line IN LISTS lines)
         string(APPEND instances
                "  table.push_back(${arch}::MakeGroupedEntry<${arch}::GroupedConfig<GroupedKernelSpec<${contraction}, ${bwgemm_cxx_${a}}, "
                "${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${bwgemm_cxx_${use}}>>>(\n      \"${name}\"));\n")
-        bwgemm_count_kernel()
+        bwgemm_count_kernel(1)
+        if(in_unit GREATER_EQUAL bwgemm_kernels_per_unit)
+          bwgemm_flush_scaled_grouped_unit()
+        endif()
       endforeach()
     endforeach()
   endforeach()
-  bwgemm_write_unit(scaled_${arch}_${kind}_${line_suffix} ${arch} grouped_instance.cu.in)
 endforeach()
+bwgemm_flush_scaled_grouped_unit()
 
 file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../grouped/*.h ../grouped/sm90/*.h ../grouped/sm100/*.h)
 bwgemm_compile_list(bwgemm_scaled_grouped_kernels HEADERS ${headers})
