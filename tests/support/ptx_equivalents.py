@@ -174,6 +174,12 @@ REASONS: dict[str, tuple[_Reason, ...]] = {
             ),
         ),
     ),
+    "no cp.async wait": (
+        (
+            "no access and nothing that orders one follows: others wait at mbarriers",
+            lambda p, i: p.clear(i, "never", rf"{_ACCESS}|bar|fence", forward=True),
+        ),
+    ),
     "no wgmma fence": (
         ("the same accumulators as in the MMA before, which nothing wrote", _accumulators_stay),
     ),
