@@ -176,7 +176,7 @@ REASONS: dict[str, tuple[_Reason, ...]] = {
     ),
     "no cp.async wait": (
         (
-            "no access and nothing that orders one follows: others wait at mbarriers",
+            "its thread neither accesses nor orders anything behind it",
             lambda p, i: p.clear(i, "never", rf"{_ACCESS}|bar|fence", forward=True),
         ),
     ),
