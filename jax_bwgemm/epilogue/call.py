@@ -146,8 +146,10 @@ def prepare_linked(
     program: Program,
     result_types: Sequence[str],
     form: str = "",
-) -> None:
+) -> bool:
     """Begins to link what `run_linked` will need if the program runs on this process's only device.
+
+    Returns whether there is a kernel to link into.
 
     Args:
         choose_for: As in `run_linked`.
@@ -158,7 +160,7 @@ def prepare_linked(
         form: As in `run_linked`.
     """
     if jax.local_device_count() != 1:  # the product may yet be partitioned
-        return
+        return False
     platform = jax.default_backend().replace("gpu", "cuda")
     for name in implementations:
         if PLATFORMS.get(name) == platform:
@@ -167,6 +169,8 @@ def prepare_linked(
                 hook, _ = hook_of(call, program, result_types, form)
                 symbol = hook.symbol(call.selection.kernel.name)
                 start_linking(symbol, hook, ptx=name == "emulator")
+                return True
+    return False
 
 
 def choose_linked(

@@ -18,17 +18,19 @@ def explain(eqn: Any, device: Any) -> Explanation:
     here = dataclasses.replace(fused, spec=spec)
     for name in spec.policy.implementations:
         if reason is None and PLATFORMS.get(name) == platform:
-            call = here.choose(name, platform, factors)
+            calls = [one.choose(name, platform, factors) for one in here.attempts()]
+            call = next((c for c in calls if not isinstance(c, str)), calls[-1])
             if isinstance(call, str):
                 reason = call
                 break
+            sums = ", but for its sums" if call is not calls[0] else ""
             selected = call.selection
             dims = fused.contraction.dims(spec, *(x.shape for x in factors))
             return Explanation(
                 f"{spec.describe([x.dtype.name for x in factors[:2]], dims)}, and an epilogue of "
                 f"{len(rest)} operands",
                 name,
-                f"{selected.reason}; the epilogue is linked into the kernel",
+                f"{selected.reason}; the epilogue is linked into the kernel{sums}",
                 selected.kernel.name,
                 raster_order=selected.raster_order,
                 swizzle=selected.swizzle,

@@ -42,6 +42,7 @@ class GroupedFused(Fused):
     halves: bool = False
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b", "group_sizes", "group_offset")
+    sums_rows: ClassVar[bool] = False
     contraction: ClassVar[Contraction] = GROUPED
 
     @property

@@ -245,17 +245,19 @@ class _OfOperands(LinearMap):
         (y_bar,) = cotangents
         operands, hidden, products = self._values(residuals)
         x, down, ups, biases, _ = layer.parts(operands)
-        derivative = _derivatives(layer.activation, layer.ups, layer.up_biases)
-        bars = layer.times_transposed(y_bar, down, derivative, (*products, *biases))
         wants = layer.parts(self.moving)
+        summed = any(wants[3])
+        derivative = _derivatives(layer.activation, layer.ups, layer.up_biases, summed)
+        bars = layer.times_transposed(y_bar, down, derivative, (*products, *biases))
+        sums = bars[layer.ups :]
         x_bar = layer.times_transposed(bars[0], ups[0]) if wants[0] else None
         if wants[0] and layer.ups > 1:
             x_bar = layer.times_transposed(bars[1], ups[1], _add, (x_bar,))
         found = [
             x_bar,
             layer.over_rows(hidden, y_bar) if wants[1] else None,
-            *(layer.over_rows(x, b) if w else None for b, w in zip(bars, wants[2], strict=True)),
-            *(_sum_of_rows(bars[i]) if w else None for i, w in enumerate(wants[3])),
+            *(layer.over_rows(x, bars[i]) if w else None for i, w in enumerate(wants[2])),
+            *(sums[i] if w else None for i, w in enumerate(wants[3])),
             *(_sum_of_rows(y_bar) if w else None for w in wants[4]),
         ]
         return tuple(bar for bar in found if bar is not None)
@@ -330,12 +332,17 @@ def _hidden_and_product(
 
 @functools.lru_cache(maxsize=256)
 def _derivatives(
-    activation: Callable[[jax.Array], jax.Array] | None, ups: int, biases: int
+    activation: Callable[[jax.Array], jax.Array] | None, ups: int, biases: int, summed: bool
 ) -> Callable[..., Any]:
-    """Gradients of the products from that of the hidden values, which is the accumulator."""
+    """Gradients of the products from that of the hidden values, which is the accumulator.
+
+    summed: Whether those of the biases follow, their sums over rows.
+    """
 
     def epilogue(hidden_bar: jax.Array, *operands: jax.Array) -> Any:
         wide = _biased(operands[:ups], operands[ups : ups + biases])
-        return jax.vjp(functools.partial(_combine, activation), *wide)[1](hidden_bar)
+        bars = jax.vjp(functools.partial(_combine, activation), *wide)[1](hidden_bar)
+        rows = tuple(range(hidden_bar.ndim - 1))
+        return (*bars, *(jnp.sum(b, rows) for b in bars)) if summed else bars
 
     return epilogue

@@ -57,6 +57,7 @@ class Fused:
     surroundings: Surroundings = ALONE
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b")  # of the product's operands
+    sums_rows: ClassVar[bool] = True  # what is summed is summed over rows, not over columns
     contraction: ClassVar[Contraction] = DENSE
 
     @property
@@ -116,6 +117,32 @@ class Fused:
             (self.shape[-1:] if i in summed else self.shape, t)
             for i, t in enumerate(self.result_types)
         ]
+
+    def attempts(self) -> tuple[Fused, ...]:
+        """What kernels may be asked for, in order: all of it, then all but the sums."""
+        values = [self.program.results[i] for i in self._whole]
+        sums = {self.program.results[i] for i in self.program.summed}
+        if not sums or self.form or not sums <= set(values) or set(values) == {0}:
+            return (self,)
+        program = dataclasses.replace(self.program, results=tuple(values), summed=())
+        types = tuple(self.result_types[i] for i in self._whole)
+        return self, dataclasses.replace(self, program=program, result_types=types)
+
+    def completed(self, results: Sequence[jax.Array]) -> list[jax.Array]:
+        """The results, of those of the attempt without sums: these are then of rounded values."""
+        whole = dict(zip(self._whole, results, strict=True))
+        of = {self.program.results[i]: x.astype(jnp.float32) for i, x in whole.items()}
+        last = len(self.shape) - 1
+        axes = tuple(range(last)) if self.sums_rows else (last,)
+        return [
+            whole[i] if i in whole else jnp.sum(of[self.program.results[i]], axes).astype(t)
+            for i, t in enumerate(self.result_types)
+        ]
+
+    @property
+    def _whole(self) -> list[int]:
+        """The results that are not summed."""
+        return [i for i in range(len(self.result_types)) if i not in self.program.summed]
 
     def with_product(self) -> Fused:
         """The same, which returns the product as well."""
@@ -186,8 +213,10 @@ def _abstract_eval(*operands: core.ShapedArray, fused: Fused) -> list[core.Shape
     # Linking takes seconds: it begins now, for all of a program's products side by side.
     factors, _ = fused.factors(operands)
     implementations = fused.spec.policy.implementations
-    more = fused.program, fused.result_types, fused.form
-    prepare_linked(fused.choose, factors, implementations, *more)
+    for one in fused.attempts():
+        more = one.program, one.result_types, one.form
+        if prepare_linked(one.choose, factors, implementations, *more):
+            break
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         return [core.ShapedArray(shape, jnp.dtype(t)) for shape, t in fused.outputs]
@@ -252,21 +281,28 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
     fused = dataclasses.replace(fused, spec=spec)
 
     def local(*xs: jax.Array) -> list[jax.Array]:
-        if reason is None:
+        refusals = []
+        for one in fused.attempts() if reason is None else ():
             linked = run_linked(
-                fused.choose,
-                fused.roles,
+                one.choose,
+                one.roles,
                 xs,
                 spec.policy.implementations,
-                fused.program,
-                fused.result_types,
-                fused.shape,
+                one.program,
+                one.result_types,
+                one.shape,
                 platform,
-                form=fused.form,
+                form=one.form,
             )
-            if not isinstance(linked, str):
+            if isinstance(linked, str):
+                refusals.append(linked)
+            elif one is fused:
                 return linked
-            log_once(f"{fused.spec}: the epilogue is a pass of its own: {linked}")
+            else:
+                log_once(f"{fused.spec}: sums are passes of their own: {refusals[0]}")
+                return fused.completed(linked)
+        if refusals:
+            log_once(f"{fused.spec}: the epilogue is a pass of its own: {refusals[-1]}")
         return separate(*xs, fused=fused)
 
     rule = mlir.lower_fun(local, multiple_results=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,8 +146,22 @@ class TestRefusals:
         run(three, None, a, b, linked=0)
         assert "more than 2 sums over rows" in caplog.text
         swapped = next(k for k in kernels("emulator") if k.swap_ab and k.b_major == "n")
-        run(lambda z: (z, jnp.sum(z, 0)), swapped.name, a, b, linked=0)
-        assert "kernels with swapped operands or of parts of K sum no rows" in caplog.text
+        run(lambda z: (z, jnp.sum(z + 1, 0)), swapped.name, a, b, linked=0)
+        why = "kernels with swapped operands or of parts of K sum no rows"
+        assert f"the epilogue is a pass of its own: emulator: {why}" in caplog.text
+
+    def test_of_the_sums_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Of what a kernel returns, XLA computes them where no kernel does; the rest is linked."""
+        swapped = next(k for k in kernels("emulator") if k.swap_ab and k.b_major == "n")
+        caplog.set_level("INFO", "jax_bwgemm")
+        f = lambda z, c: (jnp.sum(z + c, 0), z, z + c, jnp.sum(z, 0))  # noqa: E731
+        a, b, _, c = arrays(24, 64)
+        check(f, swapped.name, a, b, c)
+        assert "sums are passes of their own: emulator: kernels with swapped" in caplog.text
+        more = {"epilogue": f, "implementation": "emulator", "config": swapped.name}
+        product = functools.partial(bw.matmul, **more)
+        explained = str(bw.explain_program(product, a, b, epilogue_operands=(c,)))
+        assert "the epilogue is linked into the kernel, but for its sums" in explained
 
     def test_no_kernel_that_sums(self, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
         found = [k for k in kernels("emulator") if k.swap_ab]
