@@ -26,15 +26,41 @@ enum class Cmp : uint8_t {
 };
 enum class Combine : uint8_t { kNone, kAnd, kOr, kXor };
 
+// How two values stand to each other, a bit each; a comparison is true of some of these relations.
+constexpr uint32_t kLess = 1, kEqual = 2, kGreater = 4, kUnordered = 8;
+constexpr uint32_t relations(Cmp cmp) {
+  switch (cmp) {
+    case Cmp::kEq:
+      return kEqual;
+    case Cmp::kNe:
+      return kLess | kGreater;
+    case Cmp::kLt:
+      return kLess;
+    case Cmp::kLe:
+      return kLess | kEqual;
+    case Cmp::kGt:
+      return kGreater;
+    case Cmp::kGe:
+      return kGreater | kEqual;
+    case Cmp::kNan:
+      return kUnordered;
+    case Cmp::kNum:
+      return kLess | kEqual | kGreater;
+    default:  // equ and the like: eq, or unordered
+      const int ordered = static_cast<int>(cmp) - static_cast<int>(Cmp::kEqu);
+      return relations(static_cast<Cmp>(ordered)) | kUnordered;
+  }
+}
+template <typename T>
+bool compare(T a, T b, uint32_t relations) {
+  const uint32_t relation = a < b ? kLess : a == b ? kEqual : a > b ? kGreater : kUnordered;
+  return (relation & relations) != 0;
+}
 template <Cmp kCmp, typename T>
 bool compare(T a, T b) {
-  bool nan = false;
-  if constexpr (std::is_floating_point_v<T>) nan = std::isnan(a) || std::isnan(b);
-  switch (kCmp) {
+  switch (kCmp) {  // what the compiler has vector instructions for
     case Cmp::kEq:
       return a == b;
-    case Cmp::kNe:
-      return a != b && !nan;
     case Cmp::kLt:
       return a < b;
     case Cmp::kLe:
@@ -43,24 +69,11 @@ bool compare(T a, T b) {
       return a > b;
     case Cmp::kGe:
       return a >= b;
-    case Cmp::kEqu:
-      return a == b || nan;
     case Cmp::kNeu:
-      return a != b || nan;
-    case Cmp::kLtu:
-      return a < b || nan;
-    case Cmp::kLeu:
-      return a <= b || nan;
-    case Cmp::kGtu:
-      return a > b || nan;
-    case Cmp::kGeu:
-      return a >= b || nan;
-    case Cmp::kNum:
-      return !nan;
-    case Cmp::kNan:
-      return nan;
+      return a != b;
+    default:
+      return compare(a, b, relations(kCmp));
   }
-  return false;
 }
 
 // What the lanes hold and what is compared.
@@ -98,63 +111,83 @@ uint32_t combine(Combine how, uint32_t value, uint32_t with) {
   }
 }
 
-// setp: op[0] p, op[1] q (the complement), op[2], op[3] sources, op[4] combining predicate, sub the
-// combination.
-template <typename Source, Cmp kCmp>
+// The combining predicate's operator and, of forms whose comparison is not a template's, its
+// relations: Instr::sub.
+uint8_t packed(Combine how, Cmp cmp) {
+  return static_cast<uint8_t>(static_cast<uint32_t>(how) | relations(cmp) << 2);
+}
+Combine combine_of(const Instr& in) { return static_cast<Combine>(in.sub & 3); }
+uint32_t relations_of(const Instr& in) { return in.sub >> 2; }
+
+uint32_t combining(Warp& w, const Instr& in) {
+  return combine_of(in) == Combine::kNone ? 0 : w.pred(in.op[4]);
+}
+void set_both(Warp& w, const Instr& in, uint32_t mask, uint32_t p, uint32_t q) {
+  const uint32_t with = combining(w, in);
+  w.set_pred(in.op[0], mask, combine(combine_of(in), p, with));
+  w.set_pred(in.op[1], mask, combine(combine_of(in), q, with));
+}
+
+// setp: op[0] p, op[1] q (the complement), op[2], op[3] sources, op[4] combining predicate.
+template <typename T, Cmp kCmp>
 Step exec_setp(Warp& w, const Instr& in, uint32_t mask) {
-  const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
+  const Lanes<T> a(w, in.op[2]), b(w, in.op[3]);
   uint32_t result = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
     result |= static_cast<uint32_t>(compare<kCmp>(a.get(lane), b.get(lane))) << lane;
   }
-  const Combine how = static_cast<Combine>(in.sub);
-  const uint32_t with = how == Combine::kNone ? 0 : w.pred(in.op[4]);
-  w.set_pred(in.op[0], mask, combine(how, result, with));
-  w.set_pred(in.op[1], mask, combine(how, ~result, with));
+  set_both(w, in, mask, result, ~result);
+  return Step::kNext;
+}
+
+template <typename Source>
+Step exec_setp_half(Warp& w, const Instr& in, uint32_t mask) {
+  const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
+  uint32_t result = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    result |= static_cast<uint32_t>(compare(a.get(lane), b.get(lane), relations_of(in))) << lane;
+  }
+  set_both(w, in, mask, result, ~result);
   return Step::kNext;
 }
 
 // The packed form compares the low halves into p and the high halves into q.
-template <typename Source, Cmp kCmp>
+template <typename Source>
 Step exec_setp_x2(Warp& w, const Instr& in, uint32_t mask) {
   const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
   uint32_t low = 0, high = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
-    low |= static_cast<uint32_t>(compare<kCmp>(a.get(lane), b.get(lane))) << lane;
-    high |= static_cast<uint32_t>(compare<kCmp>(a.high(lane), b.high(lane))) << lane;
+    low |= static_cast<uint32_t>(compare(a.get(lane), b.get(lane), relations_of(in))) << lane;
+    high |= static_cast<uint32_t>(compare(a.high(lane), b.high(lane), relations_of(in))) << lane;
   }
-  const Combine how = static_cast<Combine>(in.sub);
-  const uint32_t with = how == Combine::kNone ? 0 : w.pred(in.op[4]);
-  w.set_pred(in.op[0], mask, combine(how, low, with));
-  w.set_pred(in.op[1], mask, combine(how, high, with));
+  set_both(w, in, mask, low, high);
   return Step::kNext;
 }
 
 // set: the destination gets all ones (integer) or 1.0 (imm holds the pattern of "true").
-template <typename Source, Cmp kCmp>
+template <typename Source>
 Step exec_set(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
-  const Combine how = static_cast<Combine>(in.sub);
-  const uint32_t with = how == Combine::kNone ? 0 : w.pred(in.op[4]);
+  const uint32_t with = combining(w, in);
   const uint32_t yes = static_cast<uint32_t>(in.imm);
   for_lanes(mask, [&](int lane) {
-    const uint32_t bit = combine(how, compare<kCmp>(a.get(lane), b.get(lane)), with >> lane & 1);
-    d[lane] = (bit & 1) != 0 ? yes : 0;
+    const bool found = compare(a.get(lane), b.get(lane), relations_of(in));
+    d[lane] = (combine(combine_of(in), found, with >> lane & 1) & 1) != 0 ? yes : 0;
   });
   return Step::kNext;
 }
-template <typename Source, Cmp kCmp>
+template <typename Source>
 Step exec_set_x2(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
-  const Combine how = static_cast<Combine>(in.sub);
-  const uint32_t with = how == Combine::kNone ? 0 : w.pred(in.op[4]);
+  const uint32_t with = combining(w, in);
   const uint32_t yes = static_cast<uint32_t>(in.imm) & 0xFFFF;
   for_lanes(mask, [&](int lane) {
-    const uint32_t c = with >> lane & 1;
-    const bool low = (combine(how, compare<kCmp>(a.get(lane), b.get(lane)), c) & 1) != 0;
-    const bool high = (combine(how, compare<kCmp>(a.high(lane), b.high(lane)), c) & 1) != 0;
+    const uint32_t c = with >> lane & 1, of = relations_of(in);
+    const bool low = (combine(combine_of(in), compare(a.get(lane), b.get(lane), of), c) & 1) != 0;
+    const bool high =
+        (combine(combine_of(in), compare(a.high(lane), b.high(lane), of), c) & 1) != 0;
     d[lane] = (low ? yes : 0) | (high ? yes << 16 : 0);
   });
   return Step::kNext;
@@ -162,63 +195,76 @@ Step exec_set_x2(Warp& w, const Instr& in, uint32_t mask) {
 
 enum class Form : uint8_t { kSetp, kSetpX2, kSet, kSetX2 };
 
-template <typename Source, Cmp kCmp>
-ExecFn pick_form(Form form) {
-  if constexpr (std::is_same_v<Source, F16> || std::is_same_v<Source, Bf16>) {
-    if (form == Form::kSetpX2) return exec_setp_x2<Source, kCmp>;
-    if (form == Form::kSetX2) return exec_set_x2<Source, kCmp>;
+template <typename Source>
+ExecFn pick_half(Form form) {
+  switch (form) {
+    case Form::kSetp:
+      return exec_setp_half<Source>;
+    case Form::kSetpX2:
+      return exec_setp_x2<Source>;
+    case Form::kSet:
+      return exec_set<Source>;
+    case Form::kSetX2:
+      return exec_set_x2<Source>;
   }
-  return form == Form::kSetp ? exec_setp<Source, kCmp> : exec_set<Source, kCmp>;
+  return nullptr;
 }
 
-template <typename Source>
-ExecFn pick_cmp(Form form, Cmp cmp) {
+template <typename T>
+ExecFn pick(Decoder& d, Form form, Cmp cmp) {
+  if (std::is_integral_v<T> && cmp > Cmp::kGe) d.error("a comparison that integers do not have");
+  if (form == Form::kSet) return exec_set<Plain<T>>;
   switch (cmp) {
     case Cmp::kEq:
-      return pick_form<Source, Cmp::kEq>(form);
+      return exec_setp<T, Cmp::kEq>;
     case Cmp::kNe:
-      return pick_form<Source, Cmp::kNe>(form);
+      return exec_setp<T, Cmp::kNe>;
     case Cmp::kLt:
-      return pick_form<Source, Cmp::kLt>(form);
+      return exec_setp<T, Cmp::kLt>;
     case Cmp::kLe:
-      return pick_form<Source, Cmp::kLe>(form);
+      return exec_setp<T, Cmp::kLe>;
     case Cmp::kGt:
-      return pick_form<Source, Cmp::kGt>(form);
+      return exec_setp<T, Cmp::kGt>;
     case Cmp::kGe:
-      return pick_form<Source, Cmp::kGe>(form);
-    case Cmp::kEqu:
-      return pick_form<Source, Cmp::kEqu>(form);
-    case Cmp::kNeu:
-      return pick_form<Source, Cmp::kNeu>(form);
-    case Cmp::kLtu:
-      return pick_form<Source, Cmp::kLtu>(form);
-    case Cmp::kLeu:
-      return pick_form<Source, Cmp::kLeu>(form);
-    case Cmp::kGtu:
-      return pick_form<Source, Cmp::kGtu>(form);
-    case Cmp::kGeu:
-      return pick_form<Source, Cmp::kGeu>(form);
-    case Cmp::kNum:
-      return pick_form<Source, Cmp::kNum>(form);
-    case Cmp::kNan:
-      return pick_form<Source, Cmp::kNan>(form);
+      return exec_setp<T, Cmp::kGe>;
+    default:
+      break;
+  }
+  if constexpr (std::is_floating_point_v<T>) {
+    switch (cmp) {
+      case Cmp::kEqu:
+        return exec_setp<T, Cmp::kEqu>;
+      case Cmp::kNeu:
+        return exec_setp<T, Cmp::kNeu>;
+      case Cmp::kLtu:
+        return exec_setp<T, Cmp::kLtu>;
+      case Cmp::kLeu:
+        return exec_setp<T, Cmp::kLeu>;
+      case Cmp::kGtu:
+        return exec_setp<T, Cmp::kGtu>;
+      case Cmp::kGeu:
+        return exec_setp<T, Cmp::kGeu>;
+      case Cmp::kNum:
+        return exec_setp<T, Cmp::kNum>;
+      case Cmp::kNan:
+        return exec_setp<T, Cmp::kNan>;
+      default:
+        break;
+    }
   }
   return nullptr;
 }
 
 ExecFn pick_source(Decoder& d, Type t, Form form, Cmp cmp) {
   const bool s = t.is_signed();
-  if (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16) return pick_cmp<F16>(form, cmp);
-  if (t.kind == TypeKind::kBfloat) return pick_cmp<Bf16>(form, cmp);
+  if (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16) return pick_half<F16>(form);
+  if (t.kind == TypeKind::kBfloat) return pick_half<Bf16>(form);
   if (t.kind == TypeKind::kFloat && t.lanes == 1)
-    return t.bits == 32 ? pick_cmp<Plain<float>>(form, cmp) : pick_cmp<Plain<double>>(form, cmp);
+    return t.bits == 32 ? pick<float>(d, form, cmp) : pick<double>(d, form, cmp);
   if (t.is_int() && t.lanes == 1) {
-    if (t.bits == 16)
-      return s ? pick_cmp<Plain<int16_t>>(form, cmp) : pick_cmp<Plain<uint16_t>>(form, cmp);
-    if (t.bits == 32)
-      return s ? pick_cmp<Plain<int32_t>>(form, cmp) : pick_cmp<Plain<uint32_t>>(form, cmp);
-    if (t.bits == 64)
-      return s ? pick_cmp<Plain<int64_t>>(form, cmp) : pick_cmp<Plain<uint64_t>>(form, cmp);
+    if (t.bits == 16) return s ? pick<int16_t>(d, form, cmp) : pick<uint16_t>(d, form, cmp);
+    if (t.bits == 32) return s ? pick<int32_t>(d, form, cmp) : pick<uint32_t>(d, form, cmp);
+    if (t.bits == 64) return s ? pick<int64_t>(d, form, cmp) : pick<uint64_t>(d, form, cmp);
   }
   d.unsupported("type ." + std::string(t.name));
 }
@@ -273,7 +319,7 @@ void decode_setp(Decoder& d) {
   d.out().op[2] = d.src(1, t);
   d.out().op[3] = d.src(2, t);
   if (how != Combine::kNone) d.out().op[4] = d.pred_src(3);
-  d.out().sub = static_cast<uint8_t>(how);
+  d.out().sub = packed(how, cmp);
   d.out().exec = pick_source(d, t, t.lanes == 2 ? Form::kSetpX2 : Form::kSetp, cmp);
 }
 
@@ -292,7 +338,7 @@ void decode_set(Decoder& d) {
   d.out().op[2] = d.src(1, from);
   d.out().op[3] = d.src(2, from);
   if (how != Combine::kNone) d.out().op[4] = d.pred_src(3);
-  d.out().sub = static_cast<uint8_t>(how);
+  d.out().sub = packed(how, cmp);
   int64_t yes = to.bits == 16 ? 0xFFFF : 0xFFFFFFFF;
   if (to.kind == TypeKind::kFloat) yes = to.bits / to.lanes == 16 ? 0x3C00 : 0x3F800000;
   if (to.kind == TypeKind::kBfloat) yes = 0x3F80;

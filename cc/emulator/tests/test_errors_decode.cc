@@ -70,6 +70,8 @@ TEST(arithmetic) {
       {kHalf + "popc.b16 %r0, %h1;", "unsupported type .b16"},
       {"setp.u32 %p0, %r1, %r2;", "comparison without an operator"},
       {"setp.eq.f16x2 %p0, %r1, %r2;", "the packed form needs p|q"},
+      {"setp.num.s32 %p0, %r1, %r2;", "a comparison that integers do not have"},
+      {"set.equ.u32.u32 %r0, %r1, %r2;", "a comparison that integers do not have"},
       {"set.eq.u64.u32 %d0, %r1, %r2;", "unsupported type .u64"},
       {"slct.u32.u32 %r0, %r1, %r2, %r3;", "unsupported type .u32"},
       {"testp.f32 %p0, %f1;", "testp without a property"},
