@@ -95,7 +95,9 @@ def grouped_cases() -> Iterator[Case]:
     for kernel in cases.one_per_line():
         rows = 6 * cases.row_tile(kernel) + 9
         sizes = cases.families(kernel, rows)["straddling"]
-        problem = cases.problem(kernel, rows, cases.column_tile(kernel) + 8, 584, sizes)
+        columns = 2 * cases.column_tile(kernel)
+        columns -= min(24, columns // 4)  # as of `_sizes`
+        problem = cases.problem(kernel, rows, columns, 584, sizes)
         want = cases.expected(kernel, problem)
 
         def run(kernel=kernel, problem=problem, want=want) -> None:

@@ -87,6 +87,11 @@ def first(kind: str, text: str) -> Fault:
             f"tcgen05.alloc.cta_group::1.b32 [%r1], 32;\n{BEFORE}bar.sync 0;\n",
             f"L:\n{BEFORE}bar.sync 0;\n{LOADED}bra L;\n",
         ),
+        (
+            "no tensor memory fence",
+            f"bra J;\nK:\n{BEFORE}ret;\nJ:\n{LOADED}{BEFORE}bra K;\n",
+            f"bra J;\nK:\n{BEFORE}ret;\nJ:\n{LOADED}bra K;\n",
+        ),
     ],
 )
 def test_the_same_fault_changes_nothing_or_may_change_something(

@@ -81,6 +81,17 @@ def test_what_changes_nothing_is_missed_and_what_nobody_runs_is_not_reached() ->
     assert tool.attempt(case, unreached, rules, 1, SMS) == "not reached"
 
 
+def test_an_initialisation_counts_where_somebody_waits_for_the_barrier() -> None:
+    import run_emulator_faults as tool
+
+    case, text, rules = flagship()
+    (fault,) = tool.chosen(text, 1, re.compile("^no mbarrier initialisation$"))
+    nobody = dataclasses.replace(fault, text=fault.trap)
+    assert tool.attempt(case, nobody, rules, 1, SMS) not in tool.NOT_NOTICED
+    unused = dataclasses.replace(fault, text=text + "\n// end\n", trap=text + "\n// end\n")
+    assert tool.attempt(case, unused, rules, 1, SMS) == "not reached"
+
+
 def test_what_is_no_ptx_is_refused() -> None:
     import run_emulator_faults as tool
 

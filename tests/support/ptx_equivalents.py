@@ -185,9 +185,10 @@ REASONS: dict[str, tuple[_Reason, ...]] = {
     ),
     "no tensor memory fence": (
         (
-            "no asynchronous tcgen05 instruction lies before it",
+            "no asynchronous tcgen05 instruction lies before it, or since the one before",
             lambda p, i: (
-                "before" in p.statements[i] and p.clear(i, "never", _TENSOR, forward=False)
+                "before" in p.statements[i]
+                and p.clear(i, r"tcgen05\.fence::before", _TENSOR, forward=False)
             ),
         ),
     ),

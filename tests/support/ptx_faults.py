@@ -21,7 +21,8 @@ class Fault:
         line: The PTX line where.
         statement: That line of the unchanged text.
         text: The whole wrong text.
-        trap: The text with a trap in that place instead: it tells whether anybody comes there.
+        trap: The text with a trap in that place instead: it tells whether anybody comes there. Of
+            an mbarrier's initialisation, one that nobody completes: whether anybody waits for it.
     """
 
     kind: str
@@ -147,6 +148,10 @@ _SWAP = re.compile(
 )
 
 
+# The last operand of mbarrier.init, and a count that no kernel arrives at.
+_COUNT, _NEVER = re.compile(r"[%\w]+(?=\s*;)"), "1048575"
+
+
 def faults(text: str) -> Iterator[Fault]:
     """Every fault in every place."""
     lines = text.splitlines()
@@ -155,6 +160,8 @@ def faults(text: str) -> Iterator[Fault]:
         line = text.count("\n", 0, start)
         before, after = text[:start], text[end:]
         trap = f"{before}trap;\n{text[start:]}"
+        if kind == "no mbarrier initialisation":
+            trap = f"{before}{_COUNT.sub(_NEVER, text[start:end])}{after}"
         return Fault(kind, line + 1, lines[line].strip(), f"{before}{new}{after}", trap)
 
     for kind, (pattern, edit) in FAULTS.items():

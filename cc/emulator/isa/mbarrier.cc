@@ -340,7 +340,7 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
         std::memcpy(op->data + 8 * i, &w.r64(a.rows[i])[lane], 8);
     }
     Races& races = w.launch().races();
-    if (races.on()) op->record = races.open(w, *to.cta, in.line);
+    if (races.on()) op->record = races.open(w, *to.cta, *barrier.cta, barrier.offset);
     op->record.flags |= kUnfenced;
     if (a.kind == AsyncKind::kStore) {
       to.cta->shared().begin_async_write(w.launch(), to.offset, bytes, w.origin(), op->record);

@@ -44,7 +44,10 @@ MbarrierHistory& Races::mbarrier(Cta& cta, uint32_t offset) {
   return at->second;
 }
 
-Stamp Races::open(Warp& issuer, Cta& destination, int32_t line) {
+Stamp Races::open(Warp& issuer, Cta& destination, Cta& barrier_cta, uint32_t barrier) {
+  const Origin origin = issuer.origin();
+  const int32_t line = origin.line;
+  mbarrier_use(barrier_cta, barrier, origin, true);
   records_.push_back({});
   records_.back().issuer = std::make_unique<Knowledge>(issuer.history.knows);
   const uint32_t record = static_cast<uint32_t>(records_.size() - 1);

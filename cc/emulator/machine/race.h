@@ -183,8 +183,9 @@ class Races {
   Stamp queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, uint32_t clock,
               int32_t line);
 
-  // --- Asynchronous operations that an mbarrier counts: a record each.
-  Stamp open(Warp& issuer, Cta& destination, int32_t line);
+  // --- Asynchronous operations that an mbarrier counts: a record each. The barrier must be visible
+  // to the asynchronous proxy when they are issued.
+  Stamp open(Warp& issuer, Cta& destination, Cta& barrier_cta, uint32_t barrier);
   // The operation tells `barrier` that it is over: known with the end of the barrier's phase. In
   // time, that also comes after what its issuer knew.
   void close(const Stamp& record, Cta& destination, Cta& barrier_cta, uint32_t barrier);

@@ -116,7 +116,8 @@ void copy(Warp& warp, const CopyArgs& args, int lane) {
     op->bytes = bytes;
     op->trace_arg = bytes;
     Races& races = launch.races();
-    if (races.on()) op->record = races.open(warp, *delivery.cta, warp.origin().line);
+    if (races.on())
+      op->record = races.open(warp, *delivery.cta, *delivery.barrier_cta, delivery.barrier);
     if (args.from_global) {
       op->global = warp.address(args.from, lane);
       warp.global(op->global, bytes, 16, false);

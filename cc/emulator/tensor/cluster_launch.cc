@@ -62,7 +62,7 @@ Step exec_try_cancel(Warp& warp, const Instr& in, uint32_t mask) {
     }
     for (Cta* cta : op->ctas) {
       Races& races = warp.launch().races();
-      op->records.push_back(races.on() ? races.open(warp, *cta, in.line) : Stamp{});
+      op->records.push_back(races.on() ? races.open(warp, *cta, *cta, op->barrier) : Stamp{});
       cta->shared().begin_async_write(warp.launch(), response.offset, 16, warp.origin(),
                                       op->records.back());
     }

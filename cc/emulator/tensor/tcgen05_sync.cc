@@ -39,7 +39,9 @@ Step exec_commit(Warp& warp, const Instr& in, uint32_t mask) {
         op->barriers.push_back({&cluster.cta(static_cast<uint32_t>(rank)), barrier.offset});
       });
     }
-    if (warp.launch().races().on()) {
+    if (Races& races = warp.launch().races(); races.on()) {
+      for (const auto& [cta, offset] : op->barriers)
+        races.mbarrier_use(*cta, offset, warp.origin(), true);
       warp.tell();
       const Stamp done = tensor_reads(warp, lane);
       op->arrival = {done, warp.history.knows, true};

@@ -77,7 +77,8 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
     op->to = delivery;
     op->trace_arg = box.bytes;
     Races& races = launch.races();
-    if (races.on()) op->record = races.open(warp, *delivery.cta, warp.origin().line);
+    if (races.on())
+      op->record = races.open(warp, *delivery.cta, *delivery.barrier_cta, delivery.barrier);
     for_ranges(box, delivery.offset, [&](uint32_t offset, uint32_t count) {
       delivery.cta->shared().begin_async_write(launch, offset, count, warp.origin(), op->record);
     });

@@ -274,9 +274,14 @@ TEST(initialised_mbarriers_are_made_visible) {
   check_rule(Rule::kMbarrierInit, remote("", "relaxed."), remote("", "release."),
              "nothing orders that after its initialisation", clusters(2, 2));
   // The asynchronous proxy needs it too.
-  std::string copy = kInit + load("0") + wait(0, 0, "WAIT");
+  const std::string copy = kInit + load("0") + wait(0, 0, "WAIT");
   const size_t at = copy.find("fence.mbarrier_init");
   check_rule(Rule::kMbarrierInit, std::string(copy).erase(at, copy.find('\n', at) - at + 1), copy,
+             "no fence.mbarrier_init or fence.proxy.async follows its initialisation");
+  // A fence behind the copy comes too late.
+  const std::string late =
+      kInit + load("0") + "fence.proxy.async.shared::cta;\n" + wait(0, 0, "WAIT");
+  check_rule(Rule::kMbarrierInit, std::string(late).erase(at, copy.find('\n', at) - at + 1), late,
              "no fence.mbarrier_init or fence.proxy.async follows its initialisation");
 }
 

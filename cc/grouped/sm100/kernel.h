@@ -34,8 +34,10 @@ __device__ void InitBarriers(typename C::Shared& shared, uint32_t cta_rank) {
     // Readers: the epilogue, the producer and, in the leader, the MMA warp.
     Barrier::init(&shared.ring_empty[i], kEpilogueWarps + (cta_rank == 0 ? 2 : 1));
   }
-  Barrier::init(&shared.answered, 1);
-  Barrier::init(&shared.answer_read, C::kCtas);
+  if constexpr (C::kKGrouped) {  // cluster launch control
+    Barrier::init(&shared.answered, 1);
+    Barrier::init(&shared.answer_read, C::kCtas);
+  }
   cutlass::arch::fence_barrier_init();
 }
 

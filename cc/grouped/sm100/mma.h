@@ -39,7 +39,6 @@ struct MmaIssuer {
         mma.accumulate_ = cute::UMMA::ScaleOut::Zero;
       }
       Barrier::wait(&shared.full[stage.index], stage.phase);
-      FenceAfterWait();
       if constexpr (C::kTrims) {
         const int before = Ahead<C>(tile, params) - block * C::StageElements(params);
         Trim(before, before + tile.rows);

@@ -94,7 +94,6 @@ __device__ void Schedule(const Params& params, typename C::Shared& shared, uint3
       shared.ring[state.index] = tile;
       Barrier::arrive(&shared.ring_full[state.index]);
     }
-    __syncwarp();
     state.Advance();
     if (tile.batch < 0) return;
     index = order.Next(index);
