@@ -246,10 +246,10 @@ class _OfOperands(LinearMap):
         operands, hidden, products = self._values(residuals)
         x, down, ups, biases, _ = layer.parts(operands)
         wants = layer.parts(self.moving)
-        summed = any(wants[3])
+        summed = any(wants[3]) and y_bar.ndim > 1  # a single row is its own sum
         derivative = _derivatives(layer.activation, layer.ups, layer.up_biases, summed)
         bars = layer.times_transposed(y_bar, down, derivative, (*products, *biases))
-        sums = bars[layer.ups :]
+        sums = bars[layer.ups if summed else 0 :]
         x_bar = layer.times_transposed(bars[0], ups[0]) if wants[0] else None
         if wants[0] and layer.ups > 1:
             x_bar = layer.times_transposed(bars[1], ups[1], _add, (x_bar,))

@@ -107,6 +107,13 @@ def test_gradients_of_one_operand(arrays: Arrays, name: str) -> None:
     assert text.count("stablehlo.dot_general") < whole.count("stablehlo.dot_general")
 
 
+@forms
+def test_gradients_of_a_single_row(arrays: Arrays, form: str) -> None:
+    ours, want = FORMS[form]
+    row = arrays | {"x": arrays["x"][0]}
+    assert_same_layers(jax.grad(square(ours))(row), jax.grad(square(want))(row))
+
+
 def test_every_activation_and_none(arrays: Arrays) -> None:
     x, up, down = arrays["x"], arrays["up"], arrays["down"]
     assert_same_layers(bw.mlp(x, up, down, activation=None), x @ up @ down)
