@@ -125,6 +125,24 @@ def test_an_accelerated_layer(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(ours.astype(F32) / scale, theirs / scale, atol=2**-7)
 
 
+def test_the_gradient_of_a_layers_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mlp` leaves no pass over the hidden values' gradients for it."""
+    monkeypatch.setattr(call, "pass_cycles", lambda *_: 1e9)
+    x, up, _, bias = arrays(64, 128)
+    down = jnp.asarray(small_integers(np.random.default_rng(5), (128, 64), "bfloat16"))
+
+    def loss(bias: Any) -> Any:
+        some = ("emulator", "xla")
+        y = bw.mlp(x, up, down, up_bias=bias, activation="relu", implementation=some)
+        return jnp.sum(y.astype(F32))
+
+    lowered = jax.jit(jax.grad(loss)).lower(bias)
+    assert "float32:summed" in lowered.as_text()
+    passed = x.astype(F32) @ up.astype(F32) + bias.astype(F32) > 0
+    want = jnp.sum(jnp.where(passed, jnp.sum(down.astype(F32), 1), 0), 0)
+    assert_exact(lowered.compile()(bias), np.asarray(want.astype(bias.dtype)))
+
+
 class TestRefusals:
     def test_by_the_tracer(self) -> None:
         def refused(f: Any, why: str, shape: tuple[int, ...] = (16, 24)) -> None:
