@@ -66,25 +66,43 @@ def _share(value: str) -> int:
     return int(value)
 
 
+SHARE_OF_THE_SUITE = 3  # one case in so many: half the time, and every test and kernel still runs
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every", type=_share, default=1, metavar="N",
-        help="of each test with parameters, run one case in N (default: all)",
+        "--every", type=_share, metavar="N",
+        help="of each test with parameters, run one case in N. Without this option: all of what "
+        f"the command line names; of the whole suite one in {SHARE_OF_THE_SUITE}, but every case "
+        "on a GPU.",
     )  # fmt: skip
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What --every leaves out is deselected, and counted in the summary.
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-xdist's workers are given the options of the process that started them.
+    whole_suite = config.args_source is not pytest.Config.ArgsSource.ARGS
+    config.option.every_default = getattr(config.option, "every_default", whole_suite)
 
-    A test's first case runs, and those that a checksum of the name picks: every Nth would be the
-    same value of a parameter each time.
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: a test's first case is the first one that is left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a share leaves out is deselected, and counted in the summary.
+
+    The first case of a test and of each of its kernels runs, and those that a checksum of the name
+    picks: every Nth would be the same value of a parameter each time.
     """
     share = config.getoption("every")
-    seen: set[str] = set()
+    by_default = share is None
+    if by_default:
+        share = SHARE_OF_THE_SUITE if config.option.every_default else 1
+    seen: set[tuple[str, str]] = set()
     kept, left_out = [], []
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        picked = test not in seen or zlib.crc32(item.nodeid.encode()) % share == 0
+        callspec = getattr(item, "callspec", None)
+        kernel = callspec.params.get("kernel") if callspec else None
+        test = (item.nodeid.partition("[")[0], getattr(kernel, "name", ""))
+        on_gpu = by_default and any(item.get_closest_marker(mark) for mark in GPU_MARKS)
+        picked = on_gpu or test not in seen or zlib.crc32(item.nodeid.encode()) % share == 0
         (kept if picked else left_out).append(item)
         seen.add(test)
     if left_out:
@@ -96,6 +114,10 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: the garbage collector need not visit it again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # or nanobind reports at exit what was not collected
 
 
 GPU_MARKS = {"gpu", "sm90", "sm100", "multigpu"}
