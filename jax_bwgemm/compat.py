@@ -55,6 +55,25 @@ def implement_by_jit(primitive: Primitive, *static: str) -> None:
     primitive.def_impl(implementation)
 
 
+def compiled_outside(function: Callable[..., Any], *static: int) -> Callable[..., Any]:
+    """A function that is one program where its arguments are arrays, not one for each operation.
+
+    Within a trace it is part of that, without an equation of its own.
+
+    Args:
+        function: Of positional arguments.
+        static: Positions of those that are no arrays.
+    """
+    compiled = jax.jit(function, static_argnums=static)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        traced = any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(args))
+        return (function if traced else compiled)(*args)
+
+    return call
+
+
 def lower_with_devices(primitive: Primitive) -> None:
     """Declares that a primitive's lowering looks at the devices, as custom_partitioning's does."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)

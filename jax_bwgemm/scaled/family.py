@@ -55,6 +55,9 @@ class Family(abc.ABC):
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
         compat.lower_with_devices(self.primitive)
+        self._compiled_reference = compat.compiled_outside(
+            lambda spec, *operands: self.reference(*operands, spec=spec), 0
+        )
         mlir.register_lowering(self.primitive, compat.keep_typed_sharding(self._lower))
         for platform in sorted(set(PLATFORMS.values())):
             mlir.register_lowering(local, self._lower_local(platform), platform=platform)
@@ -119,7 +122,7 @@ class Family(abc.ABC):
         names = self.viable_implementations(spec, self.dims_of(operands, spec), [])
         spec = spec.with_policy(implementations=names)
         if names[0] == "xla":
-            return self.reference(*operands, spec=spec)
+            return self._compiled_reference(spec, *operands)
         return self.primitive.bind(*compat.match_varying(*operands), spec=spec)
 
     def viable_implementations(

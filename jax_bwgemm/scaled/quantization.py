@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.product.implementations import as_implementations
@@ -95,7 +96,7 @@ def quantize(
             raise TypeError(
                 f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
             )
-    return _quantize(as_array("quantize", "x", x), scale, key, how)[0]
+    return _compiled(as_array("quantize", "x", x), scale, key, how)[0]
 
 
 def quantize_with_amax(
@@ -108,7 +109,7 @@ def quantize_with_amax(
 ) -> tuple[Any, jax.Array]:
     """What `quantize` to ``"tensor"`` with a scale returns, and max(abs(x)), from one pass."""
     how = _specification(x, "tensor", dtype, transposed, False, 0.0, implementation)
-    return _quantize(x, scale, None, dataclasses.replace(how, amax=True))
+    return _compiled(x, scale, None, dataclasses.replace(how, amax=True))
 
 
 def _specification(
@@ -180,6 +181,9 @@ def _no_derivative(*args: Any) -> NoReturn:
         "quantize is not differentiable: use fp8_dot_general, whose gradients are products of "
         "quantized operands, or apply jax.lax.stop_gradient to its argument"
     )
+
+
+_compiled = compat.compiled_outside(_quantize, 3)
 
 
 def _given_scales(x: jax.Array, known: jax.Array | None, how: QuantizeSpec) -> dict[str, jax.Array]:

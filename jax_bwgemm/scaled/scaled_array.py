@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 
 
@@ -181,7 +182,14 @@ def dequantize(x: ScaledArray, dtype: DTypeLike = jnp.float32) -> jax.Array:
     if not isinstance(x, ScaledArray):
         raise TypeError(f"dequantize requires a ScaledArray, got {type(x).__name__}")
     check(x, "dequantize")
+    return _dequantized(x, np.dtype(dtype))
+
+
+def _product_with_scales(x: ScaledArray, dtype: np.dtype) -> jax.Array:
     wide = x.values.astype(jnp.float32) * element_scales(x)
     if x.global_scale is not None:
         wide *= x.global_scale[..., None, None]
     return wide.astype(dtype)
+
+
+_dequantized = compat.compiled_outside(_product_with_scales, 1)

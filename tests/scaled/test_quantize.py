@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -269,3 +270,18 @@ VALUES = np.zeros((256, 256), np.dtype("float8_e4m3fn"))
 def test_wrong_scales(values: Any, scales: Any, scaling: str, whole: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         bw.ScaledArray(values, scales, scaling, whole)
+
+
+def test_outside_of_a_trace_it_is_one_program(caplog: pytest.LogCaptureFixture) -> None:
+    """And within one it is part of that, without an equation of its own."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((37, 129)), "bfloat16")
+
+    def quantized(x: jax.Array) -> jax.Array:
+        return bw.dequantize(bw.quantize(x, "1x128"))
+
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        quantized(x)
+    found = re.findall(r"Finished XLA compilation of jit\((\S+)\)", caplog.text)
+    assert sorted(found) == ["_product_with_scales", "_quantize"]
+    names = {str(e.params.get("name")) for e in jax.make_jaxpr(quantized)(x).eqns}
+    assert not names & set(found)
