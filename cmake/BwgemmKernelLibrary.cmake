@@ -80,6 +80,23 @@ function(bwgemm_compiled_kernels target kind pool)
   endif()
 endfunction()
 
+# Sets `file` to where a static library made of what `key` says is kept. It exists if it was made before.
+function(bwgemm_kept target key file)
+  string(SHA256 key "${key}")
+  string(SUBSTRING ${key} 0 16 key)
+  set(${file} "${BWGEMM_KERNEL_CACHE}/${key}/lib${target}.a" PARENT_SCOPE)
+endfunction()
+
+# Keeps what `target` becomes. Written under another name first: an interrupted copy must not look like a library.
+function(bwgemm_keep target file)
+  get_filename_component(folder "${file}" DIRECTORY)
+  file(MAKE_DIRECTORY "${folder}")
+  add_custom_command(TARGET ${target} POST_BUILD
+    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${target}> "${file}.part"
+    COMMAND "${CMAKE_COMMAND}" -E rename "${file}.part" "${file}"
+    COMMENT "Keeping ${file}" VERBATIM)
+endfunction()
+
 function(bwgemm_kernel_library target)
   cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
   set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_nvcc_flags};${CMAKE_BUILD_TYPE}")
@@ -105,9 +122,7 @@ function(bwgemm_kernel_library target)
   if(NOT arg_UNITS) # all filtered out
     return()
   endif()
-  string(SHA256 key "${key}")
-  string(SUBSTRING ${key} 0 16 key)
-  set(cached "${BWGEMM_KERNEL_CACHE}/${key}/lib${target}.a")
+  bwgemm_kept(${target} "${key}" cached)
 
   if(EXISTS "${cached}")
     message(STATUS "jax_bwgemm: ${arg_COUNT} kernels, already compiled in ${cached}")
@@ -126,12 +141,7 @@ function(bwgemm_kernel_library target)
   endif()
   bwgemm_compiled_kernels(${compiled} STATIC "" ${sources})
   set_target_properties(${compiled} PROPERTIES LINKER_LANGUAGE CUDA) # also where all its objects are another target's
-  # Written under another name first: an interrupted copy must not look like a library.
-  add_custom_command(TARGET ${compiled} POST_BUILD
-    COMMAND "${CMAKE_COMMAND}" -E copy $<TARGET_FILE:${compiled}> "${cached}.part"
-    COMMAND "${CMAKE_COMMAND}" -E rename "${cached}.part" "${cached}"
-    COMMENT "Keeping the compiled kernels in ${cached}" VERBATIM)
-  file(MAKE_DIRECTORY "${BWGEMM_KERNEL_CACHE}/${key}")
+  bwgemm_keep(${compiled} "${cached}")
   bwgemm_split_library(${target} "$<TARGET_FILE:${compiled}>")
 endfunction()
 

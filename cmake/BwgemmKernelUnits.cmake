@@ -19,7 +19,7 @@ if(bwgemm_kernels_per_unit EQUAL 0)
   cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
   set(bwgemm_kernels_per_unit 16)
   if(processors LESS_EQUAL 4)
-    set(bwgemm_kernels_per_unit 32)
+    set(bwgemm_kernels_per_unit 64)
   endif()
 endif()
 

@@ -1,0 +1,64 @@
+# The library of its sources.
+add_library(bwgemm_emulator STATIC
+  ptx/lexer.cc
+  ptx/declarations.cc
+  ptx/operands.cc
+  ptx/parser.cc
+  machine/error.cc
+  machine/rules.cc
+  machine/race.cc
+  machine/race_lanes.cc
+  machine/race_sync.cc
+  machine/memory.cc
+  machine/mbarrier.cc
+  machine/decoder.cc
+  machine/kernel_builder.cc
+  machine/module.cc
+  machine/undefined.cc
+  machine/warp.cc
+  machine/warp_memory.cc
+  machine/warp_registers.cc
+  machine/launch.cc
+  machine/grid.cc
+  machine/scheduler.cc
+  isa/isa.cc
+  isa/integer.cc
+  isa/extended.cc
+  isa/float.cc
+  isa/functions.cc
+  isa/half.cc
+  isa/logic.cc
+  isa/bits.cc
+  isa/compare.cc
+  isa/select.cc
+  isa/convert.cc
+  isa/convert_narrow.cc
+  isa/convert_pack.cc
+  isa/move.cc
+  isa/control.cc
+  isa/extern_call.cc
+  isa/memory.cc
+  isa/fence.cc
+  isa/atomic.cc
+  isa/warp.cc
+  isa/barrier.cc
+  isa/mbarrier.cc
+  isa/cp_async.cc
+  isa/matrix.cc)
+target_compile_features(bwgemm_emulator PUBLIC cxx_std_17)
+set_target_properties(bwgemm_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS ON)
+target_include_directories(bwgemm_emulator PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/..)
+target_compile_options(bwgemm_emulator PRIVATE ${bwgemm_emulator_options})
+# What most files include: reading it took half of their time. Not with ccache, which keeps few files that use such a header.
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  target_precompile_headers(bwgemm_emulator PRIVATE
+    <algorithm> <array> <cmath> <cstdint> <cstring> <deque> <exception> <limits> <map> <memory> <mutex> <optional> <set>
+    <stdexcept> <string> <string_view> <unordered_map> <utility> <vector>
+    isa/isa.h isa/lanes.h machine/launch.h)
+endif()
+if(BWGEMM_EMULATOR_SANITIZE)
+  target_compile_options(bwgemm_emulator PUBLIC -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+  target_link_options(bwgemm_emulator PUBLIC -fsanitize=address,undefined)
+endif()
+
+add_subdirectory(tensor)
