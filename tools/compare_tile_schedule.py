@@ -50,6 +50,8 @@ def random_case(rng: random.Random) -> Case:
     run = rng.choice((132, 148, 114, 4, 20)), rng.randrange(3), rng.choice((1, 2, 4, 8, 16))
     decomposition = rng.choice((0, 1, 1, 2, 3, 4, 4))
     splits = rng.randint(1, 12) if decomposition in (1, 3) and rng.random() < 0.3 else 1
+    if arch == 90 and decomposition:  # CUTLASS fills up bands, SM90's kernels are our own
+        run = (*run[:2], 1)
     k = rng.choice((rng.randint(1, 1500), 64 * rng.randint(8, 300)))
     return (arch, *sizes, *tile, *rng.choice(clusters), *run, k, splits, decomposition)
 
@@ -89,7 +91,7 @@ def mirror(case: Case) -> TileOrder | WorkOrder:
     if mode:
         run = sms, RASTERS[raster], swizzle, splits, DECOMPOSITIONS[mode]
         return work_order(kernel, m, n, k, batch, *run)
-    order = band_order if arch == 90 else tile_order  # SM90's kernels but stream-K are our own
+    order = band_order if arch == 90 else tile_order  # how SM100's stream-K kernels number tiles
     return order(kernel, m, n, batch, sms, RASTERS[raster], swizzle)
 
 

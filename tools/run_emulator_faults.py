@@ -78,14 +78,17 @@ def dense_cases() -> Iterator[Case]:
         m, n = _sizes(kernel.tile_m, kernel.tile_n)
         if kernel.swap_ab:  # tile_m lies along N
             m, n = n, m
-        problem = cases.Problem(m, n, (2 * kernel.stages + 1) * kernel.tile_k + 8)
+        steps, options, least_sms = 2 * kernel.stages + 1, {}, kernel.cluster_m * kernel.cluster_n
+        if kernel.stream_k:  # pieces of tiles, and more clusters than tiles divide into
+            steps, options, least_sms = 33, {"decomposition": "stream_k"}, 4 * least_sms
+        problem = cases.Problem(m, n, steps * kernel.tile_k + 8)
         a, b = cases.operands(kernel, problem)
         want = cases.expected(kernel, a, b)
 
-        def run(kernel=kernel, a=a, b=b, want=want) -> None:
-            _compare(run_gemm(kernel, a, b), want)
+        def run(kernel=kernel, a=a, b=b, want=want, options=options) -> None:
+            _compare(run_gemm(kernel, a, b, **options), want)
 
-        yield Case(kernel.name, run, least_sms=kernel.cluster_m * kernel.cluster_n)
+        yield Case(kernel.name, run, least_sms=least_sms)
 
 
 def grouped_cases() -> Iterator[Case]:

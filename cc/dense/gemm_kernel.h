@@ -1,4 +1,4 @@
-// One GEMM kernel type: operands -> tile -> epilogue -> mainloop -> kernel, for every architecture.
+// One of CUTLASS's GEMM kernels for SM100: operands -> tile -> epilogue -> mainloop -> kernel.
 #pragma once
 
 #include "core/cutlass_type.h"
@@ -36,8 +36,6 @@ struct GemmKernel : Spec {
 
   static_assert(Spec::kSchedule != Schedule::k2Sm || Spec::kClusterM % 2 == 0,
                 "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
-  static_assert(!Spec::kStreamK || !std::is_void_v<typename Traits::StreamKScheduler>,
-                "ping-pong warpgroups work on different tiles: stream-K needs another schedule");
 
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
   // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
@@ -66,14 +64,7 @@ struct GemmKernel : Spec {
                   cute::Int<Spec::kTileN>, cute::Int<Spec::kTileK>>;
   using Cluster = cute::Shape<cute::Int<Spec::kClusterM>, cute::Int<Spec::kClusterN>, cute::_1>;
 
-  // What the epilogue writes at once. CUTLASS's own choice is 32 columns; on SM90 64 columns of 16
-  // bits make whole 128-byte lines.
-  static constexpr bool kWholeLines =
-      Traits::kArch == Arch::kSm90 && !Spec::kSwapAb && sizeof(Out) == 2 && Spec::kTileN % 64 == 0;
-  using EpilogueTile = std::conditional_t<
-      kWholeLines,
-      cute::Shape<cute::Int<Spec::kSchedule == Schedule::kCooperative ? 128 : 64>, cute::_64>,
-      typename Operands::template EpilogueTile<Spec::kTileN>>;
+  using EpilogueTile = typename Operands::template EpilogueTile<Spec::kTileN>;
 
   // The epilogue comes first because the mainloop gets the shared memory that it leaves over.
   // No C operand; converted to Out.
@@ -91,8 +82,8 @@ struct GemmKernel : Spec {
       typename Operands::Mainloop>::CollectiveOp;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
-  using TileScheduler = std::conditional_t<Spec::kStreamK, typename Traits::StreamKScheduler,
-                                           cutlass::gemm::PersistentScheduler>;
+  using TileScheduler =
+      std::conditional_t<Spec::kStreamK, StreamKSm100Scheduler, cutlass::gemm::PersistentScheduler>;
   using Kernel = typename Traits::template Kernel<cute::Shape<int, int, int, int>, Mainloop,
                                                   Epilogue, TileScheduler>;
 };

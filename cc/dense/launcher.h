@@ -41,10 +41,6 @@ struct Launcher {
     args.mainloop.dA = MakeStride<typename Kernel::StrideA>(a);
     args.mainloop.ptr_B = static_cast<const typename Gemm::B*>(b.data);
     args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
-    if constexpr (Gemm::Traits::kArch == Arch::kSm90) {
-      args.epilogue.thread.alpha = 1.0f;
-      args.epilogue.thread.beta = 0.0f;
-    }
     args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
     args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
     args.hw_info.device_id = p.device;
@@ -112,19 +108,18 @@ struct Launcher {
   // parts' results, where the device code looks for them; there are none where no tile is shared.
   static Status ClearPartCounters(const typename Kernel::Params& params, cudaStream_t stream) {
     using Units = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamKParams;
-    const Units& units = Gemm::Traits::StreamKUnits(params.scheduler);
+    const Units& units = params.scheduler.sk_params_;
     const uint64_t tiles =
         units.divmod_splits_.divisor > 1 ? units.units_per_problem_ : units.sk_tiles_;
     if (tiles == 0) return Status::Ok();
     using CtaTile = typename Gemm::CtaTile;
     const cutlass::gemm::GemmCoord tile(cute::size<0>(CtaTile{}), cute::size<1>(CtaTile{}),
                                         cute::size<2>(CtaTile{}));
-    constexpr uint32_t kBits = 32;
+    constexpr uint32_t kBits = 32, kCountersOfTile = 1;
     char* counters = static_cast<char*>(units.reduction_workspace_) +
                      Units::get_reduction_workspace_size(tiles, tile, kBits);
-    return ClearCounters(
-        counters, Units::get_barrier_workspace_size(tiles, Gemm::Traits::kPartCounters, kBits),
-        stream);
+    return ClearCounters(counters, Units::get_barrier_workspace_size(tiles, kCountersOfTile, kBits),
+                         stream);
   }
 
   static const void* Function() {
@@ -135,7 +130,7 @@ struct Launcher {
 template <class Gemm>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<Gemm>;
-  return {Gemm::Info(name, f32_twin, Gemm::Traits::kArch, Gemm::kStages, /*uneven_parts=*/false),
+  return {Gemm::Info(name, f32_twin, Arch::kSm100, Gemm::kStages, /*uneven_parts=*/false),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
 }
 

@@ -35,8 +35,8 @@ MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
 LONG_CYCLES = 3.4e6
 # CTAs that share tiles with neighbours in a GPC need so many tiles in both directions.
 GPC_MIN_TILES = 4
-# What `Parameters.padded_tile` is for CUTLASS's kernels (all but the plain SM90 ones), which load
-# what lies outside of the matrix.
+# What `Parameters.padded_tile` is for CUTLASS's kernels (SM100's), which load what lies outside of
+# the matrix.
 PADDED_TILE_PENALTY_CUTLASS = 0.5
 # Elements of a 32-byte L2 sector.
 SECTOR_ELEMENTS = 16
@@ -159,8 +159,8 @@ def evaluate(
         tile = results * depth / rate + cost.per_wave
         busy = waves * max(tile, p.epilogue_cycles * results / sms_per_tile)
     if launched > concurrent // 2:
-        plain = kernel.arch == "sm90" and not kernel.stream_k
-        busy *= 1 + (p.padded_tile if plain else PADDED_TILE_PENALTY_CUTLASS) * padding
+        ours = kernel.arch == "sm90"
+        busy *= 1 + (p.padded_tile if ours else PADDED_TILE_PENALTY_CUTLASS) * padding
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)

@@ -60,8 +60,8 @@ class TileOrder:
         raster_order: ``"m"`` or ``"n"``, of the MMA's dimensions: the one that runs faster.
         swizzle: Width of the bands that is in effect.
         tiles: Tiles in order, those outside of the matrix included, which fill up clusters (and
-            the whole bands of stream-K kernels): they cost time but store nothing. CTA ``i`` of a
-            static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
+            the whole bands of SM100's stream-K kernels): they cost time but store nothing. CTA
+            ``i`` of a static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
         dynamic: Whether clusters take their tiles at run time.
     """
 
@@ -144,7 +144,7 @@ def band_order(
     raster_order: str = "heuristic",
     swizzle: int = 1,
 ) -> TileOrder:
-    """The order in which stream-K kernels number tiles: CUTLASS's, in whole bands only.
+    """The order in which SM100's stream-K kernels number tiles: CUTLASS's, in whole bands only.
 
     Args: as those of `tile_order`.
     """

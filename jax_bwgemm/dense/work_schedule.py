@@ -87,7 +87,8 @@ def work_order(
     """
     cm, cn = kernel.cluster_m, kernel.cluster_n
     dynamic = kernel.arch != "sm90"
-    order = band_order(kernel, m, n, batch, sm_count, raster_order, swizzle)
+    number = band_order if dynamic else tile_order
+    order = number(kernel, m, n, batch, sm_count, raster_order, swizzle)
     # As many CTAs as fit, however few tiles there are. SM100 has no groups of odd sizes to mind.
     ctas = sm_count if dynamic else concurrent_ctas(sm_count, cm * cn)
     minor = cm if order.raster_order == "n" else cn

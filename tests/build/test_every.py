@@ -92,7 +92,7 @@ def test_all_cases_run_on_request(run: Run) -> None:
 
 def test_processes_agree(run: Run) -> None:
     pytest.importorskip("xdist")
-    names = {case for case in chosen(run())["many"]}
+    names = set(chosen(run())["many"])
     ran = run("-n", "2")
     assert ran.returncode == 0
     found = set(re.findall(r"PASSED test_cases.py::test_many\[(\S+)\]", ran.stdout))

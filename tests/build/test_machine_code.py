@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 CLUSTER_K = "14ClusterKKernel"
 # Part of the mangled name of every GEMM kernel; the one that adds the parts of a split K has none.
-GEMMS = ("GemmUniversal", "14GemmKernelSm90", CLUSTER_K)
+GEMMS = ("GemmUniversal", "14GemmKernelSm90", "21GemmKernelSm90StreamK", CLUSTER_K)
 # Part of the mangled name of every grouped kernel.
 GROUPED = "GroupedGemmKernel"
 # Part of the mangled name of every kernel of 8-bit and 4-bit operands: SM90's, and SM100's.

@@ -62,7 +62,8 @@ struct Config : Spec {
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
-  static_assert(!Spec::kStreamK && !(kSharesP && kSharesQ) && kCluster <= 8);
+  static_assert(!(kSharesP && kSharesQ) && kCluster <= 8);
+  static_assert(!Spec::kStreamK || !kPingpong, "the consumers have no common tile to share");
   static_assert(kTileM % kBlock == 0 && kTileN % 8 == 0 && kTileN <= 256);
 
   static constexpr bool kAIsKMajor = Spec::kAMajor == AMajor::kK;

@@ -35,7 +35,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   LaunchRing state(params.stages);
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   int next = 0;
-  for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
+  for (Tiles<C> tiles(params, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
     const int k_blocks = __shfl_sync(0xffffffff, KBlocks(params, tiles.Current()), 0);
     if (C::kPingpong && next != consumer) {
       state.Skip(k_blocks);
@@ -57,8 +57,10 @@ struct NoAssistant {
   __device__ __forceinline__ static void Load(const LaunchParams&, typename C::Shared&, uint32_t) {}
 };
 
-// The body of a kernel. consume(params, shared, rank): what both consumers do.
-template <class C, class Assistant = NoAssistant, class LaunchParams, class Consumer>
+// The body of a kernel. TileSource: what CTAs compute; consume(params, shared, rank): what both
+// consumers do.
+template <class C, class Assistant = NoAssistant, class TileSource = Tiles<C>, class LaunchParams,
+          class Consumer>
 __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& consume) {
   extern __shared__ uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
@@ -85,7 +87,7 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
     // TMA instruction, for threads whose coordinates may differ.
     if (warp == 0 && cute::elect_one_sync()) {
       Loader<C> loader{params, shared, rank, LaunchRing(params.stages)};
-      for (Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
+      for (TileSource tiles(params, rank); tiles.Valid(); tiles.Advance()) {
         loader.LoadTile(tiles.Current());
       }
       if constexpr (C::kCluster > 1) loader.Finish();

@@ -102,8 +102,9 @@ struct Launcher {
     return Status::Ok();
   }
 
+  // all: as many clusters as run at once, also where there are fewer tiles.
   static void MakeOrder(const GemmProblem& p, int p_tiles, int q_tiles, TileOrder* order,
-                        dim3* grid) {
+                        dim3* grid, bool all = false) {
     const int p_clusters = Tiles(p_tiles, C::kClusterM), q_clusters = Tiles(q_tiles, C::kClusterN);
     const int per_batch = p_clusters * q_clusters;  // it all fits: see Supports
     // By default bands run along the shorter dimension.
@@ -126,11 +127,11 @@ struct Launcher {
     *grid = Scheduler::get_grid_shape(
         dim3(p_clusters * C::kClusterM, q_clusters * C::kClusterN, p.batch),
         cutlass::gemm::GemmCoord(C::kClusterM, C::kClusterN, 1), hardware, /*max_swizzle_size=*/1,
-        order->along_q ? Raster::AlongN : Raster::AlongM);
+        order->along_q ? Raster::AlongN : Raster::AlongM, /*truncate_by_problem_size=*/!all);
     // In a single line of tiles all share one operand and none the other: nothing to bring
     // together.
     order->placed =
-        (order->clusters != std::max(p_clusters, q_clusters)) &&
+        !all && (order->clusters != std::max(p_clusters, q_clusters)) &&
         bwgemm::sm90::PlaceClusters(p.device, C::kCluster, grid->x * grid->y / C::kCluster,
                                     1 << order->log_swizzle, order->slots);
   }

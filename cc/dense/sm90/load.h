@@ -18,7 +18,9 @@ struct Loader {
   uint32_t rank;
   LaunchRing state;
 
-  __device__ __forceinline__ void LoadTile(const Tile& tile) {
+  // AnyTile: a Tile, or a Piece of one (stream_k.h).
+  template <class AnyTile>
+  __device__ __forceinline__ void LoadTile(const AnyTile& tile) {
     const int p_matrix = params.p_batched ? tile.batch : 0;
     const int q_matrix = params.q_batched ? tile.batch : 0;
     const int first = FirstKBlock(params, tile), end = first + KBlocks(params, tile);

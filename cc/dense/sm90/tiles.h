@@ -28,18 +28,44 @@ __device__ __forceinline__ int FirstKBlock(const Params& params, const Tile& til
   return tile.batch * params.part_blocks + min(tile.batch, params.longer_parts);
 }
 
+// The tile of the cluster at `index` in the order that the CTA of this rank computes.
+template <class C>
+__device__ __forceinline__ Tile TileAt(const TileOrder& order, int index, int rank) {
+  Tile tile;
+  int in_batch, band, in_band;
+  order.per_batch(tile.batch, in_batch, index);
+  order.per_band(band, in_band, in_batch);
+  const int first = band << order.log_swizzle, left = order.height - first;
+  int across, along;
+  if (left >= 1 << order.log_swizzle) {
+    across = in_band & ((1 << order.log_swizzle) - 1);
+    along = in_band >> order.log_swizzle;
+  } else {
+    across = in_band % left;
+    along = in_band / left;
+  }
+  tile.p = (order.along_q ? first + across : along) * C::kClusterM;
+  tile.q = (order.along_q ? along : first + across) * C::kClusterN;
+  (C::kSharesQ ? tile.p : tile.q) += rank;
+  return tile;
+}
+
+// This CTA's cluster. The grid is one cluster wide in the dimension that runs slower.
+template <class C>
+__device__ __forceinline__ int ClusterIndex(const TileOrder& order) {
+  const uint32_t cta =
+      order.along_q ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
+  return cta / C::kCluster;
+}
+
 template <class C>
 class Tiles {
  public:
-  __device__ __forceinline__ Tiles(const TileOrder& order, uint32_t rank)
-      : order_(order), rank_(rank) {
-    // The grid is one cluster wide in the dimension that runs slower.
-    const uint32_t cta =
-        order.along_q ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
-    index_ = cta / C::kCluster;
-    if (order.placed) index_ = order.slots[index_];
+  __device__ __forceinline__ Tiles(const Params& params, uint32_t rank)
+      : order_(params.order), rank_(rank), index_(ClusterIndex<C>(order_)) {
+    if (order_.placed) index_ = order_.slots[index_];
     step_ = gridDim.x * gridDim.y / C::kCluster;
-    FindTile();
+    tile_ = TileAt<C>(order_, index_, rank_);
   }
 
   __device__ __forceinline__ bool Valid() const { return index_ < order_.clusters; }
@@ -47,28 +73,10 @@ class Tiles {
 
   __device__ __forceinline__ void Advance() {
     index_ += step_;
-    FindTile();
+    tile_ = TileAt<C>(order_, index_, rank_);
   }
 
  private:
-  __device__ __forceinline__ void FindTile() {
-    int in_batch, band, in_band;
-    order_.per_batch(tile_.batch, in_batch, index_);
-    order_.per_band(band, in_band, in_batch);
-    const int first = band << order_.log_swizzle, left = order_.height - first;
-    int across, along;
-    if (left >= 1 << order_.log_swizzle) {
-      across = in_band & ((1 << order_.log_swizzle) - 1);
-      along = in_band >> order_.log_swizzle;
-    } else {
-      across = in_band % left;
-      along = in_band / left;
-    }
-    tile_.p = (order_.along_q ? first + across : along) * C::kClusterM;
-    tile_.q = (order_.along_q ? along : first + across) * C::kClusterN;
-    (C::kSharesQ ? tile_.p : tile_.q) += rank_;
-  }
-
   const TileOrder& order_;
   const int rank_;
   int index_, step_;

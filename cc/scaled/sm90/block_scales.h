@@ -17,7 +17,7 @@ struct BlockScalesLoader {
   __device__ __forceinline__ static void Load(const Params& params, typename C::Shared& shared,
                                               uint32_t rank) {
     LaunchRing state(params.stages);
-    for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance()) {
+    for (dense::sm90::Tiles<C> tiles(params, rank); tiles.Valid(); tiles.Advance()) {
       LoadTile<C>(DenseTile<C>(params, tiles.Current()), shared, state);
     }
     AwaitCopies();

@@ -17,7 +17,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   TileScales<C> scales{shared, consumer};
   int next = 0;
-  for (dense::sm90::Tiles<C> tiles(params.order, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
+  for (dense::sm90::Tiles<C> tiles(params, rank); tiles.Valid(); tiles.Advance(), next ^= 1) {
     const dense::sm90::Tile& tile = tiles.Current();
     const int k_blocks = __shfl_sync(0xffffffff, dense::sm90::KBlocks(params, tile), 0);
     if (C::kPingpong && next != consumer) {
