@@ -75,6 +75,9 @@ struct Launcher {
   }
 
   static Status Supports(const GemmProblem& p) {
+    if constexpr (Gemm::kStreamK) {
+      BWGEMM_RETURN_IF_ERROR(CheckCluster(p, Gemm::kClusterM * Gemm::kClusterN));
+    }
     if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
     return NotAligned(p);
   }

@@ -69,8 +69,13 @@ def test_parts_that_no_memory_holds() -> None:
     assert f"the parts of M={MOST}, N={MOST} do not fit in memory: splits 2" in text
 
 
-def test_parts_whose_launch_would_have_too_many_tiles() -> None:
-    text = refusal(kernel(schedule="clusterk"), 8, MOST, 512, 1, 64)
+@pytest.mark.parametrize(
+    "one",
+    [{"schedule": "clusterk"}, {"arch": "sm90", "stream_k": True}],
+    ids=["cluster-K", "stream-K"],
+)
+def test_parts_whose_launch_would_have_too_many_tiles(one: dict[str, object]) -> None:
+    text = refusal(kernel(**one), 8192, MOST, 512, 1, 64)
     assert "has more than 2^31 - 1 tiles times parts of K" in text
 
 

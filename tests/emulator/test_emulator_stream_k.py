@@ -224,3 +224,13 @@ def test_workspace_only_where_tiles_are_shared() -> None:
     wide = runtime.emulated_workspace_bytes
     args = kernel.name, 3 * 128, 3 * 256, 64 * 32, 1, 1, 12
     assert wide(*args, decomposition="stream_k") == wide(*args, swizzle=4, decomposition="stream_k")
+
+
+@pytest.mark.parametrize("kernel", TILES, ids=_id)
+def test_fewer_multiprocessors_than_a_cluster_has_ctas(kernel: Kernel) -> None:
+    a, b = operands(kernel, Problem(600, 520, 1000))
+    with (
+        emulator.configure(sm_count=1),
+        pytest.raises(ValueError, match="cluster of 2 CTAs does not fit on a GPU of 1 multiproc"),
+    ):
+        run_gemm(kernel, a, b, decomposition="stream_k")

@@ -29,9 +29,9 @@ __device__ __forceinline__ int FirstKBlock(const Params&, const Piece& piece) {
   return piece.begin;
 }
 
-// The pieces of one CTA: those of a unit from the last along K to the first, unit after unit. So a
-// unit's last piece, which others may wait for, comes first, and its first piece, which waits for
-// others, last.
+// The pieces of one CTA: unit after unit, those of a unit from its end to its beginning. The piece
+// at the end of a unit begins a tile, and others wait for its sums; the piece at the beginning ends
+// one, and waits for others'.
 template <class C>
 class Pieces {
  public:
@@ -162,12 +162,11 @@ struct PieceSums {
   }
 
  private:
-  __device__ __forceinline__ int Place(const Piece& piece) const {
-    return piece.slot * bwgemm::sm90::kConsumers + consumer;
+  __device__ __forceinline__ int64_t Place(const Piece& piece) const {
+    return int64_t{piece.slot} * bwgemm::sm90::kConsumers + consumer;
   }
   __device__ __forceinline__ float4* Sums(const Piece& piece) const {
-    return reinterpret_cast<float4*>(params.sums) +
-           static_cast<int64_t>(Place(piece)) * kVectors * 128 + thread;
+    return reinterpret_cast<float4*>(params.sums) + Place(piece) * kVectors * 128 + thread;
   }
   __device__ __forceinline__ int32_t* Steps(const Piece& piece) const {
     return params.steps + Place(piece);

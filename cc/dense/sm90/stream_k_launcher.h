@@ -49,22 +49,16 @@ template <class C>
 struct StreamKLauncher {
   using Dense = Launcher<C>;
 
-  static int64_t Clusters(const GemmProblem& p) {
-    return static_cast<int64_t>(Dense::Tiles(Dense::PTiles(p), C::kClusterM)) *
-           Dense::Tiles(Dense::QTiles(p), C::kClusterN) * p.batch;
-  }
+  static int Steps(const GemmProblem& p) { return Dense::Tiles(p.k, C::kTileK); }
 
   static Status Supports(const GemmProblem& p) {
     BWGEMM_RETURN_IF_ERROR(Dense::Supports(p));
+    BWGEMM_RETURN_IF_ERROR(CheckCluster(p, C::kCluster));
     const int64_t parts = std::max(1, std::min({p.splits, p.sm_count, Steps(p)}));
-    if (Clusters(p) * parts * C::kCluster > INT32_MAX / 2) {
-      return Status::InvalidArgument(p.ToString() + " has too many parts of tiles: " +
-                                     std::to_string(Clusters(p) * parts * C::kCluster));
-    }
-    return Status::Ok();
+    return CheckTiles(p, Dense::Tiles(Dense::PTiles(p), C::kClusterM) * C::kClusterM,
+                      Dense::Tiles(Dense::QTiles(p), C::kClusterN) * C::kClusterN, p.batch * parts,
+                      "tiles times parts of K");
   }
-
-  static int Steps(const GemmProblem& p) { return Dense::Tiles(p.k, C::kTileK); }
 
   static StreamKPlan Plan(const GemmProblem& p, TileOrder* order, dim3* grid) {
     const int p_tiles = Dense::PTiles(p), q_tiles = Dense::QTiles(p);
