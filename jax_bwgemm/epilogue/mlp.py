@@ -18,6 +18,7 @@ from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
+from jax_bwgemm.epilogue.hidden_blocks import HiddenBlocks
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
@@ -55,7 +56,8 @@ def mlp(
         activation: As in `linear`.
         recompute: Whether the backward pass computes the products of x and the hidden values again.
             Only the arguments are kept for it then; else these arrays of [..., H], two or with a
-            pair three, are kept too.
+            pair three, are kept too. From 8192 hidden values on it takes a fourth of them at a
+            time, where H allows: then x's gradient is the sum, in float32, of four products.
         precision: As in `matmul`.
         implementation: As in `matmul`.
 
@@ -239,11 +241,42 @@ class _OfOperands(LinearMap):
         return (total.astype(hidden.dtype),)
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        layer, (y_bar,) = self.layer, cotangents
+        wants = layer.parts(self.moving)
+        if layer.recompute:
+            bars = self._recomputed(residuals, y_bar)
+        else:
+            bars = self._bars(*self._values(residuals), y_bar)
+        down_biases = (_sum_of_rows(y_bar) if w else None for w in wants[4])
+        return tuple(bar for bar in (*bars, *down_biases) if bar is not None)
+
+    def _recomputed(self, residuals: Arrays, y_bar: jax.Array) -> list[jax.Array | None]:
+        """The same as `_bars`, of a block of the hidden values after the other."""
         layer = self.layer
-        if layer.recompute:  # then, and not before
-            residuals, cotangents = lax.optimization_barrier((residuals, cotangents))
-        (y_bar,) = cotangents
-        operands, hidden, products = self._values(residuals)
+        blocks = HiddenBlocks.of(residuals[1].shape[0])
+        # Of down the hidden values are the first dimension, of ups and their biases the last.
+        axes = (None, 0, *(1,) * layer.ups, *(0,) * layer.up_biases)
+        bars: list[jax.Array | None] = [None] * len(axes)
+        for i in range(blocks.count):
+            # Then, and not before.
+            residuals, y_bar, bars = lax.optimization_barrier((residuals, y_bar, bars))
+            divided = zip(residuals[: len(axes)], axes, strict=True)
+            operands = (
+                *(x if axis is None else blocks.block(x, axis, i) for x, axis in divided),
+                *residuals[len(axes) :],
+            )
+            parts = self._bars(*self._values(operands), y_bar)
+            bars = [
+                blocks.added(bar, part) if axis is None else blocks.written(bar, part, axis, i)
+                for bar, part, axis in zip(bars, parts, axes, strict=True)
+            ]
+        return [bars[0] if bars[0] is None else bars[0].astype(residuals[0].dtype), *bars[1:]]
+
+    def _bars(
+        self, operands: Arrays, hidden: jax.Array, products: Arrays, y_bar: jax.Array
+    ) -> list[jax.Array | None]:
+        """Cotangents of x, down, ups and their biases; None: not wanted."""
+        layer = self.layer
         x, down, ups, biases, _ = layer.parts(operands)
         wants = layer.parts(self.moving)
         summed = any(wants[3]) and y_bar.ndim > 1  # a single row is its own sum
@@ -253,14 +286,12 @@ class _OfOperands(LinearMap):
         x_bar = layer.times_transposed(bars[0], ups[0]) if wants[0] else None
         if wants[0] and layer.ups > 1:
             x_bar = layer.times_transposed(bars[1], ups[1], _add, (x_bar,))
-        found = [
+        return [
             x_bar,
             layer.over_rows(hidden, y_bar) if wants[1] else None,
             *(layer.over_rows(x, bars[i]) if w else None for i, w in enumerate(wants[2])),
             *(sums[i] if w else None for i, w in enumerate(wants[3])),
-            *(_sum_of_rows(y_bar) if w else None for w in wants[4]),
         ]
-        return tuple(bar for bar in found if bar is not None)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -271,14 +302,13 @@ def _apply(operands: Arrays, layer: _Mlp) -> jax.Array:
 @functools.partial(_apply.defjvp, symbolic_zeros=True)
 def _apply_jvp(layer: _Mlp, primals: Any, dots: Any) -> tuple[jax.Array, jax.Array]:
     ((operands,), (tangents,)) = primals, dots
-    values = layer.hidden(operands)
-    out = layer.output(operands, values[0])
+    values = () if layer.recompute else layer.hidden(operands)
+    out = layer.output(operands, values[0] if values else layer.hidden_alone(operands))
     moving = tuple(not isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents)
     if not any(moving):
         return out, jnp.zeros_like(out)
     inputs = [t for t, moves in zip(tangents, moving, strict=True) if moves]
-    residuals = operands if layer.recompute else (*operands, *values)
-    return out, _OfOperands(layer, moving)(residuals, inputs)[0]
+    return out, _OfOperands(layer, moving)((*operands, *values), inputs)[0]
 
 
 def _sum_of_rows(x: jax.Array) -> jax.Array:

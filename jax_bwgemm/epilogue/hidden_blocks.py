@@ -1,0 +1,73 @@
+"""Blocks of the hidden values of two layers, so that a block of them at a time is in memory.
+
+A block consists of pieces from all over the dimension: where devices have equal parts of it, each
+has its part of every block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+COUNT = 4
+# A block's products are then still of some waves of tiles.
+LEAST_HIDDEN = 8192
+# Elements that lie side by side, largest first: whole lines of memory.
+PIECES = (128, 64, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenBlocks:
+    """How a dimension of H is divided.
+
+    Attributes:
+        count: Of blocks. 1: the dimension is not divided.
+        piece: Elements that lie side by side; H is a multiple of count * piece.
+    """
+
+    count: int
+    piece: int
+
+    @staticmethod
+    def of(hidden: int) -> HiddenBlocks:
+        """The blocks of so many hidden values; one if none fit, or the size is a symbol."""
+        if isinstance(hidden, int) and hidden >= LEAST_HIDDEN:
+            for piece in PIECES:
+                if hidden % (COUNT * piece) == 0:
+                    return HiddenBlocks(COUNT, piece)
+        return HiddenBlocks(1, 1)
+
+    def block(self, x: jax.Array, axis: int, i: int) -> jax.Array:
+        """Block i of a dimension of an array."""
+        if self.count == 1:
+            return x
+        shape = x.shape[:axis], x.shape[axis + 1 :]
+        pieces = lax.index_in_dim(self._divided(x, axis), i, axis + 1, keepdims=False)
+        return pieces.reshape(*shape[0], x.shape[axis] // self.count, *shape[1])
+
+    def written(
+        self, whole: jax.Array | None, block: jax.Array | None, axis: int, i: int
+    ) -> jax.Array | None:
+        """The array with block i in its place. whole: with those before, None for the first."""
+        if self.count == 1 or block is None:
+            return block
+        before, behind = block.shape[:axis], block.shape[axis + 1 :]
+        if whole is None:
+            whole = lax.empty((*before, block.shape[axis] * self.count, *behind), block.dtype)
+        pieces = block.reshape(*before, -1, self.piece, *behind)
+        divided = lax.dynamic_update_index_in_dim(self._divided(whole, axis), pieces, i, axis + 1)
+        return divided.reshape(whole.shape)
+
+    def added(self, total: jax.Array | None, part: jax.Array | None) -> jax.Array | None:
+        """The sum of the blocks' parts, in at least float32. total: None for the first block."""
+        if total is None or part is None:
+            return part
+        wide = jnp.promote_types(part.dtype, jnp.float32)
+        return total.astype(wide) + part.astype(wide)
+
+    def _divided(self, x: jax.Array, axis: int) -> jax.Array:
+        shape = x.shape
+        return x.reshape(*shape[:axis], -1, self.count, self.piece, *shape[axis + 1 :])

@@ -1,0 +1,101 @@
+"""`mlp` with `recompute` takes many hidden values a block at a time: values, memory, sharding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from numerics import assert_same_layers, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.epilogue.hidden_blocks import COUNT, LEAST_HIDDEN, PIECES, HiddenBlocks
+
+M, K, N, H = 256, 16, 24, LEAST_HIDDEN
+Arrays = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    rng = np.random.default_rng(1)
+    shapes = {"x": (M, K), "gate": (K, H), "up": (K, H), "down": (H, N)}
+    shapes |= {"gate_bias": (H,), "up_bias": (H,), "down_bias": (N,)}
+    found = {name: jnp.asarray(normal(rng, shape, "float32")) for name, shape in shapes.items()}
+    return found | {"down": found["down"] * H**-0.5, "up": found["up"] * K**-0.5}
+
+
+def layers(a: Arrays, recompute: bool = True) -> jax.Array:
+    if "gate" not in a:
+        return bw.mlp(a["x"], a["up"], a["down"], recompute=recompute)
+    ups, biases = (a["gate"], a["up"]), (a["gate_bias"], a["up_bias"])
+    more = {"up_bias": biases, "down_bias": a["down_bias"], "activation": "silu"}
+    return bw.mlp(a["x"], ups, a["down"], recompute=recompute, **more)
+
+
+def formula(a: Arrays) -> jax.Array:
+    gate = jax.nn.silu(a["x"] @ a["gate"] + a["gate_bias"])
+    return (gate * (a["x"] @ a["up"] + a["up_bias"])) @ a["down"] + a["down_bias"]
+
+
+def gradient(f: Any) -> Any:
+    return jax.jit(jax.grad(lambda a: jnp.sum(f(a) ** 2)))
+
+
+def test_blocks_are_a_partition() -> None:
+    for hidden in (LEAST_HIDDEN, 11008, 14336, 13696):
+        blocks, x = HiddenBlocks.of(hidden), jnp.arange(2 * hidden).reshape(2, hidden, 1)
+        assert blocks.count == COUNT
+        assert blocks.piece in PIECES
+        whole = None
+        for i in range(blocks.count):
+            block = blocks.block(x, 1, i)
+            assert block.shape == (2, hidden // COUNT, 1)
+            whole = blocks.written(whole, block, 1, i)
+        np.testing.assert_array_equal(whole, x)
+
+
+@pytest.mark.parametrize("hidden", [LEAST_HIDDEN - 128, LEAST_HIDDEN + 4, LEAST_HIDDEN + 1])
+def test_sizes_that_are_not_divided(hidden: int) -> None:
+    assert HiddenBlocks.of(hidden).count == 1
+
+
+def test_gradients_equal_those_of_whole_arrays(arrays: Arrays) -> None:
+    assert_same_layers(gradient(layers)(arrays), gradient(lambda a: layers(a, False))(arrays))
+    plain = {name: arrays[name] for name in ("x", "up", "down")}
+    assert_same_layers(gradient(layers)(plain), gradient(lambda a: layers(a, False))(plain))
+
+
+def test_gradients_of_some_operands_and_of_a_batch(arrays: Arrays) -> None:
+    of_x = lambda f: jax.grad(lambda x: jnp.sum(f(arrays | {"x": x}) ** 2))  # noqa: E731
+    batch = arrays["x"].reshape(2, M // 2, K)
+    got = jax.jit(jax.vmap(of_x(layers)))(batch)
+    assert_same_layers(got.reshape(M, K), of_x(lambda a: layers(a, False))(arrays["x"]))
+
+
+def test_temporary_memory(arrays: Arrays) -> None:
+    """Of XLA's, which holds five arrays of [M, H] at a time."""
+    temporary = [
+        gradient(f).lower(arrays).compile().memory_analysis().temp_size_in_bytes
+        for f in (layers, formula)
+    ]
+    assert temporary[0] <= 0.6 * temporary[1]
+
+
+def test_sharded_hidden_values_stay_where_they_are(arrays: Arrays) -> None:
+    """Every device has a part of every block: no collective but the sums of products."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    p = PartitionSpec
+    specs = dict.fromkeys(("gate", "up"), p(None, "i")) | {"down": p("i")}
+    specs |= dict.fromkeys(("gate_bias", "up_bias"), p("i"))
+    placed = {
+        name: jax.device_put(a, NamedSharding(mesh, specs.get(name, p())))
+        for name, a in arrays.items()
+    }
+    compiled = gradient(layers).lower(placed).compile()
+    assert_same_layers(compiled(placed), gradient(lambda a: layers(a, False))(arrays))
+    text = compiled.as_text()
+    assert "all-reduce" in text
+    assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
