@@ -4,8 +4,9 @@
     python bench_mlp.py --problems 8192,4096,14336:swiglu 16384,768,3072:gelu
 
 A problem is ROWS,WIDTH,HIDDEN and the form: ``swiglu`` has a pair of weights, ``gelu`` has biases.
-The loss is the mean of squares; gradients are those of x, weights and biases. Time is that of all
-kernels; `temporary_gb` is XLA's count of a step's temporary memory.
+`mlp recomputed` keeps its arguments alone for the backward pass, `mlp in blocks` recomputes so many
+blocks one after the other. The loss is the mean of squares; gradients are those of x, weights and
+biases. Time is that of all kernels; `temporary_gb` is XLA's count of a step's temporary memory.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=8)
     parser.add_argument("--problems", nargs="+", metavar="ROWS,WIDTH,HIDDEN:FORM")
+    parser.add_argument("--blocks", type=options.positive, default=4, help="of hidden values")
     args = parser.parse_args(argv)
     problems = []
     for text in args.problems or (SMALL if args.small else PROBLEMS):
@@ -37,6 +39,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         if form not in FORMS:
             parser.error(f"--problems: {text!r} is not ROWS,WIDTH,HIDDEN:{{{','.join(FORMS)}}}")
         numbers = options.sizes(parser, "--problems", sizes, "ROWS,WIDTH,HIDDEN")
+        if numbers[2] % args.blocks:
+            parser.error(f"--blocks: {args.blocks} does not divide the {numbers[2]} of {text!r}")
         problems.append((text, tuple(numbers), form))
     args.problems = problems
     return args
@@ -65,7 +69,7 @@ def as_written(form: str, a: Operands) -> jax.Array:
 def columns(form: str, args: argparse.Namespace) -> dict[str, Callable[[Operands], jax.Array]]:
     import jax_bwgemm
 
-    def ours(recompute: bool, a: Operands) -> jax.Array:
+    def ours(recompute: bool | int, a: Operands) -> jax.Array:
         rest = {"recompute": recompute, "implementation": options.implementation_of(args)}
         if form == "swiglu":
             pair = a["gate"], a["up"]
@@ -77,6 +81,7 @@ def columns(form: str, args: argparse.Namespace) -> dict[str, Callable[[Operands
     return {
         "mlp": functools.partial(ours, False),
         "mlp recomputed": functools.partial(ours, True),
+        "mlp in blocks": functools.partial(ours, args.blocks),
         "xla": plain,
         "xla checkpoint": jax.checkpoint(plain),
     }
@@ -122,12 +127,13 @@ def summary(rows: Sequence[dict]) -> list[str]:
     by = {(r["problem"], r["impl"]): r for r in rows}
     lines = []
     for problem in dict.fromkeys(r["problem"] for r in rows):
-        ours, kept, xla = (by[problem, n] for n in ("mlp", "mlp recomputed", "xla"))
-        memory = kept["temporary_gb"] / max(xla["temporary_gb"], 1e-9)
-        lines.append(
-            f"{problem}: xla time / mlp time {xla['median_us'] / ours['median_us']:.3f}; "
-            f"recomputed {xla['median_us'] / kept['median_us']:.3f}, memory {memory:.2f} of xla's"
-        )
+        ours, xla = by[problem, "mlp"], by[problem, "xla"]
+        lines.append(f"{problem}: xla time / mlp time {xla['median_us'] / ours['median_us']:.3f}")
+        for name in ("mlp recomputed", "mlp in blocks"):
+            row = by[problem, name]
+            memory = row["temporary_gb"] / max(xla["temporary_gb"], 1e-9)
+            time = xla["median_us"] / row["median_us"]
+            lines[-1] += f"; {name} {time:.3f}, memory {memory:.2f} of xla's"
     return lines
 
 

@@ -7,16 +7,14 @@ has its part of every block.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-COUNT = 4
-# A block's products are then still of some waves of tiles.
-LEAST_HIDDEN = 8192
-# Elements that lie side by side, largest first: whole lines of memory.
-PIECES = (128, 64, 32)
+# Elements of a piece at most: whole lines of memory.
+MOST = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +30,11 @@ class HiddenBlocks:
     piece: int
 
     @staticmethod
-    def of(hidden: int) -> HiddenBlocks:
-        """The blocks of so many hidden values; one if none fit, or the size is a symbol."""
-        if isinstance(hidden, int) and hidden >= LEAST_HIDDEN:
-            for piece in PIECES:
-                if hidden % (COUNT * piece) == 0:
-                    return HiddenBlocks(COUNT, piece)
-        return HiddenBlocks(1, 1)
+    def of(hidden: int, count: int) -> HiddenBlocks:
+        """So many blocks of a dimension, which is a multiple of their number."""
+        if count == 1:
+            return HiddenBlocks(1, 1)
+        return HiddenBlocks(count, math.gcd(hidden // count, MOST))
 
     def block(self, x: jax.Array, axis: int, i: int) -> jax.Array:
         """Block i of a dimension of an array."""

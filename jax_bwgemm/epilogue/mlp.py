@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -34,7 +35,7 @@ def mlp(
     up_bias: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     down_bias: ArrayLike | None = None,
     activation: Activation = "gelu",
-    recompute: bool = False,
+    recompute: bool | int = False,
     precision: Any = None,
     implementation: str | Sequence[str] | None = None,
 ) -> jax.Array:
@@ -56,8 +57,9 @@ def mlp(
         activation: As in `linear`.
         recompute: Whether the backward pass computes the products of x and the hidden values again.
             Only the arguments are kept for it then; else these arrays of [..., H], two or with a
-            pair three, are kept too. From 8192 hidden values on it takes a fourth of them at a
-            time, where H allows: then x's gradient is the sum, in float32, of four products.
+            pair three, are kept too. A number above 1 is that of blocks of the hidden values, which
+            divides H: the backward pass has one at a time in memory. x's gradient is then a sum, in
+            float32, of a product for each.
         precision: As in `matmul`.
         implementation: As in `matmul`.
 
@@ -67,7 +69,7 @@ def mlp(
     Raises:
         TypeError: Not arrays, types that differ, shapes that do not fit together, or an activation
             of the wrong type.
-        ValueError: An unknown activation, or what `matmul` raises.
+        ValueError: An unknown activation, blocks that do not divide H, or what `matmul` raises.
         EpilogueError: The activation is not elementwise.
         NotImplementedError: What `matmul` raises.
     """
@@ -98,7 +100,7 @@ def mlp(
         len(ups),
         len(up_biases),
         len(down_biases),
-        bool(recompute),
+        _blocks(recompute, down.shape[0]),
         precision,
         as_implementations(implementation),
     )
@@ -107,6 +109,22 @@ def mlp(
         lambda: (*compat.spec_of(operands[0])[:-1], compat.spec_of(operands[1])[-1]),
         *operands,
     )
+
+
+def _blocks(recompute: Any, hidden: int) -> int:
+    """How many blocks the backward pass computes again; 0: it finds all that it needs."""
+    if not isinstance(recompute, int | np.integer | np.bool_):
+        raise TypeError(
+            f"{_CALLER}: recompute must be a bool or a number of blocks, got {recompute!r}"
+        )
+    blocks = int(recompute)
+    divided = isinstance(hidden, int) and hidden >= blocks and hidden % max(blocks, 1) == 0
+    if blocks < 0 or (blocks > 1 and not divided):
+        raise ValueError(
+            f"{_CALLER}: recompute is a number of blocks that divides the hidden values, "
+            f"got {blocks} of {hidden}"
+        )
+    return blocks
 
 
 def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
@@ -121,13 +139,16 @@ def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Mlp:
-    """What is static about the two layers; their operands are x, down, ups, biases."""
+    """What is static about the two layers; their operands are x, down, ups, biases.
+
+    recompute: In how many blocks the backward pass does so; 0: not.
+    """
 
     activation: Callable[[jax.Array], jax.Array] | None
     ups: int
     up_biases: int
     down_biases: int
-    recompute: bool
+    recompute: int
     precision: Any
     implementations: tuple[str, ...]
 
@@ -253,7 +274,7 @@ class _OfOperands(LinearMap):
     def _recomputed(self, residuals: Arrays, y_bar: jax.Array) -> list[jax.Array | None]:
         """The same as `_bars`, of a block of the hidden values after the other."""
         layer = self.layer
-        blocks = HiddenBlocks.of(residuals[1].shape[0])
+        blocks = HiddenBlocks.of(residuals[1].shape[0], layer.recompute)
         # Of down the hidden values are the first dimension, of ups and their biases the last.
         axes = (None, 0, *(1,) * layer.ups, *(0,) * layer.up_biases)
         bars: list[jax.Array | None] = [None] * len(axes)

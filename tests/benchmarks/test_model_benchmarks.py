@@ -116,9 +116,11 @@ def test_bench_mlp(tmp_path, capsys):
     path = tmp_path / "mlp.jsonl"
     assert bench_mlp.main(["--small", "--rounds", "2", "--out", str(path)]) == 0
     rows = [r for r in report.load(path) if r["record"] == "mlp"]
-    assert [r["impl"] for r in rows] == ["mlp", "mlp recomputed", "xla", "xla checkpoint"] * 2
-    for i in (0, 4):
-        assert rows[i]["loss"] == pytest.approx(rows[i + 2]["loss"], rel=2e-2)
+    columns = ["mlp", "mlp recomputed", "mlp in blocks", "xla", "xla checkpoint"]
+    assert [r["impl"] for r in rows] == columns * 2
+    for i in (0, 5):
+        for ours in rows[i : i + 3]:
+            assert ours["loss"] == pytest.approx(rows[i + 3]["loss"], rel=2e-2)
     assert "64,64,96:gelu: xla time / mlp time" in capsys.readouterr().out
 
 
@@ -128,6 +130,7 @@ def test_bench_mlp_names_a_bad_problem(capsys):
     for wrong, message in (
         ("8,8,8:relu", "'8,8,8:relu' is not ROWS,WIDTH,HIDDEN:{swiglu,gelu}"),
         ("8,8:gelu", "'8,8' is not ROWS,WIDTH,HIDDEN"),
+        ("8,8,6:gelu", "4 does not divide the 6 of '8,8,6:gelu'"),
     ):
         with pytest.raises(SystemExit):
             bench_mlp.main(["--problems", wrong])

@@ -1,4 +1,4 @@
-"""`mlp` with `recompute` takes many hidden values a block at a time: values, memory, sharding."""
+"""`mlp` with a number of blocks for `recompute`: values, memory, sharding, errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numerics import assert_same_layers, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm.epilogue.hidden_blocks import COUNT, LEAST_HIDDEN, PIECES, HiddenBlocks
+from jax_bwgemm.epilogue.hidden_blocks import HiddenBlocks
 
-M, K, N, H = 256, 16, 24, LEAST_HIDDEN
+M, K, N, H, BLOCKS = 256, 16, 24, 2048, 4
 Arrays = dict[str, Any]
 
 
@@ -27,7 +27,7 @@ def arrays() -> Arrays:
     return found | {"down": found["down"] * H**-0.5, "up": found["up"] * K**-0.5}
 
 
-def layers(a: Arrays, recompute: bool = True) -> jax.Array:
+def layers(a: Arrays, recompute: bool | int = BLOCKS) -> jax.Array:
     if "gate" not in a:
         return bw.mlp(a["x"], a["up"], a["down"], recompute=recompute)
     ups, biases = (a["gate"], a["up"]), (a["gate_bias"], a["up_bias"])
@@ -44,22 +44,30 @@ def gradient(f: Any) -> Any:
     return jax.jit(jax.grad(lambda a: jnp.sum(f(a) ** 2)))
 
 
-def test_blocks_are_a_partition() -> None:
-    for hidden in (LEAST_HIDDEN, 11008, 14336, 13696):
-        blocks, x = HiddenBlocks.of(hidden), jnp.arange(2 * hidden).reshape(2, hidden, 1)
-        assert blocks.count == COUNT
-        assert blocks.piece in PIECES
-        whole = None
-        for i in range(blocks.count):
-            block = blocks.block(x, 1, i)
-            assert block.shape == (2, hidden // COUNT, 1)
-            whole = blocks.written(whole, block, 1, i)
-        np.testing.assert_array_equal(whole, x)
+@pytest.mark.parametrize(
+    ("hidden", "count", "piece"), [(2048, 4, 128), (11008, 4, 64), (14, 2, 1), (6, 6, 1), (5, 1, 1)]
+)
+def test_blocks_are_a_partition(hidden: int, count: int, piece: int) -> None:
+    blocks, x = HiddenBlocks.of(hidden, count), jnp.arange(2 * hidden).reshape(2, hidden, 1)
+    assert blocks.piece == piece
+    whole = None
+    for i in range(blocks.count):
+        block = blocks.block(x, 1, i)
+        assert block.shape == (2, hidden // count, 1)
+        whole = blocks.written(whole, block, 1, i)
+    np.testing.assert_array_equal(whole, x)
 
 
-@pytest.mark.parametrize("hidden", [LEAST_HIDDEN - 128, LEAST_HIDDEN + 4, LEAST_HIDDEN + 1])
-def test_sizes_that_are_not_divided(hidden: int) -> None:
-    assert HiddenBlocks.of(hidden).count == 1
+@pytest.mark.parametrize("blocks", [-1, 3, 2 * H])
+def test_blocks_that_do_not_divide(arrays: Arrays, blocks: int) -> None:
+    with pytest.raises(ValueError, match=f"mlp: recompute .* got {blocks} of {H}"):
+        layers(arrays, blocks)
+
+
+@pytest.mark.parametrize("recompute", [None, 2.0, "4"])
+def test_recompute_of_a_wrong_type(arrays: Arrays, recompute: Any) -> None:
+    with pytest.raises(TypeError, match="mlp: recompute must be a bool or a number of blocks"):
+        layers(arrays, recompute)
 
 
 def test_gradients_equal_those_of_whole_arrays(arrays: Arrays) -> None:
@@ -76,7 +84,7 @@ def test_gradients_of_some_operands_and_of_a_batch(arrays: Arrays) -> None:
 
 
 def test_temporary_memory(arrays: Arrays) -> None:
-    """Of XLA's, which holds five arrays of [M, H] at a time."""
+    """XLA holds five arrays of [M, H] at a time."""
     temporary = [
         gradient(f).lower(arrays).compile().memory_analysis().temp_size_in_bytes
         for f in (layers, formula)
