@@ -69,7 +69,8 @@ struct Launcher {
                                          : cute::TMA::CacheHintSm90::EVICT_NORMAL);
   }
 
-  static Status MakeParams(const GemmProblem& p, Params* params, dim3* grid) {
+  // all: see MakeOrder.
+  static Status MakeParams(const GemmProblem& p, Params* params, dim3* grid, bool all = false) {
     const GemmOperand& first = C::kSwapAb ? p.b : p.a;
     const GemmOperand& second = C::kSwapAb ? p.a : p.b;
     params->p_rows = C::kSwapAb ? p.n : p.m;
@@ -95,7 +96,7 @@ struct Launcher {
     const bool q_streams = q_once && p_tiles <= C::kClusterM;
     params->p_cache_hint = CacheHint(p_streams);
     params->q_cache_hint = CacheHint(q_streams);
-    MakeOrder(p, p_tiles, q_tiles, &params->order, grid);
+    MakeOrder(p, &params->order, grid, all);
     const int streamed = (p_streams ? C::P::kBytes / C::kClusterN : 0) +
                          (q_streams ? C::kPlanes * C::Q::kBytes / C::kClusterM : 0);
     params->stages = bwgemm::sm90::StagesFor(streamed, grid->x * grid->y, C::kStages);
@@ -103,9 +104,9 @@ struct Launcher {
   }
 
   // all: as many clusters as run at once, also where there are fewer tiles.
-  static void MakeOrder(const GemmProblem& p, int p_tiles, int q_tiles, TileOrder* order,
-                        dim3* grid, bool all = false) {
-    const int p_clusters = Tiles(p_tiles, C::kClusterM), q_clusters = Tiles(q_tiles, C::kClusterN);
+  static void MakeOrder(const GemmProblem& p, TileOrder* order, dim3* grid, bool all) {
+    const int p_clusters = Tiles(PTiles(p), C::kClusterM);
+    const int q_clusters = Tiles(QTiles(p), C::kClusterN);
     const int per_batch = p_clusters * q_clusters;  // it all fits: see Supports
     // By default bands run along the shorter dimension.
     order->along_q = p.raster_order == RasterOrder::kHeuristic

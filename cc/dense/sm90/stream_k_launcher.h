@@ -60,13 +60,11 @@ struct StreamKLauncher {
                       "tiles times parts of K");
   }
 
-  static StreamKPlan Plan(const GemmProblem& p, TileOrder* order, dim3* grid) {
-    const int p_tiles = Dense::PTiles(p), q_tiles = Dense::QTiles(p);
-    Dense::MakeOrder(p, p_tiles, q_tiles, order, grid, /*all=*/true);
-    const int p_clusters = Dense::Tiles(p_tiles, C::kClusterM);
-    const int q_clusters = Dense::Tiles(q_tiles, C::kClusterN);
-    return PlanStreamK(p, order->clusters, grid->x * grid->y / C::kCluster, C::kCluster, Steps(p),
-                       order->along_q ? q_clusters : p_clusters);
+  static StreamKPlan Plan(const GemmProblem& p, const TileOrder& order, const dim3& grid) {
+    const int band = order.along_q ? Dense::Tiles(Dense::QTiles(p), C::kClusterN)
+                                   : Dense::Tiles(Dense::PTiles(p), C::kClusterM);
+    return PlanStreamK(p, order.clusters, grid.x * grid.y / C::kCluster, C::kCluster, Steps(p),
+                       band);
   }
 
   // Tiles whose sums are in memory, times the CTAs and consumers that have some of a tile.
@@ -84,7 +82,8 @@ struct StreamKLauncher {
   static size_t WorkspaceBytes(const GemmProblem& p) {
     TileOrder order;
     dim3 grid;
-    const StreamKPlan plan = Plan(p, &order, &grid);
+    Dense::MakeOrder(p, &order, &grid, /*all=*/true);
+    const StreamKPlan plan = Plan(p, order, grid);
     return SumBytes(plan) + StepBytes(plan);
   }
 
@@ -96,8 +95,8 @@ struct StreamKLauncher {
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
     StreamKParams params{};
     dim3 grid;
-    BWGEMM_RETURN_IF_ERROR(Dense::MakeParams(p, &params, &grid));
-    params.plan = Plan(p, &params.order, &grid);
+    BWGEMM_RETURN_IF_ERROR(Dense::MakeParams(p, &params, &grid, /*all=*/true));
+    params.plan = Plan(p, params.order, grid);
     params.sums = static_cast<float*>(workspace);
     void* steps = static_cast<char*>(workspace) + SumBytes(params.plan);
     params.steps = static_cast<int32_t*>(steps);

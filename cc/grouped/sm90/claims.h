@@ -42,7 +42,6 @@ struct TileClaims {
       } else {
         if (lane0)
           Full::arrive_and_expect_tx(&shared.tiles.mail_full[state.index], sizeof(int32_t));
-        __syncwarp();
         Full::wait(&shared.tiles.mail_full[state.index], state.phase);
         next = shared.tiles.mail[state.index].value;
         __syncwarp();
