@@ -116,7 +116,7 @@ def linear_softmax_cross_entropy_loss(
     if z_loss:
         losses += z_loss * jnp.square(lse)
     losses = jnp.where((labels >= 0) & (labels < vocabulary), losses, jnp.nan)
-    count: Any = labels.size
+    count: Any = max(labels.size, 1)
     if ignore_index is not None:
         kept = labels != ignore_index
         losses = jnp.where(kept, losses, 0)
@@ -124,7 +124,7 @@ def linear_softmax_cross_entropy_loss(
     if reduction == "none":
         loss = losses.reshape(shape)
     else:
-        loss = jnp.sum(losses) / (count or 1) if reduction == "mean" else jnp.sum(losses)
+        loss = jnp.sum(losses) / count if reduction == "mean" else jnp.sum(losses)
     return (loss, lse.reshape(shape)) if return_logsumexp else loss
 
 

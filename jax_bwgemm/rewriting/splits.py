@@ -79,12 +79,11 @@ def _chain(split: Any, producers: Mapping[Any, Any], uses: Mapping[Any, Uses]) -
         eqn = producers.get(atom)
         if eqn is None or eqn.effects or uses.get(atom, Uses()).count != 1:
             return None
+        if atom.aval.shape[-1:] != split.invars[0].aval.shape[-1:]:  # a reshape of the columns
+            return None
         if eqn.primitive.name == "dot_general":
             return _Chain(eqn, between[::-1], split) if _splits(eqn) else None
-        if (
-            eqn.primitive.name not in _BETWEEN
-            or eqn.outvars[0].aval.shape[-1:] != (split.invars[0].aval.shape[-1:])
-        ):
+        if eqn.primitive.name not in _BETWEEN:
             return None
         large = [x for x in eqn.invars if not _is_small(x, producers)]
         if len(large) != 1:

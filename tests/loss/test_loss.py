@@ -143,6 +143,7 @@ def test_reductions_and_ignored_rows(operands, logits, reduction) -> None:
     )
     got, lse = loss(x, labels, weights)
     close(got, want)
+    close(jax.jit(loss)(x, labels, weights)[0], want)
     close(lse, jax.nn.logsumexp(x @ weights, -1))
     shaped, lse = loss(x.reshape(3, 5, WIDTH), labels.reshape(3, 5), weights)
     close(shaped, want.reshape(3, 5) if reduction == "none" else want)

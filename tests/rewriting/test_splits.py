@@ -83,6 +83,18 @@ def test_factors_of_rows(arrays, rows: tuple[int, ...]) -> None:
     check(f, x, w, b)
 
 
+@pytest.mark.parametrize("columns", [3 * N, 12 * N], ids=["narrower", "wider"])
+def test_a_reshape_of_the_columns(arrays, columns: int) -> None:
+    """Parts are then no columns of the product: split within heads, or of several rows."""
+    x, w, *_ = arrays
+    w = jnp.concatenate([w, w], axis=1)
+    f = lambda x, w: jnp.split((x @ w).reshape(B, -1, columns), 3, -1)  # noqa: E731
+    g = lambda x, w: [t[0].T @ t[0] for t in f(x, w)]  # noqa: E731
+    for function in (f, g):
+        assert 6 * N in widths(function, x, w)
+        check(function, x, w)
+
+
 def test_what_stays_whole(arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, *_ = arrays
     halves = lambda y: jnp.split(y, 3, axis=-1)  # noqa: E731
