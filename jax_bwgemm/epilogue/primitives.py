@@ -108,5 +108,7 @@ PRIMITIVES["add_any"] = PRIMITIVES["add"]
 # integer_pow multiplies, so it is off by half a unit a factor.
 SPECIAL = ("literal", "iota", "convert_element_type", "integer_pow", "reduce_precision", "round")
 SPECIAL += ("select_n", "one_plus_tanh", "logistic_of_log2", "bitcast_convert_type")
+# One that `tracing.py` writes as sums and products, by Horner's rule: of JAX 0.12.
+POLYNOMIAL = "polynomial"
 # Values as they are. stop_gradient and names mean something to JAX alone.
-ALIASES = ("copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier")
+ALIASES = ("copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier", "stop_gradient")

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, PRIMITIVES, SPECIAL
+from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step
 from jax_bwgemm.rewriting.uses import INLINED
 
@@ -169,6 +169,7 @@ class _Tracer:
                 f"an epilogue reads a constant array of shape {array.shape}: pass it in "
                 "epilogue_operands"
             )
+        array = _narrowed(array)
         if array.dtype.name not in TYPES:
             raise EpilogueError(f"an epilogue has a constant of type {array.dtype.name}")
         wide = np.float32 if KINDS[array.dtype.name] == "f" else array.dtype
@@ -204,6 +205,8 @@ class _Tracer:
             return [dataclasses.replace(inputs[0], places=places)]
         if name == "iota":
             return [self.iota(eqn)]
+        if name == POLYNOMIAL and KINDS[dtype] == "f":
+            return [self.polynomial(eqn, inputs)]
         if name not in PRIMITIVES and name not in SPECIAL:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         places = self.meet(eqn, inputs)
@@ -219,6 +222,15 @@ class _Tracer:
                 return inputs
             return [self.add(name, inputs, dtype, places)]
         return [self.add(name, inputs, dtype, places, **self.parameters(eqn))]
+
+    def polynomial(self, eqn: Any, inputs: list[_Value]) -> _Value:
+        """A polynomial of the first operand; the others are its coefficients, a constant first."""
+        x, *lower, total = inputs
+        dtype, places = eqn.outvars[0].aval.dtype, self.meet(eqn, inputs)
+        for coefficient in reversed(lower):
+            product = self.add("mul", (total, x), dtype, places)
+            total = self.add("add", (product, coefficient), dtype, places)
+        return dataclasses.replace(total, places=places)
 
     def sum_over_rows(self, eqn: Any, value: _Value) -> _Value:
         """A sum over all dimensions of the product but the last."""
@@ -286,6 +298,16 @@ class _Tracer:
         return EpilogueError(
             f"an epilogue cannot have {eqn.primitive.name!r}{' at ' + at if at else ''}: {why}"
         )
+
+
+def _narrowed(array: np.ndarray) -> np.ndarray:
+    """A constant of 64 bits, as Python's numbers are in JAX's 64-bit mode, in 32 that hold it."""
+    narrow = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32}.get(array.dtype.name)
+    if narrow is None:
+        return array
+    if array.dtype.name != "float64" and not (array == array.astype(narrow)).all():
+        return array
+    return array.astype(narrow)
 
 
 def _broadcast(eqn: Any, places: Places) -> Places | None:

@@ -7,14 +7,14 @@ import heapq
 import math
 from typing import Any
 
-from jax_bwgemm.epilogue.primitives import ALIASES, PRIMITIVES, SPECIAL
+from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
 from jax_bwgemm.rewriting.uses import INLINED
 
 # Bodies that may be part of a group; a checkpoint is to be computed again where it says.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
-_ELEMENTWISE = ({*PRIMITIVES, *SPECIAL} | set(ALIASES)) - {"iota", "optimization_barrier"}
+_ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimization_barrier"}
 # What brings an operand into the result's shape.
 ARRANGING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
 ARRANGING += ("iota",)

@@ -52,6 +52,20 @@ def test_bodies_are_inlined() -> None:
         assert {step.op for step in program.steps} <= {*PRIMITIVES, "literal"}
 
 
+def test_a_polynomial_is_sums_and_products() -> None:
+    if not hasattr(lax, "polynomial"):
+        pytest.skip("JAX 0.12 has it first")
+    f = lambda z: lax.polynomial(z, [1.0, 2.0, 3.0])  # noqa: E731
+    steps = [s for s in trace_epilogue(f, SHAPE, ()).program.steps if s.op != "literal"]
+    assert [s.op for s in steps] == ["mul", "add", "mul", "add"]
+
+
+def test_what_gradients_stop_at_is_computed() -> None:
+    f = lambda z: z * lax.stop_gradient(jax.nn.sigmoid(z))  # noqa: E731
+    plain = lambda z: z * jax.nn.sigmoid(z)  # noqa: E731
+    assert trace_epilogue(f, SHAPE, ()) == trace_epilogue(plain, SHAPE, ())
+
+
 def test_derivatives_are_epilogues() -> None:
     def backward(z: jax.Array, g: jax.Array) -> jax.Array:
         return jax.vjp(jax.nn.gelu, z)[1](g)[0]
