@@ -11,6 +11,7 @@ import jax
 # Streaming multiprocessors assumed when an architecture is named without a device:
 # H100/H200 SXM and B200.
 DEFAULT_SM_COUNT = {"sm90": 132, "sm100": 148}
+MOST_SM_COUNT = 65535  # more than any GPU has
 
 # What selection does for a problem that no tuning table has.
 MISS_POLICIES = ("heuristic", "autotune", "error")
@@ -43,14 +44,14 @@ def make_target(arch: str, sm_count: int | None = None) -> Target:
     """Validates an architecture name and fills in its usual number of multiprocessors.
 
     Raises:
-        ValueError: The architecture is unknown or ``sm_count`` is not positive.
+        ValueError: The architecture is unknown or ``sm_count`` is no number of multiprocessors.
     """
     if arch not in DEFAULT_SM_COUNT:
         known = ", ".join(DEFAULT_SM_COUNT)
         raise ValueError(f"unknown target architecture {arch!r}: known are {known}")
     count = DEFAULT_SM_COUNT[arch] if sm_count is None else sm_count
-    if count < 1:
-        raise ValueError(f"sm_count must be positive, got {count}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_SM_COUNT:
+        raise ValueError(f"sm_count must be an integer from 1 to {MOST_SM_COUNT}, got {count!r}")
     return Target(arch, count)
 
 
@@ -66,7 +67,7 @@ def target(arch: str, sm_count: int | None = None) -> Any:
         sm_count: Number of multiprocessors of the target; default is the usual data-centre part.
 
     Raises:
-        ValueError: The architecture is unknown or ``sm_count`` is not positive.
+        ValueError: The architecture is unknown or ``sm_count`` is no number of multiprocessors.
     """
     return _target_context(make_target(arch, sm_count))
 

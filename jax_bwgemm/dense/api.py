@@ -15,6 +15,7 @@ from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import (
     as_array,
     as_dimension_numbers,
+    as_operands,
 )
 from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.apply import (
@@ -73,7 +74,7 @@ def matmul(
     """
     a, b = as_array("matmul", "a", a), as_array("matmul", "b", b)
     options = make_options(precision, preferred_element_type, out_sharding, implementation, config)
-    operands = tuple(as_array("matmul", "epilogue_operands", x) for x in epilogue_operands)
+    operands = as_operands("matmul", "epilogue_operands", epilogue_operands)
     if epilogue is not None:
         after = Epilogue(epilogue, "matmul")
         return product_with_epilogue(a, b, None, operands, options, after)

@@ -51,6 +51,9 @@ def explain(
     Raises:
         TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
     """
+    for name, x in (("a", a), ("b", b)):
+        if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+            raise TypeError(f"explain requires arrays or types of arrays, got {name} {x!r}")
     options = make_options(precision, preferred_element_type, None, implementation, config)
     if dimension_numbers is None:
         check_matmul(a.shape, b.shape)

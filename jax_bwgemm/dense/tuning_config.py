@@ -87,6 +87,7 @@ class TuningConfig(KernelConfig):
                 f"times cluster_n={self.cluster_n}"
             )
         self._check_choice("swizzle", SWIZZLES)
+        self._check_choice("two_cta", (False, True))
         self._check_choice("schedule", SCHEDULES)
         self._check_choice("scheduler", (*SCHEDULERS.values(), STREAM_K))
         self._check_choice("decomposition", DECOMPOSITIONS)

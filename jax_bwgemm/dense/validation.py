@@ -30,6 +30,25 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
+def as_operands(function: str, name: str, given: Any) -> tuple[jax.Array, ...]:
+    """An epilogue's operands. Python's numbers are float32 or int32, whatever JAX's mode.
+
+    Raises:
+        TypeError: Not a sequence of arrays, or a number that int32 does not hold.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise TypeError(f"{function} requires {name} to be a sequence of arrays, got {given!r}")
+    return tuple(as_array(function, name, _as_32_bits(function, name, x)) for x in given)
+
+
+def _as_32_bits(function: str, name: str, x: Any) -> Any:
+    if isinstance(x, int) and not isinstance(x, bool):
+        if not -(2**31) <= x < 2**31:
+            raise TypeError(f"{function} requires {name} that int32 holds, got {x}")
+        return np.int32(x)
+    return np.float32(x) if isinstance(x, float) and not isinstance(x, np.generic) else x
+
+
 def as_dimension_numbers(
     dimension_numbers: Any, lhs_shape: Sequence[int], rhs_shape: Sequence[int]
 ) -> DimensionNumbers:

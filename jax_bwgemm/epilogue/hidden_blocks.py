@@ -53,7 +53,7 @@ class HiddenBlocks:
         before, behind = block.shape[:axis], block.shape[axis + 1 :]
         if whole is None:
             whole = lax.empty((*before, block.shape[axis] * self.count, *behind), block.dtype)
-        pieces = block.reshape(*before, -1, self.piece, *behind)
+        pieces = block.reshape(*before, block.shape[axis] // self.piece, self.piece, *behind)
         divided = lax.dynamic_update_index_in_dim(self._divided(whole, axis), pieces, i, axis + 1)
         return divided.reshape(whole.shape)
 
@@ -65,5 +65,5 @@ class HiddenBlocks:
         return total.astype(wide) + part.astype(wide)
 
     def _divided(self, x: jax.Array, axis: int) -> jax.Array:
-        shape = x.shape
-        return x.reshape(*shape[:axis], -1, self.count, self.piece, *shape[axis + 1 :])
+        form = x.shape[axis] // (self.count * self.piece), self.count, self.piece
+        return x.reshape(*x.shape[:axis], *form, *x.shape[axis + 1 :])

@@ -67,7 +67,7 @@ def linear(
         operands.append(_of_shape("linear", "b", b, shape[-1:]))
     if residual is not None:
         operands.append(_of_shape("linear", "residual", residual, shape))
-    function = as_activation("linear", activation)
+    function = as_activation("linear", activation, shape)
     rest = {
         "precision": precision,
         "preferred_element_type": preferred_element_type,
@@ -124,7 +124,11 @@ def gated_linear_unit(
         "implementation": implementation,
         "config": config,
     }
-    epilogue = Epilogue(_gate_epilogue(as_activation(caller, activation)), caller)
+
+    def epilogue(columns: int) -> Epilogue:
+        function = as_activation(caller, activation, (*x.shape[:-1], columns))
+        return Epilogue(_gate_epilogue(function), caller)
+
     if isinstance(weights, tuple | list):
         if len(weights) != 2:
             raise TypeError(f"{caller}: weights must be a pair, got {len(weights)} arrays")
@@ -135,12 +139,12 @@ def gated_linear_unit(
             raise TypeError(
                 f"{caller}: weights must have the same shape, got {gate.shape} and {up.shape}"
             )
-        return gated_product(x, (gate, up), epilogue, **rest)
+        return gated_product(x, (gate, up), epilogue(gate.shape[-1]), **rest)
     stacked = as_array(caller, "weights", weights)
     _check_product(caller, x, stacked, 3)
     if stacked.shape[1] != 2:
         raise TypeError(f"{caller}: weights must be [K, 2, N] or a pair, got {stacked.shape}")
-    return gated_product(x, stacked, epilogue, **rest)
+    return gated_product(x, stacked, epilogue(stacked.shape[-1]), **rest)
 
 
 def _check_product(caller: str, x: jax.Array, w: jax.Array, rank: int) -> None:

@@ -96,7 +96,7 @@ def mlp(
             f"{_CALLER}: arrays must have one floating-point type, got {', '.join(types)}"
         )
     layer = _Mlp(
-        as_activation(_CALLER, activation),
+        as_activation(_CALLER, activation, (*x.shape[:-1], down.shape[0])),
         len(ups),
         len(up_biases),
         len(down_biases),
@@ -129,7 +129,7 @@ def _blocks(recompute: Any, hidden: int) -> int:
 
 def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
     """An argument that is a pair if the weights are."""
-    if given is None:
+    if given is None and name != "up":
         return ()
     if gated != isinstance(given, tuple | list) or (gated and len(given) != 2):
         form = "a pair of arrays, as up is" if gated else "an array, as up is"

@@ -14,6 +14,7 @@ from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.experts.mlp import grouped_mlp
 from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
+from jax_bwgemm.grouped.validation import as_experts, check_offset
 
 _CALLER = "moe_mlp"
 
@@ -41,7 +42,8 @@ def moe_mlp(
         x: Tokens, [T, K].
         up: [E, K, H], or [E, K, 2, H], gate first: as in `grouped_mlp`.
         down: [E, H, N].
-        experts: The experts of each token, [T, k], integers in [0, num_experts).
+        experts: The experts of each token, [T, k], integers. A token gets nothing from one that is
+            not in [0, num_experts).
         weights: Their weights, [T, k], floating-point.
         activation: As in `linear`.
         recompute: As in `grouped_mlp`.
@@ -79,13 +81,15 @@ def moe_mlp(
     if (num_experts is None) != (group_offset is None):
         raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
     down = as_array(_CALLER, "down", down)
+    count = as_experts(_CALLER, num_experts, up.shape[0], name="num_experts")
     if group_offset is not None:
+        check_offset(_CALLER, group_offset, count)
         group_offset = as_array(_CALLER, "group_offset", group_offset)
 
     def layer(
         x: jax.Array, up: jax.Array, down: jax.Array, experts: Any, weights: Any, offset: Any
     ) -> jax.Array:
-        order, place, sizes = sort_by_expert(experts, num_experts or up.shape[0])
+        order, place, sizes = sort_by_expert(experts, count)
         rows = grouped_mlp(
             dispatch(x, order, place),
             up,

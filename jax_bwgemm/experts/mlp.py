@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -18,6 +20,7 @@ from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general, ragged_dot_with_epilogue
+from jax_bwgemm.grouped.validation import check_offset, check_size_values
 from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
@@ -56,7 +59,7 @@ def grouped_mlp(
         down: [E, H, N].
         group_sizes: Rows of each group, as in `ragged_dot`.
         row_weights: [M], floating-point, or None.
-        activation: As in `linear`.
+        activation: As in `linear`; one that is not elementwise is a pass of its own.
         recompute: Whether the backward pass computes the first product and the hidden values again.
             Only the arguments are kept for it then; else these two arrays are kept too.
         group_offset: As in `ragged_dot`.
@@ -72,6 +75,8 @@ def grouped_mlp(
         ValueError: An unknown activation, or what `ragged_dot` raises.
         NotImplementedError: What `ragged_dot` raises.
     """
+    if isinstance(group_sizes, np.ndarray):
+        check_size_values(_CALLER, group_sizes, np.shape(rows)[0] if np.ndim(rows) else 0)
     rows, up, down, sizes = (
         as_array(_CALLER, name, x)
         for name, x in (("rows", rows), ("up", up), ("down", down), ("group_sizes", group_sizes))
@@ -93,7 +98,7 @@ def grouped_mlp(
             f"{_CALLER}: rows, up and down must have one floating-point type, got "
             f"{', '.join(types)}"
         )
-    operands = [rows, down, up.reshape(*up.shape[:2], -1)]
+    operands = [rows, down, up.reshape(*up.shape[:2], math.prod(up.shape[2:]))]
     if row_weights is not None:
         weights = as_array(_CALLER, "row_weights", row_weights)
         if weights.shape != rows.shape[:1] or not jnp.issubdtype(weights.dtype, jnp.floating):
@@ -104,9 +109,10 @@ def grouped_mlp(
         operands.append(weights)
     operands.append(sizes)
     if group_offset is not None:
+        check_offset(_CALLER, group_offset, math.prod(sizes.shape))
         operands.append(as_array(_CALLER, "group_offset", group_offset))
     layer = _GroupedMlp(
-        as_activation(_CALLER, activation),
+        as_activation(_CALLER, activation, (rows.shape[0], down.shape[1]), elementwise=False),
         gated,
         row_weights is not None,
         bool(recompute),

@@ -15,7 +15,7 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
     """The rows of all tokens in the order of their experts, tokens in their order.
 
     Args:
-        experts: Each token's experts, [T, k].
+        experts: Each token's experts, [T, k]. Of those that are none of them rows come last.
         count: How many experts there are.
 
     Returns:
@@ -23,6 +23,7 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
         and how many rows each expert has, [count], all int32.
     """
     flat = experts.reshape(-1)
+    flat = jnp.where(flat < 0, count, flat)
     rows = jnp.arange(flat.size, dtype=jnp.int32)
     order = jnp.argsort(flat).astype(jnp.int32)
     place = jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
@@ -63,6 +64,7 @@ def _route(to_tokens: bool, residuals: Arrays, inputs: Arrays) -> Arrays:
     if x.dtype.itemsize != 2 or x.shape[1] % 2:
         return (x.at[tokens].get(mode="promise_in_bounds"),)
     # In pairs of elements: XLA's kernel moves one at a time.
-    pairs = lax.bitcast_convert_type(x.reshape(x.shape[0], -1, 2), jnp.uint32)
+    rows, columns = x.shape
+    pairs = lax.bitcast_convert_type(x.reshape(rows, columns // 2, 2), jnp.uint32)
     found = pairs.at[tokens].get(mode="promise_in_bounds")
-    return (lax.bitcast_convert_type(found, x.dtype).reshape(tokens.size, -1),)
+    return (lax.bitcast_convert_type(found, x.dtype).reshape(tokens.size, columns),)

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
-from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.dense.validation import as_array, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
@@ -113,10 +113,8 @@ def ragged_dot(
     lhs, rhs = as_array("ragged_dot", "lhs", lhs), as_array("ragged_dot", "rhs", rhs)
     check_ragged_dot(lhs.shape, rhs.shape)
     operands = EpilogueOperands(
-        tuple(as_array("ragged_dot", "epilogue_operands", x) for x in epilogue_operands),
-        tuple(
-            as_array("ragged_dot", "epilogue_group_operands", x) for x in epilogue_group_operands
-        ),
+        as_operands("ragged_dot", "epilogue_operands", epilogue_operands),
+        as_operands("ragged_dot", "epilogue_group_operands", epilogue_group_operands),
     )
     after = None if epilogue is None else After(Epilogue(epilogue, "ragged_dot"), operands)
     if after is None and (count := len(operands.plain) + len(operands.of_groups)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -82,7 +83,7 @@ def local_sizes(sizes: jax.Array, rows: int, first: jax.Array, local_rows: int) 
 def group_of_rows(sizes: jax.Array, rows: int) -> jax.Array:
     """The group of every row, [..., M]; G for rows past the last group."""
     _, ends = group_bounds(sizes, rows)
-    flat = ends.reshape(-1, ends.shape[-1])
+    flat = ends.reshape(math.prod(ends.shape[:-1]), ends.shape[-1])
     positions = jnp.arange(rows, dtype=jnp.int32)
     found = jax.vmap(lambda e: jnp.searchsorted(e, positions, side="right", method="compare_all"))(
         flat

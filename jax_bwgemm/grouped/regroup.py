@@ -48,7 +48,7 @@ def regroup(sizes: jax.Array, rows: int, merged: int) -> Regrouping:
 def take_rows(x: jax.Array, plan: Regrouping) -> jax.Array:
     """The merged rows of an operand: [P or 1, S or 1, M, C] to [P or 1, S * M, C]."""
     order = plan.order % plan.rows if x.shape[1] == 1 else plan.order
-    return _take(x.reshape(x.shape[0], -1, x.shape[-1]), order)
+    return _take(x.reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[-1]), order)
 
 
 def return_rows(x: jax.Array, plan: Regrouping) -> jax.Array:

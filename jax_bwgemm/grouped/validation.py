@@ -142,19 +142,23 @@ def check_meaning(function: str, mode: Mode, given: Mapping[str, Any]) -> None:
             )
 
 
-def as_experts(function: str, num_groups: int | None, groups: int) -> int:
+def as_experts(
+    function: str, num_groups: int | None, groups: int, *, name: str = "num_groups"
+) -> int:
     """Normalises ``num_groups`` to the number of groups of the result.
 
     Raises:
         TypeError: Not an integer.
-        ValueError: Negative.
+        ValueError: Negative, or more than int32 counts.
     """
     if num_groups is None:
         return groups
     if isinstance(num_groups, bool) or not isinstance(num_groups, int | np.integer):
-        raise TypeError(f"{function} num_groups must be an integer or None, got {num_groups!r}")
+        raise TypeError(f"{function} {name} must be an integer or None, got {num_groups!r}")
     if num_groups < 0:
-        raise ValueError(f"{function} num_groups must not be negative, got {num_groups}")
+        raise ValueError(f"{function} {name} must not be negative, got {num_groups}")
+    if num_groups >= 2**31:
+        raise ValueError(f"{function} {name} must be below 2**31, got {num_groups}")
     return int(num_groups)
 
 
@@ -224,7 +228,10 @@ def check_offset(function: str, offset: Any, groups: int) -> None:
         TypeError: Not an integer scalar.
         ValueError: Known and not between 0 and the number of groups.
     """
-    array = as_array(function, "group_offset", offset)
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        array = np.zeros((), np.int32)  # whatever its value, which is checked below
+    else:
+        array = as_array(function, "group_offset", offset)
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != ():
         raise TypeError(
             f"{function} requires group_offset to be an integer scalar, got {array.dtype} of "
@@ -251,7 +258,10 @@ def as_representative(
     name = "representative_group_sizes"
     if isinstance(sizes, jax.core.Tracer):
         raise TypeError(f"{function} requires {name} to be known while tracing, got {sizes}")
-    values = np.asarray(sizes)
+    try:
+        values = np.asarray(sizes)
+    except ValueError:  # rows of several lengths
+        values = np.zeros(0, object)[:, None]
     if values.ndim != 1 or not (np.issubdtype(values.dtype, np.integer) or values.size == 0):
         raise TypeError(f"{function} requires {name} to be a sequence of integers, got {sizes!r}")
     if len(values) != groups:

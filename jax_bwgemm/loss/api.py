@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -86,7 +87,8 @@ def linear_softmax_cross_entropy_loss(
     _check_number("label_smoothing", label_smoothing, 0, 1)
     _check_number("z_loss", z_loss, 0, math.inf)
     if logit_softcap is not None:
-        _check_number("logit_softcap", logit_softcap, math.ulp(0), math.inf)
+        float32 = np.finfo(np.float32)
+        _check_number("logit_softcap", logit_softcap, float(float32.tiny), float(float32.max))
     if ignore_index is not None and (
         isinstance(ignore_index, bool) or not isinstance(ignore_index, int)
     ):
@@ -95,13 +97,17 @@ def linear_softmax_cross_entropy_loss(
     options = Options(
         None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
     )
-    shape, labels = x.shape[:-1], labels.astype(jnp.int32).reshape(-1)
+    shape, labels = x.shape[:-1], labels.reshape(-1)
     columns = weights.shape[1]
-    local, vocabulary = labels, columns
-    if axis_name is not None:
-        local = labels - lax.axis_index(axis_name) * columns
-        vocabulary = columns * lax.axis_size(axis_name)
-    rows, weights, local = compat.match_varying(x.reshape(-1, x.shape[-1]), weights, local)
+    vocabulary = columns * (1 if axis_name is None else lax.axis_size(axis_name))
+    # Compared in their own type: int32 may not hold what is no column.
+    kept = None if ignore_index is None else ~_equal(labels, ignore_index)
+    labels = labels if labels.dtype.itemsize >= 4 else labels.astype(jnp.int32)
+    valid = (labels >= 0) & (labels < vocabulary)
+    labels = jnp.where(valid, labels, -1).astype(jnp.int32)
+    local = labels if axis_name is None else labels - lax.axis_index(axis_name) * columns
+    rows = x.reshape(math.prod(shape), x.shape[-1])
+    rows, weights, local = compat.match_varying(rows, weights, local)
     if logits == "recomputed":
         _check_whole_columns(weights)
     if logits == "stored":
@@ -110,15 +116,15 @@ def linear_softmax_cross_entropy_loss(
         found = recomputed_statistics(rows, weights, local, options, products)
     lse, picked, *total = found if axis_name is None else _over_devices(found, axis_name)
 
+    label_smoothing, z_loss = float(label_smoothing), float(z_loss)
     losses = lse - (1 - label_smoothing) * picked
     if total:
         losses -= label_smoothing / vocabulary * total[0]
     if z_loss:
         losses += z_loss * jnp.square(lse)
-    losses = jnp.where((labels >= 0) & (labels < vocabulary), losses, jnp.nan)
-    count: Any = max(labels.size, 1)
-    if ignore_index is not None:
-        kept = labels != ignore_index
+    losses = jnp.where(valid, losses, jnp.nan)
+    count: Any = labels.size or 1
+    if kept is not None:
         losses = jnp.where(kept, losses, 0)
         count = jnp.maximum(jnp.sum(kept), 1)
     if reduction == "none":
@@ -126,6 +132,13 @@ def linear_softmax_cross_entropy_loss(
     else:
         loss = jnp.sum(losses) / count if reduction == "mean" else jnp.sum(losses)
     return (loss, lse.reshape(shape)) if return_logsumexp else loss
+
+
+def _equal(labels: jax.Array, index: int) -> jax.Array:
+    """Which labels are an integer that their type may not have."""
+    range_ = jnp.iinfo(labels.dtype)
+    inside = range_.min <= index <= range_.max
+    return labels == index if inside else jnp.zeros(labels.shape, bool)
 
 
 def _over_devices(found: tuple[jax.Array, ...], axis_name: Any) -> tuple[jax.Array, ...]:

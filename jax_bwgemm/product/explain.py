@@ -111,6 +111,7 @@ def locate(
         Platform, the GPU if it is known, and the reason if kernels cannot run on that GPU.
 
     Raises:
+        TypeError: No device, name or None.
         ValueError: An unknown name.
     """
     if isinstance(device, str):
@@ -124,6 +125,8 @@ def locate(
         if explicit is not None and not emulated:
             return "cuda", explicit, None
         device = compat.default_device()
+    if not isinstance(device, jax.Device):
+        raise TypeError(f"device must be a jax.Device, a name or None, got {device!r}")
     if device.platform != "gpu":
         return device.platform, explicit, None
     found = runtime.device_target(device)

@@ -82,6 +82,8 @@ class KernelConfig:
     swizzle: int | None = None
 
     def __post_init__(self) -> None:
+        if not (self.kernel is None or isinstance(self.kernel, str)):
+            raise self._invalid(f"kernel must be a kernel's name or None, got {self.kernel!r}")
         for field in ("tile_m", "tile_n", "tile_k"):
             self._check_int(field, multiple_of=8)
         self._check_int("stages")
@@ -144,7 +146,9 @@ class KernelConfig:
 
     def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
         value = getattr(self, field)
-        if value is not None and value not in choices:
+        # True is no 1.
+        fits = (value == c and isinstance(value, bool) == isinstance(c, bool) for c in choices)
+        if value is not None and not any(fits):
             listed = ", ".join(repr(choice) for choice in choices)
             raise self._invalid(f"{field} must be one of {listed}, got {value!r}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
 
 from jax_bwgemm.config import Target
@@ -106,3 +106,9 @@ class ProductSpec(abc.ABC):
     def _more(self) -> list[str]:
         """What else the text of a kind shows."""
         return []
+
+
+def common_batch(batches: Iterable[int]) -> int:
+    """The batch of operands of which some are shared, of batch 1; it may be 0."""
+    sizes = set(batches)
+    return 0 if 0 in sizes else max(sizes)

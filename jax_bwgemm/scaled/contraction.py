@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_bwgemm.product.contraction import Operands
+from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.spec import ScaledSpec
 
@@ -36,7 +37,7 @@ class Scaled(Operands):
     def dims(self, spec: ScaledSpec, *shapes: Sequence[int]) -> ShardedDims:
         a, b, *_ = shapes
         batches = tuple(shape[0] for shape in shapes)
-        sizes = {"b": max(batches), "m": a[1], "n": b[1], "k": a[2]}
+        sizes = {"b": common_batch(batches), "m": a[1], "n": b[1], "k": a[2]}
         blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}
         for dim in blocked:
             size, last = divmod(sizes[dim], self.block_of(spec))

@@ -28,6 +28,7 @@ from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
 from jax_bwgemm.product.primitive import EXPLAINED_BY
+from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.selection import Choice
 
 
@@ -207,7 +208,9 @@ class Family(abc.ABC):
     ) -> tuple[jax.Array, int]:
         """Merges the new dimension into the batch; what all share stays of batch 1."""
         size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
-        inner = max(x.shape[0 if a != 0 else 1] for x, a in zip(operands, axes, strict=True))
+        inner = common_batch(
+            x.shape[0 if a != 0 else 1] for x, a in zip(operands, axes, strict=True)
+        )
 
         def merged(x: jax.Array, axis: int | None) -> jax.Array:
             if axis is None:

@@ -25,5 +25,5 @@ def rotated(x: jax.Array, matrix: jax.Array) -> jax.Array:
     """
     rows, k = x.shape
     x = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, -k % SIDE)))
-    blocks = x.reshape(rows, -1, SIDE)
+    blocks = x.reshape(rows, x.shape[1] // SIDE, SIDE)
     return jnp.einsum("rbi,ij->rbj", blocks, matrix, precision="highest").reshape(x.shape)

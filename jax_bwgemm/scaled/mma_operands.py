@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
+from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.layouts import FLOAT4
 
 TILE_ROWS, TILE_K_SCALES = 128, 4
@@ -24,7 +25,9 @@ def packed(values: jax.Array) -> jax.Array:
     """
     if values.dtype not in FLOAT4:
         return values
-    return lax.bitcast_convert_type(values.reshape(*values.shape[:-1], -1, 2), jnp.uint8)
+    return lax.bitcast_convert_type(
+        values.reshape(*values.shape[:-1], values.shape[-1] // 2, 2), jnp.uint8
+    )
 
 
 def in_tiles(scales: jax.Array) -> jax.Array:
@@ -81,7 +84,7 @@ def in_ragged_tiles(
         return jnp.clip(index, 0, rows - 1).reshape(-1)
 
     bytes_ = lax.bitcast_convert_type(scales, jnp.uint8)
-    batch = max(sizes.shape[0], offset.shape[0])
+    batch = common_batch((sizes.shape[0], offset.shape[0]))
     sizes = jnp.broadcast_to(sizes, (batch, *sizes.shape[1:]))
     index = jax.vmap(rows_of_bands)(sizes, jnp.broadcast_to(offset, (batch,)))
     if batch == 1:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled import selection
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.family import Family
@@ -43,7 +44,7 @@ class _Dense(Family):
     def dims_of(self, operands: Sequence[Any], spec: ScaledSpec) -> ScaledDims:
         del spec
         a, b, *_ = operands
-        batch = max(x.shape[0] for x in operands)
+        batch = common_batch(x.shape[0] for x in operands)
         types = (jnp.dtype(x.dtype).name for x in (a, b))
         return ScaledDims(batch, a.shape[1], b.shape[1], a.shape[2], *types)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -91,7 +92,7 @@ def quantize(
     if scale is not None:
         if scaling != "tensor":
             raise ValueError(f"quantize takes a scale for scaling 'tensor', not {scaling!r}")
-        scale = jnp.asarray(scale)
+        scale = jnp.asarray(np.float32(scale) if isinstance(scale, float) else scale)
         if scale.shape != () or scale.dtype != FLOAT32:
             raise TypeError(
                 f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
@@ -133,7 +134,7 @@ def _specification(
         raise TypeError(
             f"quantize to scaling {scaling!r} has values of type {known}, got {value_dtype}"
         )
-    if not (isinstance(epsilon, (int, float)) and 0 <= epsilon < float("inf")):
+    if not (isinstance(epsilon, (int, float)) and 0 <= epsilon <= sys.float_info.max):
         raise ValueError(f"quantize requires a finite epsilon of at least 0, got {epsilon!r}")
     return QuantizeSpec(
         scaling,

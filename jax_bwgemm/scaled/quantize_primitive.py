@@ -139,7 +139,8 @@ def _batch(
         return x.reshape(size * x.shape[1], *x.shape[2:])
 
     found = quantized([merged(x, a) for x, a in zip(operands, axes, strict=True)], spec)
-    found = [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in found]
+    matrices = next(n for d, n in enumerate(operands[0].shape) if d != axes[0])
+    found = [x.reshape(size, matrices, *x.shape[1:]) for x in found]
     return found, [0] * len(found)
 
 

@@ -115,7 +115,9 @@ def _of_squares(amax: jax.Array, layout: Layout) -> jax.Array:
     side = layout.block_k
     assert side is not None  # of layouts with scales of 8 bits
     squares = jnp.pad(amax, ((0, 0), (0, -rows % side), (0, 0), (0, 0)))
-    squares = rounding.largest(squares.reshape(batch, -1, side, blocks, 1), (2,))[:, :, 0]
+    squares = rounding.largest(
+        squares.reshape(batch, squares.shape[1] // side, side, blocks, 1), (2,)
+    )[:, :, 0]
     return jnp.repeat(squares, side, 1)[:, :rows]
 
 

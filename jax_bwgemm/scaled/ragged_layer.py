@@ -113,6 +113,8 @@ def contracted(x: jax.Array, sizes: jax.Array) -> jax.Array:
     It has as many rows as any sizes need, and whole 16 bytes of 4-bit values.
     """
     rows, groups = x.shape[0], sizes.shape[0]
+    if rows == 0:  # a zero to take
+        x = jnp.zeros((1, *x.shape[1:]), x.dtype)
     starts, ends = group_bounds(as_int32(sizes), rows)
     filled = contracted_sizes(sizes, rows)
     filled_ends = jnp.cumsum(filled)

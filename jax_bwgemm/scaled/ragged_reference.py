@@ -14,6 +14,7 @@ from jax import lax
 from jax_bwgemm.grouped.groups import clamp_offset, group_of_rows
 from jax_bwgemm.grouped.reference import Schedule, grouped_reference
 from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.reference import PROMOTED_K, multiplied, scaled_reference
@@ -84,7 +85,7 @@ def _alpha_of_rows(
     alpha: jax.Array, sizes: jax.Array, offset: jax.Array, dims: ScaledRaggedDims
 ) -> jax.Array:
     """That of every row's matrix, [B or 1, M, 1]; of rows of none, which are zeros, any."""
-    batch = max(alpha.shape[0], sizes.shape[0], offset.shape[0])
+    batch = common_batch((alpha.shape[0], sizes.shape[0], offset.shape[0]))
 
     def one(alpha: jax.Array, sizes: jax.Array, offset: jax.Array) -> jax.Array:
         expert = group_of_rows(sizes, dims.m) - clamp_offset(offset, dims.groups)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims
+from jax_bwgemm.product.spec import common_batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -97,7 +98,7 @@ def ragged_dims(
         a, b = ((x[0], x[2], x[1]) for x in (a, b))
     found = grouped_dims(spec, a, b, sizes, offset)
     fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(GroupedDims)}
-    fields["batch"] = max(found.batch, *(s[0] for s in scales))
+    fields["batch"] = common_batch((found.batch, *(s[0] for s in scales)))
     return ScaledRaggedDims(
         **fields,
         a_dtype=dtypes[0],

@@ -30,8 +30,9 @@ def origins(key: jax.Array, batch: int) -> jax.Array:
     Returns:
         int32 [batch, WORDS].
     """
-    words = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,)), jnp.int32)
-    return jnp.zeros((batch, WORDS), jnp.int32).at[:, :2].set(words).at[:, 2].set(jnp.arange(batch))
+    words = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32), jnp.int32)
+    numbers = jnp.arange(batch, dtype=jnp.int32)
+    return jnp.zeros((batch, WORDS), jnp.int32).at[:, :2].set(words).at[:, 2].set(numbers)
 
 
 def moved(origin: jax.Array, rows: jax.Array | int, columns: jax.Array | int) -> jax.Array:

@@ -29,7 +29,8 @@ class Recipe:
         stochastic_gradient: Whether the cotangent is rounded stochastically.
 
     Raises:
-        ValueError: Delayed scaling of another layout than ``"tensor"``.
+        ValueError: Delayed scaling of another layout than ``"tensor"``, or with rotations or
+            stochastic rounding; a history that is no number of steps.
     """
 
     lhs: str
@@ -51,8 +52,13 @@ class Recipe:
         return self.hadamard or self.stochastic_gradient
 
     def __post_init__(self) -> None:
+        history = self.history
+        if isinstance(history, bool) or not isinstance(history, int) or history < 0:
+            raise ValueError(f"history must be a number of steps, got {history!r}")
         if self.history and {self.lhs, self.rhs, self.gradient} != {"tensor"}:
             raise ValueError("delayed scaling needs 'tensor' layouts: a history has no blocks")
+        if history and self.needs_key:
+            raise ValueError("delayed scaling has neither rotations nor stochastic rounding")
 
 
 RECIPES = {

@@ -62,7 +62,7 @@ def multiplied(x: ScaledArray) -> jax.Array:
     *leading, k = x.shape
     blocks = x.values.astype(jnp.bfloat16)
     blocks = jnp.pad(blocks, [(0, 0)] * len(leading) + [(0, -k % layout.block_k)])
-    blocks = blocks.reshape(*leading, -1, layout.block_k)
+    blocks = blocks.reshape(*leading, blocks.shape[-1] // layout.block_k, layout.block_k)
     scaled = blocks * x.scales.astype(jnp.bfloat16)[..., None]
     return scaled.reshape(*leading, scaled.shape[-2] * layout.block_k)[..., :k]
 
@@ -74,7 +74,7 @@ def _promoted(
 
     def leading_blocks(x: jax.Array) -> jax.Array:
         x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % PROMOTED_K)))
-        return jnp.swapaxes(x.reshape(x.shape[0], -1, PROMOTED_K), 0, 1)
+        return jnp.swapaxes(x.reshape(x.shape[0], x.shape[1] // PROMOTED_K, PROMOTED_K), 0, 1)
 
     def leading_scales(x: ScaledArray, k_blocked: bool) -> jax.Array:
         """[blocks of K, rows]."""

@@ -110,7 +110,9 @@ def check(x: ScaledArray, what: str = "ScaledArray") -> None:
         ValueError: An unknown scaling.
     """
     layout = layout_of(x.scaling)
-    for name in ("values", "scales"):
+    for name in ("values", "scales", "global_scale"):
+        if name == "global_scale" and x.global_scale is None:
+            continue
         if not hasattr(getattr(x, name), "dtype"):
             found = type(getattr(x, name)).__name__
             raise TypeError(f"{what}: {name} must be an array, got {found}")

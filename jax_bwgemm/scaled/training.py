@@ -80,8 +80,9 @@ class Fp8Function:
             TypeError: None, or another type or shape than `new_history` has.
         """
         shape = (3, self.recipe.history)
-        if history is None or history.shape != shape or history.dtype != jnp.float32:
-            found = "None" if history is None else f"{history.dtype}{history.shape}"
+        is_array = hasattr(history, "shape") and hasattr(history, "dtype")
+        if not is_array or history.shape != shape or history.dtype != jnp.float32:
+            found = f"{history.dtype}{history.shape}" if is_array else repr(history)
             raise TypeError(
                 f"delayed scaling requires amax_history, float32 {shape}, got {found}: see "
                 f"{type(self).__name__}.new_history"

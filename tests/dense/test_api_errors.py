@@ -259,7 +259,56 @@ CASES = [
         ValueError,
         "unknown target architecture 'sm80': known are sm90, sm100",
     ),
-    (lambda: config.target("sm90", 0), ValueError, "sm_count must be positive, got 0"),
+    (
+        lambda: config.target("sm90", 0),
+        ValueError,
+        "sm_count must be an integer from 1 to 65535, got 0",
+    ),
+    (
+        lambda: config.target("sm90", 1.5),
+        ValueError,
+        "sm_count must be an integer from 1 to 65535, got 1.5",
+    ),
+    (
+        lambda: config.target("sm90", 10**6),
+        ValueError,
+        "sm_count must be an integer from 1 to 65535, got 1000000",
+    ),
+    (
+        lambda: bw.explain(None, X),
+        TypeError,
+        "explain requires arrays or types of arrays, got a None",
+    ),
+    (
+        lambda: bw.explain(X, X, device=3),
+        TypeError,
+        "device must be a jax.Device, a name or None, got 3",
+    ),
+    (
+        lambda: bw.matmul(X, X, epilogue=lambda z: z, epilogue_operands=None),
+        TypeError,
+        "matmul requires epilogue_operands to be a sequence of arrays, got None",
+    ),
+    (
+        lambda: bw.matmul(X, X, epilogue=lambda z, s: z * s, epilogue_operands=(2**31,)),
+        TypeError,
+        "matmul requires epilogue_operands that int32 holds, got 2147483648",
+    ),
+    (
+        lambda: bw.TuningConfig(kernel=3),
+        ValueError,
+        "TuningConfig: kernel must be a kernel's name or None, got 3",
+    ),
+    (
+        lambda: bw.TuningConfig(cluster_m=True),
+        ValueError,
+        "TuningConfig: cluster_m must be one of 1, 2, 4, 8, 16, got True",
+    ),
+    (
+        lambda: bw.TuningConfig(two_cta="x"),
+        ValueError,
+        "TuningConfig: two_cta must be one of False, True, got 'x'",
+    ),
     (
         lambda: bw.explain(X, X, device="gpu"),
         ValueError,

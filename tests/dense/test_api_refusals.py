@@ -178,7 +178,7 @@ def test_target_variable_without_a_count(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ("sm90:many", "'many' is no number of multiprocessors"),
         ("sm90:-1", "'-1' is no number of multiprocessors"),
-        ("sm90:0", "sm_count must be positive, got 0"),
+        ("sm90:0", "sm_count must be an integer from 1 to 65535, got 0"),
         ("sm80", "unknown target architecture 'sm80': known are sm90, sm100"),
     ],
 )

@@ -228,6 +228,8 @@ class TestErrors:
             (lambda: bw.linear(x, w, residual=b), r"residual must have the shape \(6, 24\), got"),
             (lambda: bw.linear(x, w, activation=3), "activation must be None, a name or a func"),
             (lambda: bw.linear([1], w), "linear requires arrays, got x of type list"),
+            (lambda: bw.linear(x, w, activation=lambda z: (z, z)), "linear: activation must ret"),
+            (lambda: bw.mlp(x, None, w.T), "mlp requires arrays, got up of type NoneType"),
         ]
         for call, message in cases:
             with pytest.raises(TypeError, match=message):

@@ -266,6 +266,51 @@ def test_an_unknown_activation(arrays: Arrays) -> None:
         ours(arrays, activation="geluu")
 
 
+@pytest.mark.parametrize("activation", [lambda z: z[:1], lambda z: (z, z), lambda z: None])
+def test_activations_of_another_shape(arrays: Arrays, activation: Any) -> None:
+    with pytest.raises(TypeError, match="grouped_mlp: activation must return one array of its"):
+        ours(arrays, activation=activation)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "offset", "message"),
+    [
+        (np.array([M, 1, 0, 0]), None, "group_sizes sum to 25, but lhs has 24 ragged rows"),
+        (np.array([-1, 1, 0, 0]), None, "group_sizes must not be negative, got -1"),
+        (SIZES, -1, "group_offset must be between 0 and the number of groups, 4, got -1"),
+        (SIZES, 99, "group_offset must be between 0 and the number of groups, 4, got 99"),
+    ],
+)
+def test_groups_out_of_range(arrays: Arrays, sizes: Any, offset: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"grouped_mlp {message}"):
+        ours(arrays, sizes, group_offset=offset)
+
+
+@pytest.mark.parametrize("missing", [-1, -7, E, E + 3])
+def test_experts_that_are_none(missing: int) -> None:
+    """Padding of routers: a token gets nothing from it, and others what they get without it."""
+    a, experts = routed()
+    experts = np.array(experts)
+    experts[2, 0] = experts[5] = missing
+    weights = jnp.where(experts == missing, 0, a["weights"])
+    want = moe_formula(a | {"weights": weights}, np.where(experts == missing, 0, experts))
+    assert_same_layers(moe(a, experts), want)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (1.5, TypeError, "moe_mlp num_experts must be an integer or None, got 1.5"),
+        (-1, ValueError, "moe_mlp num_experts must not be negative, got -1"),
+        (2**70, ValueError, "moe_mlp num_experts must be below"),
+    ],
+)
+def test_numbers_of_experts(number: Any, error: Any, message: str) -> None:
+    a, experts = routed()
+    with pytest.raises(error, match=message):
+        moe(a, experts, num_experts=number, group_offset=0)
+
+
 @pytest.mark.parametrize(
     ("experts", "change", "more", "error", "message"),
     [

@@ -167,6 +167,22 @@ CASES = [
         ValueError,
         "ragged_dot_general num_groups must not be negative, got -2",
     ),
+    (
+        general(X, X, S, CONTRACT, num_groups=2**40),
+        ValueError,
+        "ragged_dot_general num_groups must be below 2**31, got 1099511627776",
+    ),
+    (
+        dot(X, W, S, group_offset=2**40),
+        ValueError,
+        "ragged_dot group_offset must be between 0 and the number of groups, 2, got 1099511627776",
+    ),
+    (
+        dot(X, W, S, representative_group_sizes=[[1], [2, 3]]),
+        TypeError,
+        "ragged_dot requires representative_group_sizes to be a sequence of integers, got "
+        "[[1], [2, 3]]",
+    ),
     # -- representative sizes
     (
         dot(X, W, S, representative_group_sizes=[8]),

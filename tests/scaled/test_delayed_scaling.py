@@ -156,6 +156,21 @@ X, W, _ = operands()
             "delayed scaling needs 'tensor' layouts",
         ),
         (
+            lambda: bw.Recipe("tensor", "tensor", "tensor", history=-1),
+            ValueError,
+            "history must be a number of steps, got -1",
+        ),
+        (
+            lambda: bw.Recipe("tensor", "tensor", "tensor", history=4, hadamard=True),
+            ValueError,
+            "delayed scaling has neither rotations nor stochastic rounding",
+        ),
+        (
+            lambda: DOT(X, W, NUMBERS, amax_history=[[0.0]]),
+            TypeError,
+            r"float32 \(3, \d+\), got \[\[0.0\]\]",
+        ),
+        (
             lambda: bw.quantize(X, "row", scale=1.0),
             ValueError,
             "takes a scale for scaling 'tensor', not 'row'",

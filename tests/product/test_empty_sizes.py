@@ -1,0 +1,67 @@
+"""Sizes of zero: empty results or zeros, as XLA's formulas give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_bwgemm as bw
+
+
+def zeros(*shape: int) -> jax.Array:
+    return jnp.zeros(shape, jnp.bfloat16)
+
+
+def check(f: Callable[..., Any], *operands: jax.Array, shape: tuple[int, ...]) -> None:
+    """A result of zeros, and gradients of zeros."""
+    got = f(*operands)
+    assert got.shape == shape
+    assert not got.any()
+    total = lambda *xs: jnp.sum(f(*xs).astype(jnp.float32))  # noqa: E731
+    gradients = jax.grad(total, tuple(range(len(operands))))(*operands)
+    assert [g.shape for g in gradients] == [x.shape for x in operands]
+    assert not any(g.any() for g in gradients)
+
+
+@pytest.mark.parametrize("form", [(4,), (2, 4)], ids=["plain", "gated"])
+@pytest.mark.parametrize(("tokens", "top", "k"), [(0, 2, 8), (6, 0, 8), (6, 2, 0)])
+def test_experts(tokens: int, top: int, k: int, form: tuple[int, ...]) -> None:
+    experts, weights = jnp.zeros((tokens, top), jnp.int32), jnp.ones((tokens, top))
+    layer = lambda x, up: bw.moe_mlp(x, up, zeros(3, 4, 8), experts, weights)  # noqa: E731
+    check(layer, zeros(tokens, k), zeros(3, k, *form), shape=(tokens, 8))
+
+
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+def test_loss_of_no_features(logits: str) -> None:
+    """Logits are zero: every column is as likely."""
+    labels = jnp.zeros(4, jnp.int32)
+    loss = bw.linear_softmax_cross_entropy_loss(zeros(4, 0), labels, zeros(0, 16), logits=logits)
+    np.testing.assert_allclose(loss, 4 * np.log(16), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "mxfp8"])
+def test_quantizing_no_matrices(scaling: str) -> None:
+    made = jax.vmap(lambda x: bw.quantize(x, scaling))(zeros(0, 4, 32))
+    assert made.values.shape == (0, 4, 32)
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize(("m", "k", "n"), [(4, 0, 32), (4, 32, 0), (0, 32, 32)])
+def test_products_in_low_precision(recipe: str, m: int, k: int, n: int) -> None:
+    dot, grouped = bw.fp8_dot_general(recipe), bw.fp8_ragged_dot(recipe)
+    more = {"key": jax.random.key(0)} if recipe == "nvfp4" else {}
+    numbers, sizes = (((1,), (0,)), ((), ())), jnp.array([m, 0], jnp.int32)
+    check(lambda x, w: dot(x, w, numbers, **more), zeros(m, k), zeros(k, n), shape=(m, n))
+    of_groups = lambda x, w: grouped(x, w, sizes, **more)  # noqa: E731
+    check(of_groups, zeros(m, k), zeros(2, k, n), shape=(m, n))
+
+
+def test_a_batch_of_none_in_low_precision() -> None:
+    dot = bw.fp8_dot_general("blockwise")
+    product = lambda x, w: dot(x, w, (((2,), (1,)), ((0,), (0,))))  # noqa: E731
+    check(product, zeros(0, 4, 32), zeros(0, 32, 8), shape=(0, 4, 8))

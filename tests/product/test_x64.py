@@ -1,0 +1,89 @@
+"""With jax_enable_x64 Python's numbers are of 64 bits: what that must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from numerics import assert_same_layers, normal
+
+import jax_bwgemm as bw
+
+ROWS, K, N = 8, 32, 48
+
+
+@pytest.fixture
+def operands() -> Iterator[tuple[jax.Array, jax.Array]]:
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(normal(rng, shape, "bfloat16")) for shape in ((ROWS, K), (K, N)))
+    with jax.enable_x64(True):
+        yield x, w
+
+
+def causal(z: jax.Array, scale: jax.Array) -> jax.Array:
+    rows, columns = (lax.broadcasted_iota(jnp.int32, z.shape, d) for d in (0, 1))
+    return jnp.where(rows >= columns, z * scale, -1.0)
+
+
+@pytest.mark.parametrize("scale", [0.5, 3])
+def test_numbers_in_and_beside_an_epilogue(operands, scale: float) -> None:
+    got = bw.matmul(*operands, epilogue=causal, epilogue_operands=(scale,))
+    want = causal(jnp.matmul(*operands).astype(jnp.float32), jnp.float32(scale))
+    assert got.dtype == jnp.bfloat16
+    assert_same_layers(got.astype(jnp.float32), want.astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def test_an_integer_that_32_bits_do_not_hold(operands) -> None:
+    with pytest.raises(NotImplementedError, match="constant of type int64"):
+        bw.matmul(*operands, epilogue=lambda z: jnp.where(z > 0, 2**40, 0) * z)
+
+
+def test_layers(operands) -> None:
+    x, w = operands
+    layer = lambda x: bw.mlp(x, w, w.T, activation="elu").astype(jnp.float32).sum()  # noqa: E731
+    got = jax.grad(layer)(x)
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(
+            *(np.asarray(y, np.float32) for y in (got, jax.grad(layer)(x)))
+        )
+
+
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+def test_the_loss(operands, logits: str) -> None:
+    x, w = operands
+    labels = jnp.arange(ROWS) % N
+
+    def loss(labels: jax.Array, **more: object) -> jax.Array:
+        return bw.linear_softmax_cross_entropy_loss(x, labels, w, logits=logits, **more)
+
+    assert labels.dtype == jnp.int64
+    want = loss(labels.astype(jnp.int32))
+    # No label is this number, though its last 32 bits are those of 0.
+    assert loss(labels, ignore_index=2**32) == want
+    assert jnp.isnan(loss(labels.at[3].set(2**32 + 3)))
+    assert jnp.isnan(loss(labels.at[3].set(2**32 - 1), ignore_index=-1))
+    numbers = {"z_loss": np.float64(0.1), "label_smoothing": np.float64(0.1)}
+    assert loss(labels, **numbers).dtype == jnp.float32
+    gradient = jax.grad(
+        lambda w: bw.linear_softmax_cross_entropy_loss(x, labels, w, logits=logits)
+    )(w)
+    assert gradient.dtype == w.dtype
+    assert jnp.all(jnp.isfinite(gradient.astype(jnp.float32)))
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "mxfp8", "nvfp4"])
+def test_stochastic_rounding(operands, scaling: str) -> None:
+    x, _ = operands
+    quantize = lambda: bw.quantize(x, scaling, key=jax.random.key(0))  # noqa: E731
+    got = quantize()
+    with jax.enable_x64(False):
+        want = quantize()
+    np.testing.assert_array_equal(*(np.asarray(y.values.astype(jnp.float32)) for y in (got, want)))
+
+
+def test_a_scale_is_float32(operands) -> None:
+    assert bw.quantize(operands[0], "tensor", scale=2.0).scales.dtype == jnp.float32
