@@ -83,7 +83,8 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
       (before.flags & kRecord) == 0) {
     return false;  // program order
   }
-  if ((before.flags & now.flags & kStrong) != 0) {
+  const bool mixed = mixed_ && ((before.flags | now.flags) & kAsyncProxy) == 0;
+  if ((before.flags & now.flags & kStrong) != 0 && !mixed) {
     const Scope scope = std::max(scope_of(before.flags), scope_of(now.flags));
     const bool same_cluster = before.cluster == now.cluster;
     const bool same_cta =
@@ -116,7 +117,7 @@ inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
 
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                               const Origin& origin, Cta* memory, uint64_t at) {
-  if (write == last_.write) {
+  if (write == last_.write && !mixed_) {
     const Likeness access = likeness(stamp, last_.stamp), before = likeness(cell, last_.before);
     if (access == Likeness::kSame && before == Likeness::kSame) {
       cell = last_.after;
@@ -269,7 +270,8 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
   for (const Stamp& other : cell.others) {
     const bool updates = (other.flags & kUpdates) != 0;
     const View seen = updates ? view : View::kGeneric;
-    if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
+    if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen) &&
+        !(updates && observed(issuer, other, stamp, memory, at)))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
   }
 }
@@ -363,13 +365,17 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   const uint16_t read = now_writes ? before.flags : now.flags;
   const bool cas_read = before_writes != now_writes && (swap & kCompareAndSwap) != 0 &&
                         (read & (kStrong | kAsyncProxy)) == 0;
-  launch_.report(cas_read                         ? Rule::kCasRead
-                 : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
-                 : memory != nullptr              ? Rule::kSharedRace
-                                                  : Rule::kGlobalRace,
-                 origin,
-                 format("%s of %s races with the %s of %s: no synchronisation orders them", kind,
-                        where.c_str(), before_writes ? "write" : "read", other.c_str()));
+  launch_.report(
+      cas_read                         ? Rule::kCasRead
+      : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
+      : memory != nullptr              ? Rule::kSharedRace
+                                       : Rule::kGlobalRace,
+      origin,
+      format("%s of %s races with the %s of %s: no synchronisation orders them%s", kind,
+             where.c_str(), before_writes ? "write" : "read", other.c_str(),
+             (before.flags & now.flags & kStrong) != 0 && mixed_
+                 ? ", and strong accesses of different sizes are not atomic to each other"
+                 : ""));
 }
 
 // ---- Exits

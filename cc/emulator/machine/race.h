@@ -17,6 +17,7 @@
 #include "emulator/machine/lane_knowledge.h"
 #include "emulator/machine/rules.h"
 #include "emulator/machine/shadow.h"
+#include "emulator/machine/strong_accesses.h"
 
 namespace bwgemm::emulator {
 
@@ -222,6 +223,9 @@ class Races {
   uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
   void publish(Warp& warp, uint64_t key, Scope scope, bool release);
   void observe(Warp& warp, uint64_t key, Scope scope, bool acquire);
+  // Before a strong access of `count` elements of so many bytes.
+  void strong(Warp& warp, uint64_t key, uint32_t width, int count, int lane,
+              StrongAccesses::Kind kind);
 
   // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
   void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
@@ -265,6 +269,10 @@ class Races {
   bool untold(const Warp& issuer, const Stamp& stamp) const;
   // Another lane of the issuer has been told that it is over.
   bool unheard(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
+  // A strong write, of a byte of `memory` (nullptr: global), that the issuer comes after because a
+  // strong read has seen it.
+  bool observed(const Warp& issuer, const Stamp& write, const Stamp& now, const Cta* memory,
+                uint64_t at) const;
   // Single lanes of its warp have told others since.
   bool told_by_lanes(const Stamp& stamp) const;
   // The last write of each granule of a tensor map.
@@ -308,6 +316,8 @@ class Races {
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;
+  StrongAccesses strong_accesses_;
+  bool mixed_ = false;  // the last strong access is of other bytes than the last ones there
   std::vector<Record> records_;
   static constexpr uint64_t kPage = 4096;
   // Of each warp, by cluster and actor: when single lanes released.

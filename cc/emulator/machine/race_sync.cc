@@ -76,6 +76,37 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
   if (at != fenced_before_.end()) warp.history.fences.observed.join(at->second);
 }
 
+void Races::strong(Warp& warp, uint64_t key, uint32_t width, int count, int lane,
+                   StrongAccesses::Kind kind) {
+  if (!on_) return;
+  const Stamp stamp = warp.history.stamp(warp.origin().line, lane_flags(lane));
+  mixed_ = false;
+  for (int i = 0; i < count; ++i)
+    mixed_ |= strong_accesses_.note(key + static_cast<uint64_t>(i) * width, width, stamp, kind);
+}
+
+bool Races::observed(const Warp& issuer, const Stamp& write, const Stamp& now, const Cta* memory,
+                     uint64_t at) const {
+  if (((write.flags | now.flags) & (kAsyncProxy | kRecord)) != 0 || (now.flags & kStrong) != 0)
+    return false;
+  if (memory != nullptr) at |= uint64_t{memory->rank()} << kSharedRankShift;
+  const uint64_t key = sync_key(issuer, at, memory != nullptr);
+  const WarpHistory& history = issuer.history;
+  const auto known = [&](const Stamp& read) {
+    if (read.actor == history.actor && read.cluster == history.cluster)
+      return !apart(issuer, read, now, true);
+    return knows(history.knows, read, View::kGeneric) && !untold(issuer, read) &&
+           !unheard(issuer, read, now, View::kGeneric);
+  };
+  return strong_accesses_.observed(key, write, [&](Stamp read, uint32_t lanes) {
+    for (; lanes != 0; lanes &= lanes - 1) {
+      read.flags = lane_flags(first_lane(lanes));
+      if (known(read)) return true;
+    }
+    return false;
+  });
+}
+
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;
