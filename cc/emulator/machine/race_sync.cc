@@ -119,6 +119,11 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
                     history.barrier_changes != history.knows.changes();
   if (relaxed) {
     barrier.arrived.join_time(history.knows);
+    // What fences that reach the cluster came after.
+    for (const Scope scope : {Scope::kDevice, Scope::kCluster}) {
+      const Knowledge& fenced = history.fenced[static_cast<size_t>(scope)];
+      if (!fenced.empty()) barrier.arrived.join(fenced);
+    }
     history.barrier = nullptr;
     return;
   }
