@@ -101,15 +101,19 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
          (!history.lanes.empty() && unheard(issuer, before, now, view));
 }
 
-inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
+inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set) {
   if (place == kNewWrite) {
     cell = Cell{stamp, {}};
     return;
   }
+  if (place == kReaderSet) {
+    cell.others[2] = set;
+    return;
+  }
   if (place == kOldest) {
     cell.others[0] = cell.others[1];
-    cell.others[1] = cell.others[2];
-    place = 2;
+    place = 1;
+    if (!ReaderSets::holds_set(cell)) cell.others[place++] = cell.others[2];
   }
   cell.others[place] = stamp;
   if (write) cell.others[place].flags |= kUpdates;
@@ -124,7 +128,7 @@ inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool
       return;
     }
     if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
-      put(cell, stamp, write, last_.place);
+      put(cell, stamp, write, last_.place, last_.after.others[2]);
       return;
     }
   }
@@ -230,7 +234,13 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
   const int place = place_of(issuer, cell, stamp, write);
-  put(cell, stamp, write, place);
+  Stamp set;
+  if (place == kReaderSet) {
+    set = reader_sets_.with(cell, stamp, [&](const Stamp& read) {
+      return knows(issuer.history.knows, read, View::kGeneric);
+    });
+  }
+  put(cell, stamp, write, place, set);
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
@@ -267,12 +277,16 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                        apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
-  for (const Stamp& other : cell.others) {
+  const auto check = [&](const Stamp& other) {
     const bool updates = (other.flags & kUpdates) != 0;
     const View seen = updates ? view : View::kGeneric;
     if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen) &&
         !(updates && observed(issuer, other, stamp, memory, at)))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
+  };
+  for (const Stamp& other : cell.others) check(other);
+  if (ReaderSets::holds_set(cell)) {
+    for (const Stamp& other : reader_sets_.of(cell)) check(other);
   }
 }
 
@@ -283,16 +297,16 @@ int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bo
     const bool same = other.actor == stamp.actor && other.cluster == stamp.cluster &&
                       ((other.flags | stamp.flags) & kRecord) == 0 &&
                       (write || (other.flags & kUpdates) == 0);
-    if (other.cluster == 0 || same) return i;
+    if ((other.cluster == 0 && other.line == 0) || same) return i;
   }
   for (int i = 0; i < 3; ++i) {
     const Stamp& other = cell.others[i];
-    if (knows(issuer.history.knows, other, View::kGeneric) &&
+    if (other.cluster != 0 && knows(issuer.history.knows, other, View::kGeneric) &&
         (write || (other.flags & kUpdates) == 0)) {
       return i;
     }
   }
-  return kOldest;
+  return write || (stamp.flags & kStrong) != 0 ? kOldest : kReaderSet;
 }
 
 std::string Races::describe(const Stamp& stamp) const {

@@ -15,6 +15,7 @@
 
 #include "emulator/machine/knowledge.h"
 #include "emulator/machine/lane_knowledge.h"
+#include "emulator/machine/reader_sets.h"
 #include "emulator/machine/rules.h"
 #include "emulator/machine/shadow.h"
 #include "emulator/machine/strong_accesses.h"
@@ -291,9 +292,10 @@ class Races {
   void visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                       const Origin& origin, Cta* memory, uint64_t at);
   // Where an access is remembered: one of Cell::others, or these.
-  static constexpr int kNewWrite = -1, kOldest = 3;
+  static constexpr int kNewWrite = -1, kOldest = 3, kReaderSet = 4;
   int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
-  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
+  // `set`: for kReaderSet.
+  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set);
   // A read of another lane than the last one, since all have met.
   bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const;
   // `memory`: nullptr for global memory, where `at` is an address.
@@ -316,6 +318,7 @@ class Races {
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;
+  ReaderSets reader_sets_;
   StrongAccesses strong_accesses_;
   bool mixed_ = false;  // the last strong access is of other bytes than the last ones there
   std::vector<Record> records_;
