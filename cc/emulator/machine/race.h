@@ -200,6 +200,8 @@ class Races {
   // because of that rule. kUnheard: kLaneWait.
   enum class Order : uint8_t { kYes, kNoFence, kUnheard, kNo };
   Order tensor_order(const Warp& issuer, const Stamp& before) const;
+  // Whether the warp comes after the instruction of this stamp, in mere time.
+  bool issued_in_order(const Warp& issuer, const Stamp& before) const;
   std::string describe(const Stamp& stamp) const;
 
   // The same in global memory.

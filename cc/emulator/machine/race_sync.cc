@@ -169,6 +169,12 @@ Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const 
   return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
 }
 
+bool Races::issued_in_order(const Warp& issuer, const Stamp& before) const {
+  const WarpHistory& history = issuer.history;
+  return (before.actor == history.actor && before.cluster == history.cluster) ||
+         knows(history.knows, before, View::kTime);
+}
+
 void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
   if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
   MbarrierHistory& history = mbarrier(cta, offset);
