@@ -211,9 +211,9 @@ class Races {
   // ld.global.nc: is reported where the launch has written.
   void read_cached(Warp& issuer, uint64_t address, uint64_t bytes, const Origin& origin);
 
-  // A tensor map in global memory is read by the tensor map proxy, which sees what the CTA has made
-  // visible to it since it was written.
-  void fence_tensor_map(Cta& cta, uint64_t address);
+  // A tensor map in global memory is read by the tensor map proxy, which sees what a warp of the
+  // CTA has made visible to it, of the writes that the warp came after.
+  void fence_tensor_map(Warp& warp, uint64_t address);
   void read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin);
 
   // The executing lanes of the warp are about to release.
