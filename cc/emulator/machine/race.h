@@ -49,6 +49,12 @@ struct BarrierHistory {
   Knowledge completed;  // the same at the end of the last generation
   FenceOrder fences_arrived, fences_completed;
   uint64_t generation = 0;
+  // Of a named barrier, in this generation and in the last one.
+  struct Arrival {
+    Stamp by;
+    uint32_t lanes;
+  };
+  std::vector<Arrival> arrivals, last_arrivals;
 };
 
 // What single lanes have told others since the lanes of the warp last met.
@@ -232,11 +238,15 @@ class Races {
 
   // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
   void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
+  // The same at a named barrier: the arrival must not be countable in the last generation.
+  void arrive_named(Warp& warp, BarrierHistory& barrier, uint32_t number, uint32_t lanes);
   void complete(BarrierHistory& barrier) {
     if (!on_) return;
     barrier.completed = barrier.arrived;
     barrier.fences_completed.join(barrier.fences_arrived);
     ++barrier.generation;
+    barrier.last_arrivals.swap(barrier.arrivals);
+    barrier.arrivals.clear();
   }
   void observe(Warp& warp, const BarrierHistory& barrier, bool relaxed);
 

@@ -2,7 +2,6 @@
 // by ld.global.nc.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "emulator/machine/launch.h"
 #include "emulator/machine/race.h"
@@ -29,11 +28,12 @@ void Races::fence_tensor_map(Warp& warp, uint64_t address) {
   if (!on_ || !watches_global_) return;
   const WarpHistory& history = warp.history;
   std::vector<Stamp> writes = writes_of_map(address);
-  for (Stamp& write : writes) {
-    const bool own = write.actor == history.actor && write.cluster == history.cluster;
-    if (!own && !knows(history.knows, write, View::kGeneric)) write = {};
+  std::vector<Stamp>& fenced = warp.cta().history.maps[address];
+  fenced.resize(writes.size());
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const bool own = writes[i].actor == history.actor && writes[i].cluster == history.cluster;
+    if (own || knows(history.knows, writes[i], View::kGeneric)) fenced[i] = writes[i];
   }
-  warp.cta().history.maps[address] = std::move(writes);
 }
 
 void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin) {

@@ -137,6 +137,33 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   history.barrier_changes = history.knows.changes();
 }
 
+void Races::arrive_named(Warp& warp, BarrierHistory& barrier, uint32_t number, uint32_t lanes) {
+  if (!on_) return;
+  const WarpHistory& history = warp.history;
+  Stamp now = history.stamp(warp.origin().line);
+  --now.clock;  // the warp has released what it did before
+  const Stamp* early = nullptr;
+  for (const BarrierHistory::Arrival& arrival : barrier.arrivals) {
+    if (arrival.by.actor == now.actor && (arrival.lanes & lanes) != 0) early = &arrival.by;
+  }
+  const bool waited =
+      history.barrier == &barrier && history.barrier_generation == barrier.generation;
+  if (!waited) {
+    for (const BarrierHistory::Arrival& last : barrier.last_arrivals) {
+      if (last.by.actor != now.actor && !knows(history.knows, last.by, View::kTime))
+        early = &last.by;
+    }
+  }
+  if (early != nullptr) {
+    warp.report(Rule::kMbarrierOverrun,
+                format("an arrival at barrier %u that may come before its last generation is "
+                       "complete: nothing orders that after the arrival of %s",
+                       number, describe(*early).c_str()));
+  }
+  barrier.arrivals.push_back({now, lanes});
+  arrive(warp, barrier, false);
+}
+
 void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;

@@ -32,7 +32,8 @@ constexpr RuleInfo kRules[] = {
     {"cta-exit", Severity::kError,
      "a CTA that may exit before accesses to its shared memory are over"},
     {"mbarrier-overrun", Severity::kError,
-     "an arrival at an mbarrier that may come too early and count for the phase before"},
+     "an arrival at an mbarrier or named barrier that may come too early and count for the phase "
+     "before"},
     {"bulk-exit", Severity::kWarning,
      "a thread that exits while its bulk stores may still read shared memory"},
     {"load-wait", Severity::kWarning, "a register of tcgen05.ld used before tcgen05.wait::ld"},
