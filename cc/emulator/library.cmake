@@ -8,6 +8,7 @@ add_library(bwgemm_emulator STATIC
   machine/rules.cc
   machine/race.cc
   machine/race_lanes.cc
+  machine/race_maps.cc
   machine/race_sync.cc
   machine/memory.cc
   machine/mbarrier.cc

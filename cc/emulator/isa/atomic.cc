@@ -107,6 +107,8 @@ uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t byt
     const uint64_t key = races.sync_key(w, address, a.space == ptx::Space::kShared);
     races.observe(w, key, scope_of(a.flags), a.acquire);
     races.publish(w, key, scope_of(a.flags), a.release);
+    races.strong(w, key, bytes / static_cast<uint32_t>(a.count), a.count, lane,
+                 a.has_dst ? StrongAccesses::Kind::kAtomic : StrongAccesses::Kind::kReduces);
   }
   if (a.space == ptx::Space::kGlobal) {
     uint8_t* at = w.global(address, bytes, bytes, true);
@@ -115,7 +117,7 @@ uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t byt
   }
   if (a.space == ptx::Space::kShared) {
     const auto ref = w.shared(address, bytes, bytes, a.cluster);
-    ref.cta->shared().check_read(w, ref.offset, bytes, a.flags);
+    ref.cta->shared().check_read(w, ref.offset, bytes, a.flags | kUpdates);  // it is one access
     ref.cta->shared().note_write(w, ref.offset, bytes, w.proxy_stamp(), a.flags);
     return ref.cta->shared().data(ref.offset);
   }

@@ -78,21 +78,25 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
       w.fault("barrier %u is used with %u threads and with %u", id, threads_expected(b, cta),
               expected == kAllThreads ? cta.live_warps() * kWarpSize : expected);
     }
+    const bool reduces = args.mode >= Mode::kPopc;
+    if (b.arrived != 0 && b.reduces != reduces)
+      w.fault("barrier %u is used by a reduction and without one at once", id);
+    b.reduces = reduces;
     b.expected = expected;
     // A whole warp counts 32 threads, also those that do not exist or have exited.
     b.arrived += mask == w.live() ? kWarpSize : static_cast<uint32_t>(__builtin_popcount(mask));
-    if (args.mode >= Mode::kPopc) {
+    if (reduces) {
       const uint32_t votes = w.pred(args.source) & mask;
       b.red_popc += static_cast<uint32_t>(__builtin_popcount(votes));
       if (votes != mask) b.red_and = 0;
       if (votes != 0) b.red_or = 1;
     }
-    w.release();
-    w.launch().races().arrive(w, b.history, false);
-    w.launch().progress();
     const uint32_t target = threads_expected(b, cta);
     if (b.arrived > target)
       w.fault("barrier %u: %u threads have arrived, %u were expected", id, b.arrived, target);
+    w.release();
+    w.launch().races().arrive_named(w, b.history, id, mask);
+    w.launch().progress();
     const uint64_t generation = b.generation;
     if (b.arrived == target) complete(b, w.launch());
     if (args.mode == Mode::kArrive) return Step::kNext;

@@ -56,7 +56,24 @@ void decode_brx(Decoder& d) {
   d.out().exec = exec_brx;
 }
 
-Step exec_exit(Warp& w, const Instr&, uint32_t mask) { return w.exit_lanes(mask); }
+// setmaxnreg is for all warps of a warpgroup. Called for each warp that exits.
+void check_registers_of_group(Warp& w) {
+  constexpr size_t kGroup = 4;
+  auto& warps = w.cta().warps();
+  const size_t first = w.index() / kGroup * kGroup;
+  if (first + kGroup > warps.size()) return;
+  for (size_t i = first; i < first + kGroup; ++i) {
+    const Warp& other = *warps[i];
+    const bool exited = other.live() == 0 || i == w.index();
+    if (exited && (other.max_registers == 0) != (w.max_registers == 0))
+      w.fault("some warps of a warpgroup have executed setmaxnreg, others exit without it");
+  }
+}
+
+Step exec_exit(Warp& w, const Instr&, uint32_t mask) {
+  if (mask == w.live()) check_registers_of_group(w);
+  return w.exit_lanes(mask);
+}
 
 void decode_exit(Decoder& d) {
   d.expect_operands(0, 0);
@@ -265,16 +282,38 @@ void decode_griddepcontrol(Decoder& d) {
   d.out().exec = exec_nop;
 }
 
+constexpr uint32_t kSmRegisters = 65536;
+
+// sub: 1: .inc; imm: the count. How many registers a thread has at the launch is the assembler's
+// choice: unknown until the first setmaxnreg.
+Step exec_setmaxnreg(Warp& w, const Instr& in, uint32_t) {
+  const uint32_t count = static_cast<uint32_t>(in.imm), before = w.max_registers;
+  if (before != 0 && (in.sub != 0 ? count < before : count > before))
+    w.fault("setmaxnreg.%s to %u registers from %u", in.sub != 0 ? "inc" : "dec", count, before);
+  w.max_registers = count;
+  uint32_t total = 0;
+  for (const auto& warp : w.cta().warps()) {
+    if (warp->live() != 0) total += warp->max_registers * kWarpSize;
+  }
+  if (total > kSmRegisters)
+    w.fault("setmaxnreg: the CTA would have %u registers, a multiprocessor has %u", total,
+            kSmRegisters);
+  return Step::kNext;
+}
+
 // setmaxnreg only moves registers between warps; the register count must be a multiple of 8 from 24
 // to 256 (PTX ISA 9.7.19.5).
 void decode_setmaxnreg(Decoder& d) {
-  if (d.mod_one_of({"inc", "dec"}).empty()) d.error("setmaxnreg needs .inc or .dec");
+  const auto direction = d.mod_one_of({"inc", "dec"});
+  if (direction.empty()) d.error("setmaxnreg needs .inc or .dec");
+  d.out().sub = direction == "inc";
   d.ignore_mods({"sync", "aligned", "u32"});
   d.expect_operands(1, 1);
   const int64_t count = d.int_constant(0);
   if (count < 24 || count > 256 || count % 8 != 0)
     d.error("register count must be a multiple of 8 from 24 to 256");
-  d.out().exec = exec_nop;
+  d.out().imm = count;
+  d.out().exec = exec_setmaxnreg;
   d.out().flags |= kConverge;
 }
 

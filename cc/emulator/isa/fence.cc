@@ -1,4 +1,6 @@
 // Prefetches, cache hints and fences (PTX ISA 9.7.9.15 - 9.7.9.18, 9.7.13.4).
+#include <cstring>
+
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/machine/kernel_builder.h"
@@ -21,15 +23,37 @@ void decode_prefetch(Decoder& d) {
   d.out().exec = exec_nop;
 }
 
-void decode_discard(Decoder& d) {
+constexpr uint32_t kCacheLine = 128;
+
+// What is discarded may become anything: a write of NaN patterns.
+Step exec_discard(Warp& w, const Instr& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const uint64_t address = w.address(in.addr, lane);
+    uint8_t* line = w.global(address, kCacheLine, kCacheLine, true);
+    w.note_global(address, kCacheLine, true, lane_flags(lane));
+    std::memset(line, 0xFF, kCacheLine);
+  });
+  w.launch().progress();
+  return Step::kNext;
+}
+
+Step exec_applypriority(Warp& w, const Instr& in, uint32_t mask) {
+  for_lanes(mask,
+            [&](int lane) { w.global(w.address(in.addr, lane), kCacheLine, kCacheLine, false); });
+  return Step::kNext;
+}
+
+void decode_line(Decoder& d, ExecFn exec) {
   const auto space = d.space();
   while (!d.mod_prefix("L2").empty()) {
   }
   d.expect_operands(2, 2);
-  d.address(0, space.space);
-  d.int_constant(1);
-  d.out().exec = exec_nop;
+  d.out().addr = d.address(0, space.space);
+  if (d.int_constant(1) != kCacheLine) d.error("the size must be 128");
+  d.out().exec = exec;
 }
+void decode_discard(Decoder& d) { decode_line(d, exec_discard); }
+void decode_applypriority(Decoder& d) { decode_line(d, exec_applypriority); }
 
 Step exec_createpolicy(Warp& w, const Instr& in, uint32_t mask) {
   uint64_t* d = w.r64(in.op[0]);
@@ -120,7 +144,7 @@ void decode_membar(Decoder& d) {
 void register_fence(IsaTable& t) {
   t.add({"prefetch", decode_prefetch, "9.7.9.15"});
   t.add({"prefetchu", decode_prefetch, "9.7.9.15"});
-  t.add({"applypriority", decode_discard, "9.7.9.16"});
+  t.add({"applypriority", decode_applypriority, "9.7.9.16"});
   t.add({"discard", decode_discard, "9.7.9.17"});
   t.add({"createpolicy", decode_createpolicy, "9.7.9.18"});
   t.add({"fence", decode_fence, "9.7.13.4"});

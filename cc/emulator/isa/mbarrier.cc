@@ -18,6 +18,7 @@ struct Args {
   bool cluster = false;
   bool drop = false, expect = false, parity = false;
   bool relaxed = false;
+  bool no_complete = false;
   bool cta_scope = false;  // as written: without a scope, what CTAs of a cluster tell counts
   Pred result = kNoRow;
 };
@@ -87,6 +88,10 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
         (a.drop
              ? mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed)
              : mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed));
+    if (a.no_complete && mbarrier_pending_of_token(token) == arrivals) {
+      w.fault(".noComplete, but all the %u arrivals that mbarrier 0x%x waits for are counted",
+              arrivals, ref.offset);
+    }
     if (a.state != kNoRow) w.r64(a.state)[lane] = token;
   });
   return Step::kNext;
@@ -103,6 +108,7 @@ void decode_arrive_any(Decoder& d, bool drop) {
   if ((expect || no_complete) && a->count == kNoRow) d.error("missing count");
   a->drop = drop;
   a->expect = expect;
+  a->no_complete = no_complete;
   d.out().exec = exec_arrive;
 }
 

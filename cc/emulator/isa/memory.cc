@@ -67,20 +67,35 @@ uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, const
   return w.generic(address, lane, bytes, a.align, true, a.flags, values);
 }
 
-// A strong access also synchronises.
 template <Where kWhere>
-void synchronise(Warp& w, const Access& a, uint64_t address, bool store) {
+uint64_t sync_key(Warp& w, uint64_t address) {
+  return w.launch().races().sync_key(w, address,
+                                     kWhere == Where::kShared || kWhere == Where::kSharedCluster);
+}
+
+// A strong access also synchronises: a load before it reads, a store when others may see it.
+template <Where kWhere>
+void acquire(Warp& w, const Access& a, uint64_t address, int lane, uint32_t width) {
   if ((a.flags & kStrong) == 0) return;
   w.launch().fence_memory();
   Races& races = w.launch().races();
   if (!races.on()) return;
-  const uint64_t key =
-      races.sync_key(w, address, kWhere == Where::kShared || kWhere == Where::kSharedCluster);
-  if (store) {
-    races.publish(w, key, scope_of(a.flags), a.acquire_release);
-  } else {
-    races.observe(w, key, scope_of(a.flags), a.acquire_release);
-  }
+  const uint64_t key = sync_key<kWhere>(w, address);
+  races.observe(w, key, scope_of(a.flags), a.acquire_release);
+  races.strong(w, key, width, a.count, lane, StrongAccesses::Kind::kLoad);
+}
+template <Where kWhere>
+void before_store(Warp& w, const Access& a, uint64_t address, int lane, uint32_t width) {
+  if ((a.flags & kStrong) == 0 || !w.launch().races().on()) return;
+  w.launch().races().strong(w, sync_key<kWhere>(w, address), width, a.count, lane,
+                            StrongAccesses::Kind::kStore);
+}
+template <Where kWhere>
+void release(Warp& w, const Access& a, uint64_t address) {
+  if ((a.flags & kStrong) == 0) return;
+  w.launch().fence_memory();
+  if (!w.launch().races().on()) return;
+  w.launch().races().publish(w, sync_key<kWhere>(w, address), scope_of(a.flags), a.acquire_release);
 }
 
 // ld.global.nc.
@@ -102,7 +117,7 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
-    synchronise<kWhere>(w, a, address, false);
+    acquire<kWhere>(w, a, address, lane, sizeof(T));
     const uint8_t* from = locate_load<kWhere>(w, address, lane, bytes, a.align, a.flags);
     if (a.cached) note_cached(w, address, bytes);
     for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
@@ -138,8 +153,9 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
       values[i] =
           static_cast<T>(a.reg_bits[i] == 64 ? w.r64(a.rows[i])[lane] : w.r32(a.rows[i])[lane]);
     }
+    before_store<kWhere>(w, a, address, lane, sizeof(T));
     uint8_t* to = locate_store<kWhere>(w, address, lane, bytes, a, values);
-    synchronise<kWhere>(w, a, address, true);
+    release<kWhere>(w, a, address);
     std::memcpy(to, values, bytes);
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
@@ -155,7 +171,7 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
-    synchronise<kWhere>(w, a, address, false);
+    acquire<kWhere>(w, a, address, lane, 16);
     const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
     if (a.cached) note_cached(w, address, 16u * a.count);
     for (int i = 0; i < a.count; ++i, from += 16) {
@@ -177,8 +193,9 @@ Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
       values[2 * i] = w.r128_lo(a.rows[i])[lane];
       values[2 * i + 1] = w.r128_hi(a.rows[i])[lane];
     }
+    before_store<kWhere>(w, a, address, lane, 16);
     uint8_t* to = locate_store<kWhere>(w, address, lane, 16u * a.count, a, values);
-    synchronise<kWhere>(w, a, address, true);
+    release<kWhere>(w, a, address);
     std::memcpy(to, values, 16u * a.count);
   });
   w.launch().progress();

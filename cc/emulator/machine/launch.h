@@ -46,6 +46,7 @@ struct NamedBarrier {
   uint32_t arrived = 0;   // threads of the current generation
   uint32_t expected = 0;  // 0: not in use
   uint64_t generation = 1;
+  bool reduces = false;                                    // by bar.red in the current generation
   uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;  // accumulating
   uint32_t last_and = 0, last_or = 0, last_popc = 0;       // of the completed generation
   BarrierHistory history;

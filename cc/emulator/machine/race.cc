@@ -83,7 +83,8 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
       (before.flags & kRecord) == 0) {
     return false;  // program order
   }
-  if ((before.flags & now.flags & kStrong) != 0) {
+  const bool mixed = mixed_ && ((before.flags | now.flags) & kAsyncProxy) == 0;
+  if ((before.flags & now.flags & kStrong) != 0 && !mixed) {
     const Scope scope = std::max(scope_of(before.flags), scope_of(now.flags));
     const bool same_cluster = before.cluster == now.cluster;
     const bool same_cta =
@@ -100,15 +101,19 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
          (!history.lanes.empty() && unheard(issuer, before, now, view));
 }
 
-inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
+inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set) {
   if (place == kNewWrite) {
     cell = Cell{stamp, {}};
     return;
   }
+  if (place == kReaderSet) {
+    cell.others[2] = set;
+    return;
+  }
   if (place == kOldest) {
     cell.others[0] = cell.others[1];
-    cell.others[1] = cell.others[2];
-    place = 2;
+    place = 1;
+    if (!ReaderSets::holds_set(cell)) cell.others[place++] = cell.others[2];
   }
   cell.others[place] = stamp;
   if (write) cell.others[place].flags |= kUpdates;
@@ -116,14 +121,14 @@ inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place) {
 
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                               const Origin& origin, Cta* memory, uint64_t at) {
-  if (write == last_.write) {
+  if (write == last_.write && !mixed_) {
     const Likeness access = likeness(stamp, last_.stamp), before = likeness(cell, last_.before);
     if (access == Likeness::kSame && before == Likeness::kSame) {
       cell = last_.after;
       return;
     }
     if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
-      put(cell, stamp, write, last_.place);
+      put(cell, stamp, write, last_.place, last_.after.others[2]);
       return;
     }
   }
@@ -163,73 +168,19 @@ Shadow& Races::page_shadow(uint64_t page) {
   return *last_shadow_;
 }
 
-std::vector<Stamp> Races::writes_of_map(uint64_t address) {
-  std::vector<Stamp> writes;
-  for (uint64_t at = address, last = address + 128; at < last;) {
-    const uint64_t page = at / kPage, end = std::min(last, (page + 1) * kPage);
-    page_shadow(page).visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at),
-                            false, [&](Cell& cell, uint32_t) {
-                              writes.push_back(cell.write);
-                              for (const Stamp& other : cell.others) {
-                                if ((other.flags & kUpdates) != 0) writes.push_back(other);
-                              }
-                            });
-    at = end;
-  }
-  return writes;
-}
-
-void Races::fence_tensor_map(Cta& cta, uint64_t address) {
-  if (!on_ || !watches_global_) return;
-  cta.history.maps[address] = writes_of_map(address);
-}
-
-void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin) {
-  if (!on_ || !watches_global_ || !launch_.watches(Rule::kProxyFence)) return;
-  const std::vector<Stamp> writes = writes_of_map(address);
-  const auto fenced = issuer.cta().history.maps.find(address);
-  const std::vector<Stamp>* seen =
-      fenced != issuer.cta().history.maps.end() ? &fenced->second : nullptr;
-  for (size_t i = 0; i < writes.size(); ++i) {
-    if (writes[i].cluster == 0) continue;
-    if (seen != nullptr && i < seen->size() &&
-        std::memcmp(&(*seen)[i], &writes[i], sizeof(Stamp)) == 0)
-      continue;
-    launch_.report(Rule::kProxyFence, origin,
-                   format("uses the tensor map in %s after the write of %s without a "
-                          "fence.proxy.tensormap::generic.acquire in between",
-                          launch_.memory().describe(address).c_str(), describe(writes[i]).c_str()));
-    return;
-  }
-}
-
-void Races::read_cached(Warp&, uint64_t address, uint64_t bytes, const Origin& origin) {
-  if (!on_ || !watches_global_ || !launch_.watches(Rule::kCachedRead)) return;
-  const Stamp* writer = nullptr;
-  for (uint64_t at = address; at < address + bytes;) {
-    const uint64_t page = at / kPage, end = std::min(address + bytes, (page + 1) * kPage);
-    page_shadow(page).visit(static_cast<uint32_t>(at % kPage), static_cast<uint32_t>(end - at),
-                            false, [&](Cell& cell, uint32_t) {
-                              if (cell.write.cluster != 0) writer = &cell.write;
-                              for (const Stamp& other : cell.others) {
-                                if ((other.flags & kUpdates) != 0) writer = &other;
-                              }
-                            });
-    at = end;
-  }
-  if (writer == nullptr) return;
-  launch_.report(Rule::kCachedRead, origin,
-                 format("ld.global.nc of %s, which may hold what was there before the write of %s",
-                        launch_.memory().describe(address).c_str(), describe(*writer).c_str()));
-}
-
 void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                            const Origin& origin, Cta* memory, uint64_t at) {
   const Cell before = cell;
   const uint64_t reports = reports_;
   check_cell(issuer, cell, stamp, write, origin, memory, at);
   const int place = place_of(issuer, cell, stamp, write);
-  put(cell, stamp, write, place);
+  Stamp set;
+  if (place == kReaderSet) {
+    set = reader_sets_.with(cell, stamp, [&](const Stamp& read) {
+      return knows(issuer.history.knows, read, View::kGeneric);
+    });
+  }
+  put(cell, stamp, write, place, set);
   const WarpHistory& own = issuer.history;
   const auto recent = [&](const Stamp& s) {
     return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
@@ -266,11 +217,16 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                        apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
-  for (const Stamp& other : cell.others) {
+  const auto check = [&](const Stamp& other) {
     const bool updates = (other.flags & kUpdates) != 0;
     const View seen = updates ? view : View::kGeneric;
-    if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen))
+    if ((write || updates) && conflicts(issuer, other, stamp, updates && !write, seen) &&
+        !(updates && observed(issuer, other, stamp, memory, at)))
       report(issuer, other, updates, stamp, write, memory, at, origin, seen);
+  };
+  for (const Stamp& other : cell.others) check(other);
+  if (ReaderSets::holds_set(cell)) {
+    for (const Stamp& other : reader_sets_.of(cell)) check(other);
   }
 }
 
@@ -281,16 +237,16 @@ int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bo
     const bool same = other.actor == stamp.actor && other.cluster == stamp.cluster &&
                       ((other.flags | stamp.flags) & kRecord) == 0 &&
                       (write || (other.flags & kUpdates) == 0);
-    if (other.cluster == 0 || same) return i;
+    if ((other.cluster == 0 && other.line == 0) || same) return i;
   }
   for (int i = 0; i < 3; ++i) {
     const Stamp& other = cell.others[i];
-    if (knows(issuer.history.knows, other, View::kGeneric) &&
+    if (other.cluster != 0 && knows(issuer.history.knows, other, View::kGeneric) &&
         (write || (other.flags & kUpdates) == 0)) {
       return i;
     }
   }
-  return kOldest;
+  return write || (stamp.flags & kStrong) != 0 ? kOldest : kReaderSet;
 }
 
 std::string Races::describe(const Stamp& stamp) const {
@@ -363,13 +319,17 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   const uint16_t read = now_writes ? before.flags : now.flags;
   const bool cas_read = before_writes != now_writes && (swap & kCompareAndSwap) != 0 &&
                         (read & (kStrong | kAsyncProxy)) == 0;
-  launch_.report(cas_read                         ? Rule::kCasRead
-                 : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
-                 : memory != nullptr              ? Rule::kSharedRace
-                                                  : Rule::kGlobalRace,
-                 origin,
-                 format("%s of %s races with the %s of %s: no synchronisation orders them", kind,
-                        where.c_str(), before_writes ? "write" : "read", other.c_str()));
+  launch_.report(
+      cas_read                         ? Rule::kCasRead
+      : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
+      : memory != nullptr              ? Rule::kSharedRace
+                                       : Rule::kGlobalRace,
+      origin,
+      format("%s of %s races with the %s of %s: no synchronisation orders them%s", kind,
+             where.c_str(), before_writes ? "write" : "read", other.c_str(),
+             (before.flags & now.flags & kStrong) != 0 && mixed_
+                 ? ", and strong accesses of different sizes are not atomic to each other"
+                 : ""));
 }
 
 // ---- Exits

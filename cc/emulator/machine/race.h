@@ -15,8 +15,10 @@
 
 #include "emulator/machine/knowledge.h"
 #include "emulator/machine/lane_knowledge.h"
+#include "emulator/machine/reader_sets.h"
 #include "emulator/machine/rules.h"
 #include "emulator/machine/shadow.h"
+#include "emulator/machine/strong_accesses.h"
 
 namespace bwgemm::emulator {
 
@@ -47,6 +49,12 @@ struct BarrierHistory {
   Knowledge completed;  // the same at the end of the last generation
   FenceOrder fences_arrived, fences_completed;
   uint64_t generation = 0;
+  // Of a named barrier, in this generation and in the last one.
+  struct Arrival {
+    Stamp by;
+    uint32_t lanes;
+  };
+  std::vector<Arrival> arrivals, last_arrivals;
 };
 
 // What single lanes have told others since the lanes of the warp last met.
@@ -198,6 +206,8 @@ class Races {
   // because of that rule. kUnheard: kLaneWait.
   enum class Order : uint8_t { kYes, kNoFence, kUnheard, kNo };
   Order tensor_order(const Warp& issuer, const Stamp& before) const;
+  // Whether the warp comes after the instruction of this stamp, in mere time.
+  bool issued_in_order(const Warp& issuer, const Stamp& before) const;
   std::string describe(const Stamp& stamp) const;
 
   // The same in global memory.
@@ -207,9 +217,9 @@ class Races {
   // ld.global.nc: is reported where the launch has written.
   void read_cached(Warp& issuer, uint64_t address, uint64_t bytes, const Origin& origin);
 
-  // A tensor map in global memory is read by the tensor map proxy, which sees what the CTA has made
-  // visible to it since it was written.
-  void fence_tensor_map(Cta& cta, uint64_t address);
+  // A tensor map in global memory is read by the tensor map proxy, which sees what a warp of the
+  // CTA has made visible to it, of the writes that the warp came after.
+  void fence_tensor_map(Warp& warp, uint64_t address);
   void read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin);
 
   // The executing lanes of the warp are about to release.
@@ -222,14 +232,21 @@ class Races {
   uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
   void publish(Warp& warp, uint64_t key, Scope scope, bool release);
   void observe(Warp& warp, uint64_t key, Scope scope, bool acquire);
+  // Before a strong access of `count` elements of so many bytes.
+  void strong(Warp& warp, uint64_t key, uint32_t width, int count, int lane,
+              StrongAccesses::Kind kind);
 
   // --- Barriers of threads: each warp arrives, the last one completes, waiters observe.
   void arrive(Warp& warp, BarrierHistory& barrier, bool relaxed);
+  // The same at a named barrier: the arrival must not be countable in the last generation.
+  void arrive_named(Warp& warp, BarrierHistory& barrier, uint32_t number, uint32_t lanes);
   void complete(BarrierHistory& barrier) {
     if (!on_) return;
     barrier.completed = barrier.arrived;
     barrier.fences_completed.join(barrier.fences_arrived);
     ++barrier.generation;
+    barrier.last_arrivals.swap(barrier.arrivals);
+    barrier.arrivals.clear();
   }
   void observe(Warp& warp, const BarrierHistory& barrier, bool relaxed);
 
@@ -265,6 +282,10 @@ class Races {
   bool untold(const Warp& issuer, const Stamp& stamp) const;
   // Another lane of the issuer has been told that it is over.
   bool unheard(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
+  // A strong write, of a byte of `memory` (nullptr: global), that the issuer comes after because a
+  // strong read has seen it.
+  bool observed(const Warp& issuer, const Stamp& write, const Stamp& now, const Cta* memory,
+                uint64_t at) const;
   // Single lanes of its warp have told others since.
   bool told_by_lanes(const Stamp& stamp) const;
   // The last write of each granule of a tensor map.
@@ -283,9 +304,10 @@ class Races {
   void visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                       const Origin& origin, Cta* memory, uint64_t at);
   // Where an access is remembered: one of Cell::others, or these.
-  static constexpr int kNewWrite = -1, kOldest = 3;
+  static constexpr int kNewWrite = -1, kOldest = 3, kReaderSet = 4;
   int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
-  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place);
+  // `set`: for kReaderSet.
+  static inline void put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set);
   // A read of another lane than the last one, since all have met.
   bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const;
   // `memory`: nullptr for global memory, where `at` is an address.
@@ -308,6 +330,9 @@ class Races {
     Cell before, after;
   } last_;
   uint64_t reports_ = 0;
+  ReaderSets reader_sets_;
+  StrongAccesses strong_accesses_;
+  bool mixed_ = false;  // the last strong access is of other bytes than the last ones there
   std::vector<Record> records_;
   static constexpr uint64_t kPage = 4096;
   // Of each warp, by cluster and actor: when single lanes released.

@@ -76,6 +76,37 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
   if (at != fenced_before_.end()) warp.history.fences.observed.join(at->second);
 }
 
+void Races::strong(Warp& warp, uint64_t key, uint32_t width, int count, int lane,
+                   StrongAccesses::Kind kind) {
+  if (!on_) return;
+  const Stamp stamp = warp.history.stamp(warp.origin().line, lane_flags(lane));
+  mixed_ = false;
+  for (int i = 0; i < count; ++i)
+    mixed_ |= strong_accesses_.note(key + static_cast<uint64_t>(i) * width, width, stamp, kind);
+}
+
+bool Races::observed(const Warp& issuer, const Stamp& write, const Stamp& now, const Cta* memory,
+                     uint64_t at) const {
+  if (((write.flags | now.flags) & (kAsyncProxy | kRecord)) != 0 || (now.flags & kStrong) != 0)
+    return false;
+  if (memory != nullptr) at |= uint64_t{memory->rank()} << kSharedRankShift;
+  const uint64_t key = sync_key(issuer, at, memory != nullptr);
+  const WarpHistory& history = issuer.history;
+  const auto known = [&](const Stamp& read) {
+    if (read.actor == history.actor && read.cluster == history.cluster)
+      return !apart(issuer, read, now, true);
+    return knows(history.knows, read, View::kGeneric) && !untold(issuer, read) &&
+           !unheard(issuer, read, now, View::kGeneric);
+  };
+  return strong_accesses_.observed(key, write, [&](Stamp read, uint32_t lanes) {
+    for (; lanes != 0; lanes &= lanes - 1) {
+      read.flags = lane_flags(first_lane(lanes));
+      if (known(read)) return true;
+    }
+    return false;
+  });
+}
+
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;
@@ -88,6 +119,11 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
                     history.barrier_changes != history.knows.changes();
   if (relaxed) {
     barrier.arrived.join_time(history.knows);
+    // What fences that reach the cluster came after.
+    for (const Scope scope : {Scope::kDevice, Scope::kCluster}) {
+      const Knowledge& fenced = history.fenced[static_cast<size_t>(scope)];
+      if (!fenced.empty()) barrier.arrived.join(fenced);
+    }
     history.barrier = nullptr;
     return;
   }
@@ -99,6 +135,33 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   history.barrier = &barrier;
   history.barrier_generation = barrier.generation;
   history.barrier_changes = history.knows.changes();
+}
+
+void Races::arrive_named(Warp& warp, BarrierHistory& barrier, uint32_t number, uint32_t lanes) {
+  if (!on_) return;
+  const WarpHistory& history = warp.history;
+  Stamp now = history.stamp(warp.origin().line);
+  --now.clock;  // the warp has released what it did before
+  const Stamp* early = nullptr;
+  for (const BarrierHistory::Arrival& arrival : barrier.arrivals) {
+    if (arrival.by.actor == now.actor && (arrival.lanes & lanes) != 0) early = &arrival.by;
+  }
+  const bool waited =
+      history.barrier == &barrier && history.barrier_generation == barrier.generation;
+  if (!waited) {
+    for (const BarrierHistory::Arrival& last : barrier.last_arrivals) {
+      if (last.by.actor != now.actor && !knows(history.knows, last.by, View::kTime))
+        early = &last.by;
+    }
+  }
+  if (early != nullptr) {
+    warp.report(Rule::kMbarrierOverrun,
+                format("an arrival at barrier %u that may come before its last generation is "
+                       "complete: nothing orders that after the arrival of %s",
+                       number, describe(*early).c_str()));
+  }
+  barrier.arrivals.push_back({now, lanes});
+  arrive(warp, barrier, false);
 }
 
 void Races::observe(Warp& warp, const BarrierHistory& barrier, bool relaxed) {
@@ -131,6 +194,12 @@ Races::Order Races::tensor_order(const Warp& issuer, const Stamp& before) const 
   if (!knows(history.knows, before, View::kGeneric)) return Order::kNo;
   if (unheard(issuer, before, {}, View::kGeneric)) return Order::kUnheard;
   return knows(history.tensor, before, View::kTensor) ? Order::kYes : Order::kNoFence;
+}
+
+bool Races::issued_in_order(const Warp& issuer, const Stamp& before) const {
+  const WarpHistory& history = issuer.history;
+  return (before.actor == history.actor && before.cluster == history.cluster) ||
+         knows(history.knows, before, View::kTime);
 }
 
 void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {

@@ -73,8 +73,10 @@ inline bool by_all_lanes(const Stamp& stamp) {
 }
 
 struct Cell {
-  Stamp write;      // the last one that is not strong
-  Stamp others[3];  // reads and strong writes since, of different actors; the oldest make room
+  Stamp write;  // the last one that is not strong
+  // Reads and strong writes since, of different actors. The oldest make room, but for further
+  // plain reads, which a set in the last place holds (ReaderSets).
+  Stamp others[3];
 };
 
 // How two stamps, or two cells of stamps, differ.

@@ -201,6 +201,7 @@ class Warp {
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
   WarpHistory history;
+  uint32_t max_registers = 0;  // of each thread, by setmaxnreg; 0: as at the launch
 
  private:
   friend class Launch;

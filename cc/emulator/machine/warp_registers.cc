@@ -32,7 +32,7 @@ bool Warp::first_time(const Instr& in) {
 
 void Warp::check_rows(const Instr& in) {
   const Kernel::Rows& rows = kernel_->rows_of[static_cast<size_t>(&in - kernel_->code.data())];
-  if (rows.wgmma) return;  // several of them are in order
+  if (rows.wgmma) return;  // knows itself what others of them it may follow
   const auto uses = [&](Row row) { return row_uses_.empty() ? 0 : row_uses_[row]; };
   const auto wgmma = [&](const char* what) {
     report(Rule::kWgmmaRegisters,

@@ -48,6 +48,8 @@ struct CancelArgs {
 
 Step exec_try_cancel(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const CancelArgs*>(in.aux);
+  if (tensor_of(warp).refused)
+    warp.fault("another request after one was seen to be refused: what it does is undefined");
   for_lanes(mask, [&](int lane) {
     const Warp::SharedRef response = warp.shared(warp.address(args.response, lane), 16, 16, false);
     const Warp::SharedRef barrier = warp.shared(warp.address(args.barrier, lane), 8, 8, false);
@@ -88,6 +90,7 @@ bool taken(Warp& warp, const Instr& in, int lane) {
   if (tag != kTaken && tag != kNoneLeft) {
     warp.fault("the operand is not a response of clusterlaunchcontrol.try_cancel");
   }
+  if (tag == kNoneLeft) tensor_of(warp).refused = true;
   return tag == kTaken;
 }
 

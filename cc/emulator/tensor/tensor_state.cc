@@ -39,7 +39,9 @@ void check_order(Launch& launch, TensorMemory& memory, const TensorMemory::Past&
   std::vector<TensorMemory::Past>& past = memory.past();
   for (const TensorMemory::Past& before : past) {
     if (!(now.writes || before.writes) || !before.region.overlaps(now.region)) continue;
-    if (now.in_pipe && before.in_pipe) continue;  // the tensor core keeps their order
+    // The tensor core keeps the order of what threads issue that are in order themselves.
+    if (now.in_pipe && before.in_pipe && launch.races().issued_in_order(issuer, before.issued))
+      continue;
     const Races::Order order = launch.races().tensor_order(issuer, before.stamp);
     if (order == Races::Order::kYes) continue;
     const std::string what =
@@ -91,7 +93,10 @@ void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool
   const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe);
   // Of two warps that nothing orders, the wait is not what is missing.
   if (launch.races().on() && (other == nullptr || !other->in_pipe))
-    check_order(launch, memory, {region, writes, in_pipe, stamp}, origin);
+    check_order(launch, memory,
+                {region, writes, in_pipe, stamp,
+                 origin.cta->warps()[origin.warp]->history.stamp(origin.line)},
+                origin);
   if (other != nullptr) {
     launch.report(Rule::kTensorHazard, origin,
                   std::string(writes ? "write to" : "read of") + " tensor memory (" +

@@ -110,6 +110,7 @@ struct WarpTensor : Extension {
   Holds loads;   // tcgen05.ld since wait::ld
   Holds stores;  // tcgen05.st since wait::st
   uint32_t stores_in_flight = 0;
+  bool refused = false;  // has seen that clusterlaunchcontrol.try_cancel found no cluster
 };
 
 TensorMemory& tmem_of(Cta& cta);

@@ -109,7 +109,8 @@ void replace(Warp& warp, const ReplaceArgs& args, int lane) {
   uint8_t* bytes;
   if (args.in_shared) {
     const Warp::SharedRef at = warp.shared(address, kTensorMapBytes, kTensorMapAlignment, false);
-    at.cta->shared().note_write(warp, at.offset, kTensorMapBytes, warp.proxy_stamp());
+    at.cta->shared().note_write(warp, at.offset, kTensorMapBytes, warp.proxy_stamp(),
+                                lane_flags(lane));
     bytes = at.cta->shared().data(at.offset);
   } else {
     bytes = warp.generic(address, lane, kTensorMapBytes, kTensorMapAlignment, true);
@@ -171,9 +172,10 @@ Step exec_fence_copy(Warp& warp, const Instr& in, uint32_t mask) {
   const int lane = first_lane(mask);
   const Warp::SharedRef from =
       warp.shared(warp.address(args.from, lane), kTensorMapBytes, kTensorMapAlignment, false);
-  from.cta->shared().check_read(warp, from.offset, kTensorMapBytes);
-  uint8_t* to =
-      warp.global(warp.address(args.to, lane), kTensorMapBytes, kTensorMapAlignment, true);
+  from.cta->shared().check_read(warp, from.offset, kTensorMapBytes, kAllLanes);
+  const uint64_t target = warp.address(args.to, lane);
+  uint8_t* to = warp.global(target, kTensorMapBytes, kTensorMapAlignment, true);
+  warp.note_global(target, kTensorMapBytes, true, 0);  // each lane may use it as its own write
   std::memcpy(to, from.cta->shared().data(from.offset), kTensorMapBytes);
   warp.launch().progress();
   return Step::kNext;
@@ -201,7 +203,7 @@ Step exec_acquire_fence(Warp& warp, const Instr& in, uint32_t mask) {
     const GlobalMemory& memory = warp.launch().memory();
     if (address % kTensorMapAlignment == 0 &&
         memory.find(address, kTensorMapBytes, true) != nullptr)
-      warp.launch().races().fence_tensor_map(warp.cta(), address);
+      warp.launch().races().fence_tensor_map(warp, address);
   });
   return Step::kNext;
 }

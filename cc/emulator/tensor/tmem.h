@@ -87,6 +87,7 @@ class TensorMemory {
     bool writes;
     bool in_pipe;
     Stamp stamp;
+    Stamp issued;  // by the warp, where in_pipe
   };
   std::vector<Past>& past() { return past_; }
   // tcgen05.wait: the loads or stores of a warp, whose clock was kInFlight, are over.

@@ -19,6 +19,7 @@ struct WgmmaArgs {
   WgmmaShape shape;
   std::vector<Row> d;
   std::vector<Row> a;  // four registers, or empty: a descriptor
+  std::vector<Row> sorted_d, sorted_a;
   Row a_desc = kNoRow;
   Row b_desc = kNoRow;
   Pred use_input = 0;
@@ -154,6 +155,39 @@ void watch_rows(Warp& warp) {
     watch_rows(warp, *static_cast<const WgmmaArgs*>(args));
 }
 
+// Both are sorted.
+bool share(const std::vector<Row>& a, const std::vector<Row>& b) {
+  for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end();) {
+    if (*x == *y) return true;
+    ++(*x < *y ? x : y);
+  }
+  return false;
+}
+
+// Operations in flight may have registers in common only where they accumulate on the same ones, in
+// the same shape: those come one after the other.
+bool may_follow(const WgmmaArgs& now, const WgmmaArgs& before) {
+  if (share(now.sorted_a, before.sorted_d) || share(now.sorted_d, before.sorted_a)) return false;
+  const bool same = now.shape.n == before.shape.n && now.shape.k == before.shape.k;
+  return (same && now.d == before.d) || !share(now.sorted_d, before.sorted_d);
+}
+
+void check_registers(Warp& warp, const WgmmaArgs& args) {
+  const WarpTensor& state = tensor_of(warp);
+  const auto follows = [&](const void* before) {
+    return before == &args || may_follow(args, *static_cast<const WgmmaArgs*>(before));
+  };
+  const auto all = [&](const std::vector<const void*>& group) {
+    return std::all_of(group.begin(), group.end(), follows);
+  };
+  if (all(state.wgmma_open_rows) &&
+      std::all_of(state.wgmma_committed_rows.begin(), state.wgmma_committed_rows.end(), all))
+    return;
+  warp.report(Rule::kWgmmaRegisters,
+              "uses registers of another wgmma.mma_async that wgmma.wait_group has not waited for: "
+              "only accumulators of the same shape may be in flight");
+}
+
 Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const WgmmaArgs*>(in.aux);
   const WgmmaShape& s = args.shape;
@@ -187,6 +221,7 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   op.parts[rank].group = warp.wgmma_groups().join();
   state.wgmma_open.push_back(op.operands);
   if (warp.launch().watches(Rule::kWgmmaRegisters)) {
+    check_registers(warp, args);
     state.wgmma_open_rows.push_back(&args);
     watch_rows(warp, args);
   }
@@ -240,6 +275,10 @@ void decode_mma(Decoder& d) {
   } else {
     args->a_desc = d.src(1, 64);
   }
+  args->sorted_d = args->d;
+  args->sorted_a = args->a;
+  std::sort(args->sorted_d.begin(), args->sorted_d.end());
+  std::sort(args->sorted_a.begin(), args->sorted_a.end());
   args->b_desc = d.src(2, 64);
   const bool integer = s.d == NumberFormat::kS32;
   const bool transposable = format_bits(s.a) == 16;

@@ -136,6 +136,8 @@ TEST(control_and_warps) {
           {"call.uni wide;", "call of 'wide' with the wrong number of arguments or results"},
           {"griddepcontrol;", "griddepcontrol needs .wait or .launch_dependents"},
           {"setmaxnreg.sync.aligned.u32 64;", "setmaxnreg needs .inc or .dec"},
+          {"applypriority.global.L2::evict_normal [%d0], 64;", "the size must be 128"},
+          {"discard.global.L2 [%d0], 64;", "the size must be 128"},
           {"bar.aligned 0;", "barrier without .sync, .arrive or .red"},
           {"bar.red.u32 %r0, 0, %p0;", "barrier reduction without an operation"},
           {"barrier.cluster;", "barrier.cluster needs .arrive or .wait"},

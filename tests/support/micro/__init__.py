@@ -1,11 +1,14 @@
 """Small kernels with one fault each, and their corrected twins."""
 
 from micro import (
+    arrivals,
     bulk,
+    counters,
     global_memory,
     hand_backs,
     lane_waits,
     lanes,
+    maps,
     pipelines,
     programs,
     proxies,
@@ -13,6 +16,7 @@ from micro import (
     scopes,
     shared,
     tensor,
+    tensor_orders,
     undefined,
 )
 
@@ -30,5 +34,9 @@ MODULES = (
     undefined,
     lanes,
     lane_waits,
+    counters,
+    arrivals,
+    maps,
+    tensor_orders,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]

@@ -297,7 +297,7 @@ KERNELS = (
     ),
     Micro(
         "an answer asked for again while it is read",
-        f"{READY}{expect(16)}{_CANCEL}{wait(0, 0)}{_ANSWER}<<|{BAR}>>{expect(16)}{_CANCEL}{wait(0, 1)}selp.u32 %r20, 1, 0, more;\nst.global.u32 [%d2], %r20;\n",
+        f"{READY}{expect(16)}{_CANCEL}{wait(0, 0)}ld.shared.u32 %r20, [%r5];\n<<|{BAR}>>{expect(16)}{_CANCEL}{wait(0, 1)}st.global.u32 [%d2], %r20;\n",
         HAZARD,
         grid=2,
     ),

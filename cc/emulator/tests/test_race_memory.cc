@@ -1,0 +1,83 @@
+// What races remember of a place beyond its cell: sets of readers, and who has seen whose writes.
+#include "emulator/machine/reader_sets.h"
+#include "emulator/machine/strong_accesses.h"
+#include "emulator/tests/tensor_check.h"
+
+using namespace bwgemm::emulator;
+
+namespace {
+
+using Kind = StrongAccesses::Kind;
+
+Stamp by(uint16_t actor, uint32_t clock = 1, int lane = 0) {
+  return {clock, 1, actor, lane_flags(lane), 7};
+}
+
+bool seen_by(const StrongAccesses& all, uint64_t key, const Stamp& write, uint16_t reader) {
+  return all.observed(key, write,
+                      [&](const Stamp& read, uint32_t) { return read.actor == reader; });
+}
+
+}  // namespace
+
+TEST(sets_of_readers_are_shared_and_bounded) {
+  ReaderSets sets;
+  const auto nobody = [](const Stamp&) { return false; };
+  Cell a{}, b{};
+  for (uint16_t actor = 0; actor < 3; ++actor) a.others[actor] = b.others[actor] = by(actor);
+  CHECK(!ReaderSets::holds_set(a));
+  CHECK(sets.of(a).empty());
+  for (uint16_t actor = 3; actor < 60; ++actor) {
+    a.others[2] = sets.with(a, by(actor), nobody);
+    b.others[2] = sets.with(b, by(actor, 1, 5), nobody);
+    CHECK(likeness(a, b) == Likeness::kSame);
+  }
+  CHECK(ReaderSets::holds_set(a));
+  CHECK_EQ(sets.of(a).size(), size_t{32});
+  CHECK_EQ(sets.of(a).back().actor, uint16_t{59});
+  CHECK(lane_of(sets.of(b).back()) < 0);
+  // One who reads again keeps its place; those that are over make room.
+  const Stamp before = a.others[2];
+  a.others[2] = sets.with(a, by(40), nobody);
+  CHECK(likeness(a.others[2], before) == Likeness::kSame);
+  a.others[2] = sets.with(a, by(60), [](const Stamp& read) { return read.actor < 50; });
+  CHECK_EQ(sets.of(a).size(), size_t{11});
+}
+
+TEST(reads_see_the_last_store_and_the_atomics_since) {
+  StrongAccesses all;
+  CHECK(!all.note(64, 4, by(0), Kind::kStore));
+  CHECK(!all.note(64, 4, by(1), Kind::kStore));
+  CHECK(!all.note(64, 4, by(2), Kind::kReduces));
+  CHECK(!all.note(64, 4, by(3), Kind::kAtomic));
+  CHECK(!all.note(64, 4, by(4), Kind::kLoad));
+  for (const uint16_t reader : {3, 4}) {
+    CHECK(!seen_by(all, 64, by(0), reader));
+    CHECK(seen_by(all, 64, by(1), reader));
+    CHECK(seen_by(all, 66, by(2), reader));
+  }
+  CHECK(!seen_by(all, 64, by(1), 2));
+  CHECK(!seen_by(all, 64, by(3), 3));
+  CHECK(seen_by(all, 64, by(3), 4));
+  CHECK(!seen_by(all, 68, by(1), 4));
+  CHECK(!seen_by(all, 64, by(1, 2), 4));  // a later one
+}
+
+TEST(many_writers_of_one_counter) {
+  StrongAccesses all;
+  for (uint16_t actor = 0; actor < 100; ++actor) all.note(64, 4, by(actor), Kind::kAtomic);
+  for (const uint16_t writer : {0, 50, 91, 98}) CHECK(seen_by(all, 64, by(writer), 99));
+  CHECK(!seen_by(all, 64, by(99), 99));
+}
+
+TEST(strong_accesses_of_other_bytes) {
+  StrongAccesses all;
+  CHECK(!all.note(64, 4, by(0), Kind::kAtomic));
+  CHECK(!all.note(68, 4, by(1), Kind::kAtomic));
+  CHECK(all.note(64, 8, by(2), Kind::kAtomic));
+  CHECK(!all.note(64, 8, by(3), Kind::kAtomic));
+  CHECK(all.note(71, 1, by(4), Kind::kLoad));
+  CHECK(!all.note(72, 8, by(4), Kind::kLoad));
+}
+
+int main(int argc, char** argv) { return bwgemm::emulator::testing::run_all(argc, argv); }
