@@ -83,10 +83,11 @@ class Warp {
     if (p != kNoRow) preds_[p] = (preds_[p] & ~mask) | (value & mask);
   }
 
+  // Addresses of 32 bits wrap around.
   uint64_t address(const Address& a, int lane) {
     if (a.row == kNoRow) return static_cast<uint64_t>(a.offset);
-    return (a.wide ? r64(a.row)[lane] : uint64_t{r32(a.row)[lane]}) +
-           static_cast<uint64_t>(a.offset);
+    if (a.wide) return r64(a.row)[lane] + static_cast<uint64_t>(a.offset);
+    return r32(a.row)[lane] + static_cast<uint32_t>(a.offset);
   }
 
   // --- Memory. All fault (throw) on a bad address; `align` is in bytes.

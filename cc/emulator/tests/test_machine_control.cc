@@ -215,6 +215,22 @@ TEST(reserved_shared_memory_is_there_for_who_asks_where) {
   run("ld.shared.u32 %r0, [640];").fails(ErrorKind::kFault, "outside the CTA's shared memory");
 }
 
+TEST(addresses_of_32_bits_wrap) {
+  Run run;
+  run(std::string(".shared .align 4 .b8 s[128];\nmov.u32 %r1, s;\nmad.lo.u32 %r2, %thread, 4, "
+                  "%r1;\nst.shared.u32 [%r2], %thread;\nbar.sync 0;\nmul.lo.u32 %r3, %thread, "
+                  "-4;\nadd.u32 %r3, %r3, %r1;\nsub.u32 %r3, %r3, 4096;\nld.shared.u32 %r0, "
+                  "[%r3+4220];") +
+      kStore)
+      .ok();
+  for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], 31 - t);
+  run(std::string(".local .align 4 .b8 n[4];\nst.local.u32 [n], 9;\nmov.u32 %r1, n;\nadd.u32 %r1, "
+                  "%r1, -2000;\nld.local.u32 %r0, [%r1+2000];") +
+      kStore)
+      .ok();
+  CHECK_EQ(run.out[0], 9u);
+}
+
 TEST(step_limit_stops_endless_loops) {
   Run run;
   run.config.step_limit = 100000;
