@@ -20,6 +20,7 @@ add_library(bwgemm_emulator STATIC
   machine/warp_registers.cc
   machine/launch.cc
   machine/grid.cc
+  machine/livelock.cc
   machine/scheduler.cc
   isa/isa.cc
   isa/integer.cc

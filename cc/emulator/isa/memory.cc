@@ -131,6 +131,7 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
   if (a.acquire_release) w.tell();
+  bool changed = false;
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     T values[8];
@@ -140,13 +141,14 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
     }
     uint8_t* to = locate_store<kWhere>(w, address, lane, bytes, a, values);
     synchronise<kWhere>(w, a, address, true);
+    changed = changed || std::memcmp(to, values, bytes) != 0;
     std::memcpy(to, values, bytes);
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
     w.launch().stats().global_store_bytes +=
         uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
   }
-  if (kWhere != Where::kLocal) w.launch().progress();
+  if (kWhere != Where::kLocal && changed) w.launch().progress();
   return a.yields ? Step::kYield : Step::kNext;
 }
 

@@ -46,6 +46,7 @@ Step exec_clock(Warp& w, const Instr& in, uint32_t mask) {
         w.r32(in.op[0])[lane] = static_cast<uint32_t>(now >> 32);
         break;
       case Clock::k64:
+  w.reads_time();
         w.r64(in.op[0])[lane] = now;
         break;
     }
