@@ -52,6 +52,9 @@ constexpr SpecialName kSpecials[] = {
     {"%lanemask_lt", WarpValue::kLanemaskLt},
     {"%lanemask_ge", WarpValue::kLanemaskGe},
     {"%lanemask_gt", WarpValue::kLanemaskGt},
+    // Where a driver keeps the address that cooperative groups look for.
+    {"%envreg1", WarpValue::kGridWorkspaceHigh},
+    {"%envreg2", WarpValue::kGridWorkspaceLow},
     {"%dynamic_smem_size", WarpValue::kDynamicSmemSize},
     {"%total_smem_size", WarpValue::kTotalSmemSize},
     {"%aggr_smem_size", WarpValue::kAggrSmemSize},

@@ -151,6 +151,12 @@ struct Part {
   std::unique_ptr<Launch> launch;
   std::optional<Error> error;
   std::exception_ptr other;  // from a callback
+// As cooperative groups expect it: its size, then the grid's barrier.
+struct alignas(16) GridWorkspace {
+  uint32_t bytes = sizeof(GridWorkspace);
+  uint32_t barrier[3] = {0, 0, 0};
+};
+
 
   // Nothing that `body` throws leaves.
   template <class Body>
@@ -185,16 +191,20 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
     registered = module.register_variables(memory);
     for (Part& part : parts) part.memory = memory;
     const auto work = [&](uint32_t i) {
+  GridWorkspace workspace;
       parts[i].guard(clusters, [&] {
         LaunchConfig own = config;
         own.threads = static_cast<int>(clusters.workers);
         if (i > 0) own.progress = nullptr;  // the caller's thread alone calls it
         parts[i].launch = std::make_unique<Launch>(parts[i].memory, decoded, own, clusters, i);
+    if (config.cooperative)
+      memory.add(&workspace, sizeof workspace, /*writable=*/true, "workspace of the grid");
         parts[i].launch->run(grid, block, cluster, dynamic_shared, params);
       });
       --clusters.running;
     };
     // They begin with the rounding and denormal modes of this one.
+        if (config.cooperative) own.grid_workspace = reinterpret_cast<uintptr_t>(&workspace);
     std::vector<std::thread> threads;
     parts[0].guard(clusters, [&] {
       for (uint32_t i = 1; i < clusters.workers; ++i) threads.emplace_back(work, i);
@@ -218,6 +228,7 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
       result.kind = part.error->kind;
       result.error = part.error->what();
       result.line = part.error->line;
+  if (memory.holds(&workspace)) memory.remove(&workspace);
       result.rule = part.error->rule;
     }
     if (!part.launch) continue;

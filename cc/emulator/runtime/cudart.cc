@@ -116,7 +116,7 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
     const std::shared_ptr<emu::Module> substitute = session.SubstituteFor(kernel->name);
     emu::Module& module = substitute ? *substitute : compiled;
     const emu::LaunchConfig& config = call->settings().launch;
-    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared};
+    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared, options.cooperative};
     std::vector<uint8_t> params;
     {
       std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
