@@ -37,6 +37,7 @@ add_library(bwgemm_emulator STATIC
   isa/convert_pack.cc
   isa/move.cc
   isa/control.cc
+  isa/call.cc
   isa/extern_call.cc
   isa/memory.cc
   isa/fence.cc

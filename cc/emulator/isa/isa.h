@@ -47,6 +47,7 @@ void register_compare(IsaTable& table);
 void register_convert(IsaTable& table);
 void register_move(IsaTable& table);
 void register_control(IsaTable& table);
+void register_call(IsaTable& table);
 void register_memory(IsaTable& table);
 void register_fence(IsaTable& table);
 void register_atomic(IsaTable& table);

@@ -239,7 +239,10 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
     }
     return outer[name] = symbol;
   }
-  if (ast.function_index.count(name) != 0) symbol.kind = Kind::kFunction;
+  if (const ptx::Function* function = find_function(name)) {
+    symbol.kind = Kind::kFunction;
+    symbol.value = function_address(*function);
+  }
   return symbol;
 }
 
@@ -319,8 +322,53 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
           o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
       if (callee != nullptr && callee->has_body) lay_out(*callee, depth + 1);
     }
+    uses_pointers_ |= is_indirect(s);
   }
   call_path_.pop_back();
+}
+
+bool KernelBuilder::is_indirect(const ptx::Statement& call) const {
+  size_t at = 0;
+  if (at < call.operands.size() && call.operands[at].kind == ptx::Operand::Kind::kList) ++at;
+  return at < call.operands.size() && call.operands[at].kind == ptx::Operand::Kind::kName &&
+         find_function(call.operands[at].name) == nullptr;
+}
+
+// Functions that a pointer may lead to: those whose address something in the module takes.
+void KernelBuilder::lay_out_pointed_to() {
+  const ptx::Module& ast = module_.ast();
+  std::vector<bool> taken(ast.functions.size(), false);
+  const auto take = [&](std::string_view name) {
+    if (const ptx::Function* f = find_function(name)) taken[f->index] = f->has_body && !f->is_entry;
+  };
+  for (const ptx::Variable& v : ast.variables) {
+    for (const auto& fixup : v.fixups) take(fixup.symbol);
+  }
+  for (const auto& f : ast.functions) {
+    for (const ptx::Statement& s : f->body) {
+      if (s.parts[0] != "mov") continue;
+      for (const ptx::Operand& o : s.operands) take(o.name);
+    }
+  }
+  for (const auto& f : ast.functions) {
+    if (!taken[f->index]) continue;
+    lay_out(*f, 0);
+    pointed_to_.push_back(by_name_[f->name]);
+  }
+  // A pointer may lead to a function that runs already: its return address says so.
+  for (const auto& info : functions_) {
+    if (info->return_row != kNoRow)
+      kernel_.inits.push_back({info->return_row, WarpValue::kConstant, 32, 0});
+  }
+}
+
+const ptx::Prototype* KernelBuilder::prototype(std::string_view name) const {
+  const ptx::Function& f = *current_->function;
+  for (int scope = statement_->scope; scope >= 0; scope = f.scopes[scope].parent) {
+    const auto& known = f.scopes[scope].prototypes;
+    if (const auto it = known.find(name); it != known.end()) return &it->second;
+  }
+  return nullptr;
 }
 
 void KernelBuilder::build(const ptx::Function& entry) {
@@ -333,6 +381,7 @@ void KernelBuilder::build(const ptx::Function& entry) {
   std::copy(entry.required_cluster, entry.required_cluster + 3, kernel_.required_cluster);
   if (!entry.has_body) throw Error(ErrorKind::kParse, entry.line, "entry without a body");
   lay_out(entry, 0);
+  if (uses_pointers_) lay_out_pointed_to();
   uint32_t base = 0;
   for (auto& info : functions_) {
     info->base = base;
@@ -389,7 +438,8 @@ void KernelBuilder::decode_function(FunctionInfo& info) {
   pc_ = info.statement_pc.back();
   Instr& end = kernel_.code[pc_];
   end.line = info.function->body.empty() ? info.function->line : info.function->body.back().line;
-  decode_implicit_return(info, &end);
+  end.name = "ret";
+  decode_implicit_return(*this, &end);
   ends();
 }
 

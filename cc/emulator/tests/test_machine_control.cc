@@ -86,7 +86,7 @@ TEST(functions_that_cannot_be_called) {
       "st.param.b64 [d], %d1;\nst.param.b64 [e], 1;\ncall.uni __assertfail, (a, b, c, d, e);\n}")
       .fails(ErrorKind::kFault, "device assertion failed in lane 0: 'nope' at nope:42");
   run.declarations.clear();
-  run("call.uni nowhere;").fails(ErrorKind::kUnsupported, "indirect call through 'nowhere'");
+  run("call.uni nowhere;").fails(ErrorKind::kParse, "call of unknown function 'nowhere'");
 }
 
 // A kernel that prints: `values` stores the arguments at [args], which is 64 bytes of local memory.
