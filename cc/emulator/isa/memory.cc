@@ -272,8 +272,8 @@ Where param_where(Decoder& d, const ptx::Operand& address) {
 
 void decode_access(Decoder& d, bool store) {
   auto* a = d.make_aux<Access>();
-  const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile", "mmio"});
-  if (order == "mmio") d.mod("relaxed");
+  d.mod("mmio");  // with .relaxed
+  const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile"});
   const Scope scope = scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"}));
   a->yields = !order.empty() && order != "weak";
   if (a->yields) a->flags = strong_flags(scope);

@@ -61,7 +61,7 @@ TEST(arithmetic) {
       {"mul.wide.s64 %d0, %d1, %d2;", "unsupported type .s64"},
       {"mad.s32 %r0, %r1, %r2, %r3;", "integer mad needs .lo, .hi or .wide"},
       {"mad.lo.sat.s32 %r0, %r1, %r2, %r3;", "unsupported .sat with .s32"},
-      {"max.relu.s32 %r0, %r1, %r2;", "unsupported .relu on integers"},
+      {"max.relu.u32 %r0, %r1, %r2;", "unsupported .relu with .u32"},
       {"mul.lo.u16x2 %r0, %r1, %r2;", "unsupported type .u16x2"},
       {"abs.u32 %r0, %r1;", "unsupported type .u32"},
       {"mul24.lo.u64 %d0, %d1, %d2;", "unsupported type .u64"},
@@ -156,8 +156,8 @@ TEST(matrices) {
   const std::string mma = "mma.sync.aligned.", four = "{%r0, %r1, %r2, %r3}";
   check_all({
       {"ldmatrix.m8n8.x1.shared.b16 {%r0}, [1024];", "needs .sync.aligned"},
-      {"ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0}, [1024];",
-       "unsupported matrix shape or type .m16n16.b8"},
+      {"ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [1024];",
+       "unsupported matrix shape or type .m8n16.b8x16"},
       {"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r0}, [1024];",
        "the vector operand has another number of elements"},
       {"setp.lt.u32 %p0, %thread, 4;\n@%p0 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [1024];",
