@@ -13,6 +13,7 @@ add_library(bwgemm_emulator STATIC
   machine/mbarrier.cc
   machine/decoder.cc
   machine/kernel_builder.cc
+  machine/function_pointers.cc
   machine/module.cc
   machine/undefined.cc
   machine/warp.cc

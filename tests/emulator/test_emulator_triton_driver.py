@@ -139,9 +139,9 @@ def test_memory_behind_addresses() -> None:
     with driver("sm90", memory=shown):
         double = kernels().doubled_through_addresses[(3,)]
         with pytest.raises(emulator.LaunchFault, match="in no registered memory"):
-            double(addresses, BLOCK=32)
+            double(addresses, BLOCK=32, num_warps=1)
         shown += [*arrays, arrays[0]]
-        double(addresses, BLOCK=32)
+        double(addresses, BLOCK=32, num_warps=1)
     assert [array.tolist() for array in arrays] == [[2.0] * 32, [4.0] * 32, [6.0] * 32]
 
 

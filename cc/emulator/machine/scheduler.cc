@@ -14,7 +14,7 @@ constexpr uint64_t kStaleWakeups = 4096;
 // Instructions that a warp executes in a row without all its lanes before its groups take turns.
 constexpr uint32_t kPatience = 1024;
 // Ticks without any visible effect before warps that run are looked at.
-constexpr uint64_t kQuietTicks = uint64_t{1} << 20;
+constexpr uint64_t kQuietTicks = uint64_t{1} << 18;
 // Times that a worker looks again when no other has had any effect either.
 constexpr int kLooks = 3;
 

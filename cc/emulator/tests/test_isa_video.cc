@@ -123,7 +123,10 @@ TEST(bulk_store) {
       .fails(ErrorKind::kFault, "outside the CTA's shared memory");
   run(kBytes + "bar.sync 0;\nst.bulk [%r1], 64, 1;")
       .fails(ErrorKind::kParse, "the initial value of st.bulk must be 0");
-  run(kBytes + "st.bulk.shared::cta [%r1], 64, 0;").fails(ErrorKind::kFault, "rule shared-race");
+  run(kBytes +
+      "setp.eq.u32 %p2, %thread, 0;\n@%p2 st.bulk.shared::cta [%r1], 64, 0;\nmad.lo.u32 "
+      "%r4, %thread, 4, %r1;\nld.shared.u32 %r0, [%r4];")
+      .fails(ErrorKind::kFault, "rule shared-race");
 }
 
 TEST(wmma) {
@@ -165,7 +168,7 @@ TEST(wmma) {
 
 TEST(forms_that_are_spelled_oddly) {
   Run run;
-  run(std::string("ld.mmio.relaxed.sys.global.u32 %r0, [%out];\nmov.pred %p1, "
+  run(std::string("ld.mmio.relaxed.sys.global.u32 %r0, [%out+8192];\nmov.pred %p1, "
                   "%is_explicit_cluster;\nselp.u32 %r1, 7, 5, %p1;\nadd.u32 %r0, %r0, %r1;") +
       kStore);
   run.ok();

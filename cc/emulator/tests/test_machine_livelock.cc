@@ -77,9 +77,9 @@ TEST(grid_barriers) {
 TEST(long_computations_are_no_livelocks) {
   Run run;
   run.config.step_limit = 1 << 24;
-  // Others wait for a loop that stores nothing for two million instructions.
+  // Others wait for a loop that stores nothing for a million instructions.
   run.block.x = 64;
-  run("setp.lt.u32 %p0, %thread, 32;\n@%p0 bra WAIT;\nmov.u32 %r1, 700000;\nL:\nsub.u32 %r1, %r1, "
+  run("setp.lt.u32 %p0, %thread, 32;\n@%p0 bra WAIT;\nmov.u32 %r1, 350000;\nL:\nsub.u32 %r1, %r1, "
       "1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra L;\nsetp.eq.u32 %p2, %thread, 32;\n@%p2 "
       "st.release.gpu.global.u32 [%out], 1;\nbra END;\nWAIT:\n" +
       spin("ld.acquire.gpu.global.u32 %r20, [%out];") + "END:\n")
@@ -87,14 +87,14 @@ TEST(long_computations_are_no_livelocks) {
   // The counter lies in local memory, and registers hold the same in every turn.
   run.block.x = 32;
   run(std::string(
-          ".local .align 4 .b8 n[4];\nmov.u32 %r1, 250000;\nst.local.u32 [n], %r1;\nmov.u32 "
+          ".local .align 4 .b8 n[4];\nmov.u32 %r1, 100000;\nst.local.u32 [n], %r1;\nmov.u32 "
           "%r1, 0;\nL:\nld.local.u32 %r1, [n];\nsub.u32 %r1, %r1, 1;\nst.local.u32 [n], "
           "%r1;\nsetp.ne.u32 %p1, %r1, 0;\nmov.u32 %r1, 0;\n@%p1 bra L;\nmov.u32 %r0, 5;") +
       kStore)
       .ok();
   CHECK_EQ(run.out[3], 5u);
   // A loop until a time.
-  run(std::string("mov.u64 %d1, %clock64;\nadd.u64 %d1, %d1, 2500000;\nL:\nmov.u64 %d2, "
+  run(std::string("mov.u64 %d1, %clock64;\nadd.u64 %d1, %d1, 1000000;\nL:\nmov.u64 %d2, "
                   "%clock64;\nsetp.lt.u64 %p1, %d2, %d1;\nmov.u64 %d2, 0;\n@%p1 bra L;\nmov.u32 "
                   "%r0, 6;") +
       kStore)
@@ -103,7 +103,7 @@ TEST(long_computations_are_no_livelocks) {
   // Lanes of one warp: those behind spin on what the others have yet to do.
   run("setp.lt.u32 %p0, %thread, 16;\n@!%p0 bra WORK;\n" +
       spin("ld.acquire.gpu.global.u32 %r20, [%out];") +
-      "bra END;\nWORK:\nmov.u32 %r1, 300000;\nL:\nsub.u32 %r1, %r1, 1;\nsetp.ne.u32 %p1, %r1, "
+      "bra END;\nWORK:\nmov.u32 %r1, 100000;\nL:\nsub.u32 %r1, %r1, 1;\nsetp.ne.u32 %p1, %r1, "
       "0;\n@%p1 bra L;\nsetp.eq.u32 %p2, %thread, 16;\n@%p2 st.release.gpu.global.u32 [%out], "
       "1;\nEND:\n")
       .ok();
