@@ -103,7 +103,7 @@ def test_tensor_map_of_the_driver(compiled) -> None:
         ("asserts", "device assertion failed in lane 0: 'values == nullptr && \"not null\"' at "),
         ("traps", "trap executed"),
         ("races", "[rule global-race]"),
-        ("spins", "livelock: every warp is blocked, or repeats a loop"),
+        ("spins", "deadlock: every warp is blocked, or repeats a loop"),
     ],
 )
 def test_faults_are_reported_with_their_source_line(compiled, fault: str, report: str) -> None:

@@ -220,12 +220,6 @@ Passing passing(Decoder& d, const Call& call, const FunctionInfo& info) {
   return p;
 }
 
-bool same_sizes(const std::vector<ptx::Variable>& a, const std::vector<ptx::Variable>& b) {
-  bool same = a.size() == b.size();
-  for (size_t i = 0; same && i < a.size(); ++i) same = a[i].bytes == b[i].bytes;
-  return same;
-}
-
 // Two instructions: the second fetches the results.
 void emit(Decoder& d, ExecFn exec, ExecFn site) {
   d.out().exec = exec;
@@ -243,9 +237,7 @@ void decode_pointer_call(Decoder& d, const Call& call) {
     const ptx::Function& f = *info->function;
     if (call.arguments.size() != f.params.size() || call.results.size() != f.returns.size())
       continue;
-    if (prototype != nullptr &&
-        !(same_sizes(prototype->params, f.params) && same_sizes(prototype->returns, f.returns)))
-      continue;
+    if (!fits(prototype, f)) continue;
     aux->functions.emplace_back(function_address(f), passing(d, call, *info));
     b.jumps_to(info->base);
   }

@@ -323,7 +323,7 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
           o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
       if (callee != nullptr && callee->has_body) lay_out(*callee, depth + 1);
     }
-    uses_pointers_ |= is_indirect(s);
+    note_pointer_call(function, s);
   }
   call_path_.pop_back();
 }

@@ -243,6 +243,7 @@ class Launch {
   uint64_t seen_progress_ = 0, quiet_since_ = 0;  // progress_ has been so since then
   LivelockWatch livelock_;
   uint64_t watched_progress_ = 0;  // when livelock_ began
+  uint64_t next_look_ = 0;         // by livelock_
   uint64_t next_deadline_ = ~uint64_t{0};
   // Long between reports, so that a kernel which never ends can be interrupted at little cost.
   static constexpr uint64_t kReportTicks = uint64_t{1} << 20;

@@ -42,8 +42,7 @@ std::unique_ptr<Module> Module::load(std::string text) {
         throw Error(ErrorKind::kUnsupported, v.line,
                     format("line %d: initialiser of '%s' refers to '%s', which is neither a "
                            "global variable nor a function",
-                           v.line, std::string(v.name).c_str(),
-                           std::string(fixup.symbol).c_str()));
+                           v.line, std::string(v.name).c_str(), std::string(fixup.symbol).c_str()));
       }
       if (fixup.offset + 8 <= storage.size) std::memcpy(storage.data + fixup.offset, &value, 8);
     }

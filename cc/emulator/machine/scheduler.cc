@@ -15,13 +15,15 @@ constexpr uint64_t kStaleWakeups = 4096;
 constexpr uint32_t kPatience = 1024;
 // Ticks without any visible effect before warps that run are looked at.
 constexpr uint64_t kQuietTicks = uint64_t{1} << 18;
+constexpr uint64_t kLookTicks = 1024;  // between two looks at one warp
 // Times that a worker looks again when no other has had any effect either.
 constexpr int kLooks = 3;
 
 constexpr const char* kDeadlock =
     "deadlock: no warp can continue and no asynchronous operation is in flight";
 constexpr const char* kLivelock =
-    "livelock: every warp is blocked, or repeats a loop in which nothing changes any more";
+    "deadlock: every warp is blocked, or repeats a loop in which nothing changes any more "
+    "(livelock)";
 
 }  // namespace
 
@@ -201,6 +203,10 @@ bool Launch::nothing_happens(Warp& warp) {
     livelock_.reset();
     no_longer_stale();
   }
+  // Looking may cost more than the few instructions of a turn; one that ends in a wait comes
+  // seldom.
+  if (now_ < next_look_ && warp.any_ready()) return false;
+  next_look_ = now_ + kLookTicks / warps_.size();
   if (!livelock_.hopeless(warp, warps_)) return false;
   livelock_.reset();
   return true;

@@ -62,6 +62,15 @@ TEST(pointers_to_nothing) {
   run(std::string("mov.u32 %r0, 3;\n") + kStore).ok();
 }
 
+TEST(functions_of_another_kind_do_not_matter) {
+  Run run;
+  run.declarations = kFunctions +
+                     ".func odd(.param .b64 x) {\ncall odd, (x);\nret;\n}\n"
+                     ".global .align 8 .u64 odds[1] = {odd};\n";
+  run("mov.u64 %d1, twice;\n" + kCall + kStore).ok();
+  CHECK_EQ(run.out[7], 14u);
+}
+
 TEST(recursion_through_a_pointer_is_refused) {
   Run run;
   run.declarations =

@@ -6,7 +6,7 @@ using namespace bwgemm::emulator::testing;
 
 namespace {
 
-const char* const kSays = "livelock: every warp is blocked, or repeats a loop";
+const char* const kSays = "deadlock: every warp is blocked, or repeats a loop";
 
 // Spins until `condition` of %r20, which `load` sets, is false.
 std::string spin(const std::string& load, const std::string& condition = "eq.u32 %p4, %r20, 0") {

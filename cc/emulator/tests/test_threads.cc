@@ -59,7 +59,7 @@ TEST(nobody_will_set_the_flag) {
   Run run = on_threads(3, 6, 6);
   run("WAIT:\nnanosleep.u32 20;\nld.relaxed.gpu.global.u32 %r1, [%out];\n"
       "setp.eq.u32 %p1, %r1, 0;\n@%p1 bra WAIT;")
-      .fails(ErrorKind::kDeadlock, "lock: ");  // some sleep, some look
+      .fails(ErrorKind::kDeadlock, "deadlock: ");
 }
 
 // All CTAs are there at once: each waits for all.
