@@ -14,6 +14,7 @@ add_library(bwgemm_emulator STATIC
   machine/mbarrier.cc
   machine/decoder.cc
   machine/kernel_builder.cc
+  machine/function_pointers.cc
   machine/module.cc
   machine/undefined.cc
   machine/warp.cc
@@ -21,6 +22,7 @@ add_library(bwgemm_emulator STATIC
   machine/warp_registers.cc
   machine/launch.cc
   machine/grid.cc
+  machine/livelock.cc
   machine/scheduler.cc
   isa/isa.cc
   isa/integer.cc
@@ -37,15 +39,20 @@ add_library(bwgemm_emulator STATIC
   isa/convert_pack.cc
   isa/move.cc
   isa/control.cc
+  isa/call.cc
   isa/extern_call.cc
   isa/memory.cc
+  isa/bulk_store.cc
   isa/fence.cc
   isa/atomic.cc
   isa/warp.cc
   isa/barrier.cc
   isa/mbarrier.cc
   isa/cp_async.cc
-  isa/matrix.cc)
+  isa/matrix.cc
+  isa/matrix_access.cc
+  isa/wmma.cc
+  isa/video.cc)
 target_compile_features(bwgemm_emulator PUBLIC cxx_std_17)
 set_target_properties(bwgemm_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS ON)
 target_include_directories(bwgemm_emulator PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/..)

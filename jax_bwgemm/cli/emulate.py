@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,6 +85,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run clusters side by side: faster, and not reproducible; races between warps in "
         "global memory are not seen",
     )
+    parser.add_argument(
+        "--step-limit",
+        type=_positive,
+        default=2**36,
+        metavar="N",
+        help="warp instructions after which a launch is given up (default: 2^36, hours)",
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
     parser.add_argument(
@@ -113,16 +120,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kernel           {kernel.name}")
         print(f"problem          B={args.batch} M={args.m} N={args.n} K={args.k}", flush=True)
         tracing = bool(args.trace or args.picture)
-        settings = emulator.configure(
-            seed=args.seed,
-            sm_count=args.sm_count,
-            trace=tracing,
-            rules=dict(args.rule),
-            relaxed=args.relaxed,
-            races=not args.no_races,
-            threads=args.threads,
-        )
-        with settings:
+        with emulator.configure(**_settings(args), trace=tracing):
             out = _with_progress(lambda: run_gemm(kernel, a, b))
     except ValueError as error:
         return _refuse(str(error))
@@ -160,14 +158,7 @@ def _run_program(args: argparse.Namespace) -> int:
         return _refuse("--program needs a file")
     source = options.pop(0)
     try:
-        settings = emulator.Settings(
-            seed=args.seed,
-            sm_count=args.sm_count,
-            rules=dict(args.rule),
-            relaxed=args.relaxed,
-            races=not args.no_races,
-            threads=args.threads,
-        )
+        settings = emulator.Settings(**_settings(args))
         with tempfile.TemporaryDirectory() as folder:
             executable = source
             if pathlib.Path(source).suffix:
@@ -184,6 +175,18 @@ def _run_program(args: argparse.Namespace) -> int:
     except (program.ProgramError, RuntimeError, ValueError) as error:
         return _refuse(str(error))
     return outcome.code or (1 if outcome.faults else 0)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "seed": args.seed,
+        "sm_count": args.sm_count,
+        "step_limit": args.step_limit,
+        "rules": dict(args.rule),
+        "relaxed": args.relaxed,
+        "races": not args.no_races,
+        "threads": args.threads,
+    }
 
 
 def _positive(text: str) -> int:

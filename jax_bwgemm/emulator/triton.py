@@ -59,7 +59,7 @@ class Array:
 
 
 @contextlib.contextmanager
-def driver(arch: str = "sm100") -> Iterator[None]:
+def driver(arch: str = "sm100", *, memory: Sequence[Any] = ()) -> Iterator[None]:
     """Runs Triton's kernels on the emulator inside a ``with`` block.
 
     Kernels may be passed NumPy arrays and CPU tensors of torch, which they read and write in
@@ -68,6 +68,8 @@ def driver(arch: str = "sm100") -> Iterator[None]:
 
     Args:
         arch: For which Triton compiles: ``"sm80"``, ``"sm90"`` or ``"sm100"``.
+        memory: Arrays and tensors that kernels may access beside their arguments, for those that
+            take addresses in an array. Read at each launch: a list may grow in the block.
 
     Raises:
         ValueError: There is no such architecture.
@@ -85,7 +87,7 @@ def driver(arch: str = "sm100") -> Iterator[None]:
         named = {name: _wrapped(value) for name, value in kwargs.items()}
         return run(self, *map(_wrapped, args), **named)
 
-    config.set_active(_Driver(_ARCHES[arch]))
+    config.set_active(_Driver(_ARCHES[arch], memory))
     JITFunction.run = run_with_arrays
     try:
         yield
@@ -105,8 +107,9 @@ def _wrapped(value: Any) -> Any:
 class _Driver(DriverBase):
     """What Triton asks of a driver. Device numbers tell architectures apart in its caches."""
 
-    def __init__(self, capability: int) -> None:
+    def __init__(self, capability: int, memory: Sequence[Any]) -> None:
         self.capability = capability
+        self.memory = memory
         self.utils = _Utilities()
         self.launcher_cls = _Launcher
 
@@ -199,6 +202,8 @@ class _Launcher:
             return
         values: list[Any] = []
         memory: list[np.ndarray] = []
+        for shown in getattr(triton.runtime.driver.active, "memory", ()):
+            _see(_wrapped(shown), memory)
         maps = iter(self._tensor_maps)
         for kind, arg in zip(self._signature, args, strict=True):
             self._flatten(kind, arg, maps, values, memory)

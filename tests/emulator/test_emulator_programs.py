@@ -103,14 +103,44 @@ def test_tensor_map_of_the_driver(compiled) -> None:
         ("asserts", "device assertion failed in lane 0: 'values == nullptr && \"not null\"' at "),
         ("traps", "trap executed"),
         ("races", "[rule global-race]"),
+        ("spins", "deadlock: every warp is blocked, or repeats a loop"),
     ],
 )
 def test_faults_are_reported_with_their_source_line(compiled, fault: str, report: str) -> None:
     out, err = command("--program", compiled("faults"), "--", fault, expected=1)
     assert out == "cudaErrorLaunchFailure\n"
-    assert f"emulator: {fault}(int*): line " in err
+    assert f"emulator: {fault}(int*): " in err
     assert report in err
-    assert "faults.cu:" in err
+    assert "faults.cu:" in err or fault == "spins"
+
+
+def test_a_kernel_that_cannot_be_run_is_reported(compiled) -> None:
+    out, err = command("--program", compiled("faults"), "--", "recurses", expected=1)
+    assert out == "cudaSuccess\n"  # of the kernel behind it
+    assert err.count("emulator: ") == 1
+    assert "recursive function '_Z9fibonaccii'" in err
+
+
+def test_step_limit(compiled) -> None:
+    words = ("--step-limit", 5000, "--program", compiled("faults"), "--", "spins")
+    _, err = command(*words, expected=1)
+    assert "step limit: the kernel has not finished after 5000 warp instructions" in err
+
+
+def test_calls_through_pointers(compiled) -> None:
+    out, err = command("--program", compiled("calls"))
+    assert out.splitlines() == ["tabled 10 7 62", "chosen 10 12 62", "shaped 125 24 29791"]
+    assert err == ""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("architecture", ["90", "100a"])
+def test_grid_barriers(compiled, architecture: str, threads: int) -> None:
+    words = ("--threads", threads, "--program", compiled("grid_sync", architecture))
+    out, err = command(*words, expected=1)
+    assert out.splitlines() == ["cudaSuccess, 0 wrong"] * 2 + ["cudaErrorLaunchFailure"]
+    assert err.count("emulator: ") == 1
+    assert "trap executed" in err
 
 
 def test_warnings_and_rules(compiled) -> None:

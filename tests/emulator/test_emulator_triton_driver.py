@@ -130,6 +130,21 @@ def test_tensors_of_torch(arch: str) -> None:
         kernels().scaled_sum[(1,)](Tensor(x, "cuda"), None, Tensor(out), 64, 2.0, BLOCK=64)
 
 
+def test_memory_behind_addresses() -> None:
+    from jax_bwgemm.emulator.triton import driver
+
+    arrays = [np.full(32, value, np.float32) for value in (1, 2, 3)]
+    addresses = np.array([array.ctypes.data for array in arrays], np.int64)
+    shown: list[np.ndarray] = []
+    with driver("sm90", memory=shown):
+        double = kernels().doubled_through_addresses[(3,)]
+        with pytest.raises(emulator.LaunchFault, match="in no registered memory"):
+            double(addresses, BLOCK=32, num_warps=1)
+        shown += [*arrays, arrays[0]]
+        double(addresses, BLOCK=32, num_warps=1)
+    assert [array.tolist() for array in arrays] == [[2.0] * 32, [4.0] * 32, [6.0] * 32]
+
+
 def test_arguments_of_the_driver() -> None:
     from jax_bwgemm.emulator.triton import Array, driver
 

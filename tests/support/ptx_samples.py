@@ -132,13 +132,16 @@ COUNTER = (
 """
 )
 
-# Never ends.
+# Never ends, and is never where it was before.
 SPIN = (
     HEADER
     + """
 .visible .entry spin()
 {
+  .reg .b32 %r1;
+  mov.u32 %r1, 0;
 LOOP:
+  add.u32 %r1, %r1, 1;
   bra LOOP;
 }
 """

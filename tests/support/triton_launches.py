@@ -51,3 +51,11 @@ def block_sums(a_ptr, out_ptr, M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def tuned_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def doubled_through_addresses(addresses_ptr, BLOCK: tl.constexpr):
+    """Doubles each of the arrays whose addresses are in an array."""
+    at = tl.load(addresses_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    i = tl.arange(0, BLOCK)
+    tl.store(at + i, 2.0 * tl.load(at + i))

@@ -131,6 +131,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
                  bytes = width * static_cast<uint32_t>(a.count);
   if (a.release) w.tell();
   const auto lock = w.launch().lock_memory();
+  bool changed = false;
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
     for (int i = 0; i < a.count; ++i, at += width) {
@@ -145,6 +146,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
       } else {
         result = apply(a, old, value);
       }
+      changed = changed || std::memcmp(at, &result, width) != 0;
       std::memcpy(at, &result, width);
       if (a.has_dst && a.dst[i] != kNoRow) {
         if (a.type.bits == 64)
@@ -154,7 +156,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
       }
     }
   });
-  w.launch().progress();
+  if (changed) w.launch().progress();
   return Step::kYield;  // the kernel may be polling
 }
 
@@ -163,6 +165,7 @@ Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Args*>(in.aux);
   if (a.release) w.tell();
   const auto lock = w.launch().lock_memory();
+  bool changed = false;
   for_lanes(mask, [&](int lane) {
     uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, 16);
     uint64_t old[2];
@@ -173,13 +176,14 @@ Step exec_atomic128(Warp& w, const Instr& in, uint32_t mask) {
       value[0] = old[0];
       value[1] = old[1];
     }
+    changed = changed || std::memcmp(at, value, 16) != 0;
     std::memcpy(at, value, 16);
     if (a.dst[0] != kNoRow) {
       w.r128_lo(a.dst[0])[lane] = old[0];
       w.r128_hi(a.dst[0])[lane] = old[1];
     }
   });
-  w.launch().progress();
+  if (changed) w.launch().progress();
   return Step::kYield;
 }
 

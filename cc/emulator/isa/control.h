@@ -9,7 +9,7 @@
 namespace bwgemm::emulator {
 
 // The return that ends every function, whether written or not.
-void decode_implicit_return(const KernelBuilder::FunctionInfo& function, Instr* out);
+void decode_implicit_return(const KernelBuilder& builder, Instr* out);
 
 // A call of a function without a body. Arguments and results are .param variables of the caller, by
 // their offsets in local memory.

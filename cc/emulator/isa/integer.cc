@@ -209,10 +209,21 @@ void decode_add_sub(Decoder& d) {
 }
 
 template <typename Op>
+struct Relu {
+  template <typename T>
+  static T f(T a, T b) {
+    return std::max<T>(Op::f(a, b), 0);
+  }
+};
+
+template <typename Op>
 void decode_min_max(Decoder& d) {
   const bool relu = d.mod("relu");
   const Type t = d.type();
-  if (relu) d.unsupported(".relu on integers");
+  if (relu) {
+    if (t.name != "s32" && t.name != "s16x2") d.unsupported(".relu with ." + std::string(t.name));
+    return finish(d, t.lanes == 2 ? binary_x2<Relu<Op>>(t) : binary_any<Relu<Op>>(t), t, 2);
+  }
   finish(d, t.lanes == 2 ? binary_x2<Op>(t) : binary_any<Op>(t), t, 2);
 }
 

@@ -38,7 +38,9 @@ const IsaTable& IsaTable::instance() {
     register_convert(t);
     register_move(t);
     register_control(t);
+    register_call(t);
     register_memory(t);
+    register_bulk_store(t);
     register_fence(t);
     register_atomic(t);
     register_warp(t);
@@ -46,6 +48,9 @@ const IsaTable& IsaTable::instance() {
     register_mbarrier(t);
     register_cp_async(t);
     register_matrix(t);
+    register_matrix_access(t);
+    register_wmma(t);
+    register_video(t);
     register_tensor(t);
     return t;
   }();

@@ -47,7 +47,9 @@ void register_compare(IsaTable& table);
 void register_convert(IsaTable& table);
 void register_move(IsaTable& table);
 void register_control(IsaTable& table);
+void register_call(IsaTable& table);
 void register_memory(IsaTable& table);
+void register_bulk_store(IsaTable& table);
 void register_fence(IsaTable& table);
 void register_atomic(IsaTable& table);
 void register_warp(IsaTable& table);
@@ -55,6 +57,9 @@ void register_barrier(IsaTable& table);
 void register_mbarrier(IsaTable& table);
 void register_cp_async(IsaTable& table);
 void register_matrix(IsaTable& table);
+void register_matrix_access(IsaTable& table);
+void register_wmma(IsaTable& table);
+void register_video(IsaTable& table);
 // tensor/
 void register_tensor(IsaTable& table);
 

@@ -1,4 +1,4 @@
-// Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync (PTX ISA 9.7.14.5), movmatrix.
+// mma.sync (PTX ISA 9.7.14.5).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,130 +11,6 @@
 
 namespace bwgemm::emulator {
 namespace {
-
-struct MatrixAccess {
-  Address addr;
-  bool generic = false;
-  bool trans = false;
-  int count = 1;
-  Row rows[4];
-};
-
-// `stored`: the row's new values, before they are there; null for a read.
-uint8_t* row_address(Warp& w, const MatrixAccess& a, int lane, const uint16_t* stored) {
-  const uint64_t address = w.address(a.addr, lane);
-  if (a.generic) return w.generic(address, lane, 16, 16, stored != nullptr, kAllLanes, stored);
-  const auto ref = w.shared(address, 16, 16, false);
-  SharedMemory& memory = ref.cta->shared();
-  uint8_t* data = memory.data(ref.offset);
-  if (stored != nullptr) {
-    const bool same = std::memcmp(data, stored, 16) == 0;
-    memory.note_write(w, ref.offset, 16, w.proxy_stamp(),
-                      static_cast<uint16_t>(kAllLanes | (same ? kSameValue : 0)));
-  } else {
-    memory.check_read(w, ref.offset, 16, kAllLanes);
-  }
-  return data;
-}
-
-// 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i; lane t
-// holds row t / 4, columns 2 (t % 4) and the next.
-Step exec_ldmatrix(Warp& w, const Instr& in, uint32_t mask) {
-  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
-  if (mask != kFullMask) w.fault("ldmatrix needs all 32 lanes");
-  uint16_t matrix[4][8][8];
-  for (int i = 0; i < 8 * a.count; ++i)
-    std::memcpy(matrix[i / 8][i % 8], row_address(w, a, i, nullptr), 16);
-  for (int m = 0; m < a.count; ++m) {
-    uint32_t* d = w.r32(a.rows[m]);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      const int r = lane / 4, c = 2 * (lane % 4);
-      d[lane] = a.trans ? matrix[m][c][r] | static_cast<uint32_t>(matrix[m][c + 1][r]) << 16
-                        : matrix[m][r][c] | static_cast<uint32_t>(matrix[m][r][c + 1]) << 16;
-    }
-  }
-  return Step::kNext;
-}
-
-Step exec_stmatrix(Warp& w, const Instr& in, uint32_t mask) {
-  const auto& a = *static_cast<const MatrixAccess*>(in.aux);
-  if (mask != kFullMask) w.fault("stmatrix needs all 32 lanes");
-  uint16_t matrix[4][8][8];
-  for (int m = 0; m < a.count; ++m) {
-    const uint32_t* s = w.r32(a.rows[m]);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      const int r = lane / 4, c = 2 * (lane % 4);
-      const uint16_t low = static_cast<uint16_t>(s[lane]),
-                     high = static_cast<uint16_t>(s[lane] >> 16);
-      if (a.trans) {
-        matrix[m][c][r] = low;
-        matrix[m][c + 1][r] = high;
-      } else {
-        matrix[m][r][c] = low;
-        matrix[m][r][c + 1] = high;
-      }
-    }
-  }
-  for (int i = 0; i < 8 * a.count; ++i)
-    std::memcpy(row_address(w, a, i, matrix[i / 8][i % 8]), matrix[i / 8][i % 8], 16);
-  w.launch().progress();
-  return Step::kNext;
-}
-
-void decode_matrix_access(Decoder& d, bool store) {
-  auto* a = d.make_aux<MatrixAccess>();
-  if (!d.mod("sync") || !d.mod("aligned")) d.error("needs .sync.aligned");
-  const auto shape = d.mod_one_of({"m8n8", "m16n16", "m8n16", "m16n8"});
-  const auto count = d.mod_one_of({"x1", "x2", "x4"});
-  a->count = count == "x4" ? 4 : count == "x2" ? 2 : 1;
-  a->trans = d.mod("trans");
-  const auto space = d.space();
-  a->generic = space.space == ptx::Space::kGeneric;
-  if (space.cluster) d.unsupported(".shared::cluster");
-  const auto type = d.next_mod();
-  d.expect_operands(2, 2);
-  // The forms for 8-, 6- and 4-bit elements are not implemented.
-  if (shape != "m8n8" || type != "b16")
-    d.unsupported("matrix shape or type ." + std::string(shape) + "." + std::string(type));
-  d.mod(type);
-  const ptx::Operand& registers = d.operand(store ? 1 : 0);
-  const auto* items = Decoder::vector_items(registers);
-  if (items == nullptr ? a->count != 1 : items->size() != static_cast<size_t>(a->count))
-    d.error("the vector operand has another number of elements");
-  for (int i = 0; i < a->count; ++i) {
-    const ptx::Operand& item = items == nullptr ? registers : (*items)[static_cast<size_t>(i)];
-    a->rows[i] = store ? d.src(item, 32) : d.dst(item, 32);
-  }
-  a->addr = d.address(store ? 0 : 1, a->generic ? ptx::Space::kGeneric : ptx::Space::kShared);
-  d.out().flags |= kConverge;
-  d.out().exec = store ? exec_stmatrix : exec_ldmatrix;
-}
-void decode_ldmatrix(Decoder& d) { decode_matrix_access(d, false); }
-void decode_stmatrix(Decoder& d) { decode_matrix_access(d, true); }
-
-// Transposes an 8x8 matrix held in the fragment layout.
-Step exec_movmatrix(Warp& w, const Instr& in, uint32_t mask) {
-  if (mask != kFullMask) w.fault("movmatrix needs all 32 lanes");
-  const uint32_t* s = w.r32(in.op[1]);
-  uint16_t m[8][8];
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    m[lane / 4][2 * (lane % 4)] = static_cast<uint16_t>(s[lane]);
-    m[lane / 4][2 * (lane % 4) + 1] = static_cast<uint16_t>(s[lane] >> 16);
-  }
-  uint32_t* d = w.r32(in.op[0]);
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    d[lane] = m[2 * (lane % 4)][lane / 4] | static_cast<uint32_t>(m[2 * (lane % 4) + 1][lane / 4])
-                                                << 16;
-  }
-  return Step::kNext;
-}
-
-void decode_movmatrix(Decoder& d) {
-  d.ignore_mods({"sync", "aligned", "m8n8", "trans", "b16"});
-  decode_operands(d, 1, 32, 32);
-  d.out().flags |= kConverge;
-  d.out().exec = exec_movmatrix;
-}
 
 // ---- mma.sync. For m16n8kK with elements of e to a 32-bit register (PTX ISA 9.7.14.5.x, figures
 // of the fragments), lane = 4 g + t: register 2 b + h of A holds row g + 8 h, columns 4 e b + e t +
@@ -347,11 +223,6 @@ void decode_mma(Decoder& d) {
 
 }  // namespace
 
-void register_matrix(IsaTable& t) {
-  t.add({"ldmatrix", decode_ldmatrix, "9.7.14.5.15"});
-  t.add({"stmatrix", decode_stmatrix, "9.7.14.5.16"});
-  t.add({"movmatrix", decode_movmatrix, "9.7.14.5.17"});
-  t.add({"mma.sync", decode_mma, "9.7.14.5.14"});
-}
+void register_matrix(IsaTable& t) { t.add({"mma.sync", decode_mma, "9.7.14.5.14"}); }
 
 }  // namespace bwgemm::emulator

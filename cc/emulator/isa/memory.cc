@@ -146,6 +146,7 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
   if (a.acquire_release) w.tell();
+  bool changed = false;
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     T values[8];
@@ -156,13 +157,14 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
     before_store<kWhere>(w, a, address, lane, sizeof(T));
     uint8_t* to = locate_store<kWhere>(w, address, lane, bytes, a, values);
     release<kWhere>(w, a, address);
+    changed = changed || std::memcmp(to, values, bytes) != 0;
     std::memcpy(to, values, bytes);
   });
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
     w.launch().stats().global_store_bytes +=
         uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
   }
-  if (kWhere != Where::kLocal) w.launch().progress();
+  if (kWhere != Where::kLocal && changed) w.launch().progress();
   return a.yields ? Step::kYield : Step::kNext;
 }
 
@@ -287,8 +289,8 @@ Where param_where(Decoder& d, const ptx::Operand& address) {
 
 void decode_access(Decoder& d, bool store) {
   auto* a = d.make_aux<Access>();
-  const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile", "mmio"});
-  if (order == "mmio") d.mod("relaxed");
+  d.mod("mmio");  // with .relaxed
+  const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile"});
   const Scope scope = scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"}));
   a->yields = !order.empty() && order != "weak";
   if (a->yields) a->flags = strong_flags(scope);

@@ -32,11 +32,21 @@ Step exec_mov128(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
+// A special register that is a predicate; its row holds 0 or 1.
+Step exec_mov_pred_special(Warp& w, const Instr& in, uint32_t mask) {
+  const uint32_t* from = w.r32(in.op[1]);
+  uint32_t result = 0;
+  for_lanes(mask, [&](int lane) { result |= static_cast<uint32_t>(from[lane] != 0) << lane; });
+  w.set_pred(in.op[0], mask, result);
+  return Step::kNext;
+}
+
 enum class Clock : uint8_t { kLow, kHigh, k64 };
 
 // One tick of the scheduler counts as one cycle and, for %globaltimer, as one nanosecond.
 Step exec_clock(Warp& w, const Instr& in, uint32_t mask) {
   const uint64_t now = w.launch().now();
+  w.reads_time();
   for_lanes(mask, [&](int lane) {
     switch (static_cast<Clock>(in.sub)) {
       case Clock::kLow:
@@ -153,6 +163,12 @@ void decode_mov(Decoder& d) {
   d.expect_operands(2, 2);
   if (t.kind == TypeKind::kPred) {
     d.out().op[0] = d.pred_dst(0);
+    const ptx::Operand& from = d.operand(1);
+    if (from.kind == ptx::Operand::Kind::kName && from.name == "%is_explicit_cluster") {
+      d.out().op[1] = d.builder().special_row(WarpValue::kIsExplicitCluster, 32);
+      d.out().exec = exec_mov_pred_special;
+      return;
+    }
     d.out().op[1] = d.pred_src(1);
     d.out().exec = exec_mov_pred;
     return;

@@ -51,6 +51,8 @@ struct LaunchConfig {
   // Threads that run clusters side by side. With more than one the order is no longer the seed's,
   // and accesses of global memory by different warps are not compared.
   int threads = 1;
+  bool cooperative = false;     // the grid may synchronise: all its CTAs must fit at a time
+  uint64_t grid_workspace = 0;  // where it does; set by launch()
   TraceSink* trace = nullptr;
   // What a kernel prints; not set: to standard output.
   std::function<void(const std::string&)> print;

@@ -196,7 +196,8 @@ Row Decoder::src(const Operand& o, int bits, bool loose) {
     case Symbol::Kind::kPredicate:
       error("'" + std::string(o.name) + "' is a predicate");
     case Symbol::Kind::kFunction:
-      unsupported("address of function '" + std::string(o.name) + "'");
+      if (bits != 64) error("the address of a function needs a 64-bit operand");
+      return builder_.constant(symbol.value + static_cast<uint64_t>(o.value), 64);
     case Symbol::Kind::kNone:
       break;
   }

@@ -334,6 +334,12 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
         case WarpValue::kLanemaskGt:
           value = ~((2u << lane) - 1);
           break;
+        case WarpValue::kGridWorkspaceHigh:
+          value = config_.grid_workspace >> 32;
+          break;
+        case WarpValue::kGridWorkspaceLow:
+          value = static_cast<uint32_t>(config_.grid_workspace);
+          break;
         case WarpValue::kDynamicSmemSize:
           value = dynamic_shared_;
           break;

@@ -60,6 +60,8 @@ enum class WarpValue : uint8_t {
   kLanemaskLt,
   kLanemaskGe,
   kLanemaskGt,
+  kGridWorkspaceHigh,
+  kGridWorkspaceLow,
   kDynamicSmemSize,
   kTotalSmemSize,
   kAggrSmemSize,

@@ -52,6 +52,9 @@ constexpr SpecialName kSpecials[] = {
     {"%lanemask_lt", WarpValue::kLanemaskLt},
     {"%lanemask_ge", WarpValue::kLanemaskGe},
     {"%lanemask_gt", WarpValue::kLanemaskGt},
+    // Where a driver keeps the address that cooperative groups look for.
+    {"%envreg1", WarpValue::kGridWorkspaceHigh},
+    {"%envreg2", WarpValue::kGridWorkspaceLow},
     {"%dynamic_smem_size", WarpValue::kDynamicSmemSize},
     {"%total_smem_size", WarpValue::kTotalSmemSize},
     {"%aggr_smem_size", WarpValue::kAggrSmemSize},
@@ -236,7 +239,10 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
     }
     return outer[name] = symbol;
   }
-  if (ast.function_index.count(name) != 0) symbol.kind = Kind::kFunction;
+  if (const ptx::Function* function = find_function(name)) {
+    symbol.kind = Kind::kFunction;
+    symbol.value = function_address(*function);
+  }
   return symbol;
 }
 
@@ -274,7 +280,8 @@ const ptx::Function* KernelBuilder::find_function(std::string_view name) const {
 void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
   if (std::find(call_path_.begin(), call_path_.end(), function.name) != call_path_.end()) {
     throw Error(ErrorKind::kUnsupported, function.line,
-                "recursive function '" + std::string(function.name) + "'");
+                format("line %d: unsupported recursive function '%s'", function.line,
+                       std::string(function.name).c_str()));
   }
   if (by_name_.count(function.name) != 0) return;
   if (depth > 64) throw Error(ErrorKind::kUnsupported, function.line, "calls nested too deeply");
@@ -316,6 +323,7 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
           o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
       if (callee != nullptr && callee->has_body) lay_out(*callee, depth + 1);
     }
+    note_pointer_call(function, s);
   }
   call_path_.pop_back();
 }
@@ -330,6 +338,7 @@ void KernelBuilder::build(const ptx::Function& entry) {
   std::copy(entry.required_cluster, entry.required_cluster + 3, kernel_.required_cluster);
   if (!entry.has_body) throw Error(ErrorKind::kParse, entry.line, "entry without a body");
   lay_out(entry, 0);
+  if (uses_pointers_) lay_out_pointed_to();
   uint32_t base = 0;
   for (auto& info : functions_) {
     info->base = base;
@@ -386,7 +395,8 @@ void KernelBuilder::decode_function(FunctionInfo& info) {
   pc_ = info.statement_pc.back();
   Instr& end = kernel_.code[pc_];
   end.line = info.function->body.empty() ? info.function->line : info.function->body.back().line;
-  decode_implicit_return(info, &end);
+  end.name = "ret";
+  decode_implicit_return(*this, &end);
   ends();
 }
 

@@ -12,6 +12,14 @@
 
 namespace bwgemm::emulator {
 
+// What a pointer to the function holds.
+inline uint64_t function_address(const ptx::Function& function) {
+  return kFunctionWindow + 16 * (uint64_t{function.index} + 1);
+}
+
+// Whether a call with this prototype may lead to the function; null: with any.
+bool fits(const ptx::Prototype* prototype, const ptx::Function& function);
+
 class KernelBuilder {
  public:
   KernelBuilder(Module& module, Kernel& kernel) : module_(module), kernel_(kernel) {}
@@ -62,6 +70,13 @@ class KernelBuilder {
   };
   const FunctionInfo* function_info(std::string_view name) const;
   const ptx::Function* find_function(std::string_view name) const;
+  // Calls through pointers: whether the kernel has any, where they may lead, what they pass.
+  bool uses_pointers() const { return uses_pointers_; }
+  const std::vector<const FunctionInfo*>& pointed_to() const { return pointed_to_; }
+  const ptx::Prototype* prototype(std::string_view name) const {
+    return prototype(*current_->function, statement_->scope, name);
+  }
+  static const ptx::Prototype* prototype(const ptx::Function& f, int scope, std::string_view name);
   bool in_entry() const { return current_->function->is_entry; }
   const FunctionInfo& current() const { return *current_; }
   uint32_t pc() const { return pc_; }
@@ -94,6 +109,8 @@ class KernelBuilder {
 
  private:
   void lay_out(const ptx::Function& function, int depth);
+  void lay_out_pointed_to();
+  void note_pointer_call(const ptx::Function& function, const ptx::Statement& call);
   void decode_function(FunctionInfo& info);
   void find_wgmma_registers();
   void decode_statement(const ptx::Statement& statement, Instr* out);
@@ -105,6 +122,9 @@ class KernelBuilder {
   std::vector<std::unique_ptr<FunctionInfo>> functions_;
   std::unordered_map<std::string_view, FunctionInfo*> by_name_;
   std::vector<std::string_view> call_path_;
+  bool uses_pointers_ = false;
+  std::vector<const ptx::Prototype*> prototypes_;  // of calls through pointers; null: not known
+  std::vector<const FunctionInfo*> pointed_to_;
   FunctionInfo* current_ = nullptr;
   const ptx::Statement* statement_ = nullptr;
   uint32_t pc_ = 0;

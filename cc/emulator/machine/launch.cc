@@ -106,16 +106,21 @@ std::string Launch::describe_waits() const {
   return text;
 }
 
-void Launch::deadlock() {
+void Launch::deadlock(const char* what) {
   int line = 0;
   if (!warps_.empty() && !warps_.front()->groups_.empty())
     line = kernel_.code[warps_.front()->groups_.front().pc].line;
-  throw Error(ErrorKind::kDeadlock, line,
-              "deadlock: no warp can continue and no asynchronous operation is in flight" +
-                  describe_waits());
+  std::string text = what;
+  if (const uint64_t started = clusters_.next_cluster; started < total_clusters_) {
+    text += format("; %llu of the grid's %llu clusters have not started, for want of room",
+                   static_cast<unsigned long long>(total_clusters_ - started),
+                   static_cast<unsigned long long>(total_clusters_));
+  }
+  throw Error(ErrorKind::kDeadlock, line, text + describe_waits());
 }
 
 void Launch::print(const std::string& text) {
+  progress();
   std::lock_guard lock(clusters_.output);
   if (config_.print) {
     config_.print(text);
@@ -211,6 +216,11 @@ void Launch::make_ready(Warp& warp, LaneGroup& g, bool timed_out) {
     event.arg0 = g.wait.a;
     event.arg1 = g.wait.b;
     trace(event);
+  }
+  // A timed wait counts as many polls: it takes as long.
+  if (timed_out) {
+    warp.polls_ += 128;
+    warp.polled_ |= g.mask;
   }
   if (!warp.any_ready()) ready_.push_back(&warp);
   g.state = GroupState::kReady;

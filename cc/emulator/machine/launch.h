@@ -13,6 +13,7 @@
 #include "emulator/machine/config.h"
 #include "emulator/machine/grid.h"
 #include "emulator/machine/kernel.h"
+#include "emulator/machine/livelock.h"
 #include "emulator/machine/memory.h"
 #include "emulator/machine/race.h"
 #include "emulator/machine/warp.h"
@@ -219,8 +220,9 @@ class Launch {
   void make_ready(Warp& warp, LaneGroup& group, bool timed_out);
   void warp_exited(Warp& warp);
   void operation_done(Cta& cta);
-  [[noreturn]] void deadlock();
-  void await_others();
+  [[noreturn]] void deadlock(const char* what);
+  void await_others(const char* what);
+  bool nothing_happens(Warp& warp);
   void no_longer_stale();
   std::string describe_waits() const;
   std::string report_text(const Origin& origin, const std::string& message, const char* rule) const;
@@ -239,6 +241,10 @@ class Launch {
 
   uint64_t now_ = 0;
   uint64_t progress_ = 0;
+  uint64_t seen_progress_ = 0, quiet_since_ = 0;  // progress_ has been so since then
+  LivelockWatch livelock_;
+  uint64_t watched_progress_ = 0;  // when livelock_ began
+  uint64_t next_look_ = 0;         // by livelock_
   uint64_t next_deadline_ = ~uint64_t{0};
   // Long between reports, so that a kernel which never ends can be interrupted at little cost.
   static constexpr uint64_t kReportTicks = uint64_t{1} << 20;

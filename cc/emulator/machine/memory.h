@@ -18,9 +18,10 @@ class Cta;
 
 // Generic address space (PTX ISA 5.2). Host addresses stand for global memory; other spaces have
 // windows that no host uses.
-constexpr uint64_t kSharedWindow = uint64_t{1} << 60;  // + 32-bit shared::cluster address
-constexpr uint64_t kLocalWindow = uint64_t{2} << 60;   // + offset in the lane's local memory
-constexpr uint64_t kParamWindow = uint64_t{3} << 60;   // + offset in the kernel's parameters
+constexpr uint64_t kSharedWindow = uint64_t{1} << 60;    // + 32-bit shared::cluster address
+constexpr uint64_t kLocalWindow = uint64_t{2} << 60;     // + offset in the lane's local memory
+constexpr uint64_t kParamWindow = uint64_t{3} << 60;     // + offset in the kernel's parameters
+constexpr uint64_t kFunctionWindow = uint64_t{4} << 60;  // addresses of functions; holds no data
 constexpr uint64_t kWindowMask = uint64_t{0xF} << 60;
 
 // A shared::cluster address is (CTA rank in the cluster << 24) | offset in that CTA; a shared::cta

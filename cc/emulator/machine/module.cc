@@ -28,16 +28,22 @@ std::unique_ptr<Module> Module::load(std::string text) {
   }
   for (const ptx::Variable& v : module->ast_->variables) {
     for (const auto& fixup : v.fixups) {
-      const auto target = module->variables_.find(fixup.symbol);
-      if (target == module->variables_.end()) {
-        throw Error(
-            ErrorKind::kUnsupported, v.line,
-            format("line %d: initialiser of '%s' refers to '%s', which is not a global variable",
-                   v.line, std::string(v.name).c_str(), std::string(fixup.symbol).c_str()));
-      }
-      const uint64_t value =
-          reinterpret_cast<uintptr_t>(target->second.data) + static_cast<uint64_t>(fixup.addend);
       Storage& storage = module->variables_[v.name];
+      uint64_t value = static_cast<uint64_t>(fixup.addend);
+      if (const auto target = module->variables_.find(fixup.symbol);
+          target != module->variables_.end()) {
+        value += reinterpret_cast<uintptr_t>(target->second.data);
+      } else if (const auto function = module->ast_->function_index.find(fixup.symbol);
+                 function != module->ast_->function_index.end()) {
+        value += function_address(*function->second);
+      } else if (module->ast_->variable_index.count(fixup.symbol) != 0) {
+        value = kFunctionWindow;  // declared but not defined: whoever follows it is told so
+      } else {
+        throw Error(ErrorKind::kUnsupported, v.line,
+                    format("line %d: initialiser of '%s' refers to '%s', which is neither a "
+                           "global variable nor a function",
+                           v.line, std::string(v.name).c_str(), std::string(fixup.symbol).c_str()));
+      }
       if (fixup.offset + 8 <= storage.size) std::memcpy(storage.data + fixup.offset, &value, 8);
     }
   }
@@ -144,6 +150,12 @@ void add(std::vector<Warning>& all, std::vector<Warning>&& more) {
   }
 }
 
+// As cooperative groups expect it: its size, then the grid's barrier.
+struct alignas(16) GridWorkspace {
+  uint32_t bytes = sizeof(GridWorkspace);
+  uint32_t barrier[3] = {0, 0, 0};
+};
+
 // One worker's part of a launch. Its memory is a copy of the list of ranges, which remembers the
 // last one found.
 struct Part {
@@ -178,16 +190,20 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
                     size_t dynamic_shared, const LaunchConfig& config) {
   LaunchResult result;
   Grid clusters(workers_of(config, grid, cluster));
+  GridWorkspace workspace;
   std::vector<Part> parts(clusters.workers);
   bool registered = false;
   parts[0].guard(clusters, [&] {
     const Kernel& decoded = module.kernel(kernel);
     registered = module.register_variables(memory);
+    if (config.cooperative)
+      memory.add(&workspace, sizeof workspace, /*writable=*/true, "workspace of the grid");
     for (Part& part : parts) part.memory = memory;
     const auto work = [&](uint32_t i) {
       parts[i].guard(clusters, [&] {
         LaunchConfig own = config;
         own.threads = static_cast<int>(clusters.workers);
+        if (config.cooperative) own.grid_workspace = reinterpret_cast<uintptr_t>(&workspace);
         if (i > 0) own.progress = nullptr;  // the caller's thread alone calls it
         parts[i].launch = std::make_unique<Launch>(parts[i].memory, decoded, own, clusters, i);
         parts[i].launch->run(grid, block, cluster, dynamic_shared, params);
@@ -211,6 +227,7 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
     for (std::thread& thread : threads) thread.join();
   });
   if (registered) module.unregister_variables(memory);
+  if (memory.holds(&workspace)) memory.remove(&workspace);
   for (Part& part : parts) {
     if (part.other) std::rethrow_exception(part.other);
     if (part.error && result.ok) {

@@ -13,8 +13,17 @@ namespace {
 constexpr uint64_t kStaleWakeups = 4096;
 // Instructions that a warp executes in a row without all its lanes before its groups take turns.
 constexpr uint32_t kPatience = 1024;
-// Times that a worker looks again, kStaleWakeups each, when no other has had any effect either.
+// Ticks without any visible effect before warps that run are looked at.
+constexpr uint64_t kQuietTicks = uint64_t{1} << 18;
+constexpr uint64_t kLookTicks = 1024;  // between two looks at one warp
+// Times that a worker looks again when no other has had any effect either.
 constexpr int kLooks = 3;
+
+constexpr const char* kDeadlock =
+    "deadlock: no warp can continue and no asynchronous operation is in flight";
+constexpr const char* kLivelock =
+    "deadlock: every warp is blocked, or repeats a loop in which nothing changes any more "
+    "(livelock)";
 
 }  // namespace
 
@@ -47,6 +56,7 @@ void Launch::run_warp(size_t slot) {
       }
       ++now_;
       ++executed;
+      w.ran_ |= g.mask;
       lanes += static_cast<uint64_t>(__builtin_popcount(mask));
       if (mask == 0) {
         ++g.pc;
@@ -73,6 +83,8 @@ void Launch::run_warp(size_t slot) {
             ++after.pc;
             after.token = 0;
             after.timed_out = false;
+            ++w.polls_;
+            w.polled_ |= mask;
             quantum = 0;
             break;
           }
@@ -153,14 +165,22 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
       if (stale == 0) no_longer_stale();
       idle_progress = progress_;
       if (stale > kStaleWakeups) {
-        await_others();
+        await_others(kDeadlock);
         stale = 0;
       }
-      if (!wake_earliest()) deadlock();
+      if (!wake_earliest()) deadlock(kDeadlock);
     } else if (in_flight && random_.below(odds) == 0) {
       step_async();
     } else {
-      run_warp(random_.below(static_cast<uint32_t>(ready_.size())));
+      const uint32_t slot = random_.below(static_cast<uint32_t>(ready_.size()));
+      Warp& warp = *ready_[slot];
+      run_warp(slot);
+      if (progress_ != seen_progress_) {
+        seen_progress_ = progress_;
+        quiet_since_ = now_;
+      } else if (now_ - quiet_since_ > kQuietTicks && nothing_happens(warp)) {
+        await_others(ready_.empty() ? kDeadlock : kLivelock);
+      }
       if (clusters_.stopped.load(std::memory_order_relaxed)) throw Stopped{};
       if (now_ >= next_report_) report_progress();
       if (stats_.instructions > config_.step_limit) {
@@ -175,14 +195,31 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
   stats_.ticks = now_;
 }
 
+// Whether nothing ever will, as far as this worker can tell. `warp`, which has run without a
+// visible effect, still exists: an exit is one.
+bool Launch::nothing_happens(Warp& warp) {
+  if (watched_progress_ != progress_) {
+    watched_progress_ = progress_;
+    livelock_.reset();
+    no_longer_stale();
+  }
+  // Looking may cost more than the few instructions of a turn; one that ends in a wait comes
+  // seldom.
+  if (now_ < next_look_ && warp.any_ready()) return false;
+  next_look_ = now_ + kLookTicks / warps_.size();
+  if (!livelock_.hopeless(warp, warps_)) return false;
+  livelock_.reset();
+  return true;
+}
+
 // Nothing has happened to this worker's warps for long, and they poll: perhaps for another worker.
 // Once all workers say so, each has looked again, and none has done anything, none will.
-void Launch::await_others() {
-  if (!clusters_.shared()) deadlock();
+void Launch::await_others(const char* what) {
+  if (!clusters_.shared()) deadlock(what);
   if (!stale_) ++clusters_.stale;
   stale_ = true;
   looks_ = clusters_.stale >= clusters_.running ? looks_ + 1 : 0;
-  if (looks_ > kLooks) deadlock();
+  if (looks_ > kLooks) deadlock(what);
   if (clusters_.stopped) throw Stopped{};
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -134,8 +134,9 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
   using Use = Kernel::Tracking::Use;
   // Parameters of calls and the stack hold padding, too.
   if (starts_with(name, "st.param") || starts_with(name, "st.local")) return Use::kComputes;
-  for (const char* prefix : {"st", "ld", "red.", "atom.", "bra", "brx", "ret", "exit", "trap",
-                             "bar", "cp.", "mbarrier.", "tcgen05.", "multimem."}) {
+  for (const char* prefix :
+       {"st", "ld", "red.", "atom.", "bra", "brx", "ret", "exit", "trap", "bar", "cp.", "mbarrier.",
+        "tcgen05.", "multimem.", "wmma.load", "wmma.store"}) {
     if (starts_with(name, prefix)) return Use::kResult;
   }
   // Of packed registers, parts may be undefined.

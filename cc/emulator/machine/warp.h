@@ -83,10 +83,11 @@ class Warp {
     if (p != kNoRow) preds_[p] = (preds_[p] & ~mask) | (value & mask);
   }
 
+  // Addresses of 32 bits wrap around.
   uint64_t address(const Address& a, int lane) {
     if (a.row == kNoRow) return static_cast<uint64_t>(a.offset);
-    return (a.wide ? r64(a.row)[lane] : uint64_t{r32(a.row)[lane]}) +
-           static_cast<uint64_t>(a.offset);
+    if (a.wide) return r64(a.row)[lane] + static_cast<uint64_t>(a.offset);
+    return r32(a.row)[lane] + static_cast<uint32_t>(a.offset);
   }
 
   // --- Memory. All fault (throw) on a bad address; `align` is in bytes.
@@ -155,6 +156,9 @@ class Warp {
   void forget_rows(int uses);
   bool touched(Row row) const { return !row_uses_.empty() && (row_uses_[row] & kTouched) != 0; }
 
+  // It has read a clock: being in a state again does not mean that it will be for ever.
+  void reads_time() { read_time_ = true; }
+
   // Whether the warp has not asked so of this instruction.
   bool first_time(const Instr& in);
 
@@ -206,6 +210,7 @@ class Warp {
  private:
   friend class Launch;
   friend class Cta;
+  friend class LivelockWatch;
 
   bool any_ready() const;
   bool select(
@@ -234,6 +239,10 @@ class Warp {
   uint32_t live_ = 0, existing_ = 0;
   uint32_t executing_ = 0;
   uint32_t diverged_ = 0;  // instructions executed since all lanes were last together
+  // For the search for livelocks: lanes that have run or polled, by strong loads and atomics.
+  uint32_t ran_ = 0, polled_ = 0;
+  uint64_t polls_ = 0;
+  bool read_time_ = false;
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
   uint32_t cluster_arrived_ = 0;
   uint64_t cluster_generation_ = 0;

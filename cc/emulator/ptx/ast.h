@@ -67,6 +67,11 @@ struct RegDecl {
   int line = 0;
 };
 
+// What a call through a pointer passes.
+struct Prototype {
+  std::vector<Variable> params, returns;
+};
+
 struct Scope {
   int parent = -1;
   std::unordered_map<std::string_view, RegDecl> regs;
@@ -76,10 +81,12 @@ struct Scope {
   std::unordered_map<std::string_view, size_t> labels;  // index into Function::body
   std::unordered_map<std::string_view, Variable> variables;
   std::unordered_map<std::string_view, std::vector<std::string_view>> branch_targets;
+  std::unordered_map<std::string_view, Prototype> prototypes;
 };
 
 struct Function {
   std::string_view name;
+  uint32_t index = 0;  // in Module::functions
   int line = 0;
   bool is_entry = false;
   bool has_body = false;

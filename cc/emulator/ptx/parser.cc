@@ -146,9 +146,11 @@ class Parser : Declarations {
       if (known->second->has_body && f.has_body)
         fail_at(f.line, "function '" + std::string(f.name) + "' is defined twice");
       if (!f.has_body) return;
+      f.index = known->second->index;
       *known->second = std::move(f);
       return;
     }
+    f.index = static_cast<uint32_t>(module_.functions.size());
     module_.function_index[f.name] = owned.get();
     module_.functions.push_back(std::move(owned));
   }
@@ -204,7 +206,15 @@ class Parser : Declarations {
       s.branch_targets[name] = std::move(targets);
       return;
     }
-    if (accept_directive("callprototype") || accept_directive("calltargets")) {
+    if (accept_directive("callprototype")) {
+      Prototype& prototype = s.prototypes[name];
+      if (cur().punct() == '(') param_list(prototype.returns);
+      expect_name("a placeholder for the function's name");
+      if (cur().punct() == '(') param_list(prototype.params);
+      while (cur().kind != Kind::kEnd && !accept(';')) advance();
+      return;
+    }
+    if (accept_directive("calltargets")) {
       while (cur().kind != Kind::kEnd && !accept(';')) advance();
       return;
     }

@@ -19,11 +19,20 @@ Described standing;  // never changes once it is set
 
 }  // namespace
 
-cudaError_t Fail(cudaError_t code, std::string text) {
-  if (HostCall* call = HostCall::Current()) call->Failed(code, text);
+cudaError_t FailReported(cudaError_t code, std::string text) {
   last = code;
   described = {code, std::move(text)};
   return code;
+}
+
+cudaError_t Fail(cudaError_t code, std::string text) {
+  if (HostCall* call = HostCall::Current()) call->Failed(text, /*launch=*/false);
+  return FailReported(code, std::move(text));
+}
+
+cudaError_t FailLaunch(cudaError_t code, std::string text) {
+  if (HostCall* call = HostCall::Current()) call->Failed(text, /*launch=*/true);
+  return FailReported(code, std::move(text));
 }
 
 cudaError_t FailForGood(cudaError_t code, std::string text) {
@@ -31,7 +40,7 @@ cudaError_t FailForGood(cudaError_t code, std::string text) {
     std::lock_guard lock(mutex);
     if (standing.code == cudaSuccess) standing = {code, text};
   }
-  return Fail(code, std::move(text));
+  return FailReported(code, std::move(text));
 }
 
 cudaError_t StandingError() {

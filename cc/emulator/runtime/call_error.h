@@ -11,7 +11,12 @@ namespace bwgemm::emulator {
 // Remembers the error for this thread; returns `code`.
 cudaError_t Fail(cudaError_t code, std::string text);
 
-// The same for all threads and for good: what a kernel's fault does to a program's device.
+// The same of a launch that did not take place, and of one whose report has been handed on.
+cudaError_t FailLaunch(cudaError_t code, std::string text);
+cudaError_t FailReported(cudaError_t code, std::string text);
+
+// The same for all threads and for good: what a reported fault of a kernel does to a program's
+// device.
 cudaError_t FailForGood(cudaError_t code, std::string text);
 
 // The error of FailForGood; cudaSuccess if there was none.

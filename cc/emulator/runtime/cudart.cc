@@ -89,6 +89,11 @@ bwgemm::emulator::Dim3 ClusterOf(const LaunchOptions& options, dim3 grid,
   return {1, 1, 1};
 }
 
+// A kernel that cannot be read.
+std::string Refused(const std::string& kernel, const std::exception& why) {
+  return "emulator: kernel '" + kernel + "' cannot be run: " + why.what();
+}
+
 cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOptions& options,
                    size_t shared, void** args) {
   namespace emu = bwgemm::emulator;
@@ -111,7 +116,7 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
     const std::shared_ptr<emu::Module> substitute = session.SubstituteFor(kernel->name);
     emu::Module& module = substitute ? *substitute : compiled;
     const emu::LaunchConfig& config = call->settings().launch;
-    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared};
+    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared, options.cooperative};
     std::vector<uint8_t> params;
     {
       std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
@@ -133,17 +138,17 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
     const std::string text = "emulator: " + record->result.error;
     switch (record->result.kind) {
       case emu::ErrorKind::kUnsupported:
-        return Fail(cudaErrorNotSupported, text);
+        return emu::FailReported(cudaErrorNotSupported, text);
       case emu::ErrorKind::kLaunch:
-        return Fail(cudaErrorInvalidConfiguration, text);
+        return emu::FailReported(cudaErrorInvalidConfiguration, text);
       default:
         return call->faults_stand() ? emu::FailForGood(cudaErrorLaunchFailure, text)
-                                    : Fail(cudaErrorLaunchFailure, text);
+                                    : emu::FailReported(cudaErrorLaunchFailure, text);
     }
   } catch (const emu::Error& e) {
-    return Fail(cudaErrorInvalidPtx, std::string("emulator: ") + e.what());
+    return emu::FailLaunch(cudaErrorInvalidPtx, Refused(kernel->name, e));
   } catch (const std::exception& e) {
-    return Fail(cudaErrorInvalidKernelImage, std::string("emulator: ") + e.what());
+    return emu::FailLaunch(cudaErrorInvalidKernelImage, Refused(kernel->name, e));
   }
 }
 
@@ -217,7 +222,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* handle, cudaLibrary_t library, co
                   std::string("emulator: the PTX has no kernel '") + name + "'");
     }
   } catch (const std::exception& e) {
-    return Fail(cudaErrorInvalidPtx, std::string("emulator: ") + e.what());
+    return bwgemm::emulator::FailLaunch(cudaErrorInvalidPtx, std::string("emulator: ") + e.what());
   }
   *handle = reinterpret_cast<cudaKernel_t>(Registry::Get().AddLibraryKernel(fat, name));
   return cudaSuccess;
@@ -261,7 +266,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
       case cudaLaunchAttributeNvlinkUtilCentricScheduling:
         break;
       default:
-        return Fail(
+        return bwgemm::emulator::FailLaunch(
             cudaErrorNotSupported,
             "emulator: launch attribute " + std::to_string(attribute.id) + " is not implemented");
     }

@@ -23,8 +23,10 @@ class HostCall {
 
   // Told of each launch that has ended, good or bad.
   virtual void Finished(const LaunchRecord&) {}
-  // Told of each call of the runtime that fails.
-  virtual void Failed(int, const std::string&) {}
+  // Told of each call of the runtime that fails; `launch`: a kernel does not run because of it.
+  virtual void Failed(const std::string& text, bool launch) {
+    static_cast<void>(text), static_cast<void>(launch);
+  }
   // Whether a fault of a kernel is the error of every later call, as a program sees it.
   virtual bool faults_stand() const { return false; }
 

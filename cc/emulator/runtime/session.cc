@@ -57,6 +57,7 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
   record->compiled_in = compiled_in;
 
   LaunchConfig config = settings.launch;
+  config.cooperative = shape.cooperative;
   std::shared_ptr<TraceRecorder> trace;
   if (settings.trace) {
     trace = std::make_shared<TraceRecorder>(settings.trace_limit);

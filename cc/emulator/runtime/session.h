@@ -38,6 +38,7 @@ struct LaunchRecord {
 struct LaunchShape {
   Dim3 grid, block, cluster;
   size_t dynamic_shared = 0;
+  bool cooperative = false;
 };
 
 class Session {

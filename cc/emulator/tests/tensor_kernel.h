@@ -58,7 +58,7 @@ struct Launcher {
   }
   // Runs entry "k".
   LaunchResult run(const std::string& ptx, const Params& params) {
-    config.step_limit = 1 << 22;
+    if (config.step_limit == LaunchConfig().step_limit) config.step_limit = 1 << 22;
     try {
       const auto module = Module::load(ptx);
       return launch(memory, *module, "k", params.bytes(), grid, block, cluster, 0, config);

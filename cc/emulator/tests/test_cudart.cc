@@ -179,7 +179,7 @@ TEST(bad_images) {
              "holds 2 PTX images, the emulator needs exactly one");
   CHECK_TEXT(text(launch(register_kernel({{1, kFill, 3}}), call.words, 32)), "--no-compress");
   CHECK_TEXT(text(launch(register_kernel({{1, ".version 8.6 {"}}), call.words, 32)),
-             "emulator: line 1");
+             "emulator: kernel 'fill' cannot be run: line 1");
   CHECK_TEXT(text(launch(register_kernel({{1, kFill}}, "other"), call.words, 32)), "other");
 }
 

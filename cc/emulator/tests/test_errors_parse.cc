@@ -58,7 +58,9 @@ TEST(variables_and_parameters) {
       {".global .b32 x[1] = {1, 2};", "more initialisers than elements"},
       {".global .b32 x[1] = " + std::string(20, '{'), "initialiser nested too deeply"},
       {".global .b32 x = x;", "an address needs a 64-bit element"},
-      {".global .b64 x = y;", "initialiser of 'x' refers to 'y', which is not a global variable"},
+      {".global .b64 x = y;",
+       "initialiser of 'x' refers to 'y', which is neither a "
+       "global variable nor a function"},
       {".global .b32 x = [;", "unexpected '[' in an initialiser"},
       {".func f(.global .b32 x);", "expected .param"},
       {".func f(.param .bogus x);", "unknown type '.bogus'"},

@@ -86,7 +86,7 @@ TEST(functions_that_cannot_be_called) {
       "st.param.b64 [d], %d1;\nst.param.b64 [e], 1;\ncall.uni __assertfail, (a, b, c, d, e);\n}")
       .fails(ErrorKind::kFault, "device assertion failed in lane 0: 'nope' at nope:42");
   run.declarations.clear();
-  run("call.uni nowhere;").fails(ErrorKind::kUnsupported, "indirect call through 'nowhere'");
+  run("call.uni nowhere;").fails(ErrorKind::kParse, "call of unknown function 'nowhere'");
 }
 
 // A kernel that prints: `values` stores the arguments at [args], which is 64 bytes of local memory.
@@ -213,6 +213,22 @@ TEST(reserved_shared_memory_is_there_for_who_asks_where) {
   run("mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r0, [%r1];")
       .fails(ErrorKind::kFault, "outside the CTA's shared memory [0x100,");
   run("ld.shared.u32 %r0, [640];").fails(ErrorKind::kFault, "outside the CTA's shared memory");
+}
+
+TEST(addresses_of_32_bits_wrap) {
+  Run run;
+  run(std::string(".shared .align 4 .b8 s[128];\nmov.u32 %r1, s;\nmad.lo.u32 %r2, %thread, 4, "
+                  "%r1;\nst.shared.u32 [%r2], %thread;\nbar.sync 0;\nmul.lo.u32 %r3, %thread, "
+                  "-4;\nadd.u32 %r3, %r3, %r1;\nsub.u32 %r3, %r3, 4096;\nld.shared.u32 %r0, "
+                  "[%r3+4220];") +
+      kStore)
+      .ok();
+  for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], 31 - t);
+  run(std::string(".local .align 4 .b8 n[4];\nst.local.u32 [n], 9;\nmov.u32 %r1, n;\nadd.u32 %r1, "
+                  "%r1, -2000;\nld.local.u32 %r0, [%r1+2000];") +
+      kStore)
+      .ok();
+  CHECK_EQ(run.out[0], 9u);
 }
 
 TEST(step_limit_stops_endless_loops) {

@@ -51,6 +51,15 @@ std::string SourceName(const std::string& mangled) {
   return name;
 }
 
+// For the command line, which turns an exit code of 0 into 1.
+void WriteFault(const std::string& text) {
+  const char* path = std::getenv("BWGEMM_EMULATOR_FAULTS");
+  std::FILE* file = path != nullptr ? std::fopen(path, "a") : nullptr;
+  if (file == nullptr) return;
+  std::fprintf(file, "%s\n", text.c_str());
+  std::fclose(file);
+}
+
 HostCall* ProgramCall() { return &Program::Get(); }
 
 [[gnu::constructor]] void MakeDefault() { HostCall::SetDefault(&ProgramCall); }
@@ -84,18 +93,17 @@ void Program::Finished(const LaunchRecord& record) {
   const std::string text = SourceName(record.kernel) + ": " + record.result.error;
   std::fprintf(stderr, "emulator: %s\n", text.c_str());
   // A refused launch is for the program to handle.
-  const char* path = std::getenv("BWGEMM_EMULATOR_FAULTS");
-  if (path == nullptr || record.result.kind == ErrorKind::kLaunch) return;
-  if (std::FILE* file = std::fopen(path, "a")) {
-    std::fprintf(file, "%s\n", text.c_str());
-    std::fclose(file);
-  }
+  if (record.result.kind != ErrorKind::kLaunch) WriteFault(text);
 }
 
-void Program::Failed(int code, const std::string& text) {
-  if (code != cudaErrorNotSupported) return;
+void Program::Failed(const std::string& text, bool launch) {
+  static constexpr char kOwn[] = "emulator: ";  // others are the program's to handle
+  if (text.rfind(kOwn, 0) != 0) return;
+  std::lock_guard lock(failed_mutex_);
+  if (!failed_.insert(text).second) return;
   std::fflush(stdout);
   std::fprintf(stderr, "%s\n", text.c_str());
+  if (launch) WriteFault(text.substr(sizeof kOwn - 1));
 }
 
 uint64_t Program::TotalBytes() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,10 +20,11 @@ class Program final : public HostCall {
   static Program& Get();
 
   // Warnings of a launch go to standard error, a few of each rule and kernel; errors always. Errors
-  // other than refused launches are also appended to the file that BWGEMM_EMULATOR_FAULTS names.
+  // other than wrong arguments of a launch are also appended to the file that
+  // BWGEMM_EMULATOR_FAULTS names.
   void Finished(const LaunchRecord& record) override;
-  // Says what the emulated runtime lacks.
-  void Failed(int code, const std::string& text) override;
+  // Says what the emulator lacks, each once. A kernel that does not run for it is a fault.
+  void Failed(const std::string& text, bool launch) override;
   bool faults_stand() const override { return true; }
 
   // --- Memory. A device sees what cudaMalloc and its kin gave out, and registered host memory.
@@ -54,6 +56,8 @@ class Program final : public HostCall {
   std::map<uint64_t, Allocation> allocations_;  // by address; Session::run_mutex() guards both
   uint64_t allocated_ = 0;                      // allocations so far
   std::map<std::pair<std::string, Rule>, std::set<int>> warned_;  // lines
+  std::mutex failed_mutex_;
+  std::set<std::string> failed_;  // texts that have been printed
 };
 
 // Settings as the environment variable BWGEMM_EMULATOR_SETTINGS has them: "name=value" with commas

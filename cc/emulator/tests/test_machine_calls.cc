@@ -1,0 +1,87 @@
+// Calls through pointers to functions.
+#include "emulator/tests/machine_run.h"
+
+using namespace bwgemm::emulator;
+using namespace bwgemm::emulator::testing;
+
+namespace {
+
+const std::string kFunctions =
+    ".func (.param .b32 result) twice(.param .b32 x);\n"
+    ".func (.param .b32 result) more(.param .b32 x) {\n.reg .b32 %r<4>;\nld.param.b32 %r1, "
+    "[x];\nadd.u32 %r1, %r1, 100;\nst.param.b32 [result], %r1;\nret;\n}\n"
+    ".func (.param .b32 result) other(.param .b64 x) {\n.reg .b32 %r<4>;\nmov.u32 %r1, "
+    "1;\nst.param.b32 [result], %r1;\nret;\n}\n"
+    ".global .align 8 .u64 table[3] = {twice, more, generic(other)};\n"
+    ".func (.param .b32 result) twice(.param .b32 x) {\n.reg .b32 %r<4>;\nld.param.b32 %r1, "
+    "[x];\nshl.b32 %r1, %r1, 1;\nst.param.b32 [result], %r1;\nret;\n}\n";
+
+// Calls what %d1 points to with %thread; the result is stored.
+const std::string kCall =
+    "{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %thread;\n"
+    "prototype_0: .callprototype (.param .b32 _) _ (.param .b32 _);\n"
+    "call (b), %d1, (a), prototype_0;\nld.param.b32 %r0, [b];\n}\n";
+
+const std::string kPick =
+    "mov.u64 %d2, table;\nmul.wide.u32 %d3, %r1, 8;\nadd.u64 %d2, %d2, %d3;\nld.global.u64 %d1, "
+    "[%d2];\n";
+
+TEST(tables_of_functions) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Run run;
+    run.config.seed = seed;
+    run.declarations = kFunctions;
+    run("and.b32 %r1, %thread, 1;\n" + kPick + kCall + kStore).ok();
+    for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], t % 2 == 0 ? 2 * t : t + 100);
+    CHECK_EQ(run.result.warnings.size(), 0u);
+  }
+}
+
+TEST(the_address_of_a_function_in_a_register) {
+  Run run;
+  run.declarations = kFunctions;
+  run("setp.lt.u32 %p1, %thread, 5;\nmov.u64 %d1, twice;\nmov.u64 %d2, more;\nselp.b64 %d1, %d1, "
+      "%d2, %p1;\n" +
+      kCall + kStore)
+      .ok();
+  for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], t < 5 ? 2 * t : t + 100);
+}
+
+TEST(pointers_to_nothing) {
+  Run run;
+  run.declarations = kFunctions;
+  run("mov.u32 %r1, 2;\n" + kPick + kCall + kStore)
+      .fails(ErrorKind::kFault, "which is no function with these parameters and results");
+  run("mov.u64 %d1, 0;\n" + kCall + kStore)
+      .fails(ErrorKind::kFault, "call of 0x0, which is no function");
+  run("mov.u64 %d1, more;\nld.global.u32 %r0, [%d1];\n")
+      .fails(ErrorKind::kFault, "read of 4 bytes");
+  // A variable that another module defines, in a table that this kernel leaves alone.
+  run.declarations =
+      ".extern .global .u64 elsewhere;\n.global .align 8 .u64 t[2] = {0, elsewhere};\n";
+  run(std::string("mov.u32 %r0, 3;\n") + kStore).ok();
+}
+
+TEST(functions_of_another_kind_do_not_matter) {
+  Run run;
+  run.declarations = kFunctions +
+                     ".func odd(.param .b64 x) {\ncall odd, (x);\nret;\n}\n"
+                     ".global .align 8 .u64 odds[1] = {odd};\n";
+  run("mov.u64 %d1, twice;\n" + kCall + kStore).ok();
+  CHECK_EQ(run.out[7], 14u);
+}
+
+TEST(recursion_through_a_pointer_is_refused) {
+  Run run;
+  run.declarations =
+      ".global .align 8 .u64 table[1] = {again};\n"
+      ".func (.param .b32 result) again(.param .b32 x) {\n.reg .b32 %thread, %r<4>;\n.reg .b64 "
+      "%d<4>;\nld.param.b32 %thread, [x];\nld.global.u64 %d1, [table];\n" +
+      kCall + "st.param.b32 [result], %r0;\nret;\n}\n";
+  run("ld.global.u64 %d1, [table];\n" + kCall + kStore)
+      .fails(ErrorKind::kUnsupported, "unsupported recursive call of 'again'");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_all(argc, argv); }
