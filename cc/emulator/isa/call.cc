@@ -24,8 +24,6 @@ Step exec_ret(Warp& w, const Instr& in, uint32_t mask) {
   return w.branch_and_stay(same, target, mask & ~same);
 }
 
-Step exec_exit(Warp& w, const Instr&, uint32_t mask) { return w.exit_lanes(mask); }
-
 void decode_ret(Decoder& d) {
   d.ignore_mods({"uni"});
   d.expect_operands(0, 0);

@@ -70,10 +70,14 @@ void check_registers_of_group(Warp& w) {
   }
 }
 
+}  // namespace
+
 Step exec_exit(Warp& w, const Instr&, uint32_t mask) {
   if (mask == w.live()) check_registers_of_group(w);
   return w.exit_lanes(mask);
 }
+
+namespace {
 
 void decode_exit(Decoder& d) {
   d.expect_operands(0, 0);

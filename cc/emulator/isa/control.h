@@ -8,6 +8,9 @@
 
 namespace bwgemm::emulator {
 
+// exit, and the return from a kernel.
+Step exec_exit(Warp& w, const Instr& in, uint32_t mask);
+
 // The return that ends every function, whether written or not.
 void decode_implicit_return(const KernelBuilder& builder, Instr* out);
 
