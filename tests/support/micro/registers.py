@@ -154,7 +154,7 @@ KERNELS = (
     Micro(
         "a loop without an end",
         "LOOP:\nadd.u32 %r20, %r6, 1;\nsetp.eq.u32 %p3, %r20, <<77|1>>;\n@!%p3 bra <<LOOP|OUT>>;\nOUT:\n",
-        ("step",),
+        ("livelock",),
     ),
     Micro(
         "a table of branches with an index past its end",
