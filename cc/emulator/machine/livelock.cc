@@ -28,7 +28,7 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t hash) {
     hash = mixed(hash, word);
   }
   uint64_t rest = 0;
-  std::memcpy(&rest, at, bytes);
+  if (bytes != 0) std::memcpy(&rest, at, bytes);  // of nothing the address may be null
   return mixed(hash, rest);
 }
 
