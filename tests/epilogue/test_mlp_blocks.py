@@ -83,6 +83,10 @@ def test_gradients_of_some_operands_and_of_a_batch(arrays: Arrays) -> None:
     assert_same_layers(got.reshape(M, K), of_x(lambda a: layers(a, False))(arrays["x"]))
 
 
+@pytest.mark.skipif(
+    jax.version.__version_info__ < (0, 11),
+    reason="XLA of jaxlib 0.10 does not keep to the blocks' order on CPUs",
+)
 def test_temporary_memory(arrays: Arrays) -> None:
     """XLA holds five arrays of [M, H] at a time."""
     temporary = [
