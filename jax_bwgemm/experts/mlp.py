@@ -75,7 +75,8 @@ def grouped_mlp(
         ValueError: An unknown activation, or what `ragged_dot` raises.
         NotImplementedError: What `ragged_dot` raises.
     """
-    if isinstance(group_sizes, np.ndarray):
+    known = isinstance(group_sizes, np.ndarray) and group_sizes.ndim == 1
+    if known and np.issubdtype(group_sizes.dtype, np.integer):
         check_size_values(_CALLER, group_sizes, np.shape(rows)[0] if np.ndim(rows) else 0)
     rows, up, down, sizes = (
         as_array(_CALLER, name, x)

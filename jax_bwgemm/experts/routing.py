@@ -23,6 +23,7 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
         and how many rows each expert has, [count], all int32.
     """
     flat = experts.reshape(-1)
+    flat = flat if flat.dtype.itemsize >= 4 else flat.astype(jnp.int32)  # which holds the count
     flat = jnp.where(flat < 0, count, flat)
     rows = jnp.arange(flat.size, dtype=jnp.int32)
     order = jnp.argsort(flat).astype(jnp.int32)

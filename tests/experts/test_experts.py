@@ -253,6 +253,7 @@ def test_experts_on_several_devices() -> None:
         ({"up": np.zeros((E, K, 3, H), "f4")}, TypeError, r"up \[E, K, H\] or \[E, K, 2, H\]"),
         ({"rows": np.zeros((M, K), "f2")}, TypeError, "one floating-point type, got float16, fl"),
         ({"row_weights": np.zeros(M + 1, "f4")}, TypeError, r"of shape \(24,\), got float32"),
+        ({"up": np.zeros((E, K, H), "f2")}, TypeError, "one floating-point type, got float16, fl"),
         ({"row_weights": np.zeros(M, "i4")}, TypeError, r"floating-point of shape \(24,\), got i"),
     ],
 )
@@ -295,6 +296,13 @@ def test_experts_that_are_none(missing: int) -> None:
     weights = jnp.where(experts == missing, 0, a["weights"])
     want = moe_formula(a | {"weights": weights}, np.where(experts == missing, 0, experts))
     assert_same_layers(moe(a, experts), want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_more_experts_than_their_type_counts(dtype: str) -> None:
+    a, experts = routed()
+    narrow = functools.partial(moe, num_experts=300, group_offset=0)
+    assert_same_layers(narrow(a, experts.astype(dtype)), narrow(a, experts))
 
 
 @pytest.mark.parametrize(
