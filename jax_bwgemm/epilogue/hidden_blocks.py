@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# Elements of a piece at most: whole lines of memory.
-MOST = 128
+# The longest piece, in elements: whole lines of memory.
+MOST_OF_PIECE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HiddenBlocks:
         """So many blocks of a dimension, which is a multiple of their number."""
         if count == 1:
             return HiddenBlocks(1, 1)
-        return HiddenBlocks(count, math.gcd(hidden // count, MOST))
+        return HiddenBlocks(count, math.gcd(hidden // count, MOST_OF_PIECE))
 
     def block(self, x: jax.Array, axis: int, i: int) -> jax.Array:
         """Block i of a dimension of an array."""

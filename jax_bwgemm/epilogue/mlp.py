@@ -141,7 +141,7 @@ def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
 class _Mlp:
     """What is static about the two layers; their operands are x, down, ups, biases.
 
-    recompute: In how many blocks the backward pass does so; 0: not.
+    recompute: Blocks of hidden values that the backward pass computes again; 0: it keeps them all.
     """
 
     activation: Callable[[jax.Array], jax.Array] | None
