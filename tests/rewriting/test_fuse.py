@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxprs import assert_defined_once
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
@@ -50,6 +51,7 @@ def arrays() -> dict[str, jax.Array]:
 def fused(f: Any, *args: Any) -> list[tuple[list[tuple[int, ...]], int]]:
     """Of every fused equation: the axes of its operands, and how many results it has."""
     jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+    assert_defined_once(jaxpr)
     return [
         ([x.axes for x in eqn.params["fused"].program.operands], len(eqn.outvars))
         for eqn, _ in equations(jaxpr)
