@@ -16,8 +16,10 @@ import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse, slopes
+from jax_bwgemm.rewriting.rewrite import rewrite
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
@@ -52,8 +54,8 @@ def layers(activation: Callable[..., Any]) -> Callable[..., Any]:
 
 def steps_of(f: Any, *args: Any) -> list[list[str]]:
     """Of every fused equation the operations of its kernel, without conversions."""
+    assert_defined_once(rewrite(jax.make_jaxpr(f)(*args), DEFAULT_IMPLEMENTATIONS)[0])
     jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
-    assert_defined_once(jaxpr)
     return [
         [s.op for s in e.params["fused"].program.steps if s.op != "convert_element_type"]
         for e, _ in equations(jaxpr)
