@@ -92,13 +92,21 @@ def canonical_precision(precision: Any) -> Hashable:
     return _canonicalize_precision(precision)
 
 
-def match_varying(*operands: jax.Array) -> tuple[jax.Array, ...]:
+def match_varying(*operands: Any) -> tuple[Any, ...]:
     """Makes operands vary over the same manual mesh axes, as built-in binary primitives do.
+
+    None stays None.
 
     Without this the gradient of a replicated operand under ``shard_map(check_vma=True)`` has the
     wrong type: the inserted cast is what transposes to the sum over the mesh axis.
     """
-    return tuple(_auto_insert_reshard(*operands))
+    alike = iter(_auto_insert_reshard(*(x for x in operands if x is not None)))
+    return tuple(None if x is None else next(alike) for x in operands)
+
+
+def zeros_like_varying(shape: Sequence[int], dtype: Any, operand: jax.Array) -> jax.Array:
+    """Zeros that vary over an operand's manual mesh axes: what a loop that reads it begins with."""
+    return match_varying(jax.numpy.zeros(shape, dtype), operand)[0]
 
 
 def result_aval(

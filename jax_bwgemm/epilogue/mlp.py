@@ -105,7 +105,7 @@ def mlp(
         as_implementations(implementation),
     )
     return compat.in_automatic_axes(
-        lambda *operands: _apply(operands, layer),
+        lambda *operands: _apply(compat.match_varying(*operands), layer),
         lambda: (*compat.spec_of(operands[0])[:-1], compat.spec_of(operands[1])[-1]),
         *operands,
     )

@@ -130,6 +130,10 @@ class Fp8RaggedDot(Fp8Function):
             raise ValueError(f"{self.recipe} keeps no amax_history")
 
         def product(lhs: Any, rhs: Any, sizes: Any, offset: Any, history: Any, key: Any) -> Any:
+            # The history stays as it is: `layer.next_history`.
+            lhs, rhs, sizes, offset, key, _ = compat.match_varying(
+                lhs, rhs, sizes, offset, key, history
+            )
             if history is not None:
                 return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
             return multiply_ragged(layer, lhs, rhs, sizes, offset, key)

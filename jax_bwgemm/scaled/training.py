@@ -180,6 +180,7 @@ class Fp8DotGeneral(Fp8Function):
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
         x, batch, rows, x_transposed = _matrices(lhs, lhs_batch, lhs_contract)
         w, _, columns, w_transposed = _matrices(rhs, rhs_batch, rhs_contract)
+        x, w, key, _ = compat.match_varying(x, w, key, history)
         layer = Layer(
             self.recipe,
             self.implementations,
