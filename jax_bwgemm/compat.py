@@ -159,6 +159,13 @@ def has_explicit_axes() -> bool:
     return not mesh.empty and AxisType.Explicit in mesh.axis_types
 
 
+def may_be_partitioned() -> bool:
+    """Whether XLA may yet divide what is traced here over several devices."""
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = not mesh.empty and all(kind == AxisType.Manual for kind in mesh.axis_types)
+    return jax.device_count() != 1 and not manual
+
+
 def spec_of(x: Any) -> tuple[Any, ...]:
     """How the type of an array (or the type given) is sharded, for each dimension."""
     aval = x if isinstance(x, core.ShapedArray) else jax.typeof(x)
@@ -244,6 +251,12 @@ def is_manual(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether a lowering happens inside of shard_map: operands are one device's."""
     context = ctx.module_context.axis_context
     return isinstance(context, SPMDAxisContext) and bool(context.manual_axes)
+
+
+def is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
+    """Whether XLA divides what is lowered over several devices."""
+    several = not is_manual(ctx) and len(lowering_devices(ctx)) > 1
+    return several or bool(automatic_axes(ctx))
 
 
 def without_types_of_axes(rule: mlir.LoweringRule) -> mlir.LoweringRule:

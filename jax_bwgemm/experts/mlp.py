@@ -99,7 +99,7 @@ def grouped_mlp(
             f"{_CALLER}: rows, up and down must have one floating-point type, got "
             f"{', '.join(types)}"
         )
-    operands = [rows, down, up.reshape(*up.shape[:2], math.prod(up.shape[2:]))]
+    operands = [rows, down, up]
     if row_weights is not None:
         weights = as_array(_CALLER, "row_weights", row_weights)
         if weights.shape != rows.shape[:1] or not jnp.issubdtype(weights.dtype, jnp.floating):
@@ -120,8 +120,14 @@ def grouped_mlp(
         precision,
         as_implementations(implementation),
     )
+
+    def apply(rows: jax.Array, down: jax.Array, up: jax.Array, *rest: jax.Array) -> jax.Array:
+        # Within: a type cannot say that devices have parts of both gate and up.
+        up = up.reshape(*up.shape[:2], math.prod(up.shape[2:]))
+        return _apply(compat.match_varying(rows, down, up, *rest), layer)
+
     return compat.in_automatic_axes(
-        lambda *operands: _apply(compat.match_varying(*operands), layer),
+        apply,
         lambda: (compat.spec_of(rows)[0], compat.spec_of(down)[-1]),
         *operands,
     )

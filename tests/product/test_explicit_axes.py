@@ -89,6 +89,21 @@ def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
         np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
 
 
+def test_hidden_values_of_experts_over_devices(mesh: jax.sharding.Mesh) -> None:
+    f, operands = CASES["grouped_mlp"]
+    _, wanted = value_and_gradients(f, operands)
+    specs = (P(), P(None, None, None, "x"), P(None, "x"))
+    with jax.set_mesh(mesh):
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        ]
+        _, gradients = value_and_gradients(f, tuple(placed))
+    for ours, theirs, x in zip(gradients, wanted, placed, strict=True):
+        assert ours.sharding.is_equivalent_to(x.sharding, x.ndim)
+        scale = float(jnp.max(jnp.abs(theirs)))
+        np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
+
+
 def test_contracted_dimensions_over_devices_need_an_out_sharding(mesh: jax.sharding.Mesh) -> None:
     product = bw.fp8_dot_general("per_tensor")
     with jax.set_mesh(mesh):
