@@ -66,7 +66,7 @@ class HiddenBlocks:
         """The sum of the blocks' parts, in at least float32. total: None for the first block."""
         if total is None or part is None:
             return part
-        wide = jnp.promote_types(part.dtype, jnp.float32)
+        wide = part.dtype if part.dtype.itemsize > 4 else jnp.float32
         return total.astype(wide) + part.astype(wide)
 
     def _divided(self, x: jax.Array, axis: int) -> jax.Array:

@@ -257,7 +257,7 @@ class _OfOperands(LinearMap):
         _, dhidden = jax.jvp(combine, wide, tuple(dproducts))
         parts = [layer.times(dhidden.astype(hidden.dtype), down)]
         parts += [] if ddown is None else [layer.times(hidden, ddown)]
-        parts += [b for b in ddown_biases if b is not None]
+        parts += [jnp.broadcast_to(b, parts[0].shape) for b in ddown_biases if b is not None]
         total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
         return (total.astype(hidden.dtype),)
 
@@ -339,9 +339,8 @@ def _sum_of_rows(x: jax.Array) -> jax.Array:
 
 def _biased(products: Arrays, biases: Arrays) -> Arrays:
     """The products in float32, with their biases."""
-    wide = [x.astype(jnp.float32) for x in products]
-    added = [b.astype(jnp.float32) for b in biases]
-    return tuple(x + b for x, b in zip(wide, added, strict=True)) if added else tuple(wide)
+    wide = tuple(x.astype(jnp.float32) for x in products)
+    return tuple(map(_add, wide, biases)) if biases else wide
 
 
 def _combine(
@@ -353,7 +352,7 @@ def _combine(
 
 
 def _add(product: jax.Array, other: jax.Array) -> jax.Array:
-    return product + other.astype(jnp.float32)
+    return product + jnp.broadcast_to(other.astype(jnp.float32), product.shape)
 
 
 # One function for each form, so that programs with the same layers are compiled once.

@@ -49,7 +49,7 @@ class Layer:
     def check_key(self, key: jax.Array | None) -> None:
         """Raises TypeError where gradients need a key and there is none."""
         if key is None and self.recipe.needs_key:
-            raise TypeError("this recipe's gradients depend on random numbers: pass key=")
+            raise TypeError(f"gradients of {self.recipe} depend on random numbers: pass key=")
 
     def lhs(self, x: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of x."""

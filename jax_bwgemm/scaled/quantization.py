@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
-from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.dense.validation import as_array, as_key
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled import random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
@@ -75,8 +75,8 @@ def quantize(
         A `ScaledArray` [..., R, K]; with ``transposed`` a pair of it and one [..., K, R].
 
     Raises:
-        TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, or a
-            scale that is not one float32. Differentiating also raises it.
+        TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, a
+            scale that is not one float32, or a key that is none. Differentiating also raises it.
         ValueError: An unknown scaling or implementation, a negative epsilon, a scale for another
             layout than ``"tensor"``, or square blocks of a layout with f32 scales.
         NotImplementedError: The named implementation cannot run it.
@@ -97,7 +97,7 @@ def quantize(
             raise TypeError(
                 f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
             )
-    return _compiled(as_array("quantize", "x", x), scale, key, how)[0]
+    return _compiled(as_array("quantize", "x", x), scale, as_key("quantize", key), how)[0]
 
 
 def quantize_with_amax(
@@ -179,8 +179,8 @@ def _quantize(
 def _no_derivative(*args: Any) -> NoReturn:
     del args
     raise TypeError(
-        "quantize is not differentiable: use fp8_dot_general, whose gradients are products of "
-        "quantized operands, or apply jax.lax.stop_gradient to its argument"
+        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
+        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
     )
 
 

@@ -87,7 +87,7 @@ def _promoted(
 
     def step(out: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         left, right, left_scales, right_scales = block
-        scales = left_scales[:, None] * right_scales
+        scales = left_scales[:, None] * right_scales[None]
         return out + _dot(left, right, None) * scales, None
 
     operands = (

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -100,6 +101,14 @@ class ScaledArray:
             object.__setattr__(made, name, value)
         object.__setattr__(made, "scaling", scaling)
         return made
+
+
+jax.export.register_pytree_node_serialization(
+    ScaledArray,
+    serialized_name="jax_bwgemm.ScaledArray",
+    serialize_auxdata=str.encode,
+    deserialize_auxdata=bytes.decode,
+)
 
 
 def check(x: ScaledArray, what: str = "ScaledArray") -> None:

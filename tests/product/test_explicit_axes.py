@@ -42,6 +42,10 @@ CASES: dict[str, Case] = {
         (X, UPS, DOWNS),
     ),
     "loss": (lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w), (X, UP)),
+    "loss, recomputed": (
+        lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w, logits="recomputed"),
+        (X, UP),
+    ),
     "blockwise ragged": (lambda x, w: bw.fp8_ragged_dot("blockwise")(x, w, SIZES), (X, ONES)),
     "nvfp4": (
         lambda x, w: bw.fp8_dot_general("nvfp4")(x, w, NUMBERS, key=jax.random.key(0)),
