@@ -58,6 +58,10 @@ def make_options(
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
     if preferred_element_type is not None:
+        if jax.dtypes.issubdtype(preferred_element_type, jax.dtypes.extended):
+            raise TypeError(
+                f"preferred_element_type must be a type of numbers, got {preferred_element_type}"
+            )
         preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
     return Options(
         compat.canonical_precision(precision),

@@ -284,8 +284,8 @@ class _Tracer:
     def iota(self, eqn: Any) -> _Value:
         """The position along one dimension of the result."""
         shape, d, out = eqn.params["shape"], eqn.params["dimension"], eqn.outvars[0].aval
-        if eqn.invars or not all(isinstance(size, int) for size in shape):
-            raise self.refused(eqn, "its sizes are not known")
+        if eqn.invars or not isinstance(shape[d], int):
+            raise self.refused(eqn, "its size is not known")
         if shape[d] == 1:
             zero = self.constant(np.zeros((), out.dtype))
             return dataclasses.replace(zero, places=(None,) * len(shape))

@@ -62,7 +62,9 @@ def _route(to_tokens: bool, residuals: Arrays, inputs: Arrays) -> Arrays:
         found = x.at[place].get(unique_indices=True, mode="promise_in_bounds")
         return (jnp.sum(found.astype(jnp.float32), axis=1).astype(x.dtype),)
     tokens = order // place.shape[1]
-    if x.dtype.itemsize != 2 or x.shape[1] % 2:
+    symbolic = not all(isinstance(size, int) for size in (*x.shape, *tokens.shape))
+    # Of symbolic sizes XLA has no bitcasts to another width.
+    if x.dtype.itemsize != 2 or x.shape[1] % 2 or symbolic:
         return (x.at[tokens].get(mode="promise_in_bounds"),)
     # In pairs of elements: XLA's kernel moves one at a time.
     rows, columns = x.shape

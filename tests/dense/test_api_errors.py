@@ -71,6 +71,11 @@ CASES = [
         ValueError,
         "matmul batch dimensions (2,) of a (2, 4, 4) and (3,) of b (3, 4, 4) do not broadcast",
     ),
+    (
+        lambda: bw.matmul(X, X, preferred_element_type=jax.random.key(0).dtype),
+        TypeError,
+        "preferred_element_type must be a type of numbers, got key<fry>",
+    ),
     # -- dimension numbers
     (
         dot((2, 3), (3, 4), ((1,), (0,))),
