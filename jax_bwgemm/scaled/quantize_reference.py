@@ -142,6 +142,8 @@ def in_blocks(x: jax.Array, layout: Layout) -> tuple[jax.Array, tuple[int, ...]]
     # With one row in a block, no dimension for it: XLA's fusions are better for it.
     if in_rows == 1:
         return x.reshape(batch, rows, k_blocks, layout.block_k), (3,)
+    # One dimension after the other: a type with shardings has no other reshapes.
+    x = x.reshape(batch, row_blocks, in_rows, x.shape[2])
     return x.reshape(batch, row_blocks, in_rows, k_blocks, layout.block_k), (2, 4)
 
 
@@ -151,7 +153,7 @@ def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return values
     inner = values.shape[1:]
     rows, k = (math.prod(half) for half in (inner[:-2], inner[-2:]))
-    values = values.reshape(shape[0], rows, k)
+    values = values.reshape(*values.shape[:-2], k).reshape(shape[0], rows, k)
     if all(isinstance(size, int) for size in shape):
         return values[:, : shape[1], : shape[2]]
     # A slice of a symbolic size would have to be known to be inside.

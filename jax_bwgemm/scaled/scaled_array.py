@@ -182,17 +182,19 @@ def dequantize(x: ScaledArray, dtype: DTypeLike = jnp.float32) -> jax.Array:
 
     Args:
         x: [..., R, K].
-        dtype: Type of the result.
+        dtype: Floating-point type of the result.
 
     Returns:
         [..., R, K].
 
     Raises:
-        TypeError: Not a `ScaledArray`, or one whose shapes do not fit together.
+        TypeError: Not a `ScaledArray`, one whose shapes do not fit together, or another type.
     """
     if not isinstance(x, ScaledArray):
         raise TypeError(f"dequantize requires a ScaledArray, got {type(x).__name__}")
     check(x, "dequantize")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dequantize: dtype must be a floating-point type, got {dtype}")
     return _dequantized(x, np.dtype(dtype))
 
 

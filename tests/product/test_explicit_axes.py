@@ -119,3 +119,18 @@ def test_contracted_dimensions_over_devices_need_an_out_sharding(mesh: jax.shard
     assert got.sharding.spec[0] == "x"
     want = product(X, UP, NUMBERS)
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
+
+
+def test_quantize_where_no_block_is_divided(mesh: jax.sharding.Mesh) -> None:
+    x = array(8, 2 * ROWS, 2 * WIDTH)
+    want = bw.quantize(x, "128x128", transposed=True)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(x, NamedSharding(mesh, P("x")))
+        columns = jax.device_put(x[:, :WIDTH], NamedSharding(mesh, P(None, "x")))
+        got = bw.quantize(rows, "128x128", transposed=True)
+        assert got[0].scales.sharding.spec[0] == "x"
+        assert got[1].values.sharding.spec[1] == "x"
+        with pytest.raises(NotImplementedError, match=r"dimension -1 of float32\[256,128@x\] has "):
+            bw.quantize(columns, "1x128")
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

@@ -231,6 +231,11 @@ def test_jit_and_vmap(scaling: str) -> None:
                 (jax.random.split(jax.random.key(0)), ": key must be one key.*of shape"),
             )
         ),
+        (
+            lambda: bw.dequantize(bw.quantize(normal(4, 4), "row"), jnp.int8),
+            TypeError,
+            "dequantize: dtype must be a floating-point type, got .*int8",
+        ),
         (lambda: bw.dequantize(jnp.ones((2, 2))), TypeError, "dequantize requires a ScaledArray"),
         (
             lambda: jax.grad(lambda x: jnp.sum(bw.dequantize(bw.quantize(x, "row"))))(normal(4, 4)),
