@@ -123,6 +123,8 @@ def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) ->
         return None
     whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
     inner = _needed(flow, group, outs, stored, [*sums, *both])
+    if not sums and all(e.primitive.name == "convert_element_type" for e in inner):
+        return None  # every kernel rounds its result
     defined = {*group.roots, *(v for e in inner for v in e.outvars)}
     operands = list(dict.fromkeys(v for e in inner for v in variables(e.invars)))
     operands = [v for v in operands if v not in defined]
