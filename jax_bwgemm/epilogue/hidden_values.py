@@ -19,7 +19,7 @@ Elementwise = Callable[[jax.Array], jax.Array] | None
 
 def add(product: jax.Array, other: jax.Array) -> jax.Array:
     """The sum, in float32."""
-    return product + other.astype(jnp.float32)
+    return product + jnp.broadcast_to(other.astype(jnp.float32), product.shape)
 
 
 def biased(products: Arrays, biases: Arrays) -> Arrays:

@@ -114,7 +114,7 @@ def mlp(
         as_implementations(implementation),
     )
     return compat.in_automatic_axes(
-        lambda *operands: _apply(operands, layer),
+        lambda *operands: _apply(compat.match_varying(*operands), layer),
         lambda: (*compat.spec_of(operands[0])[:-1], compat.spec_of(operands[1])[-1]),
         *operands,
     )
@@ -271,7 +271,7 @@ class _OfOperands(LinearMap):
             _, dhidden = jax.jvp(function, biased(kept, biases), tuple(dproducts))
         parts = [layer.times(dhidden.astype(hidden.dtype), down)]
         parts += [] if ddown is None else [layer.times(hidden, ddown)]
-        parts += [b for b in ddown_biases if b is not None]
+        parts += [jnp.broadcast_to(b, parts[0].shape) for b in ddown_biases if b is not None]
         total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
         return (total.astype(hidden.dtype),)
 

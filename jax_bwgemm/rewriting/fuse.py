@@ -136,6 +136,8 @@ def _fused(
         return None
     whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
     inner = _needed(flow, group, outs, stored, [*sums, *both])
+    if not sums and all(e.primitive.name == "convert_element_type" for e in inner):
+        return None  # every kernel rounds its result
     defined = {*group.roots, *(v for e in inner for v in e.outvars)}
     operands = list(dict.fromkeys(v for e in inner for v in variables(e.invars)))
     operands = [v for v in operands if v not in defined]

@@ -13,7 +13,7 @@ import numpy as np
 from jax_bwgemm import runtime
 from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
-from jax_bwgemm.grouped.api import ragged_dot_general
+from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.rewriting import policy
@@ -106,7 +106,11 @@ def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..
     if eqn.primitive.name == "dot_general":
         return _taking(eqn, params, _taken(eqn, uses))
     del params["group_offset"]
-    return functools.partial(ragged_dot_general, **params)
+    if not (taken := _taken(eqn, uses)):
+        return functools.partial(ragged_dot_general, **params)
+    rounded_to, wanted = dict(taken)["round"], eqn.outvars[0].aval.dtype
+    product = functools.partial(rounded_ragged_dot_general, rounded_to=rounded_to, **params)
+    return lambda *operands: product(*operands).astype(wanted)
 
 
 def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
@@ -115,7 +119,10 @@ def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
     Transposes one after the other count as one: two that cancel leave nothing to exchange.
     """
     if eqn.primitive.name != "dot_general":
-        return []
+        ragged, *_ = eqn.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
+        (_, _), (batch, _) = eqn.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+        first = uses.steps[:1]
+        return list(first) if first and first[0][0] == "round" and ragged not in batch else []
     whole = tuple(range(eqn.outvars[0].aval.ndim))
     order, exchanged, rounded = whole, False, None
     for kind, how in uses.steps:
