@@ -95,7 +95,8 @@ void release(Warp& w, const Access& a, uint64_t address) {
   if ((a.flags & kStrong) == 0) return;
   w.launch().fence_memory();
   if (!w.launch().races().on()) return;
-  w.launch().races().publish(w, sync_key<kWhere>(w, address), scope_of(a.flags), a.acquire_release);
+  w.launch().races().publish(w, sync_key<kWhere>(w, address), scope_of(a.flags), a.acquire_release,
+                             true);
 }
 
 // ld.global.nc.

@@ -198,7 +198,7 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
   }
 
   if (kernel_.undefined_slots > 0 && config_.rules.on(Rule::kUninitializedRegister)) {
-    w.undefined_.assign(kernel_.tracked_slots, 0);
+    w.start_tracking();
     std::fill_n(w.undefined_.begin(), kernel_.undefined_slots, kFullMask);
     w.wholly_ = w.undefined_;
     w.undefined_slots_ = kernel_.undefined_slots;

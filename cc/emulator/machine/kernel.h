@@ -103,6 +103,7 @@ struct Kernel {
     std::vector<Row> read_back;
     Pred read_back_if = 0;
     bool moves = false;         // a move between registers
+    bool unpacks = false;       // mov of a register's parts, which may go nowhere
     bool wgmma = false;         // wgmma.mma_async
     bool loads_tensor = false;  // tcgen05.ld
   };
@@ -123,6 +124,7 @@ struct Kernel {
       kPacks,      // the same, but it may be so in part
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
+      kTakes,      // the same; some bits are defined then
       kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
       kShuffles,   // the first of `read` in another lane
       kExchanges,  // among lanes: undefined if it is in all of them

@@ -423,6 +423,8 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
   entry->decode(decoder);
   Kernel::Rows& rows = kernel_.rows_of[pc_];
   rows.moves = statement.parts[0] == "mov";
+  rows.unpacks = rows.moves && !statement.operands.empty() &&
+                 Decoder::vector_items(statement.operands[0]) != nullptr;
   const bool second = statement.parts.size() > 1;
   rows.wgmma = second && statement.parts[0] == "wgmma" && statement.parts[1] == "mma_async";
   rows.loads_tensor = second && statement.parts[0] == "tcgen05" && statement.parts[1] == "ld";

@@ -159,6 +159,9 @@ class Warp {
   // It has read a clock: being in a state again does not mean that it will be for ever.
   void reads_time() { read_time_ = true; }
 
+  // The executing shfl.sync gives these lanes what is undefined: its use is reported.
+  void shuffles_undefined(const Instr& in, uint32_t lanes);
+
   // Whether the warp has not asked so of this instruction.
   bool first_time(const Instr& in);
 
@@ -220,6 +223,7 @@ class Warp {
   void remove_group(size_t i);
 
   void check_rows(const Instr& in);
+  void start_tracking();
   // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
   // lanes that come to it, `mask` those that execute it.
   void track(const Instr& in, uint32_t group, uint32_t mask);
@@ -251,6 +255,8 @@ class Warp {
   // Lanes, by slot of Kernel::tracking: in which some bits are undefined, in which all are. Empty:
   // not watched for.
   std::vector<uint32_t> undefined_, wholly_;
+  std::vector<bool> shuffled_;  // of these, what comes from a lane that did not execute a shuffle
+  int32_t shuffle_line_ = 0;    // the last such shuffle
   uint32_t undefined_slots_ = 0;    // that have such lanes
   int32_t undefined_line_ = 0;      // that read such a register
   std::vector<const Instr*> seen_;  // first_time
