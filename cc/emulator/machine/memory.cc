@@ -235,9 +235,10 @@ void SharedMemory::overwrite_mbarriers(Launch& launch, const Origin& origin, uin
   for (uint32_t offset : {granule * kGranule, granule * kGranule + 8}) {
     if ((bytes_of(granule, offset, 8) & bytes) == 0 || !holds_mbarrier(offset)) continue;
     note_mbarrier(offset, false);
-    launch.report(Rule::kMbarrierInit, origin,
-                  format("write of shared memory %s, which is an mbarrier: mbarrier.inval comes first",
-                         launch.shared_text(offset).c_str()));
+    launch.report(
+        Rule::kMbarrierInit, origin,
+        format("write of shared memory %s, which is an mbarrier: mbarrier.inval comes first",
+               launch.shared_text(offset).c_str()));
   }
 }
 

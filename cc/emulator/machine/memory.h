@@ -150,7 +150,7 @@ class SharedMemory {
     uint16_t reads = 0;   // asynchronous reads in flight of the whole granule
     uint32_t writer =
         0;  // Warp::proxy_stamp() of the last generic writer, 0: none since the last async write
-    int32_t line = 0;    // PTX line of the last asynchronous operation begun on the whole granule
+    int32_t line = 0;     // PTX line of the last asynchronous operation begun on the whole granule
     uint16_t parts : 14;  // operations in flight in parts_
     uint16_t mbarriers : 2;  // in the lower and in the upper half
     Bytes written = 0;

@@ -345,8 +345,8 @@ class Races {
   uint64_t last_page_ = 0;
   Shadow* last_shadow_ = nullptr;
   // What the present value of a word tells. A thread's own earlier releases there count with its
-  // later stores (PTX ISA 8.8, release patterns): `by` are warps that may have released, cluster and
-  // actor; when it is full, any may.
+  // later stores (PTX ISA 8.8, release patterns): `by` are warps that may have released, cluster
+  // and actor; when it is full, any may.
   struct Published {
     static constexpr size_t kMost = 8;
     Knowledge told;

@@ -271,11 +271,11 @@ void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
   for (const Stamp& wait : history.waits) {
     const bool self = wait.actor == own.actor && wait.cluster == own.cluster;
     if (self || knows(own.knows, wait, View::kTime)) continue;
-    launch_.report(Rule::kMbarrierInit, origin,
-                   format("mbarrier %s of CTA %u is invalidated: nothing orders that after the wait "
-                          "of %s",
-                          launch_.shared_text(offset).c_str(), cta.linear(),
-                          describe(wait).c_str()));
+    launch_.report(
+        Rule::kMbarrierInit, origin,
+        format("mbarrier %s of CTA %u is invalidated: nothing orders that after the wait "
+               "of %s",
+               launch_.shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
     break;
   }
   history.waits.clear();

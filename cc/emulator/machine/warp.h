@@ -22,6 +22,7 @@ class Warp;
 struct Kernel;
 
 constexpr int kWarpSize = 32;
+inline uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
 
 // What a parked group waits for: `describe` writes it for the deadlock report, e.g. "mbarrier
 // [0x430] phase 1, 3 of 4 arrivals, 1024 bytes".
@@ -206,6 +207,16 @@ class Warp {
   }
   void clear_cluster_arrived(uint32_t mask) { cluster_arrived_ &= ~mask; }
 
+  // Calls of recursive functions: what each lane has saved, and lanes that come from a return.
+  struct CallStack {
+    std::vector<uint32_t> saved[kWarpSize];
+    uint32_t returned = 0;
+  };
+  CallStack& call_stack() {
+    if (call_stack_ == nullptr) call_stack_ = std::make_unique<CallStack>();
+    return *call_stack_;
+  }
+
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
   WarpHistory history;
   uint32_t max_registers = 0;  // of each thread, by setmaxnreg; 0: as at the launch
@@ -255,12 +266,13 @@ class Warp {
   // Lanes, by slot of Kernel::tracking: in which some bits are undefined, in which all are. Empty:
   // not watched for.
   std::vector<uint32_t> undefined_, wholly_;
-  std::vector<bool> shuffled_;  // of these, what comes from a lane that did not execute a shuffle
-  int32_t shuffle_line_ = 0;    // the last such shuffle
-  uint32_t undefined_slots_ = 0;    // that have such lanes
-  int32_t undefined_line_ = 0;      // that read such a register
+  std::vector<bool> shuffled_;    // of these, what comes from a lane that did not execute a shuffle
+  int32_t shuffle_line_ = 0;      // the last such shuffle
+  uint32_t undefined_slots_ = 0;  // that have such lanes
+  int32_t undefined_line_ = 0;    // that read such a register
   std::vector<const Instr*> seen_;  // first_time
   std::unique_ptr<uint32_t[]> storage_;
+  std::unique_ptr<CallStack> call_stack_;
   std::unique_ptr<uint8_t[]> local_;
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;
   CpAsyncHistory cp_async_history_;

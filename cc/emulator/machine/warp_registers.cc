@@ -138,10 +138,11 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     }
   }
   if (tracking.use == Tracking::Use::kResult && undefined != 0 && shuffled) {
-    report(Rule::kShuffleSource,
-           format("lanes 0x%08x use what a shuffle has read of a lane that does not execute it (line "
-                  "%d)",
-                  undefined, shuffle_line_));
+    report(
+        Rule::kShuffleSource,
+        format("lanes 0x%08x use what a shuffle has read of a lane that does not execute it (line "
+               "%d)",
+               undefined, shuffle_line_));
   } else if (tracking.use == Tracking::Use::kResult && undefined != 0) {
     report(Rule::kUninitializedRegister,
            format("lanes 0x%08x use what comes from a register that nothing has written (line %d "

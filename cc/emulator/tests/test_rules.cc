@@ -121,12 +121,14 @@ TEST(shuffles_read_lanes_that_take_part) {
   one.block.x = 32;
   const auto down = [&](const std::string& lanes) {
     return leave + "shfl.sync.down.b32 %r10, %r0, 8, 31, 0xffff;\nsetp.lt.u32 %p2, %r0, " + lanes +
-           ";\n@!%p2 exit;\nbar.warp.sync 0xff;\nmul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\n"
+           ";\n@!%p2 exit;\nbar.warp.sync 0xff;\nmul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, "
+           "%d1;\n"
            "st.global.u32 [%d2], %r10;\n";
   };
   check_rule(Rule::kShuffleSource, leave + "shfl.sync.bfly.b32 %r10, %r0, 16, 31, 0xffff;\n" + use,
              down("8"),
-             "lanes 0x0000ffff use what a shuffle has read of a lane that does not execute it", one);
+             "lanes 0x0000ffff use what a shuffle has read of a lane that does not execute it",
+             one);
   check_rule(Rule::kExitedLanes, leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, -1;\n",
              leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
              "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);

@@ -100,6 +100,21 @@ KERNELS = (
         UNDEFINED,
     ),
     Micro(
+        "half of a pack",
+        "mov.b64 %d9, <<{%r20, %r20}|{%r0, %r20}>>;\nmov.b64 {%r21, _}, %d9;\nst.global.u32 [%d2], %r21;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "the low half of a pack, as an integer",
+        "mov.b64 %d9, <<{%r20, %r20}|{%r0, %r20}>>;\ncvt.u32.u64 %r21, %d9;\nst.global.u32 [%d2], %r21;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "bits of a pack",
+        "cvt.u16.u32 %h1, %r0;\nmov.b32 %r21, <<{%h2, %h2}|{%h1, %h2}>>;\nand.b32 %r22, %r21, 0xffff;\nst.global.u32 [%d2], %r22;\n",
+        UNDEFINED,
+    ),
+    Micro(
         "the size of a bulk copy",
         f"{READY}<<|mov.u32 %r20, 512;\n>>{expect(512)}{bulk(512).replace('], 512,', '], %r20,')}{wait(0, 0)}",
         ("uninit", "16", "size", "multiple", "deadlock"),
