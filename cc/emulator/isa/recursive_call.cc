@@ -60,6 +60,7 @@ Step exec_recursive_call(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     w.r64(callee.frame_row)[lane] = top[lane];
     for (const auto& [row, offset] : callee.addresses) w.r64(row)[lane] = top[lane] + offset;
+    w.note_local(top[lane], lane, callee.frame_bytes, false);
     top[lane] += callee.frame_bytes;
   });
   return w.branch(mask, in.target);

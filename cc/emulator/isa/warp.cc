@@ -74,7 +74,7 @@ void exchange_shfl(Warp& w, const Instr& in, uint32_t members, uint32_t mask) {
   });
   for_lanes(mask, [&](int lane) { d[lane] = result[lane]; });
   w.set_pred(static_cast<Pred>(in.imm), mask, valid);
-  if (undefined != 0) w.shuffles_undefined(in, undefined);
+  if (undefined != 0) w.undefines(in, in.op[0], undefined, Rule::kShuffleSource);
 }
 
 void decode_shfl(Decoder& d) {

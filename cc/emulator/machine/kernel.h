@@ -144,8 +144,12 @@ struct Kernel {
   std::vector<SharedSymbol> shared_symbols;
   uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;
-  uint32_t local_bytes = 0;          // per lane
-  uint32_t static_shared_bytes = 0;  // including kSharedReserved
+  uint32_t local_bytes = 0;  // per lane
+  struct LocalVariable {
+    uint32_t offset, bytes;
+  };
+  std::vector<LocalVariable> local_variables;  // without parameters
+  uint32_t static_shared_bytes = 0;            // including kSharedReserved
   uint32_t dynamic_align = 16;
   bool uses_dynamic_shared = false;
   bool uses_reserved_shared = false;  // asks where system software may keep data

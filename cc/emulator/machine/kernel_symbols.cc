@@ -198,6 +198,10 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
         symbol.value = symbol.framed
                            ? allocate_framed(variable)
                            : allocate_local(variable.bytes, variable.align, variable.line);
+        if (variable.space == ptx::Space::kLocal && !symbol.framed) {
+          kernel_.local_variables.push_back(
+              {static_cast<uint32_t>(symbol.value), static_cast<uint32_t>(variable.bytes)});
+        }
         if (current_->recursive != nullptr && !symbol.framed) {
           current_->recursive->params.push_back(
               {static_cast<uint32_t>(symbol.value), static_cast<uint32_t>(variable.bytes)});

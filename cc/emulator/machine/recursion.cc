@@ -59,6 +59,7 @@ void KernelBuilder::place_stack() {
   const uint64_t begin = round_up(kernel_.local_bytes, kFrameAlign);
   kernel_.inits.push_back({stack_row_, WarpValue::kConstant, 64, begin});
   kernel_.local_bytes = static_cast<uint32_t>(begin + kStackBytes);
+  kernel_.local_variables.push_back({static_cast<uint32_t>(begin), kStackBytes});
 }
 
 }  // namespace bwgemm::emulator

@@ -48,7 +48,8 @@ constexpr RuleInfo kRules[] = {
     {"uninitialized-tensor", Severity::kWarning,
      "reads of tensor memory that nothing has written, accumulation on it included"},
     {"uninitialized-register", Severity::kWarning,
-     "stores, addresses and branches that come from a register that nothing has written"},
+     "stores, addresses and branches that come from a register or local variable that nothing has "
+     "written"},
 };
 static_assert(sizeof kRules / sizeof kRules[0] == kRuleCount);
 

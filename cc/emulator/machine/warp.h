@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -160,8 +161,17 @@ class Warp {
   // It has read a clock: being in a state again does not mean that it will be for ever.
   void reads_time() { read_time_ = true; }
 
-  // The executing shfl.sync gives these lanes what is undefined: its use is reported.
-  void shuffles_undefined(const Instr& in, uint32_t lanes);
+  // The executing instruction gives these lanes of a register what is undefined, where it shuffles
+  // or loads from local memory: a use is reported.
+  void undefines(const Instr& in, Row row, uint32_t lanes, Rule rule);
+  // Local variables: which bytes have been written.
+  bool watches_local() const { return !local_written_.empty(); }
+  void note_local(uint64_t offset, int lane, uint32_t bytes, bool written) {
+    if (watches_local()) std::memset(local_written(offset, lane), written, bytes);
+  }
+  bool wrote_local(uint64_t offset, int lane, uint32_t bytes) {
+    return std::memchr(local_written(offset, lane), 1, bytes) != nullptr;
+  }
 
   // Whether the warp has not asked so of this instruction.
   bool first_time(const Instr& in);
@@ -234,6 +244,7 @@ class Warp {
   void remove_group(size_t i);
 
   void check_rows(const Instr& in);
+  uint8_t* local_written(uint64_t offset, int lane);
   void start_tracking();
   // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
   // lanes that come to it, `mask` those that execute it.
@@ -274,6 +285,7 @@ class Warp {
   std::unique_ptr<uint32_t[]> storage_;
   std::unique_ptr<CallStack> call_stack_;
   std::unique_ptr<uint8_t[]> local_;
+  std::vector<uint8_t> local_written_;  // as local_; empty: not watched for
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;
   CpAsyncHistory cp_async_history_;
   std::unique_ptr<AsyncGroups> wgmma_;

@@ -80,16 +80,19 @@ void Warp::start_tracking() {
   undefined_slots_ = 0;
 }
 
-void Warp::shuffles_undefined(const Instr& in, uint32_t lanes) {
-  if (!launch_->watches(Rule::kShuffleSource)) return;
+void Warp::undefines(const Instr& in, Row row, uint32_t lanes, Rule rule) {
+  if (!launch_->watches(rule)) return;
   if (undefined_.empty()) start_tracking();
-  const uint32_t pc = static_cast<uint32_t>(&in - kernel_->code.data());
-  const uint32_t slot = kernel_->tracking.find(pc)->second.written.front();
+  const size_t pc = static_cast<size_t>(&in - kernel_->code.data());
+  const std::vector<Row>& rows = kernel_->rows_of[pc].written;
+  const auto index = std::find(rows.begin(), rows.end(), row) - rows.begin();
+  const uint32_t slot =
+      kernel_->tracking.find(static_cast<uint32_t>(pc))->second.written[static_cast<size_t>(index)];
   undefined_slots_ += static_cast<uint32_t>(undefined_[slot] == 0);
   undefined_[slot] |= lanes;
   wholly_[slot] |= lanes;
-  shuffled_[slot] = true;
-  shuffle_line_ = in.line;
+  shuffled_[slot] = rule == Rule::kShuffleSource;
+  (shuffled_[slot] ? shuffle_line_ : undefined_line_) = in.line;
 }
 
 void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
@@ -145,8 +148,8 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
                undefined, shuffle_line_));
   } else if (tracking.use == Tracking::Use::kResult && undefined != 0) {
     report(Rule::kUninitializedRegister,
-           format("lanes 0x%08x use what comes from a register that nothing has written (line %d "
-                  "reads it)",
+           format("lanes 0x%08x use what comes from a register or local variable that nothing has "
+                  "written (line %d reads it)",
                   undefined, undefined_line_));
   }
   switch (tracking.use) {

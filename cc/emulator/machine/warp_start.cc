@@ -38,6 +38,13 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
     w.local_.reset(new uint8_t[size_t{kernel_.local_bytes} * kWarpSize]);
     std::memset(w.local_.get(), 0xCD, size_t{kernel_.local_bytes} * kWarpSize);
   }
+  if (!kernel_.local_variables.empty() && config_.rules.on(Rule::kUninitializedRegister)) {
+    w.local_written_.assign(size_t{kernel_.local_bytes} * kWarpSize, 1);
+    for (const Kernel::LocalVariable& variable : kernel_.local_variables) {
+      for (int lane = 0; lane < kWarpSize; ++lane)
+        w.note_local(variable.offset, lane, variable.bytes, false);
+    }
+  }
 
   if (kernel_.undefined_slots > 0 && config_.rules.on(Rule::kUninitializedRegister)) {
     w.start_tracking();

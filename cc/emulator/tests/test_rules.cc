@@ -157,7 +157,7 @@ TEST(undefined_registers_must_not_reach_a_result) {
   one.block.x = 32;
   const auto check = [&](const std::string& wrong, const std::string& right) {
     check_rule(Rule::kUninitializedRegister, kOwnWord + wrong, kOwnWord + right,
-               "use what comes from a register that nothing has written", one);
+               "use what comes from a register or local variable that nothing has written", one);
   };
   // Stored after arithmetic; undefined where a branch leaves it out, in one lane.
   check("add.u32 %r21, %r20, 1;\nst.global.u32 [%d2], %r21;\n",

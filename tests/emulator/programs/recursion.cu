@@ -5,15 +5,15 @@ __device__ __noinline__ int fibonacci(int n) {
   return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
 }
 
-// Orders of n things. Each call has an array of its own, and changes its caller's.
-__device__ __noinline__ int orders(const bool* used, bool* next, int n, int left) {
+// Each call has an array of its own, and changes its caller's.
+__device__ __noinline__ int marks(const bool* used, bool* next, int n, int left) {
   if (left == 0) return 1;
   bool mine[6];
   int count = 0;
   for (int i = 0; i < n; ++i) {
     if (used[i]) continue;
     for (int j = 0; j < n; ++j) mine[j] = used[j] || j == i;
-    count += orders(mine, mine, n, left - 1);
+    count += marks(mine, mine, n, left - 1);
     next[i] = true;
   }
   for (int i = 0; i < n; ++i) count += !next[i];
@@ -31,10 +31,10 @@ __device__ __noinline__ int down(volatile int* to, const volatile int* stop) {
 }
 
 __global__ void fibonaccis(int* out) { out[threadIdx.x] = fibonacci(threadIdx.x % 8); }
-__global__ void permutations(int* out) {
+__global__ void arrays(int* out) {
   const int n = threadIdx.x % 6;
   bool none[6] = {}, all[6] = {};
-  out[threadIdx.x] = orders(none, all, n, n);
+  out[threadIdx.x] = marks(none, all, n, n);
 }
 __global__ void parity(int* out) { out[threadIdx.x] = odd(threadIdx.x); }
 __global__ void endless(int* out) { out[threadIdx.x] = down(out + threadIdx.x, out + 32); }
@@ -49,8 +49,8 @@ int main() {
   };
   fibonaccis<<<1, 32>>>(device);
   print("fibonacci");
-  permutations<<<1, 32>>>(device);
-  print("permutations");
+  arrays<<<1, 32>>>(device);
+  print("arrays");
   parity<<<1, 32>>>(device);
   print("odd");
   endless<<<1, 32>>>(device);
