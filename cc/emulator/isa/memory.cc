@@ -3,6 +3,7 @@
 
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
+#include "emulator/isa/unwritten.h"
 #include "emulator/machine/kernel_builder.h"
 #include "emulator/machine/launch.h"
 
@@ -10,6 +11,8 @@ namespace bwgemm::emulator {
 namespace {
 
 enum class Where : uint8_t { kGeneric, kGlobal, kShared, kSharedCluster, kLocal, kParam };
+constexpr bool may_be_local(Where w) { return w == Where::kLocal || w == Where::kGeneric; }
+constexpr uint64_t local_window(Where w) { return w == Where::kLocal ? 0 : kLocalWindow; }
 
 struct Access {
   Address addr;
@@ -57,11 +60,7 @@ uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, const
     w.note_global(address, bytes, true, flags(at));
     return at;
   }
-  if constexpr (kWhere == Where::kLocal) {
-    uint8_t* at = w.local(address, lane, bytes, a.align);
-    w.note_local(address, lane, bytes, true);
-    return at;
-  }
+  if constexpr (kWhere == Where::kLocal) return w.stored_local(address, lane, bytes, a.align);
   if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
     const auto ref = w.shared(address, bytes, a.align, kWhere == Where::kSharedCluster);
     SharedMemory& memory = ref.cta->shared();
@@ -116,36 +115,6 @@ uint64_t extend(T value, bool is_signed) {
                    : static_cast<uint64_t>(value);
 }
 
-// Of the elements of a load, lanes in which nothing has written any of their bytes: of local
-// variables.
-class Unwritten {
- public:
-  template <Where kWhere>
-  void note(Warp& w, const Access& a, uint64_t address, int lane, uint32_t width) {
-    if constexpr (kWhere != Where::kLocal && kWhere != Where::kGeneric) return;
-    if (!w.watches_local()) return;
-    if constexpr (kWhere == Where::kGeneric) {
-      if ((address & kWindowMask) != kLocalWindow) return;
-      address -= kLocalWindow;
-    }
-    for (uint32_t i = 0; i < a.count; ++i) {
-      if (w.wrote_local(address + uint64_t{i} * width, lane, width)) continue;
-      lanes_[i] |= 1u << lane;
-      any_ = true;
-    }
-  }
-  void tell(Warp& w, const Instr& in, const Access& a) const {
-    for (int i = 0; i < a.count && any_; ++i) {
-      if (lanes_[i] != 0 && a.rows[i] != kNoRow)
-        w.undefines(in, a.rows[i], lanes_[i], Rule::kUninitializedRegister);
-    }
-  }
-
- private:
-  bool any_ = false;
-  uint32_t lanes_[8] = {};
-};
-
 template <typename T, Where kWhere>
 Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
@@ -155,7 +124,8 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
     const uint64_t address = w.address(a.addr, lane);
     acquire<kWhere>(w, a, address, lane, sizeof(T));
     const uint8_t* from = locate_load<kWhere>(w, address, lane, bytes, a.align, a.flags);
-    unwritten.note<kWhere>(w, a, address, lane, sizeof(T));
+    if (may_be_local(kWhere))
+      unwritten.note(w, address, local_window(kWhere), lane, sizeof(T), a.count);
     if (a.cached) note_cached(w, address, bytes);
     for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
       T value;
@@ -171,7 +141,7 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
       }
     }
   });
-  unwritten.tell(w, in, a);
+  unwritten.tell(w, in, a.rows, a.count);
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
     w.launch().stats().global_load_bytes +=
         uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
@@ -214,14 +184,14 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
     const uint64_t address = w.address(a.addr, lane);
     acquire<kWhere>(w, a, address, lane, 16);
     const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
-    unwritten.note<kWhere>(w, a, address, lane, 16);
+    if (may_be_local(kWhere)) unwritten.note(w, address, local_window(kWhere), lane, 16, a.count);
     if (a.cached) note_cached(w, address, 16u * a.count);
     for (int i = 0; i < a.count; ++i, from += 16) {
       std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
       std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
     }
   });
-  unwritten.tell(w, in, a);
+  unwritten.tell(w, in, a.rows, a.count);
   return a.yields ? Step::kYield : Step::kNext;
 }
 

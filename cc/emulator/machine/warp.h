@@ -102,6 +102,8 @@ class Warp {
   SharedRef shared(uint64_t address, uint32_t bytes, uint32_t align, bool cluster);
   uint8_t* global(uint64_t address, uint64_t bytes, uint32_t align, bool write);
   uint8_t* local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
+  // The same, of what is going to be stored.
+  uint8_t* stored_local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
   const uint8_t* param(uint64_t offset, uint32_t bytes, uint32_t align);
   // Any generic address; does the shared-memory hazard checks of an ordinary load/store.
   // `flags` of races: StampFlags; `values`: what is going to be stored there.

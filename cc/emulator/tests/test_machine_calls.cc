@@ -79,7 +79,7 @@ TEST(a_guarded_call_of_the_function_itself) {
       "ld.param.b32 %r1, [x];\nmov.u32 %r2, 7;\nsetp.gt.u32 %p1, %r1, 1;\nsub.u32 %r3, %r1, 1;\n"
       "@%p1 call (%r2), product, (%r3);\nld.param.b32 %r4, [x];\n@%p1 mul.lo.u32 %r2, %r2, %r4;\n"
       "st.param.b32 [result], %r2;\nret;\n}\n";
-  run("rem.u32 %r0, %thread, 10;\ncall (%r0), product, (%r0);\n" + kStore).ok();
+  run(std::string("rem.u32 %r0, %thread, 10;\ncall (%r0), product, (%r0);\n") + kStore).ok();
   for (uint32_t t = 0; t < 32; ++t) {
     uint32_t expected = 7;
     for (uint32_t i = 2; i <= t % 10; ++i) expected *= i;
