@@ -14,12 +14,15 @@ add_library(bwgemm_emulator STATIC
   machine/mbarrier.cc
   machine/decoder.cc
   machine/kernel_builder.cc
+  machine/kernel_symbols.cc
   machine/function_pointers.cc
+  machine/recursion.cc
   machine/module.cc
   machine/undefined.cc
   machine/warp.cc
   machine/warp_memory.cc
   machine/warp_registers.cc
+  machine/warp_start.cc
   machine/launch.cc
   machine/grid.cc
   machine/livelock.cc
@@ -40,6 +43,7 @@ add_library(bwgemm_emulator STATIC
   isa/move.cc
   isa/control.cc
   isa/call.cc
+  isa/recursive_call.cc
   isa/extern_call.cc
   isa/memory.cc
   isa/bulk_store.cc
@@ -48,6 +52,7 @@ add_library(bwgemm_emulator STATIC
   isa/warp.cc
   isa/barrier.cc
   isa/mbarrier.cc
+  isa/async_store.cc
   isa/cp_async.cc
   isa/matrix.cc
   isa/matrix_access.cc

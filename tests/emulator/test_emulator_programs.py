@@ -115,10 +115,10 @@ def test_faults_are_reported_with_their_source_line(compiled, fault: str, report
 
 
 def test_a_kernel_that_cannot_be_run_is_reported(compiled) -> None:
-    out, err = command("--program", compiled("faults"), "--", "recurses", expected=1)
+    out, err = command("--program", compiled("faults"), "--", "unknown", expected=1)
     assert out == "cudaSuccess\n"  # of the kernel behind it
     assert err.count("emulator: ") == 1
-    assert "recursive function '_Z9fibonaccii'" in err
+    assert "unsupported instruction 'multimem.red." in err
 
 
 def test_step_limit(compiled) -> None:
@@ -131,6 +131,19 @@ def test_calls_through_pointers(compiled) -> None:
     out, err = command("--program", compiled("calls"))
     assert out.splitlines() == ["tabled 10 7 62", "chosen 10 12 62", "shaped 125 24 29791"]
     assert err == ""
+
+
+def test_recursion(compiled) -> None:
+    out, err = command("--program", compiled("recursion"), expected=1)
+    assert out.splitlines() == [
+        "fibonacci 5 8 13",
+        "arrays 5 1 1",
+        "odd 1 0 1",
+        "endless cudaErrorLaunchFailure",
+    ]
+    assert err.count("emulator: ") == 1
+    assert "recursive call of '_Z4down" in err
+    assert "': the stack of lane 0 is full" in err
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -106,7 +106,7 @@ uint8_t* locate(Warp& w, const Args& a, uint64_t address, int lane, uint32_t byt
   if (races.on()) {
     const uint64_t key = races.sync_key(w, address, a.space == ptx::Space::kShared);
     races.observe(w, key, scope_of(a.flags), a.acquire);
-    races.publish(w, key, scope_of(a.flags), a.release);
+    races.publish(w, key, scope_of(a.flags), a.release, false);
     races.strong(w, key, bytes / static_cast<uint32_t>(a.count), a.count, lane,
                  a.has_dst ? StrongAccesses::Kind::kAtomic : StrongAccesses::Kind::kReduces);
   }

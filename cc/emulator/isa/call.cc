@@ -1,6 +1,7 @@
 // Calls of functions, by name and through pointers, and returns (PTX ISA 9.7.12.5, 9.7.12.6).
 #include <cstring>
 
+#include "emulator/isa/calls.h"
 #include "emulator/isa/control.h"
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
@@ -11,15 +12,16 @@ namespace {
 
 using FunctionInfo = KernelBuilder::FunctionInfo;
 
-// Functions keep their lanes' return addresses in a row of their own. Recursion is refused: when
-// decoding, or where a pointer leads to a function that has not returned. Then a row is 0 while its
-// function does not run (sub 1).
+// Functions keep their lanes' return addresses in a row of their own. Recursion through pointers is
+// refused: where one leads to a function that has not returned. In kernels with pointers a row is 0
+// while its function does not run (sub 1). Recursive functions (sub 2) say who has returned.
 Step exec_ret(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* back = w.r32(in.op[0]);
   const uint32_t target = back[first_lane(mask)];
   uint32_t same = 0;
   for_lanes(mask, [&](int lane) { same |= static_cast<uint32_t>(back[lane] == target) << lane; });
-  if (in.sub != 0) for_lanes(same, [&](int lane) { back[lane] = 0; });
+  if ((in.sub & 1) != 0) for_lanes(same, [&](int lane) { back[lane] = 0; });
+  if ((in.sub & 2) != 0) w.call_stack().returned |= same;
   if (same == mask) return w.branch(mask, target);
   return w.branch_and_stay(same, target, mask & ~same);
 }
@@ -31,23 +33,6 @@ void decode_ret(Decoder& d) {
   decode_implicit_return(d.builder(), &d.out());
 }
 
-// What one call passes to one function and gets back.
-struct Passing {
-  struct Copy {
-    uint32_t from, to, bytes;  // local memory
-  };
-  struct InRegister {
-    Row row;
-    int bits;
-    uint32_t offset;
-  };
-  std::vector<Copy> arguments, results;
-  std::vector<InRegister> argument_registers, result_registers;
-  std::string name;  // of the function
-  uint32_t begin = 0;
-  Row return_row = kNoRow;
-};
-
 void copy_local(Warp& w, const std::vector<Passing::Copy>& copies, uint32_t mask) {
   for (const auto& c : copies) {
     for_lanes(mask, [&](int lane) {
@@ -55,6 +40,8 @@ void copy_local(Warp& w, const std::vector<Passing::Copy>& copies, uint32_t mask
     });
   }
 }
+
+}  // namespace
 
 void pass_arguments(Warp& w, const Passing& p, uint32_t mask, uint32_t return_pc) {
   copy_local(w, p.arguments, mask);
@@ -68,6 +55,8 @@ void pass_arguments(Warp& w, const Passing& p, uint32_t mask, uint32_t return_pc
   uint32_t* back = w.r32(p.return_row);
   for_lanes(mask, [&](int lane) { back[lane] = return_pc; });
 }
+
+namespace {
 
 void fetch_results(Warp& w, const Passing& p, uint32_t mask) {
   copy_local(w, p.results, mask);
@@ -89,7 +78,7 @@ void fetch_results(Warp& w, const Passing& p, uint32_t mask) {
 void refuse_recursion(Warp& w, const Instr& in, const Passing& p, uint32_t mask) {
   const uint32_t* back = w.r32(p.return_row);
   for_lanes(mask, [&](int lane) {
-    if (back[lane] == 0) return;
+    if (back[lane] == 0 && p.callee == nullptr) return;
     throw Error(ErrorKind::kUnsupported, in.line,
                 format("line %d: unsupported recursive call of '%s'", in.line, p.name.c_str()));
   });
@@ -215,6 +204,10 @@ Passing passing(Decoder& d, const Call& call, const FunctionInfo& info) {
   p.name = std::string(callee.name);
   p.begin = info.base;
   p.return_row = info.return_row;
+  p.callee = info.recursive;
+  p.stack_row = d.builder().stack_row();
+  if (d.builder().leads_to(info, d.builder().current().function->name))
+    p.caller = d.builder().current().recursive;
   return p;
 }
 
@@ -274,7 +267,9 @@ void decode_call(Decoder& d) {
   d.out().target = info->base;
   d.out().sub = b.uses_pointers();
   b.jumps_to(info->base);
-  emit(d, exec_call, exec_return_site);
+  if (info->recursive == nullptr) return emit(d, exec_call, exec_return_site);
+  emit(d, exec_recursive_call, exec_recursive_return_site);
+  (&d.out())[1].guarded = false;  // it knows who has called: the guard may be another one by then
 }
 
 }  // namespace
@@ -285,7 +280,8 @@ void decode_implicit_return(const KernelBuilder& builder, Instr* out) {
   } else {
     out->exec = exec_ret;
     out->op[0] = builder.current().return_row;
-    out->sub = builder.uses_pointers();
+    out->sub = static_cast<uint8_t>(builder.uses_pointers() |
+                                    (builder.current().recursive != nullptr) << 1);
   }
 }
 

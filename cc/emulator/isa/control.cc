@@ -2,6 +2,7 @@
 // scheduling.
 #include "emulator/isa/control.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "emulator/isa/isa.h"
@@ -123,8 +124,15 @@ void decode_griddepcontrol(Decoder& d) {
 
 constexpr uint32_t kSmRegisters = 65536;
 
+// The most registers that a CTA can be given at its launch: as many for each thread, a multiple of
+// 8 up to 256.
+uint32_t most_registers(uint32_t threads) {
+  return std::min(kSmRegisters / threads / 8 * 8, 256u) * threads;
+}
+
 // sub: 1: .inc; imm: the count. How many registers a thread has at the launch is the assembler's
-// choice: unknown until the first setmaxnreg.
+// choice: unknown until the first setmaxnreg. The warps of a CTA only exchange what they were given
+// then, and an .inc waits for what others give back.
 Step exec_setmaxnreg(Warp& w, const Instr& in, uint32_t) {
   const uint32_t count = static_cast<uint32_t>(in.imm), before = w.max_registers;
   if (before != 0 && (in.sub != 0 ? count < before : count > before))
@@ -134,9 +142,10 @@ Step exec_setmaxnreg(Warp& w, const Instr& in, uint32_t) {
   for (const auto& warp : w.cta().warps()) {
     if (warp->live() != 0) total += warp->max_registers * kWarpSize;
   }
-  if (total > kSmRegisters)
-    w.fault("setmaxnreg: the CTA would have %u registers, a multiprocessor has %u", total,
-            kSmRegisters);
+  const uint32_t most = most_registers(static_cast<uint32_t>(w.cta().warps().size()) * kWarpSize);
+  if (total > most)
+    w.fault("setmaxnreg: the CTA would have %u registers, its launch gives it at most %u", total,
+            most);
   return Step::kNext;
 }
 

@@ -88,7 +88,10 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
     p.group = w.cp_async_groups(lane).join();
     p.stamp = copies_of(w, w.cp_async_history().issued + 1, in.line);
     ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), p.stamp);
-    if (p.source != nullptr) w.note_global(from, p.source_bytes, false, 0);
+    if (p.source != nullptr && w.launch().races().on() &&
+        w.launch().memory().last_found_writable()) {
+      w.launch().races().access_global(w, from, p.source_bytes, p.stamp, false, w.origin());
+    }
     op->pieces.push_back(p);
     w.launch().stats().global_load_bytes += p.source_bytes;
   });

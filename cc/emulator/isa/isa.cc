@@ -46,6 +46,7 @@ const IsaTable& IsaTable::instance() {
     register_warp(t);
     register_barrier(t);
     register_mbarrier(t);
+    register_async_store(t);
     register_cp_async(t);
     register_matrix(t);
     register_matrix_access(t);

@@ -55,6 +55,7 @@ void register_atomic(IsaTable& table);
 void register_warp(IsaTable& table);
 void register_barrier(IsaTable& table);
 void register_mbarrier(IsaTable& table);
+void register_async_store(IsaTable& table);
 void register_cp_async(IsaTable& table);
 void register_matrix(IsaTable& table);
 void register_matrix_access(IsaTable& table);

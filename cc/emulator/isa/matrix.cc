@@ -8,6 +8,7 @@
 #include "emulator/isa/lanes.h"
 #include "emulator/isa/numbers.h"
 #include "emulator/machine/launch.h"
+#include "emulator/tensor/number_formats.h"
 
 namespace bwgemm::emulator {
 namespace {
@@ -17,61 +18,20 @@ namespace {
 // (0 .. e-1); register b of B holds column g, the same rows; C and D hold rows g and g + 8, columns
 // 2 t and 2 t + 1.
 
-enum class Element : uint8_t { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kS4, kU4 };
-
 struct Mma {
   int k = 0;
-  Element a_type, b_type;
+  NumberFormat a_type, b_type;
   bool integer = false, satfinite = false;
   bool half_c = false, half_d = false;  // f16 accumulators
   int a_count = 0, b_count = 0, c_count = 0, d_count = 0;
   Row a[4], b[2], c[4], d[4];
 };
 
-int element_bits(Element e) {
-  switch (e) {
-    case Element::kTf32:
-      return 32;
-    case Element::kF16:
-    case Element::kBf16:
-      return 16;
-    case Element::kS4:
-    case Element::kU4:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
-double element(Element e, uint32_t bits) {
-  switch (e) {
-    case Element::kF16:
-      return f16_to_f32(bits);
-    case Element::kBf16:
-      return bf16_to_f32(bits);
-    case Element::kTf32:
-      return f32_of(bits & ~0x1FFFu);
-    case Element::kE4m3:
-      return decode_float(bits, kE4m3Format);
-    case Element::kE5m2:
-      return decode_float(bits, kE5m2Format);
-    case Element::kS8:
-      return static_cast<int8_t>(bits);
-    case Element::kU8:
-      return bits & 0xFF;
-    case Element::kS4:
-      return static_cast<int32_t>(bits << 28) >> 28;
-    case Element::kU4:
-      return bits & 0xF;
-  }
-  return 0;
-}
-
 Step exec_mma(Warp& w, const Instr& in, uint32_t mask) {
   const auto& m = *static_cast<const Mma*>(in.aux);
   if (mask != kFullMask) w.fault("mma.sync needs all 32 lanes");
   double a[16][64], b[64][8];
-  const int bits = element_bits(m.a_type), e = 32 / bits;
+  const int bits = format_bits(m.a_type), e = 32 / bits;
   const uint32_t field = bits == 32 ? ~0u : (1u << bits) - 1;
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const int g = lane / 4, t = lane % 4;
@@ -79,12 +39,12 @@ Step exec_mma(Warp& w, const Instr& in, uint32_t mask) {
       const uint32_t word = w.r32(m.a[r])[lane];
       for (int i = 0; i < e; ++i)
         a[g + 8 * (r % 2)][4 * e * (r / 2) + e * t + i] =
-            element(m.a_type, word >> (bits * i) & field);
+            decode_exactly(m.a_type, word >> (bits * i) & field);
     }
     for (int r = 0; r < m.b_count; ++r) {
       const uint32_t word = w.r32(m.b[r])[lane];
       for (int i = 0; i < e; ++i)
-        b[4 * e * r + e * t + i][g] = element(m.b_type, word >> (bits * i) & field);
+        b[4 * e * r + e * t + i][g] = decode_exactly(m.b_type, word >> (bits * i) & field);
     }
   }
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -183,24 +143,22 @@ void decode_mma(Decoder& d) {
     d.out().exec = exec_mma_f64;
     return;
   }
-  static constexpr std::pair<std::string_view, Element> kElements[] = {
-      {"f16", Element::kF16},   {"bf16", Element::kBf16}, {"tf32", Element::kTf32},
-      {"e4m3", Element::kE4m3}, {"e5m2", Element::kE5m2}, {"s8", Element::kS8},
-      {"u8", Element::kU8},     {"s4", Element::kS4},     {"u4", Element::kU4}};
   const auto pick = [&](std::string_view name) {
-    for (const auto& [text, e] : kElements) {
-      if (text == name) return e;
-    }
-    d.unsupported("type ." + std::string(name));
+    const auto found =
+        format_named(name, {NumberFormat::kF16, NumberFormat::kBF16, NumberFormat::kTF32,
+                            NumberFormat::kE4M3, NumberFormat::kE5M2, NumberFormat::kS8,
+                            NumberFormat::kU8, NumberFormat::kS4, NumberFormat::kU4});
+    if (!found) d.unsupported("type ." + std::string(name));
+    return *found;
   };
   m->a_type = pick(types[1]);
   m->b_type = pick(types[2]);
   m->k = std::stoi(std::string(shape.substr(6)));
-  const int bits = element_bits(m->a_type);
-  if (element_bits(m->b_type) != bits) d.unsupported("A and B of different widths");
+  const int bits = format_bits(m->a_type);
+  if (format_bits(m->b_type) != bits) d.unsupported("A and B of different widths");
   m->integer = types[0] == "s32";
-  const bool integer_inputs = m->a_type >= Element::kS8;
-  if (m->integer != integer_inputs || (m->b_type >= Element::kS8) != integer_inputs ||
+  const bool integer_inputs = is_integer(m->a_type);
+  if (m->integer != integer_inputs || is_integer(m->b_type) != integer_inputs ||
       (m->integer && types[3] != "s32"))
     d.unsupported("combination of types");
   if (!m->integer) {

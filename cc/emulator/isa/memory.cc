@@ -3,6 +3,7 @@
 
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
+#include "emulator/isa/unwritten.h"
 #include "emulator/machine/kernel_builder.h"
 #include "emulator/machine/launch.h"
 
@@ -10,6 +11,10 @@ namespace bwgemm::emulator {
 namespace {
 
 enum class Where : uint8_t { kGeneric, kGlobal, kShared, kSharedCluster, kLocal, kParam };
+// Addresses that lead to local memory are in this window; of other spaces none do.
+constexpr uint64_t local_window(Where where) {
+  return where == Where::kLocal ? 0 : where == Where::kGeneric ? kLocalWindow : ~uint64_t{0};
+}
 
 struct Access {
   Address addr;
@@ -17,10 +22,9 @@ struct Access {
   uint8_t reg_bits[8];  // width of the register (not less than the type's)
   uint8_t count = 1;
   bool is_signed = false;
-  bool yields =
-      false;           // synchronising or volatile: give others a chance, the kernel may be polling
-  uint8_t align = 1;   // bytes: the whole vector
-  uint16_t flags = 0;  // StampFlags
+  bool yields = false;           // synchronising or volatile: the kernel may be polling
+  uint8_t align = 1;             // bytes: the whole vector
+  uint16_t flags = 0;            // StampFlags
   bool acquire_release = false;  // .acquire, .release
   bool cached = false;           // .nc
 };
@@ -57,7 +61,7 @@ uint8_t* locate_store(Warp& w, uint64_t address, int lane, uint32_t bytes, const
     w.note_global(address, bytes, true, flags(at));
     return at;
   }
-  if constexpr (kWhere == Where::kLocal) return w.local(address, lane, bytes, a.align);
+  if constexpr (kWhere == Where::kLocal) return w.stored_local(address, lane, bytes, a.align);
   if constexpr (kWhere == Where::kShared || kWhere == Where::kSharedCluster) {
     const auto ref = w.shared(address, bytes, a.align, kWhere == Where::kSharedCluster);
     SharedMemory& memory = ref.cta->shared();
@@ -94,8 +98,9 @@ template <Where kWhere>
 void release(Warp& w, const Access& a, uint64_t address) {
   if ((a.flags & kStrong) == 0) return;
   w.launch().fence_memory();
-  if (!w.launch().races().on()) return;
-  w.launch().races().publish(w, sync_key<kWhere>(w, address), scope_of(a.flags), a.acquire_release);
+  Races& races = w.launch().races();
+  if (races.on())
+    races.publish(w, sync_key<kWhere>(w, address), scope_of(a.flags), a.acquire_release, true);
 }
 
 // ld.global.nc.
@@ -106,19 +111,20 @@ void note_cached(Warp& w, uint64_t address, uint32_t bytes) {
 
 template <typename T>
 uint64_t extend(T value, bool is_signed) {
-  return is_signed ? static_cast<uint64_t>(
-                         static_cast<int64_t>(static_cast<std::make_signed_t<T>>(value)))
-                   : static_cast<uint64_t>(value);
+  using Signed = std::make_signed_t<T>;
+  return is_signed ? static_cast<uint64_t>(int64_t{static_cast<Signed>(value)}) : uint64_t{value};
 }
 
 template <typename T, Where kWhere>
 Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
   const uint32_t bytes = static_cast<uint32_t>(sizeof(T)) * a.count;
+  Unwritten unwritten;
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     acquire<kWhere>(w, a, address, lane, sizeof(T));
     const uint8_t* from = locate_load<kWhere>(w, address, lane, bytes, a.align, a.flags);
+    unwritten.note(w, address, local_window(kWhere), lane, sizeof(T), a.count);
     if (a.cached) note_cached(w, address, bytes);
     for (int i = 0; i < a.count; ++i, from += sizeof(T)) {
       T value;
@@ -134,6 +140,7 @@ Step exec_load(Warp& w, const Instr& in, uint32_t mask) {
       }
     }
   });
+  unwritten.tell(w, in, a.rows, a.count);
   if (kWhere == Where::kGlobal || kWhere == Where::kGeneric) {
     w.launch().stats().global_load_bytes +=
         uint64_t{bytes} * static_cast<uint64_t>(__builtin_popcount(mask));
@@ -171,16 +178,19 @@ Step exec_store(Warp& w, const Instr& in, uint32_t mask) {
 template <Where kWhere>
 Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
   const auto& a = *static_cast<const Access*>(in.aux);
+  Unwritten unwritten;
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     acquire<kWhere>(w, a, address, lane, 16);
     const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
+    unwritten.note(w, address, local_window(kWhere), lane, 16, a.count);
     if (a.cached) note_cached(w, address, 16u * a.count);
     for (int i = 0; i < a.count; ++i, from += 16) {
       std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
       std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
     }
   });
+  unwritten.tell(w, in, a.rows, a.count);
   return a.yields ? Step::kYield : Step::kNext;
 }
 
@@ -298,8 +308,7 @@ void decode_access(Decoder& d, bool store) {
   const auto space = d.space();
   a->cached = d.mod("nc");
   d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"});
-  while (!d.mod_prefix("L1::").empty()) {
-  }
+  while (!d.mod_prefix("L1::").empty()) continue;
   bool hint = false;
   for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
     hint |= m == "L2::cache_hint";

@@ -61,21 +61,20 @@ void exchange_shfl(Warp& w, const Instr& in, uint32_t members, uint32_t mask) {
   std::memcpy(source, w.r32(in.op[1]), sizeof source);
   const uint32_t *b = w.r32(in.op[2]), *c = w.r32(in.op[3]);
   uint32_t* d = w.r32(in.op[0]);
-  uint32_t valid = 0;
+  uint32_t valid = 0, undefined = 0;
   uint32_t result[kWarpSize];
   for_lanes(mask, [&](int lane) {
     const auto [from, in_range] =
         shuffle_source(static_cast<Shuffle>(in.sub), lane, b[lane], c[lane]);
-    if ((mask >> from & 1) == 0) {
-      w.report(Rule::kShuffleSource,
-               format("lane %d reads lane %d, which does not execute the shuffle", lane, from));
-    }
-    // Of such a lane the value is undefined: the same in every run.
-    result[lane] = (mask >> from & 1) != 0 ? source[from] : 0xCDCDCDCD;
+    // Of a lane that does not execute it the value is undefined: the same in every run.
+    const bool there = (mask >> from & 1) != 0;
+    result[lane] = there ? source[from] : 0xCDCDCDCD;
+    undefined |= static_cast<uint32_t>(!there) << lane;
     valid |= static_cast<uint32_t>(in_range) << lane;
   });
   for_lanes(mask, [&](int lane) { d[lane] = result[lane]; });
   w.set_pred(static_cast<Pred>(in.imm), mask, valid);
+  if (undefined != 0) w.undefines(in, in.op[0], undefined, Rule::kShuffleSource);
 }
 
 void decode_shfl(Decoder& d) {

@@ -10,11 +10,10 @@
 #include "emulator/isa/lanes.h"
 #include "emulator/isa/numbers.h"
 #include "emulator/machine/launch.h"
+#include "emulator/tensor/number_formats.h"
 
 namespace bwgemm::emulator {
 namespace {
-
-enum class Element : uint8_t { kF16, kBf16, kTf32, kF32, kF64, kS8, kU8, kS32 };
 
 struct Shape {
   std::string_view name;
@@ -26,52 +25,15 @@ constexpr Shape kShapes[] = {{"m16n16k16", 16, 16, 16},
                              {"m16n16k8", 16, 16, 8},
                              {"m8n8k4", 8, 8, 4}};
 
-int bits_of_element(Element e) {
-  switch (e) {
-    case Element::kF16:
-    case Element::kBf16:
-      return 16;
-    case Element::kF64:
-      return 64;
-    case Element::kS8:
-    case Element::kU8:
-      return 8;
-    default:
-      return 32;
-  }
-}
-
-double number(Element e, uint64_t bits) {
-  switch (e) {
-    case Element::kF16:
-      return f16_to_f32(static_cast<uint32_t>(bits));
-    case Element::kBf16:
-      return bf16_to_f32(static_cast<uint32_t>(bits));
-    case Element::kTf32:
-      return f32_of(static_cast<uint32_t>(bits) & ~0x1FFFu);
-    case Element::kF32:
-      return f32_of(static_cast<uint32_t>(bits));
-    case Element::kF64:
-      return f64_of(bits);
-    case Element::kS8:
-      return static_cast<int8_t>(bits);
-    case Element::kU8:
-      return static_cast<uint8_t>(bits);
-    case Element::kS32:
-      return static_cast<int32_t>(bits);
-  }
-  return 0;
-}
-
 constexpr int kMostRegisters = 8;
 
 // A matrix in registers.
 struct Fragment {
-  Element element = Element::kF16;
+  NumberFormat element = NumberFormat::kF16;
   int rows = 0, columns = 0, registers = 0;
   Row row[kMostRegisters];
 
-  int bits() const { return bits_of_element(element); }
+  int bits() const { return format_bits(element); }
   int per_register() const { return std::max(1, 32 / bits()); }
   int per_lane() const { return rows * columns / kWarpSize; }
 
@@ -157,14 +119,14 @@ struct Product {
 };
 
 uint64_t result_of(const Product& p, double sum, uint64_t addend) {
-  const Element e = p.d.element;
-  if (e == Element::kS32) {
+  const NumberFormat e = p.d.element;
+  if (e == NumberFormat::kS32) {
     const int64_t exact = static_cast<int64_t>(sum) + static_cast<int32_t>(addend);
     return static_cast<uint64_t>(p.saturate ? std::clamp<int64_t>(exact, INT32_MIN, INT32_MAX)
                                             : exact);
   }
-  const float value = static_cast<float>(sum + number(p.c.element, addend));
-  return e == Element::kF16 ? f32_to_f16_rn(value) : bits_of(value);
+  const float value = static_cast<float>(sum + decode_exactly(p.c.element, addend));
+  return e == NumberFormat::kF16 ? f32_to_f16_rn(value) : bits_of(value);
 }
 
 Step exec_product(Warp& w, const Instr& in, uint32_t mask) {
@@ -172,11 +134,13 @@ Step exec_product(Warp& w, const Instr& in, uint32_t mask) {
   if (mask != kFullMask) w.fault("wmma.mma needs all 32 lanes");
   const int m = p.d.rows, n = p.d.columns, k = p.a.columns;
   std::array<double, 32 * 16> a{}, b{};
-  for (int e = 0; e < m * k; ++e) a[static_cast<size_t>(e)] = number(p.a.element, p.a.get(w, e));
-  for (int e = 0; e < k * n; ++e) b[static_cast<size_t>(e)] = number(p.b.element, p.b.get(w, e));
+  for (int e = 0; e < m * k; ++e)
+    a[static_cast<size_t>(e)] = decode_exactly(p.a.element, p.a.get(w, e));
+  for (int e = 0; e < k * n; ++e)
+    b[static_cast<size_t>(e)] = decode_exactly(p.b.element, p.b.get(w, e));
   for (int e = 0; e < m * n; ++e) {
     const uint64_t addend = p.c.get(w, e);
-    const bool wide = p.d.element == Element::kF64;
+    const bool wide = p.d.element == NumberFormat::kF64;
     double sum = wide ? f64_of(addend) : 0;
     for (int i = 0; i < k; ++i) {
       const double x = a[static_cast<size_t>(e / n * k + i)];
@@ -199,22 +163,18 @@ const Shape& take_shape(Decoder& d) {
   d.unsupported("shape" + d.mods_left());
 }
 
-Element take_element(Decoder& d) {
-  static constexpr std::pair<std::string_view, Element> kNames[] = {
-      {"f16", Element::kF16}, {"bf16", Element::kBf16}, {"tf32", Element::kTf32},
-      {"f32", Element::kF32}, {"f64", Element::kF64},   {"s8", Element::kS8},
-      {"u8", Element::kU8},   {"s32", Element::kS32}};
+NumberFormat take_element(Decoder& d) {
   const std::string_view name = d.next_mod();
-  for (const auto& [text, element] : kNames) {
-    if (text != name) continue;
-    d.mod(name);
-    return element;
-  }
-  d.unsupported("type ." + std::string(name));
+  const auto found = format_named(
+      name, {NumberFormat::kF16, NumberFormat::kBF16, NumberFormat::kTF32, NumberFormat::kF32,
+             NumberFormat::kF64, NumberFormat::kS8, NumberFormat::kU8, NumberFormat::kS32});
+  if (!found) d.unsupported("type ." + std::string(name));
+  d.mod(name);
+  return *found;
 }
 
 // The matrix "a", "b", "c" or "d" of this shape, in the registers of an operand.
-Fragment fragment(Decoder& d, char which, const Shape& shape, Element element, size_t operand,
+Fragment fragment(Decoder& d, char which, const Shape& shape, NumberFormat element, size_t operand,
                   bool destination) {
   Fragment f;
   f.element = element;
@@ -229,7 +189,7 @@ Fragment fragment(Decoder& d, char which, const Shape& shape, Element element, s
                    f.registers));
   for (int i = 0; i < f.registers; ++i) {
     const ptx::Operand& item = items == nullptr ? o : (*items)[static_cast<size_t>(i)];
-    const int bits = element == Element::kF64 ? 64 : 32;
+    const int bits = element == NumberFormat::kF64 ? 64 : 32;
     f.row[i] = destination ? d.dst(item, bits) : d.src(item, bits);
   }
   return f;
@@ -252,7 +212,7 @@ void decode_access(Decoder& d) {
   if (space.cluster || (space.space != ptx::Space::kGeneric && space.space != ptx::Space::kShared &&
                         space.space != ptx::Space::kGlobal))
     d.unsupported("state space");
-  const Element element = take_element(d);
+  const NumberFormat element = take_element(d);
   d.expect_operands(2, 3);
   auto* a = d.make_aux<Access>();
   a->fragment = fragment(d, which[0], shape, element, kStore ? 1 : 0, !kStore);
@@ -274,21 +234,21 @@ void decode_product(Decoder& d) {
   d.mod("rn");
   d.expect_operands(4, 4);
   // D, A, B, C; of two types D and C, and the others are f16.
-  const Element first = take_element(d), second = take_element(d);
-  Element types[4] = {first, Element::kF16, Element::kF16, second};
+  const NumberFormat first = take_element(d), second = take_element(d);
+  NumberFormat types[4] = {first, NumberFormat::kF16, NumberFormat::kF16, second};
   if (!d.next_mod().empty()) {
     types[1] = second;
     types[2] = take_element(d);
     types[3] = take_element(d);
   }
-  const auto integer = [](Element e) { return e >= Element::kS8; };
-  for (const Element e : types) {
-    if (integer(e) != integer(types[0]) || (e == Element::kF64) != (types[0] == Element::kF64))
+  for (const NumberFormat e : types) {
+    if (is_integer(e) != is_integer(types[0]) ||
+        (e == NumberFormat::kF64) != (types[0] == NumberFormat::kF64))
       d.unsupported("combination of types");
   }
-  const bool accumulates = types[0] == Element::kF16 || types[0] == Element::kF32 ||
-                           types[0] == Element::kF64 || types[0] == Element::kS32;
-  if (!accumulates || bits_of_element(types[1]) != bits_of_element(types[2]))
+  const bool accumulates = types[0] == NumberFormat::kF16 || types[0] == NumberFormat::kF32 ||
+                           types[0] == NumberFormat::kF64 || types[0] == NumberFormat::kS32;
+  if (!accumulates || format_bits(types[1]) != format_bits(types[2]))
     d.unsupported("combination of types");
   p->d = fragment(d, 'd', shape, types[0], 0, true);
   p->a = fragment(d, 'a', shape, types[1], 1, false);

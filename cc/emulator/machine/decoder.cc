@@ -297,6 +297,10 @@ Address Decoder::address(const Operand& o, ptx::Space space, size_t item) {
     case Symbol::Kind::kLocal:
     case Symbol::Kind::kGlobal:
       a.offset += static_cast<int64_t>(symbol.value);
+      if (symbol.framed) {
+        a.row = builder_.current().recursive->frame_row;
+        a.wide = true;
+      }
       if (space == ptx::Space::kGeneric && symbol.kind == Symbol::Kind::kLocal)
         a.offset += static_cast<int64_t>(kLocalWindow);
       if (space == ptx::Space::kGeneric && symbol.kind == Symbol::Kind::kParam)

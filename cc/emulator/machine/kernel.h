@@ -103,6 +103,7 @@ struct Kernel {
     std::vector<Row> read_back;
     Pred read_back_if = 0;
     bool moves = false;         // a move between registers
+    bool unpacks = false;       // mov of a register's parts, which may go nowhere
     bool wgmma = false;         // wgmma.mma_async
     bool loads_tensor = false;  // tcgen05.ld
   };
@@ -123,6 +124,7 @@ struct Kernel {
       kPacks,      // the same, but it may be so in part
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
+      kTakes,      // the same; some bits are defined then
       kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
       kShuffles,   // the first of `read` in another lane
       kExchanges,  // among lanes: undefined if it is in all of them
@@ -142,8 +144,12 @@ struct Kernel {
   std::vector<SharedSymbol> shared_symbols;
   uint32_t rows = 0;  // registers and constants
   uint32_t preds = 0;
-  uint32_t local_bytes = 0;          // per lane
-  uint32_t static_shared_bytes = 0;  // including kSharedReserved
+  uint32_t local_bytes = 0;  // per lane
+  struct LocalVariable {
+    uint32_t offset, bytes;
+  };
+  std::vector<LocalVariable> local_variables;  // without parameters
+  uint32_t static_shared_bytes = 0;            // including kSharedReserved
   uint32_t dynamic_align = 16;
   bool uses_dynamic_shared = false;
   bool uses_reserved_shared = false;  // asks where system software may keep data

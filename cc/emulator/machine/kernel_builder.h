@@ -12,6 +12,10 @@
 
 namespace bwgemm::emulator {
 
+inline uint64_t round_up(uint64_t value, uint64_t align) {
+  return (value + align - 1) & ~(align - 1);
+}
+
 // What a pointer to the function holds.
 inline uint64_t function_address(const ptx::Function& function) {
   return kFunctionWindow + 16 * (uint64_t{function.index} + 1);
@@ -19,6 +23,21 @@ inline uint64_t function_address(const ptx::Function& function) {
 
 // Whether a call with this prototype may lead to the function; null: with any.
 bool fits(const ptx::Prototype* prototype, const ptx::Function& function);
+
+// A function that a call of it may lead back to. What such a call changes of it and must not is
+// saved for each lane; its .local variables are at a place of their own in each call.
+struct RecursiveFunction {
+  struct Bytes {
+    uint32_t offset, count;  // of local memory
+  };
+  std::vector<Bytes> params;             // .param variables, formal ones included
+  std::vector<Row> words, double_words;  // registers
+  Pred first_pred = 0, end_pred = 0;
+  Row return_row = kNoRow;
+  Row frame_row = kNoRow;  // where this call's .local variables begin
+  uint32_t frame_bytes = 0;
+  std::vector<std::pair<Row, uint64_t>> addresses;  // rows that hold frame_row and so many bytes
+};
 
 class KernelBuilder {
  public:
@@ -44,6 +63,7 @@ class KernelBuilder {
     uint32_t index = 0;    // row or predicate
     uint64_t value = 0;    // offset (param, local, shared) or address (global)
     bool dynamic = false;  // shared: relative to the start of dynamic shared memory
+    bool framed = false;   // local: relative to the recursive function's frame
     WarpValue special = WarpValue::kConstant;
   };
   Symbol resolve(std::string_view name);
@@ -62,6 +82,8 @@ class KernelBuilder {
     const ptx::Function* function = nullptr;
     uint32_t base = 0;
     Row return_row = kNoRow;
+    std::shared_ptr<RecursiveFunction> recursive;  // null: no call of it leads to itself
+    std::vector<std::string_view> callees;
     std::vector<uint32_t> statement_pc;
     std::vector<uint32_t> param_offsets,
         return_offsets;  // local memory; an entry's parameters: parameter space
@@ -70,6 +92,10 @@ class KernelBuilder {
   };
   const FunctionInfo* function_info(std::string_view name) const;
   const ptx::Function* find_function(std::string_view name) const;
+  // Whether calls by name lead from one function to another.
+  bool leads_to(const FunctionInfo& from, std::string_view to) const;
+  // Where the next recursive call's frame begins.
+  Row stack_row() const { return stack_row_; }
   // Calls through pointers: whether the kernel has any, where they may lead, what they pass.
   bool uses_pointers() const { return uses_pointers_; }
   const std::vector<const FunctionInfo*>& pointed_to() const { return pointed_to_; }
@@ -110,18 +136,21 @@ class KernelBuilder {
  private:
   void lay_out(const ptx::Function& function, int depth);
   void lay_out_pointed_to();
+  void find_recursive_functions();
+  void place_stack();
   void note_pointer_call(const ptx::Function& function, const ptx::Statement& call);
   void decode_function(FunctionInfo& info);
   void find_wgmma_registers();
   void decode_statement(const ptx::Statement& statement, Instr* out);
   uint32_t allocate_local(uint64_t bytes, uint64_t align, int line);
+  uint32_t allocate_framed(const ptx::Variable& variable);
   uint64_t allocate_shared(const ptx::Variable& variable);
 
   Module& module_;
   Kernel& kernel_;
   std::vector<std::unique_ptr<FunctionInfo>> functions_;
   std::unordered_map<std::string_view, FunctionInfo*> by_name_;
-  std::vector<std::string_view> call_path_;
+  Row stack_row_ = kNoRow;
   bool uses_pointers_ = false;
   std::vector<const ptx::Prototype*> prototypes_;  // of calls through pointers; null: not known
   std::vector<const FunctionInfo*> pointed_to_;

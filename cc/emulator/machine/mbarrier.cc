@@ -35,7 +35,9 @@ uint64_t pack(const State& s) {
 State load(Cta& cta, uint32_t offset) {
   uint64_t bits;
   std::memcpy(&bits, cta.shared().data(offset), 8);
-  return unpack(bits);
+  State s = unpack(bits);
+  s.valid = s.valid && cta.shared().holds_mbarrier(offset);
+  return s;
 }
 
 void store(Cta& cta, uint32_t offset, const State& state) {
@@ -87,13 +89,15 @@ void mbarrier_init(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
   State s;
   s.pending = s.expected = count;
   launch.races().mbarrier_init(cta, offset, origin);
+  cta.shared().note_mbarrier(offset, true);
   store(cta, offset, s);
   launch.progress();
 }
 
 void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& origin) {
   checked(launch, cta, offset, origin);
-  launch.races().mbarrier_inval(cta, offset);
+  launch.races().mbarrier_inval(cta, offset, origin);
+  cta.shared().note_mbarrier(offset, false);
   std::memset(cta.shared().data(offset), 0xFF, 8);
   launch.progress();
 }

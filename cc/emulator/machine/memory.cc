@@ -149,6 +149,7 @@ void SharedMemory::begin_async_write(Launch& launch, uint32_t offset, uint32_t b
   for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
     const Bytes part = bytes_of(g, offset, bytes);
     Shadow& s = shadow_[g];
+    if (s.mbarriers != 0) overwrite_mbarriers(launch, origin, g, part);
     if (hazards_ && part == kAllBytes && (s.writes | s.reads | s.parts) == 0) {
       s.writes = 1;
       s.line = origin.line;
@@ -229,8 +230,23 @@ void SharedMemory::note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint
   races.access(warp, *owner_, offset, bytes, warp.history.stamp(origin.line, flags), write, origin);
 }
 
+void SharedMemory::overwrite_mbarriers(Launch& launch, const Origin& origin, uint32_t granule,
+                                       Bytes bytes) {
+  for (uint32_t offset : {granule * kGranule, granule * kGranule + 8}) {
+    if ((bytes_of(granule, offset, 8) & bytes) == 0 || !holds_mbarrier(offset)) continue;
+    note_mbarrier(offset, false);
+    launch.report(
+        Rule::kMbarrierInit, origin,
+        format("write of shared memory %s, which is an mbarrier: mbarrier.inval comes first",
+               launch.shared_text(offset).c_str()));
+  }
+}
+
 void SharedMemory::check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes,
                                   bool write) {
+  if (write && shadow_[granule].mbarriers != 0) {
+    overwrite_mbarriers(warp.launch(), warp.origin(), granule, bytes_of(granule, offset, bytes));
+  }
   Conflict other;
   if (!find_conflict(granule, bytes_of(granule, offset, bytes), write, &other)) return;
   warp.report(

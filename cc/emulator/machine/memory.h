@@ -99,6 +99,17 @@ class SharedMemory {
                         const Stamp& stamp);
   void end_async_read(uint32_t offset, uint32_t bytes, int32_t line);
 
+  // --- mbarriers that lie in it, from mbarrier.init to mbarrier.inval. Other writes over one are
+  // reported and end it.
+  void note_mbarrier(uint32_t offset, bool lies) {
+    Shadow& s = shadow_[offset / kGranule];
+    const unsigned half = 1u << (offset % kGranule / 8);
+    s.mbarriers = static_cast<uint16_t>(lies ? s.mbarriers | half : s.mbarriers & ~half) & 3;
+  }
+  bool holds_mbarrier(uint32_t offset) const {
+    return (shadow_[offset / kGranule].mbarriers >> (offset % kGranule / 8) & 1) != 0;
+  }
+
   // Copies of the generic proxy that finish late (cp.async) leave their stamp at the end.
   void stamp(uint32_t offset, uint32_t bytes, uint32_t writer_stamp) {
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g)
@@ -122,7 +133,8 @@ class SharedMemory {
     note_access(warp, offset, bytes, flags, true);
     for (uint32_t g = offset / kGranule, last = (offset + bytes - 1) / kGranule; g <= last; ++g) {
       Shadow& s = shadow_[g];
-      if ((s.writes | s.reads | s.parts) != 0) check_conflict(warp, g, offset, bytes, true);
+      if ((s.writes | s.reads | s.parts | s.mbarriers) != 0)
+        check_conflict(warp, g, offset, bytes, true);
       s.writer = writer_stamp;
       s.written |= bytes_of(g, offset, bytes);
     }
@@ -138,9 +150,11 @@ class SharedMemory {
     uint16_t reads = 0;   // asynchronous reads in flight of the whole granule
     uint32_t writer =
         0;  // Warp::proxy_stamp() of the last generic writer, 0: none since the last async write
-    int32_t line = 0;    // PTX line of the last asynchronous operation begun on the whole granule
-    uint16_t parts = 0;  // operations in flight in parts_
+    int32_t line = 0;     // PTX line of the last asynchronous operation begun on the whole granule
+    uint16_t parts : 14;  // operations in flight in parts_
+    uint16_t mbarriers : 2;  // in the lower and in the upper half
     Bytes written = 0;
+    Shadow() : parts(0), mbarriers(0) {}
   };
   // An operation in flight that owns some bytes of a granule.
   struct Part {
@@ -165,6 +179,7 @@ class SharedMemory {
   void begin(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void end_part(uint32_t granule, Bytes bytes, bool write, int32_t line);
   void end_all(uint32_t offset, uint32_t bytes, bool write, int32_t line);
+  void overwrite_mbarriers(Launch& launch, const Origin& origin, uint32_t granule, Bytes bytes);
   void check_conflict(Warp& warp, uint32_t granule, uint32_t offset, uint32_t bytes, bool write);
   void note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint16_t flags, bool write);
   void read_uninitialized(Warp& warp, uint32_t granule);

@@ -93,9 +93,11 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
       return false;
   }
   if ((before.flags & now.flags & kRecord) != 0 && before.clock == now.clock) return false;
+  // A queue keeps its order, but for writes of bulk stores.
   if ((before.flags & now.flags & kAsyncProxy) != 0 && (now.flags & kRecord) == 0 &&
-      before.actor == now.actor && before.cluster == now.cluster) {
-    return false;  // a queue keeps its order
+      (before.flags & now.flags & kBulkStore) == 0 && before.actor == now.actor &&
+      before.cluster == now.cluster) {
+    return false;
   }
   return !knows(history.knows, before, view) || untold(issuer, before) ||
          (!history.lanes.empty() && unheard(issuer, before, now, view));

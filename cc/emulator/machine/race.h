@@ -154,6 +154,7 @@ struct MbarrierHistory {
   Knowledge arrived_peers, completed_peers;  // the same of threads of other CTAs
   // Arrivals of this phase and of the last one: actor and clock.
   std::vector<Stamp> arrivals, last_arrivals;
+  std::vector<Stamp> waits;  // the last one of each warp
 };
 
 struct ClusterHistory {
@@ -220,6 +221,8 @@ class Races {
   // A tensor map in global memory is read by the tensor map proxy, which sees what a warp of the
   // CTA has made visible to it, of the writes that the warp came after.
   void fence_tensor_map(Warp& warp, uint64_t address);
+  // What the warp came after, for the acquiring fences of others.
+  void release_tensor_maps(Warp& warp);
   void read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin);
 
   // The executing lanes of the warp are about to release.
@@ -230,7 +233,8 @@ class Races {
 
   // --- Strong accesses publish and observe at an address (sync_key).
   uint64_t sync_key(const Warp& warp, uint64_t address, bool shared) const;
-  void publish(Warp& warp, uint64_t key, Scope scope, bool release);
+  // `replaces`: a store, which ends what others have released there; atomics go on with it.
+  void publish(Warp& warp, uint64_t key, Scope scope, bool release, bool replaces);
   void observe(Warp& warp, uint64_t key, Scope scope, bool acquire);
   // Before a strong access of `count` elements of so many bytes.
   void strong(Warp& warp, uint64_t key, uint32_t width, int count, int lane,
@@ -252,7 +256,7 @@ class Races {
 
   // --- mbarriers. `by` and `knows`: of who arrives.
   void mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin);
-  void mbarrier_inval(Cta& cta, uint32_t offset);
+  void mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin);
   // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
   void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
@@ -340,8 +344,19 @@ class Races {
   std::unordered_map<uint64_t, Shadow> pages_;  // of global memory
   uint64_t last_page_ = 0;
   Shadow* last_shadow_ = nullptr;
+  // What the present value of a word tells. A thread's own earlier releases there count with its
+  // later stores (PTX ISA 8.8, release patterns): `by` are warps that may have released, cluster
+  // and actor; when it is full, any may.
+  struct Published {
+    static constexpr size_t kMost = 8;
+    Knowledge told;
+    std::vector<uint64_t> by;
+    void release(uint64_t warp, const Knowledge& known);
+    void store(uint64_t warp);
+  };
   // To all; to a cluster; to a CTA. By address, with the number of whom it is told to.
-  std::unordered_map<uint64_t, Knowledge> published_[kScopes];
+  std::unordered_map<uint64_t, Published> published_[kScopes];
+  Knowledge released_maps_;
   std::unordered_map<uint64_t, Knowledge> fenced_before_;  // of FenceOrder, by address
 };
 

@@ -32,8 +32,17 @@ void Races::fence_tensor_map(Warp& warp, uint64_t address) {
   fenced.resize(writes.size());
   for (size_t i = 0; i < writes.size(); ++i) {
     const bool own = writes[i].actor == history.actor && writes[i].cluster == history.cluster;
-    if (own || knows(history.knows, writes[i], View::kGeneric)) fenced[i] = writes[i];
+    if ((own || knows(history.knows, writes[i], View::kGeneric)) &&
+        knows(released_maps_, writes[i], View::kGeneric)) {
+      fenced[i] = writes[i];
+    }
   }
+}
+
+void Races::release_tensor_maps(Warp& warp) {
+  if (!on_ || !watches_global_) return;
+  warp.history.release();
+  released_maps_.join(warp.history.knows);
 }
 
 void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin) {
@@ -48,8 +57,8 @@ void Races::read_tensor_map(Warp& issuer, uint64_t address, const Origin& origin
         std::memcmp(&(*seen)[i], &writes[i], sizeof(Stamp)) == 0)
       continue;
     launch_.report(Rule::kProxyFence, origin,
-                   format("uses the tensor map in %s after the write of %s without a "
-                          "fence.proxy.tensormap::generic.acquire in between",
+                   format("uses the tensor map in %s after the write of %s without "
+                          "fence.proxy.tensormap::generic .release and .acquire in between",
                           launch_.memory().describe(address).c_str(), describe(writes[i]).c_str()));
     return;
   }

@@ -43,17 +43,33 @@ void WarpHistory::fence(Scope scope, FenceKind kind) {
   if (sequential) fences.before.join(knows);
 }
 
-void Races::publish(Warp& warp, uint64_t key, Scope scope, bool release) {
+void Races::Published::release(uint64_t warp, const Knowledge& known) {
+  told.join(known);
+  if (by.size() < kMost && std::find(by.begin(), by.end(), warp) == by.end()) by.push_back(warp);
+}
+
+void Races::Published::store(uint64_t warp) {
+  if (by.size() == kMost || std::find(by.begin(), by.end(), warp) != by.end()) return;
+  told.clear();
+  by.clear();
+}
+
+void Races::publish(Warp& warp, uint64_t key, Scope scope, bool release, bool replaces) {
   if (!on_) return;
   const WarpHistory& history = warp.history;
+  const uint64_t self = uint64_t{history.cluster} << 16 | history.actor;
   // Narrower scopes hear of it too: an observer looks at what its own scope allows it to see.
   const Knowledge* fenced = nullptr;
   for (size_t level = 0; level < kScopes; ++level) {
     if (!history.fenced[level].empty()) fenced = &history.fenced[level];
+    const uint64_t to = published_key(warp, key, static_cast<Scope>(level));
+    if (replaces) {
+      const auto at = published_[level].find(to);
+      if (at != published_[level].end()) at->second.store(self);
+    }
     if (level < static_cast<size_t>(scope)) continue;
     const Knowledge* told = release ? &history.knows : fenced;
-    if (told == nullptr) continue;
-    published_[level][published_key(warp, key, static_cast<Scope>(level))].join(*told);
+    if (told != nullptr) published_[level][to].release(self, *told);
   }
   if (scope == Scope::kDevice && !history.fences.before.empty())
     fenced_before_[key].join(history.fences.before);
@@ -64,12 +80,14 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
   for (size_t level = static_cast<size_t>(scope); level < kScopes; ++level) {
     const auto at = published_[level].find(published_key(warp, key, static_cast<Scope>(level)));
     if (at == published_[level].end()) continue;
+    const Knowledge& told = at->second.told;
+    if (told.empty()) continue;
     if (acquire) {
-      learn(warp, at->second, false);
+      learn(warp, told, false);
     } else {
-      warp.history.observed[level].join(at->second);
+      warp.history.observed[level].join(told);
     }
-    meet_through(warp, at->second);
+    meet_through(warp, told);
   }
   if (scope != Scope::kDevice || fenced_before_.empty()) return;
   const auto at = fenced_before_.find(key);
@@ -107,6 +125,14 @@ bool Races::observed(const Warp& issuer, const Stamp& write, const Stamp& now, c
   });
 }
 
+// What a relaxed arrival tells threads that are together in this scope: what fences that reach them
+// came after.
+static void join_fenced(const WarpHistory& history, Scope scope, Knowledge* told) {
+  for (size_t level = 0; level <= static_cast<size_t>(scope); ++level) {
+    if (!history.fenced[level].empty()) told->join(history.fenced[level]);
+  }
+}
+
 void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
   if (!on_) return;
   WarpHistory& history = warp.history;
@@ -119,11 +145,7 @@ void Races::arrive(Warp& warp, BarrierHistory& barrier, bool relaxed) {
                     history.barrier_changes != history.knows.changes();
   if (relaxed) {
     barrier.arrived.join_time(history.knows);
-    // What fences that reach the cluster came after.
-    for (const Scope scope : {Scope::kDevice, Scope::kCluster}) {
-      const Knowledge& fenced = history.fenced[static_cast<size_t>(scope)];
-      if (!fenced.empty()) barrier.arrived.join(fenced);
-    }
+    join_fenced(history, Scope::kCluster, &barrier.arrived);
     history.barrier = nullptr;
     return;
   }
@@ -242,8 +264,22 @@ void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
   history.init = origin.cta->warps()[origin.warp]->history.stamp(origin.line);
 }
 
-void Races::mbarrier_inval(Cta& cta, uint32_t offset) {
-  if (on_) mbarrier(cta, offset).init = {};
+void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
+  if (!on_) return;
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const WarpHistory& own = origin.cta->warps()[origin.warp]->history;
+  for (const Stamp& wait : history.waits) {
+    const bool self = wait.actor == own.actor && wait.cluster == own.cluster;
+    if (self || knows(own.knows, wait, View::kTime)) continue;
+    launch_.report(
+        Rule::kMbarrierInit, origin,
+        format("mbarrier %s of CTA %u is invalidated: nothing orders that after the wait "
+               "of %s",
+               launch_.shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
+    break;
+  }
+  history.waits.clear();
+  history.init = {};
 }
 
 void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
@@ -272,6 +308,8 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
     Knowledge& arrived = peer ? history.arrived_peers : history.arrived;
     if (relaxed) {
       arrived.join_time(knows_now);
+      const WarpHistory& history_of_warp = origin.cta->warps()[origin.warp]->history;
+      join_fenced(history_of_warp, peer ? Scope::kCluster : Scope::kCta, &arrived);
     } else {
       arrived.join(knows_now);
     }
@@ -307,14 +345,26 @@ bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
 
 void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope) {
   if (!on_) return;
-  const MbarrierHistory& history = mbarrier(cta, offset);
-  const auto observe = [&](const Knowledge& told, bool time_only) {
+  MbarrierHistory& history = mbarrier(cta, offset);
+  const Stamp wait = warp.history.stamp(warp.origin().line);
+  const auto earlier =
+      std::find_if(history.waits.begin(), history.waits.end(), [&](const Stamp& other) {
+        return other.actor == wait.actor && other.cluster == wait.cluster;
+      });
+  if (earlier != history.waits.end()) {
+    *earlier = wait;
+  } else {
+    history.waits.push_back(wait);
+  }
+  // What a relaxed wait has heard counts from the next fence on that reaches those who told it.
+  const auto observe = [&](const Knowledge& told, bool time_only, Scope scope) {
     if (told.empty()) return;
     meet_through(warp, told);
     learn(warp, told, time_only);
+    if (relaxed) warp.history.observed[static_cast<size_t>(scope)].join(told);
   };
-  observe(history.completed, relaxed);
-  observe(history.completed_peers, relaxed || cta_scope);
+  observe(history.completed, relaxed, Scope::kCta);
+  observe(history.completed_peers, relaxed || cta_scope, Scope::kCluster);
 }
 
 }  // namespace bwgemm::emulator

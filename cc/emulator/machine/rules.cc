@@ -28,7 +28,8 @@ constexpr RuleInfo kRules[] = {
     {"proxy-fence", Severity::kError,
      "ordinary writes that the asynchronous proxy reads or writes over without fence.proxy.async"},
     {"mbarrier-init", Severity::kWarning,
-     "an mbarrier used where its initialisation may not be visible"},
+     "an mbarrier used where its initialisation may not be visible; one that is written over, or "
+     "invalidated while it may be waited for"},
     {"cta-exit", Severity::kError,
      "a CTA that may exit before accesses to its shared memory are over"},
     {"mbarrier-overrun", Severity::kError,
@@ -39,14 +40,16 @@ constexpr RuleInfo kRules[] = {
     {"load-wait", Severity::kWarning, "a register of tcgen05.ld used before tcgen05.wait::ld"},
     {"wgmma-registers", Severity::kError,
      "registers of wgmma used before wgmma.wait_group, or written without wgmma.fence"},
-    {"shuffle-source", Severity::kError, "shfl.sync from a lane that does not execute it"},
+    {"shuffle-source", Severity::kError,
+     "a use of what shfl.sync has read of a lane that does not execute it"},
     {"exited-lanes", Severity::kWarning,
      "shfl.sync or bar.warp.sync with a membermask that names exited lanes"},
     {"uninitialized-shared", Severity::kOff, "reads of shared memory that nothing has written"},
     {"uninitialized-tensor", Severity::kWarning,
      "reads of tensor memory that nothing has written, accumulation on it included"},
     {"uninitialized-register", Severity::kWarning,
-     "stores, addresses and branches that come from a register that nothing has written"},
+     "stores, addresses and branches that come from a register or local variable that nothing has "
+     "written"},
 };
 static_assert(sizeof kRules / sizeof kRules[0] == kRuleCount);
 

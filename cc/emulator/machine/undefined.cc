@@ -130,7 +130,31 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
+// A load that may be of local memory: of it, or of a generic address.
+bool loads_local(std::string_view name) {
+  if (!starts_with(name, "ld.")) return false;
+  for (const char* other : {".global", ".shared", ".const", ".param"}) {
+    if (name.find(other) != std::string_view::npos) return false;
+  }
+  return true;
+}
+
+// Conversions of integers to shorter ones take the low bits.
+bool narrows(std::string_view name) {
+  if (!starts_with(name, "cvt.")) return false;
+  const auto bits_at = [&](size_t dot) {
+    const std::string_view type = name.substr(dot + 1);
+    if (type.empty() || (type[0] != 'u' && type[0] != 's')) return 0;
+    return type[1] == '8' ? 8 : type[1] == '1' ? 16 : type[1] == '3' ? 32 : 64;
+  };
+  const size_t last = name.rfind('.');
+  const size_t before = name.rfind('.', last - 1);
+  const int from = bits_at(last), to = bits_at(before);
+  return to != 0 && to < from;
+}
+
+Kernel::Tracking::Use use_of(const Kernel& kernel, size_t pc, const Access& access) {
+  const std::string_view name = kernel.code[pc].name;
   using Use = Kernel::Tracking::Use;
   // Parameters of calls and the stack hold padding, too.
   if (starts_with(name, "st.param") || starts_with(name, "st.local")) return Use::kComputes;
@@ -142,12 +166,15 @@ Kernel::Tracking::Use use_of(std::string_view name, const Access& access) {
   // Of packed registers, parts may be undefined.
   if (starts_with(name, "bfe.")) return Use::kParts;
   if (starts_with(name, "mov.")) {
-    return access.written.size() > 1 ? Use::kParts
-           : access.read.size() > 1  ? Use::kPacks
-                                     : Use::kComputes;
+    return kernel.rows_of[pc].unpacks ? Use::kParts
+           : access.read.size() > 1   ? Use::kPacks
+                                      : Use::kComputes;
   }
-  for (const char* prefix :
-       {"and.b", "or.b", "xor.b", "lop3", "shl", "shr", "shf.", "bfi", "bmsk"}) {
+  if (narrows(name)) return Use::kParts;
+  for (const char* prefix : {"and.b", "shl", "shr"}) {
+    if (starts_with(name, prefix)) return Use::kTakes;
+  }
+  for (const char* prefix : {"or.b", "xor.b", "lop3", "shf.", "bfi", "bmsk"}) {
     if (starts_with(name, prefix)) return Use::kMasks;
   }
   if (starts_with(name, "shfl")) return Use::kShuffles;
@@ -172,7 +199,6 @@ void find_undefined_registers(Kernel& kernel) {
   const std::vector<Access> accesses = accesses_of(kernel);
   expose(kernel, accesses, &blocks);
   const std::vector<Id> roots = undefined_at_entry(kernel, blocks);
-  if (roots.empty()) return;
   for (const Id id : roots) {
     if (id < kernel.rows) kernel.undefined_rows.push_back(static_cast<Row>(id));
   }
@@ -180,10 +206,23 @@ void find_undefined_registers(Kernel& kernel) {
   for (const Id id : roots) slots.emplace(id, static_cast<uint32_t>(slots.size()));
   kernel.undefined_slots = static_cast<uint32_t>(slots.size());
   const uint32_t size = static_cast<uint32_t>(kernel.code.size());
+  // What a shuffle takes from a lane that does not execute it is undefined, too.
+  for (uint32_t pc = 0; pc < size; ++pc) {
+    if (use_of(kernel, pc, accesses[pc]) == Kernel::Tracking::Use::kShuffles)
+      slots.emplace(kernel.code[pc].op[0], static_cast<uint32_t>(slots.size()));
+  }
+  // So are bytes of local variables that nothing has written.
+  const bool has_locals = !kernel.local_variables.empty();
+  for (uint32_t pc = 0; pc < size && has_locals; ++pc) {
+    if (!loads_local(kernel.code[pc].name)) continue;
+    for (const Row row : kernel.rows_of[pc].written)
+      slots.emplace(row, static_cast<uint32_t>(slots.size()));
+  }
+  if (slots.empty()) return;
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t pc = 0; pc < size; ++pc) {
-      if (!follows(use_of(kernel.code[pc].name, accesses[pc]))) continue;
+      if (!follows(use_of(kernel, pc, accesses[pc]))) continue;
       const Access& access = accesses[pc];
       const auto followed = [&](Id id) { return slots.count(id) != 0; };
       if (std::none_of(access.read.begin(), access.read.end(), followed)) continue;
@@ -200,7 +239,7 @@ void find_undefined_registers(Kernel& kernel) {
     Instr& in = kernel.code[pc];
     const Access& access = accesses[pc];
     Kernel::Tracking tracking;
-    tracking.use = use_of(in.name, access);
+    tracking.use = use_of(kernel, pc, access);
     tracking.selects = starts_with(in.name, "selp.");
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;

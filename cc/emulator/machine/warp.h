@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@ class Warp;
 struct Kernel;
 
 constexpr int kWarpSize = 32;
+inline uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
 
 // What a parked group waits for: `describe` writes it for the deadlock report, e.g. "mbarrier
 // [0x430] phase 1, 3 of 4 arrivals, 1024 bytes".
@@ -100,6 +102,8 @@ class Warp {
   SharedRef shared(uint64_t address, uint32_t bytes, uint32_t align, bool cluster);
   uint8_t* global(uint64_t address, uint64_t bytes, uint32_t align, bool write);
   uint8_t* local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
+  // The same, of what is going to be stored.
+  uint8_t* stored_local(uint64_t offset, int lane, uint32_t bytes, uint32_t align);
   const uint8_t* param(uint64_t offset, uint32_t bytes, uint32_t align);
   // Any generic address; does the shared-memory hazard checks of an ordinary load/store.
   // `flags` of races: StampFlags; `values`: what is going to be stored there.
@@ -159,6 +163,18 @@ class Warp {
   // It has read a clock: being in a state again does not mean that it will be for ever.
   void reads_time() { read_time_ = true; }
 
+  // The executing instruction gives these lanes of a register what is undefined, where it shuffles
+  // or loads from local memory: a use is reported.
+  void undefines(const Instr& in, Row row, uint32_t lanes, Rule rule);
+  // Local variables: which bytes have been written.
+  bool watches_local() const { return !local_written_.empty(); }
+  void note_local(uint64_t offset, int lane, uint32_t bytes, bool written) {
+    if (watches_local()) std::memset(local_written(offset, lane), written, bytes);
+  }
+  bool wrote_local(uint64_t offset, int lane, uint32_t bytes) {
+    return std::memchr(local_written(offset, lane), 1, bytes) != nullptr;
+  }
+
   // Whether the warp has not asked so of this instruction.
   bool first_time(const Instr& in);
 
@@ -203,6 +219,16 @@ class Warp {
   }
   void clear_cluster_arrived(uint32_t mask) { cluster_arrived_ &= ~mask; }
 
+  // Calls of recursive functions: what each lane has saved, and lanes that come from a return.
+  struct CallStack {
+    std::vector<uint32_t> saved[kWarpSize];
+    uint32_t returned = 0;
+  };
+  CallStack& call_stack() {
+    if (call_stack_ == nullptr) call_stack_ = std::make_unique<CallStack>();
+    return *call_stack_;
+  }
+
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
   WarpHistory history;
   uint32_t max_registers = 0;  // of each thread, by setmaxnreg; 0: as at the launch
@@ -220,6 +246,8 @@ class Warp {
   void remove_group(size_t i);
 
   void check_rows(const Instr& in);
+  uint8_t* local_written(uint64_t offset, int lane);
+  void start_tracking();
   // Follows undefined registers through an instruction that is flagged kTracked; `group` are the
   // lanes that come to it, `mask` those that execute it.
   void track(const Instr& in, uint32_t group, uint32_t mask);
@@ -251,11 +279,15 @@ class Warp {
   // Lanes, by slot of Kernel::tracking: in which some bits are undefined, in which all are. Empty:
   // not watched for.
   std::vector<uint32_t> undefined_, wholly_;
-  uint32_t undefined_slots_ = 0;    // that have such lanes
-  int32_t undefined_line_ = 0;      // that read such a register
+  std::vector<bool> shuffled_;    // of these, what comes from a lane that did not execute a shuffle
+  int32_t shuffle_line_ = 0;      // the last such shuffle
+  uint32_t undefined_slots_ = 0;  // that have such lanes
+  int32_t undefined_line_ = 0;    // that read such a register
   std::vector<const Instr*> seen_;  // first_time
   std::unique_ptr<uint32_t[]> storage_;
+  std::unique_ptr<CallStack> call_stack_;
   std::unique_ptr<uint8_t[]> local_;
+  std::vector<uint8_t> local_written_;  // as local_; empty: not watched for
   std::unique_ptr<AsyncGroups[]> cp_async_, bulk_;
   CpAsyncHistory cp_async_history_;
   std::unique_ptr<AsyncGroups> wgmma_;

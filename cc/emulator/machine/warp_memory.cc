@@ -61,6 +61,16 @@ uint8_t* Warp::local(uint64_t offset, int lane, uint32_t bytes, uint32_t align) 
   return local_.get() + size_t{size} * static_cast<size_t>(lane) + offset;
 }
 
+uint8_t* Warp::stored_local(uint64_t offset, int lane, uint32_t bytes, uint32_t align) {
+  uint8_t* at = local(offset, lane, bytes, align);
+  note_local(offset, lane, bytes, true);
+  return at;
+}
+
+uint8_t* Warp::local_written(uint64_t offset, int lane) {
+  return local_written_.data() + size_t{kernel_->local_bytes} * static_cast<size_t>(lane) + offset;
+}
+
 const uint8_t* Warp::param(uint64_t offset, uint32_t bytes, uint32_t align) {
   if ((offset & (align - 1)) != 0)
     fault("parameter address 0x%llx is not a multiple of %u",
@@ -100,7 +110,8 @@ uint8_t* Warp::generic(uint64_t address, int lane, uint32_t bytes, uint32_t alig
       return at;
     }
     case kLocalWindow:
-      return local(address - kLocalWindow, lane, bytes, align);
+      return write ? stored_local(address - kLocalWindow, lane, bytes, align)
+                   : local(address - kLocalWindow, lane, bytes, align);
     case kParamWindow:
       if (write) fault("write to the kernel's parameters");
       return const_cast<uint8_t*>(param(address - kParamWindow, bytes, align));

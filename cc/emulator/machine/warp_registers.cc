@@ -73,12 +73,35 @@ uint32_t Warp::bytes_taken(const Instr& in, uint32_t mask, bool second) {
   return lanes;
 }
 
+void Warp::start_tracking() {
+  undefined_.assign(kernel_->tracked_slots, 0);
+  wholly_ = undefined_;
+  shuffled_.assign(kernel_->tracked_slots, false);
+  undefined_slots_ = 0;
+}
+
+void Warp::undefines(const Instr& in, Row row, uint32_t lanes, Rule rule) {
+  if (!launch_->watches(rule)) return;
+  if (undefined_.empty()) start_tracking();
+  const size_t pc = static_cast<size_t>(&in - kernel_->code.data());
+  const std::vector<Row>& rows = kernel_->rows_of[pc].written;
+  const auto index = std::find(rows.begin(), rows.end(), row) - rows.begin();
+  const uint32_t slot =
+      kernel_->tracking.find(static_cast<uint32_t>(pc))->second.written[static_cast<size_t>(index)];
+  undefined_slots_ += static_cast<uint32_t>(undefined_[slot] == 0);
+  undefined_[slot] |= lanes;
+  wholly_[slot] |= lanes;
+  shuffled_[slot] = rule == Rule::kShuffleSource;
+  (shuffled_[slot] ? shuffle_line_ : undefined_line_) = in.line;
+}
+
 void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   using Tracking = Kernel::Tracking;
   const uint32_t pc = static_cast<uint32_t>(&in - kernel_->code.data());
   const Tracking& tracking = kernel_->tracking.find(pc)->second;
   // Of the operands: lanes in which some bits of one are undefined, all bits of one, all of all.
   uint32_t undefined = 0, wholly = 0, all = mask;
+  bool shuffled = false;
   const auto reads = [&](uint32_t slot, uint32_t lanes) {
     if (slot == Tracking::kOther) {
       all = 0;
@@ -87,6 +110,7 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     all &= wholly_[slot];
     if ((undefined_[slot] & lanes) == 0) return;
     if (slot < kernel_->undefined_slots) undefined_line_ = in.line;
+    shuffled = shuffled || shuffled_[slot];
     undefined |= undefined_[slot] & lanes;
     wholly |= wholly_[slot] & lanes;
   };
@@ -113,12 +137,19 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
       reads(tracking.guard, group);
     } else {
       unsure = undefined_[tracking.guard] & group;
+      shuffled = shuffled || (unsure != 0 && shuffled_[tracking.guard]);
     }
   }
-  if (tracking.use == Tracking::Use::kResult && undefined != 0) {
+  if (tracking.use == Tracking::Use::kResult && undefined != 0 && shuffled) {
+    report(
+        Rule::kShuffleSource,
+        format("lanes 0x%08x use what a shuffle has read of a lane that does not execute it (line "
+               "%d)",
+               undefined, shuffle_line_));
+  } else if (tracking.use == Tracking::Use::kResult && undefined != 0) {
     report(Rule::kUninitializedRegister,
-           format("lanes 0x%08x use what comes from a register that nothing has written (line %d "
-                  "reads it)",
+           format("lanes 0x%08x use what comes from a register or local variable that nothing has "
+                  "written (line %d reads it)",
                   undefined, undefined_line_));
   }
   switch (tracking.use) {
@@ -145,11 +176,16 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     case Tracking::Use::kParts:
       undefined = wholly;
       break;
+    case Tracking::Use::kTakes:
+      undefined = wholly;
+      wholly = 0;
+      break;
     case Tracking::Use::kShuffles: {
       wholly = undefined;
       const uint32_t slot = tracking.read[0];
       if (slot == Tracking::kOther || undefined_[slot] == 0) break;
       if (slot < kernel_->undefined_slots) undefined_line_ = in.line;
+      shuffled = shuffled || shuffled_[slot];
       const uint32_t *b = r32(in.op[2]), *c = r32(in.op[3]);
       for_lanes(mask, [&](int lane) {
         const int from = shuffle_source(static_cast<Shuffle>(in.sub), lane, b[lane], c[lane]).lane;
@@ -171,9 +207,10 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
     const bool was = undefined_[slot] != 0;
     undefined_[slot] = (undefined_[slot] & ~mask) | (undefined & mask) | unsure;
     wholly_[slot] = (wholly_[slot] & ~mask) | (wholly & mask) | unsure;
+    shuffled_[slot] = undefined_[slot] != 0 && (shuffled_[slot] || shuffled);
     undefined_slots_ += static_cast<uint32_t>(undefined_[slot] != 0) - static_cast<uint32_t>(was);
   }
-  if (undefined_slots_ == 0) undefined_.clear();  // nothing becomes undefined later
+  if (undefined_slots_ == 0) undefined_.clear();  // until a shuffle makes something undefined
 }
 
 }  // namespace bwgemm::emulator

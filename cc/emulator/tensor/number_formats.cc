@@ -85,10 +85,18 @@ const float* table_of(NumberFormat format) {
 }  // namespace
 
 const char* format_name(NumberFormat format) {
-  static constexpr std::array<const char*, 15> kNames = {"f16",   "bf16",  "tf32", "f32",  "e4m3",
-                                                         "e5m2",  "e2m3",  "e3m2", "e2m1", "e2m1",
-                                                         "ue8m0", "ue4m3", "u8",   "s8",   "s32"};
+  static constexpr std::array<const char*, 18> kNames = {
+      "f16",  "bf16",  "tf32",  "f32", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1",
+      "e2m1", "ue8m0", "ue4m3", "f64", "u4",   "s4",   "u8",   "s8",   "s32"};
   return kNames[static_cast<size_t>(format)];
+}
+
+std::optional<NumberFormat> format_named(std::string_view name,
+                                         std::initializer_list<NumberFormat> of) {
+  for (const NumberFormat format : of) {
+    if (format_name(format) == name) return format;
+  }
+  return std::nullopt;
 }
 
 float decode(NumberFormat format, uint32_t bits) {
@@ -101,6 +109,10 @@ float decode(NumberFormat format, uint32_t bits) {
       return float_from_bits(bits);
     case NumberFormat::kUE4M3:
       return table_of(format)[bits & 0x7fu];
+    case NumberFormat::kU4:
+      return static_cast<float>(bits & 0xfu);
+    case NumberFormat::kS4:
+      return static_cast<float>(static_cast<int32_t>(bits << 28) >> 28);
     case NumberFormat::kU8:
       return static_cast<float>(bits & 0xffu);
     case NumberFormat::kS8:
@@ -110,6 +122,14 @@ float decode(NumberFormat format, uint32_t bits) {
     default:
       return table_of(format)[bits & ((1u << format_bits(format)) - 1)];
   }
+}
+
+double decode_exactly(NumberFormat format, uint64_t bits) {
+  if (format == NumberFormat::kS32) return static_cast<int32_t>(bits);
+  if (format != NumberFormat::kF64) return decode(format, static_cast<uint32_t>(bits));
+  double value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
 
 uint16_t encode_f16(float value) {

@@ -1,10 +1,14 @@
-// Number formats of tensor-core operands: widths and exact conversion to float.
+// Number formats of tensor-core operands, wmma and mma.sync included: widths, names and exact
+// conversion to float.
 // Formats: PTX ISA 5.2.3 (alternate floating-point types), 9.7.16.2.1 (tcgen05 kinds)
 // and 9.7.16.10.7 (types of scales).
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
 
 namespace bwgemm::emulator {
 
@@ -21,12 +25,21 @@ enum class NumberFormat : uint8_t {
   kE2M1Packed,  // of kinds mxf4 and mxf4nvf4: thirty-two
   kUE8M0,       // scales: powers of two, all ones is NaN
   kUE4M3,       // scales: e4m3 whose sign is ignored
+  kF64,
+  kU4,
+  kS4,
   kU8,
   kS8,
   kS32,
 };
 
 const char* format_name(NumberFormat format);
+
+// The one of these that PTX calls so.
+std::optional<NumberFormat> format_named(std::string_view name,
+                                         std::initializer_list<NumberFormat> of);
+
+constexpr bool is_integer(NumberFormat format) { return format >= NumberFormat::kU4; }
 
 // Bits an element takes when it is packed densely.
 constexpr int format_bits(NumberFormat format) {
@@ -43,7 +56,11 @@ constexpr int format_bits(NumberFormat format) {
       return 6;
     case NumberFormat::kE2M1:
     case NumberFormat::kE2M1Packed:
+    case NumberFormat::kU4:
+    case NumberFormat::kS4:
       return 4;
+    case NumberFormat::kF64:
+      return 64;
     default:
       return 8;
   }
@@ -61,8 +78,11 @@ inline uint32_t bits_from_float(float value) {
   return bits;
 }
 
-// Exact value of one element given its bits (right-aligned); integers convert as integers.
+// Exact value of one element given its bits (right-aligned); integers convert as integers, s32 to
+// the nearest float. Not of f64.
 float decode(NumberFormat format, uint32_t bits);
+// Of s32 and f64, too.
+double decode_exactly(NumberFormat format, uint64_t bits);
 
 // Round to nearest even.
 uint16_t encode_f16(float value);

@@ -177,6 +177,7 @@ Step exec_fence_copy(Warp& warp, const Instr& in, uint32_t mask) {
   uint8_t* to = warp.global(target, kTensorMapBytes, kTensorMapAlignment, true);
   warp.note_global(target, kTensorMapBytes, true, 0);  // each lane may use it as its own write
   std::memcpy(to, from.cta->shared().data(from.offset), kTensorMapBytes);
+  warp.launch().races().release_tensor_maps(warp);
   warp.launch().progress();
   return Step::kNext;
 }
@@ -194,7 +195,10 @@ void decode_fence_copy(Decoder& d) {
 }
 
 // Maps are read at issue from memory that is always coherent.
-Step exec_release_fence(Warp&, const Instr&, uint32_t) { return Step::kNext; }
+Step exec_release_fence(Warp& warp, const Instr&, uint32_t) {
+  warp.launch().races().release_tensor_maps(warp);
+  return Step::kNext;
+}
 
 // A fence accesses nothing: CUTLASS fences maps of operands that are not there, by null pointers.
 Step exec_acquire_fence(Warp& warp, const Instr& in, uint32_t mask) {

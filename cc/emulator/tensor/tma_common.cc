@@ -35,6 +35,11 @@ TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand,
 
 TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
   const uint64_t address = warp.address(operand.map, lane);
+  const uint64_t window = address & kWindowMask;
+  if (window == kSharedWindow || window == kLocalWindow) {
+    warp.fault("a tensor map lies in parameters, constant or global memory, not at 0x%llx",
+               static_cast<unsigned long long>(address));
+  }
   TensorMap map;
   if (!decode(warp.generic(address, lane, kTensorMapBytes, kTensorMapAlignment, false), &map)) {
     warp.fault("0x%llx does not hold a tensor map", static_cast<unsigned long long>(address));

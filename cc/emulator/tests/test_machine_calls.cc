@@ -1,4 +1,4 @@
-// Calls through pointers to functions.
+// Calls through pointers to functions, and of functions by themselves.
 #include "emulator/tests/machine_run.h"
 
 using namespace bwgemm::emulator;
@@ -69,6 +69,22 @@ TEST(functions_of_another_kind_do_not_matter) {
                      ".global .align 8 .u64 odds[1] = {odd};\n";
   run("mov.u64 %d1, twice;\n" + kCall + kStore).ok();
   CHECK_EQ(run.out[7], 14u);
+}
+
+// The guard of the call and the result's register are of each call.
+TEST(a_guarded_call_of_the_function_itself) {
+  Run run;
+  run.declarations =
+      ".func (.param .b32 result) product(.param .b32 x) {\n.reg .b32 %r<8>;\n.reg .pred %p<2>;\n"
+      "ld.param.b32 %r1, [x];\nmov.u32 %r2, 7;\nsetp.gt.u32 %p1, %r1, 1;\nsub.u32 %r3, %r1, 1;\n"
+      "@%p1 call (%r2), product, (%r3);\nld.param.b32 %r4, [x];\n@%p1 mul.lo.u32 %r2, %r2, %r4;\n"
+      "st.param.b32 [result], %r2;\nret;\n}\n";
+  run(std::string("rem.u32 %r0, %thread, 10;\ncall (%r0), product, (%r0);\n") + kStore).ok();
+  for (uint32_t t = 0; t < 32; ++t) {
+    uint32_t expected = 7;
+    for (uint32_t i = 2; i <= t % 10; ++i) expected *= i;
+    CHECK_EQ(run.out[t], expected);
+  }
 }
 
 TEST(recursion_through_a_pointer_is_refused) {

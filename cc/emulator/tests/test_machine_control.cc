@@ -75,7 +75,15 @@ TEST(functions) {
 TEST(functions_that_cannot_be_called) {
   Run run;
   run.declarations = ".func f() {\ncall.uni f;\nret;\n}\n";
-  run("call.uni f;").fails(ErrorKind::kUnsupported, "recursive function 'f'");
+  run("call.uni f;").fails(ErrorKind::kFault, "recursive call of 'f': the stack of lane 0 is full");
+  run.declarations =
+      ".func f() {\n.local .align 32 .b8 x[8];\n.reg .b64 %d<2>;\nmov.u64 %d0, x;\ncall.uni "
+      "f;\nret;\n}\n";
+  run("call.uni f;").fails(ErrorKind::kUnsupported, "variable of a recursive function: too large");
+  run.declarations =
+      ".func f() {\n.local .b8 x[8];\n.reg .b32 %r<2>;\nmov.u32 %r0, x;\ncall.uni f;\nret;\n}\n";
+  run("call.uni f;")
+      .fails(ErrorKind::kUnsupported, "32-bit address of a variable of a recursive function");
   run.declarations = ".extern .func g();\n";
   run("call.uni g;").fails(ErrorKind::kFault, "call of 'g', which has no PTX body");
   run.declarations =

@@ -116,11 +116,19 @@ TEST(relaxed_loads_and_stores_need_no_wait) {
 
 TEST(shuffles_read_lanes_that_take_part) {
   const std::string leave = "setp.ge.u32 %p1, %r0, 16;\n@%p1 exit;\n";
+  const std::string use = "st.global.u32 [%d1], %r10;\n";
   Setting one;
   one.block.x = 32;
-  check_rule(Rule::kShuffleSource, leave + "shfl.sync.bfly.b32 %r10, %r0, 16, 31, 0xffff;\n",
-             leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
-             "lane 0 reads lane 16, which does not execute the shuffle", one);
+  const auto down = [&](const std::string& lanes) {
+    return leave + "shfl.sync.down.b32 %r10, %r0, 8, 31, 0xffff;\nsetp.lt.u32 %p2, %r0, " + lanes +
+           ";\n@!%p2 exit;\nbar.warp.sync 0xff;\nmul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, "
+           "%d1;\n"
+           "st.global.u32 [%d2], %r10;\n";
+  };
+  check_rule(Rule::kShuffleSource, leave + "shfl.sync.bfly.b32 %r10, %r0, 16, 31, 0xffff;\n" + use,
+             down("8"),
+             "lanes 0x0000ffff use what a shuffle has read of a lane that does not execute it",
+             one);
   check_rule(Rule::kExitedLanes, leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, -1;\n",
              leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
              "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);
@@ -149,7 +157,7 @@ TEST(undefined_registers_must_not_reach_a_result) {
   one.block.x = 32;
   const auto check = [&](const std::string& wrong, const std::string& right) {
     check_rule(Rule::kUninitializedRegister, kOwnWord + wrong, kOwnWord + right,
-               "use what comes from a register that nothing has written", one);
+               "use what comes from a register or local variable that nothing has written", one);
   };
   // Stored after arithmetic; undefined where a branch leaves it out, in one lane.
   check("add.u32 %r21, %r20, 1;\nst.global.u32 [%d2], %r21;\n",

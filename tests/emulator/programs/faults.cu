@@ -11,10 +11,9 @@ __global__ void races(int* values) { values[0] = threadIdx.x + blockIdx.x; }
 __global__ void spins(int* values) {
   while (*reinterpret_cast<volatile int*>(values) != 7) continue;
 }
-__device__ __noinline__ int fibonacci(int n) {
-  return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+__global__ void unknown(int* values) {
+  asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(values) : "memory");
 }
-__global__ void recurses(int* values) { values[threadIdx.x] = fibonacci(threadIdx.x % 8); }
 __global__ void harmless(int* values) { values[threadIdx.x] = 1; }
 __global__ void same(int* values) { values[0] = 7; }
 
@@ -28,7 +27,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(which, "races") == 0) races<<<4, 1>>>(values);
   if (std::strcmp(which, "same") == 0) same<<<4, 1>>>(values);
   if (std::strcmp(which, "spins") == 0) spins<<<2, 64>>>(values);
-  if (std::strcmp(which, "recurses") == 0) recurses<<<1, 32>>>(values);
+  if (std::strcmp(which, "unknown") == 0) unknown<<<1, 32>>>(values);
   harmless<<<1, 32>>>(values);
   std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
   return 0;

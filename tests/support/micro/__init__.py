@@ -9,12 +9,14 @@ from micro import (
     lane_waits,
     lanes,
     maps,
+    mbarriers,
     pipelines,
     programs,
     proxies,
     registers,
     scopes,
     shared,
+    sources,
     tensor,
     tensor_orders,
     undefined,
@@ -38,5 +40,7 @@ MODULES = (
     arrivals,
     maps,
     tensor_orders,
+    mbarriers,
+    sources,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]

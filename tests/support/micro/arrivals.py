@@ -126,6 +126,15 @@ KERNELS = (
         block=384,
         **HOPPER,
     ),
+    Micro(
+        "setmaxnreg beyond what a launch of 384 threads is given",
+        "mov.u32 %r40, %tid.x;\nsetp.lt.u32 %p3, %r40, 128;\n"
+        "@%p3 bra A;\nsetmaxnreg.inc.sync.aligned.u32 <<240|232>>;\nbra B;\n"
+        f"A:\nsetmaxnreg.dec.sync.aligned.u32 32;\nB:\n{BAR}",
+        ("registers",),
+        block=384,
+        **HOPPER,
+    ),
     *(
         Micro(
             f"setmaxnreg.{wrong} in the other direction",

@@ -26,6 +26,25 @@ KERNELS = (
         )
         for order in ("relaxed.", "acq_rel.")
     ),
+    # The second CTA takes the flag on, the third waits for that.
+    *(
+        Micro(
+            f"a flag taken on by a store, {name}",
+            "@!%p0 bra E;\nsetp.eq.u32 %p3, %r9, 0;\nsetp.eq.u32 %p4, %r9, 1;\n@%p3 st.global.u32 [%d1+64], 7;\n@%p3 st.release.gpu.global.u32 [%d1], 1;\n@%p3 bra E;\n"
+            "@!%p4 bra LAST;\nS:\nld.relaxed.gpu.global.u32 %r20, [%d1];\nsetp.ne.u32 %p5, %r20, 1;\n@%p5 bra S;\n"
+            f"{on}bra E;\nLAST:\nld.relaxed.gpu.global.u32 %r20, [%d1];\nsetp.ne.u32 %p5, %r20, 2;\n@%p5 bra LAST;\n"
+            "ld.acquire.gpu.global.u32 %r20, [%d1];\nld.global.u32 %r21, [%d1+64];\nst.global.u32 [%d1+128], %r21;\nE:\n",
+            RACE,
+            grid=3,
+        )
+        for name, on in (
+            (
+                "relaxed",
+                "<<st.relaxed.gpu.global.u32 [%d1], 2|red.relaxed.gpu.global.add.u32 [%d1], 1>>;\n",
+            ),
+            ("released", "<<|fence.acq_rel.gpu;\n>>st.release.gpu.global.u32 [%d1], 2;\n"),
+        )
+    ),
     Micro(
         "a count in shared memory set back by a warp",
         "@%p0 st.shared.u32 [%r3], 0;\nbar.sync 0;\n@!%p1 bra E;\natom.relaxed.cta.shared.add.u32 %r20, [%r3], 1;\nsetp.eq.u32 %p3, %r20, <<0|3>>;\n@%p3 st.shared.u32 [%r3], 7;\nE:\n",

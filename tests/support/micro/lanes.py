@@ -24,7 +24,30 @@ _FLAG = "@!%p0 bra E;\nsetp.eq.u32 %p3, %r9, 0;\n@!%p3 bra C;\nst.global.u32 [%d
 _SET = "st.relaxed.gpu.global.u32 [%d1], 1;\nbra E;\nC:\nld.relaxed.gpu.global.u32 %r20, [%d1];\nsetp.eq.u32 %p4, %r20, 0;\n@%p4 bra C;\n"
 _SEEN = "ld.global.u32 %r21, [%d1+64];\nst.global.u32 [%d1+128], %r21;\nE:\n"
 
+# Lanes 0 to 19 add up their numbers; those at the end read lanes that are elsewhere.
+_TREE = "".join(
+    f"shfl.sync.down.b32 %r21, %r20, {step}, 31, 0xfffff;\nadd.u32 %r22, %r6, {step};\nsetp.lt.u32 %p4, %r22, 20;\n{{guard}}add.u32 %r20, %r20, %r21;\n"
+    for step in (16, 8, 4, 2, 1)
+)
+
 KERNELS = (
+    Micro(
+        "a sum of a part of a warp with what lies beyond it",
+        "setp.lt.u32 %p3, %r6, 20;\n@!%p3 bra E;\nmov.u32 %r20, %r0;\n"
+        f"<<{_TREE.format(guard='')}|{_TREE.format(guard='@%p4 ')}>>@%p1 st.global.u32 [%d2], %r20;\nE:\n",
+        ("shuffle-source",),
+    ),
+    Micro(
+        "sums of a tree that is used beyond its root",
+        "setp.lt.u32 %p3, %r6, 16;\n@!%p3 bra E;\nshfl.sync.down.b32 %r20, %r0, 8, 31, 0xffff;\nadd.u32 %r20, %r20, %r0;\nshfl.sync.down.b32 %r21, %r20, 4, 31, 0xffff;\nadd.u32 %r20, %r20, %r21;\n"
+        "setp.lt.u32 %p4, %r6, <<8|4>>;\n@%p4 st.global.u32 [%d2], %r20;\nE:\n",
+        ("shuffle-source",),
+    ),
+    Micro(
+        "a predicate of a lane that does not vote",
+        "setp.lt.u32 %p3, %r6, 16;\n@!%p3 bra E;\nshfl.sync.down.b32 %r20, %r0, <<16|0>>, 31, 0xffff;\nsetp.lt.u32 %p4, %r20, 8;\n@%p4 st.global.u32 [%d2], %r0;\nE:\n",
+        ("shuffle-source",),
+    ),
     Micro(
         "a word of another tile of lanes",
         f"{_TILE}st.shared.u32 [%r7], %r0;\nbar.warp.sync %r20;\nxor.b32 %r22, %r0, <<8|4>>;\nshl.b32 %r22, %r22, 2;\nadd.u32 %r22, %r22, %r3;\nld.shared.u32 %r23, [%r22];\nst.global.u32 [%d2], %r23;\n",

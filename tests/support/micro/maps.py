@@ -44,6 +44,11 @@ KERNELS = (
         ("proxy-fence",),
     ),
     Micro(
+        "a map in shared memory",
+        f"{edited()}{_ACQUIRE}<<cvt.u64.u32 %d8, %r3;\nadd.s64 %d8, %d8, 16384;\ncvta.shared.u64 %d8, %d8;\n|>>{BAR}{_TILE}{_WORD}",
+        ("a tensor map lies in",),
+    ),
+    Micro(
         "a map edited by one lane, published by the warp",
         f"{edited(after='<<|bar.warp.sync -1;' + chr(10) + '>>')}{BAR}{_ACQUIRE}{_TILE}{_WORD}",
         ("shared-race",),

@@ -112,6 +112,7 @@ _TILE = (
     "[%d8, {%r24, %r24}], [%r4];\n"
 )
 # CUTLASS fences the maps of operands that are not there, too.
+_MAP_RELEASE = "fence.proxy.tensormap::generic.release.gpu;\n"
 _MAP_FENCE = (
     "fence.proxy.tensormap::generic.acquire.gpu [%d8], 128;\n"
     "mov.u64 %d9, 0;\nfence.proxy.tensormap::generic.acquire.gpu [%d9], 128;\n"
@@ -321,13 +322,23 @@ KERNELS = (
     # --- tensor maps
     Micro(
         "a tensor map used without a fence of its proxy",
-        f"{READY}{_COPY_MAP}{BAR}<<|{_MAP_FENCE}>>{expect(2048)}{_TILE}{wait(0, 0)}",
+        f"{READY}{_COPY_MAP}{_MAP_RELEASE}{BAR}<<|{_MAP_FENCE}>>{expect(2048)}{_TILE}{wait(0, 0)}",
         ("tensormap", "proxy-fence", "tensor map"),
     ),
     Micro(
         "a tensor map used before it is written",
-        f"{READY}{_COPY_MAP}<<|{BAR}>>{_MAP_FENCE}{expect(2048)}{_TILE}{wait(0, 0)}",
+        f"{READY}{_COPY_MAP}{_MAP_RELEASE}<<|{BAR}>>{_MAP_FENCE}{expect(2048)}{_TILE}{wait(0, 0)}",
         ("global-race", "proxy-fence", "lane-release", "tensor map"),
+    ),
+    Micro(
+        "a tensor map that its writer does not release",
+        f"{READY}{_COPY_MAP}<<|{_MAP_RELEASE}>>{BAR}{_MAP_FENCE}{expect(2048)}{_TILE}{wait(0, 0)}",
+        ("proxy-fence",),
+    ),
+    Micro(
+        "a tensor map that another warp releases ahead of the barrier",
+        f"{READY}{_COPY_MAP}<<@!%p2 {_MAP_RELEASE}|>>{BAR}<<|{_MAP_RELEASE}>>{_MAP_FENCE}{expect(2048)}{_TILE}{wait(0, 0)}",
+        ("proxy-fence",),
     ),
     Micro(
         "a tensor map of zeros",

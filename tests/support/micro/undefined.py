@@ -100,6 +100,33 @@ KERNELS = (
         UNDEFINED,
     ),
     Micro(
+        "half of a pack",
+        "mov.b64 %d9, <<{%r20, %r20}|{%r0, %r20}>>;\nmov.b64 {%r21, _}, %d9;\nst.global.u32 [%d2], %r21;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "the low half of a pack, as an integer",
+        "mov.b64 %d9, <<{%r20, %r20}|{%r0, %r20}>>;\ncvt.u32.u64 %r21, %d9;\nst.global.u32 [%d2], %r21;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "bits of a pack",
+        "cvt.u16.u32 %h1, %r0;\nmov.b32 %r21, <<{%h2, %h2}|{%h1, %h2}>>;\nand.b32 %r22, %r21, 0xffff;\nst.global.u32 [%d2], %r22;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "a word of a local array",
+        ".local .align 16 .b8 own[64];\nmov.u64 %d9, own;\nand.b32 %r20, %r0, 15;\nmul.wide.u32 %d10, %r20, 4;\nadd.s64 %d10, %d10, %d9;\n"
+        "st.local.v4.u32 [%d9], {%r0, %r0, %r0, %r0};\nst.local.v4.u32 [%d9+16], {%r0, %r0, %r0, %r0};\nst.local.v4.u32 [%d9+32], {%r0, %r0, %r0, %r0};\n"
+        "st.local.v2.u32 [%d9+48], {%r0, %r0};\n<<|st.local.u32 [%d9+56], %r0;\n>>st.local.u8 [%d9+60], %r0;\nld.local.u32 %r21, [%d10];\nst.global.u32 [%d2], %r21;\n",
+        UNDEFINED,
+    ),
+    Micro(
+        "a local variable by a generic address",
+        ".local .align 8 .b8 own[16];\nmov.u64 %d9, own;\ncvta.local.u64 %d9, %d9;\nst.u32 [%d9<<|+8>>], %r0;\nld.v2.u32 {%r20, %r21}, [%d9+8];\nst.global.u32 [%d2], %r20;\n",
+        UNDEFINED,
+    ),
+    Micro(
         "the size of a bulk copy",
         f"{READY}<<|mov.u32 %r20, 512;\n>>{expect(512)}{bulk(512).replace('], 512,', '], %r20,')}{wait(0, 0)}",
         ("uninit", "16", "size", "multiple", "deadlock"),
