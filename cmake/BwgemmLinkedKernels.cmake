@@ -2,12 +2,15 @@
 #
 # Like kernel libraries they are kept in BWGEMM_KERNEL_CACHE under a hash of all their inputs.
 
-# bwgemm_linked_kernels(list UNITS file.cu... HEADERS file... INDEX "kernel file" lines), for each list of kernels; then
-# bwgemm_linked_index()
+# bwgemm_linked_kernels(list [OPTIMISED] UNITS file.cu... HEADERS file... INDEX "kernel file" lines), for each list of kernels;
+# then bwgemm_linked_index(). OPTIMISED: before they are kept, so that links take less time and compiling takes more.
 function(bwgemm_linked_kernels list)
-  cmake_parse_arguments(arg "" "INDEX" "UNITS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "OPTIMISED" "INDEX" "UNITS;HEADERS" ${ARGN})
   set(flags -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
   set(flags_sm90 --generate-code=arch=compute_90a,code=lto_90a)
+  if(arg_OPTIMISED)
+    list(APPEND flags_sm90 --gen-opt-lto)
+  endif()
   # CUTLASS's templates are large before they are optimised: so are their files, and links take long.
   set(flags_sm100 --generate-code=arch=compute_100a,code=lto_100a --gen-opt-lto)
   set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags};${flags_sm90};${flags_sm100}")

@@ -92,13 +92,21 @@ def canonical_precision(precision: Any) -> Hashable:
     return _canonicalize_precision(precision)
 
 
-def match_varying(*operands: jax.Array) -> tuple[jax.Array, ...]:
+def match_varying(*operands: Any) -> tuple[Any, ...]:
     """Makes operands vary over the same manual mesh axes, as built-in binary primitives do.
+
+    None stays None.
 
     Without this the gradient of a replicated operand under ``shard_map(check_vma=True)`` has the
     wrong type: the inserted cast is what transposes to the sum over the mesh axis.
     """
-    return tuple(_auto_insert_reshard(*operands))
+    alike = iter(_auto_insert_reshard(*(x for x in operands if x is not None)))
+    return tuple(None if x is None else next(alike) for x in operands)
+
+
+def zeros_like_varying(shape: Sequence[int], dtype: Any, operand: jax.Array) -> jax.Array:
+    """Zeros that vary over an operand's manual mesh axes: what a loop that reads it begins with."""
+    return match_varying(jax.numpy.zeros(shape, dtype), operand)[0]
 
 
 def result_aval(
@@ -149,6 +157,13 @@ def has_explicit_axes() -> bool:
     """Whether types of arrays have shardings here."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and AxisType.Explicit in mesh.axis_types
+
+
+def may_be_partitioned() -> bool:
+    """Whether XLA may yet divide what is traced here over several devices."""
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = not mesh.empty and all(kind == AxisType.Manual for kind in mesh.axis_types)
+    return jax.device_count() != 1 and not manual
 
 
 def spec_of(x: Any) -> tuple[Any, ...]:
@@ -236,6 +251,12 @@ def is_manual(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether a lowering happens inside of shard_map: operands are one device's."""
     context = ctx.module_context.axis_context
     return isinstance(context, SPMDAxisContext) and bool(context.manual_axes)
+
+
+def is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
+    """Whether XLA divides what is lowered over several devices."""
+    several = not is_manual(ctx) and len(lowering_devices(ctx)) > 1
+    return several or bool(automatic_axes(ctx))
 
 
 def without_types_of_axes(rule: mlir.LoweringRule) -> mlir.LoweringRule:

@@ -44,6 +44,12 @@ def evaluate(jaxpr: Any, constants: list[Any], operands: list[Any]) -> list[Any]
     ]
 
 
+def new_variable(aval: Any) -> Any:
+    """A variable of this type that no jaxpr has."""
+    jaxpr, _ = trace(lambda x: [x], [aval])
+    return jaxpr.invars[0]
+
+
 def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     """A jaxpr, closed or not, with other equations of the same operands, results and effects."""
     body = getattr(jaxpr, "jaxpr", jaxpr)

@@ -147,8 +147,13 @@ def linked_epilogues(enabled: bool) -> Any:
 
     Args:
         enabled: Whether.
+
+    Raises:
+        TypeError: Not a bool.
     """
-    return _linked_context(bool(enabled))
+    if not isinstance(enabled, bool):
+        raise TypeError(f"linked_epilogues: enabled must be True or False, got {enabled!r}")
+    return _linked_context(enabled)
 
 
 def links_epilogues() -> bool:
@@ -201,3 +206,15 @@ def _check_miss_policy(policy: str, where: str) -> str:
         known = ", ".join(repr(known) for known in MISS_POLICIES)
         raise ValueError(f"{where}: unknown policy {policy!r}; known are {known}")
     return policy
+
+
+def check_variables() -> None:
+    """Reads the environment variables that set defaults here.
+
+    Raises:
+        ValueError: One of them is wrong; the message names it.
+    """
+    explicit_target()
+    current_partial_sums()
+    links_epilogues()
+    current_tuning_miss()

@@ -112,4 +112,5 @@ bwgemm_flush_grouped_unit()
 
 file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h)
 bwgemm_compile_list(bwgemm_grouped_kernels HEADERS ${headers})
-bwgemm_linked_kernels(grouped UNITS ${linked_units} HEADERS ${headers} INDEX "${linked_index}")
+# An m-grouped tile has a main loop and an epilogue for each width: the most to optimise while linking.
+bwgemm_linked_kernels(grouped OPTIMISED UNITS ${linked_units} HEADERS ${headers} INDEX "${linked_index}")

@@ -7,6 +7,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+import jax_bwgemm
+from jax_bwgemm import config
+
 COMMANDS = ("info", "demo", "emulate", "tune")
 
 
@@ -28,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m jax_bwgemm",
         description="CUTLASS matrix multiplication for JAX on NVIDIA Blackwell and Hopper GPUs.",
     )
+    version = f"jax_bwgemm {jax_bwgemm.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     # Only the command that runs is imported: they need different optional packages.
     for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:
@@ -35,4 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if program is not None:
         args.program = program
-    return importlib.import_module(f"jax_bwgemm.cli.{args.command}").run(args)
+    command = importlib.import_module(f"jax_bwgemm.cli.{args.command}")
+    try:
+        config.check_variables()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return command.run(args)

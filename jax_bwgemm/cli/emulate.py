@@ -114,6 +114,9 @@ def run(args: argparse.Namespace) -> int:
 
     if runtime.load_emulator() is None:
         return _refuse("jax_bwgemm was installed without its emulator (module _emulator)")
+    for file in (args.trace, args.picture):
+        if file and not pathlib.Path(file).absolute().parent.is_dir():
+            return _refuse(f"{file}: no such folder")
     try:
         kernel = _choose(args, runtime.emulated_kernels())
         a, b, expected = _operands(args, kernel)

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jax_bwgemm.config import Target
@@ -180,28 +180,44 @@ def grouped_problem(
     return problems.key_of(GROUPED, spec, operands, target)
 
 
+def products(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Sizes and majors of the dense and of the grouped products that the options describe.
+
+    Raises:
+        ValueError: A malformed shape, majors that grouped products cannot have, or nothing to tune.
+    """
+    if not args.shapes and not args.ragged:
+        raise ValueError("nothing to tune: give --shapes or --ragged")
+    dense, grouped = (
+        [
+            (sizes, majors)
+            for sizes, own in map(parse, given)
+            for majors in ([own] if own else args.majors)
+        ]
+        for parse, given in ((parse_shape, args.shapes), (parse_grouped, args.ragged))
+    )
+    for _, majors in grouped:
+        if majors not in GROUPED_MAJORS:
+            raise ValueError(f"--majors {majors} is for --shapes only")
+    return dense, grouped
+
+
 def collect(args: argparse.Namespace, target: Target) -> Problems:
     """All problems that the options describe.
 
     Raises:
-        ValueError: A malformed shape, majors that grouped products cannot have, group sizes that
-            do not fit, or nothing to tune.
+        ValueError: What `products` raises, or group sizes that do not fit.
     """
     from jax_bwgemm.tuning.problems import Problems
 
-    if not args.shapes and not args.ragged:
-        raise ValueError("nothing to tune: give --shapes or --ragged")
     types = _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype]
-    rows: list[tuple[str, Key | str]] = []
-    for shape, own_majors in map(parse_shape, args.shapes):
-        for majors in [own_majors] if own_majors else args.majors:
-            rows.append((f"{shape} {majors}", problem(shape, *types, majors, target)))
-    for grouped, own_majors in map(parse_grouped, args.ragged):
-        for majors in [own_majors] if own_majors else args.majors:
-            if majors not in GROUPED_MAJORS:
-                raise ValueError(f"--majors {majors} is for --shapes only")
-            found = grouped_problem(grouped, *types, majors, args.group_sizes, target)
-            rows.append((f"{grouped} {majors}", found))
+    dense, grouped = products(args)
+    rows: list[tuple[str, Key | str]] = [
+        (f"{sizes} {majors}", problem(sizes, *types, majors, target)) for sizes, majors in dense
+    ]
+    for sizes, majors in grouped:
+        found = grouped_problem(sizes, *types, majors, args.group_sizes, target)
+        rows.append((f"{sizes} {majors}", found))
     counts = Counter(found for _, found in rows if not isinstance(found, str))
     skipped = [(what, found) for what, found in rows if isinstance(found, str)]
     return Problems(counts, tuple(skipped))
@@ -213,6 +229,7 @@ def run(args: argparse.Namespace) -> int:
     from jax_bwgemm.tuning.devices import local_device
 
     try:
+        products(args)  # a wrong option is said first
         device, target, kind = local_device()
         found = collect(args, target)
         path = Path(args.out) if args.out else files.cache_path(kind.kind)

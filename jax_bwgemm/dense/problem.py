@@ -16,7 +16,7 @@ from jax_bwgemm.config import Target, current_partial_sums, explicit_target
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
-from jax_bwgemm.product.dtypes import dot_dtype
+from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning import context as tuning_context
@@ -58,7 +58,7 @@ def make_options(
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
     if preferred_element_type is not None:
-        preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
+        preferred_element_type = as_element_type(preferred_element_type)
     return Options(
         compat.canonical_precision(precision),
         preferred_element_type,

@@ -30,6 +30,23 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
+def as_key(function: str, key: Any) -> jax.Array | None:
+    """Checks an argument `key`.
+
+    Raises:
+        TypeError: Neither None nor one key of `jax.random`.
+    """
+    if key is None:
+        return None
+    key = as_array(function, "key", key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if key.ndim != (0 if typed else 1) or not (typed or key.dtype == jnp.uint32):
+        raise TypeError(
+            f"{function}: key must be one key of jax.random, got {key.dtype} of shape {key.shape}"
+        )
+    return key
+
+
 def as_operands(function: str, name: str, given: Any) -> tuple[jax.Array, ...]:
     """An epilogue's operands. Python's numbers are float32 or int32, whatever JAX's mode.
 

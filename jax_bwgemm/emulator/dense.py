@@ -20,7 +20,9 @@ def find_kernel(name: str) -> Kernel:
     for kernel in runtime.emulated_kernels():
         if kernel.name == name:
             return kernel
-    raise ValueError(f"the emulator has no kernel {name!r}")
+    raise ValueError(
+        f"the emulator has no kernel {name!r}; see `python -m jax_bwgemm info --kernels`"
+    )
 
 
 def operand_shapes(

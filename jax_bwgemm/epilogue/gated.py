@@ -85,12 +85,17 @@ def gated_gemm(
     return bw_gemm_gated_p.bind(*compat.match_varying(a, *weights, *operands), gated=gated)
 
 
-def separate(*operands: jax.Array, gated: Gated) -> list[jax.Array]:
-    """The products by their own primitive; the function after the first, or by XLA."""
+def separate(
+    *operands: jax.Array, gated: Gated, partitioned: bool | None = None
+) -> list[jax.Array]:
+    """The products by their own primitive; the function after the first, or by XLA.
+
+    partitioned: Whether XLA divides them over devices; None: that is not known yet.
+    """
     fused = gated.of_gate
     a, weights, rest = _parts(operands, gated)
     if gated.stacked:
-        gate, up = _products(a, weights, gated)
+        gate, up = _products(a, weights, gated, partitioned)
         results = fused.function(gate, up, *rest)
     else:
         first, second = weights
@@ -110,18 +115,29 @@ def _parts(operands: Sequence[Any], gated: Gated) -> tuple[Any, Sequence[Any], S
 
 
 def _products(
-    a: jax.Array, weights: Sequence[jax.Array], gated: Gated
+    a: jax.Array, weights: Sequence[jax.Array], gated: Gated, partitioned: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Both products."""
+    """Both products. partitioned: As of `separate`."""
     fused = gated.of_gate
     if not gated.stacked:
         gate, up = (gemm(a, w, fused.spec).reshape(fused.shape) for w in weights)
         return gate, up
     (stacked,) = weights
     k, _, n = stacked.shape
+    if compat.may_be_partitioned() if partitioned is None else partitioned:
+        gate, up = (gemm(a, w[None], fused.spec).reshape(fused.shape) for w in halves(stacked))
+        return gate, up
     both = gemm(a, stacked.reshape(1, k, 2 * n), fused.spec)
     both = both.reshape(*fused.shape[:-1], 2, n)
     return both[..., 0, :], both[..., 1, :]
+
+
+def halves(stacked: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Stacked weights as a pair, for where devices may have parts of their columns.
+
+    The columns of both in one dimension are no sharding of it: the weights would be gathered.
+    """
+    return stacked[:, 0], stacked[:, 1]
 
 
 def _abstract_eval(*operands: core.ShapedArray, gated: Gated) -> list[core.ShapedArray]:
@@ -187,7 +203,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Seque
             why = found
             log_once(f"{spec}: two products and a function are not one kernel: {why}")
         gated.check_may_be_separate(why)
-        return separate(*xs, gated=gated)
+        return separate(*xs, gated=gated, partitioned=compat.is_partitioned(ctx))
 
     return mlir.lower_fun(local, multiple_results=True)(ctx, *operands)
 

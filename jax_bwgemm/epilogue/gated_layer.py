@@ -17,7 +17,7 @@ from jax_bwgemm.dense.canonical import matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_options, make_problem
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
-from jax_bwgemm.epilogue.gated import Gated, gated_gemm
+from jax_bwgemm.epilogue.gated import Gated, gated_gemm, halves
 from jax_bwgemm.epilogue.primitive import Fused
 from jax_bwgemm.epilogue.program import FLOATS, as_matrix
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -57,6 +57,8 @@ def gated_product(
     found = _one_primitive(x, weights, tuple(operands), options, epilogue, keeps_products)
     if found is not None:
         return found
+    if not isinstance(weights, tuple) and compat.may_be_partitioned():
+        weights = halves(weights)
     if isinstance(weights, tuple):
         gate, up = weights
         ups = matmul(x, up, **arguments)

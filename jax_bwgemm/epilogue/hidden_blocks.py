@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_bwgemm import compat
+
 # The longest piece, in elements: whole lines of memory.
 MOST_OF_PIECE = 128
 
@@ -34,7 +36,10 @@ class HiddenBlocks:
         """So many blocks of a dimension, which is a multiple of their number."""
         if count == 1:
             return HiddenBlocks(1, 1)
-        return HiddenBlocks(count, math.gcd(hidden // count, MOST_OF_PIECE))
+        # Every device that may have a part of the dimension has whole pieces of each block.
+        devices = jax.device_count() if compat.may_be_partitioned() else 1
+        block = hidden // count
+        return HiddenBlocks(count, math.gcd(block // math.gcd(block, devices), MOST_OF_PIECE))
 
     def block(self, x: jax.Array, axis: int, i: int) -> jax.Array:
         """Block i of a dimension of an array."""
@@ -61,7 +66,7 @@ class HiddenBlocks:
         """The sum of the blocks' parts, in at least float32. total: None for the first block."""
         if total is None or part is None:
             return part
-        wide = jnp.promote_types(part.dtype, jnp.float32)
+        wide = part.dtype if part.dtype.itemsize > 4 else jnp.float32
         return total.astype(wide) + part.astype(wide)
 
     def _divided(self, x: jax.Array, axis: int) -> jax.Array:

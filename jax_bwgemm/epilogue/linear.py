@@ -172,7 +172,7 @@ def _linear_epilogue(
     def epilogue(z: jax.Array, *operands: jax.Array) -> jax.Array:
         rest = [x.astype(jnp.float32) for x in operands]
         if has_bias:
-            z = z + rest[0]
+            z = z + jnp.broadcast_to(rest[0], z.shape)
         if activation is not None:
             z = activation(z)
         return z + rest[-1] if has_residual else z

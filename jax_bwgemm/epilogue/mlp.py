@@ -20,6 +20,14 @@ from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
 from jax_bwgemm.epilogue.hidden_blocks import HiddenBlocks
+from jax_bwgemm.epilogue.hidden_values import (
+    add,
+    biased,
+    combine,
+    gradients,
+    hidden_values,
+    values_and_slope,
+)
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
@@ -45,8 +53,8 @@ def mlp(
     in `gated_linear_unit`. The activation's derivative is an epilogue of the product before it in
     the backward pass, the gradient of the hidden values: docs/epilogues.md.
 
-    All arrays have one floating-point type. Products are rounded to it, and so are the hidden
-    values; what is between is computed in float32.
+    All arrays have one floating-point type. Products, hidden values and slopes are rounded to it;
+    what is between is computed in float32.
 
     Args:
         x: [..., K].
@@ -55,7 +63,8 @@ def mlp(
         up_bias: [H], a pair of these for a pair of weights, or None.
         down_bias: [N], or None.
         activation: As in `linear`.
-        recompute: Whether the backward pass computes the products of x and the hidden values again.
+        recompute: Whether the backward pass computes the hidden values again, and what their
+            gradient needs: the activation's slope or, with a pair of weights, both products of x.
             Only the arguments are kept for it then; else these arrays of [..., H], two or with a
             pair three, are kept too. A number above 1 is that of blocks of the hidden values, which
             divides H: the backward pass has one at a time in memory. x's gradient is then a sum, in
@@ -105,7 +114,7 @@ def mlp(
         as_implementations(implementation),
     )
     return compat.in_automatic_axes(
-        lambda *operands: _apply(operands, layer),
+        lambda *operands: _apply(compat.match_varying(*operands), layer),
         lambda: (*compat.spec_of(operands[0])[:-1], compat.spec_of(operands[1])[-1]),
         *operands,
     )
@@ -188,17 +197,18 @@ class _Mlp:
         return self.product(x, y, (rows, rows))
 
     def hidden(self, operands: Arrays) -> tuple[jax.Array, ...]:
-        """The hidden values, and the products of x that they are made of."""
+        """The hidden values, and what `gradients` needs of them: a slope, or both products."""
         x, _, ups, biases, _ = self.parts(operands)
-        form = (self.activation, self.up_biases)
+        if len(ups) == 1 and self.activation is None:
+            return (self.hidden_alone(operands),)
         if len(ups) == 1:
-            return self.times(x, ups[0], _hidden_and_product(*form), biases)
+            return self.times(x, ups[0], values_and_slope(self.activation), biases)
         return self.of_both(operands, keeps_products=True)
 
     def of_both(self, operands: Arrays, *, keeps_products: bool) -> Any:
         """The hidden values of a pair of weights, alone or with both products."""
         x, _, ups, biases, _ = self.parts(operands)
-        epilogue = Epilogue(_hidden(self.activation, self.up_biases), _CALLER)
+        epilogue = Epilogue(hidden_values(self.activation, self.up_biases), _CALLER)
         return gated_product(
             x,
             ups,
@@ -213,12 +223,12 @@ class _Mlp:
         """The hidden values, where no derivative is wanted."""
         x, _, ups, biases, _ = self.parts(operands)
         if len(ups) == 1:
-            return self.times(x, ups[0], _hidden(self.activation, self.up_biases), biases)
+            return self.times(x, ups[0], hidden_values(self.activation, self.up_biases), biases)
         return self.of_both(operands, keeps_products=False)
 
     def output(self, operands: Arrays, hidden: jax.Array) -> jax.Array:
         _, down, _, _, biases = self.parts(operands)
-        return self.times(hidden, down, _add, biases) if biases else self.times(hidden, down)
+        return self.times(hidden, down, add, biases) if biases else self.times(hidden, down)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,32 +242,36 @@ class _OfOperands(LinearMap):
     moving: tuple[bool, ...]
 
     def _values(self, residuals: Arrays) -> tuple[Arrays, jax.Array, Arrays]:
-        """Operands, hidden values, products of x."""
+        """Operands, hidden values, what `gradients` needs of them."""
         operands = residuals[: len(self.moving)]
-        hidden, *products = residuals[len(self.moving) :] or self.layer.hidden(operands)
-        return operands, hidden, tuple(products)
+        hidden, *kept = residuals[len(self.moving) :] or self.layer.hidden(operands)
+        return operands, hidden, tuple(kept)
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         layer = self.layer
-        operands, hidden, products = self._values(residuals)
+        operands, hidden, kept = self._values(residuals)
         x, down, ups, biases, _ = layer.parts(operands)
         given = iter(inputs)
         tangents = tuple(next(given) if moves else None for moves in self.moving)
         dx, ddown, dups, dbiases, ddown_biases = layer.parts(tangents)
         dproducts = []
-        for i, product in enumerate(products):
-            parts = [] if dx is None else [layer.times(dx, ups[i])]
+        for i, up in enumerate(ups):
+            parts = [] if dx is None else [layer.times(dx, up)]
             parts += [] if dups[i] is None else [layer.times(x, dups[i])]
             if dbiases and dbiases[i] is not None:
-                parts.append(jnp.broadcast_to(dbiases[i], product.shape))
+                parts.append(jnp.broadcast_to(dbiases[i], hidden.shape))
             total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
-            dproducts.append(jnp.broadcast_to(total, product.shape))
-        wide = _biased(products, biases)
-        combine = functools.partial(_combine, layer.activation)
-        _, dhidden = jax.jvp(combine, wide, tuple(dproducts))
+            dproducts.append(jnp.broadcast_to(total, hidden.shape))
+        if layer.ups == 1:
+            (dhidden,) = dproducts
+            for slope in kept:
+                dhidden *= slope.astype(jnp.float32)
+        else:
+            function = functools.partial(combine, layer.activation)
+            _, dhidden = jax.jvp(function, biased(kept, biases), tuple(dproducts))
         parts = [layer.times(dhidden.astype(hidden.dtype), down)]
         parts += [] if ddown is None else [layer.times(hidden, ddown)]
-        parts += [b for b in ddown_biases if b is not None]
+        parts += [jnp.broadcast_to(b, parts[0].shape) for b in ddown_biases if b is not None]
         total = sum((p.astype(jnp.float32) for p in parts), start=jnp.zeros((), jnp.float32))
         return (total.astype(hidden.dtype),)
 
@@ -294,19 +308,20 @@ class _OfOperands(LinearMap):
         return [bars[0] if bars[0] is None else bars[0].astype(residuals[0].dtype), *bars[1:]]
 
     def _bars(
-        self, operands: Arrays, hidden: jax.Array, products: Arrays, y_bar: jax.Array
+        self, operands: Arrays, hidden: jax.Array, kept: Arrays, y_bar: jax.Array
     ) -> list[jax.Array | None]:
         """Cotangents of x, down, ups and their biases; None: not wanted."""
         layer = self.layer
         x, down, ups, biases, _ = layer.parts(operands)
         wants = layer.parts(self.moving)
         summed = any(wants[3]) and y_bar.ndim > 1  # a single row is its own sum
-        derivative = _derivatives(layer.activation, layer.ups, layer.up_biases, summed)
-        bars = layer.times_transposed(y_bar, down, derivative, (*products, *biases))
+        after = gradients(layer.activation, layer.ups, layer.up_biases, summed)
+        needed = kept if layer.ups == 1 else (*kept, *biases)
+        bars = layer.times_transposed(y_bar, down, after, needed)
         sums = bars[layer.ups if summed else 0 :]
         x_bar = layer.times_transposed(bars[0], ups[0]) if wants[0] else None
         if wants[0] and layer.ups > 1:
-            x_bar = layer.times_transposed(bars[1], ups[1], _add, (x_bar,))
+            x_bar = layer.times_transposed(bars[1], ups[1], add, (x_bar,))
         return [
             x_bar,
             layer.over_rows(hidden, y_bar) if wants[1] else None,
@@ -335,65 +350,3 @@ def _apply_jvp(layer: _Mlp, primals: Any, dots: Any) -> tuple[jax.Array, jax.Arr
 def _sum_of_rows(x: jax.Array) -> jax.Array:
     """[..., N]: [N], summed in float32."""
     return jnp.sum(x.astype(jnp.float32), tuple(range(x.ndim - 1))).astype(x.dtype)
-
-
-def _biased(products: Arrays, biases: Arrays) -> Arrays:
-    """The products in float32, with their biases."""
-    wide = [x.astype(jnp.float32) for x in products]
-    added = [b.astype(jnp.float32) for b in biases]
-    return tuple(x + b for x, b in zip(wide, added, strict=True)) if added else tuple(wide)
-
-
-def _combine(
-    activation: Callable[[jax.Array], jax.Array] | None, gate: jax.Array, *ups: jax.Array
-) -> jax.Array:
-    """The hidden values of one or two products, all float32."""
-    hidden = gate if activation is None else activation(gate)
-    return hidden * ups[0] if ups else hidden
-
-
-def _add(product: jax.Array, other: jax.Array) -> jax.Array:
-    return product + other.astype(jnp.float32)
-
-
-# One function for each form, so that programs with the same layers are compiled once.
-
-
-@functools.lru_cache(maxsize=256)
-def _hidden(
-    activation: Callable[[jax.Array], jax.Array] | None, biases: int
-) -> Callable[..., jax.Array]:
-    """Hidden values from a product, the other one if there is one, and their biases."""
-
-    def epilogue(product: jax.Array, *operands: jax.Array) -> jax.Array:
-        others = len(operands) - biases
-        wide = _biased((product, *operands[:others]), operands[others:])
-        return _combine(activation, *wide)
-
-    return epilogue
-
-
-@functools.lru_cache(maxsize=256)
-def _hidden_and_product(
-    activation: Callable[[jax.Array], jax.Array] | None, biases: int
-) -> Callable[..., Any]:
-    hidden = _hidden(activation, biases)
-    return lambda product, *operands: (hidden(product, *operands), product)
-
-
-@functools.lru_cache(maxsize=256)
-def _derivatives(
-    activation: Callable[[jax.Array], jax.Array] | None, ups: int, biases: int, summed: bool
-) -> Callable[..., Any]:
-    """Gradients of the products from that of the hidden values, which is the accumulator.
-
-    summed: Whether those of the biases follow, their sums over rows.
-    """
-
-    def epilogue(hidden_bar: jax.Array, *operands: jax.Array) -> Any:
-        wide = _biased(operands[:ups], operands[ups : ups + biases])
-        bars = jax.vjp(functools.partial(_combine, activation), *wide)[1](hidden_bar)
-        rows = tuple(range(hidden_bar.ndim - 1))
-        return (*bars, *(jnp.sum(b, rows) for b in bars)) if summed else bars
-
-    return epilogue

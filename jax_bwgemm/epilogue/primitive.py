@@ -265,7 +265,7 @@ def one_device(ctx: mlir.LoweringRuleContext, spec: Any) -> tuple[Any, str, str 
     """
     devices = compat.lowering_devices(ctx)
     platforms = ctx.module_context.platforms
-    if (not compat.is_manual(ctx) and len(devices) > 1) or compat.automatic_axes(ctx):
+    if compat.is_partitioned(ctx):
         return spec, platforms[0], "XLA partitions this program"
     if len(platforms) != 1:
         return spec, platforms[0], "the program is lowered for several platforms"

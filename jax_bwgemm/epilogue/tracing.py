@@ -23,6 +23,8 @@ Places = tuple[int | None, ...]
 
 _BODIES = {name: key for name, key in INLINED.items() if name != "shard_map"}
 _MAX_POWER = 64
+# What values of 64-bit types, which Python's numbers have in JAX's 64-bit mode, are held in.
+_HELD = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
 class EpilogueError(NotImplementedError):
@@ -98,6 +100,8 @@ def trace_epilogue(
     for atom, value in zip(jaxpr.outvars, results, strict=True):
         if value.summed:
             continue
+        if _type_name(atom.aval) not in TYPES:
+            raise EpilogueError(f"an epilogue returns an array of type {_type_name(atom.aval)}")
         if atom.aval.shape != shape or any(p not in (None, d) for d, p in enumerate(value.places)):
             raise EpilogueError(
                 f"an epilogue returns arrays of the product's shape {shape}, value by value; "
@@ -195,9 +199,12 @@ class _Tracer:
         if len(eqn.outvars) != 1:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         out = eqn.outvars[0].aval
-        dtype = _type_name(out)
+        dtype, read = _held(out), [_type_name(x.aval) for x in eqn.invars]
         if dtype not in TYPES:
             raise self.refused(eqn, f"its result is of type {dtype}")
+        wide = [x for x in (*read, _type_name(out)) if x in _HELD]
+        if wide and not _same_in_32_bits(name, read, _type_name(out)):
+            raise self.refused(eqn, f"it computes with {wide[0]}")
         if name in _MOVES:
             places = _MOVES[name](eqn, inputs[0].places)
             if places is None:
@@ -210,7 +217,7 @@ class _Tracer:
         if name not in PRIMITIVES and name not in SPECIAL:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         places = self.meet(eqn, inputs)
-        read = _type_name(eqn.invars[0].aval)
+        read = _held(eqn.invars[0].aval)
         if name in PRIMITIVES and KINDS[read] not in PRIMITIVES[name].kinds:
             raise self.refused(eqn, f"epilogues do not have it of {read}")
         if name == "nextafter" and dtype != "float32":
@@ -218,8 +225,8 @@ class _Tracer:
         if name == "bitcast_convert_type" and not {read, dtype} <= {"float32", "int32", "uint32"}:
             raise self.refused(eqn, f"epilogues do not have it of {read} to {dtype}")
         if name == "convert_element_type":
-            if eqn.invars[0].aval.dtype == out.dtype:
-                return inputs
+            if read == dtype:
+                return [dataclasses.replace(inputs[0], places=places)]
             return [self.add(name, inputs, dtype, places)]
         return [self.add(name, inputs, dtype, places, **self.parameters(eqn))]
 
@@ -277,8 +284,8 @@ class _Tracer:
     def iota(self, eqn: Any) -> _Value:
         """The position along one dimension of the result."""
         shape, d, out = eqn.params["shape"], eqn.params["dimension"], eqn.outvars[0].aval
-        if eqn.invars or not all(isinstance(size, int) for size in shape):
-            raise self.refused(eqn, "its sizes are not known")
+        if eqn.invars or not isinstance(shape[d], int):
+            raise self.refused(eqn, "its size is not known")
         if shape[d] == 1:
             zero = self.constant(np.zeros((), out.dtype))
             return dataclasses.replace(zero, places=(None,) * len(shape))
@@ -291,7 +298,7 @@ class _Tracer:
                 "jax.lax.broadcasted_iota of the product's shape",
             )
         places = tuple(fitting[0] if i == d else None for i in range(len(shape)))
-        return self.add("iota", (), out.dtype, places, axis=fitting[0])
+        return self.add("iota", (), _held(out), places, axis=fitting[0])
 
     def refused(self, eqn: Any, why: str) -> EpilogueError:
         at = compat_jaxpr.source_line(eqn)
@@ -300,12 +307,42 @@ class _Tracer:
         )
 
 
+def _held(x: Any) -> str:
+    """Name of the type that values of an array's type have in a program."""
+    return _HELD.get(_type_name(x), _type_name(x))
+
+
+def _same_in_32_bits(name: str, read: Sequence[str], dtype: str) -> bool:
+    """Whether an operation does to values held in 32 bits what it does to those of 64.
+
+    Integers of 64 bits are held only if they fit. A float64 is rounded to float32 before anything
+    is computed with it, so that it may be rounded at once.
+
+    Args:
+        name: The primitive's.
+        read: Types of its operands, as JAX has them.
+        dtype: That of its result.
+    """
+    if name in _MOVES or name == "select_n":
+        return True
+    if name == "iota":
+        return dtype != "float64"
+    if name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        return "float64" not in read
+    if name != "convert_element_type":
+        return False
+    if read[0] == "float64":
+        return dtype in ("float64", "float32")
+    if dtype in ("int64", "uint64"):
+        signed = ("int8", "int16", "int32", "int64") if dtype == "int64" else ("uint32", "uint64")
+        return read[0] in ("bool", "uint8", "uint16", *signed)
+    return True
+
+
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """A constant of 64 bits, as Python's numbers are in JAX's 64-bit mode, in 32 that hold it."""
-    narrow = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32}.get(array.dtype.name)
-    if narrow is None:
-        return array
-    if array.dtype.name != "float64" and not (array == array.astype(narrow)).all():
+    """A constant of 64 bits in 32 that hold it."""
+    narrow = _HELD.get(array.dtype.name)
+    if narrow is None or (narrow != "float32" and not (array == array.astype(narrow)).all()):
         return array
     return array.astype(narrow)
 

@@ -11,8 +11,9 @@ from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.linear import Activation
-from jax_bwgemm.experts.mlp import grouped_mlp
+from jax_bwgemm.experts.mlp import check_layers, grouped_mlp
 from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
 from jax_bwgemm.grouped.validation import as_experts, check_offset
 
@@ -66,10 +67,11 @@ def moe_mlp(
     x, up = as_array(_CALLER, "x", x), as_array(_CALLER, "up", up)
     experts = as_array(_CALLER, "experts", experts)
     weights = as_array(_CALLER, "weights", weights)
-    if x.ndim != 2 or experts.ndim != 2 or experts.shape[:1] != x.shape[:1] or up.ndim < 3:
+    down = as_array(_CALLER, "down", down)
+    check_layers(_CALLER, "x", x, up, down)
+    if experts.ndim != 2 or experts.shape[:1] != x.shape[:1]:
         raise TypeError(
-            f"{_CALLER}: x must be [T, K], experts [T, k] and up [E, K, H] or [E, K, 2, H], got "
-            f"{x.shape}, {experts.shape} and {up.shape}"
+            f"{_CALLER}: experts must be [T, k] for x [T, K], got {experts.shape} and {x.shape}"
         )
     if not jnp.issubdtype(experts.dtype, jnp.integer):
         raise TypeError(f"{_CALLER}: experts must be integers, got {experts.dtype}")
@@ -80,11 +82,13 @@ def moe_mlp(
         )
     if (num_experts is None) != (group_offset is None):
         raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
-    down = as_array(_CALLER, "down", down)
     count = as_experts(_CALLER, num_experts, up.shape[0], name="num_experts")
     if group_offset is not None:
         check_offset(_CALLER, group_offset, count)
         group_offset = as_array(_CALLER, "group_offset", group_offset)
+
+    rows = experts.size, down.shape[1]
+    function = as_activation(_CALLER, activation, rows, elementwise=False)
 
     def layer(
         x: jax.Array, up: jax.Array, down: jax.Array, experts: Any, weights: Any, offset: Any
@@ -96,7 +100,7 @@ def moe_mlp(
             down,
             sizes,
             row_weights=_permuted(weights.reshape(-1), order),
-            activation=activation,
+            activation=function,
             recompute=recompute,
             group_offset=offset,
             precision=precision,

@@ -83,23 +83,8 @@ def grouped_mlp(
         for name, x in (("rows", rows), ("up", up), ("down", down), ("group_sizes", group_sizes))
     )
     gated = up.ndim == 4
-    if (
-        rows.ndim != 2
-        or down.ndim != 3
-        or up.ndim not in (3, 4)
-        or up.shape != (down.shape[0], rows.shape[1], *([2] if gated else []), down.shape[1])
-    ):
-        raise TypeError(
-            f"{_CALLER}: rows must be [M, K], up [E, K, H] or [E, K, 2, H] and down [E, H, N], "
-            f"got {rows.shape}, {up.shape} and {down.shape}"
-        )
-    types = sorted({x.dtype.name for x in (rows, up, down)})
-    if len(types) > 1 or not jnp.issubdtype(rows.dtype, jnp.floating):
-        raise TypeError(
-            f"{_CALLER}: rows, up and down must have one floating-point type, got "
-            f"{', '.join(types)}"
-        )
-    operands = [rows, down, up.reshape(*up.shape[:2], math.prod(up.shape[2:]))]
+    check_layers(_CALLER, "rows", rows, up, down)
+    operands = [rows, down, up]
     if row_weights is not None:
         weights = as_array(_CALLER, "row_weights", row_weights)
         if weights.shape != rows.shape[:1] or not jnp.issubdtype(weights.dtype, jnp.floating):
@@ -120,11 +105,38 @@ def grouped_mlp(
         precision,
         as_implementations(implementation),
     )
+
+    def apply(rows: jax.Array, down: jax.Array, up: jax.Array, *rest: jax.Array) -> jax.Array:
+        # Within: a type cannot say that devices have parts of both gate and up.
+        up = up.reshape(*up.shape[:2], math.prod(up.shape[2:]))
+        return _apply(compat.match_varying(rows, down, up, *rest), layer)
+
     return compat.in_automatic_axes(
-        lambda *operands: _apply(compat.match_varying(*operands), layer),
+        apply,
         lambda: (compat.spec_of(rows)[0], compat.spec_of(down)[-1]),
         *operands,
     )
+
+
+def check_layers(caller: str, name: str, rows: jax.Array, up: jax.Array, down: jax.Array) -> None:
+    """Checks shapes and types of both layers' operands. name: The argument that has the rows.
+
+    Raises:
+        TypeError: Shapes that do not fit together, or types that differ.
+    """
+    fits = rows.ndim == 2 and down.ndim == 3 and up.ndim in (3, 4)
+    gated = [2] if up.ndim == 4 else []
+    if not fits or up.shape != (down.shape[0], rows.shape[1], *gated, down.shape[1]):
+        raise TypeError(
+            f"{caller}: {name} must be [M, K], up [E, K, H] or [E, K, 2, H] and down [E, H, N], "
+            f"got {rows.shape}, {up.shape} and {down.shape}"
+        )
+    types = sorted({x.dtype.name for x in (rows, up, down)})
+    if len(types) > 1 or not jnp.issubdtype(rows.dtype, jnp.floating):
+        raise TypeError(
+            f"{caller}: {name}, up and down must have one floating-point type, got "
+            f"{', '.join(types)}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
     order = jnp.argsort(flat).astype(jnp.int32)
     place = jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
     # Counted by comparing: thousands of atomic additions to a few counters would be slower.
-    sizes = jnp.sum(flat[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
+    sizes = jnp.sum(flat[:, None] == jnp.arange(count)[None], axis=0, dtype=jnp.int32)
     return order, place.reshape(experts.shape), sizes
 
 
@@ -62,7 +62,9 @@ def _route(to_tokens: bool, residuals: Arrays, inputs: Arrays) -> Arrays:
         found = x.at[place].get(unique_indices=True, mode="promise_in_bounds")
         return (jnp.sum(found.astype(jnp.float32), axis=1).astype(x.dtype),)
     tokens = order // place.shape[1]
-    if x.dtype.itemsize != 2 or x.shape[1] % 2:
+    symbolic = not all(isinstance(size, int) for size in (*x.shape, *tokens.shape))
+    # Of symbolic sizes XLA has no bitcasts to another width.
+    if x.dtype.itemsize != 2 or x.shape[1] % 2 or symbolic:
         return (x.at[tokens].get(mode="promise_in_bounds"),)
     # In pairs of elements: XLA's kernel moves one at a time.
     rows, columns = x.shape

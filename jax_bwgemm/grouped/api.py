@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,10 +38,15 @@ from jax_bwgemm.grouped.with_epilogue import (
     run_linked,
     run_with_epilogue,
 )
-from jax_bwgemm.product.dtypes import dot_dtype
+from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
 from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
 
+# All of `_ragged`'s but the operands, in its order.
+_ARGUMENTS = (
+    "precision", "preferred_element_type", "group_offset", "num_groups", "out_sharding",
+    "implementation", "config", "representative_group_sizes",
+)  # fmt: skip
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
@@ -155,13 +161,33 @@ def ragged_dot_with_epilogue(
         after: The epilogue.
         **arguments: Of `ragged_dot_general`: precision, group_offset, implementation.
     """
-    defaults = dict.fromkeys(
-        ("precision", "preferred_element_type", "group_offset", "num_groups", "out_sharding",
-         "implementation", "config", "representative_group_sizes")
-    )  # fmt: skip
-    rest = (defaults | arguments).values()
+    rest = (dict.fromkeys(_ARGUMENTS) | arguments).values()
     numbers = _RAGGED_DOT if numbers is None else numbers
     return _ragged(after.epilogue.caller, lhs, rhs, group_sizes, numbers, *rest, after)
+
+
+def rounded_ragged_dot_general(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    ragged_dot_dimension_numbers: lax.RaggedDotDimensionNumbers,
+    rounded_to: str,
+    **arguments: Any,
+) -> jax.Array:
+    """`ragged_dot_general` whose result is rounded once, as `dense.api.rounded_dot_general`'s is.
+
+    Args:
+        lhs: As in `ragged_dot_general`.
+        rhs: As in `ragged_dot_general`.
+        group_sizes: As in `ragged_dot_general`.
+        ragged_dot_dimension_numbers: As in `ragged_dot_general`; not a batch that is ragged.
+        rounded_to: Name of the result's type.
+        **arguments: The other arguments of `ragged_dot_general`.
+    """
+    numbers, rest = ragged_dot_dimension_numbers, (dict.fromkeys(_ARGUMENTS) | arguments).values()
+    return _ragged(
+        "ragged_dot_general", lhs, rhs, group_sizes, numbers, *rest, rounded_to=rounded_to
+    )
 
 
 def ragged_dot_general(
@@ -246,6 +272,7 @@ def _ragged(
     config: GroupedConfig | str | None,
     representative_group_sizes: Sequence[int] | None,
     after: After | None = None,
+    rounded_to: str | None = None,
 ) -> Any:
     """The product; with `after`, which only products of rank 2 have, that function of it."""
     implementations = as_implementations(implementation)
@@ -299,7 +326,7 @@ def _ragged(
         check_offset(function, group_offset, groups)
         group_offset = jnp.asarray(group_offset)
     if preferred_element_type is not None:
-        preferred_element_type = jax.dtypes.canonicalize_dtype(preferred_element_type)
+        preferred_element_type = as_element_type(preferred_element_type)
     representative = as_representative(
         function, representative_group_sizes, groups, lhs.shape[ragged]
     )
@@ -319,6 +346,9 @@ def _ragged(
         tuning_context.current(),
         current_partial_sums(),
     )
+    if rounded_to is not None:
+        sums = call.partial_sums or call.out_dtype
+        call = dataclasses.replace(call, out_dtype=rounded_to, partial_sums=sums)
     if after is None:
         return run(lhs, rhs, sizes, group_offset, call)
     if after.only_linked:

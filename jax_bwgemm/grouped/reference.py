@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_bwgemm import compat
 from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.dtypes import product_dtype
@@ -37,11 +38,11 @@ def grouped_reference(
     Returns:
         D of ``spec.out_dtype``, with a batch of 1 when ``spec.reduce_batch``.
     """
-    operands = (lhs, rhs, sizes, offset)
+    operands = compat.match_varying(lhs, rhs, sizes, offset)
     dims = grouped_dims(spec, *(x.shape for x in operands))
     shape = out_shape(spec, dims)
     if dims.empty:
-        return jnp.zeros(shape, spec.out_dtype)
+        return compat.zeros_like_varying(shape, spec.out_dtype, operands[0])
     wide = product_dtype(lhs.dtype, rhs.dtype, jnp.dtype(spec.out_dtype))
     one = _rows if spec.kind == M_GROUPED else _contract
     if dims.batch == 1:
@@ -57,7 +58,7 @@ def grouped_reference(
     unrounded = dataclasses.replace(spec, out_dtype=_accumulator(wide).name)
     total, _ = lax.scan(
         lambda total, slices: (total + element(slices, unrounded), None),
-        jnp.zeros(shape[1:], unrounded.out_dtype),
+        compat.zeros_like_varying(shape[1:], unrounded.out_dtype, operands[0]),
         batched,
     )
     return total[None].astype(spec.out_dtype)
@@ -159,7 +160,7 @@ def _rows(
         merged = jnp.where(item.mask, product, before)
         return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
 
-    zeros = jnp.zeros((dims.m, dims.n), spec.out_dtype)
+    zeros = compat.zeros_like_varying((dims.m, dims.n), spec.out_dtype, lhs)
     return lax.fori_loop(0, schedule.count, step, zeros)
 
 
@@ -193,6 +194,6 @@ def _contract(
             out, total.astype(spec.out_dtype), item.expert, 0
         ), total
 
-    out = jnp.zeros((dims.experts, dims.k, dims.n), spec.out_dtype)
-    total = jnp.zeros((dims.k, dims.n), exact)
+    out = compat.zeros_like_varying((dims.experts, dims.k, dims.n), spec.out_dtype, lhs)
+    total = compat.zeros_like_varying((dims.k, dims.n), exact, lhs)
     return lax.fori_loop(0, schedule.count, step, (out, total))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm.dense.validation import DimensionNumbers, as_array, check_dot_general
+from jax_bwgemm.dense.validation import (
+    DimensionNumbers,
+    as_array,
+    as_dimension_numbers,
+    check_dot_general,
+)
 
 
 class Mode(enum.Enum):
@@ -36,13 +42,23 @@ def as_ragged_numbers(numbers: Any) -> tuple[DimensionNumbers, int, int | None]:
             "ragged_dot_general ragged_dot_dimension_numbers must be a "
             f"jax.lax.RaggedDotDimensionNumbers, got {numbers!r}"
         )
-    ragged, group = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
+    try:
+        ragged, group = (
+            tuple(map(operator.index, dims))
+            for dims in (numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions)
+        )
+    except TypeError:
+        raise TypeError(
+            "ragged_dot_general requires ragged and group dimensions that are integers, got "
+            f"{numbers.lhs_ragged_dimensions!r} and {numbers.rhs_group_dimensions!r}"
+        ) from None
     if len(ragged) != 1 or len(group) > 1:
         raise TypeError(
             "ragged_dot_general requires one lhs ragged dimension and at most one rhs group "
             f"dimension, got {ragged} and {group}"
         )
-    return numbers.dot_dimension_numbers, ragged[0], group[0] if group else None
+    dot = as_dimension_numbers(numbers.dot_dimension_numbers, (), ())
+    return dot, ragged[0], group[0] if group else None
 
 
 def check_ragged(

@@ -76,6 +76,7 @@ def linear_softmax_cross_entropy_loss(
         TypeError: Not arrays, labels that are not integers, operands that are not floating point,
             or shapes that do not fit together.
         ValueError: An unknown word or a number out of range.
+        NameError: No mesh axis ``axis_name``.
         NotImplementedError: The named implementation cannot run a product, or recomputed logits
             of weights whose type says that their columns are sharded.
     """
@@ -99,7 +100,7 @@ def linear_softmax_cross_entropy_loss(
     )
     shape, labels = x.shape[:-1], labels.reshape(-1)
     columns = weights.shape[1]
-    vocabulary = columns * (1 if axis_name is None else lax.axis_size(axis_name))
+    vocabulary = columns * (1 if axis_name is None else _devices(axis_name))
     # Compared in their own type: int32 may not hold what is no column.
     kept = None if ignore_index is None else ~_equal(labels, ignore_index)
     labels = labels if labels.dtype.itemsize >= 4 else labels.astype(jnp.int32)
@@ -113,7 +114,11 @@ def linear_softmax_cross_entropy_loss(
     if logits == "stored":
         found = row_statistics(products.logits(rows, weights), local, options)
     else:
-        found = recomputed_statistics(rows, weights, local, options, products)
+        found = compat.in_automatic_axes(
+            lambda *operands: recomputed_statistics(*operands, options, products),
+            lambda: compat.spec_of(rows)[:1],
+            *(rows, weights, local),
+        )
     lse, picked, *total = found if axis_name is None else _over_devices(found, axis_name)
 
     label_smoothing, z_loss = float(label_smoothing), float(z_loss)
@@ -132,6 +137,20 @@ def linear_softmax_cross_entropy_loss(
     else:
         loss = jnp.sum(losses) / count if reduction == "mean" else jnp.sum(losses)
     return (loss, lse.reshape(shape)) if return_logsumexp else loss
+
+
+def _devices(axis_name: Any) -> int:
+    names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
+    if any(isinstance(name, int) for name in names):
+        raise TypeError(
+            f"{_NAME}: axis_name must be the name of a mesh axis, or names, got {axis_name!r}"
+        )
+    try:
+        return lax.axis_size(axis_name)
+    except NameError as error:
+        raise NameError(
+            f"{_NAME}: axis_name={axis_name!r} is no mesh axis of a jax.shard_map around it"
+        ) from error
 
 
 def _equal(labels: jax.Array, index: int) -> jax.Array:
@@ -186,4 +205,4 @@ def _check_number(name: str, value: Any, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{_NAME}: {name} must be a number, got {value!r}")
     if not (low <= value <= high and math.isfinite(value)):
-        raise ValueError(f"{_NAME}: {name}={value} is out of range")
+        raise ValueError(f"{_NAME}: {name}={value} is out of range: {low:g} to {high:g}, finite")

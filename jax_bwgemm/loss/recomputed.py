@@ -20,6 +20,7 @@ from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.canonical import dot_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import make_options, make_problem
+from jax_bwgemm.dense.products import is_symbolic
 from jax_bwgemm.dense.windowed import Windowed, windowed_product
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.loss.statistics import Options, capped, cotangent, merged, reduced, tangents
@@ -121,6 +122,8 @@ class Products:
         options = make_options(
             preferred_element_type=None, out_sharding=None, config=None, **self._arguments
         )
+        if is_symbolic("linear_softmax_cross_entropy_loss", x, weights, options):
+            return dataclasses.replace(self, implementation=("xla",))
         problem = make_problem(x, weights, dot_labels(2, 2, *_MATMUL), options, promotes=False)
         types = [x.dtype.name, weights.dtype.name]
         viable = viable_implementations(DENSE, problem.spec, types, problem.dims, veto=problem.veto)

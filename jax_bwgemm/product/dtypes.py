@@ -8,6 +8,20 @@ from collections.abc import Hashable
 import jax
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
+
+
+def as_element_type(preferred_element_type: DTypeLike) -> np.dtype:
+    """An argument of that name in JAX's mode of 32 or 64 bits.
+
+    Raises:
+        TypeError: No type, or one whose elements are no numbers.
+    """
+    if jax.dtypes.issubdtype(preferred_element_type, jax.dtypes.extended):
+        raise TypeError(
+            f"preferred_element_type must be a type of numbers, got {preferred_element_type}"
+        )
+    return jax.dtypes.canonicalize_dtype(preferred_element_type)
 
 
 @functools.lru_cache(maxsize=256)

@@ -139,8 +139,56 @@ def plan(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What the compiler partitions: a product whose A, B and D have no batch where it would be 1.
+
+    With it a matrix that JAX's own products read too is another array, gathered once more.
+
+    Attributes:
+        spec: The product.
+        single: Whether A, B and D have no batch.
+    """
+
+    spec: ProductSpec
+    single: tuple[bool, bool, bool] = (False, False, False)
+
+    @staticmethod
+    def of(contraction: Operands, spec: ProductSpec, operands: Sequence[Any]) -> Form:
+        """Of operands that all have a batch."""
+        dims = contraction.dims(spec, *(x.shape for x in operands))
+        a, b, *_ = dims.batches
+        return Form(spec, (a == 1, b == 1, dims.batch == 1 or spec.reduce_batch))
+
+    def flags(self, operands: Sequence[Any]) -> tuple[bool, ...]:
+        """Of every operand, whether it has no batch."""
+        return (*self.single[:2], *[False] * (len(operands) - 2))
+
+    def without(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
+        """Operands that all have a batch, as the compiler sees them."""
+        return list(map(_without_batch, operands, self.flags(operands)))
+
+    def full(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
+        """The opposite of `without`."""
+        return list(map(_with_batch, operands, self.flags(operands)))
+
+    def dims(self, contraction: Operands, operands: Sequence[Any]) -> Dims:
+        """Sizes of the product of what `without` returns."""
+        flags = self.flags(operands)
+        shapes = ((1, *x.shape) if f else x.shape for x, f in zip(operands, flags, strict=True))
+        return contraction.dims(self.spec, *shapes)
+
+
+def _without_batch(x: jax.Array, single: bool) -> jax.Array:
+    return x.reshape(x.shape[1:]) if single else x
+
+
+def _with_batch(x: jax.Array, single: bool) -> jax.Array:
+    return x.reshape(1, *x.shape) if single else x
+
+
 def sharding_rule(
-    contraction: Operands, spec: ProductSpec, operands: Sequence[Any], devices: int = 1
+    contraction: Operands, form: Form, dims: Dims, devices: int = 1
 ) -> tuple[str, dict[str, Any]]:
     """The Shardy rule, for example ``'b m k, b k n -> b m n'`` reducing over k.
 
@@ -150,11 +198,11 @@ def sharding_rule(
 
     Args:
         contraction: The family of products.
-        spec: The problem.
-        operands: Anything with shapes.
+        form: The problem.
+        dims: Its global sizes.
         devices: Devices of the mesh.
     """
-    dims = contraction.dims(spec, *(tuple(t.shape) for t in operands))
+    spec = form.spec
     blocked = {d.lower() for names in contraction.operand_names(spec) for d in names if d.isupper()}
     divided = sorted(d for d in blocked if dims.extents[d] % max(devices, 2) == 0)
 
@@ -163,17 +211,22 @@ def sharding_rule(
             return f"({dimension} {dimension * 2})"
         return dimension.lower() if dimension.lower() in divided else dimension
 
+    def side(dimensions: str, batch: str, *, single: bool) -> str:
+        return " ".join([*([] if single else batch), *map(factors_of, dimensions[1:])])
+
     sides = [
-        " ".join(["b" if batch == dims.batch else shared, *map(factors_of, dimensions[1:])])
-        for dimensions, batch, shared in zip(
+        side(dimensions, "b" if batch == dims.batch else shared, single=single)
+        for dimensions, batch, shared, single in zip(
             contraction.operand_names(spec),
             dims.batches,
             "pqstuvw"[: contraction.operands],
+            form.flags(dims.batches),
             strict=True,
         )
     ]
-    out = ["r" if spec.reduce_batch else "b", *map(factors_of, contraction.out_names(spec)[1:])]
-    rule = f"{', '.join(sides)} -> {' '.join(out)}"
+    batch = "r" if spec.reduce_batch else "b"
+    out = side(contraction.out_names(spec), batch, single=form.single[2])
+    rule = f"{', '.join(sides)} -> {out}"
     summed = contraction.summed(spec)
     summed += [d * 2 for d in summed if d in divided]
     # Shardy wants them in the order in which the rule first has them.
@@ -193,26 +246,30 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         local: Computes one device's product; its last argument is the specification.
     """
 
-    def rule(spec: ProductSpec, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
+    def product(*operands_and_form: Any) -> jax.Array:
+        *operands, form = operands_and_form
+        return _without_batch(local(*form.full(operands), form.spec), form.single[2])
+
+    def rule(form: Form, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
         del results
-        return sharding_rule(contraction, spec, operands, mesh.size)
+        return sharding_rule(contraction, form, form.dims(contraction, operands), mesh.size)
 
     def partition(
-        spec: ProductSpec,
+        form: Form,
         mesh: Any,
         operands: tuple[jax.ShapeDtypeStruct, ...],
         result: jax.ShapeDtypeStruct,
     ) -> Any:
-        dims = contraction.dims(spec, *(x.shape for x in operands))
+        spec, dims = form.spec, form.dims(contraction, operands)
         a_names, b_names, *_ = contraction.operand_names(spec)
+        names = (a_names, b_names, contraction.out_names(spec))
+        named = [n[single:] for n, single in zip(names, form.single, strict=True)]
         decided = plan(
             contraction,
             spec,
             dims,
             dict(mesh.shape),
-            _named_axes(operands[0], a_names),
-            _named_axes(operands[1], b_names),
-            _named_axes(result, contraction.out_names(spec)),
+            *(_named_axes(x, n) for x, n in zip((*operands[:2], result), named, strict=True)),
         )
 
         def on_device(*blocks: jax.Array) -> jax.Array:
@@ -224,7 +281,7 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
                     dims,
                     decided.axes,
                     mesh.shape,
-                    blocks,
+                    tuple(form.full(blocks)),
                 )
                 if decided.communicates:
                     one = dataclasses.replace(one, out_dtype=_exchanged(one))
@@ -232,16 +289,23 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
                 for dimension, axes in decided.scatter:
                     out = lax.psum_scatter(out, axes, scatter_dimension=dimension, tiled=True)
                 out = lax.psum(out, decided.reduce_axes) if decided.reduce_axes else out
-                return out.astype(spec.out_dtype)
+                return _without_batch(out.astype(spec.out_dtype), form.single[2])
 
-        def named(axes: tuple[Axes, ...]) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*(x or None for x in axes)))
+        def sharding(axes: tuple[Axes, ...], single: bool = False) -> NamedSharding:
+            return NamedSharding(mesh, PartitionSpec(*(x or None for x in axes[single:])))
 
-        return mesh, on_device, named(decided.out), tuple(map(named, decided.operands))
+        shardings = tuple(map(sharding, decided.operands, form.flags(operands)))
+        return mesh, on_device, sharding(decided.out, form.single[2]), shardings
 
-    function = custom_partitioning(local, static_argnums=(contraction.operands,))
+    function = custom_partitioning(product, static_argnums=(contraction.operands,))
     function.def_partition(partition=partition, sharding_rule=rule)
-    return function
+
+    def bind(*operands_and_spec: Any) -> jax.Array:
+        *operands, spec = operands_and_spec
+        form = Form.of(contraction, spec, operands)
+        return _with_batch(function(*form.without(operands), form), form.single[2])
+
+    return bind
 
 
 def _exchanged(spec: ProductSpec) -> str:

@@ -138,7 +138,7 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args or kwargs:
             raise TypeError(f"explain_program: a {type(program).__name__} takes no arguments")
         return program.jaxpr if isinstance(program, jax.stages.Traced) else program
-    if not callable(program):
+    if not callable(program) or isinstance(program, jax.stages.Compiled):
         raise TypeError(
             "explain_program takes a function with its arguments, a jax.stages.Traced or a jaxpr; "
             f"got {type(program).__name__}"

@@ -86,7 +86,7 @@ class Dataflow:
                 name = eqn.primitive.name
                 if name in INLINED:
                     after = [
-                        Uses(int(self._is_read(o, without)), fused=self.read_by_pass(o, without))
+                        Uses(int(self.is_needed(o, without)), fused=self.read_by_pass(o, without))
                         for o in eqn.outvars
                     ]
                     pairs = zip(eqn.invars, operand_uses(eqn, after), strict=True)
@@ -94,12 +94,12 @@ class Dataflow:
                         return True
                 elif name in ALIASES:
                     pending += eqn.outvars
-                elif name in FUSIBLE and any(self._is_read(o, without) for o in eqn.outvars):
+                elif name in FUSIBLE and any(self.is_needed(o, without) for o in eqn.outvars):
                     return True
         return False
 
-    def _is_read(self, v: Any, without: Collection[int]) -> bool:
-        """Whether anything that is not dead code needs a variable."""
+    def is_needed(self, v: Any, without: Collection[int]) -> bool:
+        """Whether anything but dead code and equations of some `id`s needs a variable."""
         pending, seen = [v], set()
         while pending:
             v = pending.pop()

@@ -27,6 +27,8 @@ from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape
 from jax_bwgemm.rewriting.group import ARRANGING, Group, choices, group_of, is_elementwise
 from jax_bwgemm.rewriting.inlining import placed
 from jax_bwgemm.rewriting.materialised import Materialised
+from jax_bwgemm.rewriting.products import Replacement
+from jax_bwgemm.rewriting.slopes import keep_slopes
 from jax_bwgemm.rewriting.uses import Uses, uses_of
 
 
@@ -36,15 +38,23 @@ class Provisional:
 
     Attributes:
         eqn: XLA's equation.
-        ours: The equations in its place.
-        why: Why it is better off, by what reads its result; None: it is not.
+        replacement: What is in its place, and why XLA's is better off.
         decision: Its number among the decisions.
     """
 
     eqn: Any
-    ours: list[Any]
-    why: Callable[[Uses], str | None]
+    replacement: Replacement
     decision: int
+
+    @property
+    def ours(self) -> list[Any]:
+        """The equations in its place."""
+        return self.replacement.eqns or []
+
+    def why(self, uses: Uses) -> str | None:
+        """Why it is better off, by what reads its result; None: it is not."""
+        unless_fused = self.replacement.unless_fused
+        return None if unless_fused is None else unless_fused(uses)
 
 
 def fuse(
@@ -62,7 +72,7 @@ def fuse(
         The equations; what of `provisional` is XLA's again, and why; of results that something
         elementwise follows, why no kernel takes that along.
     """
-    unsure = {id(e) for one in provisional for e in one.ours}
+    unsure = {id(e): one.replacement for one in provisional for e in one.ours}
     reasons: dict[Any, str] = {}
     flow = Dataflow(body, eqns, results)
     for product in [e for e in eqns if e.primitive in KINDS]:
@@ -75,10 +85,11 @@ def fuse(
             reasons[product.outvars[0]] = why_not
             continue
         for sums in choices(group):
-            new = _fused(flow, group, sums, id(product) in unsure)
+            new = _fused(flow, group, sums, unsure.get(id(product)))
             if new:
                 flow.update(new)
                 break
+    keep_slopes(flow)
     eqns = flow.eqns
     uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
     left = []
@@ -104,11 +115,13 @@ class _Stored:
         return v in self._flow.stored or v in self._left
 
 
-def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) -> list[Any] | None:
+def _fused(
+    flow: Dataflow, group: Group, sums: list[Any], unsure: Replacement | None
+) -> list[Any] | None:
     """Equations with the group's product and operations as one; None where that is no gain.
 
     sums: Those of the group's that the kernel takes.
-    taken_by_xla: Whether XLA's product would take the operations along.
+    unsure: The product's replacement, if it is one that needs the operations to be a gain.
     """
     kind, spec = group.kind, group.product.params["spec"]
     stored = _Stored(flow, kind.normalised)
@@ -123,6 +136,8 @@ def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) ->
         return None
     whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
     inner = _needed(flow, group, outs, stored, [*sums, *both])
+    if not sums and all(e.primitive.name == "convert_element_type" for e in inner):
+        return None  # every kernel rounds its result
     defined = {*group.roots, *(v for e in inner for v in e.outvars)}
     operands = list(dict.fromkeys(v for e in inner for v in variables(e.invars)))
     operands = [v for v in operands if v not in defined]
@@ -153,11 +168,12 @@ def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) ->
     fused = fused.with_product() if keeps else fused
     made = [*outs, *group.roots] if keeps else outs
     also_read = sum(flow.read_by_pass(v, gone) for v in outs[:whole])
+    taken_by_xla = unsure is not None and unsure.taken_by_xla
     surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
     fused = dataclasses.replace(fused, surroundings=surroundings)
     # As passes halves would be read in one array, and so would what is laid side by side.
-    sure = taken_by_xla or sums or both or len(group.roots) > 1
-    if sure and link_refusal([x.aval for x in group.product.invars], fused):
+    only_linked = unsure or sums or both or len(group.roots) > 1
+    if only_linked and link_refusal([x.aval for x in group.product.invars], fused):
         return None
     replacement = _equations(group, operands, shapes, made, fused)
     if replacement is None:
@@ -166,8 +182,16 @@ def _fused(flow: Dataflow, group: Group, sums: list[Any], taken_by_xla: bool) ->
     gone |= {id(e) for e in ahead}
     at = flow.place[id(group.product)]
     before = [e for e in flow.eqns[:at] if id(e) not in gone]
-    after = [e for e in flow.eqns[at + 1 :] if id(e) not in gone]
+    after = [_without(e, outs) for e in flow.eqns[at + 1 :] if id(e) not in gone]
     return [*before, *ahead, *replacement, *after]
+
+
+def _without(eqn: Any, defined: list[Any]) -> Any:
+    """An equation of which something else defines some results; others of it are still read."""
+    if not any(v in defined for v in eqn.outvars):
+        return eqn
+    new = compat_jaxpr.new_variable
+    return eqn.replace(outvars=[new(v.aval) if v in defined else v for v in eqn.outvars])
 
 
 def _ahead(flow: Dataflow, group: Group, operands: list[Any]) -> list[Any]:

@@ -1,11 +1,12 @@
 """Which products stay with XLA although a kernel takes them. Pure; the only place that decides it.
 
-Three reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. A
+Four reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. A
+product of a short K is bound by its result, and XLA's kernels write that as fast as ours. A
 kernel's batch dimension lies outside of the others: operands of attention with heads beside the
 features are transposed for it, where XLA's kernels may read them as they are. And what XLA's
 product takes along (bias, residual, ReLU) costs a pass of its own after a kernel that XLA cannot
-see into. In both latter cases the product is left to XLA unless the kernel's gain is predicted to
-be more than the extra reading and writing. The comparison knows the bytes that are moved and the
+see into. In the latter two cases the product is left to XLA unless the kernel's gain is predicted
+to be more than the extra reading and writing. The comparison knows the bytes that are moved and the
 multiply-adds of the product, and nothing else: not what the passes cost in launches, and not how
 much faster than XLA's the kernel is on this very shape.
 """
@@ -22,6 +23,8 @@ from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, TYPICAL_GAIN
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
+# A K of at most this many is short: that of low-rank updates.
+SHORT_K = 32
 
 
 def tiny(eqn: Any) -> str | None:
@@ -36,6 +39,13 @@ def tiny(eqn: Any) -> str | None:
     if macs >= MIN_MACS:
         return None
     return f"{macs} multiply-adds are fewer than {MIN_MACS}: XLA may compute it within a pass"
+
+
+def short(dims: Any) -> str | None:
+    """Why a dense product is better left to XLA unless a kernel takes along what follows it."""
+    if dims.k > SHORT_K:
+        return None
+    return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"
 
 
 def loses(dims: Any, out_dtype: str, passes: int, copied: int, target: Target) -> str | None:

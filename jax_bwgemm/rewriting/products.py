@@ -13,7 +13,7 @@ import numpy as np
 from jax_bwgemm import runtime
 from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
-from jax_bwgemm.grouped.api import ragged_dot_general
+from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.rewriting import policy
@@ -33,11 +33,13 @@ class Replacement:
         why: The reason.
         unless_fused: Why it had better stay with XLA if no kernel takes along what follows it, by
             what reads its result then; None: it need not.
+        taken_by_xla: Whether XLA's product takes along what follows it.
     """
 
     eqns: list[Any] | None
     why: str
     unless_fused: Callable[[Uses], str | None] | None = None
+    taken_by_xla: bool = False
 
 
 def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replacement:
@@ -62,7 +64,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return Replacement(None, _refusal(eqn, found, names, uses))
-    unless_fused = None
+    unless_fused, taken_by_xla = None, False
     if dense:
         copied = _copied_bytes(traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
@@ -74,10 +76,14 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
 
         if reason := loses(0):
             return Replacement(None, reason)
-        if reason := loses(uses.extra_passes):
+
+        def alone(uses: Uses) -> str | None:
+            return loses(uses.extra_passes) or policy.short(dims)
+
+        if reason := alone(uses):
             if not links_epilogues():
                 return Replacement(None, reason)
-            unless_fused = lambda uses: loses(uses.extra_passes)  # noqa: E731
+            unless_fused, taken_by_xla = alone, uses.extra_passes > 0
     if "xla" not in implementations:
         traced = trace_for(_ours(eqn, implementations, uses), eqn)
     wanted, got = eqn.outvars[0].aval, traced.outvars[0].aval
@@ -85,7 +91,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         return Replacement(None, f"ours has the type {got}, not {wanted}")
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
-    return Replacement(inlined(traced, eqn), why, unless_fused)
+    return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
 
 
 def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:
@@ -100,7 +106,11 @@ def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..
     if eqn.primitive.name == "dot_general":
         return _taking(eqn, params, _taken(eqn, uses))
     del params["group_offset"]
-    return functools.partial(ragged_dot_general, **params)
+    if not (taken := _taken(eqn, uses)):
+        return functools.partial(ragged_dot_general, **params)
+    rounded_to, wanted = dict(taken)["round"], eqn.outvars[0].aval.dtype
+    product = functools.partial(rounded_ragged_dot_general, rounded_to=rounded_to, **params)
+    return lambda *operands: product(*operands).astype(wanted)
 
 
 def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
@@ -109,7 +119,10 @@ def _taken(eqn: Any, uses: Uses) -> list[tuple[str, Any]]:
     Transposes one after the other count as one: two that cancel leave nothing to exchange.
     """
     if eqn.primitive.name != "dot_general":
-        return []
+        ragged, *_ = eqn.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
+        (_, _), (batch, _) = eqn.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+        first = uses.steps[:1]
+        return list(first) if first and first[0][0] == "round" and ragged not in batch else []
     whole = tuple(range(eqn.outvars[0].aval.ndim))
     order, exchanged, rounded = whole, False, None
     for kind, how in uses.steps:

@@ -115,7 +115,7 @@ def _rewrite(
         if name in PRODUCTS and after[0].count:
             found = replace(read_through(eqn, producers), after[0], implementations)
             if found.unless_fused and found.eqns is not None:
-                provisional.append(Provisional(eqn, found.eqns, found.unless_fused, len(decisions)))
+                provisional.append(Provisional(eqn, found, len(decisions)))
             deciding |= {v: len(decisions) for e in found.eqns or () for v in e.outvars}
             decisions.append(_decision(eqn, found.eqns is not None, found.why))
             new = [eqn] if found.eqns is None else found.eqns

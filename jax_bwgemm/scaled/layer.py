@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jax_bwgemm.compat_jaxpr import varying_axes
 from jax_bwgemm.scaled import rounding
 from jax_bwgemm.scaled.api import scaled_matmul
 from jax_bwgemm.scaled.hadamard import rotated, rotation
@@ -47,7 +49,7 @@ class Layer:
     def check_key(self, key: jax.Array | None) -> None:
         """Raises TypeError where gradients need a key and there is none."""
         if key is None and self.recipe.needs_key:
-            raise TypeError("this recipe's gradients depend on random numbers: pass key=")
+            raise TypeError(f"gradients of {self.recipe} depend on random numbers: pass key=")
 
     def lhs(self, x: jax.Array, key: jax.Array | None) -> Copies:
         """Both copies of x."""
@@ -211,9 +213,14 @@ def delayed_copies(
 
 
 def next_history(history: jax.Array, latest: jax.Array) -> jax.Array:
-    """The history after a step with these largest magnitudes, [3]."""
+    """The history after a step with these largest magnitudes, [3].
+
+    Devices that share a history within shard_map get the largest of all their magnitudes.
+    """
     # An overflow of one step must not spoil the next ones.
     latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
+    shared = varying_axes(jax.typeof(latest)) - varying_axes(jax.typeof(history))
+    latest = lax.pmax(latest, tuple(sorted(shared))) if shared else latest
     return jnp.concatenate([latest, history[:, :-1]], 1)
 
 

@@ -16,10 +16,11 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
-from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.dense.validation import as_array, as_key
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled import random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.quantize_partition import granularity
 from jax_bwgemm.scaled.quantize_primitive import quantized, viable_implementations
 from jax_bwgemm.scaled.quantize_reference import narrow_reference
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
@@ -75,11 +76,12 @@ def quantize(
         A `ScaledArray` [..., R, K]; with ``transposed`` a pair of it and one [..., K, R].
 
     Raises:
-        TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, or a
-            scale that is not one float32. Differentiating also raises it.
+        TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, a
+            scale that is not one float32, or a key that is none. Differentiating also raises it.
         ValueError: An unknown scaling or implementation, a negative epsilon, a scale for another
             layout than ``"tensor"``, or square blocks of a layout with f32 scales.
-        NotImplementedError: The named implementation cannot run it.
+        NotImplementedError: The named implementation cannot run it, or x's type says that devices
+            share blocks.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     how = _specification(x, scaling, dtype, transposed, power_of_two, epsilon, implementation)
@@ -97,7 +99,26 @@ def quantize(
             raise TypeError(
                 f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
             )
-    return _compiled(as_array("quantize", "x", x), scale, key, how)[0]
+    x = as_array("quantize", "x", x)
+    _check_blocks(x, how)
+    return _compiled(x, scale, as_key("quantize", key), how)[0]
+
+
+def _check_blocks(x: jax.Array, how: QuantizeSpec) -> None:
+    """Raises NotImplementedError where explicit mesh axes divide blocks: no type has these."""
+    sharding = compat.explicit_sharding(jax.typeof(x))
+    if sharding is None:
+        return
+    least = granularity(how)
+    for axis, block in ((-2, least["r"]), (-1, least["k"])):
+        axes = compat.spec_of(x)[axis] or ()
+        named = axes if isinstance(axes, tuple) else (axes,)
+        parts = math.prod(sharding.mesh.shape[name] for name in named)
+        if x.shape[axis] % (parts * block):
+            raise NotImplementedError(
+                f"quantize: dimension {axis} of {jax.typeof(x)} has blocks of {block}, which "
+                f"{parts} devices would share: use jax.reshard before, or fp8_dot_general"
+            )
 
 
 def quantize_with_amax(
@@ -179,8 +200,8 @@ def _quantize(
 def _no_derivative(*args: Any) -> NoReturn:
     del args
     raise TypeError(
-        "quantize is not differentiable: use fp8_dot_general, whose gradients are products of "
-        "quantized operands, or apply jax.lax.stop_gradient to its argument"
+        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
+        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
     )
 
 

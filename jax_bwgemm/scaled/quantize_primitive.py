@@ -76,6 +76,8 @@ def refusal(name: str, spec: QuantizeSpec, x: Any) -> str | None:
         return f"kernels write f32 scales, not those of {spec.scaling}"
     if x.dtype not in _X_DTYPES:
         return f"kernels read bfloat16, float16 and float32, not {x.dtype}"
+    if not all(isinstance(size, int) for size in x.shape):
+        return "sizes are symbolic"
     if 0 in x.shape:
         return "there is nothing to quantize"
     if max(x.shape) > MAX_SIZE:

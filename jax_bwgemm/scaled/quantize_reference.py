@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,14 +135,16 @@ def in_blocks(x: jax.Array, layout: Layout) -> tuple[jax.Array, tuple[int, ...]]
         return x, (1, 2) if layout.block_rows is None else (2,)
     batch, rows, k = x.shape
     in_rows = layout.block_rows or rows
-    pad = [(0, 0), (0, -rows % in_rows), (0, -k % layout.block_k)]
-    x = jnp.pad(x, pad) if any(after for _, after in pad) else x
-    batch, rows, k = x.shape
+    # Counted once: that a padded symbolic size is a multiple is not seen.
+    row_blocks, k_blocks = -(-rows // in_rows), -(-k // layout.block_k)
+    pad = [(0, 0), (0, row_blocks * in_rows - rows), (0, k_blocks * layout.block_k - k)]
+    x = jnp.pad(x, pad) if any(after != 0 for _, after in pad) else x
     # With one row in a block, no dimension for it: XLA's fusions are better for it.
     if in_rows == 1:
-        return x.reshape(batch, rows, k // layout.block_k, layout.block_k), (3,)
-    x = x.reshape(batch, rows // in_rows, in_rows, k // layout.block_k, layout.block_k)
-    return x, (2, 4)
+        return x.reshape(batch, rows, k_blocks, layout.block_k), (3,)
+    # One dimension after the other: a type with shardings has no other reshapes.
+    x = x.reshape(batch, row_blocks, in_rows, x.shape[2])
+    return x.reshape(batch, row_blocks, in_rows, k_blocks, layout.block_k), (2, 4)
 
 
 def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -148,8 +152,13 @@ def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if values.ndim == len(shape):
         return values
     inner = values.shape[1:]
-    rows, k = (int(np.prod(half)) for half in (inner[:-2], inner[-2:]))
-    return values.reshape(shape[0], rows, k)[:, : shape[1], : shape[2]]
+    rows, k = (math.prod(half) for half in (inner[:-2], inner[-2:]))
+    values = values.reshape(*values.shape[:-2], k).reshape(shape[0], rows, k)
+    if all(isinstance(size, int) for size in shape):
+        return values[:, : shape[1], : shape[2]]
+    # A slice of a symbolic size would have to be known to be inside.
+    taken = [(0, size - have, 0) for size, have in zip(shape, values.shape, strict=True)]
+    return lax.pad(values, jnp.zeros((), values.dtype), taken)
 
 
 def stored(scales: jax.Array, axes: tuple[int, ...], layout: Layout) -> jax.Array:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_bwgemm import compat
 from jax_bwgemm.grouped.groups import clamp_offset, group_of_rows
 from jax_bwgemm.grouped.reference import Schedule, grouped_reference
 from jax_bwgemm.grouped.spec import GroupedSpec
@@ -35,9 +36,10 @@ def ragged_reference(
     Returns:
         D, [B, M, N]; k-grouped [B, E, K, N].
     """
+    operands = compat.match_varying(*operands)
     result = (dims.m, dims.n) if spec.m_grouped else (dims.experts, dims.k, dims.n)
     if dims.empty:
-        return jnp.zeros((dims.batch, *result), spec.out_dtype)
+        return compat.zeros_like_varying((dims.batch, *result), spec.out_dtype, operands[0])
     if layout_of(spec.a_scaling).exact_in_bfloat16:
         return _of_block_formats(operands, spec, dims)
     *operands, _ = operands
@@ -132,7 +134,7 @@ def _rows(
         merged = jnp.where(item.mask, product, before)
         return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
 
-    zeros = jnp.zeros((dims.m, dims.n), spec.out_dtype)
+    zeros = compat.zeros_like_varying((dims.m, dims.n), spec.out_dtype, a)
     return lax.fori_loop(0, schedule.count, step, zeros)
 
 
@@ -184,8 +186,8 @@ def _contract(
         total = jnp.where(item.opens, product, total + product)
         return lax.dynamic_update_index_in_dim(out, total, item.expert, 0), total
 
-    out = jnp.zeros((dims.experts, dims.k, dims.n), jnp.float32)
-    total = jnp.zeros((dims.k, dims.n), jnp.float32)
+    out = compat.zeros_like_varying((dims.experts, dims.k, dims.n), jnp.float32, a)
+    total = compat.zeros_like_varying((dims.k, dims.n), jnp.float32, a)
     sums = lax.fori_loop(0, schedule.count, step, (out, total))[0]
     left, right = whole(a_scales, spec.a_scaling), whole(b_scales, spec.b_scaling)
     scaled = sums * left[..., None] * right if left.ndim else sums * left * right

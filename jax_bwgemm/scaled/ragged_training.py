@@ -122,14 +122,17 @@ class Fp8RaggedDot(Fp8Function):
         layer = RaggedLayer(
             self.recipe, self.implementations, out_dtype.name, lhs.dtype.name, rhs.dtype.name
         )
-        if key is not None and not self.recipe.needs_key:
-            raise ValueError(f"{self.recipe} has no use for a key")
+        key = self.check_key(_NAME, key)
         if self.recipe.history:
             amax_history = self.check_history(amax_history)
         elif amax_history is not None:
-            raise ValueError(f"{self.recipe} keeps no amax_history")
+            raise ValueError(f"{_NAME}: {self.recipe} keeps no amax_history")
 
         def product(lhs: Any, rhs: Any, sizes: Any, offset: Any, history: Any, key: Any) -> Any:
+            # The history stays as it is: `layer.next_history`.
+            lhs, rhs, sizes, offset, key, _ = compat.match_varying(
+                lhs, rhs, sizes, offset, key, history
+            )
             if history is not None:
                 return multiply_ragged_delayed(layer, lhs, rhs, sizes, offset, history)
             return multiply_ragged(layer, lhs, rhs, sizes, offset, key)

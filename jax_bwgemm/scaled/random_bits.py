@@ -58,8 +58,8 @@ def bits_of(origin: jax.Array, rows: int, columns: int) -> jax.Array:
     groups = -(-columns // GROUP)
     shape = (origin.shape[0], rows, groups)
     counter = (
-        origin[:, 4] + jnp.arange(groups, dtype=jnp.uint32),
-        origin[:, 3] + jnp.arange(rows, dtype=jnp.uint32)[:, None],
+        origin[:, 4] + jnp.arange(groups, dtype=jnp.uint32)[None, None],
+        origin[:, 3] + jnp.arange(rows, dtype=jnp.uint32)[None, :, None],
         origin[:, 2],
         jnp.zeros((), jnp.uint32),
     )

@@ -46,6 +46,10 @@ class Recipe:
     hadamard: bool = False
     stochastic_gradient: bool = False
 
+    def __str__(self) -> str:
+        """Its name, if it has one."""
+        return next((f"recipe {n!r}" for n, r in RECIPES.items() if r == self), repr(self))
+
     @property
     def needs_key(self) -> bool:
         """Whether gradients depend on random numbers."""

@@ -60,11 +60,17 @@ def multiplied(x: ScaledArray) -> jax.Array:
     if not layout.exact_in_bfloat16:
         return x.values
     *leading, k = x.shape
-    blocks = x.values.astype(jnp.bfloat16)
-    blocks = jnp.pad(blocks, [(0, 0)] * len(leading) + [(0, -k % layout.block_k)])
-    blocks = blocks.reshape(*leading, blocks.shape[-1] // layout.block_k, layout.block_k)
+    blocks = _in_blocks(x.values.astype(jnp.bfloat16), layout.block_k)
     scaled = blocks * x.scales.astype(jnp.bfloat16)[..., None]
     return scaled.reshape(*leading, scaled.shape[-2] * layout.block_k)[..., :k]
+
+
+def _in_blocks(x: jax.Array, size: int) -> jax.Array:
+    """[..., K] as [..., blocks, size], the last block filled up with zeros."""
+    *leading, k = x.shape
+    blocks = -(-k // size)  # counted once: that a padded symbolic size is a multiple is not seen
+    x = jnp.pad(x, [*[(0, 0)] * len(leading), (0, blocks * size - k)])
+    return x.reshape(*leading, blocks, size)
 
 
 def _promoted(
@@ -73,8 +79,7 @@ def _promoted(
     """Sums of 128 products times their scales, added in float32, in order."""
 
     def leading_blocks(x: jax.Array) -> jax.Array:
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % PROMOTED_K)))
-        return jnp.swapaxes(x.reshape(x.shape[0], x.shape[1] // PROMOTED_K, PROMOTED_K), 0, 1)
+        return jnp.swapaxes(_in_blocks(x, PROMOTED_K), 0, 1)
 
     def leading_scales(x: ScaledArray, k_blocked: bool) -> jax.Array:
         """[blocks of K, rows]."""
@@ -87,7 +92,7 @@ def _promoted(
 
     def step(out: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         left, right, left_scales, right_scales = block
-        scales = left_scales[:, None] * right_scales
+        scales = left_scales[:, None] * right_scales[None]
         return out + _dot(left, right, None) * scales, None
 
     operands = (

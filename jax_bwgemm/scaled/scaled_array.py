@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -102,6 +103,14 @@ class ScaledArray:
         return made
 
 
+jax.export.register_pytree_node_serialization(
+    ScaledArray,
+    serialized_name="jax_bwgemm.ScaledArray",
+    serialize_auxdata=str.encode,
+    deserialize_auxdata=bytes.decode,
+)
+
+
 def check(x: ScaledArray, what: str = "ScaledArray") -> None:
     """Checks types and shapes against the layout.
 
@@ -173,17 +182,19 @@ def dequantize(x: ScaledArray, dtype: DTypeLike = jnp.float32) -> jax.Array:
 
     Args:
         x: [..., R, K].
-        dtype: Type of the result.
+        dtype: Floating-point type of the result.
 
     Returns:
         [..., R, K].
 
     Raises:
-        TypeError: Not a `ScaledArray`, or one whose shapes do not fit together.
+        TypeError: Not a `ScaledArray`, one whose shapes do not fit together, or another type.
     """
     if not isinstance(x, ScaledArray):
         raise TypeError(f"dequantize requires a ScaledArray, got {type(x).__name__}")
     check(x, "dequantize")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dequantize: dtype must be a floating-point type, got {dtype}")
     return _dequantized(x, np.dtype(dtype))
 
 

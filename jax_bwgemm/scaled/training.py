@@ -15,7 +15,12 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_array, as_dimension_numbers, check_dot_general
+from jax_bwgemm.dense.validation import (
+    as_array,
+    as_dimension_numbers,
+    as_key,
+    check_dot_general,
+)
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled.api import OUT_DTYPES
@@ -89,6 +94,17 @@ class Fp8Function:
             )
         return history
 
+    def check_key(self, function: str, key: Any) -> jax.Array | None:
+        """Checks an argument ``key``.
+
+        Raises:
+            TypeError: No key.
+            ValueError: The recipe has no use for one.
+        """
+        if key is not None and not self.recipe.needs_key:
+            raise ValueError(f"{function}: {self.recipe} has no use for a key")
+        return as_key(function, key)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fp8DotGeneral(Fp8Function):
@@ -149,14 +165,13 @@ class Fp8DotGeneral(Fp8Function):
             )
         numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
         check_dot_general(lhs.shape, rhs.shape, numbers)
-        if key is not None and not self.recipe.needs_key:
-            raise ValueError(f"{self.recipe} has no use for a key")
+        key = self.check_key("fp8_dot_general", key)
         if self.recipe.history:
             amax_history = self.check_history(amax_history)
             if numbers[1][0]:
                 raise NotImplementedError("delayed scaling takes no batch dimensions")
         elif amax_history is not None:
-            raise ValueError(f"{self.recipe} keeps no amax_history")
+            raise ValueError(f"fp8_dot_general: {self.recipe} keeps no amax_history")
 
         def like(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
             return lax.dot_general(lhs, rhs, numbers, out_sharding=out_sharding)
@@ -180,6 +195,7 @@ class Fp8DotGeneral(Fp8Function):
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
         x, batch, rows, x_transposed = _matrices(lhs, lhs_batch, lhs_contract)
         w, _, columns, w_transposed = _matrices(rhs, rhs_batch, rhs_contract)
+        x, w, key, _ = compat.match_varying(x, w, key, history)
         layer = Layer(
             self.recipe,
             self.implementations,

@@ -21,7 +21,8 @@ def local_device(kind: TunedDevice | None = None) -> tuple[Any, Target, TunedDev
     """
     local = runtime.local_target()
     if local.target is None and (kind is None or not any(_gpus())):
-        raise RuntimeError(f"autotune measures on a GPU: {local.reason}")
+        reason = local.reason if runtime.cuda_devices() else "this process has no CUDA GPU"
+        raise RuntimeError(f"autotune measures on a GPU: {reason}")
     if not runtime.kernels():
         raise RuntimeError("autotune: jax_bwgemm was installed without its compiled kernels")
     for found in _gpus():

@@ -39,6 +39,30 @@ def test_bad_command_line(argv, capsys):
     assert "usage: python -m jax_bwgemm" in capsys.readouterr().err
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"jax_bwgemm {jax_bwgemm.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("BWGEMM_TARGET_ARCH", "unknown target architecture 'x'"),
+        ("BWGEMM_PARTIAL_SUMS", "unknown type 'x'"),
+        ("BWGEMM_LINKED_EPILOGUES", "expected 0 or 1"),
+        ("BWGEMM_TUNING_MISS", "unknown policy 'x'"),
+    ],
+)
+def test_wrong_variables(variable, text, monkeypatch, capsys):
+    monkeypatch.setenv(variable, "x")
+    assert cli.main(["info"]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith(f"error: {variable}")
+    assert text in found
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_of_every_command(command, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -70,6 +71,11 @@ CASES = [
         matmul(zeros(2, 4, 4), zeros(3, 4, 4)),
         ValueError,
         "matmul batch dimensions (2,) of a (2, 4, 4) and (3,) of b (3, 4, 4) do not broadcast",
+    ),
+    (
+        lambda: bw.matmul(X, X, preferred_element_type=jax.random.key(0).dtype),
+        TypeError,
+        "preferred_element_type must be a type of numbers, got key<fry>",
     ),
     # -- dimension numbers
     (

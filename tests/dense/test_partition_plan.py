@@ -9,7 +9,7 @@ import pytest
 
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
-from jax_bwgemm.product.partition import plan, sharding_rule
+from jax_bwgemm.product.partition import Form, plan, sharding_rule
 
 MESH = {"x": 4, "y": 2}
 X, Y = ("x",), ("y",)
@@ -121,5 +121,20 @@ def test_summed_batch_reduces_like_k() -> None:
     ],
 )
 def test_shardy_rule(spec: GemmSpec, lhs: tuple, rhs: tuple, rule: str, reduced: tuple) -> None:
-    operands = [SimpleNamespace(shape=lhs), SimpleNamespace(shape=rhs)]
-    assert sharding_rule(DENSE, spec, operands) == (rule, {"reduction_factors": reduced})
+    dims = DENSE.dims(spec, lhs, rhs)
+    assert sharding_rule(DENSE, Form(spec), dims) == (rule, {"reduction_factors": reduced})
+
+
+@pytest.mark.parametrize(
+    ("spec", "lhs", "rhs", "rule"),
+    [
+        (GemmSpec(), (1, 2, 3), (1, 3, 4), "m k, k n -> m n"),
+        (GemmSpec(), (8, 2, 3), (1, 3, 4), "b m k, k n -> b m n"),
+        (GemmSpec("m", "n", reduce_batch=True), (8, 3, 2), (8, 3, 4), "b k m, b k n -> m n"),
+    ],
+)
+def test_the_compiler_sees_no_batch_of_one(
+    spec: GemmSpec, lhs: tuple, rhs: tuple, rule: str
+) -> None:
+    form = Form.of(DENSE, spec, [SimpleNamespace(shape=lhs), SimpleNamespace(shape=rhs)])
+    assert sharding_rule(DENSE, form, DENSE.dims(spec, lhs, rhs))[0] == rule

@@ -126,6 +126,12 @@ def test_batch_of_matrices_is_local_forward_and_backward(mesh: Any) -> None:
     assert found == {"all-reduce": 1}  # of the scalar loss
 
 
+def test_weights_that_a_product_of_jax_reads_too_are_gathered_once(mesh: Any) -> None:
+    x, w = place(mesh, (M, K), ("x",)), place(mesh, (K, N), ("x",), 1)
+    _, found = compile_and_run(lambda x, w: (jnp.matmul(x, w), bw.matmul(2 * x, w)), x, w)
+    assert found == {"all-gather": 1}
+
+
 def test_vmap_over_a_sharded_axis(mesh: Any) -> None:
     x, w = place(mesh, (8, M, K), ("x",)), place(mesh, (K, N), (None, "y"), 1)
     mapped = jax.vmap(bw.matmul, in_axes=(0, None), spmd_axis_name="x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_same_layers, normal
+from sharded import mesh_of
 
 import jax_bwgemm as bw
 from jax_bwgemm.epilogue.activations import ACTIVATIONS
@@ -128,8 +130,16 @@ class TestLinear:
         assert traced[0] == traced[1]
 
 
-@pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "pair"])
+@pytest.mark.parametrize(
+    ("stacked", "devices"), [(True, 1), (True, 8), (False, 8)], ids=["one product", "two", "pair"]
+)
 class TestGatedLinearUnit:
+    @pytest.fixture(autouse=True)
+    def so_many_devices(self, monkeypatch, devices) -> None:
+        """Stacked weights are one product where XLA cannot partition it."""
+        monkeypatch.setattr(jax, "device_count", lambda: devices)
+        jax.clear_caches()
+
     @staticmethod
     def formula(x: Any, weights: Any, activation: Any = jax.nn.silu) -> Any:
         return activation(x @ weights[:, 0]) * (x @ weights[:, 1])
@@ -162,6 +172,27 @@ class TestGatedLinearUnit:
         gate, up = (jnp.dot(x, weights[:, i]).astype(jnp.float32) for i in (0, 1))
         assert got.dtype == jnp.bfloat16
         np.testing.assert_array_equal(got, (jax.nn.silu(gate) * up).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_columns_of_stacked_weights_over_devices(arrays, cpu_devices, kind) -> None:
+    """Weights stay where they are, and so do their gradients."""
+    mesh = mesh_of(cpu_devices, kind)
+    x, weights = arrays["x"], arrays["gated"]
+
+    def loss(x: Any, weights: Any) -> Any:
+        return jnp.sum(bw.gated_linear_unit(x, weights, activation="silu") ** 2)
+
+    want = jax.grad(loss, (0, 1))(x, weights)
+    with jax.set_mesh(mesh):
+        spec = PartitionSpec(None, None, "x")
+        placed = jax.device_put(weights, NamedSharding(mesh, spec))
+        compiled = jax.jit(jax.grad(loss, (0, 1))).lower(x, placed).compile()
+        got = compiled(x, placed)
+    assert_same_layers(got, want)
+    assert got[1].sharding.spec == spec
+    assert "all-reduce" in compiled.as_text()
+    assert not re.search("all-gather|all-to-all|collective-permute", compiled.as_text())
 
 
 class TestMatmul:

@@ -125,3 +125,5 @@ class TestSwitch:
         monkeypatch.setenv("BWGEMM_LINKED_EPILOGUES", "yes")
         with config._linked_context(None), pytest.raises(ValueError, match="expected 0 or 1"):
             config.links_epilogues()
+        with pytest.raises(TypeError, match="enabled must be True or False, got 'no'"):
+            config.linked_epilogues("no")

@@ -47,7 +47,8 @@ def gradient(f: Any) -> Any:
 @pytest.mark.parametrize(
     ("hidden", "count", "piece"), [(2048, 4, 128), (11008, 4, 64), (14, 2, 1), (6, 6, 1), (5, 1, 1)]
 )
-def test_blocks_are_a_partition(hidden: int, count: int, piece: int) -> None:
+def test_blocks_are_a_partition(monkeypatch: Any, hidden: int, count: int, piece: int) -> None:
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
     blocks, x = HiddenBlocks.of(hidden, count), jnp.arange(2 * hidden).reshape(2, hidden, 1)
     assert blocks.piece == piece
     whole = None
@@ -56,6 +57,16 @@ def test_blocks_are_a_partition(hidden: int, count: int, piece: int) -> None:
         assert block.shape == (2, hidden // count, 1)
         whole = blocks.written(whole, block, 1, i)
     np.testing.assert_array_equal(whole, x)
+
+
+@pytest.mark.parametrize(("hidden", "piece"), [(2048, 64), (11008, 8), (96, 1)])
+def test_devices_have_equal_parts_of_each_block(hidden: int, piece: int) -> None:
+    blocks = HiddenBlocks.of(hidden, 4)
+    assert blocks.piece == piece
+    owner = np.arange(hidden) // (hidden // 8)
+    for i in range(4):
+        found = blocks.block(jnp.asarray(owner), 0, i)
+        np.testing.assert_array_equal(found, np.repeat(np.arange(8), hidden // 32))
 
 
 @pytest.mark.parametrize("blocks", [-1, 3, 2 * H])

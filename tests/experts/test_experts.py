@@ -322,7 +322,10 @@ def test_numbers_of_experts(number: Any, error: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("experts", "change", "more", "error", "message"),
     [
-        (np.zeros((T + 1, TOP), "i4"), {}, {}, TypeError, r"x must be \[T, K\], experts"),
+        (np.zeros((T + 1, TOP), "i4"), {}, {}, TypeError, r"experts must be \[T, k\] for x \[T"),
+        (None, {"up": np.zeros((E, K + 1, H), "f4")}, {}, TypeError, r"x must be \[M, K\], up"),
+        (None, {"x": np.zeros((T, K), "f2")}, {}, TypeError, "x, up and down must have one float"),
+        (None, {}, {"activation": "gleu"}, ValueError, "unknown activation 'gleu'"),
         (np.zeros((T, TOP), "f4"), {}, {}, TypeError, "experts must be integers, got float32"),
         (None, {"weights": np.zeros((T, 3), "f4")}, {}, TypeError, r"of shape \(12, 2\), got"),
         (None, {}, {"num_experts": 8}, ValueError, "must be given together"),

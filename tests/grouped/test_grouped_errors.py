@@ -213,6 +213,18 @@ CASES = [
         "jax.lax.RaggedDotDimensionNumbers, got (((1,), (1,)), ((), ()))",
     ),
     (
+        general(X, W, S, numbers(((1,), (1,)), ((), ()), (0.0,), (0,))),
+        TypeError,
+        "ragged_dot_general requires ragged and group dimensions that are integers, got (0.0,) and "
+        "(0,)",
+    ),
+    (
+        general(X, W, S, numbers(((1.0,), (1,)), ((), ()), (0,), (0,))),
+        TypeError,
+        "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), (lhs_batch, "
+        "rhs_batch)) with ints or sequences of ints, got (((1.0,), (1,)), ((), ()))",
+    ),
+    (
         general(X, W, S, numbers(((1,), (1,)), ((), ()), (0, 1), (0,))),
         TypeError,
         "ragged_dot_general requires one lhs ragged dimension and at most one rhs group dimension, "

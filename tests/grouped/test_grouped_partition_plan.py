@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
-from jax_bwgemm.product.partition import plan, sharding_rule
+from jax_bwgemm.product.partition import Form, plan, sharding_rule
 
 MESH = {"x": 4, "y": 2}
 X, Y = ("x",), ("y",)
@@ -157,6 +156,6 @@ def test_axes_are_used_once() -> None:
     ],
 )
 def test_shardy_rule(spec: Any, shapes: Any, rule: str, reduced: str) -> None:
-    operands = [SimpleNamespace(shape=shape) for shape in shapes]
     factors = {"reduction_factors": tuple(reduced), "need_replication_factors": ("g",)}
-    assert sharding_rule(GROUPED, spec, operands) == (rule, factors)
+    dims = GROUPED.dims(spec, *shapes)
+    assert sharding_rule(GROUPED, Form(spec), dims) == (rule, factors)

@@ -158,6 +158,8 @@ def test_a_program_without_products() -> None:
 def test_errors() -> None:
     with pytest.raises(TypeError, match=r"takes a function with its arguments.*got int"):
         bw.explain_program(3)
+    with pytest.raises(TypeError, match=r"takes a function with its arguments.*got Compiled"):
+        bw.explain_program(jax.jit(jnp.sin).lower(1.0).compile())
     with pytest.raises(TypeError, match="explain_program: a Traced takes no arguments"):
         bw.explain_program(jax.jit(jnp.sin).trace(1.0), 1.0)
     with pytest.raises(ValueError, match="unknown device 'sm80'"):

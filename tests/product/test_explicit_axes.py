@@ -42,6 +42,10 @@ CASES: dict[str, Case] = {
         (X, UPS, DOWNS),
     ),
     "loss": (lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w), (X, UP)),
+    "loss, recomputed": (
+        lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w, logits="recomputed"),
+        (X, UP),
+    ),
     "blockwise ragged": (lambda x, w: bw.fp8_ragged_dot("blockwise")(x, w, SIZES), (X, ONES)),
     "nvfp4": (
         lambda x, w: bw.fp8_dot_general("nvfp4")(x, w, NUMBERS, key=jax.random.key(0)),
@@ -89,6 +93,21 @@ def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
         np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
 
 
+def test_hidden_values_of_experts_over_devices(mesh: jax.sharding.Mesh) -> None:
+    f, operands = CASES["grouped_mlp"]
+    _, wanted = value_and_gradients(f, operands)
+    specs = (P(), P(None, None, None, "x"), P(None, "x"))
+    with jax.set_mesh(mesh):
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        ]
+        _, gradients = value_and_gradients(f, tuple(placed))
+    for ours, theirs, x in zip(gradients, wanted, placed, strict=True):
+        assert ours.sharding.is_equivalent_to(x.sharding, x.ndim)
+        scale = float(jnp.max(jnp.abs(theirs)))
+        np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
+
+
 def test_contracted_dimensions_over_devices_need_an_out_sharding(mesh: jax.sharding.Mesh) -> None:
     product = bw.fp8_dot_general("per_tensor")
     with jax.set_mesh(mesh):
@@ -100,3 +119,18 @@ def test_contracted_dimensions_over_devices_need_an_out_sharding(mesh: jax.shard
     assert got.sharding.spec[0] == "x"
     want = product(X, UP, NUMBERS)
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
+
+
+def test_quantize_where_no_block_is_divided(mesh: jax.sharding.Mesh) -> None:
+    x = array(8, 2 * ROWS, 2 * WIDTH)
+    want = bw.quantize(x, "128x128", transposed=True)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(x, NamedSharding(mesh, P("x")))
+        columns = jax.device_put(x[:, :WIDTH], NamedSharding(mesh, P(None, "x")))
+        got = bw.quantize(rows, "128x128", transposed=True)
+        assert got[0].scales.sharding.spec[0] == "x"
+        assert got[1].values.sharding.spec[1] == "x"
+        with pytest.raises(NotImplementedError, match=r"dimension -1 of float32\[256,128@x\] has "):
+            bw.quantize(columns, "1x128")
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

@@ -1,4 +1,4 @@
-"""Every function and its gradients under ``jax_numpy_dtype_promotion="strict"``.
+"""Every function and its gradients where jax.numpy may convert no types and add no dimensions.
 
 Types of products' results are compared with JAX's in tests/dense/test_dtype_promotion.py.
 """
@@ -24,7 +24,7 @@ F32 = jnp.float32
 
 
 def dense_layer(x: Any, w: Any, b: Any) -> Any:
-    return jax.nn.gelu(jnp.dot(x, w, preferred_element_type=F32) + b.astype(F32)) ** 2
+    return jax.nn.gelu(jnp.dot(x, w, preferred_element_type=F32) + b.astype(F32)[None]) ** 2
 
 
 # name: (function, shape and type of its operands)
@@ -42,8 +42,16 @@ FUNCTIONS: dict[str, tuple[Callable, list[tuple[tuple[int, ...], str]]]] = {
         [((M, K), "bfloat16"), ((K, 2, N), "bfloat16")],
     ),
     "mlp": (
-        lambda x, gate, up, down: bw.mlp(x, (gate, up), down, recompute=True),
-        [((M, K), "bfloat16"), *[((K, N), "bfloat16")] * 2, ((N, K), "bfloat16")],
+        lambda x, gate, up, down, b, c: bw.mlp(
+            x, (gate, up), down, up_bias=(b, b), down_bias=c, recompute=2
+        ),
+        [
+            ((M, K), "bfloat16"),
+            *[((K, N), "bfloat16")] * 2,
+            ((N, K), "bfloat16"),
+            ((N,), "bfloat16"),
+            ((K,), "bfloat16"),
+        ],
     ),
     "grouped_mlp": (
         lambda x, up, down, w: bw.grouped_mlp(x, up, down, SIZES, row_weights=w),
@@ -89,6 +97,10 @@ FUNCTIONS: dict[str, tuple[Callable, list[tuple[tuple[int, ...], str]]]] = {
         lambda a, b: bw.fp8_dot_general("mxfp8")(a, b, NUMBERS),
         [((M, K), "bfloat16"), ((K, 32), "bfloat16")],
     ),
+    "nvfp4": (
+        lambda a, b: bw.fp8_dot_general("nvfp4")(a, b, NUMBERS, key=jax.random.key(0)),
+        [((M, K), "bfloat16"), ((K, N), "bfloat16")],
+    ),
     "experts in 8 bits": (
         lambda a, b: bw.fp8_ragged_dot("per_tensor")(a, b, SIZES),
         [((M, K), "bfloat16"), ((E, K, N), "bfloat16")],
@@ -110,7 +122,7 @@ def test_types_are_those_of_standard_promotion(name: str) -> None:
         return result, pullback(jnp.ones(result.shape, result.dtype))
 
     expected = jax.eval_shape(step, *args)
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         assert jax.eval_shape(step, *args) == expected
         bw.explain_program(step, *args, device="sm90")
         bw.explain_program(bw.accelerate(step), *args, device="sm90")

@@ -12,6 +12,7 @@ from jax import lax
 from numerics import assert_same_layers, normal
 
 import jax_bwgemm as bw
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 ROWS, K, N = 8, 32, 48
 
@@ -35,6 +36,40 @@ def test_numbers_in_and_beside_an_epilogue(operands, scale: float) -> None:
     want = causal(jnp.matmul(*operands).astype(jnp.float32), jnp.float32(scale))
     assert got.dtype == jnp.bfloat16
     assert_same_layers(got.astype(jnp.float32), want.astype(jnp.bfloat16).astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        lambda z: jnp.where(z > 0, 1, 0) * z,
+        lambda z: jnp.where(z > 0, 1.1, 0.1) * z,
+        lambda z: (z > 0).astype(int) * z,
+        lambda z: lax.broadcasted_iota(int, z.shape, 1) * z,
+        lambda z: jnp.where(jnp.arange(N)[None] < 3, z, -z),
+        lambda z: lax.select(z > 0, jnp.full(z.shape, -3), jnp.zeros(z.shape, int)) + z,
+    ],
+)
+def test_values_between_that_are_of_64_bits(operands, epilogue) -> None:
+    got = bw.matmul(*operands, epilogue=epilogue)
+    want = epilogue(jnp.matmul(*operands).astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(got.astype(jnp.float32), want.astype(jnp.float32))
+    traced = trace_epilogue(epilogue, want.shape, ())
+    assert {step.dtype for step in traced.program.steps} <= {"float32", "int32", "bool"}
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "message"),
+    [
+        (lambda z: z.astype(jnp.float64) * 2, "'mul'.*it computes with float64"),
+        (lambda z: z * np.float64(2), "'mul'.*it computes with float64"),
+        (lambda z: jnp.round(z).astype(int) * z, "'convert_element_type'.*computes with int64"),
+        (lambda z: (z > 0).astype(int) * 3 + z, "'mul'.*it computes with int64"),
+        (lambda z: jnp.where(z > 0, 1, 0), "returns an array of type int64"),
+    ],
+)
+def test_what_is_computed_in_64_bits(operands, epilogue, message: str) -> None:
+    with pytest.raises(bw.EpilogueError, match=message):
+        bw.matmul(*operands, epilogue=epilogue)
 
 
 def test_an_integer_that_32_bits_do_not_hold(operands) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxprs import assert_defined_once
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
@@ -21,9 +22,11 @@ from jax_bwgemm.epilogue.contraction import LinkableDense, SplitDense
 from jax_bwgemm.epilogue.linker import NoLinkerError
 from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.rewriting import fuse
+from jax_bwgemm.rewriting.rewrite import rewrite
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
@@ -49,6 +52,7 @@ def arrays() -> dict[str, jax.Array]:
 
 def fused(f: Any, *args: Any) -> list[tuple[list[tuple[int, ...]], int]]:
     """Of every fused equation: the axes of its operands, and how many results it has."""
+    assert_defined_once(rewrite(jax.make_jaxpr(f)(*args), DEFAULT_IMPLEMENTATIONS)[0])
     jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
     return [
         ([x.axes for x in eqn.params["fused"].program.operands], len(eqn.outvars))
@@ -70,6 +74,32 @@ def check(f: Any, *args: Any) -> None:
 
 def mlp(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
     return jax.nn.gelu(x @ w + b) @ v + c
+
+
+def test_a_short_k_is_ours_if_a_kernel_takes_more_along(
+    arrays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = arrays["x"][:, :16], arrays["w"][:16]
+    assert fused(lambda x, w: jax.nn.gelu(x @ w), x, w) == [([], 1)]
+    monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no reason")
+    jax.clear_caches()
+    assert fused(lambda x, w: jax.nn.gelu(x @ w), x, w) == []
+
+
+@pytest.mark.parametrize("activation", [jax.nn.silu, jax.jit(jax.nn.gelu)])
+def test_a_function_whose_other_results_are_read(arrays: Any, activation: Any) -> None:
+    """Of a jitted activation a kernel writes one result: the rest of it computes no other."""
+
+    def loss(a: dict[str, jax.Array]) -> jax.Array:
+        hidden = activation(a["x"] @ a["w"] + a["b"])
+        return jnp.mean((hidden @ a["v"]).astype(F32) ** 2)
+
+    step = jax.value_and_grad(loss)
+    jaxpr = jax.make_jaxpr(bw.accelerate(step))(arrays)
+    read = {id(v) for e in jaxpr.eqns for v in e.invars}
+    bodies = [e for e in jaxpr.eqns if e.primitive.name in ("jit", "pjit")]
+    assert not [v for e in bodies for v in e.outvars if v.aval.shape == (M, N) and id(v) in read]
+    check(step, arrays)
 
 
 def test_bias_and_activation_between_products(arrays) -> None:

@@ -265,6 +265,20 @@ def test_other_types_and_rounded_results(a) -> None:
     check(wide, x, w)
 
 
+def test_results_that_all_readers_round(a) -> None:
+    """The kernel rounds, and takes along what follows; alone that is no epilogue."""
+    x, w = names(a, "x gate")
+    rounded = lambda x, w: DOT(x, w, SIZES, preferred_element_type=F32).astype(x.dtype)  # noqa: E731
+    assert found(rounded, x, w) == []
+    f = lambda x, w: jnp.tanh(rounded(x, w)) * x[:, :1]  # noqa: E731
+    assert found(f, x, w) == [([(0,)], 1, "")]
+    check(f, x, w)
+    step = jax.grad(lambda x, w: jnp.sum(f(x, w).astype(F32)), (0, 1))
+    check(step, x, w)
+    rewrites = bw.explain_program(bw.accelerate(step), x, w, device="sm90").rewrites
+    assert all("a kernel takes it, which rounds to bfloat16" in one.reason for one in rewrites)
+
+
 def test_what_only_passes_read_stays_with_them(a) -> None:
     x, w = names(a, "x gate")
     f = lambda x, w: jnp.sum(jnp.square(DOT(x, w, SIZES).astype(F32)))  # noqa: E731

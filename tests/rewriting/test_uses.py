@@ -69,6 +69,14 @@ def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
     assert "transposing" in policy.loses(small, "bfloat16", 0, 96 * 2 * 1024 * 64, target)
 
 
+def test_a_short_k_is_left_to_xla_unless_a_kernel_takes_more_along() -> None:
+    a, b = jnp.ones((128, 32), jnp.bfloat16), jnp.ones((32, 128), jnp.bfloat16)
+    (one,) = bw.explain_program(bw.accelerate(jnp.matmul), a, b, device="sm90").rewrites
+    assert not one.rewritten
+    assert one.reason == "K is 32, at most 32: XLA writes the result as fast as a kernel would"
+    assert policy.short(GemmDims(128, 128, 33, 1, 1, 1)) is None
+
+
 def test_the_decision_is_taken_where_the_bias_is() -> None:
     def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
         return x @ x + bias

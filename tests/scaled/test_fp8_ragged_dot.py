@@ -252,12 +252,17 @@ X, W, _ = operands()
         (
             lambda: bw.fp8_ragged_dot("mxfp8")(X, W, SIZES, key=jax.random.key(0)),
             ValueError,
-            "has no use for a key",
+            "fp8_ragged_dot: recipe 'mxfp8' has no use for a key",
+        ),
+        (
+            lambda: bw.fp8_ragged_dot("nvfp4")(X, W, SIZES, key="a"),
+            TypeError,
+            "fp8_ragged_dot requires arrays, got key of type str",
         ),
         (
             lambda: jax.grad(lambda w: bw.fp8_ragged_dot("nvfp4")(X, w, SIZES).sum())(W),
             TypeError,
-            "gradients depend on random numbers: pass key=",
+            "depend on random numbers: pass key=",
         ),
         (lambda: bw.fp8_ragged_dot()([1.0], W, SIZES), TypeError, "requires arrays, got lhs"),
         (

@@ -115,12 +115,17 @@ X, W, _ = operands()
         (
             lambda: jax.grad(lambda x: jnp.sum(DOT(x, W, LAYER)))(X),
             TypeError,
-            "gradients depend on random numbers: pass key=",
+            "gradients of recipe 'nvfp4' depend on random numbers: pass key=",
         ),
         (
             lambda: bw.fp8_dot_general()(X, W, LAYER, key=jax.random.key(0)),
             ValueError,
-            "has no use for a key",
+            "fp8_dot_general: recipe 'blockwise' has no use for a key",
+        ),
+        (
+            lambda: DOT(X, W, LAYER, key=3),
+            TypeError,
+            r"fp8_dot_general: key must be one key of jax.random, got int32 of shape \(\)",
         ),
         (
             lambda: bw.quantize(X, "1x128", square_blocks=True),

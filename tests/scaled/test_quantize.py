@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -217,6 +218,24 @@ def test_jit_and_vmap(scaling: str) -> None:
             ValueError,
             "a finite epsilon of at least 0, got -1.0",
         ),
+        *(
+            (
+                lambda key=key: bw.quantize(normal(4, 4), "row", key=key),
+                TypeError,
+                f"quantize{text}",
+            )
+            for key, text in (
+                (3, ": key must be one key of jax.random, got int32 of shape"),
+                ("a", " requires arrays, got key of type str"),
+                (jnp.ones(2), ": key must be one key of jax.random, got float32 of shape"),
+                (jax.random.split(jax.random.key(0)), ": key must be one key.*of shape"),
+            )
+        ),
+        (
+            lambda: bw.dequantize(bw.quantize(normal(4, 4), "row"), jnp.int8),
+            TypeError,
+            "dequantize: dtype must be a floating-point type, got .*int8",
+        ),
         (lambda: bw.dequantize(jnp.ones((2, 2))), TypeError, "dequantize requires a ScaledArray"),
         (
             lambda: jax.grad(lambda x: jnp.sum(bw.dequantize(bw.quantize(x, "row"))))(normal(4, 4)),
@@ -270,6 +289,15 @@ VALUES = np.zeros((256, 256), np.dtype("float8_e4m3fn"))
 def test_wrong_scales(values: Any, scales: Any, scaling: str, whole: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         bw.ScaledArray(values, scales, scaling, whole)
+
+
+@pytest.mark.parametrize("scaling", ["row", "nvfp4"])
+def test_exported_programs_take_and_return_it(scaling: str) -> None:
+    q = bw.quantize(normal(16, 32), scaling)
+    exported = jax.export.export(jax.jit(lambda q: (q, bw.dequantize(q))))(q)
+    same, numbers = jax.export.deserialize(exported.serialize()).call(q)
+    assert jax.tree.structure(same) == jax.tree.structure(q)
+    np.testing.assert_array_equal(numbers, bw.dequantize(q))
 
 
 def test_outside_of_a_trace_it_is_one_program(caplog: pytest.LogCaptureFixture) -> None:

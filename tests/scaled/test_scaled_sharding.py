@@ -15,7 +15,7 @@ from scaled_cases import exact_operand, formula_product
 from sharded import collectives, mesh_of
 
 import jax_bwgemm as bw
-from jax_bwgemm.product.partition import sharding_rule
+from jax_bwgemm.product.partition import Form, sharding_rule
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.spec import ScaledSpec
 
@@ -168,8 +168,8 @@ def test_rules(scalings: Any, devices: int, rule: str, sizes: dict[str, Any]) ->
         ("tensor", "row"): [(1, 64, 512), (1, 512, 512), (1,), (1, 512)],
         ("mxfp8", "mxfp8"): [(1, 64, 512), (1, 512, 512), (1, 64, 16), (1, 512, 16)],
     }[scalings]
-    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*shapes, (1,))]
-    assert sharding_rule(SCALED, spec, operands, devices) == (rule, sizes)
+    dims = SCALED.dims(spec, *shapes, (1,))
+    assert sharding_rule(SCALED, Form(spec), dims, devices) == (rule, sizes)
 
 
 def test_a_short_last_block_makes_a_dimension_one() -> None:

@@ -287,7 +287,10 @@ def test_the_command_says_what_is_wrong(
     tmp_path: Path,
 ) -> None:
     assert run_command("--shapes", "8,8,8") == 2
-    assert "autotune measures on a GPU" in capsys.readouterr().err
+    no_gpu = "error: autotune measures on a GPU: this process has no CUDA GPU\n"
+    assert capsys.readouterr().err == no_gpu
+    assert run_command("--shapes", "8,8") == 2
+    assert "majors out of kn kk mn mk, got '8,8'" in capsys.readouterr().err
     request.getfixturevalue("gpu")
     for text in ("8,8", "8,8,x", "0,8,8", "8,8,8:nn"):
         assert run_command("--shapes", text) == 2

@@ -23,20 +23,21 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct RingReader {
   typename C::Shared& shared;
-  RingState<kRing> state{};
+  uint32_t count = 0;  // of tiles read: one register, where a place and a phase would be two
 
   // Called by whole warps, or by a single thread. One thread of each caller arrives, when all of
   // its threads have read the tile. A wait may leave the lanes of a warp apart, so the mask is
   // given: __activemask() would be those that happen to be together.
   template <bool kWholeWarp>
   __device__ __forceinline__ grouped::Tile Next() {
-    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[state.index], state.phase);
-    const grouped::Tile tile = shared.tiles.ring[state.index];
+    const uint32_t place = count % kRing;
+    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[place], count / kRing & 1);
+    const grouped::Tile tile = shared.tiles.ring[place];
     if constexpr (kWholeWarp) __syncwarp();
     if (!kWholeWarp || threadIdx.x % 32 == 0) {
-      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[state.index]);
+      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[place]);
     }
-    state.Advance();
+    ++count;
     return tile;
   }
 };
@@ -121,15 +122,19 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
   bwgemm::sm90::Turn<C> turn{shared, consumer};
-  for (int next = 0;; next ^= 1) {
+  for (;;) {
+    const uint32_t number = ring.count;
     const grouped::Tile tile = ring.template Next<true>();
     if (Uniform(tile.batch) < 0) break;
     // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a
     // divergent branch.
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
-    if (C::kPingpong && next != consumer) {
-      state.Skip(k_blocks);
-      continue;
+    if constexpr (C::kPingpong) {
+      if (number % 2 != consumer) {
+        state.Skip(k_blocks);
+        continue;
+      }
+      turn.phase = (number / 2 & 1) ^ (consumer == 0);  // of its own it would keep a register
     }
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.

@@ -67,11 +67,13 @@ struct LinkedEpilogue {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       buffers.RereadThread();  // what follows from it is not kept from chunk to chunk
       Await();
-      Compute<kColumns>(tile, accumulator, chunk);
+      const float sum = Compute<kColumns>(tile, accumulator, chunk);
       buffers.Filled();
       // Into the set before this one, whose stores have had time to read it.
       if (chunk > 0) LoadNext(tile, chunk - 1, chunks);
       Send(tile, chunk);
+      // Behind the fence in Filled, which would wait for it.
+      if (SumOf() >= 0) StoreSum(sum, PlaceOf(tile, chunk), kRows - 8);
       ++count;
     }
     // Rows that threads stored themselves have left the buffers, before others are loaded there.
@@ -178,14 +180,16 @@ struct LinkedEpilogue {
     }
   }
 
+  // Returns what is still to be stored of the sums: those of the last 8 rows.
   template <int kColumns>
-  __device__ __forceinline__ void Compute(const grouped::Tile& tile,
-                                          const Accumulator<kColumns>& acc, int chunk) {
+  __device__ __forceinline__ float Compute(const grouped::Tile& tile,
+                                           const Accumulator<kColumns>& acc, int chunk) {
     const Sums sums = SumsOf<kColumns>(acc, chunk);
     const Place place = PlaceOf(tile, chunk);
     const uint32_t warp = buffers.thread / 32u, lane = buffers.thread % 32u;
     const int n = place.column + warp * 16 + lane / 4;
     const int m = place.row + lane % 4 * 2, end = place.row + place.valid;
+    float sum_of_row = 0;
     CUTE_UNROLL
     for (int row = 0; row < kRows; row += 8) {
       const int at = row * kRowBytes;
@@ -213,7 +217,10 @@ struct LinkedEpilogue {
         stored[1][i] = others[0];
         stored[2][i] = others[1];
       }
-      if (SumOf() >= 0) StoreSums(sum, place.column, place.row + row, end);
+      if (SumOf() >= 0) {
+        sum_of_row = SumOfRow(sum);
+        if (row + 8 < kRows) StoreSum(sum_of_row, place, row);
+      }
       CUTE_UNROLL
       for (int j = 0; j <= kMaxStaged; ++j) {
         if (j > Stores()) break;
@@ -221,23 +228,28 @@ struct LinkedEpilogue {
                                           buffers.thread);
       }
     }
+    return sum_of_row;
   }
 
-  // Of 8 rows, from `row` on, and the warp's part of 64 columns: eight lanes have the same rows.
-  __device__ __forceinline__ void StoreSums(float2 sum, int column, int row, int end) {
+  // Of 8 rows over the warp's part of a chunk's columns. Eight lanes have parts of rows 2 * (lane %
+  // 4) and the next: the first four end with the sum of the former, from lane 16 on of the latter.
+  __device__ __forceinline__ float SumOfRow(float2 parts) {
+    const bool odd = buffers.thread & 16;
+    float sum =
+        (odd ? parts.y : parts.x) + __shfl_xor_sync(0xffffffff, odd ? parts.x : parts.y, 16);
+    sum += __shfl_xor_sync(0xffffffff, sum, 8);
+    return sum + __shfl_xor_sync(0xffffffff, sum, 4);
+  }
+
+  // Of the 8 rows of a chunk from `first` on.
+  __device__ __forceinline__ void StoreSum(float sum, const Place& place, int first) {
     const uint32_t lane = buffers.thread % 32u;
-    column += buffers.thread / 32u * kPartColumns;
-    CUTE_UNROLL
-    for (int bit = 4; bit < 32; bit *= 2) {
-      sum.x += __shfl_xor_sync(0xffffffff, sum.x, bit);
-      sum.y += __shfl_xor_sync(0xffffffff, sum.y, bit);
-    }
-    if (lane >= 4 || column >= base.n) return;
+    const int row = first + lane % 4 * 2 + lane / 16;
+    const int column = place.column + buffers.thread / 32u * kPartColumns;
+    if (lane & 12 || row >= place.valid || column >= base.n) return;
     float* to = static_cast<float*>(params().epilogue.results[SumOf()]) +
                 int64_t{column / kPartColumns} * base.m;
-    const int m = row + lane * 2;
-    if (m < end) to[m] = sum.x;
-    if (m + 1 < end) to[m + 1] = sum.y;
+    to[place.row + row] = sum;
   }
 
   // Waits until TMA has read the set to fill.

@@ -1,0 +1,156 @@
+"""Activations whose gradient reads their slope: the kernel of the forward product writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxprs import assert_defined_once
+from numerics import LINKED, normal
+
+import jax_bwgemm as bw
+from jax_bwgemm import config
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
+from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.rewriting import fuse, slopes
+from jax_bwgemm.rewriting.rewrite import rewrite
+
+M, K, N = 128, 192, 256
+F32 = jnp.float32
+
+
+@pytest.fixture(autouse=True)
+def _linked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No kernel runs: what is traced counts, and is then computed by XLA."""
+    for module in (fuse, slopes):
+        monkeypatch.setattr(module, "link_refusal", lambda *_: None)
+    with config.target("sm90"), config.linked_epilogues(True):
+        yield
+
+
+@pytest.fixture
+def arrays() -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (M, K), "w": (K, N), "b": (N,), "v": (N, K), "c": (K,)}
+    found = {name: jnp.asarray(normal(rng, s, "bfloat16")) for name, s in shapes.items()}
+    for name in "wv":
+        found[name] = found[name] * jnp.bfloat16(found[name].shape[0] ** -0.5)
+    return found
+
+
+def layers(activation: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(a: dict[str, jax.Array]) -> jax.Array:
+        hidden = activation(a["x"] @ a["w"] + a["b"])
+        return jnp.mean((hidden @ a["v"] + a["c"]).astype(F32) ** 2)
+
+    return jax.value_and_grad(loss)
+
+
+def steps_of(f: Any, *args: Any) -> list[list[str]]:
+    """Of every fused equation the operations of its kernel, without conversions."""
+    assert_defined_once(rewrite(jax.make_jaxpr(f)(*args), DEFAULT_IMPLEMENTATIONS)[0])
+    jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+    return [
+        [s.op for s in e.params["fused"].program.steps if s.op != "convert_element_type"]
+        for e, _ in equations(jaxpr)
+        if e.primitive is bw_gemm_epilogue_p
+    ]
+
+
+def check(f: Any, *args: Any) -> None:
+    """Same results as without. Gradients are compared by their largest value."""
+    got, want = jax.jit(bw.accelerate(f))(*args), jax.jit(f)(*args)
+    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        scale = max(float(jnp.max(jnp.abs(theirs.astype(F32)))), 1e-6)
+        ours, theirs = (np.asarray(x.astype(F32)) / scale for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=4 * LINKED["rtol"], atol=4 * LINKED["atol"])
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        jax.nn.gelu,
+        lambda z: jax.nn.gelu(z, approximate=False),
+        jax.nn.silu,
+        lambda z: z * jax.nn.sigmoid(1.702 * z),
+        lambda z: jnp.where(z > 0, jnp.sin(z) * z, jnp.expm1(z)),
+    ],
+    ids=["gelu", "exact gelu", "silu", "quick gelu", "where"],
+)
+def test_the_gradients_kernel_multiplies(arrays: Any, activation: Any) -> None:
+    step = layers(activation)
+    # The activation and its slope, the second layer's bias, the gradient.
+    *_, gradient = steps_of(step, arrays)
+    assert gradient == ["mul"]
+    check(step, arrays)
+
+
+def test_rows_of_batches(arrays: Any) -> None:
+    step = layers(jax.nn.gelu)
+    batch = arrays | {"x": arrays["x"].reshape(4, M // 4, K)}
+    assert steps_of(step, batch)[-1] == ["mul"]
+    check(step, batch)
+
+
+@pytest.mark.parametrize("activation", [jax.nn.relu, jnp.tanh])
+def test_a_short_slope_stays_where_it_is(arrays: Any, activation: Any) -> None:
+    step = layers(activation)
+    assert steps_of(step, arrays)[-1] != ["mul"]
+    check(step, arrays)
+
+
+def test_a_value_that_something_else_reads_stays(arrays: Any) -> None:
+    def loss(a: dict[str, jax.Array]) -> Any:
+        before = a["x"] @ a["w"] + a["b"]
+        return jnp.mean((jax.nn.gelu(before) @ a["v"]).astype(F32) ** 2), before
+
+    step = jax.value_and_grad(loss, has_aux=True)
+    assert len(steps_of(step, arrays)[-1]) > 8
+    check(step, arrays)
+
+
+def test_a_kernel_that_cannot_be_linked(arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slopes, "link_refusal", lambda *_: "no reason")
+    step = layers(jax.nn.gelu)
+    assert len(steps_of(step, arrays)[-1]) > 8
+    check(step, arrays)
+
+
+def test_dropout_between(arrays: Any) -> None:
+    """A mask is a second matrix that the gradient reads: the slope does not take its place."""
+    keep = jax.random.bernoulli(jax.random.key(0), 0.9, (M, N))
+
+    def activation(z: jax.Array) -> jax.Array:
+        return jnp.where(keep, jax.nn.gelu(z), 0).astype(z.dtype)
+
+    check(layers(activation), arrays)
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (lambda z, x: z * jnp.sin(x), True),
+        (lambda z, x: z * x + z / x - (-z), True),
+        (lambda z, x: (z * x, jnp.sum(z * x, 0)), True),
+        (lambda z, x: jnp.where(x > 0, z * x, 0), True),
+        (lambda z, x: (z * x, z), False),  # two multiples
+        (lambda z, x: z * x + x, False),
+        (lambda z, x: z * z, False),
+        (lambda z, x: x / z, False),
+        (lambda z, x: jnp.where(z > 0, z, 0), False),
+        (lambda z, x: jnp.where(x > 0, z, 1), False),
+        (lambda z, x: jnp.sum(z * x, 0), False),  # nothing but sums
+        (lambda z, x: jnp.sin(x) + 0 * x, False),
+    ],
+)
+def test_multiples_of_the_product(f: Callable[..., Any], expected: bool) -> None:
+    shape = (8, 16)
+    program = trace_epilogue(f, shape, [jax.ShapeDtypeStruct(shape, F32)]).program
+    assert slopes.is_multiple(program) is expected
