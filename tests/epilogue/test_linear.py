@@ -267,6 +267,9 @@ class TestErrors:
                 call()
         with pytest.raises(ValueError, match="unknown activation 'gleu'; names are 'relu'"):
             bw.linear(x, w, activation="gleu")
+        # The line is the user's, not the package's.
+        with pytest.raises(bw.EpilogueError, match=r"'reduce_sum' at .*test_linear.py:\d+ "):
+            bw.linear(x, w, activation=jnp.sum)
         with pytest.raises(bw.EpilogueError, match="reduce_max"):
             bw.linear(x, w, activation=jax.nn.softmax)
 
