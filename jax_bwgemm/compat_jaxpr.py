@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.lax import _convert_element_type
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def type_of(x: Any) -> Any:
@@ -102,7 +105,8 @@ def body_context(eqn: Any) -> Iterator[None]:
 
 def source_line(eqn: Any) -> str:
     """Where the user's code made an equation: file, line and function; empty if unknown."""
-    frame = _source_info_util.user_frame(eqn.source_info.traceback)
+    frames = _source_info_util.user_frames(eqn.source_info.traceback)
+    frame = next((f for f in frames if not f.file_name.startswith(_PACKAGE)), None)
     return f"{frame.file_name}:{frame.start_line} ({frame.function_name})" if frame else ""
 
 

@@ -267,6 +267,11 @@ class TestErrors:
                 call()
         with pytest.raises(ValueError, match="unknown activation 'gleu'; names are 'relu'"):
             bw.linear(x, w, activation="gleu")
+        # A line of the user's, or none: not one of the package's.
+        with pytest.raises(bw.EpilogueError, match=r"'slice' at .*test_linear.py:\d+ "):
+            bw.linear(x, w, activation=lambda z: z[:, :2])
+        with pytest.raises(bw.EpilogueError, match=r"cannot have 'reduce_sum': sums are over"):
+            bw.linear(x, w, activation=jnp.sum)
         with pytest.raises(bw.EpilogueError, match="reduce_max"):
             bw.linear(x, w, activation=jax.nn.softmax)
 
