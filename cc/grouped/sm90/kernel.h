@@ -23,21 +23,29 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct RingReader {
   typename C::Shared& shared;
-  uint32_t count = 0;  // of tiles read: one register, where a place and a phase would be two
+  // Of tiles read. With a linked epilogue, where registers are short, it tells all phases; without
+  // one, computing them from it spills more than keeping them.
+  uint32_t count = 0;
+  RingState<kRing> state{};
 
   // Called by whole warps, or by a single thread. One thread of each caller arrives, when all of
   // its threads have read the tile. A wait may leave the lanes of a warp apart, so the mask is
   // given: __activemask() would be those that happen to be together.
   template <bool kWholeWarp>
   __device__ __forceinline__ grouped::Tile Next() {
-    const uint32_t place = count % kRing;
-    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[place], count / kRing & 1);
+    const uint32_t place = C::kLinked ? count % kRing : state.index;
+    const uint32_t phase = C::kLinked ? count / kRing & 1 : state.phase;
+    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[place], phase);
     const grouped::Tile tile = shared.tiles.ring[place];
     if constexpr (kWholeWarp) __syncwarp();
     if (!kWholeWarp || threadIdx.x % 32 == 0) {
       cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[place]);
     }
-    ++count;
+    if constexpr (C::kLinked) {
+      ++count;
+    } else {
+      state.Advance();
+    }
     return tile;
   }
 };
@@ -122,7 +130,7 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
   RingReader<C> ring{shared};
   RingState<C::kStages> state;
   bwgemm::sm90::Turn<C> turn{shared, consumer};
-  for (;;) {
+  for (int next = 0;; next ^= 1) {
     const uint32_t number = ring.count;
     const grouped::Tile tile = ring.template Next<true>();
     if (Uniform(tile.batch) < 0) break;
@@ -130,11 +138,11 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     // divergent branch.
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
     if constexpr (C::kPingpong) {
-      if (number % 2 != consumer) {
+      if ((C::kLinked ? static_cast<int>(number % 2) : next) != consumer) {
         state.Skip(k_blocks);
         continue;
       }
-      turn.phase = (number / 2 & 1) ^ (consumer == 0);  // of its own it would keep a register
+      if constexpr (C::kLinked) turn.phase = (number / 2 & 1) ^ (consumer == 0);
     }
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
