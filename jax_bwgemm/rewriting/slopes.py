@@ -65,10 +65,12 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
     if forms != {(kept.aval.shape, kept.aval.dtype.name, 2)}:
         return None
     own_factors, own = first.factors(activation.invars)
+    known = [array_of(flow, x, o) for x, o in zip(own, first.program.operands, strict=True)]
     added: list[int] = []
     places = []
-    for i, x in enumerate(operands):
-        place = -1 if i == matrix else _place_of(flow, x, own)
+    for i, (x, operand) in enumerate(zip(operands, fused.program.operands, strict=True)):
+        same = array_of(flow, x, operand)
+        place = -1 if i == matrix else next((j for j, y in enumerate(known) if y == same), None)
         if place is None:
             if not _there_before(flow, x, activation):
                 return None
@@ -89,22 +91,15 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
     return [new for e in flow.eqns for new in exchanged.get(id(e), [e])]
 
 
-def _place_of(flow: Dataflow, wanted: Any, operands: Sequence[Any]) -> int | None:
-    """Which of some operands is the same array, in whatever shape; None: none of them."""
-    sources = [_source(flow, x) for x in operands]
-    source = _source(flow, wanted)
-    return next((i for i, x in enumerate(sources) if x is source), None)
-
-
-def _source(flow: Dataflow, x: Any) -> Any:
-    """What an array is another shape of."""
+def array_of(flow: Dataflow, x: Any, operand: Operand) -> tuple[int, Operand]:
+    """Which array an operand is, whatever its shape, and along which dimensions it is read."""
     eqn = None if hasattr(x, "val") else flow.producer(x)
     while (
         eqn is not None and eqn.primitive.name in _SHAPES and eqn.invars[0].aval.size == x.aval.size
     ):
         (x,) = eqn.invars
         eqn = None if hasattr(x, "val") else flow.producer(x)
-    return x
+    return id(x), operand
 
 
 def _there_before(flow: Dataflow, x: Any, eqn: Any) -> bool:

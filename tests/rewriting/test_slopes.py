@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from numerics import LINKED, normal
 import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
+from jax_bwgemm.epilogue.program import Operand
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
@@ -97,6 +99,15 @@ def test_rows_of_batches(arrays: Any) -> None:
     batch = arrays | {"x": arrays["x"].reshape(4, M // 4, K)}
     assert steps_of(step, batch)[-1] == ["mul"]
     check(step, batch)
+
+
+def test_a_vector_along_another_dimension_is_another_operand() -> None:
+    """Of square results both are possible."""
+    (x,) = jax.make_jaxpr(lambda x: x)(jnp.zeros(M)).jaxpr.invars
+    flow = types.SimpleNamespace(producer=lambda v: None)
+    row, column = (Operand("float32", axes) for axes in ((1,), (0,)))
+    assert slopes.array_of(flow, x, row) == slopes.array_of(flow, x, row)
+    assert slopes.array_of(flow, x, row) != slopes.array_of(flow, x, column)
 
 
 @pytest.mark.parametrize("activation", [jax.nn.relu, jnp.tanh])
