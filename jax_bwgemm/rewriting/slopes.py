@@ -1,9 +1,8 @@
-"""Activations whose gradient finds their slope in memory, instead of what the slope is computed of.
+"""Activations whose slope is kept for the gradient, instead of their argument.
 
-The gradient through an elementwise function is a product times the function's slope, at a value
-that an earlier product's kernel has written. That kernel can write the slope in the value's place,
-which shares most operations with the function. The gradient's kernel, whose epilogue reads a matrix
-besides, is then left with a multiplication.
+The gradient through an activation is a product times the activation's slope. The kernel of the
+forward product computes the activation, and with few more operations the slope. It writes the slope
+in the argument's place, so that the gradient's kernel has nothing to do but multiply.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),
 
 
 def keep_slopes(flow: Dataflow) -> None:
-    """Replaces pairs of products with epilogues where that is possible."""
+    """Keeps the slope wherever an activation's product and its gradient are both among equations."""
     for eqn in [e for e in flow.eqns if e.primitive is bw_gemm_epilogue_p]:
         new = _with_slope(flow, eqn)
         if new is not None:
