@@ -36,7 +36,7 @@ _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),
 
 
 def keep_slopes(flow: Dataflow) -> None:
-    """Keeps the slope wherever an activation's product and its gradient are both among equations."""
+    """Keeps the slope of each activation whose product and gradient are among the equations."""
     for eqn in [e for e in flow.eqns if e.primitive is bw_gemm_epilogue_p]:
         new = _with_slope(flow, eqn)
         if new is not None:
@@ -80,13 +80,15 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
         return None
     at = [v is kept for v in activation.outvars].index(True)
     pair = _Pair(first, fused, matrix, at, tuple(places), tuple(added))
-    for atoms, one in ((own_factors, pair.activation()), (factors, pair.gradient())):
+    writes, reads = pair.activation(), pair.gradient()
+    for atoms, one in ((own_factors, writes), (factors, reads)):
         if link_refusal([x.aval for x in atoms], one):
             return None
     atoms = [*own_factors, *own, *(operands[i] for i in added)]
-    written = _equations(activation, atoms, pair.activation())
-    read = _equations(gradient, [*factors, kept], pair.gradient())
-    exchanged = {id(activation): written, id(gradient): read}
+    exchanged = {
+        id(activation): _equations(activation, atoms, writes),
+        id(gradient): _equations(gradient, [*factors, kept], reads),
+    }
     return [new for e in flow.eqns for new in exchanged.get(id(e), [e])]
 
 
