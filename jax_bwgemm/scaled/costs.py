@@ -1,11 +1,12 @@
 """How long a scaled kernel takes for a problem: predicted by the model of dense kernels. Pure.
 
-The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, SM100's 4-bit ones at
-four times that rate: a product with M, N and K has the bytes, the cycles and the tiles of a dense
-one of 16 bits with half that K, or a quarter, and kernels that scale their sums are dense ones in
-everything that takes time. SM90's that promote every 128 of K
-have costs of their own, measured on an H200 (docs/performance.md); SM100's costs are assumed, those
-that promote with the tensor cores waiting for the epilogue warps a third of the time.
+The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, and SM100's multiply 4-bit
+ones at four times that rate. A product therefore has the bytes, cycles and tiles of a 16-bit dense
+one with half or a quarter of its K. Kernels that scale whole sums cost what that dense kernel costs.
+
+SM90's kernels that promote every 128 of K have costs of their own, fitted to times of an H200.
+SM100's costs are assumed; in its promoting kernels the tensor cores are taken to wait for the
+epilogue warps a third of the time.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit, types_fit
 
-# Contracted rows of an average group up to which one tile's results are stored while the next is
-# multiplied (ping-pong). With more, a larger tile reuses more. Measured: docs/performance.md.
+# Contracted rows of an average group up to which a ping-pong tile is chosen, which is stored while
+# the next one is multiplied. With more rows, a larger tile reuses more. See docs/decisions.md.
 PINGPONG_ROWS = 2048
-# How long a column of a tile of 128 takes, beside one of 256. Measured: docs/performance.md.
+# How long a column of a tile of 128 takes, over one of 256. See docs/decisions.md.
 NARROW_TILE = 1.13
 
 
