@@ -41,10 +41,10 @@ _FREE = ("literal", "iota", "convert_element_type", "reduce_precision", "copy", 
 _LONG = ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh")
 _LONG += ("atanh", "pow", "cbrt", "rem", "nextafter")
 _MOST = 50
-# Cycles of one warp's instruction while the other consumer's MMAs run, and of 64 results of a thread
-# whatever the function. Fitted to times of an H200, by tile and function. Assumed for SM100, whose
-# epilogue has one warp for each scheduler and nothing beside it, and for cluster-K kernels, whose
-# CTAs share a tile's elements after the main loop.
+# Cycles of one warp's instruction while the other consumer's MMAs run, and of 64 results of a
+# thread, whatever the function. Fitted to times of an H200, by tile and function. Assumed for
+# SM100, whose epilogue has one warp for each scheduler and nothing beside it, and for cluster-K
+# kernels, whose CTAs share a tile's elements after the main loop.
 INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm": 2.0, "2sm": 2.0}
 ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.

@@ -1,8 +1,8 @@
 """How long a scaled kernel takes for a problem: predicted by the model of dense kernels. Pure.
 
-The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, and SM100's multiply 4-bit
-ones at four times that rate. A product therefore has the bytes, cycles and tiles of a 16-bit dense
-one with half or a quarter of its K. Kernels that scale whole sums cost what that dense kernel costs.
+The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, and SM100's multiply
+4-bit ones at four times that rate. A product therefore has the bytes, cycles and tiles of a 16-bit
+dense one with half or a quarter of its K. Kernels that scale whole sums cost what dense ones cost.
 
 SM90's kernels that promote every 128 of K have costs of their own, fitted to times of an H200.
 SM100's costs are assumed; in its promoting kernels the tensor cores are taken to wait for the
