@@ -95,7 +95,7 @@ def _batch_both(
     size, lhs_batch = lhs.shape[:2]
     rhs_batch = rhs.shape[1]
     if spec.reduce_batch:
-        # v takes the place of b, and b joins k: D[v] = sum over (b, k).
+        # v becomes the batch, and b joins k: D[v] = sum over (b, k).
         spec = dataclasses.replace(spec, reduce_batch=False)
         lhs = _merge(lhs if spec.a_major == "m" else jnp.swapaxes(lhs, 1, 2), _k_axis(spec, 0))
         rhs = _merge(rhs if spec.b_major == "n" else jnp.swapaxes(rhs, 1, 2), _k_axis(spec, 1))
@@ -103,7 +103,7 @@ def _batch_both(
     if lhs_batch == rhs_batch:
         return _split(bind(_merge(lhs, 0), _merge(rhs, 0), spec), 0, size, lhs_batch), 0
     if rhs_batch == 1 and spec.a_major == "k":
-        # B is shared by b: b joins m, which lies beside it.
+        # All of b share B: b joins m, which is next to it in memory.
         m = lhs.shape[2]
         return _split(bind(_merge(lhs, 1), rhs[:, 0], spec), 1, lhs_batch, m), 0
     # A stride-0 batch inside v cannot be expressed: the shared operand is repeated.

@@ -11,15 +11,15 @@ from jax_bwgemm.product.kernels import Kernel
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
 
-# A multiprocessor holds two CTAs of up to half of its shared memory each; where the second ones are
-# more than half of the first, those of larger clusters find no place.
+# A multiprocessor holds two CTAs of up to half of its shared memory each. If more than half of the
+# multiprocessors need a second CTA, larger clusters find no place.
 MAX_CTAS_PER_SM = 1.5
 MAX_WORTHWHILE = 3
 MIN_BLOCKS = 8  # a part of fewer pipeline stages does not fill its pipeline
 
 
 def parts(splits: int) -> tuple[int, int]:
-    """(CTAs of a cluster, launches' worth of partial results that a second kernel adds)."""
+    """(CTAs of a cluster, partial results that are left for a second kernel to add)."""
     inside = next(p for p in range(MAX_PARTS, 0, -1) if splits % p == 0)
     return inside, splits // inside
 
@@ -40,7 +40,7 @@ def cycles(
     memory_cycles: float,
     parameters: Parameters,
 ) -> float:
-    """Predicts a launch, in clock cycles, without adding what clusters leave apart.
+    """Predicts a launch, in clock cycles, without the second kernel.
 
     Args:
         kernel: The kernel.
@@ -63,7 +63,7 @@ def cycles(
     memory_cycles /= p.cluster_k_memory
     if in_turn > 1:
         fixed += p.cluster_k_turn * (in_turn - 1)
-        # Multiprocessors with a CTA more than others have that much more to read at the end.
+        # Multiprocessors with one CTA more than others have more to read at the end.
         memory_cycles *= in_turn * sm_count / ctas
     return max(busy, memory_cycles) + fixed
 

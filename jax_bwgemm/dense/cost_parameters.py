@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TileKey(NamedTuple):
-    """What of a kernel has a cost of its own."""
+    """The properties of a kernel that its cost depends on."""
 
     schedule: str
     tile_m: int
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
     streaming: float
 
 
-# For tiles without a cost: the smaller, the less reuse of what was read.
+# For tiles without a cost. They rank by size: smaller tiles reuse less of what they read.
 UNKNOWN_COST = Cost(0.5, 500, 4500, 0.9)
 
 
@@ -45,36 +45,35 @@ class Parameters:
 
     Attributes:
         tiles: Costs of the tiles.
-        overlap: Computing, memory and L2 overlap, not perfectly where they take about equally
-            long: the exponent of the norm that adds them. Infinity would be their maximum.
+        overlap: Exponent of the norm that adds the times of computing, memory and L2. They overlap,
+            but not perfectly if they take about equally long; infinity would be their maximum.
         l2_bytes_per_cycle: What all multiprocessors together take from L2; a multicast counts once.
         sm_bytes_per_cycle: What one of them takes, which bounds small tiles.
-        gpc_share: CTAs that form no cluster but neighbouring tiles in a GPC, whose path to L2
-            merges their requests (cc/sm90/gpc.h), take so much of what they load, where there are
-            tiles to share with in both directions.
-        gpc_share_later: The same after the first wave, as the CTAs drift apart.
-        unaligned_share: Rows not aligned to 32-byte L2 sectors cost so many times as much there,
-            and are not merged: their 128 bytes lie in two lines.
+        gpc_share: Share of their loads that CTAs without a cluster take from L2, if they share
+            tiles in both directions within a GPC, whose path to L2 merges requests (cc/sm90/gpc.h).
+        gpc_share_later: The same after the first wave, when the CTAs have drifted apart.
+        unaligned_share: Factor for loads from L2 of rows not aligned to 32-byte sectors. They are
+            not merged: their 128 bytes lie in two lines.
         unaligned_stream_k: What such rows cost a stream-K kernel, as a factor.
-        epilogue_cycles: Cycles that a CTA takes at least to write a result from registers, main
-            loop or not: the limit where K is short.
-        reduction_cycles: Split-K adds a kernel that reads every part's f32 result: its launch.
-        reduction_bytes_per_cycle: The bytes that it reads and that the parts write, from L2.
-        stream_k_cycles: Counters are cleared before a stream-K launch.
-        stream_k_bytes_per_cycle: Each further part of a tile is written to L2 and read by the next
-            one's CTA while that waits (of one multiprocessor).
-        stream_k_margin: Leaves ties to the kernels without a second launch.
-        cluster_k_bytes_per_cycle: What limits a multiprocessor with cluster-K kernels, whose
-            operands come from L2 without multicast.
-        cluster_k_fixed: Cycles of their launch.
-        cluster_k_memory: Share of the memory bandwidth that they reach.
-        cluster_k_turn: They are not persistent: cycles of each further CTA that a multiprocessor
-            runs. CTAs that share it also have half of the pipeline each.
-        cluster_k_crowded: More CTAs than run at once find no place: a factor.
-        padded_tile: CTAs of a cluster that have no tile of their own still take part in its
-            multicasts, which shows once the GPU is full.
-        long_cooperative: Launches of milliseconds run at the power limit, where cooperative
-            kernels lose to ping-pong ones: a factor.
+        epilogue_cycles: Least cycles in which a CTA writes one result from registers: the limit if
+            K is short.
+        reduction_cycles: Launch of the kernel that adds the f32 results of split-K.
+        reduction_bytes_per_cycle: L2 rate at which the parts write these results and it reads them.
+        stream_k_cycles: Clearing the counters before a stream-K launch.
+        stream_k_bytes_per_cycle: Rate, for one multiprocessor, at which a further part of a tile is
+            written to L2 and read by the next part's CTA, which waits for it.
+        stream_k_margin: Factor on stream-K's time: ties go to kernels without a second launch.
+        cluster_k_bytes_per_cycle: What one multiprocessor of a cluster-K kernel takes from L2,
+            without multicast.
+        cluster_k_fixed: Cycles of a cluster-K launch.
+        cluster_k_memory: Share of the memory bandwidth that cluster-K reaches.
+        cluster_k_turn: Cycles of each further CTA that a multiprocessor runs, as cluster-K is not
+            persistent. CTAs that share a multiprocessor have half of the pipeline each.
+        cluster_k_crowded: Factor if more CTAs are launched than find a place at once.
+        padded_tile: Cost of CTAs of a cluster that have no tile but take part in its multicasts,
+            once the GPU is full.
+        long_cooperative: Factor of cooperative kernels over ping-pong ones in launches of
+            milliseconds, which run at the power limit.
     """
 
     tiles: Mapping[TileKey, Cost]

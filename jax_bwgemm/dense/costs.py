@@ -22,29 +22,29 @@ PARAMETERS = {"sm90": SM90, "sm100": SM100}
 # Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
-# Share of a product's time that the kernels save over XLA's: the middle of the geometric means of
-# the lists of shapes in docs/performance.md, 1.00 to 1.08.
+# Share of a product's time that our kernels save over XLA's: the middle of the geometric means of
+# the lists of shapes in docs/performance.md.
 TYPICAL_GAIN = 0.04
 
-# Of an element.
+# Bytes of an element.
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 # Products (multiply-adds) one multiprocessor completes per cycle, 16-bit inputs.
 MACS_PER_CYCLE = {"sm90": 2048, "sm100": 4096}
-# Launches of milliseconds, which run at the power limit.
+# Longer launches, of milliseconds, run at the power limit.
 LONG_CYCLES = 3.4e6
-# CTAs that share tiles with neighbours in a GPC need so many tiles in both directions.
+# Fewest tiles in either direction with which the CTAs of a GPC share what they load.
 GPC_MIN_TILES = 4
-# What `Parameters.padded_tile` is for CUTLASS's kernels (SM100's), which load what lies outside of
-# the matrix.
+# As `Parameters.padded_tile`, for CUTLASS's kernels (SM100's), which load what lies outside the
+# matrix.
 PADDED_TILE_PENALTY_CUTLASS = 0.5
 # Elements of a 32-byte L2 sector.
 SECTOR_ELEMENTS = 16
-# Writing an operand's terms: cycles whatever the size, and share of the memory bandwidth.
+# Writing an operand's terms to memory: fixed cycles, and the share of the memory bandwidth reached.
 PLANES_FIXED = 5000
 PLANES_STREAMING = 0.8
-# A CTA pair whose second CTA has no rows of the matrix multiplies zeros in half of its tile, at the
-# same price in operands and power. Not measured; it makes one CTA per tile win up to its tile_m.
+# If the second CTA of a pair has no rows of the matrix, half of the tile is zeros, at the same cost
+# in operands and power. Assumed: it makes one CTA per tile win up to its tile_m.
 IDLE_HALF_PENALTY = 0.5
 
 
@@ -164,8 +164,7 @@ def evaluate(
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
-    # Parts of K have operands of their own: where a part's CTAs do not all come to one GPC, few are
-    # left to share.
+    # Parts of K have different operands. Unless all CTAs of a part are in one GPC, few share loads.
     merged = 1.0
     single = kernel.cluster_m * kernel.cluster_n == 1
     if single and min(tiles_m, tiles_n) >= GPC_MIN_TILES and splits == 1:

@@ -20,9 +20,9 @@ from jax_bwgemm.product.kernels import Kernel
 
 # The measurements behind constants are in docs/decisions.md.
 
-# Parts of K that are compared, as far as the tiles alone leave multiprocessors idle.
+# Numbers of parts of K that are compared where the tiles alone leave multiprocessors idle.
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)
-STREAM_K_MOST_SPLITS = 4  # added one after the other; more are faster in a kernel of their own
+STREAM_K_MOST_SPLITS = 4  # added one after the other; a second kernel adds more of them faster
 MIN_SPLIT_K = 512  # a shorter mainloop does not fill its pipeline
 MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the GPU too
 
@@ -30,9 +30,9 @@ MAX_SPLIT_WAVES = 4  # more rounds than that, and the unsplit problem fills the 
 # what the kernel gains over XLA's own handling of unaligned shapes.
 PAD_MIN_SIZE = 512
 
-# Swizzle: bands of this many clusters keep operands in L2. The plain SM90 kernels run theirs along
-# the dimension in which the CTAs of a cluster share an operand; without a cluster, so that those of
-# a GPC share the wider operand (cc/sm90/gpc.h).
+# Swizzle: bands of this many clusters keep operands in L2. In SM90's kernels without stream-K,
+# bands run along the dimension in which the CTAs of a cluster share an operand; without a cluster,
+# along the one in which CTAs of a GPC share the wider operand (cc/sm90/gpc.h).
 BAND = 8
 BAND_OF_ONE_WAVE = 4
 # Where at most SHORT_RASTER clusters lie along the raster, a wave covers several rows of them
@@ -45,9 +45,9 @@ LARGE_RESULTS = 2**24
 RESIDENT_BYTES = 18 * 2**20
 WIDE_BAND = 16
 WIDE_BAND_BYTES = 12 * 2**20
-# Nor where several matrices of a batch run at once.
+# No bands either if matrices of a batch have at most this many tiles: several run at once.
 SMALL_MATRIX_TILES = 64
-# CUTLASS's kernels round the grid up to whole bands, which are taken when that adds hardly any tile
+# CUTLASS's kernels round the grid up to whole bands. They get bands if that adds hardly any tile
 # and the operands are larger than what L2 holds anyway.
 SWIZZLES = (8, 4, 2)
 SWIZZLE_MAX_EXTRA_TILES = 0.025
@@ -199,10 +199,10 @@ def preference(candidate: Candidate) -> tuple[float, int, int, int, str]:
 def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str, int]:
     """Raster order and swizzle for a kernel on a problem, both run-time attributes."""
     kernel, tiles_m, tiles_n = candidate.kernel, candidate.tiles_m, candidate.tiles_n
-    if kernel.cluster_k:  # one order of its tiles
+    if kernel.cluster_k:  # has only one tile order
         return "heuristic", 1
     if kernel.arch == "sm90" and not kernel.stream_k:
-        if candidate.splits > 1:  # the tiles of one part come together
+        if candidate.splits > 1:  # the tiles of one part of K run together
             return "heuristic", 1
         if kernel.cluster_m * kernel.cluster_n > 1:
             along = "n" if kernel.cluster_m > 1 else "m"
@@ -243,7 +243,7 @@ def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) ->
     return WIDE_BAND if wide else BAND
 
 
-def reuse_fraction(candidate: Candidate, dims: GemmDims) -> float:
+def fraction_inside(candidate: Candidate, dims: GemmDims) -> float:
     """Share of the computed tiles that lies inside the matrix, for explanations."""
     kernel = candidate.kernel
     computed = candidate.tiles_m * kernel.tile_m * candidate.tiles_n * kernel.tile_n

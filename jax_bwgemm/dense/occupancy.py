@@ -1,6 +1,6 @@
 """How many CTAs of a static launch are in flight at once: a mirror of CUTLASS's rule for SM90."""
 
-# Multiprocessors that share a cluster's hardware (a GPC) on SM90; some parts have fewer in some.
+# Multiprocessors of a GPC on SM90, within which a cluster runs. Some GPCs of a GPU may have fewer.
 SMS_PER_GPC = 18
 
 

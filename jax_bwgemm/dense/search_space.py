@@ -65,7 +65,7 @@ def kernels_to_try(
         if len(choices) == limit or candidate.cycles > MAX_PREDICTED_RATIO * predicted[0].cycles:
             break
         name, splits, mode = candidate.kernel.name, candidate.splits, candidate.decomposition
-        # Several splits of one kernel are alike; neighbours of the best are tried, not all.
+        # Splits near each other take about as long: only neighbours of the best are tried.
         if (name, splits, mode) in seen or sum(c.kernel.name == name for c in choices) >= 3:
             continue
         seen.add((name, splits, mode))
@@ -95,7 +95,7 @@ def orders_to_try(
     choice: Choice, key: DenseKey, target: Target, known: Sequence[Choice]
 ) -> list[Choice]:
     """Other tile orders of a kernel, without those that give the CTAs the same tiles."""
-    if choice.kernel.cluster_k:  # one order of its tiles
+    if choice.kernel.cluster_k:  # has only one tile order
         return []
 
     def order(c: Choice) -> object:

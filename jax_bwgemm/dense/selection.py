@@ -55,7 +55,7 @@ def select_by_heuristic(
         chosen_by = (
             f"{spec.policy.config}" if not others else f"the heuristic within {spec.policy.config}"
         )
-    inside = heuristics.reuse_fraction(best, dims)
+    inside = heuristics.fraction_inside(best, dims)
     reason = (
         f"chosen by {chosen_by}: {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} "
         f"waves on {target.sm_count} multiprocessors, {inside:.0%} of the tiles inside the "

@@ -12,7 +12,7 @@ import dataclasses
 
 # No piece of a tile is shorter than this: its result costs a round trip through L2.
 MIN_STEPS = 8
-# Most groups of units; a group has its own share of the tiles.
+# Most groups of units of work; each group has a share of the tiles.
 MAX_GROUPS = 8
 
 # A piece of work: index of the tile in the order of tiles, first step along K, one past the last.

@@ -18,7 +18,7 @@ from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import TunedEntry
 
 _PRESETS = lax.DotAlgorithmPreset
-# Types in keys of two f32 operands, by the terms that each is split into.
+# How tuning keys name two f32 operands, by the number of terms that each is split into.
 _F32_TYPES = {2: "float32x3", 3: "float32x6"}
 
 

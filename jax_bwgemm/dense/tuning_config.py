@@ -45,8 +45,8 @@ class TuningConfig(KernelConfig):
             ``"heuristic"`` leaves it to the kernel. ``None`` lets the heuristic decide. A run-time
             attribute of every kernel but ``clusterk`` ones, which have one order of their tiles. An
             older name: ``grid_minor_dim``.
-        swizzle: Width, in clusters, of the bands that the tile order snakes through to reuse cached
-            operands: 1, 2, 4, 8 or 16. A run-time attribute too, of the same kernels: ``clusterk``
+        swizzle: Height, in clusters, of the bands of tiles that are computed together to reuse
+            operands in L2: 1, 2, 4, 8 or 16. A run-time attribute of the same kernels; ``clusterk``
             ones take 1 only. An older name: ``grid_tile_width``.
         cluster_m: CTAs of a cluster along M.
         cluster_n: CTAs of a cluster along N.
@@ -54,13 +54,12 @@ class TuningConfig(KernelConfig):
             one's cluster lies along K and has `splits` CTAs), ``1sm`` or ``2sm`` (sm100).
         scheduler: Tile scheduler: ``persistent`` (sm90), ``clc`` (sm100) or ``stream_k``, whose
             CTAs may share a tile along K.
-        splits: Parts that K is split into, 1 to 64; their f32 results are added in order by a
-            second kernel. A run-time attribute of every kernel whose tile is also built with f32
-            output; needs a batch of one and, on sm100, a K that is a multiple of 8 times the parts
-            (on sm90 parts may differ by a block). A stream-K kernel adds the parts itself, one
-            after the other, and needs none of this; nor does a ``clusterk`` kernel with up to 8
-            parts (with more, the largest divisor up to 8 of them; the rest is as for other
-            kernels).
+        splits: Parts that K is split into, 1 to 64; a second kernel adds their f32 results in
+            order. A run-time attribute of every kernel whose tile is also built with f32 output.
+            It needs a batch of one and, on sm100, a K that is a multiple of 8 times the parts (on
+            sm90 parts may differ by a block). Two kinds of kernels need none of this: stream-K
+            kernels add the parts themselves, one after the other, and ``clusterk`` kernels add up
+            to 8 (of more parts, their largest divisor up to 8; a second kernel adds the rest).
         decomposition: How a stream-K kernel divides the work, a run-time attribute of these only:
             ``data_parallel`` (whole tiles), ``split_k`` (every tile in ``splits`` parts),
             ``stream_k`` (one or two waves of tiles shared evenly by all CTAs, whole tiles for the

@@ -39,8 +39,9 @@ class GroupedCost(NamedTuple):
     streaming: float
 
 
-# (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost. Kernels of f32 operands need none:
-# for each product they have one tile.
+# (arch, tile_m, tile_n, cluster_m, swap_ab, schedule) -> cost. They only have to rank the tiles of
+# one architecture. SM90's choose the fastest kernel in each of 18 problems on an H200; SM100's are
+# assumed. Kernels of f32 operands need none: they have one tile for each product.
 COSTS = {
     ("sm90", 128, 192, 2, True, "pingpong"): GroupedCost(0.89, 300, 0.93),
     ("sm90", 128, 192, 1, True, "pingpong"): GroupedCost(0.87, 300, 0.94),
@@ -52,28 +53,27 @@ COSTS = {
     ("sm100", 128, 128, 1, True, "1sm"): GroupedCost(0.70, 500, 0.90),
     ("sm100", 128, 32, 1, True, "1sm"): GroupedCost(0.24, 500, 0.94),
 }
-# They only have to rank the tiles of one architecture. SM90: on 18 problems, among them those of
-# benchmarks/grouped/problems.py's table, what is chosen is the fastest on an H200; SM100: assumed.
-# For tiles not listed: the smaller, the less reuse of what was read.
+# For tiles not listed. They rank by size: smaller tiles reuse less of what they read.
 UNKNOWN_COST = GroupedCost(0.5, 1000, 0.9)
 # What cooperative kernels lose to ping-pong ones in launches of milliseconds.
 LONG_COOPERATIVE_PENALTY = 1.03
-# A further row tile of a group reads the same weights: from L2, in such a share of the time that
+# Every further row tile of a group reads the same weights from L2, in this share of the time that
 # they took from memory. SM90: fitted to the same problems; SM100: unknown.
 REREAD = {"sm90": 0.2, "sm100": 0.0}
-# Likewise the rows of lhs, for every further tile along N.
+# The same for the rows of lhs and every further tile along N.
 LHS_REREAD = {"sm90": 0.05, "sm100": 0.0}
-# What computing and memory take add up in this norm: neither hides all of the other.
+# The norm that adds the times of computing and memory: neither hides all of the other.
 LIMITS_NORM = 4
 # Cycles of a launch whatever the size: the schedule, filling the pipeline, the last tile.
 LAUNCH_CYCLES = 6000
 # Tiles are counted in 32 bits on the device, with room to spare.
 MAX_TILES = 2**30
-# Bands of tiles keep one operand in L2. Only where the operands are larger than that anyway.
+# Height of the bands of tiles that keep one operand in L2, where the operands are larger than
+# SWIZZLE_MIN_OPERAND_BYTES.
 SWIZZLE = 8
-# A row tile is lower than a cluster's columns are wide.
+# Higher for SM90's row tiles, which are lower than a cluster's columns are wide.
 SWIZZLE_SM90_ROWS = 12
-# One that is f32 takes twice the room in L2: bands of its rows leave none for the matrices.
+# None for f32 rows, which take twice the room in L2: their bands leave none for the matrices.
 SWIZZLE_F32_ROWS = 1
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
 
@@ -165,8 +165,7 @@ def evaluate(
         tiles = row_tiles * _column_tiles(kernel, dims.n) * dims.batch
         macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
         longest = macs
-        # SM100's tiles are narrower too where rows are few, which its costs, that only rank, leave
-        # out.
+        # SM100's tiles become narrower for few rows too; its costs only rank and leave that out.
         if kernel.arch == "sm90" and row_tiles > 0:
             step = row_step(kernel, linked=linked)
             computed = sum(_computed_rows(s, step, known=spec.representative) for s in sizes)
@@ -178,7 +177,7 @@ def evaluate(
         longest = kernel.tile_m * kernel.tile_n * max(depths)
     concurrent = max(1, target.sm_count // sms)
     waves = max(1, ceil_div(max(1, round(tiles)), concurrent))
-    # SM90's clusters take tiles as they become ready for one, short ones last: parts of waves.
+    # SM90's clusters take a tile whenever they are free, short tiles last: waves need not be whole.
     rounds = tiles / concurrent if kernel.arch == "sm90" else waves
     compute = max(rounds * (macs / rate + cost.per_tile), longest / rate + cost.per_tile)
     traffic = _bytes(kernel, dims, sizes)

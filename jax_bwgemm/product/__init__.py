@@ -1,1 +1,1 @@
-"""What dense and grouped products share: from the specification to the FFI call."""
+"""What all families of products share: from the specification to the FFI call."""

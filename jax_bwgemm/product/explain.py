@@ -18,7 +18,7 @@ from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS, refusal_error, rounded_types
 from jax_bwgemm.product.spec import ProductSpec
 
-# As many with the same reason are named one by one.
+# Up to this many kernels with the same reason are named one by one.
 FEW = 2
 EMPTY = "an empty problem runs no kernel: the result is empty or all zeros"
 

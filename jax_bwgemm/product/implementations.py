@@ -1,4 +1,4 @@
-"""Which implementations to try, and the reasons against one: what dense and grouped GEMMs share."""
+"""Which implementations to try, and the reasons against one, for all products."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
 PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
-# Algorithms, as `jax.lax.DotAlgorithmPreset` names them, that kernels answer, by operand types:
-# first their own, then less accurate ones. Two terms of an f32 operand with an exact bf16 one are
-# all that X3 has.
+# Algorithms that kernels satisfy, by operand types, as `jax.lax.DotAlgorithmPreset` names them:
+# first their own, then less accurate ones. With an exact bf16 operand, X3 has no more products than
+# the two terms of the f32 operand make.
 _SPLIT = ("BF16_BF16_F32_X3", "TF32_TF32_F32")
 NATIVE_ALGORITHMS = {
     "bfloat16": ("BF16_BF16_F32",),
@@ -31,8 +31,8 @@ NATIVE_ALGORITHMS = {
     "bfloat16 x float32": _SPLIT,
 }
 
-# Terms of bf16 that each of two f32 operands is split into, by what is asked for. Three are exact,
-# and the six largest products of them err less than f32's own sums.
+# Number of bf16 terms that each of two f32 operands is split into, by the precision asked for.
+# Three terms are exact; the error of their six largest products is below that of f32's own sums.
 F32_TERMS = {
     lax.Precision.HIGH: 2,
     lax.DotAlgorithmPreset.BF16_BF16_F32_X3: 2,

@@ -146,7 +146,7 @@ class KernelConfig:
 
     def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
         value = getattr(self, field)
-        # True is no 1.
+        # True == 1, but is not accepted for it.
         fits = (value == c and isinstance(value, bool) == isinstance(c, bool) for c in choices)
         if value is not None and not any(fits):
             listed = ", ".join(repr(choice) for choice in choices)

@@ -135,7 +135,7 @@ def transposed(function: Callable[..., Any], args: Sequence[Any], cotangents: An
 def _transpose(cotangents: Any, *args: Any, residuals: int, **params: Any) -> list[Any]:
     linear = args[residuals:]
     if not all(map(ad.is_undefined_primal, linear)):
-        # Some inputs are known: the map of the others alone is what JAX transposes itself.
+        # Some inputs are known. JAX transposes the map of the others itself.
         function = functools.partial(_run, residuals=residuals, **params)
         return transposed(function, args, tuple(map(ad.instantiate_zeros, cotangents)))
     found = linear_map_p.bind(

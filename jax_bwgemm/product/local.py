@@ -1,4 +1,4 @@
-"""The primitive of one device, which partitioning leaves behind. Never bound by users."""
+"""The one-device primitive that partitioning produces. Users never bind it."""
 
 from __future__ import annotations
 

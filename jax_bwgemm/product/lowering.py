@@ -154,7 +154,7 @@ def run_on_device(
             inputs += operands[2:]
             if call.terms is None:
                 shape = contraction.out_shape(spec, dims)
-                if list(rounded) != dtypes:  # then the operands are no copies
+                if list(rounded) != dtypes:  # rounding made new arrays, without windows
                     windows = dataclasses.replace(windows, operands={})
                 return emit(contraction, call, inputs, shape, windows)
             inputs = call.terms.operands(*inputs)
@@ -166,9 +166,9 @@ def run_on_device(
 
 
 def register(contraction: Contraction, primitive: Primitive, local: Primitive) -> None:
-    """Registers the lowering rules of a primitive and of the one of one device that it leaves.
+    """Registers the lowering rules of a primitive and of the one-device primitive it becomes.
 
-    Several primitives may leave the same.
+    Several primitives may become the same one.
     """
     local_bind = binder(local)
     partitioned_bind = partitioned(contraction, local_bind)
@@ -180,8 +180,8 @@ def register(contraction: Contraction, primitive: Primitive, local: Primitive) -
         if compat.is_manual(ctx):
             bind = local_bind
             if automatic := compat.automatic_axes(ctx):
-                # XLA partitions such regions in groups of devices: a custom partitioning would
-                # have to speak of these groups, and one in terms of the whole mesh makes XLA abort.
+                # XLA partitions such regions within groups of devices. A custom partitioning in
+                # terms of the whole mesh, not of a group, makes XLA abort.
                 reason = f"mesh axes {automatic} are automatic inside shard_map"
                 spec = _without(tuple(PLATFORMS), contraction, spec, ctx.avals_in, reason)
         rule = mlir.lower_fun(lambda *args: bind(*args, spec), multiple_results=False)

@@ -101,7 +101,7 @@ def plan(
     for dim in summed:  # agreed by both operands: cases 2 and 3
         if dim not in chosen and a.get(dim) and a.get(dim) == b.get(dim):
             claim(dim, a[dim])
-    for dim in kept:  # what D wants comes before what one operand happens to have
+    for dim in kept:  # D's sharding takes precedence over an operand's
         if dim not in chosen:
             claim(dim, out.get(dim, ()))
     for dim in kept:
@@ -229,7 +229,7 @@ def sharding_rule(
     rule = f"{', '.join(sides)} -> {out}"
     summed = contraction.summed(spec)
     summed += [d * 2 for d in summed if d in divided]
-    # Shardy wants them in the order in which the rule first has them.
+    # Shardy needs them in the order of their first appearance in the rule.
     order = re.findall(r"\w+", rule).index
     factors: dict[str, Any] = {"reduction_factors": tuple(sorted(summed, key=order))}
     factors |= {d * 2: contraction.block_of(spec) for d in divided}
@@ -273,8 +273,8 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         )
 
         def on_device(*blocks: jax.Array) -> jax.Array:
-            # One device's arrays have no mesh. With the user's explicit one in context, the sum's
-            # reduction would be given a sharding, which XLA's all-reduce passes abort on.
+            # One device's arrays have no mesh. With the user's explicit mesh in context, the
+            # reduction would get a sharding, on which XLA's all-reduce passes abort.
             with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
                 one, blocks = contraction.on_shard(
                     dataclasses.replace(spec, out_sharding=None),

@@ -22,7 +22,7 @@ from jax_bwgemm.product.support import viable_implementations
 
 # The family of products that each primitive stands for.
 CONTRACTIONS: dict[Primitive, Contraction] = {}
-# Of primitives that are more than a product: the module whose `explain` says what an equation gets.
+# For primitives that are more than a product: the module whose `explain` describes an equation.
 EXPLAINED_BY: dict[Primitive, str] = {}
 
 

@@ -15,7 +15,7 @@ from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BY
 from jax_bwgemm.product.support import refusal
 
-# JAX's own, by name: those that a call of ours became while it was traced are among them.
+# JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _XLA_REASON = (
     "an operation of JAX's own, or left to XLA while tracing (the log, jax_bwgemm, INFO, says why)"
@@ -128,7 +128,7 @@ def _accelerated(program: Any) -> Any:
     """The function that ``accelerate`` returned, if the program is one, jitted or not; or None."""
     if isinstance(program, jax.stages.Wrapped):
         program = getattr(program, "__wrapped__", None)
-    # Not one that was wrapped in a function that took its attributes over.
+    # A wrapper made by functools.wraps has these attributes too, but is another function.
     owner = getattr(program, "accelerated", None)
     return program if owner is program else None
 

@@ -35,7 +35,7 @@ from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import ProductSpec
 
 BF16, F32 = "bfloat16", "float32"
-# Which term of A meets which of B, where both are split into as many.
+# Pairs (term of A, term of B) that are multiplied, by the number of terms of either operand.
 _OF_BOTH = {2: ((1, 0), (0, 1), (0, 0)), 3: ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0))}
 _MOST = 3.3895313892515355e38  # bf16's largest
 
@@ -109,7 +109,7 @@ def split(x: jax.Array, count: int, *, infinity_last: bool) -> list[jax.Array]:
         given = jnp.clip(rest, -_MOST, _MOST) if infinity_last and i == 0 else rest
         if infinity_last and i == count - 1:
             given = jnp.where(infinite, x, given)
-        # XLA may keep the precision of a conversion and its inverse, but not of this.
+        # Not a conversion to bf16 and back: XLA may drop that pair and keep the full precision.
         term = lax.reduce_precision(given, exponent_bits=8, mantissa_bits=7)
         rest = jnp.where(jnp.isinf(term), 0, rest - term)
         found.append(term.astype(jnp.bfloat16))
@@ -169,7 +169,7 @@ def in_terms(
     if "k" not in out:
         axes = (names[0].index("k"), names[1].index("k"))
         return Terms(spec, counts, pairs, axes, None, spec.out_dtype)
-    # A group's part of a ragged K begins anywhere: of results there is one for each term.
+    # A group's part of a ragged K begins anywhere, so the terms' results are computed apart.
     which = counts.index(2)
     letter = "kn"[which]
     axis = names[which].index(letter)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax import lax
 
-# What kernels' loads and stores want of a row's beginning.
+# Alignment of a row's beginning that kernels' loads and stores need.
 ALIGNMENT_BYTES = 16
 
 
