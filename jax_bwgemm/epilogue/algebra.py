@@ -27,7 +27,7 @@ Monomial = tuple[tuple[int, int], ...]
 Sum = dict[Monomial, float]
 _ONE: Monomial = ()
 _MOST_TERMS, _MOST_POWER = 6, 8
-# What is worth it: without one of these, operations stay as the function has them.
+# Programs without one of these are left as they are.
 _FUNCTIONS = ("tanh", "logistic")
 _LOG2_E = math.log2(math.e)
 
@@ -51,10 +51,10 @@ class _Rewriter:
         self.first = 1 + len(program.operands)
         self.steps: list[Step] = []
         self.known: dict[Step, int] = {}
-        self.sums: dict[int, Sum] = {}  # of old float32 values
-        self.values: dict[int, int] = {}  # of the others
-        # Atoms: ("value", number), ("tanh", argument), ("logistic", argument) or, of an atom of the
-        # last kind, ("complement", atom). Arguments are numbers.
+        self.sums: dict[int, Sum] = {}  # old float32 values
+        self.values: dict[int, int] = {}  # new numbers of the other old values
+        # ("value", number), ("tanh", argument), ("logistic", argument), or ("complement", atom) of
+        # an atom of the last kind. Arguments are indices of `arguments`.
         self.atoms: list[tuple[str, int]] = []
         self.arguments: list[Sum] = []
         reads = [x for step in program.steps for x in step.inputs]

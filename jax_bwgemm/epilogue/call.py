@@ -52,7 +52,7 @@ from jax_bwgemm.product.lowering import choose
 from jax_bwgemm.product.targets import settled
 from jax_bwgemm.product.windows import NONE, Windows
 
-# The kernel of an implementation for a platform and the product's operands, or why there is none.
+# (implementation, platform, operands) -> the kernel of the product, or why there is none.
 Choose = Callable[[str, str, Sequence[Any]], KernelCall | str]
 _NO_SUMS = "kernels with swapped operands or of parts of K sum no rows"
 
@@ -118,7 +118,7 @@ def hook_of(
     call: KernelCall, program: Program, result_types: Sequence[str], form: str = ""
 ) -> tuple[Hook, list[int]]:
     """The function to link into a kernel, and which result each of its results is."""
-    # D is the first result of its type: that a kernel rounds. Sums are last.
+    # D is the first result of the product's type, which the kernel rounds. Sums come last.
     whole = [i for i in range(len(result_types)) if i not in program.summed]
     first = next(i for i in whole if result_types[i] == call.folded.spec.out_dtype)
     order = [first, *(i for i in whole if i != first), *program.summed]
@@ -353,7 +353,7 @@ def emit_linked(
     if windows:
         config["windows"] = " ".join(windows)
     names = [f"x{i}" for i in range(len(rest))]
-    # A second half of d has no buffer of its own.
+    # In the form "halves" the second result is half of d's buffer.
     halves = hook.form == "halves"
     places = [i for i in range(len(hook.result_types)) if not halves or i != 1]
     more = [f"y{i}" for i in places[1:]]

@@ -49,27 +49,28 @@ INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm
 ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
-# A pass, however small: assumed, about a microsecond. One reaches so much of the memory bandwidth,
-# and a multiprocessor starts so many threads' instructions in a cycle.
+# A pass of XLA's: its least cycles, about a microsecond (assumed), and the share of the memory
+# bandwidth that it reaches.
 LEAST_PASS_CYCLES = 2000
 PASS_BANDWIDTH = 0.9
-# A sum over rows in a kernel: instructions of an element, with those of the exchange between lanes.
-# Outside it is a pass of its own, whose two steps reach so much of the memory bandwidth.
+# A sum over rows. In a kernel: instructions for each element, the exchange between lanes included.
+# Outside, as a pass of two steps: the share of the memory bandwidth that it reaches.
 SUM_INSTRUCTIONS = 2.5
 SUM_BANDWIDTH = 0.65
-# Rows whose sums a kernel leaves as one, for the step that follows it.
+# Rows that one partial sum of a kernel covers; a step after the kernel adds the partial sums.
 _PARTIAL_ROWS = 32
+# Instructions of threads that a multiprocessor starts in a cycle.
 _THREADS_A_CYCLE = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What an epilogue would cost outside of a kernel.
+    """What an epilogue would cost outside a kernel.
 
     Attributes:
-        also_read: How many of its results passes of XLA's read besides, which would have them at
-            hand in the epilogue's own pass.
-        taken_by_xla: Whether XLA's product would take it along: a bias, a residual, a ReLU.
+        also_read: How many of its results other passes of XLA's read, which could be part of the
+            epilogue's pass.
+        taken_by_xla: Whether XLA fuses it into its own product: a bias, a residual, a ReLU.
     """
 
     also_read: int = 0
@@ -104,7 +105,7 @@ def linked_cycles(
     target: Target,
     products: int = 1,
 ) -> float:
-    """Of a kernel with the epilogue in it.
+    """Predicted cycles of a kernel with the epilogue linked in.
 
     Args:
         candidate: The kernel and what it takes alone.
@@ -121,7 +122,7 @@ def linked_cycles(
         threads = 128 * candidate.splits
     elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
-    own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # without what all epilogues take
+    own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # of this function
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
     if kernel.arch == "sm100":
         more = candidate.waves * max(0.0, epilogue - _main_cycles(kernel, dims)) + own
@@ -145,9 +146,10 @@ def grouped_linked_cycles(
     target: Target,
     products: int = 1,
 ) -> float:
-    """As `linked_cycles`, of a kernel of groups, assumed to take what dense ones do.
+    """As `linked_cycles`, for a grouped kernel, which is assumed to take what dense ones take.
 
-    Its tiles are of any height and taken by whoever is free: parts of waves, of the mean tile.
+    Its tiles have any height, and free CTAs take the next one: waves of the mean tile need not be
+    whole.
     """
     kernel = candidate.kernel
     ctas = kernel.cluster_m if kernel.arch == "sm100" else 1  # that share a tile
@@ -179,9 +181,9 @@ def split_k_cycles(
     dims: GemmDims,
     target: Target,
 ) -> float:
-    """As `linked_cycles`, of split-K whose second kernel, a pass over the parts, has the epilogue.
+    """As `linked_cycles`, for split-K: the second kernel, which adds the parts, has the epilogue.
 
-    That reads and writes more then, and computes while it waits for memory.
+    It then reads and writes more, and computes while it waits for memory.
     """
     own = dims.m * dims.n * np.dtype(candidate.kernel.out_dtype).itemsize  # it writes D anyway
     moved = matrix_bytes(program, result_types, dims) - own
@@ -212,8 +214,7 @@ def pass_cycles(
         program: The epilogue.
         result_types: Types of its results; one that is the product itself the kernel has stored.
         product_type: The product's type.
-        also_read: Of its results, those that this pass would have at hand for something else, which
-            otherwise reads them.
+        also_read: How many of its results something else reads, which could be part of this pass.
         dims: Sizes.
         target: The GPU.
         products: As in `linked_cycles`.

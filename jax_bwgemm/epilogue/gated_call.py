@@ -29,9 +29,9 @@ from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
-# Where K is longer, products of their own hide what they read and write, and the kernel of both
-# takes so much longer than predicted for each of its results. Fitted to times of an H200.
-# Few rows are bound by reading the matrices, whatever K is.
+# Above _LONG_K, two separate products hide what they read and write, and the kernel of both takes
+# longer than predicted, by _LONG_SHARE for each of its results. Fitted to times of an H200. With
+# few rows this does not apply: reading the matrices is the limit, whatever K is.
 _LONG_K, _FEW_ROWS = 1536, 128
 _LONG_SHARE = 0.03
 

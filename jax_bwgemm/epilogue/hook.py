@@ -25,7 +25,7 @@ from jax_bwgemm.product.kernels import Kernel
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
-# That of cc/call/product_call.h: changes when code linked before no longer fits the library.
+# kEpilogueVersion of cc/call/product_call.h. Raise it when earlier linked code no longer fits.
 VERSION = 4
 # Types of arrays that a call may have.
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
@@ -43,7 +43,7 @@ _FUNCTION = (
     "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
     "int column, float2* summed) {"
 )
-# Of operands that are rows: of one that varies along no dimension, or along these.
+# Where an operand's element lies, by the dimensions along which the operand varies.
 _INDICES = {(): "0", (0,): "{m}", (1,): "{n}", (0, 1): "{m} * width + {n}"}
 _INDICES |= {(GROUPS,): "expert", (GROUPS, 1): "expert * width + {n}"}
 
@@ -74,10 +74,10 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
 
 
 def pairs_along_m(kernel: Kernel) -> bool:
-    """Whether the neighbours that a kernel calls the function for are of two rows.
+    """Whether the two elements that a kernel calls the function for are in two rows.
 
-    Those of swapped operands are, for their accumulators are transposed; but cluster-K kernels add
-    the parts of a row.
+    They are with swapped operands, whose accumulators are transposed, except in cluster-K kernels,
+    which add the parts along a row.
     """
     return kernel.swap_ab and not kernel.cluster_k
 

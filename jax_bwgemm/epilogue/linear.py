@@ -162,7 +162,7 @@ def _of_shape(caller: str, name: str, x: Any, shape: tuple[int, ...]) -> jax.Arr
     return x
 
 
-# One function for each form, so that programs with the same layers are compiled once.
+# One function object for each form of layer, so that equal layers share one compilation.
 
 
 @functools.lru_cache(maxsize=256)

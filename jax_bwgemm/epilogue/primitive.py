@@ -45,7 +45,7 @@ class Fused:
         shape: Shape of the product that the function sees, and of every result but the sums over
             rows, which have its last dimension.
         keeps_product: Whether the rounded product is returned as well, last: as `products` arrays.
-        surroundings: What the same costs without a kernel that takes the function along.
+        surroundings: What the function would cost outside the kernel.
     """
 
     spec: Any

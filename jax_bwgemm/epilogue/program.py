@@ -10,7 +10,7 @@ FLOATS = ("float32", "bfloat16", "float16")
 SIGNED = ("int8", "int16", "int32")
 UNSIGNED = ("uint8", "uint16", "uint32")
 TYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
-# In the axes of an operand: it has a value, or a row, for every matrix of a grouped product.
+# An operand with this axis has a value, or a row, for every matrix of a grouped product.
 GROUPS = 2
 
 
@@ -20,9 +20,9 @@ class Operand:
 
     Attributes:
         dtype: Name of its type.
-        axes: Dimensions of the result that it varies along: () is a scalar, of a matrix ``(1,)`` a
-            row, which has a value for each column, and ``(0, 1)`` a whole matrix. Of a grouped
-            product, which has rank 2, also ``(GROUPS,)`` and ``(GROUPS, 1)``.
+        axes: Dimensions of the result that it varies along. () is a scalar. For a result of rank 2,
+            ``(1,)`` is a row, with a value for each column, and ``(0, 1)`` a whole matrix. A
+            grouped product also has ``(GROUPS,)`` and ``(GROUPS, 1)``.
     """
 
     dtype: str

@@ -18,24 +18,24 @@ from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVE
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step
 from jax_bwgemm.rewriting.uses import INLINED
 
-# Of every dimension of a value: the result's dimension it lies along, None where it does not vary.
+# For every dimension of a value, the result's dimension that it lies along; None: it does not vary.
 Places = tuple[int | None, ...]
 
 _BODIES = {name: key for name, key in INLINED.items() if name != "shard_map"}
 _MAX_POWER = 64
-# What values of 64-bit types, which Python's numbers have in JAX's 64-bit mode, are held in.
+# Types that hold 64-bit values, which Python's numbers become in JAX's 64-bit mode.
 _HELD = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
 class EpilogueError(NotImplementedError):
-    """A function that no epilogue can be made of; the message names what it has and where."""
+    """A function that cannot be an epilogue; the message names the operation and its line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
     number: int
     places: Places
-    summed: bool = False  # over all dimensions but the last, and of no use but to be returned
+    summed: bool = False  # over all dimensions but the last; it can only be returned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -368,7 +368,7 @@ def _transpose(eqn: Any, places: Places) -> Places | None:
     return tuple(places[d] for d in eqn.params["permutation"])
 
 
-# Operations that compute nothing: where the dimensions of their operand lie then; None: elsewhere.
+# Operations that compute nothing: the places of their result; None if they are not elementwise.
 _MOVES: dict[str, Callable[[Any, Places], Places | None]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,

@@ -1,8 +1,8 @@
 """Products of ours and the elementwise operations after them, as one primitive.
 
-Everything that a group of operations reads besides the product is there before it, or is small and
-can be computed before it, so the primitive stands where the product stood. Operations whose results
-are only read by passes of XLA's stay where they are, as XLA computes them within these passes.
+Everything else that a group of operations reads exists before the product, or is small and can be
+computed before it. The primitive therefore takes the product's place. Operations whose results only
+passes of XLA's read stay where they are: XLA computes them within these passes.
 
 What differs between dense products and those of groups is in `fused_products.py`.
 """
@@ -34,11 +34,11 @@ from jax_bwgemm.rewriting.uses import Uses, uses_of
 
 @dataclasses.dataclass(frozen=True)
 class Provisional:
-    """A product that is better off with XLA unless a kernel takes along what follows it.
+    """A product that XLA runs better unless a kernel also computes what follows it.
 
     Attributes:
         eqn: XLA's equation.
-        replacement: What is in its place, and why XLA's is better off.
+        replacement: What is in its place, and why XLA's would be better.
         decision: Its number among the decisions.
     """
 
@@ -52,7 +52,7 @@ class Provisional:
         return self.replacement.eqns or []
 
     def why(self, uses: Uses) -> str | None:
-        """Why it is better off, by what reads its result; None: it is not."""
+        """Why XLA's is better, given what reads its result; None: it is not."""
         unless_fused = self.replacement.unless_fused
         return None if unless_fused is None else unless_fused(uses)
 
@@ -66,11 +66,11 @@ def fuse(
         body: The jaxpr that the equations are for: its arguments and results.
         eqns: Its equations, products of ours among them.
         results: What reads its results.
-        provisional: Those of the products that are XLA's again where that does not work out.
+        provisional: Products that return to XLA if nothing is fused with them.
 
     Returns:
-        The equations; what of `provisional` is XLA's again, and why; of results that something
-        elementwise follows, why no kernel takes that along.
+        The equations; which of `provisional` returned to XLA, and why; for results that something
+        elementwise follows, why no kernel computes that.
     """
     unsure = {id(e): one.replacement for one in provisional for e in one.ours}
     reasons: dict[Any, str] = {}
@@ -118,10 +118,10 @@ class _Stored:
 def _fused(
     flow: Dataflow, group: Group, sums: list[Any], unsure: Replacement | None
 ) -> list[Any] | None:
-    """Equations with the group's product and operations as one; None where that is no gain.
+    """Equations with the group's product and operations as one; None if that gains nothing.
 
-    sums: Those of the group's that the kernel takes.
-    unsure: The product's replacement, if it is one that needs the operations to be a gain.
+    sums: The group's sums that the kernel computes.
+    unsure: The product's replacement, if it only gains together with the operations.
     """
     kind, spec = group.kind, group.product.params["spec"]
     stored = _Stored(flow, kind.normalised)
@@ -160,7 +160,7 @@ def _fused(
     if found is None:
         return None
     fused, shapes = found
-    # What the others still read: the product itself, if any of them does.
+    # Whether other equations still read the product itself.
     gone = _unread(flow, group, [*sums, *both], outs, operands)
     keeps = any(flow.is_result(v) or flow.readers(v, gone) for v in group.roots)
     if not (whole or keeps):
@@ -171,7 +171,7 @@ def _fused(
     taken_by_xla = unsure is not None and unsure.taken_by_xla
     surroundings = Surroundings(also_read=also_read, taken_by_xla=taken_by_xla)
     fused = dataclasses.replace(fused, surroundings=surroundings)
-    # As passes halves would be read in one array, and so would what is laid side by side.
+    # A gain only if linked: a pass would read both halves, or concatenated results, in one array.
     only_linked = unsure or sums or both or len(group.roots) > 1
     if only_linked and link_refusal([x.aval for x in group.product.invars], fused):
         return None
@@ -224,7 +224,7 @@ def _needed(
         eqn = flow.producer(v)
         if eqn is None or v in group.roots or id(eqn) in needed:
             continue
-        # Another shape of what is in memory is in memory.
+        # A reshape of what is in memory is in memory too.
         computes = eqn.primitive.name == "broadcast_in_dim" or is_elementwise(eqn)
         again = v not in stored and v.aval.shape == shape and not eqn.effects and computes
         if id(eqn) in members or v in group.arranging or again:
@@ -272,7 +272,7 @@ def _unread(
         ):
             continue
         gone.add(id(eqn))
-        # What arranged an operand of another kernel may have lost its last reader here.
+        # An equation that arranged an operand of another kernel may have lost its last reader.
         for made in (flow.producer(v) for v in variables(eqn.invars)):
             if made is not None and made.primitive.name in ARRANGING:
                 heapq.heappush(pending, -flow.place[id(made)])

@@ -37,9 +37,10 @@ class Function:
     Attributes:
         build: From equations and the variables that are returned, a function of arrays.
         eqns: All equations.
-        last: Of them those that sum, or lay results side by side, for whom nothing follows.
-        whole: Variables of the product's shape, or of two side by side, the latter first.
-        sums: The others.
+        last: Those of them that sum or concatenate results; no operation follows them.
+        whole: Returned variables of the product's shape, or two of them concatenated, which come
+            first.
+        sums: Returned sums.
     """
 
     build: Callable[[list[Any], list[Any]], Callable[..., list[jax.Array]]]
@@ -77,9 +78,9 @@ class Kind:
     """Dense products, and what is the same for all.
 
     Attributes:
-        most_sums: How many sums a kernel takes.
-        normalised: Whether norms may read what is computed of the product: see `materialised`.
-        routed: Whether small arrays are worth kernels of their own ahead of the product.
+        most_sums: How many sums a kernel can compute.
+        normalised: Whether norms may read what is computed from the product: see `materialised`.
+        routed: Whether computing small arrays before the product is worth kernels of their own.
     """
 
     most_sums = MAX_SUMS
@@ -87,7 +88,7 @@ class Kind:
     routed = False
 
     def fits(self, eqn: Any) -> bool:
-        """Whether kernels that compute a product may take operations along."""
+        """Whether kernels that compute a product may also compute operations after it."""
         spec = eqn.params["spec"]
         a, b = (x.aval for x in eqn.invars)
         dims = DENSE.dims(spec, a.shape, b.shape)
@@ -100,7 +101,7 @@ class Kind:
         )
 
     def why_not(self, eqn: Any) -> str | None:
-        """If no kernel takes operations along, why, for explanations; None: nothing to say."""
+        """Why no kernel computes operations after it, for explanations; None: nothing to say."""
         del eqn
 
     def sums(self, eqn: Any, shape: Shape) -> bool:
@@ -158,8 +159,8 @@ class _Grouped(Kind):
     """Products of groups of rows, whose kernels sum over columns."""
 
     most_sums = 1
-    normalised = False  # rows are brought into another order, or added up, before norms
-    routed = True  # as rows' weights, which routing gathers
+    normalised = False  # rows are permuted or added up before norms
+    routed = True  # such as rows' weights, which routing gathers
 
     def fits(self, eqn: Any) -> bool:
         return self.why_not(eqn) is None

@@ -12,14 +12,14 @@ from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
 from jax_bwgemm.rewriting.uses import INLINED
 
-# Bodies that may be part of a group; a checkpoint is to be computed again where it says.
+# Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
 _ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimization_barrier"}
 # What brings an operand into the result's shape.
 ARRANGING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
 ARRANGING += ("iota",)
 _MOST_OPERATIONS = 64
-# What is computed ahead of a product has at most this part of its elements.
+# What is computed before a product has at most 1/_SMALL of its elements.
 _SMALL = 16
 
 
@@ -30,13 +30,14 @@ class Group:
     Attributes:
         kind: What the product is.
         product: The product's equation.
-        replaced: What gives its result another shape or divides it, and nothing else reads it.
+        replaced: Equations that reshape or divide the product's result, which nothing else reads.
         roots: The product's result in the shape that the operations read, or both its halves.
         eqns: The operations, in order.
-        sums: Sums of the product or of what an operation gives, which kernels may take.
-        side_by_side: Operations that lay two results side by side.
-        arranging: Operations after the product on what was there before it, by what they define.
-        ahead: The same of small results, of any operations: empty unless `Kind.routed`.
+        sums: Sums of the product or of an operation's result, which kernels may compute.
+        side_by_side: Operations that concatenate two results.
+        arranging: Operations that stand after the product but depend only on what was there before
+            it, by the variables they define.
+        ahead: The same for any operation with a small result: empty unless `Kind.routed`.
     """
 
     kind: Kind
@@ -89,9 +90,9 @@ def group_of(flow: Dataflow, product: Any) -> Group | None:
 
 
 class _Available:
-    """What is there before a product, or can be without the product.
+    """Which variables exist before a product, or can be computed without it.
 
-    Notes in the group what has to be computed for that: `arranging` and `ahead`.
+    Records in the group what has to be computed for that: `arranging` and `ahead`.
     """
 
     def __init__(self, flow: Dataflow, group: Group, inside: set[Any], replaced: set[int]) -> None:

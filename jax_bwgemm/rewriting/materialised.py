@@ -1,9 +1,9 @@
 """Which elementwise results XLA's passes leave in memory, though no product or loop needs them.
 
-A value whose row statistics are needed (a norm's, a softmax's) is read twice: for them, and then
-with them. Where it is made of two or more matrices (a residual sum), reading it again costs less
-than computing it again, so the pass that makes it writes it. Everything else is taken to be
-computed where it is read.
+A value whose row statistics are needed (by a norm or a softmax) is read twice: for the statistics,
+and then with them. If it is made of two or more matrices (a residual sum), reading it again costs
+less than computing it again, so the pass that computes it also writes it. Everything else is taken
+to be computed where it is read.
 """
 
 from __future__ import annotations

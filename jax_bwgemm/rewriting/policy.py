@@ -1,14 +1,18 @@
-"""Which products stay with XLA although a kernel takes them. Pure; the only place that decides it.
+"""Which products stay with XLA although a kernel can run them. Pure; the only place that decides.
 
-Four reasons. A tiny product is a launch, and XLA may compute it within one of its own passes. A
-product of a short K is bound by its result, and XLA's kernels write that as fast as ours. A
-kernel's batch dimension lies outside of the others: operands of attention with heads beside the
-features are transposed for it, where XLA's kernels may read them as they are. And what XLA's
-product takes along (bias, residual, ReLU) costs a pass of its own after a kernel that XLA cannot
-see into. In the latter two cases the product is left to XLA unless the kernel's gain is predicted
-to be more than the extra reading and writing. The comparison knows the bytes that are moved and the
-multiply-adds of the product, and nothing else: not what the passes cost in launches, and not how
-much faster than XLA's the kernel is on this very shape.
+There are four reasons:
+
+1. A tiny product costs a launch. XLA may compute it within one of its own passes.
+2. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
+3. A kernel's batch dimension is the outermost. Operands of attention with heads beside the features
+   are transposed for that; XLA's kernels may read them as they are.
+4. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
+   into, they cost a pass of their own.
+
+In cases 3 and 4 the product stays with XLA unless the kernel's gain is predicted to exceed the
+extra reading and writing. The comparison knows the bytes that are moved and the multiply-adds of
+the product. It knows neither the launches of the passes nor how much faster the kernel is on this
+shape.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ def tiny(eqn: Any) -> str | None:
 
 
 def short(dims: Any) -> str | None:
-    """Why a dense product is better left to XLA unless a kernel takes along what follows it."""
+    """Why a dense product is better left to XLA unless a kernel also computes what follows it."""
     if dims.k > SHORT_K:
         return None
     return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"

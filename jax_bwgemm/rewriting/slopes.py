@@ -30,7 +30,7 @@ from jax_bwgemm.rewriting.inlining import placed
 
 _MATRIX = (0, 1)
 _SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
-# A slope of fewer instructions (ReLU's) is as well computed where it is needed.
+# A slope of fewer instructions (ReLU's) may as well be computed where it is needed.
 _LEAST_INSTRUCTIONS = 8
 _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),))
 

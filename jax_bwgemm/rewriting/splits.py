@@ -1,8 +1,8 @@
-"""A product whose result is split along its columns, as queries, keys and values are: one for each.
+"""A product whose result is split along its columns (queries, keys, values): one for each part.
 
-The parts go to memory in any case where something other than a pass of XLA's reads them. Splitting
-the right operand, weights, moves fewer bytes than splitting the result where there are more rows
-than the product has terms; a bias between them is split too.
+If something other than a pass of XLA's reads the parts, they go to memory in any case. Splitting
+the right operand, the weights, then moves fewer bytes than splitting the result, provided that
+there are more rows than K. A bias in between is split too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax_bwgemm.rewriting.uses import Uses
 
 # Columns of a part are whole tiles.
 _COLUMNS = 128
-# What a further launch and its first loads cost, in bytes moved: some microseconds.
+# Bytes that could be moved in the time of a further launch and its first loads.
 _LAUNCH_BYTES = 16e6
 _BETWEEN = ("add", "sub", "mul", "convert_element_type", "reshape")
 _SMALL = ("broadcast_in_dim", "reshape", "convert_element_type")
@@ -34,7 +34,8 @@ class _Chain:
 
     Attributes:
         product: The product.
-        between: Operations, in order: each reads the one before it, and what all rows have alike.
+        between: Operations, in order. Each reads the one before it, and what is the same for all
+            rows.
         split: The split.
     """
 

@@ -1,7 +1,7 @@
 """What a program does with the result of a product, counted on its jaxpr.
 
-XLA's cuBLAS calls take a bias, a residual and a ReLU along; a kernel that XLA cannot see into does
-not. What that costs depends on what comes after: see `Uses.extra_passes`.
+XLA fuses a bias, a residual and a ReLU into its own products, but not into a kernel that it cannot
+see into. What that costs depends on what comes after: see `Uses.extra_passes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# Equations whose body XLA sees as if it stood in their place, and the parameter that holds it.
+# Equations whose body XLA inlines, and the parameter that holds the body.
 INLINED = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -30,7 +30,7 @@ INLINED = {
 ALIASES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "name", "copy_p", "pvary"))
 ALIASES |= {"sharding_constraint", "reshard", "pcast"}
 
-# What XLA computes in one pass with its neighbours.
+# Operations that XLA fuses with their neighbours into one pass.
 FUSIBLE = frozenset(
     (
         "abs", "add", "add_any", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2",
@@ -56,8 +56,8 @@ class Uses:
         count: How many equations read it, 2 standing for more.
         fused: Some of them belong to a pass of XLA's that reads the value anyway.
         stored: Some of them need it in memory: products, loops, calls, the program's results.
-        folded: Its only use is a step that XLA takes into the product: then what reads the result
-            of the last such step. None otherwise.
+        folded: If its only use is a step that XLA fuses into the product: what reads the result of
+            the last such step. None otherwise.
         residual: One of these steps adds a whole matrix.
         steps: What all of them do with the value first, in order: ``("transpose", permutation)`` or
             ``("round", name of a 16-bit type)``.
