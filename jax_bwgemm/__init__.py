@@ -1,4 +1,14 @@
-"""CUTLASS matrix multiplications for JAX on NVIDIA Blackwell and Hopper GPUs."""
+"""CUTLASS matrix multiplications for JAX on NVIDIA Blackwell and Hopper GPUs.
+
+- Products: `matmul`, `dot_general`; grouped: `ragged_dot`, `ragged_dot_general`.
+- A whole program, unchanged: `accelerate`.
+- Layers: `linear`, `gated_linear_unit`, `mlp`, `grouped_mlp`, `moe_mlp`,
+  `linear_softmax_cross_entropy_loss`.
+- Low precision: `quantize`, `scaled_matmul`, `scaled_ragged_dot`, `fp8_dot_general`,
+  `fp8_ragged_dot`.
+- What runs, and why: `explain`, `explain_program`. Tuning: `autotune`, `TuningConfig`.
+- `config` has the switches, `emulator` runs kernels on a CPU.
+"""
 
 from __future__ import annotations
 

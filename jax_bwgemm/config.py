@@ -1,4 +1,7 @@
-"""User switches: the target architecture, by context manager or environment variable."""
+"""User switches: target, linked epilogues, partial sums, tuning policy.
+
+Each is a context manager, with an environment variable for its default.
+"""
 
 from __future__ import annotations
 

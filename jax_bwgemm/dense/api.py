@@ -37,11 +37,11 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
 
-    The kernels multiply bf16 by bf16, f16 by f16, and on Hopper operands of float32 as sums of
-    bf16 terms (docs/accuracy.md), and accumulate in f32; the result is rounded once. Gradients are
-    GEMMs of the same kind and precision. With ``preferred_element_type=float32`` the cotangent is
-    float32: where no kernel takes it the backward pass is XLA's, or refused under
-    ``implementation="cutlass"``.
+    The kernels multiply bf16 by bf16, f16 by f16, and float32 operands as sums of bf16 terms
+    (docs/accuracy.md). They accumulate in f32 and round the result once. Gradients are products of
+    the same kind and precision. With ``preferred_element_type=float32`` the cotangent is float32.
+    If no kernel multiplies it, XLA computes the backward pass, or ``implementation="cutlass"``
+    refuses it.
 
     Args:
         a: Array of shape ``(K,)`` or ``(..., M, K)``.
@@ -96,10 +96,10 @@ def dot_general(
 ) -> jax.Array:
     """General dot product with the semantics of `jax.lax.dot_general`, on the tensor cores.
 
-    Drops into ``flax.linen.Dense(dot_general=...)`` and ``flax.nnx.Linear(dot_general=...)``.
-    Dimensions that already lie as batch, row, column and contracted groups become flags of the
-    kernel; others are transposed first, moving as few elements as possible. About types and
-    gradients see `matmul`.
+    Fits ``flax.linen.Dense(dot_general=...)`` and ``flax.nnx.Linear(dot_general=...)``. Where the
+    batch, row, column and contracted dimensions lie together in memory, no operand is copied: a
+    transpose is a flag of the kernel. Otherwise as few elements as possible are transposed first.
+    For types and gradients see `matmul`.
 
     Args:
         lhs: Array.

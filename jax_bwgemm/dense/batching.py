@@ -106,7 +106,7 @@ def _batch_both(
         # All of b share B: b joins m, which is next to it in memory.
         m = lhs.shape[2]
         return _split(bind(_merge(lhs, 1), rhs[:, 0], spec), 1, lhs_batch, m), 0
-    # A stride-0 batch inside v cannot be expressed: the shared operand is repeated.
+    # A stride of 0 inside v cannot be expressed, so the shared operand is repeated.
     batch = rhs_batch if lhs_batch == 1 else lhs_batch
     lhs = lax.broadcast_in_dim(lhs, (size, batch, *lhs.shape[2:]), range(4))
     rhs = lax.broadcast_in_dim(rhs, (size, batch, *rhs.shape[2:]), range(4))

@@ -34,8 +34,9 @@ def linear(
 ) -> jax.Array:
     """``activation(x @ w + b) + residual``.
 
-    The product is rounded to its type; all that follows is computed in float32 and rounded once.
-    Differentiated, the activation's derivative sees the rounded product.
+    What follows the product is computed in float32 and rounded once: from the float32 product if
+    one kernel computes all of it, else from the product rounded to its type (docs/epilogues.md).
+    The activation's derivative is computed from the rounded product.
 
     Args:
         x: [..., K].
@@ -92,10 +93,10 @@ def gated_linear_unit(
 ) -> jax.Array:
     """``activation(x @ gate) * (x @ up)``: SwiGLU with ``"silu"``, GEGLU with ``"gelu"``.
 
-    On Hopper both products and what follows are one kernel where that is predicted to take less
-    time. Elsewhere stacked weights are one product, of N' = 2 N, and both products are rounded to
-    their type; all that follows is computed in float32 and rounded once. Differentiated, the
-    function's derivative sees the rounded products.
+    On Hopper, both products and what follows are one kernel where that is predicted to take less
+    time. Elsewhere stacked weights are one product with 2 N columns, and both products are rounded
+    to their type. What follows is computed in float32 and rounded once. Derivatives are computed
+    from the rounded products.
 
     Args:
         x: [..., K].

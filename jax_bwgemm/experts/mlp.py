@@ -1,4 +1,4 @@
-"""`grouped_mlp`: two grouped layers with what is between them, forward and backward."""
+"""`grouped_mlp`: two grouped layers and the activation between them, forward and backward."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def grouped_mlp(
     """``activation(rows @ up) @ down``, or gated, each row with its group's matrices.
 
     With stacked weights [E, K, 2, H] the hidden values are ``activation(rows @ gate) * (rows @
-    up)``, and gate and up are one grouped product. A row's weight multiplies its hidden values,
-    which is the same as multiplying its result but leaves nothing to do after the second product,
-    and in the backward pass nothing ahead of the first.
+    up)``, and gate and up are one grouped product. A row's weight multiplies its hidden values.
+    That equals multiplying its result, but nothing is left to do after the second product, nor, in
+    the backward pass, before the first.
 
     ``rows``, ``up`` and ``down`` have one floating-point type. Products and weighted hidden values
     are rounded to it; what is between is computed in float32.
@@ -107,7 +107,7 @@ def grouped_mlp(
     )
 
     def apply(rows: jax.Array, down: jax.Array, up: jax.Array, *rest: jax.Array) -> jax.Array:
-        # Within: a type cannot say that devices have parts of both gate and up.
+        # Inside, since an array's type cannot say that devices have parts of both gate and up.
         up = up.reshape(*up.shape[:2], math.prod(up.shape[2:]))
         return _apply(compat.match_varying(rows, down, up, *rest), layer)
 
@@ -229,7 +229,7 @@ class _GroupedMlp:
         """
         of_rows = () if p.weights is None else (p.weights[:, None],)
         by_xla = _after_gradient(self, weighs)
-        # Gate and up in one array would have to be read by halves.
+        # Gate and up in one array could only be read by halves.
         if len(products) == 1 + self.gated:
             after = After(
                 Epilogue(_terms_after_gradient(self, weighs), _CALLER),

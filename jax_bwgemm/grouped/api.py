@@ -72,9 +72,9 @@ def ragged_dot(
     the device. Sizes known while tracing (numpy arrays) are checked; those on the device are taken
     as they are: negative ones count as 0, and groups end at the last row of lhs.
 
-    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32; on SM90 also f32
-    by bf16, with two bf16 terms of the f32 operand (docs/accuracy.md). Gradients are grouped GEMMs
-    too, those of an f32 result of bf16 operands with its f32 cotangent.
+    The kernels multiply bf16 by bf16 or f16 by f16 exactly and accumulate in f32. They also
+    multiply f32 by bf16, with two bf16 terms of the f32 operand (docs/accuracy.md). Gradients are
+    grouped products too, also those of an f32 result of bf16 operands, whose cotangent is f32.
 
     Args:
         lhs: Rows, [M, K]: first those of group 0, then those of group 1, and so on.
@@ -85,8 +85,8 @@ def ragged_dot(
         preferred_element_type: Type of the result; None means the operands' promoted type.
         group_offset: Integer scalar: ``rhs[e]`` is the matrix of group ``group_offset + e``. Rows
             of other groups give zeros. One on the device is clamped into [0, G].
-        out_sharding: As in `jax.lax.ragged_dot`, for meshes with explicit axes. Only needed where
-            the contracted dimension is sharded in both operands.
+        out_sharding: As in `jax.lax.ragged_dot`, for meshes with explicit axes. Only needed if the
+            contracted dimension is sharded in both operands.
         implementation: ``"cutlass"``, ``"emulator"``, ``"xla"``, a sequence of these tried in
             order, or None: cutlass where device and problem are supported, otherwise xla, with
             the reason logged once (logger ``jax_bwgemm``, INFO).
@@ -102,9 +102,9 @@ def ragged_dot(
             group.
 
     Returns:
-        [M, N]. Rows past the last group are zero. With an epilogue what that returns, a pytree of
-        arrays of this shape, floating-point ones rounded to the product's type; rows of no group
-        have their function's value too.
+        [M, N]. Rows past the last group are zero. With an epilogue, what it returns: a pytree of
+        arrays of this shape, floating-point ones rounded to the product's type. Rows of no group
+        have the epilogue's value at a product of zero.
 
     Raises:
         TypeError: Not arrays, wrong ranks or types, sizes that do not fit together, or epilogue

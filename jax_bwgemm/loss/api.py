@@ -101,7 +101,7 @@ def linear_softmax_cross_entropy_loss(
     shape, labels = x.shape[:-1], labels.reshape(-1)
     columns = weights.shape[1]
     vocabulary = columns * (1 if axis_name is None else _devices(axis_name))
-    # Compared in their own type: int32 may not hold what is no column.
+    # Compared in their own type: int32 may not hold a label that is not a column.
     kept = None if ignore_index is None else ~_equal(labels, ignore_index)
     labels = labels if labels.dtype.itemsize >= 4 else labels.astype(jnp.int32)
     valid = (labels >= 0) & (labels < vocabulary)

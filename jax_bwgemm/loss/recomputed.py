@@ -30,8 +30,8 @@ from jax_bwgemm.product.windows import Window
 
 _MATMUL = (((1,), (0,)), ((), ()))
 
-# Columns of a block: few enough that a block of logits is small. 33 tiles of 256 columns are whole
-# waves on 132 multiprocessors for any multiple of 512 rows, of x and of the weights alike.
+# Columns of a block, few enough that a block of logits is small. On 132 multiprocessors, 33 tiles
+# of 256 columns are whole waves for any multiple of 512 rows of x or of the weights.
 WAVE_COLUMNS = 33 * 256
 MOST_COLUMNS = 2 * WAVE_COLUMNS
 LEAST_COLUMNS = 1024

@@ -1,11 +1,12 @@
 """`Contraction`: what a family of products is, for the code that is written once for all.
 
 Partitioning, lowering, support, explanations and the primitives' rules are in this package. They
-speak of operands, of their dimensions by name and of sizes; what these are, `jax_bwgemm.dense` and
-`jax_bwgemm.grouped` say by an object of this class each.
+use operands, named dimensions and sizes. `jax_bwgemm.dense` and `jax_bwgemm.grouped` define these
+by one object of this class each. `Operands` is the part that partitioning needs; scaled products
+have it too.
 
 Names of dimensions are one letter: ``b`` batch, ``m`` rows of D, ``n`` its columns, ``k``
-contracted; of grouped products also ``e`` matrices and ``g`` groups.
+contracted; grouped products also have ``e`` matrices and ``g`` groups.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class FfiCall:
 
     Attributes:
         target: Name of the custom call.
-        scratch: Bytes of device memory that the kernel needs besides.
+        scratch: Bytes of device memory that the kernel needs besides operands and results.
         config: The call's attributes.
     """
 
@@ -86,8 +87,9 @@ class KernelCall:
         folded: The problem as the kernel sees it, before padding.
         dims: Its sizes before padding.
         padded: Its sizes as the kernel sees them.
-        ffi: What is written into the program; None until `Contraction.ffi_call` has said it.
-        terms: How the product's operands make the kernel's (`product/terms.py`); None: they are.
+        ffi: What is written into the program; None until `Contraction.ffi_call` has made it.
+        terms: How the kernel's operands are made of the product's (`product/terms.py`); None: they
+            are the same.
     """
 
     implementation: str
@@ -101,12 +103,12 @@ class KernelCall:
 
     @property
     def reason(self) -> str:
-        """Why this kernel, and of what."""
+        """Why this kernel, and which terms it multiplies."""
         return f"{f'{self.terms}; ' if self.terms else ''}{self.selection.reason}"
 
 
 class Operands(abc.ABC):
-    """The operands of a family of products and their dimensions: what partitioning knows of it.
+    """The operands of a family of products and their dimensions: what partitioning needs to know.
 
     Attributes:
         operands: How many operands it has.
@@ -135,8 +137,8 @@ class Operands(abc.ABC):
     def operand_names(self, spec: Any) -> tuple[str, ...]:
         """Names of every operand's dimensions in storage order.
 
-        A capital letter is a dimension of blocks, each of which `block_of` elements of the
-        dimension of that name share: these are divided between blocks only.
+        A capital letter counts blocks of `block_of` elements of the dimension of that name, which
+        is only divided between blocks.
         """
 
     @abc.abstractmethod
@@ -144,7 +146,7 @@ class Operands(abc.ABC):
         """Names of D's dimensions."""
 
     def summed(self, spec: ProductSpec) -> list[str]:
-        """Dimensions that D has not, or not any more, those that are sharded first in front."""
+        """Dimensions that are summed, in the order in which they get mesh axes."""
         present, kept = set("".join(self.operand_names(spec))), self.out_names(spec)
         return [
             d
@@ -153,13 +155,13 @@ class Operands(abc.ABC):
         ]
 
     def claims_first(self, spec: Any, dims: Any, b: NamedAxes, out: NamedAxes) -> NamedAxes:
-        """Mesh axes that dimensions get before any other is considered.
+        """Mesh axes that some dimensions get before any other dimension is considered.
 
         Args:
             spec: The problem.
             dims: Its global sizes.
-            b: Mesh axes B arrives with, by dimension name.
-            out: Mesh axes D is wanted with.
+            b: Mesh axes of B's sharding, by dimension name.
+            out: Mesh axes of the sharding that D is to have.
         """
         del spec, dims, b, out
         return {}
@@ -172,7 +174,7 @@ class Operands(abc.ABC):
         mesh_shape: Mapping[str, int],
         operands: tuple[jax.Array, ...],
     ) -> tuple[Any, tuple[jax.Array, ...]]:
-        """One device's product: the specification, and operands that depend on which device.
+        """One device's product: its specification and operands.
 
         Args:
             spec: The problem.
@@ -218,12 +220,12 @@ class Contraction(Operands):
         """The largest size that a kernel may have to count."""
 
     def rewrite(self, run: Run, operands: tuple[jax.Array, ...], spec: Any) -> jax.Array | None:
-        """One device's product in terms of others; None where a kernel computes it as it is."""
+        """One device's product by other products; None if a kernel computes it as it is."""
         del run, operands, spec
         return None
 
     def fold(self, spec: Any, shapes: Sequence[Sequence[int]]) -> Folded:
-        """The product that a kernel computes in the place of one device's."""
+        """The product that a kernel computes instead of one device's."""
         return Folded(spec, tuple(map(tuple, shapes)), (None,) * len(shapes))
 
     @abc.abstractmethod

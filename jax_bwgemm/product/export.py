@@ -1,4 +1,4 @@
-"""What `jax.export` must be told: our custom calls are stable interfaces."""
+"""`DISABLE_EXPORT_CHECKS`: tells `jax.export` that our custom calls are stable interfaces."""
 
 from __future__ import annotations
 

@@ -106,6 +106,10 @@ def explain_program(
         device: As in `jax_bwgemm.explain`.
         **kwargs: Keyword arguments of a function.
 
+    Returns:
+        The products with their kernels and reasons; printed, one paragraph each. ``flops`` is the
+        number of floating-point operations of all of them.
+
     Raises:
         TypeError: Not a program, or arguments for one that takes none.
         ValueError: An unknown device.

@@ -10,7 +10,7 @@ from typing import Any, Self
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernel_config import KernelConfig
 
-# The largest size that kernels count.
+# The largest size: kernels count in 32 bits.
 MAX_SIZE = 2**31 - 1
 
 
@@ -45,14 +45,14 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProductSpec(abc.ABC):
-    """Everything static about a product but its operands' layout, which each kind adds.
+    """Everything static about a product except its operands' layout, which each kind adds.
 
     Hashable; the only parameter of the primitives.
 
     Attributes:
         out_dtype: Name of the result's dtype.
-        reduce_batch: Sum the results over the batch, giving a batch of 1. This is what the
-            gradient of a shared (batch 1) operand is.
+        reduce_batch: Sum the results over the batch, giving a batch of 1: the gradient of an
+            operand that the batch shares.
         out_sharding: Sharding of D in its type, under a mesh with explicit axes; None lets it
             follow from the operands'.
         policy: How it is to be computed.
@@ -74,7 +74,7 @@ class ProductSpec(abc.ABC):
         """Contiguous dimensions of A and B in one word, as kernel names have them: ``"kn"``."""
 
     def with_policy(self, **changes: Any) -> Self:
-        """The same product, to be computed otherwise."""
+        """The same product with another policy."""
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, **changes))
 
     def describe(self, dtypes: Sequence[str], dims: object) -> str:

@@ -83,6 +83,6 @@ def refusal(
 
 
 def _layout(x: Any) -> str:
-    """What a specification or a kernel multiplies, but for types, in words."""
+    """Majors and kind of a specification or a kernel, in words."""
     majors = f"majors {x.majors}"
     return majors if x.kind == "dense" else f"{majors}, {x.kind}"

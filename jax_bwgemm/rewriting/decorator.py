@@ -16,20 +16,20 @@ from jax_bwgemm.rewriting.rewrite import accelerated, rewrite
 def accelerate(
     f: Callable[..., Any] | None = None, *, implementation: str | Sequence[str] | None = None
 ) -> Callable[..., Any]:
-    """Runs the products of any function on this package's kernels; its code stays as it is.
+    """Runs the products of any function on this package's kernels, without changing its code.
 
         @jax.jit
         @jax_bwgemm.accelerate
         def train_step(params, batch): ...
 
-    ``f`` is traced, and every `jax.lax.dot_general` and `jax.lax.ragged_dot` in it that a kernel
-    takes becomes this package's, gradients taken in it included: within jit, scan, while, cond,
-    checkpoint, custom derivatives and shard_map. All else stays: donation, shardings, names,
-    effects. Results differ from f's by the rounding of the products. Which products stay with XLA,
-    and why: `jax_bwgemm.explain_program` of the result.
+    ``f`` is traced. Every `jax.lax.dot_general` and `jax.lax.ragged_dot` in it that a kernel can
+    run becomes this package's, in gradients too, and within jit, scan, while, cond, checkpoint,
+    custom derivatives and shard_map. Everything else stays: donation, shardings, names, effects.
+    Results differ from f's by the rounding of the products. `jax_bwgemm.explain_program` of the
+    returned function says which products stay with XLA, and why.
 
-    Put it within jit and around the gradients: an eager call is traced every time. Arrays are
-    traced, so that f cannot branch on their values; all other arguments reach f as they are.
+    Put it inside jit and outside grad: an eager call is traced every time. Arrays are traced, so f
+    cannot branch on their values; other arguments reach f unchanged.
 
     Args:
         f: Any function of arrays, pytrees of them, and anything else; jitted or not. None: returns

@@ -37,9 +37,9 @@ def scaled_matmul(
     """The product ``a @ b.mT`` of scaled operands, both with K last, as `jax.nn.scaled_matmul`.
 
     D[..., m, n] is the sum over k of a's value times its scale times b's value times its scale,
-    accumulated in float32 and rounded once. Any two layouts can be multiplied. ``mxfp4`` is
-    widened to ``mxfp8``, exactly. Scales of 128
-    elements along K multiply sums of 128 products, those of whole rows the whole sum.
+    accumulated in float32 and rounded once. Any two layouts can be multiplied. ``mxfp4`` is widened
+    to ``mxfp8``, exactly. Scales of 128 elements along K multiply sums of 128 products, those of
+    whole rows the whole sum.
 
     It has no derivative: those of the values would be unscaled 8-bit numbers. `fp8_dot_general`
     is differentiable.

@@ -41,7 +41,7 @@ class Scaled(Operands):
         blocked = {d.lower() for names in self.operand_names(spec) for d in names if d.isupper()}
         for dim in blocked:
             size, last = divmod(sizes[dim], self.block_of(spec))
-            # A block that is shorter makes the dimension one that cannot be divided.
+            # With a shorter last block the dimension cannot be divided.
             sizes[dim] = 1 if last else size
         return ShardedDims(sizes["b"], sizes, batches)
 

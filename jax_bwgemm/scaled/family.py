@@ -46,7 +46,7 @@ class Family(abc.ABC):
 
     def __init__(self, name: str) -> None:
         self.primitive = Primitive(name)
-        # That of one device, which partitioning leaves behind.
+        # The one-device primitive that partitioning produces.
         local = Primitive(f"{name}_local")
         self._local = binder(local)
         self._partitioned = partitioned(self.contraction, self._local)
@@ -64,7 +64,7 @@ class Family(abc.ABC):
             mlir.register_lowering(local, self._lower_local(platform), platform=platform)
         mlir.register_lowering(local, self._lower_local("another platform"))
 
-    # What differs.
+    # What each kind defines.
 
     @abc.abstractmethod
     def dims_of(self, operands: Sequence[Any], spec: Any) -> Any:
@@ -104,11 +104,11 @@ class Family(abc.ABC):
         return dict(zip(self.roles, operands, strict=True))
 
     def emulated_arch(self, spec: Any) -> str:
-        """What the emulator stands for where no GPU is named."""
+        """The architecture that the emulator emulates if no GPU is named."""
         del spec
         return "sm90"
 
-    # What does not.
+    # What all kinds share.
 
     def product(self, operands: Sequence[jax.Array], spec: Any) -> jax.Array:
         """The products by the first implementation that can.

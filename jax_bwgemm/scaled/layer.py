@@ -32,8 +32,8 @@ class Layer:
         recipe: Layouts, types, rounding.
         implementations: Names to try, in order, for quantization and products.
         out_dtype: Name of the result's type.
-        lhs_dtype: That of x and its gradient.
-        rhs_dtype: That of w and its gradient.
+        lhs_dtype: Name of the type of x and of its gradient.
+        rhs_dtype: Name of the type of w and of its gradient.
         lhs_transposed: Whether x is [K, M].
         rhs_transposed: Whether w is [K, N].
     """
@@ -217,7 +217,7 @@ def next_history(history: jax.Array, latest: jax.Array) -> jax.Array:
 
     Devices that share a history within shard_map get the largest of all their magnitudes.
     """
-    # An overflow of one step must not spoil the next ones.
+    # An overflow in one step must not spoil the scales of later ones.
     latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
     shared = varying_axes(jax.typeof(latest)) - varying_axes(jax.typeof(history))
     latest = lax.pmax(latest, tuple(sorted(shared))) if shared else latest

@@ -31,7 +31,7 @@ from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
 bw_quantize_p = Primitive("bw_quantize")
 bw_quantize_p.multiple_results = True
-# That of one device, which partitioning leaves behind.
+# The one-device primitive that partitioning produces.
 bw_quantize_local_p = Primitive("bw_quantize_local")
 bw_quantize_local_p.multiple_results = True
 

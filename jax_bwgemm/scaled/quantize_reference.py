@@ -135,14 +135,14 @@ def in_blocks(x: jax.Array, layout: Layout) -> tuple[jax.Array, tuple[int, ...]]
         return x, (1, 2) if layout.block_rows is None else (2,)
     batch, rows, k = x.shape
     in_rows = layout.block_rows or rows
-    # Counted once: that a padded symbolic size is a multiple is not seen.
+    # Counted once: JAX does not see that a padded symbolic size is a multiple.
     row_blocks, k_blocks = -(-rows // in_rows), -(-k // layout.block_k)
     pad = [(0, 0), (0, row_blocks * in_rows - rows), (0, k_blocks * layout.block_k - k)]
     x = jnp.pad(x, pad) if any(after != 0 for _, after in pad) else x
-    # With one row in a block, no dimension for it: XLA's fusions are better for it.
+    # No dimension for blocks of one row: XLA fuses better without it.
     if in_rows == 1:
         return x.reshape(batch, rows, k_blocks, layout.block_k), (3,)
-    # One dimension after the other: a type with shardings has no other reshapes.
+    # One dimension after the other: arrays with shardings in their types allow no other reshapes.
     x = x.reshape(batch, row_blocks, in_rows, x.shape[2])
     return x.reshape(batch, row_blocks, in_rows, k_blocks, layout.block_k), (2, 4)
 
@@ -156,7 +156,7 @@ def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     values = values.reshape(*values.shape[:-2], k).reshape(shape[0], rows, k)
     if all(isinstance(size, int) for size in shape):
         return values[:, : shape[1], : shape[2]]
-    # A slice of a symbolic size would have to be known to be inside.
+    # JAX cannot check that a slice of a symbolic size is inside.
     taken = [(0, size - have, 0) for size, have in zip(shape, values.shape, strict=True)]
     return lax.pad(values, jnp.zeros((), values.dtype), taken)
 

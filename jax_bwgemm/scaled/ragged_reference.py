@@ -181,7 +181,7 @@ def _contract(
         block = item.first // PROMOTED_K
         left = of_block(a_scales, spec.a_scaling, block, dims.k)
         right = of_block(b_scales, spec.b_scaling, block, dims.n)
-        # A block that the group has no part of may have any scales.
+        # Blocks outside the group may have any scales, NaN included.
         product = jnp.where(jnp.any(item.mask), product * (left[:, None] * right), 0)
         total = jnp.where(item.opens, product, total + product)
         return lax.dynamic_update_index_in_dim(out, total, item.expert, 0), total

@@ -64,7 +64,7 @@ class ScaledRaggedDims(GroupedDims):
         sizes = dict(super().extents)
         for dim in self.blocked:
             blocks, rest = divmod(sizes[dim], self.block)
-            # A block that is shorter makes the dimension one that cannot be divided.
+            # With a shorter last block the dimension cannot be divided.
             sizes[dim] = 1 if rest else blocks
         return sizes
 

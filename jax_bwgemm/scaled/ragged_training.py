@@ -33,11 +33,11 @@ def fp8_ragged_dot(
     *,
     implementation: str | Sequence[str] | None = None,
 ) -> Fp8RaggedDot:
-    """A function like `jax.lax.ragged_dot` that multiplies in 8 bits, gradients included.
+    """A function like `jax.lax.ragged_dot` that multiplies in 8 or 4 bits, gradients included.
 
-    The grouped twin of `fp8_dot_general`: rows of experts times matrices of experts. Operands are
-    quantized when it is called, the cotangent in the backward pass; both gradients are grouped
-    products of quantized operands.
+    The grouped form of `fp8_dot_general`: rows of experts times matrices of experts. The call
+    quantizes the operands, the backward pass the cotangent; both gradients are grouped products of
+    quantized operands.
 
     Args:
         recipe: ``"per_tensor"`` (of rhs each matrix has a scale), ``"per_tensor_delayed"``,

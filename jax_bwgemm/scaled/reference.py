@@ -13,7 +13,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.scaled_array import ScaledArray, block_scales
 
-# Products that are added before they meet the f32 accumulator: where promotion happens.
+# Products that are summed before they are added to the f32 accumulator: promotion.
 PROMOTED_K = 128
 
 
@@ -68,7 +68,7 @@ def multiplied(x: ScaledArray) -> jax.Array:
 def _in_blocks(x: jax.Array, size: int) -> jax.Array:
     """[..., K] as [..., blocks, size], the last block filled up with zeros."""
     *leading, k = x.shape
-    blocks = -(-k // size)  # counted once: that a padded symbolic size is a multiple is not seen
+    blocks = -(-k // size)  # once: JAX does not see that a padded symbolic size is a multiple
     x = jnp.pad(x, [*[(0, 0)] * len(leading), (0, blocks * size - k)])
     return x.reshape(*leading, blocks, size)
 

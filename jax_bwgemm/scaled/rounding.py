@@ -34,7 +34,7 @@ def scale_of(amax: jax.Array, dtype: np.dtype, power_of_two: bool, epsilon: floa
     1 for blocks of zeros and for blocks with an infinity or NaN.
     """
     amax = jnp.where(amax < epsilon, epsilon, amax)
-    # Times a constant: XLA makes this of a division, or not, as it likes.
+    # Written as a multiplication, because XLA may or may not turn a division into one.
     scale = jnp.maximum(amax * np.float32(1 / float(jnp.finfo(dtype).max)), TINY)
     scale = rounded_up(scale) if power_of_two else scale
     return jnp.where(jnp.isfinite(amax) & (amax >= TINY), scale, 1)

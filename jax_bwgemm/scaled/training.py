@@ -33,11 +33,11 @@ def fp8_dot_general(
     *,
     implementation: str | Sequence[str] | None = None,
 ) -> Fp8DotGeneral:
-    """A function like `jax.lax.dot_general` that multiplies in 8 bits, gradients included.
+    """A function like `jax.lax.dot_general` that multiplies in 8 or 4 bits, gradients included.
 
-    For ``flax.linen.Dense(dot_general=...)``, ``flax.nnx.Linear(dot_general=...)`` or by hand.
-    Operands are quantized when it is called, the cotangent in the backward pass; both gradients
-    are products of quantized operands.
+    For ``flax.linen.Dense(dot_general=...)``, ``flax.nnx.Linear(dot_general=...)`` or a direct
+    call. The call quantizes the operands, the backward pass the cotangent; both gradients are
+    products of quantized operands.
 
     Args:
         recipe: ``"per_tensor"`` (current scaling: e4m3fn operands, e5m2 gradients),
@@ -141,8 +141,8 @@ class Fp8DotGeneral(Fp8Function):
             out_sharding: As in `jax.lax.dot_general`, where mesh axes are explicit; else None.
             amax_history: State of a recipe with delayed scaling, float32 [3, steps]: largest
                 magnitudes of lhs, rhs and the cotangent, the latest first. The gradient with
-                respect to it is the next one, so that any function of the model can be
-                differentiated as ever. One for each product: "gradients" of shared ones add up.
+                respect to it is the next history, so that a model is differentiated as usual. Each
+                product needs its own: "gradients" of a shared one would add up.
             key: A key of `jax.random` for each step and product, of recipes whose gradients depend
                 on random numbers; not needed where nothing is differentiated.
 

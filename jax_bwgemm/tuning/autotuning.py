@@ -91,8 +91,8 @@ def autotune(
 ) -> AutotuneResult:
     """Measures kernels for every product of a program and returns the fastest of each.
 
-    Use the result as a context manager, keep it with ``dump``, or save it to the cache, which
-    every later process consults:
+    Use the result as a context manager, write it to a file with ``dump``, or save it to the cache,
+    which every later process consults:
 
         with jax_bwgemm.autotune(step, params, batch):
             step(params, batch)     # traced again: the tuning is part of jit's key
