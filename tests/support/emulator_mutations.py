@@ -1,6 +1,6 @@
 """Faults injected into the 2-CTA kernel, and what notices them.
 
-``python tests/support/emulator_mutations.py`` prints the table of docs/emulator.md.
+``python tests/support/emulator_mutations.py`` prints each fault with its report.
 """
 
 from __future__ import annotations
