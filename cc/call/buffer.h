@@ -33,10 +33,10 @@ struct Buffer {
 constexpr DType BufferType(DType v) { return v == DType::kE2M1 ? DType::kU8 : v; }
 
 // What a buffer is to the product. Operands come first, then results.
-// alpha: a factor of each batch element's result, where values are of 4 bits.
+// alpha: a factor of each batch element's result, for 4-bit values.
 // b_up: the second matrix of a gated product, unless b has both.
-// into: the array that d is, before the call; one whose window is written keeps the rest.
-// after: an array that nobody reads, so that the call follows what makes it.
+// into: the array whose buffer d takes over; outside the window of d it is kept.
+// after: an array that is not read. It makes the call follow the operation that writes it.
 // x0, ...: what a linked epilogue reads; y1, ...: its results besides d.
 enum class Role {
   kA,
@@ -74,9 +74,9 @@ class Buffers {
 // Unimplemented for an unknown word: a later version of this library may know it.
 Status TakeRole(std::string_view* text, bool result, Role* role);
 
-// Turns buffers into windows: columns of their last dimension, which the kernel reads or writes
-// where they lie. `text`: words "role:first column:columns", separated by single spaces. Of a and
-// b, and of d, which is then the same array as `into`. InvalidArgument for any other.
+// Turns buffers into windows: columns of their last dimension, which the kernel reads or writes in
+// place. `text`: words "role:first column:columns", separated by single spaces. Roles are a, b and
+// d; a window of d needs `into` to be the same array. InvalidArgument for any other.
 Status SetWindows(std::string_view text, Buffers* buffers);
 
 // For messages: "bfloat16[1,64,128]".

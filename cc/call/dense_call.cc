@@ -29,7 +29,7 @@ GemmOperand Operand(const Buffer& x, bool batched) {
   return {x.data, x.pitch, batched ? x.dims[1] * x.pitch : 0};
 }
 
-// Both matrices of a gated product and what depends on them; the sizes are there.
+// Fills in the operands of a gated product; the problem has its sizes already.
 Status GatedOperands(const KernelInfo& kernel, const ProductCall& call, GemmProblem* problem) {
   const Buffer &b = call.buffers[Role::kB], &up = call.buffers[Role::kBUp];
   const int64_t n = problem->n, k = problem->k;
@@ -47,7 +47,7 @@ Status GatedOperands(const KernelInfo& kernel, const ProductCall& call, GemmProb
     return Status::Ok();
   }
   BWGEMM_RETURN_IF_ERROR(CheckBuffer(Role::kB, b, kernel.b_dtype, {k, 2, n}, &batched));
-  if (b.dims[0] != k) {  // which is no batch
+  if (b.dims[0] != k) {  // CheckBuffer took it for a batch, which may be 1
     return Status::InvalidArgument("operand b is " + ShapeString(b) + ", K is " +
                                    std::to_string(k));
   }
@@ -114,8 +114,8 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
                                  "' leaves no parts of K for an epilogue to follow");
 }
 
-// The kernel with an epilogue, which stores every element itself: it adds no parts of K, unless it
-// does so within a cluster, ahead of the epilogue.
+// A kernel with a linked epilogue. It stores final results, so it leaves no parts of K to add; a
+// cluster-K kernel adds its parts before the epilogue.
 Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
                  const Launch& launch) {
   BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, kernel.info, &problem));

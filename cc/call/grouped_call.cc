@@ -135,7 +135,7 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
 GroupedProblem& Grouped(GroupedProblem& problem) { return problem; }
 GroupedProblem& Grouped(GroupedScaledProblem& problem) { return problem.grouped; }
 
-// The kernel with an epilogue, which only kernels that CheckLinkable takes have.
+// A kernel with a linked epilogue: one that CheckLinkable accepts.
 template <class Problem>
 Status RunLinked(const KernelOps<Problem>& ops, const Kernel& kernel, const ProductCall& call,
                  const Launch& launch, const Problem& problem, const GroupedProblem& grouped) {

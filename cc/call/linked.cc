@@ -13,7 +13,7 @@
 namespace bwgemm::call {
 namespace {
 
-// Loaded code. The text is kept to be compared.
+// Loaded code, and its text for comparison.
 struct Loaded {
   std::string text;
   std::string code;
@@ -101,7 +101,7 @@ std::string_view Take(std::string_view* text, char separator) {
   return part;
 }
 
-// An array that TMA moves, of D's type. staged: the first `most` that it moves.
+// Notes an array that TMA moves, which has D's type. staged: the indices of at most `most` arrays.
 Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int most,
              int32_t* staged) {
   if (word.empty()) return Status::Ok();
@@ -120,7 +120,7 @@ Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64
   int64_t count = 1;
   for (int i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
   if (bwgemm::Name(buffer.dtype) == dtype && count == elements) {
-    // What is read at once, and what XLA aligns.
+    // Up to 16 bytes are read at once; XLA aligns at least to that.
     if (reinterpret_cast<uintptr_t>(buffer.data) % 16 == 0) return Status::Ok();
     return Status::InvalidArgument(what + " is not aligned to 16 bytes");
   }
@@ -133,7 +133,7 @@ int64_t SumRows(const KernelInfo& kernel, int64_t m) {
   return PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
 }
 
-// Null: the kernel can have no epilogue.
+// Null if the kernel can have no epilogue.
 auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
   return kernel.dense     ? kernel.dense->prepare_linked
          : kernel.grouped ? kernel.grouped->prepare_linked
@@ -213,7 +213,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     }
     std::string_view word = Take(&results, ' ');
     const std::string_view dtype = Take(&word, ':');
-    if (word == "half") {  // behind D's columns
+    if (word == "half") {  // lies behind D's columns
       if (buffer.present() || i != 0 || call.epilogue.form != "halves") {
         return Status::InvalidArgument("the epilogue's result 0 cannot be a half of d");
       }

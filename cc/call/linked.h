@@ -10,13 +10,13 @@ namespace bwgemm::call {
 Status CheckLinkable(const Kernel& kernel, std::string_view form);
 
 // The function to launch, loaded and prepared on the current device. A process loads a piece of
-// code once; later calls look it up by its digest. `compare`: whether its text is compared then,
+// code once; later calls find it by its digest. `compare`: whether its text is then compared too,
 // which is too slow for every execution.
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
-// The buffers of an epilogue for a D of m x n and, of a grouped product, so many matrices, after
-// checking that they are what its code was written for.
+// The buffers of an epilogue for a D of m x n, and `experts` matrices of a grouped product, after
+// checking that its code was written for them.
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
                     int32_t experts, EpilogueArguments* arguments);
 

@@ -6,7 +6,7 @@
 
 namespace bwgemm::call {
 
-// What of a problem the choice of parts and of the order of tiles concerns.
+// The part of a problem that the choice of parts and of the tile order depends on.
 inline dense::GemmProblem& GemmOf(dense::GemmProblem& problem) { return problem; }
 inline dense::GemmProblem& GemmOf(scaled::ScaledProblem& problem) { return problem.gemm; }
 inline const dense::KernelOps& OpsOf(const Kernel& kernel, const dense::GemmProblem&) {
@@ -16,7 +16,7 @@ inline const scaled::KernelOps& OpsOf(const Kernel& kernel, const scaled::Scaled
   return *kernel.scaled;
 }
 
-// Writes the options to the problem; the splits as far as the kernel itself adds the parts.
+// Writes the options to the problem. Of the splits, only those whose parts the kernel itself adds.
 Status SetOptions(const Options& options, const KernelInfo& kernel, dense::GemmProblem* problem);
 
 // How many parts a second launch adds, or why the problem cannot be split.
@@ -24,11 +24,11 @@ Status PartsOf(const Options& options, const KernelInfo& kernel, const dense::Ge
                int64_t* parts);
 
 // Changes a problem into that of its parts: parts as a batch, f32 results at `partials`. Finds the
-// kernel that computes them and how many bytes they have.
+// kernel that computes the parts, and the bytes of their results.
 Status Divide(const Kernel& kernel, int64_t parts, void* partials, dense::GemmProblem* problem,
               const Kernel** twin, size_t* bytes);
 
-// Adds what a launch left in the workspace.
+// Adds the parts that a launch left in the workspace.
 Status AddParts(const Kernel& kernel, const ProductCall& call, int64_t parts,
                 const dense::GemmProblem& problem, cudaStream_t stream);
 
@@ -37,8 +37,8 @@ template <class Problem>
 struct Plan {
   const Kernel* kernel = nullptr;  // that is launched
   Problem problem;
-  int64_t parts = 1;         // more: f32 results of the launch, at the workspace's beginning
-  size_t partial_bytes = 0;  // of them all
+  int64_t parts = 1;         // if more, their f32 results are at the workspace's beginning
+  size_t partial_bytes = 0;  // of all parts
   size_t workspace_bytes() const {
     return partial_bytes + OpsOf(*kernel, problem).workspace_bytes(problem);
   }
@@ -73,7 +73,7 @@ Status PlannedBytes(const Kernel& kernel, const Options& options, const Problem&
   return Status::Ok();
 }
 
-// add: launches what adds the parts of a problem, if it was divided.
+// add: launches the kernel that adds the parts of a problem, if it was divided.
 template <class Problem, class Add>
 Status RunPlan(const Kernel& kernel, const ProductCall& call, const Launch& launch,
                Problem& problem, Add add) {

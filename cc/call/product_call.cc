@@ -37,7 +37,7 @@ bool Takes(const KernelInfo& kernel, Role role) {
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
 
-// A kernel without an option refuses any value of it but the default.
+// A kernel without an option refuses all values except the default.
 Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   const Options none;
   const bool dense = kernel.contraction == Contraction::kDense;
@@ -72,7 +72,7 @@ Status CheckBuffers(const KernelInfo& kernel, const Buffers& buffers) {
     const Role role = static_cast<Role>(i);
     if (OfEpilogue(role)) continue;  // ReadEpilogue knows which there are
     const bool takes = Takes(kernel, role);
-    // A kernel that needs no workspace may get none; a gated one both matrices in one.
+    // A kernel that needs no workspace may get none; a gated one may get both matrices in b.
     const bool may_lack = role == Role::kWorkspace || role == Role::kBUp || role == Role::kInto ||
                           role == Role::kAfter;
     if (buffers[role].present() == takes || (takes && may_lack)) continue;

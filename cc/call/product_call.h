@@ -13,7 +13,7 @@
 
 namespace bwgemm::call {
 
-// What is chosen at run time. A kernel refuses what it has not.
+// What is chosen at run time. A kernel refuses options that it does not have.
 struct Options {
   std::string_view raster_order = "heuristic";  // dense, scaled: "heuristic", "m" or "n"
   int64_t swizzle = 1;                          // dense, scaled: 1, 2, 4, 8 or 16; grouped: 1 to 64
@@ -24,11 +24,11 @@ struct Options {
   std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
 };
 
-// Changes when code that was linked before cannot be launched: with its parameters, its shared
-// memory.
+// Raise it when code that was linked before cannot be launched any more, because parameters or
+// shared memory differ.
 inline constexpr int64_t kEpilogueVersion = 4;
 
-// An epilogue that is linked into the kernel; `code` is empty where there is none.
+// An epilogue that is linked into the kernel; without one, `code` is empty.
 struct LinkedEpilogue {
   std::string_view code;      // the kernel, base64: a cubin or, for the emulator, PTX
   std::string_view digest;    // a name for the code
@@ -68,7 +68,7 @@ struct ProductCall {
   Buffers buffers;
 };
 
-// Sizes of a problem; groups and experts of grouped ones alone.
+// Sizes of a problem. Only grouped ones have groups and experts.
 struct ProductSizes {
   int64_t m = 0, n = 0, k = 0, batch = 1, groups = 0, experts = 0;
 };

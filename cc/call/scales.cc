@@ -14,7 +14,7 @@ bool ReadByMma(std::string_view scaling) { return scaling == "mxfp8" || scaling 
 Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
                  int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales, int64_t bands) {
   bool batched = false;
-  // Of one matrix.
+  // The scales of one matrix.
   const auto check = [&](std::initializer_list<int64_t> extents, DType dtype = DType::kF32) {
     std::array<int64_t, kMaxRank> all{batch};
     size_t rank = 1;
