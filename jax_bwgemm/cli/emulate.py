@@ -54,11 +54,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--majors",
         choices=("kn", "kk", "mn", "mk"),
         default="kn",
-        help="contiguous dimension of lhs and of rhs (kn: both row-major)",
+        help="contiguous dimension of lhs and of rhs (default: kn, both row-major)",
     )
-    parser.add_argument("--sm-count", type=_positive, default=4, help="emulated multiprocessors")
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the scheduler and of the operands"
+        "--sm-count", type=_positive, default=4, help="emulated multiprocessors (default: 4)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the scheduler and of the operands (default: 0)"
     )
     parser.add_argument(
         "--rule",
@@ -71,26 +73,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--relaxed",
         action="store_true",
-        help="tcgen05.ld and .st are done when they are issued, whether or not the kernel waits",
+        help="complete tcgen05.ld and .st when they are issued, whether or not the kernel waits",
     )
     parser.add_argument(
         "--no-races",
         action="store_true",
-        help="keep no history of accesses: faster, and only what happens in this schedule is seen",
+        help="keep no history of accesses: faster, but only what happens in this schedule is seen",
     )
     parser.add_argument(
         "--threads",
         type=int,
         default=1,
-        help="run clusters side by side: faster, and not reproducible; races between warps in "
-        "global memory are not seen",
+        help="run clusters side by side: faster, but not reproducible, and races between warps in "
+        "global memory are not seen (default: 1)",
     )
     parser.add_argument(
         "--step-limit",
         type=_positive,
         default=2**36,
         metavar="N",
-        help="warp instructions after which a launch is given up (default: 2^36, hours)",
+        help="warp instructions after which a launch is ended (default: 2^36, hours)",
     )
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev")
     parser.add_argument("--picture", metavar="FILE", help="save the timeline as PNG")
@@ -99,7 +101,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE.cu",
         help="compile and run a CUDA program instead; what follows belongs to nvcc and, after --, "
         "to the program: --program FILE.cu -I include -- --size 64. An executable that was made "
-        "with -o is only run",
+        "with -o is run without compiling",
     )
 
 

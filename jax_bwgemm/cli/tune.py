@@ -25,11 +25,11 @@ grouped products (--ragged M,N,K,GROUPS[/MATRICES][:MAJORS]):
   kn  lhs[M,K] in GROUPS groups of rows, rhs[GROUPS,K,N] -> [M,N]    ragged_dot
   kk  lhs[M,K] in GROUPS groups of rows, rhs[GROUPS,N,K] -> [M,N]    the gradient of its lhs
   mn  lhs[M,K], rhs[M,N] in GROUPS groups of rows -> [GROUPS,K,N]    the gradient of its rhs
-  /MATRICES: so many are on this device, of one for each group (expert parallel).
+  /MATRICES  how many of the GROUPS matrices are on this device (expert parallel); default: all
   A layer x[16384,4096] @ w[64,4096,1536] and its gradients:
     --ragged 16384,1536,4096,64:kn 16384,4096,1536,64:kk 16384,1536,4096,64:mn
-Group sizes are drawn at random, or are --group-sizes in random order. Calls whose
-representative_group_sizes are about these find the entry; others do not.
+Group sizes are drawn at random, or are --group-sizes in random order. Only calls with about
+the same representative_group_sizes find the entry.
 """
 
 
@@ -52,32 +52,38 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         nargs="+",
         default=[],
         metavar="M,N,K,GROUPS[/MATRICES][:MAJORS]",
-        help="grouped products, see below",
+        help="grouped products: see below",
     )
     parser.add_argument(
         "--group-sizes",
         nargs="+",
         type=int,
         metavar="ROWS",
-        help="typical sizes of the groups of every --ragged; default: nothing is known",
+        help="typical sizes of the groups of every --ragged (default: random cuts)",
     )
-    parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="operands")
-    parser.add_argument("--out-dtype", choices=tuple(_DTYPES), help="default: operands'")
+    parser.add_argument(
+        "--dtype", choices=("bf16", "f16"), default="bf16", help="operands (default: bf16)"
+    )
+    parser.add_argument(
+        "--out-dtype", choices=tuple(_DTYPES), help="result (default: as the operands)"
+    )
     parser.add_argument(
         "--majors",
         nargs="+",
         choices=MAJORS,
         default=["kn"],
-        help="contiguous dimension of lhs and of rhs, where a product does not say; kn kk mn: a "
-        "layer and its gradients' storage",
+        help="contiguous dimension of lhs and of rhs, for products without :MAJORS (default: kn); "
+        "kn kk mn are a layer and its gradients",
     )
-    parser.add_argument("--out", metavar="FILE", help="default: the tuning cache of this GPU")
+    parser.add_argument("--out", metavar="FILE", help="default: this GPU's tuning cache")
     parser.add_argument(
         "--merge",
         action="store_true",
         help="keep the other problems that --out already has (the cache always keeps them)",
     )
-    parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="in all")
+    parser.add_argument(
+        "--budget", type=float, default=120.0, metavar="SECONDS", help="in all (default: 120)"
+    )
 
 
 def parse_shape(text: str) -> tuple[tuple[int, int, int, int], str | None]:
