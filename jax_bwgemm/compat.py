@@ -62,7 +62,7 @@ def compiled_outside(function: Callable[..., Any], *static: int) -> Callable[...
 
     Args:
         function: Of positional arguments.
-        static: Positions of those that are no arrays.
+        static: Positions of those that are not arrays.
     """
     compiled = jax.jit(function, static_argnums=static)
 

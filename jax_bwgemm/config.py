@@ -47,7 +47,7 @@ def make_target(arch: str, sm_count: int | None = None) -> Target:
     """Validates an architecture name and fills in its usual number of multiprocessors.
 
     Raises:
-        ValueError: The architecture is unknown or ``sm_count`` is no number of multiprocessors.
+        ValueError: The architecture is unknown, or ``sm_count`` is not a number of multiprocessors.
     """
     if arch not in DEFAULT_SM_COUNT:
         known = ", ".join(DEFAULT_SM_COUNT)
@@ -70,7 +70,7 @@ def target(arch: str, sm_count: int | None = None) -> Any:
         sm_count: Number of multiprocessors of the target; default is the usual data-centre part.
 
     Raises:
-        ValueError: The architecture is unknown or ``sm_count`` is no number of multiprocessors.
+        ValueError: The architecture is unknown, or ``sm_count`` is not a number of multiprocessors.
     """
     return _target_context(make_target(arch, sm_count))
 

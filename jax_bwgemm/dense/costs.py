@@ -193,7 +193,7 @@ def evaluate(
 
 
 def _plane_cycles(kernel: Kernel, dims: GemmDims) -> float:
-    """What it costs to write the terms of one of two f32 operands, ahead of the product."""
+    """Cycles to write the terms of one of two f32 operands before the product."""
     if not kernel.splits_both:
         return 0.0
     rows = dims.m * dims.a_batch if kernel.swap_ab else dims.n * dims.b_batch

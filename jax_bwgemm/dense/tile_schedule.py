@@ -1,16 +1,16 @@
 """Which CTA computes which tile, in pure Python: a mirror of the kernels' tile schedulers.
 
-SM90 kernels are *static persistent*: as many CTAs as the GPU holds at once, each taking every
-(number of CTAs)-th tile of one order, which runs in bands. SM100 kernels are *dynamic*: the grid
-has a cluster for every cluster-sized block of tiles, and a running cluster takes over the next
-waiting one (cluster launch control); the order is known, who computes what is decided at run time.
-Stream-K kernels take units of work instead of tiles, in the same two ways: see work_schedule.
-Cluster-K kernels (SM90) have a CTA for every tile and part of K.
+- SM90 kernels are *static persistent*. There are as many CTAs as the GPU holds at once. CTA i takes
+  tiles i, i + CTAs, i + 2 CTAs, ... of one order, which runs in bands.
+- SM100 kernels are *dynamic*. The grid has a cluster for every cluster-sized block of tiles, and a
+  running cluster takes over the next waiting one (cluster launch control). The order is known;
+  which cluster computes what is decided at run time.
+- Stream-K kernels take units of work instead of tiles, in the same two ways: see work_schedule.
+- Cluster-K kernels (SM90) have a CTA for every tile and part of K.
 
-On a GPU the SM90 kernels of bands renumber a launch's clusters, so that those of one GPC, which is
-known at run time only (cc/sm90/gpc.h), take tiles that are neighbours along the band. Who takes the
-tiles of CTA ``i`` here is therefore another CTA there; which tiles go together, and when, is the
-same.
+On a GPU, SM90 kernels renumber a launch's clusters, so that those of one GPC, which is only known
+at run time (cc/sm90/gpc.h), take tiles that are neighbours along the band. The tiles of CTA ``i``
+here are therefore those of another CTA there. Which tiles run together, and when, is the same.
 
 Everything is counted as the MMA sees it. With ``swap_ab`` that is the transposed problem; `Tile`
 says where the tile lies in D.

@@ -22,7 +22,7 @@ def last_ptx() -> str | None:
 
 
 def extract_kernel(ptx: str, kernel: str) -> str:
-    """A module with one of the kernels of `ptx`; everything that is no kernel stays.
+    """A module with one of the kernels of `ptx`; everything that is not a kernel stays.
 
     Raises:
         ValueError: `ptx` has no such kernel.
@@ -62,7 +62,7 @@ def substituted_ptx(ptx: str) -> Iterator[None]:
         ptx: A module, usually an edited `last_ptx`.
 
     Raises:
-        TypeError: `ptx` is no str.
+        TypeError: `ptx` is not a str.
         PtxError: The text is not PTX.
     """
     check_text("PTX", ptx)

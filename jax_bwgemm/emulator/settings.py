@@ -147,7 +147,7 @@ def configure(**changes: Any) -> Iterator[Settings]:
         The settings inside the block.
 
     Raises:
-        TypeError: A name is no setting, or a value has the wrong type.
+        TypeError: A name is not a setting, or a value has the wrong type.
         ValueError: A value is out of range.
     """
     before = settings()

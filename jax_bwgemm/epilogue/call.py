@@ -69,7 +69,7 @@ def run_linked(
     form: str = "",
     windows: Windows = NONE,
 ) -> list[jax.Array] | str:
-    """Emits one device's product with its epilogue, or says why no kernel takes it along.
+    """Emits one device's product with its epilogue, or says why no kernel computes it.
 
     Args:
         choose_for: Chooses the kernel.
@@ -182,7 +182,7 @@ def choose_linked(
     operands: Sequence[Any],
     surroundings: Surroundings = ALONE,
 ) -> KernelCall | str:
-    """The kernel, or why none takes the epilogue along.
+    """The kernel, or why none computes the epilogue.
 
     Args:
         name: ``"cutlass"`` or ``"emulator"``.
@@ -191,7 +191,7 @@ def choose_linked(
         program: The epilogue, of rank 2.
         result_types: Types of its results.
         operands: A and B, or their types.
-        surroundings: What the same costs without a kernel that takes it along.
+        surroundings: What the epilogue would cost outside the kernel.
     """
     if reason := refused_arrays(program.operands, result_types, operands):
         return reason

@@ -1,10 +1,13 @@
-"""Whether an epilogue pays in the kernel: predicted cycles with it, and as a pass of its own. Pure.
+"""Whether an epilogue pays in the kernel: predicted cycles with it, and as a separate pass. Pure.
 
-A consumer warpgroup of a ping-pong kernel has as long for it as the other one's main loop takes;
-what is longer than that is paid by half, since the two take turns. Its instructions slow that main
-loop down besides, and nothing hides the last tile's. Both consumers of a cooperative kernel pay all
-of it. On SM100 the epilogue's warps work under the next tile's main loop, which needs none of their
-time; what is longer than that is paid. Memory is shared with the main loop's loads.
+- Ping-pong: the main loop of the other consumer hides an epilogue of the same length. A longer one
+  costs half of the excess, since the two take turns. Its instructions also slow that main loop
+  down, and nothing hides the last tile's epilogue.
+- Cooperative: nothing hides the epilogue of either consumer.
+- SM100: the next tile's main loop hides the epilogue, whose warps it does not need. A longer one
+  costs the excess.
+
+Memory is shared with the main loop's loads.
 """
 
 from __future__ import annotations

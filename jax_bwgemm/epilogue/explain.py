@@ -11,7 +11,7 @@ from jax_bwgemm.product.implementations import PLATFORMS
 
 
 def explain(eqn: Any, device: Any) -> Explanation:
-    """The product's decision, and whether its kernel takes the epilogue along."""
+    """The product's decision, and whether its kernel computes the epilogue."""
     fused = eqn.params["fused"]
     factors, rest = fused.factors([x.aval for x in eqn.invars])
     platform, spec, reason = place(fused.spec, device)

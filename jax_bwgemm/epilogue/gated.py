@@ -135,7 +135,7 @@ def _products(
 def halves(stacked: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Stacked weights as a pair, for where devices may have parts of their columns.
 
-    The columns of both in one dimension are no sharding of it: the weights would be gathered.
+    The columns of both matrices in one dimension cannot be sharded: they would be gathered.
     """
     return stacked[:, 0], stacked[:, 1]
 

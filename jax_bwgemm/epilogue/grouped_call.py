@@ -59,7 +59,7 @@ def choose_grouped(
     *,
     form: str = "",
 ) -> KernelCall | str:
-    """The kernel, or why none takes the epilogue along.
+    """The kernel, or why none computes the epilogue.
 
     Args:
         name: ``"cutlass"`` or ``"emulator"``.

@@ -94,7 +94,7 @@ class Fused:
         return self.function(product, *operands)
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
-        """The kernel that takes the function along, or why there is none.
+        """The kernel that computes the function too, or why there is none.
 
         Args:
             name: ``"cutlass"`` or ``"emulator"``.

@@ -1,7 +1,7 @@
 """A JAX function of an accumulator and operands -> `Program`.
 
 Every value of the traced function is followed together with where its dimensions lie in the result:
-a function whose values would meet at different positions is no epilogue.
+a function whose values would meet at different positions is not an epilogue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def trace_epilogue(
 
     Raises:
         EpilogueError: It has an operation that is not elementwise or not known, reads arrays that
-            are no arguments, or returns something else than arrays of the result's shape and sums
+            are not arguments, or returns something other than arrays of the result's shape and sums
             of them over all dimensions but the last.
         TypeError: Operands that do not broadcast to the result, or of types that epilogues have
             not.

@@ -55,7 +55,7 @@ def run(
     Args:
         lhs: Left operand.
         rhs: Right operand.
-        sizes: Group sizes, any integer type, [G] or with the dimensions they may have besides.
+        sizes: Group sizes, any integer type, [G] or with further dimensions.
         offset: The group of the first matrix, an integer scalar; None is 0.
         call: Everything else.
     """
@@ -119,7 +119,7 @@ def _canonical_sharding(out_sharding: Any, plan: RaggedPlan) -> NamedSharding | 
     """The sharding of the canonical result: replicated where dimensions would be merged.
 
     Raises:
-        TypeError: ``out_sharding`` is no sharding.
+        TypeError: ``out_sharding`` is not a sharding.
         NotImplementedError: It leaves sums open, which `jax.lax.ragged_dot` does not do either.
     """
     if out_sharding is None:

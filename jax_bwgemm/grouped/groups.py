@@ -24,7 +24,7 @@ def as_int32(sizes: jax.Array) -> jax.Array:
 
 
 def group_bounds(sizes: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
-    """First and last-but-one row of every group, as the kernels define them.
+    """First row of every group, and the row after its last, as the kernels define them.
 
     Args:
         sizes: [..., G], int32, any values. Negative ones count as 0.

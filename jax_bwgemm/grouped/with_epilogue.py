@@ -64,7 +64,7 @@ class After:
 
     Attributes:
         epilogue: A function of it.
-        operands: What that reads besides.
+        operands: What the epilogue reads besides the product.
         gated: Whether it gets the halves of the product's columns as two arrays.
         only_linked: Whether there is to be nothing where it is not part of the kernel.
         halves: Whether the function's first two results are returned as one array.

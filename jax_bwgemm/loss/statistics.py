@@ -1,7 +1,7 @@
 """What a softmax cross-entropy needs of a row of logits, and the derivative of it.
 
 Of the logits z of a row, after soft-capping: lse = log(sum(exp(z))), picked = z[label] (0 where
-the label is no column) and, if asked for, total = sum(z). All are float32. The derivatives:
+the label is not a column) and, if asked for, total = sum(z). All are float32. The derivatives:
 d(lse) = sum(softmax(z) dz), d(picked) = dz[label], d(total) = sum(dz).
 """
 

@@ -15,7 +15,7 @@ def as_element_type(preferred_element_type: DTypeLike) -> np.dtype:
     """An argument of that name in JAX's mode of 32 or 64 bits.
 
     Raises:
-        TypeError: No type, or one whose elements are no numbers.
+        TypeError: Not a type, or one whose elements are not numbers.
     """
     if jax.dtypes.issubdtype(preferred_element_type, jax.dtypes.extended):
         raise TypeError(

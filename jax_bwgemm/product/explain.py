@@ -215,7 +215,7 @@ def _choose(
 def rewritten(
     contraction: Contraction, spec: ProductSpec, operands: Sequence[Any]
 ) -> tuple[ProductSpec, Sequence[Any]]:
-    """The product that one device computes in the place of this one."""
+    """The product that one device computes instead of this one."""
     found: list[tuple[ProductSpec, Sequence[Any]]] = []
 
     def run(*operands_and_spec: Any) -> jax.Array:

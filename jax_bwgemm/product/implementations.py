@@ -200,7 +200,7 @@ def of_types(table: Sequence[Kernel], types: tuple[str, str, str]) -> list[Kerne
 
 
 def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
-    """The types that A and B are rounded to ahead of a kernel: their own, unless it is asked for.
+    """The types that A and B are rounded to before a kernel: by default their own.
 
     ``DotAlgorithmPreset.BF16_BF16_F32`` asks for float32 operands in bfloat16.
     """
@@ -211,7 +211,7 @@ def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
 
 
 def terms_asked(precision: object) -> int | None:
-    """Terms that each of two f32 operands needs for a precision; None: terms are no answer to it.
+    """Terms that each of two f32 operands needs for a precision; None: terms do not satisfy it.
 
     Args:
         precision: As `Policy.precision`. Of a pair the higher counts, as in XLA.

@@ -66,11 +66,11 @@ def configure(
 
 
 def settled(implementation: str, result: Any) -> Any:
-    """A kernel's result, or several, that XLA does not join with what a loop does with it.
+    """A kernel's results behind a barrier, so that XLA does not fuse the call with a loop's update.
 
-    A call may write into the array in which a loop (`jax.lax.scan`) stacks its results. Where the
-    program reads the result besides, as it does with what is kept for the backward pass, XLA of
-    jaxlib 0.11 then makes the call twice: openxla/xla, pull request 45799.
+    XLA may let a call write directly into the array in which a loop (`jax.lax.scan`) stacks its
+    results. If the program also reads the result, as it does what is kept for the backward pass,
+    XLA of jaxlib 0.11 then runs the call twice: openxla/xla, pull request 45799.
     """
     return lax.optimization_barrier(result) if implementation == "cutlass" else result
 

@@ -28,7 +28,7 @@ class TracedCall:
     rebuild: Callable[[list[Any]], Any]
 
     def run(self, jaxpr: Any) -> Any:
-        """What the function returns, computed by a jaxpr in the place of its own."""
+        """What the function returns, computed by a jaxpr that replaces its own."""
         return self.rebuild(compat_jaxpr.evaluate(jaxpr, self.constants, self.operands))
 
 
@@ -41,7 +41,7 @@ def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)]
-    rest: list[Any] = []  # of the results: those that are no arrays, None where arrays are
+    rest: list[Any] = []  # of the results: those that are not arrays, None in the place of arrays
     structure: list[Any] = []
 
     def flat(*operands: jax.Array) -> list[jax.Array]:

@@ -14,7 +14,7 @@ from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED, Uses, operand_u
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
-    """Those that are no literals."""
+    """Those that are not literals."""
     return [x for x in atoms if not hasattr(x, "val")]
 
 
@@ -24,7 +24,7 @@ class Dataflow:
     Attributes:
         eqns: The equations, in order.
         place: Each equation's number, by its `id`.
-        stored: Variables in memory: what reads them is no pass of XLA's.
+        stored: Variables in memory: something other than a pass of XLA's reads them.
     """
 
     def __init__(self, body: Any, eqns: list[Any], results: Sequence[Uses]) -> None:

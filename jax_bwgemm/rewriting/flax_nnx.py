@@ -41,7 +41,7 @@ def functional(
 
     Raises:
         ValueError: When it runs: f added, removed or replaced parts of a module or its attributes
-            that are no arrays.
+            that are not arrays.
     """
     nnx = sys.modules["flax.nnx"]
     given = (dict(enumerate(args)), kwargs)

@@ -134,7 +134,7 @@ class Kind:
         Args:
             product: The product's equation.
             shape: The shape in which operations read it.
-            operands: Types of what they read besides.
+            operands: Types of what they read besides the product.
             function: The operations.
         """
         spec, results = product.params["spec"], function.results

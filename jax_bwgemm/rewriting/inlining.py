@@ -1,4 +1,4 @@
-"""Equations traced from a function, in the place of one equation of a jaxpr."""
+"""Equations traced from a function, which replace one equation of a jaxpr."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def placed(traced: Any, operands: Sequence[Any], results: Sequence[Any], source:
 
     Args:
         traced: The function's jaxpr.
-        operands: The atoms that they read in the place of its arguments.
-        results: The variables that they define in the place of its results.
+        operands: The atoms that they read instead of its arguments.
+        results: The variables that they define instead of its results.
         source: ``source_info`` of all of them.
     """
     names = dict(zip(traced.invars, operands, strict=True))

@@ -1,4 +1,4 @@
-"""Transposes ahead of a product: a kernel reads the operand as it is stored before them."""
+"""Transposes before a product: a kernel reads the operand as it is stored before them."""
 
 from __future__ import annotations
 

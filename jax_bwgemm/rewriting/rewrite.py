@@ -64,7 +64,7 @@ def rewrite(
         The new jaxpr, the same object where nothing changes; and the decision for every product.
     """
     results = (STORED,) * len(jaxpr.outvars) if results is None else tuple(results)
-    # What the choice of a kernel depends on besides.
+    # What else the choice of a kernel depends on.
     context = (
         explicit_target(),
         tuning_context.current(),

@@ -44,7 +44,7 @@ def keep_slopes(flow: Dataflow) -> None:
 
 
 def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
-    """All equations, with the slope in the place of what a gradient's epilogue reads."""
+    """All equations, with the slope instead of what a gradient's epilogue reads."""
     fused: Fused = gradient.params["fused"]
     factors, operands = fused.factors(gradient.invars)
     matrices = [i for i, x in enumerate(fused.program.operands) if x.axes == _MATRIX]

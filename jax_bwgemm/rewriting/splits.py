@@ -179,7 +179,7 @@ def _columns(x: jax.Array, first: int, last: int) -> jax.Array:
 def _part(
     chain: _Chain, lhs: jax.Array, weights: jax.Array, known: dict[Any, jax.Array]
 ) -> jax.Array:
-    """One part; `known`: what operations read besides."""
+    """One part; `known`: what operations read besides the product."""
     product = chain.product
     value = product.primitive.bind(lhs, weights, **product.params)
     last = product.outvars[0]

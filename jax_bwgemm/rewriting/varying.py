@@ -29,7 +29,7 @@ def _body(eqn: Any) -> Sequence[Any]:
 
 
 def plain_body(eqn: Any) -> Any:
-    """The jaxpr whose equations could stand in the place of an equation; None: there is none."""
+    """The jaxpr whose equations could replace an equation; None: there is none."""
     inner = eqn.params.get(_PLAIN.get(eqn.primitive.name, ""))
     return getattr(inner, "jaxpr", inner)
 

@@ -51,7 +51,7 @@ def fp8_ragged_dot(
     Raises:
         ValueError: An unknown recipe or implementation, or a recipe of several layouts of which
             one has scales of 8 bits.
-        TypeError: An implementation that is no name.
+        TypeError: An implementation that is not a name.
     """
     found = as_recipe(recipe)
     if not multipliable(found.lhs, found.rhs, found.gradient):

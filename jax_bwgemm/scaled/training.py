@@ -51,7 +51,7 @@ def fp8_dot_general(
 
     Raises:
         ValueError: An unknown recipe or implementation.
-        TypeError: An implementation that is no name.
+        TypeError: An implementation that is not a name.
     """
     return Fp8DotGeneral(as_recipe(recipe), as_implementations(implementation))
 

@@ -1,7 +1,7 @@
 """What is measured in the middle of a compilation, by the policy ``"autotune"``.
 
 Selection may ask for a measurement, and a measurement compiles kernels by way of selection's own
-lowering. So that neither has to import the other, whoever can measure registers here.
+lowering. So that neither imports the other, the code that measures registers here.
 """
 
 from __future__ import annotations
