@@ -19,7 +19,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n", 1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--out", metavar="FILE", help="write JSON lines here (default: nowhere)")
+    parser.add_argument("--out", metavar="FILE", help="write JSON lines to FILE")
     parser.add_argument("--kernel", default=FLAGSHIP, help="full name of a dense kernel")
     parser.add_argument("--size", type=options.positive, default=256, help="m, n and k")
     parser.add_argument("--rounds", type=options.positive, default=5)

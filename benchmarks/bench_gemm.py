@@ -49,9 +49,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default=["xla", "torch", "pallas"],
         help="what to compare with",
     )
-    parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
-    parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
-    parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
+    parser.add_argument(
+        "--pallas-grid",
+        choices=("small", "full"),
+        default="small",
+        help="configurations of the Pallas kernel to try",
+    )
+    parser.add_argument(
+        "--compile-threads",
+        type=options.positive,
+        default=os.cpu_count() or 1,
+        help="threads that compile Pallas kernels",
+    )
+    parser.add_argument(
+        "--timer",
+        choices=("auto", "cupti", "wall"),
+        default="auto",
+        help="kernel times by CUPTI, or the wall clock",
+    )
     options.add_turns(parser, rounds=7)
     parser.add_argument(
         "--rotate-mb",

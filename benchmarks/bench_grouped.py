@@ -54,9 +54,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--layer", action="store_true", help="the whole layer's training step too, on lax and ours"
     )
-    parser.add_argument("--pallas-grid", choices=("small", "full"), default="small")
-    parser.add_argument("--compile-threads", type=options.positive, default=os.cpu_count() or 1)
-    parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
+    parser.add_argument(
+        "--pallas-grid",
+        choices=("small", "full"),
+        default="small",
+        help="configurations of the Pallas kernel to try",
+    )
+    parser.add_argument(
+        "--compile-threads",
+        type=options.positive,
+        default=os.cpu_count() or 1,
+        help="threads that compile Pallas kernels",
+    )
+    parser.add_argument(
+        "--timer",
+        choices=("auto", "cupti", "wall"),
+        default="auto",
+        help="kernel times by CUPTI, or the wall clock",
+    )
     options.add_turns(parser, rounds=7)
     parser.add_argument(
         "--rotate-mb",
@@ -70,7 +85,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="time every kernel of this build that fits, under both orders and --swizzles, beside "
         "the default choice",
     )
-    parser.add_argument("--swizzles", nargs="*", type=int, default=[1, 4, 8])
+    parser.add_argument(
+        "--swizzles", nargs="*", type=int, default=[1, 4, 8], help="with --all-kernels"
+    )
     args = parser.parse_args(argv)
     if args.dtype == "float32":
         parser.error("--dtype float32: the kernels multiply bfloat16 or float16")

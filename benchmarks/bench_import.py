@@ -56,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n", 1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--out", metavar="FILE", help="write JSON lines here (default: nowhere)")
+    parser.add_argument("--out", metavar="FILE", help="write JSON lines to FILE")
     parser.add_argument("--rounds", type=options.positive, default=21, help="processes of each")
     parser.add_argument("--budget", type=float, metavar="S", help="exit with 1 above this median")
     parser.add_argument("--small", action="store_true", help="rehearse: one round")

@@ -30,7 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n", 1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--out", metavar="FILE", help="write JSON lines here (default: nowhere)")
+    parser.add_argument("--out", metavar="FILE", help="write JSON lines to FILE")
     parser.add_argument("--products", type=options.positive, default=20, help="of the model")
     parser.add_argument("--budget-link", type=float, default=2.5, metavar="S", help="of each link")
     parser.add_argument("--budget-model", type=float, default=12.0, metavar="S", help="of a model")

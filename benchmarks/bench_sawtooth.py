@@ -39,7 +39,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="splits of the fixed columns",
     )
     parser.add_argument("--no-xla", action="store_true", help="leave out XLA's column")
-    parser.add_argument("--timer", choices=("auto", "cupti", "wall"), default="auto")
+    parser.add_argument(
+        "--timer",
+        choices=("auto", "cupti", "wall"),
+        default="auto",
+        help="kernel times by CUPTI, or the wall clock",
+    )
     options.add_turns(parser, rounds=5)
     args = parser.parse_args(argv)
     try:

@@ -288,10 +288,19 @@ def report(regrets: Mapping[str, float]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--data", nargs="*", type=pathlib.Path, help="default: costs/data/*.json")
+    parser.add_argument(
+        "--data", nargs="*", type=pathlib.Path, help="records (default: costs/data/*.json)"
+    )
     parser.add_argument("--fit", action="store_true", help="fit, starting from what is committed")
-    parser.add_argument("--rounds", type=int, default=2, help="of the descent, for each step size")
-    parser.add_argument("--folds", type=int, default=0, help="fit that often, a part left out each")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="of the descent, for each step size (default: 2)"
+    )
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=0,
+        help="cross-validate: fit so often, each time without a part",
+    )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
     try:

@@ -35,10 +35,17 @@ WRONG = 0.01
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tags", nargs="*", default=[], help=f"of {', '.join(shape_lists.TAGS)}")
-    parser.add_argument("--shapes", nargs="*", default=[], metavar="M,N,K[xB][:MAJORS]")
+    parser.add_argument(
+        "--shapes", nargs="*", default=[], metavar="M,N,K[xB][:MAJORS]", help="further products"
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=options.DTYPES)
-    parser.add_argument("--out-dtype", choices=options.DTYPES, help="default --dtype")
-    parser.add_argument("--kernels", type=int, default=18, help="choices to time, 0: the default")
+    parser.add_argument("--out-dtype", choices=options.DTYPES, help="default: --dtype")
+    parser.add_argument(
+        "--kernels",
+        type=int,
+        default=18,
+        help="kernels to time (default: 18); 0: the default choice alone",
+    )
     parser.add_argument(
         "--beside",
         metavar="FILE",
@@ -47,9 +54,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", default=["xla", "torch"], choices=("xla", "torch"))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--calls", type=int, default=3)
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="stop after this")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="seconds after which to stop"
+    )
     parser.add_argument("--wall", action="store_true", help="wall clock, to rehearse on a CPU")
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines")
     args = parser.parse_args(argv)
     args.out_dtype = args.out_dtype or args.dtype
     args.selected = shape_lists.select(args.tags, args.shapes)

@@ -34,16 +34,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.split("\n", 1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--m", type=options.positive, default=2048)
-    parser.add_argument("--n", type=options.positive, default=4096)
+    parser.add_argument("--m", type=options.positive, default=2048, help="rows of the result")
+    parser.add_argument("--n", type=options.positive, default=4096, help="columns of it")
     parser.add_argument("--arch", choices=("sm90", "sm100"), default="sm90")
     parser.add_argument("--tile", default="128x256", metavar="MxN", help="MMA tile")
-    parser.add_argument("--cluster", default="2x1", metavar="MxN")
-    parser.add_argument("--sms", type=options.positive, help="default: 132 or 148")
+    parser.add_argument("--cluster", default="2x1", metavar="MxN", help="CTAs")
+    parser.add_argument(
+        "--sms", type=options.positive, help="multiprocessors; 132 or 148 by --arch unless given"
+    )
     parser.add_argument("--raster", choices=("heuristic", "m", "n"), default="heuristic")
     parser.add_argument("--swizzle", type=int, choices=SWIZZLES, default=1)
     parser.add_argument("--splits", type=options.positive, default=1)
-    parser.add_argument("--stream-k", choices=DECOMPOSITIONS, help="a stream-K kernel, divided so")
+    parser.add_argument(
+        "--stream-k", choices=DECOMPOSITIONS, help="how a stream-K kernel divides K"
+    )
     parser.add_argument("--k", type=options.positive, default=4096, help="with --stream-k")
     parser.add_argument("--out", default="schedule.svg", help="picture: .svg, .png or .pdf")
     args = parser.parse_args(argv)

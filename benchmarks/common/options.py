@@ -18,7 +18,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    made.add_argument("--out", metavar="FILE", help="write JSON lines here (default: nowhere)")
+    made.add_argument("--out", metavar="FILE", help="write JSON lines to FILE")
     made.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="operand type")
     made.add_argument(
         "--implementation",
@@ -85,7 +85,7 @@ def parse_problems(
         option: Its name, and that of the list of problems in what is returned.
     """
     listed = "; ".join(map(str, usual))
-    made.add_argument(option, nargs="+", metavar=form, help=f"default: {listed}", dest="given")
+    made.add_argument(option, nargs="+", metavar=form, help=f"instead of {listed}", dest="given")
     args = made.parse_args(argv)
     if args.given:
         found = [problem(*sizes(made, option, text, form)) for text in args.given]
