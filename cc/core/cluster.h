@@ -5,8 +5,9 @@
 
 namespace bwgemm {
 
-// What is written before it is seen after it, in all CTAs. Its instructions are of the aligned
-// kind, which a warp must execute as one, but warps come here from branches of single threads.
+// Writes before it are visible after it, in all CTAs of the cluster. Its instructions are of the
+// aligned kind, which all lanes of a warp must execute together; warps may come here from a branch
+// of a single thread, so their lanes converge first.
 __device__ __forceinline__ void SyncCluster() {
   __syncwarp();
   cute::cluster_arrive();
@@ -24,8 +25,8 @@ __device__ __forceinline__ void SyncCluster() {
   }
 }
 
-// The first barrier of a kernel, between one thread's barrier inits, which fence_barrier_init has
-// released, and their use: orders nothing else. The compiler knows that the cluster may be one CTA.
+// The first barrier of a kernel: between one thread's initialisation of mbarriers, which
+// fence_barrier_init has released, and their use. It orders nothing else.
 template <int kCtas>
 __device__ __forceinline__ void AwaitBarriers() {
   __syncwarp();

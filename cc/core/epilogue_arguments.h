@@ -14,19 +14,19 @@ struct EpilogueArguments {
   const void* operands[kMaxEpilogueOperands];
   void* results[kMaxEpilogueResults];
   int32_t m, n;  // of D
-  // Which of them the kernel moves in whole lines; -1: none. They are of D's type and shape. Dense
-  // kernels move one operand and one result.
+  // Indices of those that the kernel moves in whole lines; -1: none. They have D's type and shape.
+  // Dense kernels move one operand and one result.
   int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 
-// A result that is summed over rows leaves the kernel as f32 [rows, N], one for the rows that a
-// warp has of a tile. consumers: warpgroups that share a tile.
+// Rows of the partial sums, f32 [rows, N], of a result that is summed over rows: one for the rows
+// that a warp has of a tile. consumers: warpgroups that share a tile.
 inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }
 
-// Of grouped kernels one that is summed over columns leaves as f32 [parts, M], each part of so
-// many.
+// Grouped kernels sum a result over columns: the partial sums are f32 [parts, M], each part of so
+// many columns.
 inline constexpr int kPartColumns = 16;
 
 }  // namespace bwgemm

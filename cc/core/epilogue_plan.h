@@ -1,16 +1,20 @@
 // What a kernel asks the function that is linked into it: see dense/linked.h and grouped/linked.h.
 #pragma once
 
-// What the kernel does for it; constants once it is inlined. -1: nothing.
+// Answers one of the questions below with the index of an operand or result, or -1 for none. A
+// constant once it is inlined.
 extern "C" __device__ int bwgemm_epilogue_plan(int question);
 
 namespace bwgemm {
 
-// Questions: which operand the kernel loads; which result besides D it stores; from kFirstRow on,
-// which operands are rows in shared memory: operand + 256 * bytes of an element, in their order;
-// and from kFirstSum on, which result besides D takes the sums of `summed`, in their order. Of
-// grouped kernels, which move two operands and results, the second ones too; they sum one, over
-// columns.
+// Questions:
+//   kStagedOperand   which operand the kernel loads
+//   kStagedResult    which result besides D it stores
+//   kFirstRow + i    which operand is the i-th row in shared memory: operand + 256 * bytes of an
+//                    element
+//   kFirstSum + i    which result besides D takes the i-th sum of `summed`
+//   kSecond...       the second operand and result that grouped kernels move; they sum one result,
+//                    over columns
 inline constexpr int kMaxRows = 4, kMaxSums = 2;
 enum EpiloguePlan : int {
   kStagedOperand,

@@ -27,7 +27,7 @@ struct KernelInfo {
   bool stream_k;        // CTAs may share tiles along K, in a fixed order
   int stages;           // depth of the shared-memory pipeline
   int alignment_bytes;  // of base addresses and of contiguous extents
-  int terms;            // of bf16, that an f32 operand is split into; 1: none is split
+  int terms;            // bf16 terms that an f32 operand is split into; 1: none is split
   bool uneven_parts;    // parts of K may differ in length by one block
   ScaleUse scales;      // of kScaled kernels
   const char*

@@ -11,7 +11,7 @@
 namespace bwgemm {
 
 // Runs `set` the first time on each device. XLA prepares a kernel on every execution, so after the
-// first time this is one atomic load. `set` may run twice on two threads: it must not matter.
+// first time this is one atomic load. Two threads may both run `set`, which must do no harm.
 class OncePerDevice {
  public:
   template <class Set>

@@ -17,7 +17,7 @@ struct RingPosition {
     }
   }
 
-  // Past slots that somebody else uses.
+  // Moves past slots that another consumer uses.
   __device__ __forceinline__ void Skip(uint32_t count, uint32_t slots) {
     index += count;
     phase ^= index / slots & 1;

@@ -40,15 +40,16 @@ enum class ScaleUse {
   kMma,     // to 32 or 16 products, by the MMA instruction: formats with 8-bit scales
 };
 
-// Elements along K, and rows of a square block, that share a scale.
+// Elements along K that share a scale, and rows of a square block.
 inline constexpr int kScaleBlock = 128;
 
 // Scales that an MMA reads (kMma) lie in tiles, one byte for each: those of 128 rows and of four
 // blocks along K. A block is one of MXFP8 or, of kE2M1, of NVFP4.
 inline constexpr int kScaleTileRows = 128, kScaleTileBytes = 512;
 constexpr int ScaleTileK(DType values) { return 4 * (values == DType::kE2M1 ? 16 : 32); }
-// Ragged rows have bands of so many in every group: row r of matrix e's group, which begins at row
-// `first`, is in band first / 128 + e + (r - first) / 128. No two groups share one.
+// Bands of kScaleTileRows in which the scales of ragged rows lie. Row r of matrix e's group, which
+// begins at row `first`, is in band first / 128 + e + (r - first) / 128: no two groups share a
+// band.
 constexpr long long RaggedScaleBands(long long rows, long long experts) {
   return (rows + kScaleTileRows - 1) / kScaleTileRows + experts - 1;
 }
@@ -74,7 +75,7 @@ constexpr int BitsOf(DType v) {
   return 0;
 }
 
-// Of types that are no fractions of a byte.
+// Bytes of an element; only for types of whole bytes.
 constexpr int SizeOf(DType v) { return BitsOf(v) / 8; }
 
 inline const char* Name(Arch v) { return v == Arch::kSm90 ? "sm90" : "sm100"; }

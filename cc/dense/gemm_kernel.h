@@ -11,7 +11,7 @@
 
 namespace bwgemm::dense {
 
-// What the epilogue makes of the sums: nothing, it rounds them.
+// What the epilogue does with the sums: it only rounds them.
 template <class Traits>
 struct PlainResult {
   template <class CtaTile, class Out>
@@ -38,8 +38,8 @@ struct GemmKernel : Spec {
                 "a 2-CTA MMA needs an even number of CTAs along M in the cluster");
 
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
-  // computes transpose(D) = transpose(B) x transpose(A), so that rhs, whose dimension is long when
-  // M is small, gets the MMA's M side, whose smallest tile is 64, and lhs its N side: 8 and up.
+  // computes transpose(D) = transpose(B) x transpose(A). rhs, which is long when M is small, is
+  // then on the MMA's M side, whose smallest tile is 64; lhs is on its N side, whose smallest is 8.
   using A = typename CutlassType<Spec::kSwapAb ? Spec::kB : Spec::kA>::type;
   using B = typename CutlassType<Spec::kSwapAb ? Spec::kA : Spec::kB>::type;
   using Out = typename CutlassType<Spec::kOut>::type;

@@ -106,9 +106,9 @@ struct Launcher {
     return LaunchClusters(function, params, shape, stream);
   }
 
-  // The counters by which CTAs wait for the parts of a tile before theirs start from zero. XLA
-  // hands out the workspace as it is, so no earlier launch can leave them so. They follow the
-  // parts' results, where the device code looks for them; there are none where no tile is shared.
+  // CTAs wait for the earlier parts of a tile by counters, which must start from zero. XLA does not
+  // clear the workspace. The counters follow the parts' results, where the device code looks for
+  // them; without shared tiles there are none.
   static Status ClearPartCounters(const typename Kernel::Params& params, cudaStream_t stream) {
     using Units = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamKParams;
     const Units& units = params.scheduler.sk_params_;

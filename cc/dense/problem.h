@@ -21,7 +21,7 @@ enum class Decomposition {
   kStreamK,       // the tiles of the first waves shared evenly, whole tiles for the rest
 };
 
-// CTAs of a cluster that every GPU can place.
+// Most CTAs of a cluster that every GPU can place.
 inline constexpr int kMaxClusterParts = 8;
 
 // A matrix per batch element. In elements: `pitch` from row to row (the contiguous dimension has
@@ -42,8 +42,8 @@ struct GemmProblem {
   int32_t splits = 1;  // parts of K that the kernel itself adds: stream-K, cluster-K
   int32_t device = 0;
   int32_t sm_count = 0;
-  // Kernels with uneven_parts: the batch is parts of K, as equal as whole blocks can be, of
-  // operands without a batch.
+  // Kernels with uneven_parts: the batch index counts parts of K, which differ by at most a block,
+  // of operands without a batch.
   bool parts_of_k = false;
 
   std::string ToString() const {

@@ -1,11 +1,10 @@
-// CUTLASS's stream-K tile scheduler for SM100, its use of tensor memory put in order.
+// CUTLASS's stream-K tile scheduler for SM100, with the waits that its use of tensor memory needs.
 //
-// A CTA whose part of a tile is not the whole of it brings its accumulator from tensor memory to
-// registers, exchanges it with the other parts' CTAs, and, if its part is the last, puts the sum
-// back for the epilogue. tcgen05.ld and tcgen05.st are asynchronous: registers may not be used, nor
-// what was read be overwritten, before tcgen05.wait::ld, and a load sees a store only after
-// tcgen05.wait::st (PTX ISA 9.7.16.8). CUTLASS 4.2 leaves out both waits for the last part; the
-// emulator reports it.
+// A CTA with a part of a tile loads its accumulator from tensor memory to registers, exchanges it
+// with the CTAs of the other parts and, if its part is the last, stores the sum back for the
+// epilogue. tcgen05.ld and tcgen05.st are asynchronous. Before tcgen05.wait::ld the registers may
+// not be used, nor the source be overwritten; a load sees a store only after tcgen05.wait::st (PTX
+// ISA 9.7.16.8). CUTLASS 4.2 leaves out both waits for the last part; the emulator reports it.
 #pragma once
 
 #include "cutlass/arch/barrier.h"
@@ -33,7 +32,7 @@ class StreamKSm100
   CUTLASS_DEVICE StreamKSm100(CLCResponse* response, const Params& params, dim3 place_in_cluster)
       : Base(response, params, place_in_cluster), params_(params) {}
 
-  // Adds the parts of a tile that other CTAs computed before this one's, or hands this one's on.
+  // Adds the parts of a tile that other CTAs computed before this one, or passes this part on.
   template <bool kComplex, class TiledMma, class Engine, class Layout, class Pipeline, class State,
             class TmemLoad>
   CUTLASS_DEVICE State fixup(const TiledMma& mma, const WorkTileInfo& work,

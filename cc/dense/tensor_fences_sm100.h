@@ -1,4 +1,4 @@
-// CUTLASS's SM100 main loop and epilogue, their use of tensor memory fenced.
+// CUTLASS's SM100 main loop and epilogue with fences around their use of tensor memory.
 //
 // Accesses of tensor memory by different threads are ordered by a barrier only with
 // tcgen05.fence::before_thread_sync on the one side and ::after_thread_sync on the other (PTX ISA
@@ -11,7 +11,7 @@
 
 namespace bwgemm::dense {
 
-// tcgen05.commit, with which the producer hands an accumulator over, has its fence in itself.
+// tcgen05.commit, by which the producer hands over an accumulator, implies the fence.
 template <class Pipeline>
 struct FencedPipeline : Pipeline {
   using PipelineState = typename Pipeline::PipelineState;

@@ -1,7 +1,7 @@
-// Waits and fences that CUTLASS's SM100 kernels leave out and the PTX ISA asks for. The emulator
+// Waits and fences that the PTX ISA requires and CUTLASS's SM100 kernels leave out. The emulator
 // reports where they are missing.
 //
-// CUTLASS's kernels are included from here alone: they find the function below by its name, so it
+// CUTLASS's kernels are only included from here: they find the function below by its name, so it
 // must come first.
 #pragma once
 
@@ -26,9 +26,9 @@ CUTLASS_DEVICE void pipeline_init_arrive_relaxed(int cluster_size) {
 
 namespace bwgemm::dense {
 
-// The epilogue's result: the accumulator, rounded, once tcgen05.ld has brought it. Registers may
-// not be used before tcgen05.wait::ld (PTX ISA 9.7.16.8), which CUTLASS has after a tile's last
-// load only.
+// The epilogue's result: the rounded accumulator, after tcgen05.ld has loaded it. Registers may not
+// be used before tcgen05.wait::ld (PTX ISA 9.7.16.8), which CUTLASS only has after a tile's last
+// load.
 template <class Out>
 struct LoadedAccumulator : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using cutlass::epilogue::fusion::Sm90VisitorImpl<>::Sm90VisitorImpl;
@@ -59,7 +59,7 @@ struct WaitsForStores : Base {
   }
 };
 
-// CUTLASS's SM100 kernel with all that it lacks.
+// CUTLASS's SM100 kernel with these waits and fences.
 template <class Shape, class Mainloop, class Epilogue, class Scheduler>
 using OrderedKernel =
     WaitsForStores<cutlass::gemm::kernel::GemmUniversal<Shape, FencedMainloop<Mainloop>,

@@ -20,8 +20,8 @@ struct TileShape {
 
 inline int64_t CeilDiv(int64_t value, int64_t by) { return (value - 1) / by + 1; }
 
-// Rows of tiles of one batch element. m-grouped: at most, for every group, and the rows of none,
-// may leave one tile part empty; a group without rows has no tile.
+// Most rows of tiles of one batch element. m-grouped: every group, and the rows of no group, may
+// leave one tile partly empty; a group without rows has no tile.
 inline int64_t MostRowTiles(const GroupedProblem& p, const TileShape& tile) {
   if (tile.contraction == Contraction::kKGrouped) return CeilDiv(p.k, tile.rows) * p.experts;
   return CeilDiv(p.m, tile.rows) + std::min<int64_t>(int64_t{p.groups} + 1, p.m);
@@ -45,7 +45,7 @@ inline Status CheckCounts(const GroupedProblem& p, const TileShape& tile) {
   return Status::Ok();
 }
 
-// Of 16-bit operands.
+// For 16-bit operands.
 inline Status CheckLimits(const GroupedProblem& p, const TileShape& tile, DType in) {
   const int64_t elements = kAlignmentBytes / SizeOf(in);
   if (p.k % elements != 0 || p.n % elements != 0) {

@@ -4,11 +4,13 @@
 #include "core/epilogue_arguments.h"
 #include "core/epilogue_plan.h"
 
-// x and y are results of rows m and m + 1 of D and column n, in a tile whose rows have matrix
-// `expert`, or none if that is -1, and end ahead of row `end`; u and v, of a gated kernel, are the
-// same of the second matrix. Rows from `end` on and columns beyond D are possible. Returns what is
-// stored in their place. `staged`: both values of each operand that the kernel loads; `stored`, for
-// both of each result that it stores; `summed`, for both of the value that it sums over columns.
+// x and y are results of rows m and m + 1 of D and column n; in gated kernels u and v are those of
+// the second matrix. The tile's rows belong to matrix `expert` (-1: to none) and end before row
+// `end`. Rows from `end` on and columns beyond D are possible. Returns what is stored instead of x
+// and y.
+//   staged   both values of each operand that the kernel loads
+//   stored   the place for both values of each result that it stores
+//   summed   the place for both values of the result that it sums over columns
 extern "C" __device__ float2 bwgemm_grouped_epilogue(float x, float y, float u, float v, int m,
                                                      int n, int expert, int end,
                                                      const bwgemm::EpilogueArguments* arguments,

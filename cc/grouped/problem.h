@@ -35,7 +35,7 @@ struct GroupedProblem {
   int32_t batch = 1;    // B
   // m-grouped, and only with an epilogue: B is two matrices side by side, N columns each.
   bool gated = false;
-  // Likewise: D's rows have place for a second result's behind their N columns.
+  // Also only with an epilogue: each row of D has a second result behind its N columns.
   bool halves = false;
   bool a_batched = false, b_batched = false, sizes_batched = false, offset_batched = false;
   Order order = Order::kHeuristic;

@@ -1,17 +1,17 @@
 // Which tile a CTA computes next: the device-side schedulers of the grouped kernels.
 //
 // Nothing is prepared beforehand: one warp reads the group sizes 32 at a time and finds a tile with
-// warp-wide prefix sums. Two orders share that search:
+// warp-wide prefix sums. Two orders share that search (raster orders n and m of GroupedConfig):
 //
-//   horizontal  group after group. A CTA's tiles come in increasing order, so the search only ever
-//               moves forward.
+//   horizontal  group after group. A CTA's tiles come in increasing order, so the search only moves
+//               forward.
 //   vertical    a column of tiles over all groups, then the next column. The search jumps, so each
 //               lane first notes the running sums at one point of the list; a ballot over these
 //               finds where to look.
 //
-// m-grouped: a group is divided evenly into as few tiles as hold it. Tiles that run side by side
+// m-grouped: a group is divided evenly into as few tiles as possible. Tiles that run side by side
 // then take the same time, and what they share (a matrix of B, rows of A) is read from memory once.
-// Of 32 neighbouring groups those with the longest tiles come first: tiles of like length run
+// Of 32 neighbouring groups those with the longest tiles come first: tiles of similar length run
 // together, and the last ones are short (R. L. Graham, "Bounds on multiprocessing timing
 // anomalies", 1969).
 #pragma once
@@ -29,7 +29,7 @@ struct ScheduleParams {
   int32_t offset_pitch;  // 1 or 0
   int32_t m, groups, experts, batch;
   int32_t row_tile;   // m-grouped: most rows of a tile, a multiple of row_step
-  int32_t row_step;   // m-grouped: tiles but a group's last have a multiple of so many
+  int32_t row_step;   // m-grouped: rows of every tile but a group's last are a multiple of it
   int32_t row_tiles;  // k-grouped: tiles along K of one result matrix
   int32_t col_tiles;  // tiles along N, in units of a cluster
   int32_t swizzle;    // row tiles per band
@@ -45,7 +45,7 @@ struct Tile {
   int32_t n_tile;  // tile along N, in units of a cluster
 };
 
-// Position within a matrix of tiles, `swizzle` rows of tiles at a time, so that tiles computed
+// Position within a matrix of tiles, in bands of `swizzle` rows of tiles, so that tiles that run
 // together share operands.
 __device__ inline void BandOrder(int32_t index, int32_t row_tiles, int32_t col_tiles,
                                  int32_t swizzle, int32_t* row, int32_t* col) {

@@ -21,7 +21,7 @@ struct Scales {
   int64_t expert_pitch = 0;            // of B of m-grouped products alone
   int64_t k_pitch = 0, row_pitch = 0;  // 0: shared
   int32_t log_rows = 0;
-  // Those that an MMA reads instead: in tiles (core/types.h), a band of rows after the other.
+  // Scales that an MMA reads, instead: in tiles (core/types.h), a band of rows after the other.
   // Pitches count bytes.
   const uint8_t* tiles = nullptr;
 };

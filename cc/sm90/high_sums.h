@@ -15,7 +15,7 @@
 namespace bwgemm::sm90 {
 
 // Elements of K whose products the accumulators of split operands take before the upper parts of
-// the sums leave them: fewer, the more exact the terms are, since it costs time.
+// the sums leave them. It costs time, so only three terms, which are exact, do it often.
 constexpr int RunK(int terms) { return terms == 2 ? 512 : 64; }
 
 // The upper parts of kCount sums of a thread, two in a register.

@@ -20,9 +20,9 @@ struct Mma {
   int consumer;  // 0 or 1
   int thread;    // of the warpgroup
 
-  // One turn. kColumns: how many of the tile's columns to compute; a narrow MMA reads the first
-  // rows of the same Q. ready(stage, left): called when a block has arrived, with the number of
-  // blocks from it to the last.
+  // Multiplies one tile, in one turn. kColumns: how many of the tile's columns to compute; a narrow
+  // MMA reads the first rows of the same Q. ready(stage, left): called when a block has arrived;
+  // left counts the blocks from it to the last.
   template <int kColumns, class Ring, class Ready>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
                                        int k_blocks, Ring& state, Turn<C>& turn, Ready&& ready) {
@@ -64,13 +64,13 @@ struct Mma {
       previous = state.index;
       state.Advance();
     }
-    turn.Pass();  // now, so that the other's first MMAs follow our last ones without a gap
+    turn.Pass();  // before waiting: the other's first MMAs then follow our last ones without a gap
     AwaitBatches<0>();
     FenceResults(accumulator);
     Release(previous);
   }
 
-  // Each warp tells the producers that write into this stage: all of the cluster.
+  // Each warp tells all producers of the cluster that it has read the stage.
   __device__ __forceinline__ void Release(uint32_t stage) const {
     const uint32_t lane = thread % 32;
     if constexpr (C::kCluster == 1) {

@@ -1,4 +1,4 @@
-// What one warpgroup multiplies with, and keeps its results in.
+// The MMA of one warpgroup and the accumulator of its results.
 #pragma once
 
 #include "cute/tensor_impl.hpp"
@@ -17,8 +17,8 @@ struct MmaTypes {
   template <int kColumns>
   using Multiply = std::conditional_t<kFp8, WgmmaFp8<InP, InQ, kColumns>,
                                       Wgmma<InP, kColumns, kPKMajor, kQKMajor>>;
-  // A warpgroup's results: for each of its blocks of P, 64 x kColumns. A tensor of CuTe's: with a
-  // struct of our own, ptxas waits after every wgmma.
+  // A warpgroup's results: 64 x kColumns for each of its blocks of P. It is a CuTe tensor because
+  // ptxas waits after every wgmma if it is a struct of our own.
   template <int kColumns>
   using Accumulator = decltype(cute::make_tensor<float>(
       cute::Shape<cute::Int<kColumns / 2>, cute::Int<kOwnBlocks>>{}));

@@ -1,6 +1,6 @@
-// f32 values as sums of bf16 terms, each what rounding to nearest left of the value so far: two
-// terms have a relative error of at most 2^-17, three are exact, but for an absolute error of
-// 2^-134, bf16's least.
+// f32 values as sums of bf16 terms. Each term is the value that is left after the terms before it,
+// rounded to nearest. Two terms have a relative error of at most 2^-17, three are exact, apart from
+// an absolute error of 2^-134, since no term is below bf16's least number.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,10 +15,10 @@ namespace bwgemm::sm90 {
 enum class Infinity {
   // As the first term alone, and so are magnitudes beyond bf16's largest, 3.39e38.
   kFirst,
-  // As 1 in the first term and infinity in the last, with its sign: where both operands of a
-  // product are split, the last term of one meets the first of the other only. A product with
-  // infinity is then what IEEE says, where infinity times a low term would be NaN, or of the wrong
-  // sign. Finite values beyond bf16's largest keep it as their first term.
+  // As 1 in the first term and infinity in the last, with its sign. If both operands of a product
+  // are split, the last term of one is only multiplied by the first term of the other. A product
+  // with infinity is then that of IEEE 754; infinity times a low term would be NaN, or have the
+  // wrong sign. Finite values beyond bf16's largest have it as their first term.
   kLast,
 };
 
@@ -37,11 +37,11 @@ __device__ __forceinline__ float SecondOf(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
 
-// What the terms so far leave: exact (Sterbenz).
+// What a term leaves of x: exact (Sterbenz).
 __device__ __forceinline__ float Rest(float x, float term) {
   return fabsf(term) == INFINITY ? 0.0f : x - term;
 }
-// What is rounded to the first term, and what all finite terms add up to.
+// The value that is rounded to the first term, and the one that all finite terms add up to.
 __device__ __forceinline__ float FiniteFirst(float x) {
   constexpr float kMost = 3.3895313892515355e38f;  // bf16's largest
   return fabsf(x) > kMost ? copysignf(kMost, x) : x;

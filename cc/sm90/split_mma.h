@@ -31,21 +31,21 @@ struct SplitFragment {
   }
 };
 
-// C: as for Mma, with P a stage of f32 (see stage.h) whose block of 64 rows one consumer
-// multiplies. Besides: kTerms of P and kPlanes of Q, which a stage has one after the other, and
-// kRunBlocks, blocks of K after which the upper parts of the sums leave the accumulators.
+// C: as for Mma, with P a stage of f32 (see stage.h) of which each consumer multiplies a block of
+// 64 rows. Also kTerms of P; kPlanes of Q, which follow one another in a stage; and kRunBlocks,
+// blocks of K after which the upper parts of the sums leave the accumulators.
 template <class C>
 struct SplitMma {
   static_assert(C::kOwnBlocks == 1 && !C::kPingpong);
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Fragment = SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kFirst : Infinity::kLast>;
   static constexpr int kSteps = C::kTileK / kMmaDepth;
-  // Of this step and of the next. In wide tiles those of three terms leave no registers for the
-  // next: while one consumer splits, the other's MMAs run.
+  // Fragments of this step and of the next. In wide tiles with three terms there are no registers
+  // for the next; while one consumer splits, the other's MMAs run.
   static constexpr int kFragments = C::kTerms == 2 || C::kTileN <= 64 ? 2 : 1;
   static_assert(kSteps % kFragments == 0, "fragments take turns, from block to block");
-  // Term i and plane j are multiplied where i + j is less: the rest is smaller than what rounding
-  // the terms leaves.
+  // Term i and plane j are multiplied if i + j < kOrders. The other products are smaller than the
+  // error of the terms.
   static constexpr int kOrders = C::kTerms > C::kPlanes ? C::kTerms : C::kPlanes;
   typename C::Shared& shared;
   int consumer;
@@ -91,8 +91,8 @@ struct SplitMma {
             ready(state.index, left - 1);
             next = Load(state.index, 0);
           }
-          // What was waited for has read the next fragment's registers, and if it was the last of
-          // its stage, the stage.
+          // The MMAs that this waits for have read the next fragment's registers, and the stage if
+          // they were its last.
           AwaitBatches<kFragments - 1>();
           if constexpr (kFragments == 1) {
             if (step + 1 == kSteps) Release(stage);
@@ -116,7 +116,7 @@ struct SplitMma {
   }
 
  private:
-  // All products of one step's terms, small ones first: they are not lost beside large sums.
+  // All products of one step's terms, small ones first, so that they are not lost in large sums.
   template <int kColumns, class Results>
   __device__ __forceinline__ static void IssueStep(const Fragment& fragment,
                                                    const typename C::DescriptorQ& q, uint32_t stage,
@@ -166,7 +166,8 @@ struct SplitMma {
       const int k = step * kMmaDepth + 2 * (lane % 4);
       uint32_t first = (first_row / kLine * C::kTileK + k) * kRowBytes +
                        ((first_row % kLine / 4) ^ (k % 8)) * 16 + first_row % 4 * 4;
-      // The other places differ in two bits and by constants. They are not to be kept in registers.
+      // The other addresses differ in two bits and by constants; this keeps the compiler from
+      // holding all of them in registers.
       asm volatile("" : "+r"(first));
       auto at = [&](int in_row, int in_k) {
         return *reinterpret_cast<const float*>(p + (first ^ (in_row / 4 ^ in_k % 2) * 16) +

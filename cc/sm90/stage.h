@@ -38,14 +38,14 @@ struct Stage {
   static constexpr int kLineBytes = (kKMajor ? kLineElements : kBoxRows) * kElementBytes;
   static_assert(kRows % kBoxRows == 0 && kTileK % kLineElements == 0);
 
-  // Rows that are moved together: a box, but no less than what one store of results takes.
+  // Rows that are moved together: a box, but at least what one store of results takes.
   static constexpr int kUnitRows = kBoxRows < kBlock && kRows % kBlock == 0 ? kBlock : kBoxRows;
   static_assert(kUnitRows % kBoxRows == 0);
 
-  // Clamps a unit's first row so that the unit stays inside an operand of `rows`: TMA takes longer
-  // to fill in zeros than to load. Some results are then computed a second time, bit for bit the
-  // same. `row` is unsigned: the tiles of the last cluster may begin beyond 2^31. Where results
-  // depend on the place of a row in its tile, units stay where they are.
+  // Clamps a unit's first row so that the unit stays inside an operand of `rows`, because TMA takes
+  // longer to fill in zeros than to load. Some results are then computed twice, with the same bits.
+  // `row` is unsigned: the tiles of the last cluster may begin beyond 2^31. If results depend on
+  // the place of a row in its tile, units are not moved (kClampsBoxes).
   __device__ static int UnitRow(uint32_t row, int rows) {
     if constexpr (!kClampsBoxes) return static_cast<int>(row);
     return min(row, static_cast<uint32_t>(max(rows - kUnitRows, 0)));
@@ -56,8 +56,8 @@ struct Stage {
     return UnitRow(row + (in_tile - in_unit), rows) + in_unit;
   }
 
-  // An operand of fewer rows than one box has boxes of that many, but for MN-major ones, whose
-  // lines run along the rows.
+  // A K-major operand with fewer rows than a box has lower boxes. In MN-major ones lines run along
+  // the rows.
   static int BoxRowsOf(int rows) { return kKMajor ? std::min(rows, kBoxRows) : kBoxRows; }
   static int BytesOf(int rows) { return kBytes / kBoxRows * BoxRowsOf(rows); }
   static_assert(kLineBytes == 128 || kLineBytes == 64 || kLineBytes == 32);

@@ -5,9 +5,9 @@
 
 namespace bwgemm::sm90 {
 
-// Stages for a CTA that streams `streamed_bytes` of each stage from memory, 0 if they are in L2
-// anyway. Loads in flight beyond what hides the latency of memory only wait for each other. Both
-// constants are fitted: docs/decisions.md.
+// Stages for a CTA that streams `streamed_bytes` of each stage from memory (0: all are in L2). More
+// loads in flight than hide the latency of memory only wait for each other. Both constants are
+// fitted: docs/decisions.md.
 inline int StagesFor(int streamed_bytes, int ctas, int most) {
   constexpr int kPerCta = 100 << 10, kOfAllCtas = 8400 << 10, kFewest = 4;
   if (streamed_bytes == 0) return most;

@@ -23,9 +23,9 @@ struct StoreBuffers {
   int thread;      // of the warpgroup
   int buffer = 0;  // the one to fill next; transposed f32 results always fill both
 
-  // Called for each tile. Reads the thread's number again, by a volatile instruction: else whatever
-  // follows from it is computed once ahead of the loop over tiles, and kept in registers that the
-  // widest ping-pong tile's main loop does not have.
+  // Called for each tile. Reads the thread's number again, by a volatile instruction. Otherwise the
+  // compiler computes what follows from it once, before the loop over tiles, and keeps it in
+  // registers that the main loop of the widest ping-pong tile needs.
   __device__ __forceinline__ void RereadThread() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     thread %= 128;
@@ -36,8 +36,8 @@ struct StoreBuffers {
     if (thread == 0) cute::tma_store_wait<0>();
   }
 
-  // Rows of the accumulator, which is kColumns wide, are rows of D. place(block, chunk) says where
-  // 64 rows and kChunk columns of it go: called before the wait for a buffer, since whatever comes
+  // Stores an accumulator, kColumns wide, whose rows are rows of D. place(block, chunk) says where
+  // 64 rows and kChunk columns of it go; it is called before the wait for a buffer, since anything
   // after the wait delays the store. send(lines, place) stores them.
   template <int kColumns, class Accumulator, class Place, class Send>
   __device__ __forceinline__ void Straight(const Accumulator& acc, Place&& place, Send&& send) {

@@ -7,11 +7,11 @@
 
 namespace bwgemm::sm90 {
 
-// Ping-pong kernels take a turn for each tile. There the order is more than a matter of speed: only
-// when the other has seen all blocks before ours arrive does the phase of a stage's barrier tell
-// whether our block is there. Kernels whose consumers share a tile may take a turn for each batch
-// of MMAs, by Take() and Give(). C::Shared has a barrier `turn` for each consumer, which 4 warps
-// arrive at.
+// Ping-pong kernels take a turn for each tile. There the order matters for correctness: the phase
+// of a stage's barrier says whether our block has arrived only if the other consumer has seen all
+// blocks before ours arrive. Kernels whose consumers share a tile may take a turn for each batch of
+// MMAs, by Take() and Give(). C::Shared has a barrier `turn` for each consumer, at which 4 warps
+// arrive.
 template <class C>
 struct Turn {
   using Barrier = cutlass::arch::ClusterBarrier;

@@ -1,9 +1,9 @@
 // wgmma on two operands in shared memory: 64 x kColumns x 16, 16-bit types, f32 results.
 //
-// CuTe has an operation of its own for every width, those of most widths in headers of 77 thousand
-// lines, and templates over layouts to find descriptors: both cost each translation unit more time
-// than its kernels. Here the width is a parameter, and descriptors are arithmetic: descriptor.h.
-// What the instruction does: PTX ISA, 9.7.15.5.2 (wgmma.mma_async).
+// CuTe has a separate operation for every width, and templates over layouts to find descriptors.
+// Both cost a translation unit more compile time than its kernels. Here the width is a parameter,
+// and descriptors are arithmetic (descriptor.h). The instruction: PTX ISA, 9.7.15.5.2
+// (wgmma.mma_async).
 #pragma once
 
 #include <cstdint>

@@ -2,11 +2,11 @@
 //
 // The CTAs of a cluster share one tile of D. Each multiplies its part of K, then adds its slice of
 // the tile from the others' shared memory. Splitting K that way needs no second kernel and no trip
-// through L2. Made for results of few tiles: small M, where weights stream from memory and every
-// multiprocessor should read its share, and long K.
+// through L2. It is for results of few tiles: long K, and small M, where weights stream from memory
+// and every multiprocessor should read its share.
 //
-// The MMA computes P x transpose(Q): P = rhs columns (weights) on its M side, Q = lhs rows on its N
-// side. D = transpose of that.
+// The MMA computes P x transpose(Q), with rhs columns (weights) as P on its M side and lhs rows as
+// Q on its N side. D is the transpose of that.
 #pragma once
 
 #include "core/cutlass_type.h"
@@ -31,8 +31,8 @@ constexpr int kThreads = kConsumerThreads + 32;
 constexpr int kPartialPitch = kBlock + 4;
 constexpr int kPartialBytes = kBlock * kPartialPitch * static_cast<int>(sizeof(float));
 
-// CTAs may share a multiprocessor. A launch has as many stages as their number leaves room for: the
-// more loads are in flight, the better they hide the latency of memory.
+// CTAs may share a multiprocessor. A launch uses as many stages as their number leaves room for:
+// more loads in flight hide the latency of memory better.
 constexpr int kCtasPerSm = 3;
 constexpr int kSharedOfSm = 228 * 1024;  // bytes of a multiprocessor
 constexpr int kSharedReserved = 1024;    // bytes of these that the system takes for each CTA

@@ -13,8 +13,8 @@
 
 namespace bwgemm::dense::cluster_k {
 
-// Clamps a tile's start so that the tile stays inside the operand: TMA takes longer to fill in
-// zeros than to load. Some results are then computed a second time, bit for bit the same.
+// Clamps a tile's start so that the tile stays inside the operand, because TMA takes longer to fill
+// in zeros than to load. Some results are then computed twice, with the same bits.
 __device__ __forceinline__ int FirstOf(uint32_t tile, int extent) {
   return min(static_cast<int>(tile * kBlock), max(extent - kBlock, 0));
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void RunGemm(const Params& params, const Result& resu
     } else {
       Multiply<C>(shared, params.stages, work.blocks, accumulator);
     }
-    // A warp has waited for its own quarter of the MMAs, but all four read all of Q.
+    // Each warp has waited for its own quarter of the MMAs only, and every quarter reads all of Q.
     cutlass::arch::NamedBarrier::sync(kConsumerThreads, 0);
     LayOut(accumulator, shared);
     SyncCluster();

@@ -84,8 +84,8 @@ struct Launcher {
         kRowBytes * ((C::kPKMajor ? BoxRows(p.n) : kBlock) + (C::kQKMajor ? BoxRows(p.m) : kBlock));
     params.p_batched = p.b.batch_pitch != 0;
     params.q_batched = p.a.batch_pitch != 0;
-    // Weights that one tile uses, once, should not push the rows out of L2; those that a batch or
-    // several blocks of rows share are to stay.
+    // Weights that one tile reads once should not push the rows out of L2. Weights that a batch or
+    // several blocks of rows share should stay.
     const bool streams = params.q_tiles == 1 && (p.batch == 1 || params.p_batched);
     params.p_cache_hint = static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
                                                         : cute::TMA::CacheHintSm90::EVICT_NORMAL);

@@ -1,5 +1,5 @@
-// Adding the cluster's parts: every CTA lays its f32 tile out in shared memory, then each adds one
-// slice of all of them, in the order of K, and writes it to D.
+// Adds the cluster's parts: every CTA writes its f32 tile to shared memory. Then each CTA adds one
+// slice of all tiles, in the order of K, and writes it to D.
 #pragma once
 
 #include "cute/arch/cluster_sm90.hpp"
@@ -34,7 +34,7 @@ __device__ __forceinline__ float4 LoadFrom(uint32_t address) {
   return v;
 }
 
-// One instruction: a float4 that is assigned may become four stores.
+// One instruction; assigning a float4 may become four stores.
 template <class Out>
 __device__ __forceinline__ void Store(Out* d, float4 v) {
   const cutlass::Array<float, 4> in = {v.x, v.y, v.z, v.w};
@@ -42,7 +42,7 @@ __device__ __forceinline__ void Store(Out* d, float4 v) {
   cutlass::arch::global_store<decltype(out), sizeof(out)>(out, d, true);
 }
 
-// What is stored of four sums in a row of D.
+// Four sums of a row of D in the type that is stored.
 struct PlainResult {
   __device__ __forceinline__ float4 operator()(float4 sum, uint32_t, uint32_t) const { return sum; }
 };

@@ -1,8 +1,8 @@
 // The SM100 epilogue's result with a function linked in.
 //
-// A thread has one row of an epilogue tile. What it reads of the matrix beside D, and stores of
-// another result, it moves in 16 bytes. Rows are read at one address by all lanes of a warp. Of
-// a sum over rows, every warp stores what its 32 rows make.
+// A thread has one row of an epilogue tile. It moves the matrix that it reads and the other result
+// that it stores in 16 bytes. All lanes of a warp read a row operand at one address. For a sum over
+// rows, every warp stores the sum of its 32 rows.
 #pragma once
 
 #include "dense/gemm_kernel.h"
@@ -53,8 +53,8 @@ struct LinkedResult {
   struct ConsumerStoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     static constexpr int kVector = 16 / sizeof(Out), kWarp = 32;
     static_assert(kColumns % (Spec::kSwapAb ? kVector : kWarp) == 0);
-    // Questions of the plan are constants once the epilogue is inlined, and what they leave unused
-    // takes no registers.
+    // Answers of the plan are constants once the epilogue is inlined; what is then unused takes no
+    // registers.
     const EpilogueArguments& arguments;
     Coordinates coordinates;
     int m, n;  // CUTLASS's, of the thread's first element
@@ -130,7 +130,7 @@ struct LinkedResult {
       return cutlass::NumericArrayConverter<Out, float, kCount>{}(results);
     }
 
-    // Of an epilogue tile's columns, each lane adds up the warp's rows of one in 32.
+    // Each lane adds the warp's rows of every 32nd column of an epilogue tile.
     CUTLASS_DEVICE void end_loop(int tile_m, int tile_n) {
       if constexpr (Spec::kSwapAb) return;
       CUTE_UNROLL

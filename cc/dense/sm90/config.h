@@ -30,7 +30,7 @@ using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
-// Besides the store buffers, what a linked epilogue needs of shared memory: see linked_epilogue.h.
+// Shared memory of a linked epilogue, besides the store buffers: see linked_epilogue.h.
 template <int kRowBytes, int kBuffers>
 struct EpilogueShared {
   alignas(128) uint8_t rows[kConsumers][kRowBytes];
@@ -70,8 +70,8 @@ struct Config : Spec {
   static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
   static_assert(kTypeQ != DType::kF32, "the f32 operand is P");
-  // Planes of Q, and blocks of K between those after which upper parts of sums leave the
-  // accumulators: see sm90/split_mma.h.
+  // Planes of Q, and blocks of K after which the upper parts of sums leave the accumulators: see
+  // sm90/split_mma.h.
   static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
   static constexpr int kRunBlocks = bwgemm::sm90::RunK(Spec::kTerms) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
@@ -86,7 +86,7 @@ struct Config : Spec {
   static_assert(!kGated || (kPingpong && Spec::kSwapAb && kPBlocks % 2 == 0),
                 "a consumer has both halves; they are blocks of its MMAs");
   static_assert(kSplitsP || kPBlocks == 1 || kTileK == P::kLineElements, "a block of P is one box");
-  // 32-bit results that a thread keeps. Where they are few, no registers need to change hands.
+  // 32-bit results that a thread keeps. If they are few, the producer keeps its registers.
   static constexpr int kResults = kOwnBlocks * kTileN / 2;
   static constexpr bool kMovesRegisters = kResults > 96;
   static constexpr int kProducerRegisters = kSplitsP ? 24 : 40;
@@ -95,8 +95,8 @@ struct Config : Spec {
 
   // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes.
   static constexpr int kStoreColumns = 128 / static_cast<int>(sizeof(Out));
-  // A box of Q higher than most leaves in several stores of equal height, the last of which may
-  // begin within the one before it and writes those rows again, the same.
+  // A box of Q above kMostBoxRows is stored in several parts of equal height. The last part may
+  // overlap the one before it and writes those rows again, with the same values.
   static constexpr int kStores =
       !Spec::kSwapAb || Q::kBoxRows <= bwgemm::sm90::kMostBoxRows ? 1 : 2;
   static constexpr int kStoreRows =
@@ -137,8 +137,8 @@ struct Config : Spec {
   using Accumulator = typename Types::template Accumulator<kColumns>;
 };
 
-// The order of a launch's clusters: matrix after matrix; of a matrix in bands, `swizzle` clusters
-// high but for the last one, which may be lower; of a band across it, then along it.
+// The order of a launch's clusters: matrix after matrix; in a matrix, band after band, each
+// `swizzle` clusters high except the last, which may be lower; in a band, across it, then along it.
 struct TileOrder {
   cutlass::FastDivmod per_batch;  // clusters of a matrix
   cutlass::FastDivmod per_band;   // clusters of a band that is not the last

@@ -7,7 +7,7 @@
 
 namespace bwgemm::dense::sm90 {
 
-// Where in D the results of a unit of P's rows and one of Q's go; of units beside D: nowhere.
+// Where in D the results of a unit of P's rows and one of Q's rows go. inside: whether they do.
 struct Place {
   int column, row;
   bool inside;
@@ -45,20 +45,20 @@ struct Epilogue {
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
-  // TMA clips what a box has beyond the edge of D.
+  // TMA drops the part of a box that lies beyond the edge of D.
   __device__ __forceinline__ void Send(const uint8_t* lines, const Place& place, int offset,
                                        int matrix) {
     if (buffers.thread == 0) {
       if (place.inside) {
         cute::SM90_TMA_STORE_3D::copy(&params.d, lines, place.column + offset, place.row, matrix);
       }
-      cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
+      cute::tma_store_arrive();  // even without a store: the wait for a buffer counts groups
     }
   }
 
-  // The linked epilogue of swapped operands: of 64 rows of P and kWidth rows of Q, of which the
-  // first are p and q, in place. Before the wait for a buffer: its loads then take no time of their
-  // own. Rows beyond D get whatever: TMA clips them.
+  // Applies the linked epilogue of swapped operands, in place, to 64 rows of P from p on and kWidth
+  // rows of Q from q on. Called before the wait for a buffer, which hides its loads. Rows beyond D
+  // get arbitrary values: TMA drops them.
   template <int kWidth>
   __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q) {
     const EpilogueArguments& arguments = static_cast<const LinkedParams&>(params).epilogue;

@@ -4,7 +4,7 @@
 //   warpgroups 1, 2  consumers: MMA, then epilogue. Ping-pong: each owns every second tile, and
 //                    issues its MMAs after all of the other's
 //
-// CUTLASS has kernels of the same structure. This one does less before its first load.
+// CUTLASS's kernels have the same structure. This one does less before its first load.
 #pragma once
 
 #include "core/cluster.h"
@@ -27,8 +27,8 @@ using EpilogueOf =
 template <class C>
 __device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
                                         uint32_t rank) {
-  // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a divergent
-  // branch.
+  // Through shuffles, which tell the compiler that the value is uniform in a warp: wgmma must not
+  // be in a divergent branch.
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   bwgemm::sm90::MainLoop<C> mma{shared, consumer, thread};
   EpilogueOf<C> epilogue{params, {shared, consumer, thread}};
@@ -49,7 +49,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   epilogue.Finish();
 }
 
-// What a second warp of the producer's does: nothing.
+// A kernel whose producer has no second warp at work.
 struct NoAssistant {
   template <class C>
   __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}
@@ -57,8 +57,8 @@ struct NoAssistant {
   __device__ __forceinline__ static void Load(const LaunchParams&, typename C::Shared&, uint32_t) {}
 };
 
-// The body of a kernel. TileSource: what CTAs compute; consume(params, shared, rank): what both
-// consumers do.
+// The body of a kernel. TileSource: the tiles of a CTA; consume(params, shared, rank): the work of
+// both consumers.
 template <class C, class Assistant = NoAssistant, class TileSource = Tiles<C>, class LaunchParams,
           class Consumer>
 __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& consume) {
@@ -83,8 +83,8 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
     if constexpr (C::kMovesRegisters) {
       cutlass::arch::warpgroup_reg_dealloc<C::kProducerRegisters>();
     }
-    // Elected, so that the compiler knows that it is one thread. Else it puts a loop around every
-    // TMA instruction, for threads whose coordinates may differ.
+    // Elected, so that the compiler knows that it is one thread. Otherwise it puts a loop around
+    // every TMA instruction, for threads whose coordinates may differ.
     if (warp == 0 && cute::elect_one_sync()) {
       Loader<C> loader{params, shared, rank, LaunchRing(params.stages)};
       for (TileSource tiles(params, rank); tiles.Valid(); tiles.Advance()) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
   }
 }
 
-// All of a dense kernel. `params`: in the constant memory of its parameters.
+// A dense kernel. `params` lies in the constant memory of the kernel's parameters.
 template <class C>
 __device__ __forceinline__ void RunGemm(const Params& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -63,7 +63,7 @@ struct Launcher {
     return EncodeTensorMap(t, map);
   }
 
-  // An operand that one cluster reads, once, should not push the other out of L2.
+  // An operand that one cluster reads once should not push the other operand out of L2.
   static uint64_t CacheHint(bool streams) {
     return static_cast<uint64_t>(streams ? cute::TMA::CacheHintSm90::EVICT_FIRST
                                          : cute::TMA::CacheHintSm90::EVICT_NORMAL);
@@ -103,7 +103,7 @@ struct Launcher {
     return Status::Ok();
   }
 
-  // all: as many clusters as run at once, also where there are fewer tiles.
+  // all: launch as many clusters as run at once, even if there are fewer tiles.
   static void MakeOrder(const GemmProblem& p, TileOrder* order, dim3* grid, bool all) {
     const int p_clusters = Tiles(PTiles(p), C::kClusterM);
     const int q_clusters = Tiles(QTiles(p), C::kClusterN);
@@ -129,8 +129,7 @@ struct Launcher {
         dim3(p_clusters * C::kClusterM, q_clusters * C::kClusterN, p.batch),
         cutlass::gemm::GemmCoord(C::kClusterM, C::kClusterN, 1), hardware, /*max_swizzle_size=*/1,
         order->along_q ? Raster::AlongN : Raster::AlongM, /*truncate_by_problem_size=*/!all);
-    // In a single line of tiles all share one operand and none the other: nothing to bring
-    // together.
+    // Not for a single line of tiles: all share one operand and none the other.
     order->placed =
         !all && (order->clusters != std::max(p_clusters, q_clusters)) &&
         bwgemm::sm90::PlaceClusters(p.device, C::kCluster, grid->x * grid->y / C::kCluster,
@@ -159,7 +158,7 @@ struct Launcher {
     return SetSharedMemoryLimit(function, LinkedConfig::kSharedBytes);
   }
 
-  // The kernel differs in nothing that the launch sees but in its parameters and shared memory.
+  // For the launch, the linked kernel differs in its parameters and shared memory only.
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
                              void*, cudaStream_t stream) {
     LinkedParams params{};

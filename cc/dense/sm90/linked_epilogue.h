@@ -1,9 +1,9 @@
 // The consumers' epilogue with a function linked in, of kernels without swapped operands.
 //
-// What it reads is on its way while the main loop runs: rows in shared memory of their own, a
-// matrix in the store buffers, where its values and then the results take the same places. What it
-// stores leaves by TMA, D's values and those of another result side by side. Sums over rows are
-// kept in registers until the tile's last rows are added.
+// What it reads is loaded while the main loop runs: rows into shared memory of their own, a matrix
+// into the store buffers, where its values and then the results take the same places. What it
+// stores leaves by TMA, D's values and those of another result side by side. Sums over rows stay in
+// registers until the tile's last rows are added.
 #pragma once
 
 #include "cute/arch/copy_sm90_desc.hpp"
@@ -204,15 +204,15 @@ struct LinkedEpilogue {
     if (StoresTwo()) bwgemm::sm90::WritePairs(stored, Lines(set, 1), buffers.thread);
   }
 
-  // Whether a row's results belong to the sums: rows beyond D do not, nor those that the block
-  // before has too, which moved so that none lies beyond D.
+  // Whether a row's results belong to the sums. Rows beyond D do not, nor do rows that the previous
+  // block has too, because this block was moved to lie inside D.
   __device__ __forceinline__ bool Counts(const Tile& tile, int chunk, int row) {
     const uint32_t block = C::FirstBlock(buffers.consumer) + chunk / kChunks;
     return row >= PRow<C>(tile) + block * kBlock && row < static_cast<uint32_t>(base.p_rows);
   }
 
-  // Of a chunk of columns, but for those that the chunk before has too, which moved so that none
-  // lies beyond D. Chunks without rows in D are zeros, and are stored too.
+  // Of a chunk of columns, except those that the previous chunk has too, because this chunk was
+  // moved to lie inside D. Chunks without rows in D are zeros, and are stored too.
   __device__ __forceinline__ void StoreSums(const Tile& tile, int chunk, const Sums& sums) {
     const uint32_t q = QRow<C>(tile) + chunk * kColumns;
     if (PRow<C>(tile) >= static_cast<uint32_t>(base.p_rows) ||
@@ -248,7 +248,7 @@ struct LinkedEpilogue {
                                         tile.batch);
         }
       }
-      cute::tma_store_arrive();  // without a store too: the wait for a set counts groups
+      cute::tma_store_arrive();  // even without a store: the wait for a set counts groups
     }
     if (Sets() == 1) LoadNext(tile, first);
     buffers.buffer = (set + 1) % Sets();

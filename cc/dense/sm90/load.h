@@ -46,8 +46,8 @@ struct Loader {
     }
   }
 
-  // Waits until every stage was given back, by all CTAs that it was shared with: they arrive at
-  // barriers of this CTA, which must not leave before.
+  // Waits until all CTAs that share the stages have given them back. They arrive at this CTA's
+  // barriers, so the CTA must not exit before.
   __device__ __forceinline__ void Finish() {
     for (int i = 0; i < params.stages; ++i) {
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
@@ -55,8 +55,8 @@ struct Loader {
     }
   }
 
-  // kRowBoxes of the stage's boxes along the rows, of which the first is `first`. The CTAs of a
-  // cluster take turns on the boxes that they share, each for all of them.
+  // Loads kRowBoxes of the stage's boxes along the rows, from `first` on. The CTAs of a cluster
+  // take turns on the boxes that they share: each loads its boxes for all.
   template <class S, bool kShared, int kRowBoxes>
   __device__ __forceinline__ void Boxes(const CUtensorMap& map, uint64_t hint, uint64_t* full,
                                         uint8_t* to, int k, uint32_t row, int rows, int matrix,

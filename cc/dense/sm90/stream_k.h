@@ -1,8 +1,8 @@
 // Stream-K on SM90: pieces of tiles instead of tiles, and how the sums of a tile's pieces meet.
 //
 // A tile's pieces are added in the order of K, in f32 in memory, so that the bits of D do not
-// depend on which CTA is first. A piece waits for one of a unit with a lower number only, and each
-// CTA takes its units in order: whatever runs first, some CTA can always go on.
+// depend on which CTA finishes first. There is no deadlock: a piece only waits for a piece of a
+// unit with a lower number, and each CTA takes its units in order.
 #pragma once
 
 #include "dense/sm90/tiles.h"

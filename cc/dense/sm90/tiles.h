@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t QRow(const Tile& tile) {
   return static_cast<uint32_t>(tile.q) * C::kTileN;
 }
 
-// Its blocks along K, and how many of its operands are ahead of them.
+// The number of its blocks along K, and the index of the first one.
 __device__ __forceinline__ int KBlocks(const Params& params, const Tile& tile) {
   return params.k_blocks + (tile.batch < params.longer_parts);
 }
@@ -50,7 +50,7 @@ __device__ __forceinline__ Tile TileAt(const TileOrder& order, int index, int ra
   return tile;
 }
 
-// This CTA's cluster. The grid is one cluster wide in the dimension that runs slower.
+// This CTA's cluster. The grid is one cluster wide in its outer dimension.
 template <class C>
 __device__ __forceinline__ int ClusterIndex(const TileOrder& order) {
   const uint32_t cta =

@@ -13,12 +13,12 @@
 // An f32 operand is P, whichever it is: it is split on its way to the MMA (sm90/split_mma.h). So
 // those of contract may be swapped too.
 //
-// CTAs of a cluster have neighbouring P and the same Q, of whose 64-wide boxes each loads every
-// second, into both; where P is lhs rows, neighbouring Q and the same P.
+// CTAs of a cluster have neighbouring P and the same Q: each loads every second of Q's 64-wide
+// boxes, into both. If P is lhs rows, they have neighbouring Q and the same P.
 //
 // The two consumer warpgroups either share a tile, 64 rows of P each (cooperative), or own every
-// second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
-// other's MMAs, which pays where K is short, but a thread has the results of all of P to keep, so
+// second tile and take turns on the main loop (ping-pong). In ping-pong kernels one's epilogue runs
+// under the other's MMAs, which pays if K is short; but a thread keeps the results of all of P, so
 // tiles are narrower.
 #pragma once
 
@@ -53,7 +53,7 @@ struct RingShared {
   } mail[kMail];
 };
 
-// What a linked epilogue needs of shared memory besides the store buffers: see linked_epilogue.h.
+// Shared memory of a linked epilogue, besides the store buffers: see linked_epilogue.h.
 template <int kBuffers>
 struct EpilogueShared {
   uint64_t loaded[kConsumers][kBuffers];
@@ -86,8 +86,9 @@ struct Config : Spec {
   using Q = bwgemm::sm90::Stage<InQ, kQKMajor, kTileN, kTileK>;
   // m-grouped: which of the two are the rows of a group.
   static constexpr bool kRowsOnP = !kKGrouped && !kSwapAb, kRowsOnQ = !kKGrouped && kSwapAb;
-  // k-grouped: blocks of rows begin at multiples of kTileK, whatever the groups, and what of the
-  // first and last one is not the group's is zeroed. Else the first one begins with the group.
+  // k-grouped: whether blocks of rows begin at multiples of kTileK, whatever the groups; then other
+  // groups' rows in the first and last block are zeroed. Otherwise the first block begins with the
+  // group.
   static constexpr bool kFixedBlocks = kKGrouped && kPKMajor;
 
   static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
@@ -116,15 +117,15 @@ struct Config : Spec {
   static constexpr int kStageBytes = kPBytes + kQBytes;
 
   // Part-filled tiles are computed in multiples of this many columns. A smaller step wastes less
-  // work and needs more code, of which the main loop of split operands has most, and of which links
-  // take longer.
+  // work but needs more code. The main loop of split operands has the most code, and linking takes
+  // longer with more.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
   static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kLinked      ? 48
                                                                  : kSplitsP   ? 64
                                                                  : kFineSteps ? 16
                                                                               : 32)
                                               : kTileN;
-  // Rows of a group that its tiles have multiples of, but for the last.
+  // Rows of every tile of a group but the last are a multiple of this.
   static constexpr int kRowStep = kRowsOnP ? kTileM : kColumnStep;
 
   // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes. A

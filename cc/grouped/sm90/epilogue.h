@@ -6,8 +6,9 @@
 
 namespace bwgemm::grouped::sm90 {
 
-// `valid` lines of 128 bytes of `matrix` of an array of D's shape, with rows so far apart: TMA
-// cannot stop at the end of a group. By all threads of a warpgroup.
+// Stores `valid` lines of 128 bytes into `matrix` of an array of D's shape whose rows are `pitch`
+// elements apart, since TMA cannot stop at the end of a group. Called by all threads of a
+// warpgroup.
 template <class Out>
 __device__ __forceinline__ void StoreLines(void* data, const Params& params, int pitch,
                                            const uint8_t* lines, int column, int row, int valid,
@@ -37,7 +38,7 @@ struct Epilogue {
   uint32_t cta_rank;
   Buffers buffers;
 
-  // kColumns: as many of the tile's columns as were computed.
+  // kColumns: how many of the tile's columns were computed.
   template <int kColumns>
   __device__ __forceinline__ void Tile(const grouped::Tile& tile,
                                        const Accumulator<kColumns>& accumulator) {
@@ -55,8 +56,8 @@ struct Epilogue {
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
  private:
-  // rows: m-grouped, from `row` on, that belong to the group. A matrix of D is one of its tensor
-  // map: TMA clips at its end.
+  // rows: m-grouped: how many rows from `row` on belong to the group. k-grouped: unused, as every
+  // matrix of D is one of the tensor map's, and TMA stops at its end.
   template <int kColumns>
   __device__ __forceinline__ void Straight(const Accumulator<kColumns>& acc, int column, int row,
                                            int rows, int matrix) {
@@ -90,7 +91,8 @@ struct Epilogue {
     }
   }
 
-  // kLines of the accumulator's columns, from `line` on, of which `valid` belong to the group.
+  // Stores kLines of the accumulator's columns, from `line` on, of which `valid` belong to the
+  // group.
   template <int kLines, int kColumns>
   __device__ __forceinline__ void Lines(const Accumulator<kColumns>& acc, int column, int row,
                                         int line, int valid, int matrix) {
@@ -107,13 +109,13 @@ struct Epilogue {
     }
   }
 
-  // Whole tiles leave by TMA, which clips at the edges of D.
+  // Whole chunks leave by TMA, which stops at the edges of D.
   __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int valid,
                                        int matrix) {
     const bool whole = C::kKGrouped || valid == C::kStoreRows;
     if (buffers.thread == 0) {
       if (whole) cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
-      cute::tma_store_arrive();  // without a store too: the wait for a buffer counts groups
+      cute::tma_store_arrive();  // even without a store: the wait for a buffer counts groups
     }
     if (whole) return;
     StoreLines<Out>(params.d_data, params, params.n, lines, column, row, valid, matrix,

@@ -23,14 +23,14 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct RingReader {
   typename C::Shared& shared;
-  // Of tiles read. With a linked epilogue, where registers are short, it tells all phases; without
-  // one, computing them from it spills more than keeping them.
+  // Number of tiles read. With a linked epilogue, where registers are short, all phases are
+  // computed from it; without one, that spills more registers than keeping the phases.
   uint32_t count = 0;
   RingState<kRing> state{};
 
-  // Called by whole warps, or by a single thread. One thread of each caller arrives, when all of
-  // its threads have read the tile. A wait may leave the lanes of a warp apart, so the mask is
-  // given: __activemask() would be those that happen to be together.
+  // Called by whole warps, or by a single thread. One thread of each caller arrives once all of its
+  // threads have read the tile. A wait may let the lanes of a warp diverge, so the caller gives the
+  // mask: __activemask() would return the lanes that happen to be together.
   template <bool kWholeWarp>
   __device__ __forceinline__ grouped::Tile Next() {
     const uint32_t place = C::kLinked ? count % kRing : state.index;
@@ -103,8 +103,7 @@ struct PlainMainLoop {
   }
 };
 
-// A tile's main loop and epilogue, in the least width, of multiples of kColumnStep, that `columns`
-// fit.
+// A tile's main loop and epilogue, in the smallest multiple of kColumnStep that holds `columns`.
 template <class C, int kWidth = C::kTileN, class MainLoop, class Epilogue, class... More>
 __device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, MainLoop& main_loop,
                                         Epilogue& epilogue, More&... more) {
@@ -134,8 +133,8 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     const uint32_t number = ring.count;
     const grouped::Tile tile = ring.template Next<true>();
     if (Uniform(tile.batch) < 0) break;
-    // Through shuffles, which tell the compiler that a warp agrees: wgmma must not be in a
-    // divergent branch.
+    // Through shuffles, which tell the compiler that the value is uniform in a warp: wgmma must not
+    // be in a divergent branch.
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
     if constexpr (C::kPingpong) {
       if ((C::kLinked ? static_cast<int>(number % 2) : next) != consumer) {
@@ -153,7 +152,7 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
   epilogue.Finish();
 }
 
-// What a third warp of the producer's does: nothing.
+// A kernel whose producer has no third warp at work.
 struct NoAssistant {
   template <class C>
   __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}
@@ -206,7 +205,7 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
   if constexpr (C::kCluster > 1) SyncCluster();
 }
 
-// All of a kernel of 16-bit operands. `params`: in the constant memory of its parameters.
+// A kernel of 16-bit operands. `params` lies in the constant memory of the kernel's parameters.
 template <class C>
 __device__ __forceinline__ void RunGrouped(const Params& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

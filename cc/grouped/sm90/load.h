@@ -41,9 +41,9 @@ struct Loader {
 
   __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
                                        RingState<C::kStages>& state) {
-    // A box that runs past its group's end brings rows of the neighbour: `rows` makes results of
-    // them that are not stored, `contract` zeroes them (tail.h). Boxes without any row of the group
-    // stay out.
+    // A box that crosses its group's end brings rows of the next group. Kernels of `rows` compute
+    // results of them that are not stored; kernels of `contract` zero them (tail.h). Boxes without
+    // any row of the group are not loaded.
     const int p0 = FirstOfP<C>(tile, cta_rank), q0 = FirstOfQ<C>(tile, cta_rank);
     const int q_boxes = C::kRowsOnQ ? (tile.rows + C::kQBox - 1) / C::kQBox : C::kQBoxes;
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
@@ -75,7 +75,7 @@ struct Loader {
     return C::kGated ? params.n : C::P::kBoxRows;
   }
 
-  // What the CTAs of a cluster have in common, each loads half of, into both.
+  // Each CTA of a cluster loads half of what they share, into both.
   static constexpr bool kSharesP = C::kCluster == 2 && C::kRowsOnP;
   static constexpr bool kSharesQ = C::kCluster == 2 && !C::kRowsOnP;
 

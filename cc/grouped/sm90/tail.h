@@ -67,8 +67,8 @@ __device__ __forceinline__ void ZeroOthers(typename C::Shared& shared, uint32_t 
   cutlass::arch::NamedBarrier::sync(kOwners, kTailBarrier + (C::kPingpong ? consumer : 0));
 }
 
-// Called for every block of a tile that has arrived, ahead of its MMAs: the first and the last one
-// of a k-grouped tile lose what is not the group's.
+// Called for every block of a tile that has arrived, before its MMAs: zeroes what the first and the
+// last block of a k-grouped tile have of other groups.
 template <class C>
 struct GroupEnds {
   typename C::Shared& shared;

@@ -267,8 +267,8 @@ class TileQuantizer {
   bool special_;  // whether the patch has infinities or NaNs
 };
 
-// CTAs of a multiprocessor that registers must suffice for: as many as spill nothing, of which the
-// compiler for SM100 needs more.
+// CTAs of a multiprocessor that the registers must suffice for: the most without spills. The
+// compiler for SM100 needs more registers.
 constexpr int LeastResident(DType in, bool transposed, bool random) {
   const bool large = in == DType::kF32 || random;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000

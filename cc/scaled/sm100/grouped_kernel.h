@@ -94,7 +94,7 @@ class BlockPromotion {
   int last_four_;
 };
 
-// One kernel is all types': In only says that an element is a byte.
+// One kernel serves all types: In only says that an element is a byte.
 template <class Spec, bool kPromotes>
 struct GroupedCode : grouped::sm100::Config<Spec, 0, kPromotes> {
   static_assert(!Spec::kSwapAb);

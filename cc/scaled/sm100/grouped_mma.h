@@ -1,9 +1,9 @@
 // The grouped SM100 kernel of block formats: values and tiles of scales arrive together, tcgen05.cp
 // copies the scales to tensor memory, and block-scaled MMAs read them there.
 //
-// One kernel is all formats': a line of 128 bytes is one instruction's K four times, whether of 32
-// MXFP8 values or of 64 NVFP4 ones. The first have a tile of scales a stage, of which each
-// instruction takes one scale of a row; the second a tile for each instruction.
+// One kernel serves both formats: a line of 128 bytes is the K of four instructions, whether of 32
+// MXFP8 values or of 64 NVFP4 values. MXFP8 has a tile of scales for each stage, of which each
+// instruction takes one scale of a row; NVFP4 has a tile for each instruction.
 //
 // A tile of scales has 128 rows. B's rows, and both operands' of a k-grouped product, are matrices
 // from row 0 on. The ragged rows of an m-grouped A have bands of their own in every group: row r of
@@ -145,8 +145,8 @@ struct GroupedMmaCode : grouped::sm100::Config<Bytes, kGroupedScaleBytes> {
     }
   }
 
-  // Zeroes the scales of blocks that a group has no part of: values there are zeros, which times
-  // NaN were NaN.
+  // Zeroes the scales of blocks outside the group: values there are zeros, and zero times a NaN
+  // scale would be NaN.
   __device__ static void TrimScales(const Params& params, uint8_t* scales, int begin, int end) {
     const int block = params.elements / (4 * params.tiles);
     for (int t = 0; t < params.tiles; ++t) {

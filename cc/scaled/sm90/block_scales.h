@@ -1,4 +1,4 @@
-// The scales of blocks of K: a warp brings them into the pipeline's stages, consumers multiply with
+// The scales of blocks of K: a warp loads them into the pipeline's stages, consumers multiply by
 // them.
 #pragma once
 

@@ -29,8 +29,8 @@ struct PromotedSums : Base_ {
   static constexpr bool kOfRows = Base::kScaleUse == ScaleUse::kRows;
   static_assert(Base::kOwnBlocks == 1 && Base::kTileK == kScaleBlock);
 
-  // An MMA has so many rows of Q. Its sums are in registers of their own, in two sets where there
-  // is room: then the MMAs of the next block of K run while those of one are promoted.
+  // Rows of Q in an MMA. Its sums have registers of their own. If there is room for two sets, the
+  // MMAs of the next block of K run while the sums of one block are promoted.
   static constexpr int kPart = Base::kTileN == 256 ? kScaleBlock : Base::kTileN;
   static constexpr int kParts = Base::kTileN / kPart;
   static constexpr int kMostRegisters = 192, kSums = Base::kTileN / 2;
@@ -38,7 +38,7 @@ struct PromotedSums : Base_ {
   static_assert(kSums + kSumSets * kPart / 2 <= kMostRegisters);
   static constexpr bool kTakesTurns = kSumSets == 1 && !Base::kPingpong;  // for each batch of MMAs
 
-  // Of square blocks a tile has rows of two at most, and whatever its place, so many rows of one.
+  // A tile has rows of at most two square blocks, and this many rows of one wherever it lies.
   static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
   static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
 

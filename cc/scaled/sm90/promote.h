@@ -41,8 +41,8 @@ struct PromotingMma {
   }
 
  private:
-  // A batch of MMAs waits until the one before is promoted: the other consumer's run meanwhile, if
-  // the two take turns. Without turns they issue at the same time, and promote at the same time.
+  // A batch of MMAs waits until the one before is promoted. If the two consumers take turns, the
+  // other's MMAs run meanwhile; without turns both issue, and promote, at the same time.
   template <class Accumulator, class Ring>
   __device__ __forceinline__ void OneByOne(Accumulator& accumulator, int border, int k_blocks,
                                            Ring& state) {

@@ -20,15 +20,17 @@ __device__ __forceinline__ void CopyScale(float* to, const float* from) {
 // Before a thread ends: what it copies is still on its way.
 __device__ __forceinline__ void AwaitCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// The thread's number in its warpgroup, read by a volatile instruction: else whatever follows from
-// it is computed ahead of the main loop and kept in registers that this does not have.
+// The thread's number in its warpgroup, read by a volatile instruction. Otherwise the compiler
+// computes what follows from it before the main loop, and keeps it in registers that the loop
+// needs.
 __device__ __forceinline__ int RereadThread() {
   uint32_t thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread % 128;
 }
 
-// What of an operand a tile needs scales of. Places fit in 32 bits: see the launchers' Supports.
+// The rows of an operand whose scales a tile needs. Places fit in 32 bits: see the launchers'
+// Supports.
 struct ScaledRows {
   const Scales& scales;
   int rows;        // of the operand

@@ -1,5 +1,5 @@
-// The scales of sums over all of K: a warp brings a tile's into shared memory while its operands
-// are multiplied, consumers multiply their sums with them.
+// The scales of sums over all of K: a warp loads a tile's scales into shared memory while its
+// operands are multiplied; consumers multiply their sums by them.
 #pragma once
 
 #include "core/ring.h"
@@ -83,7 +83,7 @@ struct TileScales {
       for (int i = 0; i < 4 * C::kOwnBlocks; ++i) {
         float& sum = accumulator(j * 4 + i % 4, i / 4);
         sum *= p[i / 4][i % 4 / 2] * (i % 2 == 0 ? q.x : q.y);
-        // Now: the scales of all columns together take more registers than there are.
+        // Read here: the scales of all columns together take more registers than there are.
         if (j % 4 == 3) asm volatile("" : "+f"(sum)::"memory");
       }
     }
