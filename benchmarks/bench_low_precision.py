@@ -1,12 +1,14 @@
-"""A training step of a SwiGLU layer: in bf16 by XLA and by our kernels, and by each recipe.
+"""A training step of an MLP: in bf16 by XLA and by our kernels, and by each recipe.
 
     python bench_low_precision.py
     python bench_low_precision.py --problems 8192,4096,14336 --recipes blockwise
+    python bench_low_precision.py --layer gelu --problems 16384,768,3072
     python bench_low_precision.py --problems 32768,4096,3584 --experts 8   # rows sorted by expert
 
-The layer is x @ W1 [D, 2F], silu(gate) * up, @ W2 [F, D]; the step computes it and the gradients of
-x and both weights from a cotangent. Quantization, forward and backward, is included. `decibels` is
-the gradient of W1's distance from that of XLA's bf16.
+The layer is x @ W1 [D, 2F], silu(gate) * up, @ W2 [F, D]; or x @ W1 [D, F] + b1, gelu, @ W2 [F, D]
++ b2. The step computes it and the gradients of x, weights and biases from a cotangent.
+Quantization, forward and backward, is included. Each recipe is also measured within
+`jax_bwgemm.accelerate`. `decibels` is the gradient of W1's distance from that of XLA's bf16.
 """
 
 from __future__ import annotations
@@ -61,26 +63,55 @@ def parse_args(argv: Sequence[str] | None):
     parser = options.parser(__doc__.split("\n", 1)[0])
     options.add_turns(parser, rounds=10)
     parser.add_argument("--recipes", nargs="+", choices=tuple(RECIPES), default=[*RECIPES])
+    parser.add_argument("--layer", choices=tuple(LAYERS), default="swiglu")
     parser.add_argument("--experts", type=int, default=0, help="that the rows are divided among")
     return options.parse_problems(parser, argv, "ROWS,D,F", Problem, PROBLEMS, SMALL)
 
 
-def layer(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """The layer as a function of x and weights, its products by `dot` of rows and weights."""
+def swiglu(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A function of x and weights, its products by `dot` of rows and weights."""
 
-    def swiglu(x: jax.Array, w1: jax.Array, w2: jax.Array, *histories: Any) -> jax.Array:
+    def layer(x: jax.Array, w1: jax.Array, w2: jax.Array, *histories: Any) -> jax.Array:
         first, second = ({"amax_history": h} for h in histories) if histories else ({}, {})
         gate, up = jnp.split(dot(x, w1, **first), 2, axis=1)
         return dot(jax.nn.silu(gate) * up, w2, **second)
 
-    return swiglu
+    return layer
 
 
-def stepper(dot: Callable[..., jax.Array], *state: Any) -> Step:
+def gelu(dot: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The same of x, weights and biases."""
+
+    def layer(
+        x: jax.Array, w1: jax.Array, w2: jax.Array, b1: jax.Array, b2: jax.Array, *histories: Any
+    ) -> jax.Array:
+        first, second = ({"amax_history": h} for h in histories) if histories else ({}, {})
+        return dot(jax.nn.gelu(dot(x, w1, **first) + b1), w2, **second) + b2
+
+    return layer
+
+
+LAYERS = {"swiglu": swiglu, "gelu": gelu}
+
+
+def shapes(name: str, problem: Problem, experts: int) -> tuple[tuple[int, ...], ...]:
+    """Of the cotangent, x, weights and biases."""
+    rows, d, f = problem
+    matrices = (experts,) if experts else ()
+    wide, biases = (2 * f, ()) if name == "swiglu" else (f, ((f,), (d,)))
+    return ((rows, d), (rows, d), (*matrices, d, wide), (*matrices, f, d), *biases)
+
+
+def flops_of(name: str, problem: Problem) -> int:
+    """Of the products of a step: each once forward, twice backward."""
+    return (18 if name == "swiglu" else 12) * math.prod(problem)
+
+
+def stepper(function: Callable[..., jax.Array], *state: Any) -> Step:
     """Result, gradients and new states."""
 
-    def step(x: jax.Array, w1: jax.Array, w2: jax.Array, g: jax.Array) -> Any:
-        out, back = jax.vjp(layer(dot), x, w1, w2, *state)
+    def step(g: jax.Array, *args: jax.Array) -> Any:
+        out, back = jax.vjp(function, *args, *state)
         return out, *back(g)
 
     return step
@@ -88,21 +119,22 @@ def stepper(dot: Callable[..., jax.Array], *state: Any) -> Step:
 
 def steps(args: Any, sizes: jax.Array | None) -> dict[str, Step]:
     """Every way. sizes: rows of each expert, if there are any."""
-    ours = options.implementation_of(args)
+    ours, layer = options.implementation_of(args), LAYERS[args.layer]
     products: tuple[Any, ...] = (lax.dot_general, bw.dot_general, bw.fp8_dot_general)
     what: dict[str, Any] = {"dimension_numbers": DIMENSIONS}
     if sizes is not None:
         products, what = (lax.ragged_dot, bw.ragged_dot, bw.fp8_ragged_dot), {"group_sizes": sizes}
     xla, own, low = products
     found = {
-        "xla bf16": stepper(functools.partial(xla, **what)),
-        "bwgemm bf16": stepper(functools.partial(own, **what, implementation=ours)),
+        "xla bf16": stepper(layer(functools.partial(xla, **what))),
+        "bwgemm bf16": stepper(layer(functools.partial(own, **what, implementation=ours))),
     }
     for recipe in args.recipes:
         dot = low(RECIPES[recipe], implementation=ours)
         delayed = recipe.endswith("delayed")
         state = (dot.new_history() + 4.0,) * 2 if delayed else ()
-        found[recipe] = stepper(functools.partial(dot, **what), *state)
+        found[recipe] = stepper(layer(functools.partial(dot, **what)), *state)
+        found[f"{recipe}, accelerate"] = bw.accelerate(found[recipe])
     return found
 
 
@@ -113,17 +145,16 @@ def decibels(got: jax.Array, want: jax.Array) -> float:
 
 def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list[dict]:
     """One problem's rows: every way in turns."""
-    rows, d, f = problem
-    matrices = (args.experts,) if args.experts else ()
-    shapes = ((rows, d), (*matrices, d, 2 * f), (*matrices, f, d), (rows, d))
+    _, d, f = problem
     sizes = None
     if args.experts:
-        sizes = jnp.asarray(group_sizes("random", rows, args.experts, args.seed))
-    keys = jax.random.split(jax.random.key(args.seed), len(shapes))
-    scales = (1, d**-0.5, f**-0.5, 1)
+        sizes = jnp.asarray(group_sizes("random", problem.rows, args.experts, args.seed))
+    wanted = shapes(args.layer, problem, args.experts)
+    keys = jax.random.split(jax.random.key(args.seed), len(wanted))
+    scales = (1, 1, d**-0.5, f**-0.5, 1, 1)
     operands = [
         (jax.random.normal(k, s) * c).astype(args.dtype)
-        for k, s, c in zip(keys, shapes, scales, strict=True)
+        for k, s, c in zip(keys, wanted, scales, strict=False)
     ]
     candidates, first = [], None
     for name, step in steps(args, sizes).items():
@@ -148,7 +179,7 @@ def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list
                 impl=one.name,
                 problem=str(problem) + f",{args.experts}" * bool(args.experts),
                 method=timer.method,
-                tflops=18 * rows * d * f / stats["median_us"] / 1e6,
+                tflops=flops_of(args.layer, problem) / stats["median_us"] / 1e6,
                 speedup=(found[0]["median_us"] if found else stats["median_us"])
                 / stats["median_us"],
                 kernels=times.kernels,
@@ -164,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dry_run:
         for problem in args.problems:
-            flops = 18 * math.prod(problem)
+            flops = flops_of(args.layer, problem)
             print(f"{problem}: {flops / 1e12:.2f} TFLOP, {', '.join(args.recipes)}")
         return 0
     platform = options.prepare(args)

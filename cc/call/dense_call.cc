@@ -114,33 +114,16 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
                                  "' leaves no parts of K for an epilogue to follow");
 }
 
-// A kernel with a linked epilogue. It stores final results, so it leaves no parts of K to add; a
-// cluster-K kernel adds its parts before the epilogue.
-Status RunLinked(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
-                 const Launch& launch) {
-  BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, kernel.info, &problem));
-  const int32_t within = kernel.info.schedule == Schedule::kClusterK ? problem.splits : 1;
-  if (call.options.splits != within || problem.batch != 1) {
-    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
-                                   "' with an epilogue has no splits and no batch");
-  }
-  BWGEMM_RETURN_IF_ERROR(WithContext(kernel.dense->supports(problem), kernel.info, problem));
-  EpilogueArguments arguments{};
-  BWGEMM_RETURN_IF_ERROR(
-      ReadEpilogue(call, kernel.info, problem.m, problem.n, /*experts=*/1, &arguments));
-  for (int i = 0; kernel.info.contraction == Contraction::kGated && i < kMaxEpilogueResults; ++i) {
-    const Buffer& result = call.buffers[EpilogueResult(i)];
-    if (!result.present() || result.dtype == kernel.info.out_dtype) continue;
+// A gated kernel's results, D included, are of one type.
+Status CheckGatedResults(const KernelInfo& kernel, const Buffers& buffers) {
+  for (int i = 0; kernel.contraction == Contraction::kGated && i < kMaxEpilogueResults; ++i) {
+    const Buffer& result = buffers[EpilogueResult(i)];
+    if (!result.present() || result.dtype == kernel.out_dtype) continue;
     return Status::InvalidArgument("result " + std::string(Name(EpilogueResult(i))) + " is " +
                                    ShapeString(result) + ", a gated kernel's are all of " +
-                                   Name(kernel.info.out_dtype));
+                                   Name(kernel.out_dtype));
   }
-  const void* function;
-  BWGEMM_RETURN_IF_ERROR(
-      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
-  return WithContext(
-      kernel.dense->launch_linked(problem, function, &arguments, nullptr, launch.stream),
-      kernel.info, problem);
+  return Status::Ok();
 }
 
 Status NoWindow(const KernelInfo& kernel, Role role, const char* reason) {
@@ -158,7 +141,10 @@ Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& lau
     return NoWindow(kernel.info, Role::kD, "an epilogue follows the product");
   }
   if (call.epilogue.form == "split_k") return RunLinkedParts(kernel, call, problem, launch);
-  if (!call.epilogue.code.empty()) return RunLinked(kernel, call, problem, launch);
+  if (!call.epilogue.code.empty()) {
+    BWGEMM_RETURN_IF_ERROR(CheckGatedResults(kernel.info, call.buffers));
+    return RunWithEpilogue(kernel, call, launch, problem);
+  }
   if (call.buffers[Role::kD].is_window()) {
     int64_t parts;
     BWGEMM_RETURN_IF_ERROR(PartsOf(call.options, kernel.info, problem, &parts));

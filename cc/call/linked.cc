@@ -137,6 +137,7 @@ int64_t SumRows(const KernelInfo& kernel, int64_t m) {
 auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
   return kernel.dense     ? kernel.dense->prepare_linked
          : kernel.grouped ? kernel.grouped->prepare_linked
+         : kernel.scaled  ? kernel.scaled->prepare_linked
                           : nullptr;
 }
 

@@ -1,8 +1,9 @@
-// How a dense or scaled product is launched: by one kernel, or in parts of K, whose results a
-// second launch adds.
+// How a dense or scaled product is launched: by one kernel, which may have an epilogue, or in parts
+// of K, whose results a second launch adds.
 #pragma once
 
 #include "call/contractions.h"
+#include "call/linked.h"
 
 namespace bwgemm::call {
 
@@ -71,6 +72,30 @@ Status PlannedBytes(const Kernel& kernel, const Options& options, const Problem&
   BWGEMM_RETURN_IF_ERROR(MakePlan(kernel, options, problem, nullptr, &plan));
   *bytes = plan.workspace_bytes();
   return Status::Ok();
+}
+
+// The kernel with the call's linked epilogue. It stores final results, so it leaves no parts of K to
+// add; a cluster-K kernel adds its parts before the epilogue.
+template <class Problem>
+Status RunWithEpilogue(const Kernel& kernel, const ProductCall& call, const Launch& launch,
+                       Problem& problem) {
+  const KernelInfo& info = kernel.info;
+  dense::GemmProblem& gemm = GemmOf(problem);
+  BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, info, &gemm));
+  const int32_t within = info.schedule == Schedule::kClusterK ? gemm.splits : 1;
+  if (call.options.splits != within || gemm.batch != 1) {
+    return Status::InvalidArgument("kernel '" + std::string(info.name) +
+                                   "' with an epilogue has no splits and no batch");
+  }
+  const auto& ops = OpsOf(kernel, problem);
+  BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), info, problem));
+  EpilogueArguments arguments{};
+  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, info, gemm.m, gemm.n, /*experts=*/1, &arguments));
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(
+      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  return WithContext(ops.launch_linked(problem, function, &arguments, nullptr, launch.stream), info,
+                     problem);
 }
 
 // add: launches the kernel that adds the parts of a problem, if it was divided.

@@ -68,6 +68,7 @@ Status RunScaled(const Kernel& kernel, const ProductCall& call, const Launch& la
   ScaledProblem problem;
   problem.gemm.device = launch.device;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(kernel.info, call, launch.properties.sm_count, &problem));
+  if (!call.epilogue.code.empty()) return RunWithEpilogue(kernel, call, launch, problem);
   return RunPlan(kernel, call, launch, problem);
 }
 

@@ -3,8 +3,8 @@
 # Reads `line`: sets `form` to the group in the regular expression `forms`, which follows SCALED_, and `arch`, `tile`, `schedule`,
 # `scales` and `suffix`, the end of its kernels' names.
 macro(bwgemm_scaled_line list forms)
-  # An expression of CMake 3.24 has at most nine groups: the word at the end is taken off first.
-  string(REGEX REPLACE ", (no_e5m2|e2m1)\\)$" ")" plain "${line}")
+  # An expression of CMake 3.24 has at most nine groups: the words at the end are taken off first.
+  string(REGEX REPLACE "(, (no_e5m2|e2m1|linked))*\\)$" ")" plain "${line}")
   if(NOT plain MATCHES "^SCALED_${forms}\\(([a-z0-9]+), ([0-9]+), ([0-9]+), ([0-9]+), ([0-9]+), ([0-9]+), ([a-z0-9]+), (sums|blocks|rows|mma)\\)$")
     message(FATAL_ERROR "jax_bwgemm: ${list}: cannot read '${line}'")
   endif()

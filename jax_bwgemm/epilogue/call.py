@@ -101,6 +101,9 @@ def run_linked(
             continue
         folded = [x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True)]
         named, words = in_place(call, roles, folded, windows)
+        assert call.ffi is not None
+        read = (*call.ffi.config["operands"].split(), "after")  # of scaled products not all
+        named = {role: x for role, x in named.items() if role in read}
         results = emit_linked(call, hook, code, named, rest, call.dims, words)
         there = [i for i in order if form != "halves" or i != 1]
         arranged = dict(zip(there, results, strict=True))

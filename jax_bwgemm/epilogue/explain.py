@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_bwgemm.product.explain import Explanation, explain_product, place
+from jax_bwgemm.product.explain import Explanation, place
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
 
@@ -25,10 +25,9 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 break
             sums = ", but for its sums" if call is not calls[0] else ""
             selected = call.selection
-            dims = fused.contraction.dims(spec, *(x.shape for x in factors))
+            what, dims = here.describe(factors)
             return Explanation(
-                f"{spec.describe([x.dtype.name for x in factors[:2]], dims)}, and an epilogue of "
-                f"{len(rest)} operands",
+                f"{what}, and an epilogue of {len(rest)} operands",
                 name,
                 f"{selected.reason}; the epilogue is linked into the kernel{sums}",
                 selected.kernel.name,
@@ -37,7 +36,7 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 splits=selected.splits,
                 flops=flops_of(dims),
             )
-    found = explain_product(fused.contraction, fused.spec, factors, device)
+    found = fused.explain_product(factors, device)
     why = reason or f"no kernels for {platform} are allowed"
     return dataclasses.replace(
         found, reason=f"{found.reason}; the epilogue is a pass of XLA's: {why}"

@@ -54,7 +54,8 @@ class Staging:
 
     Attributes:
         tile_n: Columns of a tile.
-        row_bytes: Shared memory for operands that are rows; SM100's kernels read them in place.
+        row_bytes: Shared memory for operands that are rows; SM100's and scaled kernels read them in
+            place.
     """
 
     tile_n: int
@@ -65,7 +66,7 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
     """What a kernel moves for an epilogue of a result with so many columns; None: nothing."""
     if kernel.swap_ab:
         return None
-    if kernel.arch == "sm100":
+    if kernel.arch == "sm100" or kernel.contraction == "scaled":
         return Staging(kernel.tile_n, 0)
     if n < 64:  # it copies 64 columns of a row at a time
         return None

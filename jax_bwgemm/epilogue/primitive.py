@@ -26,6 +26,7 @@ from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.linker import LinkError, linker
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.explain import Explanation, explain_product
 from jax_bwgemm.product.implementations import PLATFORMS, log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 
@@ -92,6 +93,26 @@ class Fused:
         """The function by XLA, of a rounded product."""
         del factors
         return self.function(product, *operands)
+
+    def tangents(self, factors: Sequence[Any], moved: Sequence[Any]) -> list[jax.Array]:
+        """The product's tangents, by those of its factors: their sum is the whole.
+
+        A product is linear in each of its first two factors, and depends on no others' values.
+        """
+        return [
+            self.product(*factors[:i], tangent, *factors[i + 1 :])
+            for i, tangent in enumerate(moved[:2])
+            if not isinstance(tangent, ad.Zero)
+        ]
+
+    def describe(self, factors: Sequence[Any]) -> tuple[str, Any]:
+        """The product in one line, and its sizes."""
+        dims = self.contraction.dims(self.spec, *(x.shape for x in factors))
+        return self.spec.describe([x.dtype.name for x in factors[:2]], dims), dims
+
+    def explain_product(self, factors: Sequence[Any], device: Any) -> Explanation:
+        """What the product by its own primitive would get."""
+        return explain_product(self.contraction, self.spec, factors, device)
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         """The kernel that computes the function too, or why there is none.
@@ -232,12 +253,7 @@ def _jvp(
     kept = fused if fused.keeps_product else fused.with_product()
     results = primitive.bind(*compat.match_varying(*primals), fused=kept)
     product = fused.whole(results[-fused.products :])
-    # A product is linear in each of its first two operands, and depends on no others' values.
-    moving = [
-        fused.product(*factors[:i], tangent, *factors[i + 1 :])
-        for i, tangent in enumerate(moved[:2])
-        if not isinstance(tangent, ad.Zero)
-    ]
+    moving = fused.tangents(factors, moved)
     toward = sum(moving[1:], moving[0]) if moving else jnp.zeros_like(product)
     operand_tangents = [ad.instantiate_zeros(t) for t in operand_tangents]
     _, out = jax.jvp(

@@ -1,4 +1,4 @@
-"""What `fuse.py` knows of each kind of product: dense, and of groups along rows."""
+"""What `fuse.py` knows of each kind of product: dense, of groups along rows, of scaled operands."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epi
 from jax_bwgemm.epilogue.hook import MAX_SUMS
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
 from jax_bwgemm.epilogue.program import Program, as_matrix
+from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
 from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import bw_m_grouped_p
 from jax_bwgemm.rewriting.dataflow import Dataflow
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
 
 Shape = tuple[int, ...]
 # More ways than these to read vectors along rows or columns are not tried.
@@ -78,11 +81,13 @@ class Kind:
     """Dense products, and what is the same for all.
 
     Attributes:
+        fused: What the primitive computes.
         most_sums: How many sums a kernel can compute.
         normalised: Whether norms may read what is computed from the product: see `materialised`.
         routed: Whether computing small arrays before the product is worth kernels of their own.
     """
 
+    fused: type[Fused] = Fused
     most_sums = MAX_SUMS
     normalised = True
     routed = False
@@ -146,7 +151,7 @@ class Kind:
         if isinstance(program, str):
             return None
         results = _of_shapes(results, [x.shape for x in operands], 1)
-        return Fused(spec, results, program, function.types, shape), shapes
+        return self.fused(spec, results, program, function.types, shape), shapes
 
     def bind(
         self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
@@ -250,7 +255,31 @@ class _Grouped(Kind):
         return grouped_with_epilogue(factors, operands, fused)
 
 
-KINDS: dict[Any, Kind] = {bw_gemm_p: Kind(), bw_m_grouped_p: _Grouped()}
+class _Scaled(Kind):
+    """Products of scaled operands."""
+
+    fused = ScaledFused
+
+    def fits(self, eqn: Any) -> bool:
+        spec = eqn.params["spec"]
+        (result,) = eqn.outvars
+        return (
+            result.aval.shape[0] == 1
+            and not layout_of(spec.a_scaling).has_global_scale
+            and compat.explicit_sharding(result.aval) is None
+        )
+
+    def bind(
+        self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
+    ) -> list[jax.Array]:
+        return scaled_with_epilogue(factors, operands, fused)
+
+
+KINDS: dict[Any, Kind] = {
+    bw_gemm_p: Kind(),
+    bw_m_grouped_p: _Grouped(),
+    bw_scaled_matmul_p: _Scaled(),
+}
 
 
 def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:

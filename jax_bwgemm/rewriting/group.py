@@ -15,9 +15,10 @@ from jax_bwgemm.rewriting.uses import INLINED
 # Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
 _ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimization_barrier"}
+# What gives an array another shape, if it repeats nothing.
+_SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # What brings an operand into the result's shape.
-ARRANGING = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
-ARRANGING += ("iota",)
+ARRANGING = (*_SHAPES, "convert_element_type", "iota")
 _MOST_OPERATIONS = 64
 # What is computed before a product has at most 1/_SMALL of its elements.
 _SMALL = 16
@@ -153,11 +154,12 @@ def _beginning(flow: Dataflow, product: Any) -> Group:
 
     found = Group(KINDS[product.primitive], product, [], [root])
     after = readers(root)
-    if len(after) == 1 and after[0].primitive.name == "reshape":
+    while len(after) == 1 and after[0].primitive.name in _SHAPES:
         (shaped,) = after[0].outvars
-        if shaped.aval.shape[-1:] == root.aval.shape[-1:]:
-            found = dataclasses.replace(found, replaced=after, roots=[shaped])
-            after = readers(shaped)
+        if shaped.aval.size != root.aval.size or shaped.aval.shape[-1:] != root.aval.shape[-1:]:
+            break
+        found = dataclasses.replace(found, replaced=[*found.replaced, *after], roots=[shaped])
+        after = readers(shaped)
     halves = found.kind.halves(after, found.shape)
     if halves:
         found = dataclasses.replace(found, replaced=[*found.replaced, *after], roots=halves)

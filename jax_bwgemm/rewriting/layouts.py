@@ -12,7 +12,11 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p
+from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
+
+_OTHERS = (bw_gemm_epilogue_p, bw_scaled_matmul_p, bw_scaled_epilogue_p)
 
 
 def in_rows(eqns: list[Any]) -> list[Any]:
@@ -33,7 +37,7 @@ def in_rows(eqns: list[Any]) -> list[Any]:
                 readers[x].append(eqn)
     pinned = set()
     for eqn in eqns:
-        if eqn.primitive not in CONTRACTIONS and eqn.primitive is not bw_gemm_epilogue_p:
+        if eqn.primitive not in CONTRACTIONS and eqn.primitive not in _OTHERS:
             continue
         for v in eqn.outvars:
             while [e.primitive.name for e in readers[v]] == ["reshape"]:

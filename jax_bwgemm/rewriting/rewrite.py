@@ -16,6 +16,8 @@ from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
+from jax_bwgemm.rewriting.fused_products import KINDS
+from jax_bwgemm.rewriting.inlining import opened
 from jax_bwgemm.rewriting.layouts import in_rows, settled
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
@@ -103,7 +105,8 @@ def _rewrite(
     decisions: list[Rewrite] = []
     deciding: dict[Any, int] = {}
     provisional: list[Provisional] = []
-    given = split_products(body.eqns, uses)
+    given = opened(body.eqns, KINDS) if links_epilogues() else body.eqns
+    given = split_products(given, uses)
     changed = len(given) != len(body.eqns)
     if changed:
         uses = uses_of(compat_jaxpr.with_equations(body, given), results)
@@ -128,7 +131,8 @@ def _rewrite(
             new = as_select(eqn, after[0], producers) or [eqn]
         changed |= new[0] is not eqn
         eqns += new
-    if changed and links_epilogues():
+    products = changed or any(e.primitive in KINDS for e in eqns)
+    if products and links_epilogues():
         eqns, left, reasons = fuse(body, eqns, results, provisional)
         for v, why in reasons.items():
             if v in deciding:  # another product is the program's own

@@ -15,19 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm import compat_jaxpr
+from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.epilogue.costs import instructions
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS
-from jax_bwgemm.epilogue.primitive import (
-    Fused,
-    bw_gemm_epilogue_p,
-    gemm_with_epilogue,
-    link_refusal,
-)
+from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import FLOATS, Operand, Program, Step
+from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.inlining import placed
 
+_PRIMITIVES = (bw_gemm_epilogue_p, bw_scaled_epilogue_p)
 _MATRIX = (0, 1)
 _SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # A slope of fewer instructions (ReLU's) may as well be computed where it is needed.
@@ -37,7 +34,7 @@ _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),
 
 def keep_slopes(flow: Dataflow) -> None:
     """Keeps the slope of each activation whose product and gradient are among the equations."""
-    for eqn in [e for e in flow.eqns if e.primitive is bw_gemm_epilogue_p]:
+    for eqn in [e for e in flow.eqns if e.primitive in _PRIMITIVES]:
         new = _with_slope(flow, eqn)
         if new is not None:
             flow.update(new)
@@ -55,7 +52,7 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
     (matrix,) = matrices
     kept = operands[matrix]
     activation = None if hasattr(kept, "val") else flow.producer(kept)
-    if activation is None or activation.primitive is not bw_gemm_epilogue_p:
+    if activation is None or activation.primitive not in _PRIMITIVES:
         return None
     if flow.is_needed(kept, {id(gradient)}) or sum(x is kept for x in operands) > 1:
         return None
@@ -112,8 +109,7 @@ def _equations(old: Any, atoms: Sequence[Any], fused: Fused) -> list[Any]:
     """The primitive in an equation's place, with the same results."""
 
     def bind(*given: jax.Array) -> list[jax.Array]:
-        factors, operands = fused.factors(given)
-        return gemm_with_epilogue(*factors, operands, fused)
+        return old.primitive.bind(*compat.match_varying(*given), fused=fused)
 
     with compat_jaxpr.equation_context(old):
         jaxpr, constants = compat_jaxpr.trace(bind, [x.aval for x in atoms])

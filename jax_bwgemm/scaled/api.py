@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.dense.validation import as_operands
+from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.conversions import as_operand
-from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
-from jax_bwgemm.scaled.primitive import DENSE
-from jax_bwgemm.scaled.reference import scaled_reference
+from jax_bwgemm.scaled.product import scaled_product
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+from jax_bwgemm.scaled.with_epilogue import product_with_epilogue
 
 ACCUMULATIONS = ("promoted", "fast")
 OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
@@ -33,7 +32,9 @@ def scaled_matmul(
     preferred_element_type: DTypeLike = jnp.bfloat16,
     accumulation: str = "promoted",
     implementation: str | Sequence[str] | None = None,
-) -> jax.Array:
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_operands: Sequence[ArrayLike] = (),
+) -> Any:
     """The product ``a @ b.mT`` of scaled operands, both with K last, as `jax.nn.scaled_matmul`.
 
     D[..., m, n] is the sum over k of a's value times its scale times b's value times its scale,
@@ -53,20 +54,30 @@ def scaled_matmul(
             Hopper's FP8 accumulators keep 14 bits. ``"fast"``: the hardware's accumulators for all
             of K. Layouts with blocks of 128 along K are always promoted.
         implementation: As in `jax_bwgemm.matmul`.
+        epilogue: As in `jax_bwgemm.matmul`. It can be differentiated, with respect to its operands.
+        epilogue_operands: As in `jax_bwgemm.matmul`.
 
     Returns:
-        [..., M, N].
+        [..., M, N]. With an epilogue what that returns, a pytree of arrays of this shape,
+        floating-point ones rounded to the result type.
 
     Raises:
-        TypeError: Operands that are none of these, shapes that do not fit together, or another
-            result type. Differentiating also raises it.
+        TypeError: Operands that are none of these, shapes that do not fit together, another
+            result type, or epilogue operands that do not fit. Differentiating a or b also raises
+            it.
+        EpilogueError: A NotImplementedError: the epilogue is not elementwise.
         ValueError: An unknown accumulation or implementation.
         NotImplementedError: The named implementation cannot run the product.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
     spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
-    return _product(a, b, spec)
+    operands = as_operands("scaled_matmul", "epilogue_operands", epilogue_operands)
+    if epilogue is not None:
+        return product_with_epilogue(a, b, spec, operands, Epilogue(epilogue, "scaled_matmul"))
+    if operands:
+        raise TypeError(f"scaled_matmul: {len(operands)} epilogue_operands and no epilogue")
+    return scaled_product(a, b, spec)
 
 
 def specification(
@@ -129,65 +140,3 @@ def check_product(
             f"{a.shape[-1]} and {b.shape[-1]} differ"
         )
     return out_dtype
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
-    batch = a.shape[:-2] or b.shape[:-2]
-    if not multipliable(a.scaling, b.scaling):
-        return _by_xla(a, b, spec)
-    parts = [_rank3(x) for x in (a, b)]
-    operands = [part for pair in zip(*parts, strict=True) for part in pair]
-    operands.append(global_scales(a, b).reshape(-1))
-    out = DENSE.product(operands, spec)
-    return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
-
-
-@_product.defjvp
-def _no_derivative(*args: Any) -> NoReturn:
-    del args
-    raise TypeError(
-        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
-        "8-bit numbers. Use fp8_dot_general"
-    )
-
-
-def global_scales(a: ScaledArray, b: ScaledArray) -> jax.Array:
-    """Their product, of the leading dimensions' shape, or () if all elements have the same."""
-    alpha = jnp.ones((), FLOAT32)
-    for x in (a, b):
-        if x.global_scale is not None:
-            alpha = alpha * x.global_scale
-    return alpha
-
-
-def _rank3(x: ScaledArray) -> tuple[jax.Array, jax.Array]:
-    """Values and scales with one leading dimension for all; scales that all share have 1."""
-    batch = x.ndim - 2
-    values = x.values.reshape(math.prod(x.shape[:batch]), *x.shape[batch:])
-    if x.scales.ndim == 0:
-        return values, x.scales.reshape(1)
-    return values, x.scales.reshape(values.shape[0], *x.scales.shape[batch:])
-
-
-def _by_xla(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
-    """The product of layouts that no kernel has, whose scales may come with a global one."""
-    batch = math.prod(a.shape[:-2] or b.shape[:-2])
-    sizes = (a.shape[-2], b.shape[-2], a.shape[-1], a.dtype.name, b.dtype.name)
-    DENSE.viable_implementations(spec, ScaledDims(batch, *sizes), [])
-    one = functools.partial(
-        scaled_reference, out_dtype=spec.out_dtype, accumulation=spec.accumulation
-    )
-    for _ in range(max(a.ndim, b.ndim) - 2):
-        one = jax.vmap(one, in_axes=(_axes(a), _axes(b)))
-    return one(a, b)
-
-
-def _axes(x: ScaledArray) -> Any:
-    """What of an operand has the leading dimensions, for `jax.vmap`."""
-    if x.ndim == 2:
-        return None
-    whole_array = layout_of(x.scaling).block_rows is None and x.scales.ndim == 0
-    one_global = x.global_scale is not None and x.global_scale.ndim > 0
-    made = (0, None if whole_array else 0, 0 if one_global else None)
-    return ScaledArray.tree_unflatten(x.scaling, made)

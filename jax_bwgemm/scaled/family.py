@@ -16,6 +16,8 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import Operands
+from jax_bwgemm.product.explain import Explanation, locate
+from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import (
     PLATFORMS,
     log_once,
@@ -151,12 +153,43 @@ class Family(abc.ABC):
             dims: Its sizes.
             target: The GPU, if it is known; the emulator's is else that of `emulated_arch`.
         """
-        if target is None and name == "emulator":
-            target = make_target(self.emulated_arch(spec))
-        found = target_here(name, platform, target)
+        found = self.gpu(name, platform, spec, target)
         return (
             found if isinstance(found, str) else self.select(self.table_of(name), spec, dims, found)
         )
+
+    def gpu(self, name: str, platform: str, spec: Any, target: Target | None) -> Target | str:
+        """The GPU that an implementation's kernel is for, or why it has none: see `choose`."""
+        if target is None and name == "emulator":
+            target = make_target(self.emulated_arch(spec))
+        return target_here(name, platform, target)
+
+    def explain(self, spec: Any, dims: Any, device: jax.Device | str | None) -> Explanation:
+        """The decision for a product of these sizes."""
+        problem = dims.describe(spec)
+        platform, target, reason = locate(device, spec.policy.target)
+        rejected: list[tuple[str, str]] = []
+        for name in self.viable_implementations(spec, dims, rejected):
+            if name == "xla":
+                why = rejected[-1][1] if rejected else "asked for"
+                return Explanation(
+                    problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims)
+                )
+            choice = reason or self.choose(name, platform, spec, dims, target)
+            if isinstance(choice, Choice):
+                return Explanation(
+                    problem,
+                    name,
+                    choice.why,
+                    kernel=choice.kernel.name,
+                    rejected=tuple(rejected),
+                    raster_order=choice.raster_order,
+                    swizzle=choice.swizzle,
+                    splits=choice.splits,
+                    flops=flops_of(dims),
+                )
+            rejected.append((name, choice))
+        raise refusal_error(problem, rejected)
 
     def emit(
         self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: Any

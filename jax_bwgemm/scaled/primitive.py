@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import ad
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
@@ -138,5 +139,19 @@ class _Dense(Family):
         )
 
 
+def no_derivative(*args: Any, **params: Any) -> NoReturn:
+    """The rule of differentiation.
+
+    Raises:
+        TypeError: Always.
+    """
+    del args, params
+    raise TypeError(
+        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
+        "8-bit numbers. Use fp8_dot_general"
+    )
+
+
 DENSE = _Dense("bw_scaled_matmul")
 bw_scaled_matmul_p = DENSE.primitive
+ad.primitive_jvps[bw_scaled_matmul_p] = no_derivative

@@ -18,9 +18,10 @@ from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.scaled.api import check_product, global_scales
+from jax_bwgemm.scaled.api import check_product
 from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.layouts import multipliable
+from jax_bwgemm.scaled.product import global_scales
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.scaled_array import ScaledArray

@@ -221,14 +221,9 @@ def test_bench_low_precision(tmp_path, capsys):
     path = tmp_path / "low_precision.jsonl"
     assert bench_low_precision.main(["--small", "--out", str(path)]) == 0
     rows = {r["impl"]: r for r in records(path, "low_precision")}
-    assert list(rows) == [
-        "xla bf16",
-        "bwgemm bf16",
-        "per_tensor",
-        "per_tensor_delayed",
-        "blockwise",
-        "per_tensor fast",
-    ]
+    recipes = ("per_tensor", "per_tensor_delayed", "blockwise", "per_tensor fast")
+    ways = [way for recipe in recipes for way in (recipe, f"{recipe}, accelerate")]
+    assert list(rows) == ["xla bf16", "bwgemm bf16", *ways]
     assert all(r["decibels"] > 15 for r in rows.values())
     for row in rows.values():
         assert row["tflops"] == pytest.approx(18 * 128 * 128 * 256 / row["median_us"] / 1e6)
@@ -239,6 +234,13 @@ def test_bench_low_precision(tmp_path, capsys):
     experts = [r for r in records(path, "low_precision") if r["problem"] == "128,128,256,2"]
     assert [r["impl"] for r in experts] == list(rows)
     assert all(r["decibels"] > 15 for r in experts)
+    gelu = ["--layer", "gelu", "--recipes", "blockwise", "--small", "--out", str(path)]
+    assert bench_low_precision.main(gelu) == 0
+    found = records(path, "low_precision")[-4:]
+    assert [r["impl"] for r in found] == [*list(rows)[:2], "blockwise", "blockwise, accelerate"]
+    assert all(r["decibels"] > 15 for r in found)
+    for row in found:
+        assert row["tflops"] == pytest.approx(12 * 128 * 128 * 256 / row["median_us"] / 1e6)
 
 
 def test_bench_quantize_names_a_bad_case(capsys):

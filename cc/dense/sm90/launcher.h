@@ -158,24 +158,31 @@ struct Launcher {
     return SetSharedMemoryLimit(function, LinkedConfig::kSharedBytes);
   }
 
-  // For the launch, the linked kernel differs in its parameters and shared memory only.
-  static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
-                             void*, cudaStream_t stream) {
-    LinkedParams params{};
-    const auto& epilogue = params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
-    dim3 grid;
-    BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params, &grid));
-    params.stages = std::min(params.stages, LinkedConfig::kStages);
+  // arguments: EpilogueArguments.
+  static Status MakeLinkedParams(const GemmProblem& p, const void* arguments, LinkedParams* params,
+                                 dim3* grid) {
+    const auto& epilogue = params->epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    BWGEMM_RETURN_IF_ERROR(MakeParams(p, params, grid));
+    params->stages = std::min(params->stages, LinkedConfig::kStages);
     GemmProblem other = p;
     other.d.pitch = other.d.batch_pitch = 0;
     if (const int i = epilogue.staged_operands[0]; i >= 0) {
       other.d.data = const_cast<void*>(epilogue.operands[i]);
-      BWGEMM_RETURN_IF_ERROR(MapD(other, &params.staged));
+      BWGEMM_RETURN_IF_ERROR(MapD(other, &params->staged));
     }
     if (const int i = epilogue.staged_results[0]; i >= 0) {
       other.d.data = epilogue.results[i];
-      BWGEMM_RETURN_IF_ERROR(MapD(other, &params.stored));
+      BWGEMM_RETURN_IF_ERROR(MapD(other, &params->stored));
     }
+    return Status::Ok();
+  }
+
+  // For the launch, the linked kernel differs in its parameters and shared memory only.
+  static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
+                             void*, cudaStream_t stream) {
+    LinkedParams params{};
+    dim3 grid;
+    BWGEMM_RETURN_IF_ERROR(MakeLinkedParams(p, arguments, &params, &grid));
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),
                             LinkedConfig::kSharedBytes};
     return LaunchClusters(function, params, shape, stream);

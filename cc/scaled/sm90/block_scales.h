@@ -13,9 +13,9 @@ struct BlockScalesLoader {
   template <class C>
   __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}  // stages have theirs
 
-  template <class C>
-  __device__ __forceinline__ static void Load(const Params& params, typename C::Shared& shared,
-                                              uint32_t rank) {
+  template <class C, class LaunchParams>
+  __device__ __forceinline__ static void Load(const LaunchParams& params,
+                                              typename C::Shared& shared, uint32_t rank) {
     LaunchRing state(params.stages);
     for (dense::sm90::Tiles<C> tiles(params, rank); tiles.Valid(); tiles.Advance()) {
       LoadTile<C>(DenseTile<C>(params, tiles.Current()), shared, state);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "dense/sm90/config.h"
+#include "dense/sm90/linked.h"
 #include "scaled/kernel_spec.h"
 
 namespace bwgemm::scaled::sm90 {
@@ -47,11 +48,19 @@ struct PromotedSums : Base_ {
   static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
 };
 
-template <class Spec>
-struct SumsConfig : ScaledSums<dense::sm90::Config<Spec>> {
-  using Base = dense::sm90::Config<Spec>;
+// A linked epilogue reads rows in place: shared memory for them would cost a stage.
+template <class Base>
+using EpilogueSharedOf =
+    std::conditional_t<Base::kStaged, dense::sm90::EpilogueShared<1, Base::kStoreBuffers>,
+                       dense::sm90::NoEpilogueShared>;
+
+// kLinked: as of dense::sm90::Config.
+template <class Spec, bool kLinked = false>
+struct SumsConfig : ScaledSums<dense::sm90::Config<Spec, kLinked>> {
+  using Base = dense::sm90::Config<Spec, kLinked>;
   using ScaledSums<Base>::kScaleSlots, ScaledSums<Base>::kTileScales;
-  static constexpr int kBarrierBytes = 256;
+  using WithEpilogue = SumsConfig<Spec, true>;
+  static constexpr int kBarrierBytes = Base::kStaged ? 512 : 256;
   static constexpr int kFixedBytes =
       (kBarrierBytes + kScaleSlots * kTileScales * 4 + 1023) / 1024 * 1024 +
       bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
@@ -66,19 +75,22 @@ struct SumsConfig : ScaledSums<dense::sm90::Config<Spec>> {
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     uint64_t scales_full[kScaleSlots], scales_empty[kScaleSlots];
+    EpilogueSharedOf<Base> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
   static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
 };
 
-template <class Spec>
-struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec>> {
-  using Base = dense::sm90::Config<Spec>;
+template <class Spec, bool kLinked = false>
+struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec, kLinked>> {
+  using Base = dense::sm90::Config<Spec, kLinked>;
   using PromotedSums<Base>::kPart, PromotedSums<Base>::kStageScales;
+  using WithEpilogue = PromotingConfig<Spec, true>;
+  static constexpr int kBarrierBytes = 1024;
   static constexpr bool kMovesRegisters = Base::kMovesRegisters || kPart > 64;
   static constexpr int kStageBytes = Base::kStageBytes + kStageScales * 4;
   static constexpr int kStages =
-      (bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes -
+      (bwgemm::sm90::kSharedLimit - 1024 - kBarrierBytes -
        bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes) /
       kStageBytes;
 
@@ -89,6 +101,7 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec>> {
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     alignas(16) float scales[kStages][kStageScales];
+    EpilogueSharedOf<Base> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
   static_assert(kSharedBytes <= bwgemm::sm90::kSharedLimit);
@@ -96,12 +109,15 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec>> {
   using DescriptorPart = typename Base::Q::template Descriptor<kPart>;
 };
 
-template <class Spec>
-using Config =
-    std::conditional_t<Spec::kScaleUse == ScaleUse::kSums, SumsConfig<Spec>, PromotingConfig<Spec>>;
+template <class Spec, bool kLinked = false>
+using Config = std::conditional_t<Spec::kScaleUse == ScaleUse::kSums, SumsConfig<Spec, kLinked>,
+                                  PromotingConfig<Spec, kLinked>>;
 
-struct Params : dense::sm90::Params {
+template <class Dense>
+struct WithScales : Dense {
   Scales p_scales, q_scales;
 };
+using Params = WithScales<dense::sm90::Params>;
+using LinkedParams = WithScales<dense::sm90::LinkedParams>;
 
 }  // namespace bwgemm::scaled::sm90

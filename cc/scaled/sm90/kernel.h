@@ -7,12 +7,12 @@
 
 namespace bwgemm::scaled::sm90 {
 
-template <class C>
-__device__ __forceinline__ void Consume(const Params& params, typename C::Shared& shared,
+template <class C, class LaunchParams>
+__device__ __forceinline__ void Consume(const LaunchParams& params, typename C::Shared& shared,
                                         uint32_t rank) {
   const int consumer = cutlass::canonical_warp_group_idx() - 1, thread = threadIdx.x % 128;
   bwgemm::sm90::Mma<C> mma{shared, consumer, thread};
-  dense::sm90::Epilogue<C> epilogue{params, {shared, consumer, thread}};
+  dense::sm90::EpilogueOf<C> epilogue{params, {shared, consumer, thread}};
   LaunchRing state(params.stages);
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   TileScales<C> scales{shared, consumer};
@@ -24,6 +24,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       state.Skip(k_blocks);
       continue;
     }
+    epilogue.Begin(tile);
     typename C::template Accumulator<C::kTileN> accumulator;
     if constexpr (C::kPromotes) {
       const auto ready = [](uint32_t, int) {};
@@ -38,16 +39,22 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
   epilogue.Finish();
 }
 
-template <class C>
-__global__ void __launch_bounds__(dense::sm90::kThreads, 1)
-    ScaledGemmKernelSm90(const __grid_constant__ Params params) {
+// All of a kernel. `params`: in the constant memory of its parameters.
+template <class C, class LaunchParams>
+__device__ __forceinline__ void RunScaledGemm(const LaunchParams& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Loader = std::conditional_t<C::kPromotes, BlockScalesLoader, TileScalesLoader>;
-  dense::sm90::RunCta<C, Loader>(params, [](const Params& own, typename C::Shared& shared,
+  dense::sm90::RunCta<C, Loader>(params, [](const LaunchParams& own, typename C::Shared& shared,
                                             uint32_t rank) { Consume<C>(own, shared, rank); });
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(dense::sm90::kThreads, 1)
+    ScaledGemmKernelSm90(const __grid_constant__ Params params) {
+  RunScaledGemm<C>(params);
 }
 
 }  // namespace bwgemm::scaled::sm90

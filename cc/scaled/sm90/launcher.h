@@ -40,21 +40,40 @@ struct Launcher {
     Params params{};
     dim3 grid;
     BWGEMM_RETURN_IF_ERROR(Dense::MakeParams(p.gemm, &params, &grid));
-    params.p_scales = C::kSwapAb ? p.b : p.a;
-    params.q_scales = C::kSwapAb ? p.a : p.b;
-    const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(dense::sm90::kThreads),
-                            C::kSharedBytes};
-    return LaunchClusters(Function(), params, shape, stream);
+    return LaunchWithScales(p, Function(), &params, Shape(grid, C::kSharedBytes), stream);
+  }
+
+  static Status LaunchLinked(const ScaledProblem& p, const void* function, const void* arguments,
+                             void*, cudaStream_t stream) {
+    LinkedParams params{};
+    dim3 grid;
+    BWGEMM_RETURN_IF_ERROR(Dense::MakeLinkedParams(p.gemm, arguments, &params, &grid));
+    constexpr int kSharedBytes = C::WithEpilogue::kSharedBytes;
+    return LaunchWithScales(p, function, &params, Shape(grid, kSharedBytes), stream);
   }
 
   static const void* Function() { return reinterpret_cast<const void*>(&ScaledGemmKernelSm90<C>); }
+
+ private:
+  static LaunchShape Shape(dim3 grid, int shared_bytes) {
+    return {grid, dim3(C::kClusterM, C::kClusterN), dim3(dense::sm90::kThreads), shared_bytes};
+  }
+
+  template <class LaunchParams>
+  static Status LaunchWithScales(const ScaledProblem& p, const void* function, LaunchParams* params,
+                                 const LaunchShape& shape, cudaStream_t stream) {
+    params->p_scales = C::kSwapAb ? p.b : p.a;
+    params->q_scales = C::kSwapAb ? p.a : p.b;
+    return LaunchClusters(function, *params, shape, stream);
+  }
 };
 
 template <class C>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
   using L = Launcher<C>;
   return {C::Info(name, f32_twin, Arch::kSm90, C::kStages, /*uneven_parts=*/true),
-          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch, &L::Dense::PrepareLinked,
+           &L::LaunchLinked}};
 }
 
 }  // namespace bwgemm::scaled::sm90

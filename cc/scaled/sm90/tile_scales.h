@@ -22,9 +22,9 @@ struct TileScalesLoader {
   }
 
   // Called by a warp.
-  template <class C>
-  __device__ __forceinline__ static void Load(const Params& params, typename C::Shared& shared,
-                                              uint32_t rank) {
+  template <class C, class LaunchParams>
+  __device__ __forceinline__ static void Load(const LaunchParams& params,
+                                              typename C::Shared& shared, uint32_t rank) {
     RingState<C::kScaleSlots> slot;
     for (dense::sm90::Tiles<C> tiles(params, rank); tiles.Valid(); tiles.Advance()) {
       LoadTile<C>(DenseTile<C>(params, tiles.Current()), shared, slot);

@@ -1,0 +1,118 @@
+"""The call of a scaled kernel with an epilogue in it, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.epilogue.call import refused_arrays
+from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
+from jax_bwgemm.epilogue.hook import MAX_SUMS
+from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.program import Program
+from jax_bwgemm.product import targets
+from jax_bwgemm.product.contraction import FfiCall, Folded, KernelCall
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
+from jax_bwgemm.scaled.layouts import layout_of
+from jax_bwgemm.scaled.primitive import DENSE
+from jax_bwgemm.scaled.selection import WHERE, scales_fit, types_fit
+from jax_bwgemm.scaled.spec import ScaledSpec
+
+
+def choose_scaled(
+    name: str,
+    platform: str,
+    spec: ScaledSpec,
+    program: Program,
+    result_types: Sequence[str],
+    factors: Sequence[Any],
+    surroundings: Surroundings = ALONE,
+) -> KernelCall | str:
+    """The kernel, or why none takes the epilogue along.
+
+    Args:
+        name: ``"cutlass"`` or ``"emulator"``.
+        platform: JAX platform being lowered for.
+        spec: The product.
+        program: The epilogue, of rank 2.
+        result_types: Types of its results.
+        factors: A, B, the scales of both and alpha, or their types.
+        surroundings: What the same costs without a kernel that takes it along.
+    """
+    if reason := refused_arrays(program.operands, result_types, factors[:1]):
+        return reason
+    dims = DENSE.dims_of(factors, spec)
+    if dims.batch != 1:
+        return "the product is a batch"
+    if len(program.summed) > MAX_SUMS:
+        return f"more than {MAX_SUMS} sums over rows"
+    if layout_of(spec.a_scaling).has_global_scale:
+        return f"no kernel for scales of {spec.a_scaling} has an epilogue"
+    written = [t for i, t in enumerate(result_types) if i not in program.summed]
+    if spec.out_dtype not in written:
+        return f"no result is of the product's type {spec.out_dtype}"
+    target = DENSE.gpu(name, platform, spec, spec.policy.target)
+    if isinstance(target, str):
+        return target
+    table = DENSE.table_of(name)
+    if reason := DENSE.refusal(table, spec, dims):
+        return reason
+
+    def fits(kernel: Kernel) -> bool:
+        return (
+            kernel.arch == target.arch
+            and kernel.out_dtype == spec.out_dtype
+            and types_fit(kernel, spec, dims)
+            and scales_fit(kernel, spec)
+        )
+
+    found = linkable_kernels()
+    linkable = [
+        k for k in table if k.name in found and fits(k) and not (program.summed and k.swap_ab)
+    ]
+    if not linkable:
+        return (
+            f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} -> {spec.out_dtype} "
+            f"with scales of {spec.a_scaling} and {spec.b_scaling} has an epilogue"
+        )
+    sizes = as_dense_dims(dims)
+    whole = {k.name: candidates(k, dims, target)[0] for k in linkable}
+    more = program, result_types, sizes, target
+    cycles = {k.name: linked_cycles(whole[k.name], *more) for k in linkable}
+    kernel = min(linkable, key=lambda k: cycles[k.name])
+    plain = DENSE.select(table, spec, dims, target)
+    if isinstance(plain, str):
+        return plain
+    best = min(candidates(plain.kernel, dims, target), key=heuristics.preference)
+    also_read = surroundings.also_read
+    apart = best.cycles + pass_cycles(
+        program, result_types, spec.out_dtype, also_read, sizes, target
+    )
+    if apart < cycles[kernel.name]:
+        return (
+            f"{plain.kernel.name} without it and a pass over the result are predicted to take "
+            f"{apart:.0f} cycles, {kernel.name} with it {cycles[kernel.name]:.0f}"
+        )
+    raster_order, swizzle = heuristics.tile_order(whole[kernel.name], sizes, BYTES)
+    ffi_target, config = targets.configure(
+        name,
+        kernel.name,
+        DENSE.roles[:-1],
+        a_scaling=spec.a_scaling,
+        b_scaling=spec.b_scaling,
+        raster_order=raster_order,
+        swizzle=swizzle,
+    )
+    why = f"{WHERE[kernel.scales]}; predicted {cycles[kernel.name]:.0f} cycles with the epilogue"
+    return KernelCall(
+        name,
+        Selection(kernel, raster_order, swizzle, why, ()),
+        target,
+        Folded(spec, tuple(x.shape for x in factors), (None,) * len(factors)),
+        dims,
+        dims,
+        FfiCall(ffi_target, 0, config),
+    )

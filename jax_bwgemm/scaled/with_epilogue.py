@@ -1,0 +1,71 @@
+"""A product of scaled operands and its epilogue: one primitive if it is linked, else two steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_bwgemm import compat
+from jax_bwgemm.config import links_epilogues
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
+from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
+from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.scaled.layouts import layout_of, multipliable
+from jax_bwgemm.scaled.primitive import DENSE
+from jax_bwgemm.scaled.product import factors, scaled_product
+from jax_bwgemm.scaled.scaled_array import ScaledArray
+from jax_bwgemm.scaled.spec import ScaledSpec
+
+
+def product_with_epilogue(
+    a: ScaledArray,
+    b: ScaledArray,
+    spec: ScaledSpec,
+    operands: tuple[jax.Array, ...],
+    epilogue: Epilogue,
+) -> Any:
+    """The results of an epilogue of a product, whose operands were checked."""
+    shape = (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-2])
+    traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, operands)
+    viable = _viable(a, b, spec, shape, operands) if links_epilogues() else ("xla",)
+    if viable[0] != "xla":
+        program = as_matrix(traced.program, shape)
+        if not isinstance(program, str):
+            types = (program.dtype(x) for x in program.results)
+            fused = ScaledFused(
+                spec.with_policy(implementations=viable),
+                flat_results(epilogue.function),
+                program,
+                tuple(spec.out_dtype if t in FLOATS else t for t in types),
+                shape,
+            )
+            results = scaled_with_epilogue(factors(a, b), operands, fused)
+            return jax.tree.unflatten(traced.tree, results)
+        log_once(f"{spec}: the epilogue is a pass of its own: {program}")
+    return apply_epilogue(epilogue, scaled_product(a, b, spec), operands)
+
+
+def _viable(
+    a: ScaledArray,
+    b: ScaledArray,
+    spec: ScaledSpec,
+    shape: tuple[int, ...],
+    operands: tuple[jax.Array, ...],
+) -> tuple[str, ...]:
+    """Implementations whose kernels may have the epilogue; only "xla" where none may."""
+    arrays = (a.values, b.values, *operands)
+    if (
+        not all(isinstance(size, int) for size in (*shape, a.shape[-1]))
+        or math.prod(shape[:-2]) != 1
+        or not multipliable(a.scaling, b.scaling)
+        or layout_of(a.scaling).has_global_scale
+        or any(compat.explicit_sharding(jax.typeof(x)) is not None for x in arrays)
+    ):
+        return ("xla",)
+    operands_of_product = factors(a, b)
+    dims = DENSE.dims_of(operands_of_product, spec)
+    return DENSE.viable_implementations(spec, dims, [])
