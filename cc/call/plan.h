@@ -74,8 +74,8 @@ Status PlannedBytes(const Kernel& kernel, const Options& options, const Problem&
   return Status::Ok();
 }
 
-// The kernel with the call's linked epilogue. It stores final results, so it leaves no parts of K to
-// add; a cluster-K kernel adds its parts before the epilogue.
+// The kernel with the call's linked epilogue. It stores final results, so it leaves no parts of K
+// to add; a cluster-K kernel adds its parts before the epilogue.
 template <class Problem>
 Status RunWithEpilogue(const Kernel& kernel, const ProductCall& call, const Launch& launch,
                        Problem& problem) {
