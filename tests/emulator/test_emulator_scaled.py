@@ -67,6 +67,35 @@ def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str)
         assert not stats.warnings
 
 
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.scales == "rows"], ids=lambda k: k.name)
+@pytest.mark.parametrize("wide", ["all", "one block", "one row"])
+def test_scales_that_bf16_does_not_hold(kernel: Kernel, wide: str) -> None:
+    """Scales along the tile's columns are read in pairs of bf16 where these hold them."""
+    rng = np.random.default_rng(3)
+    m, n, k = (kernel.tile_n + 8, 72, 400) if kernel.swap_ab else (72, kernel.tile_n + 8, 400)
+    a, b = (exact_operand(rng, (rows, k), "1x128") for rows in (m, n))
+    columns = a if kernel.swap_ab else b
+    factors = np.ones(columns.scales.shape, np.float32)
+    factors[{"all": (), "one block": (1,), "one row": (slice(None), 5)}[wide]] += 2.0**-9
+    columns = bw.ScaledArray(columns.values, columns.scales * factors, "1x128")
+    a, b = (columns, b) if kernel.swap_ab else (a, columns)
+    got = targets.call_kernel(
+        "emulator",
+        kernel.name,
+        {
+            "a": a.values[None],
+            "b": b.values[None],
+            "a_scales": a.scales[None],
+            "b_scales": b.scales[None],
+        },
+        jax.ShapeDtypeStruct((1, m, n), kernel.out_dtype),
+        0,
+        a_scaling="1x128",
+        b_scaling="1x128",
+    )
+    assert_exact(got[0], formula_product(a, b).astype(np.float32).astype(kernel.out_dtype))
+
+
 def test_random_problems_are_exact() -> None:
     import sanitize_scaled
 
