@@ -69,8 +69,8 @@ def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str)
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.scales == "rows"], ids=lambda k: k.name)
 @pytest.mark.parametrize("wide", ["all", "one block", "one row"])
-def test_scales_that_bf16_does_not_hold(kernel: Kernel, wide: str) -> None:
-    """Scales along the tile's columns are read in pairs of bf16 where these hold them."""
+def test_scales_that_are_not_powers_of_two(kernel: Kernel, wide: str) -> None:
+    """Of rows along the tile's columns, in all blocks of K, one block or one row."""
     rng = np.random.default_rng(3)
     m, n, k = (kernel.tile_n + 8, 72, 400) if kernel.swap_ab else (72, kernel.tile_n + 8, 400)
     a, b = (exact_operand(rng, (rows, k), "1x128") for rows in (m, n))

@@ -43,11 +43,9 @@ struct PromotedSums : Base_ {
   static constexpr int kChunk = std::gcd(kPart, kScaleBlock);
   static_assert(kOfRows || kParts > 1 || kPart <= kScaleBlock + kChunk);
 
-  // A stage's scales: of the tile's rows of P, then of Q, and whether these are two in a word; or
-  // of Q's two squares.
-  static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 0) + 4;
-  // TMA, and a warp that loads scales, those of rows of P and of Q apart.
-  static constexpr int kLoadingThreads = 1 + 32 * (kOfRows ? 2 : 1);
+  // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
+  static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
+  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
 };
 
 // A linked epilogue reads rows in place: shared memory for them would cost a stage.
