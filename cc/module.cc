@@ -28,7 +28,7 @@ nb::dict Registrations() {
   targets["bwgemm.product.v2"] = Stages(BwProductInitialize, BwProductExecute);
   targets["bwgemm.gemm.v1"] = Stages(BwGemmV1Initialize, BwGemmV1Execute);
   targets["bwgemm.grouped.v1"] = Stages(BwGroupedV1Initialize, BwGroupedV1Execute);
-  targets["bwgemm.quantize.v1"] = call::HandlerCapsule(BwQuantizeExecute);
+  targets["bwgemm.quantize.v1"] = Stages(BwQuantizeInitialize, BwQuantizeExecute);
   return targets;
 }
 

@@ -17,7 +17,7 @@ namespace {
 struct Loaded {
   std::string text;
   std::string code;
-  std::string form;
+  std::string form, symbol;
   cudaLibrary_t library = nullptr;
   const void* function = nullptr;
   OncePerDevice prepared;
@@ -59,34 +59,41 @@ Status Decode(std::string_view text, std::string* code) {
   return Status::Ok();
 }
 
-Status Load(const Kernel& kernel, const LinkedEpilogue& epilogue, Loaded* loaded) {
+// Name of the kernel in the code.
+std::string SymbolOf(const Kernel& kernel, std::string_view form) {
+  std::string name = kernel.info.name;
+  if (form == "gated") name.replace(name.find("rows"), 4, form);
+  if (form == "split_k") {
+    name = name.substr(0, name.find('_')) + "_split_k_" + Name(kernel.info.out_dtype);
+  }
+  return name;
+}
+
+Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* loaded) {
   loaded->text = epilogue.code;
   loaded->form = epilogue.form;
+  loaded->symbol = symbol;
   BWGEMM_RETURN_IF_ERROR(Decode(epilogue.code, &loaded->code));
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
       &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
-  std::string name = kernel.info.name;
-  if (epilogue.form == "gated") name.replace(name.find("rows"), 4, epilogue.form);
-  if (epilogue.form == "split_k") {
-    name = name.substr(0, name.find('_')) + "_split_k_" + Name(kernel.info.out_dtype);
-  }
   cudaKernel_t function;
   BWGEMM_RETURN_IF_ERROR(
-      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, name.c_str())));
+      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, symbol.c_str())));
   loaded->function = reinterpret_cast<const void*>(function);
   return Status::Ok();
 }
 
-Status Find(const Kernel& kernel, const LinkedEpilogue& epilogue, bool compare, Loaded** found) {
+Status Find(const std::string& symbol, const LinkedEpilogue& epilogue, bool compare,
+            Loaded** found) {
   Cache& cache = TheCache();
   std::lock_guard lock(cache.mutex);
   auto it = cache.by_digest.find(epilogue.digest);
   if (it == cache.by_digest.end()) {
     auto loaded = std::make_unique<Loaded>();
-    BWGEMM_RETURN_IF_ERROR(Load(kernel, epilogue, loaded.get()));
+    BWGEMM_RETURN_IF_ERROR(Load(symbol, epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
   } else if (it->second->text.size() != epilogue.code.size() || it->second->form != epilogue.form ||
-             (compare && it->second->text != epilogue.code)) {
+             it->second->symbol != symbol || (compare && it->second->text != epilogue.code)) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
   }
@@ -164,21 +171,34 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
                   const void** function) {
   BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
   Loaded* loaded = nullptr;
-  BWGEMM_RETURN_IF_ERROR(Find(kernel, epilogue, compare, &loaded));
+  BWGEMM_RETURN_IF_ERROR(Find(SymbolOf(kernel, epilogue.form), epilogue, compare, &loaded));
   *function = loaded->function;
   if (epilogue.form == "split_k") return Status::Ok();
   return loaded->prepared.Run(device,
                               [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
 }
 
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool compare,
+                  const void** function) {
+  Loaded* loaded = nullptr;
+  BWGEMM_RETURN_IF_ERROR(Find(std::string(kernel), epilogue, compare, &loaded));
+  *function = loaded->function;
+  return Status::Ok();
+}
+
+Status CheckEpilogueVersion(const LinkedEpilogue& epilogue) {
+  if (epilogue.version != kEpilogueVersion) {
+    return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
+                                 std::to_string(epilogue.version) + ", this is " +
+                                 std::to_string(kEpilogueVersion) + "): compile the program again");
+  }
+  return Status::Ok();
+}
+
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
                     int32_t experts, EpilogueArguments* arguments) {
   const DType d = kernel.out_dtype;
-  if (call.epilogue.version != kEpilogueVersion) {
-    return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
-                                 std::to_string(call.epilogue.version) + ", this is " +
-                                 std::to_string(kEpilogueVersion) + "): compile the program again");
-  }
+  BWGEMM_RETURN_IF_ERROR(CheckEpilogueVersion(call.epilogue));
   arguments->m = m;
   arguments->n = n;
   for (int i = 0; i < kMaxStaged; ++i) {

@@ -15,6 +15,13 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form);
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
                   const void** function);
 
+// The same of a kernel that is in no table, and needs no preparation: by its name.
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool compare,
+                  const void** function);
+
+// Unimplemented unless the code was linked for this version of the library.
+Status CheckEpilogueVersion(const LinkedEpilogue& epilogue);
+
 // The buffers of an epilogue for a D of m x n, and `experts` matrices of a grouped product, after
 // checking that its code was written for them.
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "call/linked.h"
 #include "core/device.h"
 #include "scaled/quantize/problem.h"
 
@@ -13,7 +14,9 @@ using scaled::Blocks;
 using scaled::QuantizeProblem;
 
 constexpr std::array<std::string_view, kQuantizeRoles> kNames = {
-    "x", "random", "values", "t_values", "scales", "t_scales", "amax"};
+    "x",  "random", "values", "t_values", "scales", "t_scales", "amax", "x0",
+    "x1", "x2",     "x3",     "x4",       "x5",     "x6",       "x7"};
+static_assert(kNames.back() == "x7");
 
 int64_t BlocksOf(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
 
@@ -76,9 +79,16 @@ std::vector<int64_t> ScalesShape(Blocks blocks, int64_t batch, int64_t rows, int
 Status MakeProblem(const QuantizeCall& call, QuantizeProblem* problem) {
   QuantizeProblem& p = *problem;
   BWGEMM_RETURN_IF_ERROR(ToBlocks(call.scaling, &p.blocks));
-  const Buffer &x = call[QuantizeRole::kX], &values = call[QuantizeRole::kValues];
+  const bool linked = !call.source.code.empty();
+  const Buffer& values = call[QuantizeRole::kValues];
+  if (linked == call[QuantizeRole::kX].present()) {
+    return Status::InvalidArgument(linked ? "quantize: operand x and a function in its place"
+                                          : "quantize needs the operand x");
+  }
+  // Of a function x has the shape of its values.
+  const Buffer& x = linked ? values : call[QuantizeRole::kX];
   if (!x.present() || x.rank != 3 ||
-      (x.dtype != DType::kBF16 && x.dtype != DType::kF16 && x.dtype != DType::kF32)) {
+      (!linked && x.dtype != DType::kBF16 && x.dtype != DType::kF16 && x.dtype != DType::kF32)) {
     return Status::InvalidArgument(
         "quantize: operand x must be bfloat16, float16 or float32 [B, R, K]" +
         (x.present() ? ", got " + ShapeString(x) : std::string()));
@@ -109,11 +119,15 @@ Status MakeProblem(const QuantizeCall& call, QuantizeProblem* problem) {
   p.batch = static_cast<int32_t>(batch);
   p.rows = static_cast<int32_t>(rows);
   p.columns = static_cast<int32_t>(columns);
+  if (linked && (batch != 1 || columns % 8 != 0)) {
+    return Status::InvalidArgument("quantize: the values of a function are " + ShapeString(values) +
+                                   ", expected a batch of 1 and K a multiple of 8");
+  }
   p.x_dtype = x.dtype;
   p.out_dtype = out;
   p.power_of_two = call.power_of_two;
   p.epsilon = call.epsilon;
-  p.x = x.data;
+  p.x = linked ? nullptr : x.data;
   p.random = static_cast<const int32_t*>(random.data);
   p.values = static_cast<uint8_t*>(values.data);
   p.t_values = static_cast<uint8_t*>(t_values.data);
@@ -123,16 +137,60 @@ Status MakeProblem(const QuantizeCall& call, QuantizeProblem* problem) {
   return Status::Ok();
 }
 
+// The arrays that the linked function reads, after checking that they are what it was written for.
+Status ReadSource(const QuantizeCall& call, const QuantizeProblem& problem,
+                  EpilogueArguments* arguments) {
+  BWGEMM_RETURN_IF_ERROR(CheckEpilogueVersion(call.source));
+  arguments->m = problem.rows;
+  arguments->n = problem.columns;
+  std::string_view words = call.source.operands;
+  for (int i = 0; i < kMaxEpilogueOperands; ++i) {
+    const int role = static_cast<int>(QuantizeRole::kX0) + i;
+    const Buffer& buffer = call.buffers[role];
+    const std::string what = "quantize: operand " + std::string(kNames[role]);
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(word.size() == words.size() ? word.size() : word.size() + 1);
+    if (word.empty() != !buffer.present() || call.is_result[role]) {
+      return Status::InvalidArgument(what + (word.empty() ? " is not expected" : " is missing"));
+    }
+    if (word.empty()) continue;
+    int64_t elements = 1;
+    for (int d = 0; d < buffer.rank; ++d) elements *= buffer.dims[d];
+    const std::string found =
+        std::string(bwgemm::Name(buffer.dtype)) + ":" + std::to_string(elements);
+    if (found != word || reinterpret_cast<uintptr_t>(buffer.data) % 16 != 0) {
+      return Status::InvalidArgument(what + " is " + ShapeString(buffer) + ", expected " +
+                                     std::string(word) + ", aligned to 16 bytes");
+    }
+    arguments->operands[i] = buffer.data;
+  }
+  if (words.empty()) return Status::Ok();
+  return Status::InvalidArgument("quantize: the function has too many operands");
+}
+
 }  // namespace
 
 std::string_view Name(QuantizeRole role) { return kNames[static_cast<int>(role)]; }
+
+Status PrepareQuantize(const QuantizeCall& call, int device) {
+  if (call.source.code.empty()) return Status::Ok();
+  DeviceScope scope;
+  BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  const void* function;
+  return FindLinked(call.kernel, call.source, /*compare=*/true, &function);
+}
 
 Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
   QuantizeProblem problem;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(call, &problem));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
-  return scaled::Quantize(problem, stream);
+  if (call.source.code.empty()) return scaled::Quantize(problem, stream);
+  EpilogueArguments source{};
+  BWGEMM_RETURN_IF_ERROR(ReadSource(call, problem, &source));
+  const void* function;
+  BWGEMM_RETURN_IF_ERROR(FindLinked(call.kernel, call.source, /*compare=*/false, &function));
+  return scaled::QuantizeLinked(problem, source, function, stream);
 }
 
 }  // namespace bwgemm::call

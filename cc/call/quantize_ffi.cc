@@ -23,6 +23,16 @@ Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* ro
       call->power_of_two = value != 0;
     } else if (name == "epsilon") {
       status = Read(config, member, &call->epsilon);
+    } else if (name == "kernel") {
+      status = Read(config, member, &call->kernel);
+    } else if (name == "source") {
+      status = Read(config, member, &call->source.code);
+    } else if (name == "source_digest") {
+      status = Read(config, member, &call->source.digest);
+    } else if (name == "source_version") {
+      status = Read(config, member, &call->source.version);
+    } else if (name == "source_operands") {
+      status = Read(config, member, &call->source.operands);
     } else {
       status = UnknownMember(name);
     }
@@ -53,6 +63,14 @@ Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& g
                                  ", fewer than names");
 }
 
+ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
+                      ffi::Dictionary config) {
+  QuantizeCall call;
+  Roles roles;
+  const Status status = DecodeConfig(config, &call, &roles);
+  return ToFfiError(status.ok() ? PrepareQuantize(call, device) : status);
+}
+
 ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
                    ffi::RemainingRets results, ffi::Dictionary config) {
   QuantizeCall call;
@@ -76,6 +94,12 @@ Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRe
 
 }  // namespace bwgemm::call
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(BwQuantizeInitialize, bwgemm::call::Initialize,
+                              xla::ffi::Ffi::Bind<xla::ffi::ExecutionStage::kInitialize>()
+                                  .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<xla::ffi::Dictionary>("config"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(BwQuantizeExecute, bwgemm::call::Execute,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()

@@ -2,7 +2,9 @@
 //
 // Target bwgemm.quantize.v1 has any number of operands and results and one attribute, the
 // dictionary `config`: `operands` and `results` name the buffers in their order ("x scales",
-// "values"), see QuantizeRole; `scaling`; `power_of_two` (default 0); `epsilon` (default 0).
+// "values"), see QuantizeRole; `scaling`; `power_of_two` (default 0); `epsilon` (default 0). In the
+// place of x a function of arrays: `kernel`, `source`, `source_digest`, `source_version` and
+// `source_operands`, see QuantizeCall.
 #pragma once
 
 #include "call/ffi_decode.h"
@@ -16,4 +18,6 @@ Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRe
 
 }  // namespace bwgemm::call
 
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwQuantizeExecute);  // platform CUDA
+// Platform CUDA.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwQuantizeInitialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(BwQuantizeExecute);

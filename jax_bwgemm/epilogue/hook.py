@@ -31,7 +31,7 @@ VERSION = 4
 OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 _PAIRS = {"float32": "float2", "int32": "int2"}
-_ARGUMENTS = f"""
+ARGUMENTS = f"""
 struct bw_arguments {{
   const void* operands[{MAX_OPERANDS}];
   void* results[{MAX_RESULTS - 1}];
@@ -184,7 +184,7 @@ class Hook:
         define = "#define BW_APPROXIMATE\n" if approximate else ""
         program = in_few_operations(self.program) if approximate else simplified(self.program)
         program = program_source(program)
-        return f"{define}{prelude()}{_ARGUMENTS}{program}{self._function()}{self._plan()}"
+        return f"{define}{prelude()}{ARGUMENTS}{program}{self._function()}{self._plan()}"
 
     def _plan(self) -> str:
         types = [x.dtype for x in self.program.operands]

@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
-from jax_bwgemm.config import explicit_target
+from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
@@ -279,17 +279,28 @@ def one_device(ctx: mlir.LoweringRuleContext, spec: Any) -> tuple[Any, str, str 
 
     The last is None where one may be.
     """
-    devices = compat.lowering_devices(ctx)
+    policy = spec.policy
+    target, platform, reason = place_of(ctx, policy.implementations, policy.target)
+    return spec.with_policy(target=target), platform, reason
+
+
+def place_of(
+    ctx: mlir.LoweringRuleContext, implementations: Sequence[str], target: Target | None
+) -> tuple[Target | None, str, str | None]:
+    """The GPU and the platform that a program is lowered for, and why nothing is linked here.
+
+    The last is None where something may be.
+    """
     platforms = ctx.module_context.platforms
     if compat.is_partitioned(ctx):
-        return spec, platforms[0], "XLA partitions this program"
+        return target, platforms[0], "XLA partitions this program"
     if len(platforms) != 1:
-        return spec, platforms[0], "the program is lowered for several platforms"
-    if spec.policy.target is None and "cutlass" in spec.policy.implementations:
-        found = runtime.common_target(devices)
+        return target, platforms[0], "the program is lowered for several platforms"
+    if target is None and "cutlass" in implementations:
+        found = runtime.common_target(compat.lowering_devices(ctx))
         if found is not None and found.target is not None:
-            spec = spec.with_policy(target=found.target)
-    return spec, platforms[0], None
+            target = found.target
+    return target, platforms[0], None
 
 
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Sequence[Any]:

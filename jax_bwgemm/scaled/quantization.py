@@ -7,7 +7,7 @@ import functools
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled import random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.quantize_partition import granularity
-from jax_bwgemm.scaled.quantize_primitive import quantized, viable_implementations
+from jax_bwgemm.scaled.quantize_primitive import no_derivative, quantized, viable_implementations
 from jax_bwgemm.scaled.quantize_reference import narrow_reference
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 from jax_bwgemm.scaled.scaled_array import ScaledArray
@@ -196,15 +196,7 @@ def _quantize(
     return ((made(""), made("t_")) if how.transposed else made("")), amax
 
 
-@_quantize.defjvp
-def _no_derivative(*args: Any) -> NoReturn:
-    del args
-    raise TypeError(
-        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
-        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
-    )
-
-
+_quantize.defjvp(no_derivative)
 _compiled = compat.compiled_outside(_quantize, 3)
 
 

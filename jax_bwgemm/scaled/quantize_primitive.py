@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
@@ -85,20 +85,34 @@ def refusal(name: str, spec: QuantizeSpec, x: Any) -> str | None:
     return None
 
 
-def _emit(name: str, operands: Sequence[jax.Array], spec: QuantizeSpec) -> tuple[jax.Array, ...]:
-    """The kernel's call."""
-    x = operands[0]
-    given = dict(zip(spec.operand_names, operands, strict=True))
+def emit(
+    name: str,
+    operands: Mapping[str, jax.Array],
+    x_shape: tuple[int, ...],
+    spec: QuantizeSpec,
+    more: Mapping[str, Any],
+) -> tuple[jax.Array, ...]:
+    """The kernel's call.
+
+    Args:
+        name: The implementation.
+        operands: By their roles.
+        x_shape: Shape of what is quantized.
+        spec: The quantization.
+        more: What else the call's attribute has.
+    """
+    given = dict(operands)
     if spec.given_scales and spec.transposed and not spec.own_scales:
         given["t_scales"] = given["scales"]
-    batch, rows, k = x.shape
-    shapes = [spec.shape(result, x.shape) for result in spec.result_names]
+    batch, rows, k = x_shape
+    shapes = [spec.shape(result, x_shape) for result in spec.result_names]
     if spec.amax:  # the kernel's: of each of its tiles
         shapes[-1] = jax.ShapeDtypeStruct((batch, -(-rows // 128) * -(-k // 128)), FLOAT32)
     config: dict[str, Any] = {
         "operands": " ".join(given),
         "results": " ".join(spec.result_names),
         "scaling": spec.scaling,
+        **more,
     }
     if spec.power_of_two:
         config["power_of_two"] = np.int64(1)
@@ -192,14 +206,29 @@ def _lower_local(platform: str) -> mlir.LoweringRule:
             target = target_here(name, platform, spec.target)
             if not isinstance(target, str):
                 log_once(f"{what}: {name}")
-                return _emit(name, operands, spec)
+                given = dict(zip(spec.operand_names, operands, strict=True))
+                return emit(name, given, operands[0].shape, spec, {})
             refusals.append((name, target))
         raise refusal_error(what, refusals)
 
     return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=True))
 
 
+def no_derivative(*args: Any, **params: Any) -> NoReturn:
+    """The rule of differentiation.
+
+    Raises:
+        TypeError: Always.
+    """
+    del args, params
+    raise TypeError(
+        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
+        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
+    )
+
+
 compat.implement_by_jit(bw_quantize_p, "spec")
+ad.primitive_jvps[bw_quantize_p] = no_derivative
 bw_quantize_p.def_abstract_eval(_abstract_eval)
 bw_quantize_local_p.def_abstract_eval(_local_abstract_eval)
 batching.primitive_batchers[bw_quantize_p] = _batch

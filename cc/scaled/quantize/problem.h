@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/epilogue_arguments.h"
 #include "core/status.h"
 #include "core/types.h"
 
@@ -51,5 +52,9 @@ struct QuantizeProblem {
 
 // One kernel; pointers are aligned to their types.
 Status Quantize(const QuantizeProblem& problem, cudaStream_t stream);
+
+// The same of what a linked function computes: `function` is the kernel (linked.h). x is null.
+Status QuantizeLinked(const QuantizeProblem& problem, const EpilogueArguments& source,
+                      const void* function, cudaStream_t stream);
 
 }  // namespace bwgemm::scaled

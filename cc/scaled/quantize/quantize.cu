@@ -3,6 +3,8 @@
 #include <string>
 
 #include "core/cuda_status.h"
+#include "core/launch.h"
+#include "scaled/quantize/linked.h"
 #include "scaled/quantize/problem.h"
 #include "scaled/quantize/tile.h"
 
@@ -31,20 +33,25 @@ bool Aligned(const void* pointer, int bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// The parameters of a launch and its CTAs.
+Status Prepare(const QuantizeProblem& problem, QuantizeParams* params, int64_t* tiles) {
+  params->problem = problem;
+  params->row_tiles = (problem.rows + kTile - 1) / kTile;
+  params->column_tiles = (problem.columns + kTile - 1) / kTile;
+  params->vectors = problem.columns % kPatch == 0 && Aligned(problem.x, 16) &&
+                    Aligned(problem.values, sizeof(uint2));
+  params->t_vectors = problem.rows % kPatch == 0 && Aligned(problem.t_values, sizeof(uint2));
+  *tiles = int64_t{params->row_tiles} * params->column_tiles * problem.batch;
+  if (*tiles <= INT_MAX) return Status::Ok();
+  return Status::InvalidArgument("quantize: " + problem.ToString() + " has too many tiles");
+}
+
 }  // namespace
 
 Status Quantize(const QuantizeProblem& problem, cudaStream_t stream) {
   QuantizeParams params;
-  params.problem = problem;
-  params.row_tiles = (problem.rows + kTile - 1) / kTile;
-  params.column_tiles = (problem.columns + kTile - 1) / kTile;
-  params.vectors = problem.columns % kPatch == 0 && Aligned(problem.x, 16) &&
-                   Aligned(problem.values, sizeof(uint2));
-  params.t_vectors = problem.rows % kPatch == 0 && Aligned(problem.t_values, sizeof(uint2));
-  const int64_t tiles = int64_t{params.row_tiles} * params.column_tiles * problem.batch;
-  if (tiles > INT_MAX) {
-    return Status::InvalidArgument("quantize: " + problem.ToString() + " has too many tiles");
-  }
+  int64_t tiles;
+  BWGEMM_RETURN_IF_ERROR(Prepare(problem, &params, &tiles));
   switch (problem.x_dtype) {
     case DType::kBF16:
       return LaunchInto<DType::kBF16>(params, tiles, stream);
@@ -55,6 +62,16 @@ Status Quantize(const QuantizeProblem& problem, cudaStream_t stream) {
     default:
       return Status::Internal("quantize: unknown type of x");
   }
+}
+
+Status QuantizeLinked(const QuantizeProblem& problem, const EpilogueArguments& source,
+                      const void* function, cudaStream_t stream) {
+  LinkedQuantizeParams params{};
+  int64_t tiles;
+  BWGEMM_RETURN_IF_ERROR(Prepare(problem, &params, &tiles));
+  params.source = source;
+  const dim3 grid(static_cast<unsigned>(tiles)), one(1);
+  return LaunchClusters(function, params, {grid, one, dim3(kThreads), 0}, stream);
 }
 
 }  // namespace bwgemm::scaled

@@ -28,11 +28,13 @@ struct QuantizeShared {
   uint32_t warp_amax[kWarps];
 };
 
-template <DType kIn, DType kOut, bool kTransposed, bool kRandom>
+// Source: its Load(patch, batch, row, column) brings a patch of x; elements outside of x are zeros.
+template <DType kIn, DType kOut, bool kTransposed, bool kRandom, class Source>
 class TileQuantizer {
  public:
-  __device__ TileQuantizer(const QuantizeParams& params, QuantizeShared& shared, uint2* t_tile)
-      : params_(params), p_(params.problem), shared_(shared), t_tile_(t_tile) {
+  __device__ TileQuantizer(const QuantizeParams& params, QuantizeShared& shared, uint2* t_tile,
+                           const Source& source)
+      : params_(params), p_(params.problem), shared_(shared), t_tile_(t_tile), source_(source) {
     const int tiles = params.row_tiles * params.column_tiles;
     batch_ = blockIdx.x / tiles;
     const int tile = blockIdx.x % tiles, in_band = kBand * params.column_tiles;
@@ -45,9 +47,7 @@ class TileQuantizer {
   }
 
   __device__ void Run() {
-    const int64_t first = Offset(row_, column_, p_.rows, p_.columns);
-    patch_.Load(static_cast<const char*>(p_.x) + first * SizeOf(kIn), p_.columns, p_.rows - row_,
-                p_.columns - column_, params_.vectors);
+    source_.Load(patch_, batch_, row_, column_);
     uint32_t of_rows[kPatch], of_columns[kPatch];
     patch_.Largest(of_rows, of_columns);
     uint32_t largest = 0;
@@ -261,10 +261,24 @@ class TileQuantizer {
   const QuantizeProblem& p_;
   QuantizeShared& shared_;
   uint2* t_tile_;
+  const Source& source_;
   int batch_, row_tile_, column_tile_, row_, column_;
   Patch<kIn> patch_;
   uint4 random_[kPatch];
   bool special_;  // whether the patch has infinities or NaNs
+};
+
+// x in memory.
+template <DType kIn>
+struct MemorySource {
+  const QuantizeParams& params;
+
+  __device__ void Load(Patch<kIn>& patch, int64_t batch, int row, int column) const {
+    const QuantizeProblem& p = params.problem;
+    const int64_t first = (batch * p.rows + row) * p.columns + column;
+    patch.Load(static_cast<const char*>(p.x) + first * SizeOf(kIn), p.columns, p.rows - row,
+               p.columns - column, params.vectors);
+  }
 };
 
 // CTAs of a multiprocessor that the registers must suffice for: the most without spills. The
@@ -283,7 +297,9 @@ __global__ void __launch_bounds__(kThreads, LeastResident(kIn, kTransposed, kRan
     QuantizeKernel(const __grid_constant__ QuantizeParams params) {
   __shared__ QuantizeShared shared;
   __shared__ alignas(16) uint2 t_tile[kTransposed ? kTile * kTile / sizeof(uint2) : 1];
-  TileQuantizer<kIn, kOut, kTransposed, kRandom>(params, shared, t_tile).Run();
+  const MemorySource<kIn> source{params};
+  using Quantizer = TileQuantizer<kIn, kOut, kTransposed, kRandom, MemorySource<kIn>>;
+  Quantizer(params, shared, t_tile, source).Run();
 }
 
 }  // namespace bwgemm::scaled

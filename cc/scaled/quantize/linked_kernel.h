@@ -1,0 +1,61 @@
+// The entry point of the kernel for linking. It has a stable name, by which it is found.
+#pragma once
+
+#include "scaled/quantize/linked.h"
+
+namespace bwgemm::scaled {
+
+// What the linked function computes.
+template <DType kIn>
+struct LinkedSource {
+  const LinkedQuantizeParams& params;
+
+  __device__ void Load(Patch<kIn>& patch, int64_t, int row, int column) const {
+    const QuantizeProblem& p = params.problem;
+#pragma unroll
+    for (int i = 0; i < kPatch; ++i) {
+#pragma unroll
+      for (int w = 0; w < Patch<kIn>::kWords; ++w) patch.words[i][w] = 0;
+      if (row + i < p.rows && column < p.columns) {
+        bwgemm_quantize_source(row + i, column, &params.source, patch.words[i]);
+      }
+    }
+  }
+};
+
+template <DType kIn, DType kOut, bool kTransposed>
+__device__ __forceinline__ void QuantizeSource(const LinkedQuantizeParams& params,
+                                               QuantizeShared& shared, uint2* t_tile) {
+  using Source = LinkedSource<kIn>;
+  const Source source{params};
+  if (bwgemm_quantize_plan(kWithRandom)) {
+    TileQuantizer<kIn, kOut, kTransposed, true, Source>(params, shared, t_tile, source).Run();
+  } else {
+    TileQuantizer<kIn, kOut, kTransposed, false, Source>(params, shared, t_tile, source).Run();
+  }
+}
+
+template <DType kIn>
+__device__ __forceinline__ void QuantizeSource(const LinkedQuantizeParams& params) {
+  __shared__ QuantizeShared shared;
+  __shared__ alignas(16) uint2 t_tile[kTile * kTile / sizeof(uint2)];
+  if (bwgemm_quantize_plan(kToE5M2)) {
+    if (bwgemm_quantize_plan(kWithTransposed)) {
+      QuantizeSource<kIn, DType::kE5M2, true>(params, shared, t_tile);
+    } else {
+      QuantizeSource<kIn, DType::kE5M2, false>(params, shared, t_tile);
+    }
+  } else if (bwgemm_quantize_plan(kWithTransposed)) {
+    QuantizeSource<kIn, DType::kE4M3, true>(params, shared, t_tile);
+  } else {
+    QuantizeSource<kIn, DType::kE4M3, false>(params, shared, t_tile);
+  }
+}
+
+}  // namespace bwgemm::scaled
+
+#define BWGEMM_LINKED_QUANTIZE(name, in)                                          \
+  extern "C" __global__ void __launch_bounds__(bwgemm::scaled::kThreads, 2)       \
+      name(const __grid_constant__ bwgemm::scaled::LinkedQuantizeParams params) { \
+    bwgemm::scaled::QuantizeSource<bwgemm::DType::in>(params);                    \
+  }
