@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,12 +23,13 @@ from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
 from jax_bwgemm.epilogue.primitive import Fused, link_refusal
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
-from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape
+from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape, function_of
 from jax_bwgemm.rewriting.group import ARRANGING, Group, choices, group_of, is_elementwise
 from jax_bwgemm.rewriting.inlining import placed
-from jax_bwgemm.rewriting.materialised import Materialised
+from jax_bwgemm.rewriting.materialised import Stored
 from jax_bwgemm.rewriting.products import Replacement
 from jax_bwgemm.rewriting.slopes import keep_slopes
+from jax_bwgemm.rewriting.sources import fuse_sources
 from jax_bwgemm.rewriting.uses import Uses, uses_of
 
 
@@ -90,6 +91,7 @@ def fuse(
                 flow.update(new)
                 break
     keep_slopes(flow)
+    fuse_sources(flow)
     eqns = flow.eqns
     uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
     left = []
@@ -104,17 +106,6 @@ def fuse(
     return eqns, left, reasons
 
 
-class _Stored:
-    """Variables in memory, those that a norm's pass leaves there included where that counts."""
-
-    def __init__(self, flow: Dataflow, normalised: bool) -> None:
-        self._flow = flow
-        self._left = Materialised(flow, is_elementwise) if normalised else ()
-
-    def __contains__(self, v: Any) -> bool:
-        return v in self._flow.stored or v in self._left
-
-
 def _fused(
     flow: Dataflow, group: Group, sums: list[Any], unsure: Replacement | None
 ) -> list[Any] | None:
@@ -124,7 +115,7 @@ def _fused(
     unsure: The product's replacement, if it only gains together with the operations.
     """
     kind, spec = group.kind, group.product.params["spec"]
-    stored = _Stored(flow, kind.normalised)
+    stored = Stored(flow, is_elementwise if kind.normalised else None)
 
     def written(v: Any) -> bool:
         return v in stored and v.aval.dtype.name == spec.out_dtype
@@ -150,7 +141,7 @@ def _fused(
         group.shape,
         [v.aval for v in operands],
         Function(
-            functools.partial(_function, flow.body, [*group.roots, *operands]),
+            functools.partial(function_of, flow.body, [*group.roots, *operands]),
             inner,
             [*sums, *both],
             outs[:whole],
@@ -208,7 +199,7 @@ def _ahead(flow: Dataflow, group: Group, operands: list[Any]) -> list[Any]:
 
 
 def _needed(
-    flow: Dataflow, group: Group, outs: list[Any], stored: _Stored, last: list[Any]
+    flow: Dataflow, group: Group, outs: list[Any], stored: Stored, last: list[Any]
 ) -> list[Any]:
     """The operations that results need, in order.
 
@@ -231,20 +222,6 @@ def _needed(
             needed[id(eqn)] = eqn
             open_ends += variables(eqn.invars)
     return sorted(needed.values(), key=lambda e: flow.place[id(e)])
-
-
-def _function(
-    body: Any, operands: list[Any], inner: list[Any], outs: list[Any]
-) -> Callable[..., list[jax.Array]]:
-    """The operations that results need as a function of the product and operands."""
-    jaxpr = compat_jaxpr.part_of(body, operands, outs, inner)
-
-    def function(*operands: jax.Array) -> list[jax.Array]:
-        if varying.has_casts(inner):
-            return varying.evaluate(jaxpr, operands)
-        return compat_jaxpr.evaluate(jaxpr, [], list(operands))
-
-    return function
 
 
 def _unread(

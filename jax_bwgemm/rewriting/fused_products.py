@@ -22,6 +22,7 @@ from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import bw_m_grouped_p
+from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
@@ -143,7 +144,7 @@ class Kind:
             function: The operations.
         """
         spec, results = product.params["spec"], function.results
-        found = _traced(results, spec.out_dtype, shape, [], operands)
+        found = traced_program(results, spec.out_dtype, shape, [], operands)
         if found is None:
             return None
         program, shapes = found
@@ -230,7 +231,7 @@ class _Grouped(Kind):
         if len(shape) != 2 or (gated and function.halves):
             return None
         second = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
-        found = _traced(function.terms, spec.out_dtype, shape, second, operands)
+        found = traced_program(function.terms, spec.out_dtype, shape, second, operands)
         if found is None:
             return None
         program, shapes = found
@@ -282,6 +283,20 @@ KINDS: dict[Any, Kind] = {
 }
 
 
+def function_of(
+    body: Any, operands: list[Any], inner: list[Any], outs: list[Any]
+) -> Callable[..., list[jax.Array]]:
+    """The operations that results need as a function of the product and operands."""
+    jaxpr = compat_jaxpr.part_of(body, operands, outs, inner)
+
+    def function(*operands: jax.Array) -> list[jax.Array]:
+        if varying.has_casts(inner):
+            return varying.evaluate(jaxpr, operands)
+        return compat_jaxpr.evaluate(jaxpr, [], list(operands))
+
+    return function
+
+
 def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:
     return (
         eqn.primitive.name == "reduce_sum"
@@ -314,7 +329,7 @@ def _of_shapes(
     return call
 
 
-def _traced(
+def traced_program(
     function: Callable[..., list[jax.Array]],
     dtype: str,
     shape: Shape,

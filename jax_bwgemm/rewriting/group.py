@@ -16,9 +16,9 @@ from jax_bwgemm.rewriting.uses import INLINED
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
 _ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimization_barrier"}
 # What gives an array another shape, if it repeats nothing.
-_SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
+SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # What brings an operand into the result's shape.
-ARRANGING = (*_SHAPES, "convert_element_type", "iota")
+ARRANGING = (*SHAPES, "convert_element_type", "iota")
 _MOST_OPERATIONS = 64
 # What is computed before a product has at most 1/_SMALL of its elements.
 _SMALL = 16
@@ -154,7 +154,7 @@ def _beginning(flow: Dataflow, product: Any) -> Group:
 
     found = Group(KINDS[product.primitive], product, [], [root])
     after = readers(root)
-    while len(after) == 1 and after[0].primitive.name in _SHAPES:
+    while len(after) == 1 and after[0].primitive.name in SHAPES:
         (shaped,) = after[0].outvars
         if shaped.aval.size != root.aval.size or shaped.aval.shape[-1:] != root.aval.shape[-1:]:
             break

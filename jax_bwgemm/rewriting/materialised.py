@@ -128,3 +128,19 @@ def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
     if name not in _BEFORE_SUMS or not results:
         return set()
     return {v for v in own if v.aval.size == eqn.outvars[0].aval.size}
+
+
+class Stored:
+    """Variables in memory, those that a norm's pass leaves there included."""
+
+    def __init__(self, flow: Dataflow, elementwise: Callable[[Any], bool] | None) -> None:
+        """
+        Args:
+            flow: The equations.
+            elementwise: As of `Materialised`; None: without norms' passes.
+        """
+        self._flow = flow
+        self._left = () if elementwise is None else Materialised(flow, elementwise)
+
+    def __contains__(self, v: Any) -> bool:
+        return v in self._flow.stored or v in self._left

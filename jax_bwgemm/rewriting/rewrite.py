@@ -24,8 +24,11 @@ from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.scatters import SCATTER, as_select
 from jax_bwgemm.rewriting.splits import split_products
 from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
+from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
 from jax_bwgemm.tuning import context as tuning_context
 
+# Of this package, with what elementwise operations may become one.
+FUSED = (*KINDS, bw_quantize_p)
 # Equations that hold jaxprs whose results go to memory: parameter and the place it is called.
 _CONTROL = {
     "scan": {"jaxpr": "scan body"},
@@ -105,7 +108,7 @@ def _rewrite(
     decisions: list[Rewrite] = []
     deciding: dict[Any, int] = {}
     provisional: list[Provisional] = []
-    given = opened(body.eqns, KINDS) if links_epilogues() else body.eqns
+    given = opened(body.eqns, FUSED) if links_epilogues() else body.eqns
     given = split_products(given, uses)
     changed = len(given) != len(body.eqns)
     if changed:
@@ -131,7 +134,7 @@ def _rewrite(
             new = as_select(eqn, after[0], producers) or [eqn]
         changed |= new[0] is not eqn
         eqns += new
-    products = changed or any(e.primitive in KINDS for e in eqns)
+    products = changed or any(e.primitive in FUSED for e in eqns)
     if products and links_epilogues():
         eqns, left, reasons = fuse(body, eqns, results, provisional)
         for v, why in reasons.items():
