@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+import jax
+from jax import lax
+
 from jax_bwgemm import compat_jaxpr
 
 # Equations that differ from their body in how they are differentiated alone.
@@ -30,11 +33,20 @@ def _opened(eqn: Any, primitives: Container[Any]) -> list[Any]:
         return [eqn]
     with compat_jaxpr.equation_context(eqn):  # traced again: bodies may be shared
         jaxpr, found = compat_jaxpr.trace(
-            lambda *xs: compat_jaxpr.evaluate(body, list(constants), list(xs)),
+            lambda *xs: _distinct(compat_jaxpr.evaluate(body, list(constants), list(xs)), xs),
             [x.aval for x in eqn.invars],
         )
     assert not found, "a body's constants are in its equation"
     return placed(jaxpr, eqn.invars, eqn.outvars, eqn.source_info)
+
+
+def _distinct(results: Sequence[jax.Array], operands: Sequence[jax.Array]) -> list[jax.Array]:
+    """Results of which none is an operand or another one: each has a variable of its own."""
+    found: list[jax.Array] = []
+    for x in results:
+        same = any(x is y for y in (*operands, *found))
+        found.append(lax.squeeze(lax.expand_dims(x, (0,)), (0,)) if same else x)
+    return found
 
 
 def trace_for(function: Callable[..., Any], eqn: Any) -> Any:

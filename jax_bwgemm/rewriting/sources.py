@@ -29,7 +29,7 @@ from jax_bwgemm.rewriting.fused_products import function_of, traced_program
 from jax_bwgemm.rewriting.group import ARRANGING, SHAPES, is_elementwise
 from jax_bwgemm.rewriting.inlining import placed
 from jax_bwgemm.rewriting.materialised import Stored
-from jax_bwgemm.rewriting.uses import FUSIBLE
+from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED
 from jax_bwgemm.scaled.layouts import FLOAT32
 from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
 
@@ -37,6 +37,8 @@ _MOST_OPERATIONS = 64
 # An array of at most this part of the elements may be computed for the kernel.
 _SMALL = 16
 _WHOLE = (0, 1)
+# Whose results passes of XLA's compute where they are read, unless something needs them in memory.
+_COMPUTED = {*FUSIBLE, *ALIASES, *INLINED, "gather"}
 
 
 @dataclasses.dataclass
@@ -68,13 +70,14 @@ def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:
     if hasattr(x, "val") or not _fits(x.aval, spec):
         return None
     stored = Stored(flow, is_elementwise)
-    between = {id(eqn)}
-    v = x
-    while (made := flow.producer(v)) is not None and _keeps_rows(made):
+    between, forms = {id(eqn)}, [x]
+    while (made := flow.producer(forms[-1])) is not None and _keeps_rows(made):
         between.add(id(made))
-        (v,) = made.invars
-    parts = _parts_of(flow, v)
-    if flow.is_needed(v, between) or v in stored or len({id(p) for p, _ in parts}) < len(parts):
+        forms += made.invars
+    if any(flow.is_needed(v, between) for v in forms):
+        return None
+    parts = _parts_of(flow, forms[-1])
+    if len({id(p) for p, _ in parts}) < len(parts):
         return None
     found = [_leading_to(flow, part, stored) for part, _ in parts]
     if any(one is None for one in found):
@@ -201,7 +204,7 @@ def _base(flow: Dataflow, v: Any) -> bool:
         if x is None or x.aval.size != v.aval.size:
             return False
         eqn = flow.producer(x)
-    return eqn is None or eqn.primitive.name not in FUSIBLE
+    return eqn is None or eqn.primitive.name not in _COMPUTED
 
 
 def _in_memory(flow: Dataflow, v: Any, stored: Any) -> bool:
@@ -213,13 +216,13 @@ def _window(eqn: Any, v: Any) -> tuple[Any, int] | None:
     (x, *_), last = eqn.invars, v.aval.ndim - 1
     if eqn.primitive.name == "split" and eqn.params["axis"] == last:
         place = [o is v for o in eqn.outvars].index(True)
-        return x, sum(eqn.params["sizes"][:place])
+        return x, int(sum(eqn.params["sizes"][:place]))
     if eqn.primitive.name != "slice" or set(eqn.params["strides"] or (1,)) != {1}:
         return None
     start, end = eqn.params["start_indices"], eqn.params["limit_indices"]
     if any(start[:-1]) or tuple(end[:-1]) != x.aval.shape[:-1]:
         return None
-    return x, start[-1]
+    return x, int(start[-1])
 
 
 def _part(
