@@ -15,7 +15,8 @@ from jax_bwgemm.epilogue.primitive import Fused, register
 from jax_bwgemm.epilogue.scaled_call import choose_scaled
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.explain import Explanation
-from jax_bwgemm.scaled.primitive import DENSE, no_derivative
+from jax_bwgemm.scaled import derivatives
+from jax_bwgemm.scaled.primitive import DENSE
 
 bw_scaled_epilogue_p = Primitive("bw_scaled_epilogue")
 bw_scaled_epilogue_p.multiple_results = True
@@ -32,7 +33,7 @@ class ScaledFused(Fused):
 
     def tangents(self, factors: Sequence[Any], moved: Sequence[Any]) -> list[jax.Array]:
         if any(not isinstance(tangent, ad.Zero) for tangent in moved):
-            no_derivative()
+            derivatives.of_product()
         return []
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:

@@ -27,7 +27,8 @@ from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
 from jax_bwgemm.epilogue.primitive import place_of
 from jax_bwgemm.epilogue.source_hook import SourceHook, SourcePart
 from jax_bwgemm.product.implementations import PLATFORMS, log_once, target_here
-from jax_bwgemm.scaled.quantize_primitive import emit, no_derivative, quantized
+from jax_bwgemm.scaled import derivatives
+from jax_bwgemm.scaled.quantize_primitive import emit, quantized
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
 bw_quantize_source_p = Primitive("bw_quantize_source")
@@ -180,7 +181,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, source: QuantizedSourc
 
 compat.implement_by_jit(bw_quantize_source_p, "source")
 bw_quantize_source_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[bw_quantize_source_p] = no_derivative
+ad.primitive_jvps[bw_quantize_source_p] = derivatives.of_quantization
 batching.primitive_batchers[bw_quantize_source_p] = _batch
 compat.lower_with_devices(bw_quantize_source_p)
 mlir.register_lowering(bw_quantize_source_p, _lower)

@@ -2,51 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-from jax import lax
-
 from jax_bwgemm import compat_jaxpr
-
-# Equations that differ from their body in how they are differentiated alone.
-_BODIES = {"custom_jvp_call": "call_jaxpr"}
-
-
-def opened(eqns: Sequence[Any], primitives: Container[Any]) -> list[Any]:
-    """Equations with those of a body that holds some primitives in its place.
-
-    Args:
-        eqns: The equations.
-        primitives: Of which each says itself what its derivative is, or that it has none.
-    """
-    return [one for eqn in eqns for one in _opened(eqn, primitives)]
-
-
-def _opened(eqn: Any, primitives: Container[Any]) -> list[Any]:
-    body = eqn.params.get(_BODIES.get(eqn.primitive.name, ""))
-    if body is None:
-        return [eqn]
-    body, constants = getattr(body, "jaxpr", body), getattr(body, "consts", ())
-    if not any(e.primitive in primitives for e in body.eqns):
-        return [eqn]
-    with compat_jaxpr.equation_context(eqn):  # traced again: bodies may be shared
-        jaxpr, found = compat_jaxpr.trace(
-            lambda *xs: _distinct(compat_jaxpr.evaluate(body, list(constants), list(xs)), xs),
-            [x.aval for x in eqn.invars],
-        )
-    assert not found, "a body's constants are in its equation"
-    return placed(jaxpr, eqn.invars, eqn.outvars, eqn.source_info)
-
-
-def _distinct(results: Sequence[jax.Array], operands: Sequence[jax.Array]) -> list[jax.Array]:
-    """Results of which none is an operand or another one: each has a variable of its own."""
-    found: list[jax.Array] = []
-    for x in results:
-        same = any(x is y for y in (*operands, *found))
-        found.append(lax.squeeze(lax.expand_dims(x, (0,)), (0,)) if same else x)
-    return found
 
 
 def trace_for(function: Callable[..., Any], eqn: Any) -> Any:

@@ -17,7 +17,6 @@ from jax_bwgemm.rewriting import flax_nnx
 from jax_bwgemm.rewriting.calls import trace_call
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
 from jax_bwgemm.rewriting.fused_products import KINDS
-from jax_bwgemm.rewriting.inlining import opened
 from jax_bwgemm.rewriting.layouts import in_rows, settled
 from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
@@ -108,8 +107,7 @@ def _rewrite(
     decisions: list[Rewrite] = []
     deciding: dict[Any, int] = {}
     provisional: list[Provisional] = []
-    given = opened(body.eqns, FUSED) if links_epilogues() else body.eqns
-    given = split_products(given, uses)
+    given = split_products(body.eqns, uses)
     changed = len(given) != len(body.eqns)
     if changed:
         uses = uses_of(compat_jaxpr.with_equations(body, given), results)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import common_batch
-from jax_bwgemm.scaled import selection
+from jax_bwgemm.scaled import derivatives, selection
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.layouts import layout_of
@@ -70,6 +71,11 @@ class _Dense(Family):
         return selection.select(table, spec, dims, target)
 
     def reference(self, *operands: jax.Array, spec: ScaledSpec) -> jax.Array:
+        return derivatives.without(
+            derivatives.of_product, functools.partial(self._by_xla, spec=spec)
+        )(*operands)
+
+    def _by_xla(self, *operands: jax.Array, spec: ScaledSpec) -> jax.Array:
         global_scale = layout_of(spec.a_scaling).has_global_scale
 
         def one(
@@ -139,19 +145,6 @@ class _Dense(Family):
         )
 
 
-def no_derivative(*args: Any, **params: Any) -> NoReturn:
-    """The rule of differentiation.
-
-    Raises:
-        TypeError: Always.
-    """
-    del args, params
-    raise TypeError(
-        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
-        "8-bit numbers. Use fp8_dot_general"
-    )
-
-
 DENSE = _Dense("bw_scaled_matmul")
 bw_scaled_matmul_p = DENSE.primitive
-ad.primitive_jvps[bw_scaled_matmul_p] = no_derivative
+ad.primitive_jvps[bw_scaled_matmul_p] = derivatives.of_product

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
-from jax_bwgemm.scaled.primitive import DENSE, no_derivative
+from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def scaled_product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     """The product of operands that were checked."""
     batch = a.shape[:-2] or b.shape[:-2]
@@ -24,9 +24,6 @@ def scaled_product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Arra
         return _by_xla(a, b, spec)
     out = DENSE.product(factors(a, b), spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
-
-
-scaled_product.defjvp(no_derivative)
 
 
 def factors(a: ScaledArray, b: ScaledArray) -> list[jax.Array]:
@@ -64,7 +61,7 @@ def _by_xla(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     )
     for _ in range(max(a.ndim, b.ndim) - 2):
         one = jax.vmap(one, in_axes=(_axes(a), _axes(b)))
-    return one(a, b)
+    return derivatives.without(derivatives.of_product, one)(a, b)
 
 
 def _axes(x: ScaledArray) -> Any:

@@ -18,10 +18,10 @@ from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.dense.validation import as_array, as_key
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.scaled import random_bits, rounding
+from jax_bwgemm.scaled import derivatives, random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.quantize_partition import granularity
-from jax_bwgemm.scaled.quantize_primitive import no_derivative, quantized, viable_implementations
+from jax_bwgemm.scaled.quantize_primitive import quantized, viable_implementations
 from jax_bwgemm.scaled.quantize_reference import narrow_reference
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 from jax_bwgemm.scaled.scaled_array import ScaledArray
@@ -168,7 +168,6 @@ def _specification(
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
 def _quantize(
     x: jax.Array, scale: jax.Array | None, key: jax.Array | None, how: QuantizeSpec
 ) -> tuple[Any, jax.Array | None]:
@@ -177,7 +176,8 @@ def _quantize(
     flat = x.reshape(math.prod(batch), rows, k)
     random = None if key is None else random_bits.origins(key, flat.shape[0])
     if how.layout.scale_dtype != FLOAT32:
-        return _narrow(flat, random, tuple(batch), how), None
+        narrow = functools.partial(_narrow, batch=tuple(batch), how=how)
+        return derivatives.without(derivatives.of_quantization, narrow)(flat, random), None
     how = dataclasses.replace(how, stochastic=random is not None)
     given = {"x": flat, "random": random}
     if how.given_scales:
@@ -196,7 +196,6 @@ def _quantize(
     return ((made(""), made("t_")) if how.transposed else made("")), amax
 
 
-_quantize.defjvp(no_derivative)
 _compiled = compat.compiled_outside(_quantize, 3)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from jax_bwgemm.product.implementations import (
 )
 from jax_bwgemm.product.spec import MAX_SIZE
 from jax_bwgemm.product.targets import QUANTIZE_TARGETS, settled
+from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.layouts import FLOAT32
 from jax_bwgemm.scaled.quantize_partition import partitioned
 from jax_bwgemm.scaled.quantize_reference import quantize_reference
@@ -53,7 +55,8 @@ def quantized(operands: Sequence[jax.Array], spec: QuantizeSpec) -> tuple[jax.Ar
     """
     names = viable_implementations(operands[0], spec)
     if names[0] == "xla":
-        return quantize_reference(*operands, spec=spec)
+        by_xla = functools.partial(quantize_reference, spec=spec)
+        return derivatives.without(derivatives.of_quantization, by_xla)(*operands)
     spec = dataclasses.replace(spec, implementations=names)
     return tuple(bw_quantize_p.bind(*compat.match_varying(*operands), spec=spec))
 
@@ -214,21 +217,8 @@ def _lower_local(platform: str) -> mlir.LoweringRule:
     return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=True))
 
 
-def no_derivative(*args: Any, **params: Any) -> NoReturn:
-    """The rule of differentiation.
-
-    Raises:
-        TypeError: Always.
-    """
-    del args, params
-    raise TypeError(
-        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
-        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
-    )
-
-
 compat.implement_by_jit(bw_quantize_p, "spec")
-ad.primitive_jvps[bw_quantize_p] = no_derivative
+ad.primitive_jvps[bw_quantize_p] = derivatives.of_quantization
 bw_quantize_p.def_abstract_eval(_abstract_eval)
 bw_quantize_local_p.def_abstract_eval(_local_abstract_eval)
 batching.primitive_batchers[bw_quantize_p] = _batch
