@@ -246,7 +246,7 @@ def _part(
     windows = []
     for v, operand in zip(found.leaves, program.operands, strict=True):
         array, offset = found.windows.get(v, (v, 0))
-        if operand.dtype not in OPERAND_TYPES or (v in found.windows and operand.axes != _WHOLE):
+        if operand.dtype not in OPERAND_TYPES or (v in found.windows and 1 not in operand.axes):
             return None
         if array not in arrays:
             arrays.append(array)

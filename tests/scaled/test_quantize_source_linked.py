@@ -22,6 +22,11 @@ from jax_bwgemm.product.targets import QUANTIZE_TARGETS
 pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
 
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_exact(name: str, options: dict[str, Any]) -> None:
