@@ -15,6 +15,8 @@ from jax_bwgemm.epilogue.source import C_TYPES, load, prelude, program_source
 
 # Elements that the function computes at once.
 ELEMENTS = 8
+# Columns of a tile: kTile of cc/scaled/quantize/tile.h.
+TILE = 128
 _WORDS = "xyzw"
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 
@@ -77,7 +79,7 @@ class SourceHook:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return f"{self.arch}_quantize_{self.dtype}"
+        return f"{self.arch}_quantize_{self.dtype}{'_random' if self.stochastic else ''}"
 
     def source(self) -> str:
         """The C++ of the functions."""
@@ -85,10 +87,17 @@ class SourceHook:
         text += [self._part(i, part) for i, part in enumerate(self.parts)]
         return "\n".join([*text, self._function(), self._plan(), ""])
 
+    @property
+    def _turns(self) -> int:
+        """Parts whose tiles take turns: all, if they are equally many whole tiles."""
+        first, *rest = [part.columns for part in self.parts]
+        equal = first % TILE == 0 and all(columns == first for columns in rest)
+        return len(self.parts) if equal else 1
+
     def _plan(self) -> str:
-        answers = [self.e5m2, self.transposed, self.stochastic]
-        text = "".join(f"i == {i} ? {str(x).lower()} : " for i, x in enumerate(answers))
-        return f'extern "C" __device__ bool bwgemm_quantize_plan(int i) {{ return {text}false; }}'
+        answers = int(self.e5m2), int(self.transposed), self._turns
+        text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
+        return f'extern "C" __device__ int bwgemm_quantize_plan(int i) {{ return {text}0; }}'
 
     def _function(self) -> str:
         lines = [

@@ -11,11 +11,12 @@ extern "C" __device__ void bwgemm_quantize_source(int m, int n,
                                                   const bwgemm::EpilogueArguments* arguments,
                                                   uint32_t* words);
 // What the kernel is to do; constants once it is inlined.
-extern "C" __device__ bool bwgemm_quantize_plan(int question);
+extern "C" __device__ int bwgemm_quantize_plan(int question);
 
 namespace bwgemm::scaled {
 
-enum QuantizePlan : int { kToE5M2, kWithTransposed, kWithRandom };
+// Yes or no; kParts: see TileQuantizer.
+enum QuantizePlan : int { kToE5M2, kWithTransposed, kParts };
 
 struct LinkedQuantizeParams : QuantizeParams {
   EpilogueArguments source;

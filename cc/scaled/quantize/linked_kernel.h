@@ -1,4 +1,4 @@
-// The entry point of the kernel for linking. It has a stable name, by which it is found.
+// The entry points of the kernels for linking. They have stable names, by which they are found.
 #pragma once
 
 #include "scaled/quantize/linked.h"
@@ -25,39 +25,37 @@ struct LinkedSource {
   }
 };
 
-template <DType kIn, DType kOut, bool kTransposed>
+template <DType kIn, DType kOut, bool kTransposed, bool kRandom>
 __device__ __forceinline__ void QuantizeSource(const LinkedQuantizeParams& params,
                                                QuantizeShared& shared, uint2* t_tile) {
   using Source = LinkedSource<kIn>;
+  using Quantizer = TileQuantizer<kIn, kOut, kTransposed, kRandom, Source>;
   const Source source{params};
-  if (bwgemm_quantize_plan(kWithRandom)) {
-    TileQuantizer<kIn, kOut, kTransposed, true, Source>(params, shared, t_tile, source).Run();
-  } else {
-    TileQuantizer<kIn, kOut, kTransposed, false, Source>(params, shared, t_tile, source).Run();
-  }
+  Quantizer(params, shared, t_tile, source, bwgemm_quantize_plan(kParts)).Run();
 }
 
-template <DType kIn>
+template <DType kIn, bool kRandom>
 __device__ __forceinline__ void QuantizeSource(const LinkedQuantizeParams& params) {
   __shared__ QuantizeShared shared;
   __shared__ alignas(16) uint2 t_tile[kTile * kTile / sizeof(uint2)];
   if (bwgemm_quantize_plan(kToE5M2)) {
     if (bwgemm_quantize_plan(kWithTransposed)) {
-      QuantizeSource<kIn, DType::kE5M2, true>(params, shared, t_tile);
+      QuantizeSource<kIn, DType::kE5M2, true, kRandom>(params, shared, t_tile);
     } else {
-      QuantizeSource<kIn, DType::kE5M2, false>(params, shared, t_tile);
+      QuantizeSource<kIn, DType::kE5M2, false, kRandom>(params, shared, t_tile);
     }
   } else if (bwgemm_quantize_plan(kWithTransposed)) {
-    QuantizeSource<kIn, DType::kE4M3, true>(params, shared, t_tile);
+    QuantizeSource<kIn, DType::kE4M3, true, kRandom>(params, shared, t_tile);
   } else {
-    QuantizeSource<kIn, DType::kE4M3, false>(params, shared, t_tile);
+    QuantizeSource<kIn, DType::kE4M3, false, kRandom>(params, shared, t_tile);
   }
 }
 
 }  // namespace bwgemm::scaled
 
-#define BWGEMM_LINKED_QUANTIZE(name, in)                                          \
-  extern "C" __global__ void __launch_bounds__(bwgemm::scaled::kThreads, 2)       \
-      name(const __grid_constant__ bwgemm::scaled::LinkedQuantizeParams params) { \
-    bwgemm::scaled::QuantizeSource<bwgemm::DType::in>(params);                    \
+// resident: CTAs of a multiprocessor that the registers must suffice for.
+#define BWGEMM_LINKED_QUANTIZE(name, in, random, resident)                         \
+  extern "C" __global__ void __launch_bounds__(bwgemm::scaled::kThreads, resident) \
+      name(const __grid_constant__ bwgemm::scaled::LinkedQuantizeParams params) {  \
+    bwgemm::scaled::QuantizeSource<bwgemm::DType::in, random>(params);             \
   }

@@ -32,8 +32,10 @@ struct QuantizeShared {
 template <DType kIn, DType kOut, bool kTransposed, bool kRandom, class Source>
 class TileQuantizer {
  public:
+  // parts: of x side by side, equal in columns of tiles, whose tiles take turns: what they have in
+  // common is then read from memory once.
   __device__ TileQuantizer(const QuantizeParams& params, QuantizeShared& shared, uint2* t_tile,
-                           const Source& source)
+                           const Source& source, int parts = 1)
       : params_(params), p_(params.problem), shared_(shared), t_tile_(t_tile), source_(source) {
     const int tiles = params.row_tiles * params.column_tiles;
     batch_ = blockIdx.x / tiles;
@@ -41,7 +43,8 @@ class TileQuantizer {
     const int band = tile / in_band, rest = tile % in_band;
     const int height = min(kBand, params.row_tiles - band * kBand);
     row_tile_ = band * kBand + rest % height;
-    column_tile_ = rest / height;
+    const int column = rest / height;
+    column_tile_ = column % parts * (params.column_tiles / parts) + column / parts;
     row_ = row_tile_ * kTile + kPatch * (threadIdx.x / 16);
     column_ = column_tile_ * kTile + kPatch * (threadIdx.x % 16);
   }
