@@ -79,7 +79,8 @@ class SourceHook:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return f"{self.arch}_quantize_{self.dtype}{'_random' if self.stochastic else ''}"
+        # No name is the beginning of another: the linker keeps all that begin so.
+        return f"{self.arch}_quantize_{'random_' if self.stochastic else ''}{self.dtype}"
 
     def source(self) -> str:
         """The C++ of the functions."""
