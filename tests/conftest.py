@@ -84,6 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.every_default = getattr(config.option, "every_default", whole_suite)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What needs a certain GPU needs one: ``-m gpu`` selects it too."""
+    if any(item.get_closest_marker(mark) for mark in GPU_MARKS):
+        item.add_marker("gpu")
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m: a test's first case is the first one that is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What a share leaves out is deselected, and counted in the summary.
