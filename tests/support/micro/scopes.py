@@ -2,7 +2,8 @@
 
 # ruff: noqa: E501 (statements of PTX are not broken)
 
-from micro.bulk import TILE_STORE, ZERO
+from micro.bulk import ZERO
+from micro.bulk_stores import TILE_STORE
 from micro.case import Micro
 from micro.global_memory import FLAG, SEEN, TWO, hand_over, spin
 from micro.pieces import (
