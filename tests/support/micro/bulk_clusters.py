@@ -26,7 +26,7 @@ FIRST = "setp.eq.u32 %p3, %r2, 0;\nand.pred %p3, %p3, %p0;\nmov.u16 %h1, 3;\n"
 KERNELS = (
     Micro(
         "a copy to a peer whose mbarrier may not be there",
-        f"{INIT}<<{BAR}|{CLUSTER}>>{PEER}{expect(512)}"
+        f"{CLUSTER}{INIT}<<{BAR}|{CLUSTER}>>{PEER}{expect(512)}"
         "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%d3], 512, [%r12];\n"
         f"{wait(0, 0)}{CLUSTER}",
         ("mbarrier-init", "initialis"),
@@ -102,6 +102,19 @@ KERNELS = (
         "@%p0 red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r11], 1, [%r12];\n"
         f"{wait(0, 0)}ld.shared.u32 %r20, [%r3];\nst.global.u32 [%d2], %r20;\n{CLUSTER}",
         ("async-hazard", "shared-race"),
+        **PAIR,
+    ),
+    # --- CTAs that may not have started
+    Micro(
+        "a word of a peer stored before it has started",
+        f"{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\n<<|{CLUSTER}>>st.shared::cluster.u32 [%r11], %r0;\n{CLUSTER}{READ}",
+        ("cta-start",),
+        **PAIR,
+    ),
+    Micro(
+        "an atomic at a peer behind a barrier of the CTA alone",
+        f"{PEER}<<{BAR}|barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n>>@%p0 red.relaxed.cluster.shared::cluster.add.u32 [%r11], 1;\n{CLUSTER}",
+        ("cta-start",),
         **PAIR,
     ),
 )
