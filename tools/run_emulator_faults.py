@@ -174,47 +174,11 @@ def linked_cases() -> Iterator[Case]:
 
 
 def triton_cases() -> Iterator[Case]:
-    """Triton's kernels, checked as their tests check them; none without Triton."""
-    import pytest
+    """Triton's kernels, none without Triton."""
+    import triton_fault_cases
 
-    try:
-        import test_emulator_gluon as gluon
-        import test_emulator_triton as triton
-    except pytest.skip.Exception as why:  # not installed, or another version
-        print(f"none of Triton's kernels: {why}")
-        return
-
-    for sm in (80, 90, 100):
-        yield Case(f"triton_softmax_sm{sm}", lambda sm=sm: triton.test_softmax(sm), own=False)
-        yield Case(
-            f"triton_matmul_sm{sm}",
-            lambda sm=sm: triton.test_matmul_of_integers_is_exact(sm, np.float16, "*fp16"),
-            own=False,
-        )
-        yield Case(f"triton_attention_sm{sm}", lambda sm=sm: triton.test_attention(sm), own=False)
-    for lhs_in_tmem in (False, True):
-        yield Case(
-            f"gluon_small_mma_{lhs_in_tmem}",
-            lambda lhs=lhs_in_tmem: gluon.test_small_mma(128, 128, 128, lhs, True, 4),
-            own=False,
-        )
-    yield Case(
-        "gluon_round_trip", lambda: gluon.test_tensor_memory_round_trip(128, 64, 4), own=False
-    )
-    yield Case(
-        "gluon_blocked_matmul",
-        lambda: gluon.check_matmul(
-            "blocked_matmul", 208, 416, 304, (64, 64, 64), transpose_b=False, num_warps=4
-        ),
-        own=False,
-    )
-    yield Case(
-        "gluon_two_accumulators",
-        lambda: gluon.check_matmul(
-            "two_accumulator_matmul", 208, 416, 304, (128, 128, 64), num_warps=8
-        ),
-        own=False,
-    )
+    for name, run in triton_fault_cases.cases():
+        yield Case(name, run, own=False)
 
 
 CASES = (

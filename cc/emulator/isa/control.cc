@@ -71,10 +71,38 @@ void check_registers_of_group(Warp& w) {
   }
 }
 
+constexpr uint32_t kSmRegisters = 65536, kLeastRegisters = 24;
+
+// The most registers that a thread can be given at the launch: a multiple of 8 up to 256.
+uint32_t most_registers(const Cta& cta) {
+  const uint32_t threads = static_cast<uint32_t>(cta.warps().size()) * kWarpSize;
+  return std::min(kSmRegisters / threads / 8 * 8, 256u);
+}
+
+// The warps of a CTA only exchange what they were given at the launch, and an .inc waits for what
+// others give back. A warp that exits without setmaxnreg has given nothing back.
+void check_registers_of_cta(Warp& w, bool exits) {
+  const Cta& cta = w.cta();
+  uint32_t total = 0;
+  for (const auto& warp : cta.warps()) {
+    const bool over = warp->live() == 0 || (exits && warp.get() == &w);
+    total += warp->max_registers != 0 ? warp->max_registers
+             : over                   ? cta.most_registers
+                                      : kLeastRegisters;
+  }
+  const uint32_t most = cta.most_registers * static_cast<uint32_t>(cta.warps().size());
+  if (total > most)
+    w.fault("setmaxnreg: the CTA would have %u registers, its launch gives it at most %u",
+            total * kWarpSize, most * kWarpSize);
+}
+
 }  // namespace
 
 Step exec_exit(Warp& w, const Instr&, uint32_t mask) {
-  if (mask == w.live()) check_registers_of_group(w);
+  if (mask == w.live()) {
+    check_registers_of_group(w);
+    if (w.max_registers == 0 && w.cta().most_registers != 0) check_registers_of_cta(w, true);
+  }
   return w.exit_lanes(mask);
 }
 
@@ -122,30 +150,27 @@ void decode_griddepcontrol(Decoder& d) {
   d.out().exec = exec_nop;
 }
 
-constexpr uint32_t kSmRegisters = 65536;
-
-// The most registers that a CTA can be given at its launch: as many for each thread, a multiple of
-// 8 up to 256.
-uint32_t most_registers(uint32_t threads) {
-  return std::min(kSmRegisters / threads / 8 * 8, 256u) * threads;
-}
-
 // sub: 1: .inc; imm: the count. How many registers a thread has at the launch is the assembler's
-// choice: unknown until the first setmaxnreg. The warps of a CTA only exchange what they were given
-// then, and an .inc waits for what others give back.
+// choice: at least what a first .dec leaves it, at most what a first .inc gives it.
 Step exec_setmaxnreg(Warp& w, const Instr& in, uint32_t) {
   const uint32_t count = static_cast<uint32_t>(in.imm), before = w.max_registers;
-  if (before != 0 && (in.sub != 0 ? count < before : count > before))
-    w.fault("setmaxnreg.%s to %u registers from %u", in.sub != 0 ? "inc" : "dec", count, before);
-  w.max_registers = count;
-  uint32_t total = 0;
-  for (const auto& warp : w.cta().warps()) {
-    if (warp->live() != 0) total += warp->max_registers * kWarpSize;
+  const bool more = in.sub != 0;
+  Cta& cta = w.cta();
+  if (cta.most_registers == 0) cta.most_registers = most_registers(cta);
+  const uint32_t least = before != 0 ? before : cta.least_registers;
+  const uint32_t most = before != 0 ? before : cta.most_registers;
+  if (more ? count < least : count > most)
+    w.fault("setmaxnreg.%s to %u registers from %s%u", more ? "inc" : "dec", count,
+            before != 0 ? ""
+            : more      ? "at least "
+                        : "at most ",
+            more ? least : most);
+  if (before == 0) {
+    uint32_t& bound = more ? cta.most_registers : cta.least_registers;
+    bound = more ? std::min(bound, count) : std::max(bound, count);
   }
-  const uint32_t most = most_registers(static_cast<uint32_t>(w.cta().warps().size()) * kWarpSize);
-  if (total > most)
-    w.fault("setmaxnreg: the CTA would have %u registers, its launch gives it at most %u", total,
-            most);
+  w.max_registers = count;
+  check_registers_of_cta(w, false);
   return Step::kNext;
 }
 
@@ -162,7 +187,7 @@ void decode_setmaxnreg(Decoder& d) {
     d.error("register count must be a multiple of 8 from 24 to 256");
   d.out().imm = count;
   d.out().exec = exec_setmaxnreg;
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
 }
 
 void decode_pmevent(Decoder& d) {

@@ -87,6 +87,10 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
     p.source = p.source_bytes > 0 ? w.global(from, p.source_bytes, 1, false) : nullptr;
     p.group = w.cp_async_groups(lane).join();
     p.stamp = copies_of(w, w.cp_async_history().issued + 1, in.line);
+    if (p.stamp.cluster != 0) {
+      w.history.copies.add(p.stamp.actor, {p.stamp.clock, p.offset, static_cast<uint8_t>(bytes),
+                                           static_cast<uint8_t>(lane)});
+    }
     ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), p.stamp);
     if (p.source != nullptr && w.launch().races().on() &&
         w.launch().memory().last_found_writable()) {
@@ -160,6 +164,7 @@ Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
       const Stamp done = copies_of(w, history.waited, in.line);
       w.history.learn(done, View::kGeneric);
       w.history.learn(done, View::kTime);
+      w.history.copies.wait(history.waited, w.history.clock, w.history.together);
     }
     return Step::kNext;
   }

@@ -125,7 +125,7 @@ void decode_mma(Decoder& d) {
   m->satfinite = d.mod("satfinite");
   d.mod("kind::f8f6f4");
   d.expect_operands(4, 4);
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   // The types are the last four modifiers: D, A, B, C.
   std::array<std::string_view, 4> types;
   for (auto& type : types) {

@@ -148,7 +148,7 @@ void decode_matrix_access(Decoder& d, bool store) {
     a->rows[i] = store ? d.src(item, 32) : d.dst(item, 32);
   }
   a->addr = d.address(store ? 0 : 1, a->generic ? ptx::Space::kGeneric : ptx::Space::kShared);
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   if (bytes) {
     d.out().exec = store ? exec_stmatrix_bytes : exec_ldmatrix_bytes;
   } else {
@@ -178,7 +178,7 @@ Step exec_movmatrix(Warp& w, const Instr& in, uint32_t mask) {
 void decode_movmatrix(Decoder& d) {
   d.ignore_mods({"sync", "aligned", "m8n8", "trans", "b16"});
   decode_operands(d, 1, 32, 32);
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.out().exec = exec_movmatrix;
 }
 

@@ -303,7 +303,7 @@ void decode_access(Decoder& d, bool store) {
   const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile"});
   const Scope scope = scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"}));
   a->yields = !order.empty() && order != "weak";
-  if (a->yields) a->flags = strong_flags(scope);
+  if (a->yields) a->flags = strong_flags(scope) | (order == "volatile" ? kVolatile : 0);
   a->acquire_release = order == "acquire" || order == "release";
   const auto space = d.space();
   a->cached = d.mod("nc");

@@ -47,16 +47,9 @@ Step among_members(Warp& w, const Instr& in, uint32_t mask) {
       [&](uint32_t members, uint32_t lanes) { exchange(w, in, members, lanes); });
 }
 
-void check_exited(Warp& w, uint32_t members) {
-  const uint32_t exited = members & w.existing() & ~w.live();
-  if (exited == 0) return;
-  w.report(Rule::kExitedLanes,
-           format("the membermask 0x%08x names lanes 0x%08x, which have exited", members, exited));
-}
-
 // op: d, a, b, c, membermask; imm: predicate destination.
 void exchange_shfl(Warp& w, const Instr& in, uint32_t members, uint32_t mask) {
-  check_exited(w, members);
+  w.report_exited(members);
   uint32_t source[kWarpSize];
   std::memcpy(source, w.r32(in.op[1]), sizeof source);
   const uint32_t *b = w.r32(in.op[2]), *c = w.r32(in.op[3]);
@@ -307,7 +300,7 @@ Step exec_warp_sync(Warp& w, const Instr& in, uint32_t mask) {
       w, in.op[0], mask,
       [&](uint32_t members, uint32_t lanes) { return w.gathered_anywhere(members, lanes, in); },
       [&](uint32_t members, uint32_t) {
-        check_exited(w, members);
+        w.report_exited(members);
         if ((w.live() & ~members) == 0) {
           w.history.meet();
         } else {

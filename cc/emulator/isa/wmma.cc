@@ -197,7 +197,7 @@ Fragment fragment(Decoder& d, char which, const Shape& shape, NumberFormat eleme
 
 void take_sync(Decoder& d) {
   if (!d.mod("sync") || !d.mod("aligned")) d.error("needs .sync.aligned");
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
 }
 
 template <bool kStore>

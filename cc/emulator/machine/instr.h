@@ -39,6 +39,8 @@ enum InstrFlags : uint16_t {
   kConverge = 1,
   // Reads or writes registers that may be undefined (undefined.h).
   kTracked = 2,
+  // Not for a warp of which lanes have exited: .aligned instructions but barriers.
+  kWholeWarp = 8,
   // Writes registers that wgmma reads or writes (Kernel::wgmma_rows).
   kTouches = 4,
 };

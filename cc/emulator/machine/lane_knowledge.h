@@ -2,6 +2,7 @@
 // has not. Knowledge of the warp is the sum of all.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -67,6 +68,47 @@ class LaneKnowledge {
   bool apart_ = false;
   Knowledge all_;  // when the first of them learned something alone
   std::vector<Told> some_;
+};
+
+// Copies of cp.async of one warp, numbered by instruction. A lane that waits for them waits for its
+// own: those of others are over for it when the lanes have met since.
+class LaneCopies {
+ public:
+  struct Copy {
+    uint32_t number, offset;
+    uint8_t bytes, lane;
+  };
+  void add(uint16_t actor, const Copy& copy) {
+    actor_ = actor;
+    if (copies_.size() == kMost) copies_.erase(copies_.begin(), copies_.begin() + kMost / 2);
+    copies_.push_back(copy);
+  }
+  // They wait for those up to this one, at this clock of the warp.
+  void wait(uint32_t number, uint32_t clock, uint32_t together) {
+    if (met_since(together)) met_ = waited_;
+    waited_ = number;
+    at_ = clock;
+    copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
+                                 [&](const Copy& copy) { return copy.number <= met_; }),
+                  copies_.end());
+  }
+  // All lanes, which have met at this clock, or two of them.
+  bool met_since(uint32_t together) const { return at_ < together; }
+  // The one that has written this byte, if its lane alone has waited for it.
+  const Copy* find(uint16_t actor, uint32_t number, uint32_t byte) const {
+    if (actor != actor_ || number <= met_ || number > waited_) return nullptr;
+    const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& copy) {
+      return copy.number == number && byte - copy.offset < copy.bytes;
+    });
+    return found == copies_.end() ? nullptr : &*found;
+  }
+
+ private:
+  static constexpr size_t kMost = 2048;  // older ones are taken for known
+  std::vector<Copy> copies_;             // those after met_
+  uint32_t met_ = 0, waited_ = 0;        // up to which the lanes have met since a wait; have waited
+  uint32_t at_ = 0;                      // the clock of the last wait
+  uint16_t actor_ = 0;                   // of the copies
 };
 
 }  // namespace bwgemm::emulator

@@ -81,6 +81,8 @@ class Cta {
 
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
   CtaHistory history;
+  // Of each thread at the launch, as far as setmaxnreg has told; most 0: it has not been executed.
+  uint32_t least_registers = 0, most_registers = 0;
 
  private:
   friend class Launch;

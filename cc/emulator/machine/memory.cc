@@ -226,6 +226,8 @@ void SharedMemory::note_access(Warp& warp, uint32_t offset, uint32_t bytes, uint
                                bool write) {
   Races& races = warp.launch().races();
   if (!races.on()) return;
+  const uint32_t lanes = warp.executing();
+  if ((flags & kVolatile) != 0 && (lanes & (lanes - 1)) == 0) flags &= ~kVolatile;
   const Origin origin = warp.origin();
   races.access(warp, *owner_, offset, bytes, warp.history.stamp(origin.line, flags), write, origin);
 }

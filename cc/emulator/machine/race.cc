@@ -48,6 +48,7 @@ Stamp Races::open(Warp& issuer, Cta& destination, Cta& barrier_cta, uint32_t bar
   const Origin origin = issuer.origin();
   const int32_t line = origin.line;
   mbarrier_use(barrier_cta, barrier, origin, true);
+  if (&destination != origin.cta) check_started(issuer, destination, origin);
   records_.push_back({});
   records_.back().issuer = std::make_unique<Knowledge>(issuer.history.knows);
   const uint32_t record = static_cast<uint32_t>(records_.size() - 1);
@@ -77,7 +78,8 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
                       View view) const {
   if (before.cluster == 0) return false;
   const WarpHistory& history = issuer.history;
-  if (own_since_meeting(issuer.history, before, now) && apart(issuer, before, now, handed))
+  if (own_since_meeting(issuer.history, before, now) && apart(issuer, before, now, handed) &&
+      (handed || !both_volatile(before, now)))
     return true;
   if (!is_async(view) && before.actor == history.actor && before.cluster == history.cluster &&
       (before.flags & kRecord) == 0) {
@@ -123,7 +125,8 @@ inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place, co
 
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                               const Origin& origin, Cta* memory, uint64_t at) {
-  if (write == last_.write && !mixed_) {
+  // Of cp.async's copies, which lane's it is does not show.
+  if (write == last_.write && !mixed_ && issuer.history.copies.met_since(issuer.history.together)) {
     const Likeness access = likeness(stamp, last_.stamp), before = likeness(cell, last_.before);
     if (access == Likeness::kSame && before == Likeness::kSame) {
       cell = last_.after;
@@ -140,11 +143,27 @@ inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool
 void Races::access(Warp& issuer, Cta& memory, uint32_t offset, uint32_t bytes, const Stamp& stamp,
                    bool write, const Origin& origin) {
   if (!on_ || bytes == 0) return;
-  if (&memory != origin.cta && (stamp.flags & kRecord) == 0)
-    memory.history.remote[stamp.actor] = stamp;
+  if (&memory != origin.cta) {
+    check_started(issuer, memory, origin);
+    if ((stamp.flags & kRecord) == 0) memory.history.remote[stamp.actor] = stamp;
+  }
   memory.history.shadow.visit(offset, bytes, write, [&](Cell& cell, uint32_t at) {
     visit_cell(issuer, cell, stamp, write, origin, &memory, at);
   });
+}
+
+void Races::check_started(Warp& issuer, const Cta& cta, const Origin& origin) {
+  WarpHistory& own = issuer.history;
+  if ((own.started >> cta.rank() & 1) != 0) return;
+  own.started |= 1u << cta.rank();
+  const bool told = std::any_of(cta.warps().begin(), cta.warps().end(), [&](const auto& warp) {
+    return own.knows.of(own.cluster, warp->history.actor, View::kTime) != 0;
+  });
+  if (told) return;
+  launch_.report(Rule::kCtaStart, origin,
+                 format("access of the shared memory of CTA rank %u, which may not have started: "
+                        "nothing that it has done comes before",
+                        cta.rank()));
 }
 
 void Races::access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp,
@@ -219,6 +238,8 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
                        apart(issuer, cell.write, stamp, false);
   if (!at_once && conflicts(issuer, cell.write, stamp, !write, view))
     report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
+  if (copied_apart(issuer, cell.write, stamp, memory, at))
+    report(issuer, cell.write, true, stamp, write, memory, at, origin, view);
   const auto check = [&](const Stamp& other) {
     const bool updates = (other.flags & kUpdates) != 0;
     const View seen = updates ? view : View::kGeneric;
@@ -234,11 +255,12 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
 
 int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const {
   if (write && (stamp.flags & kStrong) == 0) return kNewWrite;
+  const bool updates = write || (stamp.flags & kUpdates) != 0;  // or the read of an atomic
   for (int i = 0; i < 3; ++i) {
     const Stamp& other = cell.others[i];
     const bool same = other.actor == stamp.actor && other.cluster == stamp.cluster &&
                       ((other.flags | stamp.flags) & kRecord) == 0 &&
-                      (write || (other.flags & kUpdates) == 0);
+                      (updates || (other.flags & kUpdates) == 0);
     if ((other.cluster == 0 && other.line == 0) || same) return i;
   }
   for (int i = 0; i < 3; ++i) {
@@ -270,7 +292,10 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   if (apart(issuer, before, now, before_writes && !now_writes) &&
       !(memory != nullptr && same_value)) {
     const int lane = lane_of(before);
-    launch_.report(memory != nullptr ? Rule::kSharedRace : Rule::kGlobalRace, origin,
+    launch_.report(both_volatile(before, now) ? Rule::kLaneWait
+                   : memory != nullptr        ? Rule::kSharedRace
+                                              : Rule::kGlobalRace,
+                   origin,
                    format("%s of %s races with the %s of %s of the same warp in line %d: no "
                           "bar.warp.sync orders them",
                           kind, where.c_str(), before_writes ? "write" : "read",
@@ -286,7 +311,8 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                other.c_str()));
     return;
   }
-  if (knows(issuer.history.knows, before, view) && unheard(issuer, before, now, view)) {
+  if (knows(issuer.history.knows, before, view) &&
+      (unheard(issuer, before, now, view) || copied_apart(issuer, before, now, memory, at))) {
     launch_.report(Rule::kLaneWait, origin,
                    format("%s of %s after the %s of %s, %s", kind, where.c_str(),
                           before_writes ? "write" : "read", other.c_str(), kUnheard));
@@ -301,7 +327,8 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
                           now_writes ? "writes" : "reads", where.c_str(), other.c_str()));
     return;
   }
-  const bool both_bulk = (before.flags & now.flags & kBulkStore) != 0;
+  constexpr uint16_t kBulk = kAsyncProxy | kBulkStore;
+  const bool both_bulk = (before.flags & now.flags & kBulk) == kBulk;
   if (before_writes && now_writes && (both_bulk || (now.flags & kSameValue) != 0)) {
     if (memory != nullptr) return;  // warps that hold the same data store it: compilers do
     launch_.report(

@@ -80,13 +80,15 @@ struct WarpHistory {
   // the scope on.
   Knowledge observed[kScopes];
   FenceOrder fences;
-  LaneKnowledge lanes;    // of others
+  LaneKnowledge lanes;  // of others
+  LaneCopies copies;
   Knowledge tensor;       // at the last tcgen05.fence::after_thread_sync
   uint32_t together = 1;  // the lanes have met since all accesses before this clock
   // The same of pairs of lanes that have met without the others, by 32 times one lane plus the
   // other; empty: none have.
   std::vector<uint32_t> met;
   uint32_t told = 0;         // all lanes have told others of all up to this clock
+  uint32_t started = 0;      // CTAs of the cluster, by rank, that are known to have started
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
   // The barrier that it has arrived at or waited for last, that one's completed generations then,
   // and Knowledge::changes: as long as they are the same, so is what both know of others.
@@ -141,7 +143,7 @@ struct WarpHistory {
 inline bool own_since_meeting(const WarpHistory& history, const Stamp& before, const Stamp& now) {
   return before.actor == history.actor && before.cluster == history.cluster &&
          (before.flags & (kRecord | kAsyncProxy)) == 0 && before.clock >= history.together &&
-         (before.flags & now.flags & kStrong) == 0;
+         ((before.flags & now.flags & kStrong) == 0 || both_volatile(before, now));
 }
 
 // An mbarrier. Its actor's clock counts completed phases.
@@ -284,6 +286,9 @@ class Races {
   bool apart(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed) const;
   // An access of another warp that is known by its clock, though the lane has told nobody.
   bool untold(const Warp& issuer, const Stamp& stamp) const;
+  // It is a copy of cp.async that another lane of the issuer alone has waited for.
+  bool copied_apart(const Warp& issuer, const Stamp& write, const Stamp& now, const Cta* memory,
+                    uint64_t at) const;
   // Another lane of the issuer has been told that it is over.
   bool unheard(const Warp& issuer, const Stamp& before, const Stamp& now, View view) const;
   // A strong write, of a byte of `memory` (nullptr: global), that the issuer comes after because a
@@ -296,6 +301,8 @@ class Races {
   std::vector<Stamp> writes_of_map(uint64_t address);
   Shadow& page_shadow(uint64_t page);
   uint64_t published_key(const Warp& warp, uint64_t key, Scope scope) const;
+  // Some warp of the CTA has told the issuer, if only the time.
+  void check_started(Warp& issuer, const Cta& cta, const Origin& origin);
   // What another thread or barrier has told the warp, of its own lanes too.
   void meet_through(Warp& warp, const Knowledge& told);
   [[gnu::noinline]] bool met_nobody(const Warp& issuer, const Stamp& stamp) const;

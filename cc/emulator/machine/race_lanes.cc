@@ -132,6 +132,25 @@ bool Races::unheard(const Warp& issuer, const Stamp& before, const Stamp& now, V
                               [&](const Knowledge& one) { return knows(one, before, view); });
 }
 
+bool Races::copied_apart(const Warp& issuer, const Stamp& write, const Stamp& now,
+                         const Cta* memory, uint64_t at) const {
+  constexpr uint16_t kCopy = kAsyncProxy | kUnfenced;
+  const WarpHistory& own = issuer.history;
+  if (own.copies.met_since(own.together) || memory != &issuer.cta() ||
+      (write.flags & (kCopy | kRecord)) != kCopy || write.cluster != own.cluster ||
+      (now.flags & kAsyncProxy) != 0) {
+    return false;
+  }
+  const LaneCopies::Copy* copy =
+      own.copies.find(write.actor, write.clock, static_cast<uint32_t>(at));
+  if (copy == nullptr) return false;
+  const int lane = lane_of(now);
+  if (lane < 0) return true;
+  return lane != copy->lane &&
+         (own.met.empty() ||
+          !own.copies.met_since(own.met[static_cast<size_t>(lane * 32 + copy->lane)]));
+}
+
 bool Races::heard(const Stamp& stamp, uint32_t lanes) const {
   for (const LaneReleases& period : told_[stamp.cluster - 1][stamp.actor]) {
     for (const LaneReleases::Told& by : period.told) {

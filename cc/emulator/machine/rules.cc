@@ -17,7 +17,8 @@ constexpr RuleInfo kRules[] = {
     {"lane-release", Severity::kWarning,
      "accesses of lanes that one lane tells others of, without bar.warp.sync"},
     {"lane-wait", Severity::kWarning,
-     "accesses after what another lane of the warp has waited for, without bar.warp.sync"},
+     "accesses after what another lane of the warp has waited for or stored as volatile, without "
+     "bar.warp.sync"},
     {"async-hazard", Severity::kError,
      "memory touched while an asynchronous operation that nobody has waited for owns it"},
     {"tensor-hazard", Severity::kError,
@@ -30,6 +31,8 @@ constexpr RuleInfo kRules[] = {
     {"mbarrier-init", Severity::kWarning,
      "an mbarrier used where its initialisation may not be visible; one that is written over, or "
      "invalidated while it may be waited for"},
+    {"cta-start", Severity::kError,
+     "accesses of the shared memory of a CTA that may not have started"},
     {"cta-exit", Severity::kError,
      "a CTA that may exit before accesses to its shared memory are over"},
     {"mbarrier-overrun", Severity::kError,
@@ -43,7 +46,9 @@ constexpr RuleInfo kRules[] = {
     {"shuffle-source", Severity::kError,
      "a use of what shfl.sync has read of a lane that does not execute it"},
     {"exited-lanes", Severity::kWarning,
-     "shfl.sync or bar.warp.sync with a membermask that names exited lanes"},
+     "shfl.sync or bar.warp.sync with a membermask that names exited lanes; instructions of a "
+     "whole "
+     "warp without them"},
     {"uninitialized-shared", Severity::kOff, "reads of shared memory that nothing has written"},
     {"uninitialized-tensor", Severity::kWarning,
      "reads of tensor memory that nothing has written, accumulation on it included"},

@@ -34,6 +34,7 @@ enum class Rule : uint8_t {
   kTensorFence,
   kProxyFence,
   kMbarrierInit,
+  kCtaStart,
   kCtaExit,
   kMbarrierOverrun,
   kBulkExit,
@@ -45,7 +46,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 23;
+constexpr size_t kRuleCount = 24;
 
 struct RuleInfo {
   const char* name;

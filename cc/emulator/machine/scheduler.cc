@@ -64,6 +64,7 @@ void Launch::run_warp(size_t slot) {
       } else {
         w.current_instr_ = &in;
         w.executing_ = mask;
+        if ((in.flags & kWholeWarp) != 0 && w.live_ != w.existing_) w.report_exited(w.existing_);
         if (!w.watched_rows_.empty() || (in.flags & kTouches) != 0) w.check_rows(in);
         switch (in.exec(w, in, mask)) {
           case Step::kNext: {

@@ -16,7 +16,8 @@ enum StampFlags : uint16_t {
   kRecord = 4,    // `clock` is a record of an asynchronous operation (Races::open)
   kAsyncProxy = 8,
   kSameValue = 128,  // a write that changes nothing
-  kBulkStore = 256,
+  kBulkStore = 256,  // with kAsyncProxy
+  kVolatile = 256,   // with kStrong, in shared memory: of several lanes at once
   kCompareAndSwap = 512,
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
@@ -59,6 +60,11 @@ struct Stamp {
   uint16_t flags = 0;
   int32_t line = 0;
 };
+
+inline bool both_volatile(const Stamp& a, const Stamp& b) {
+  constexpr uint16_t kBoth = kStrong | kVolatile;
+  return (a.flags & b.flags & kBoth) == kBoth;
+}
 
 // No padding, and the flags in the second lowest 16 bits of the upper half: likeness().
 static_assert(sizeof(Stamp) == 16 && offsetof(Stamp, flags) == 10);

@@ -23,6 +23,13 @@ void Warp::report(Rule rule, const std::string& message) {
   launch_->report(rule, origin(), message);
 }
 
+void Warp::report_exited(uint32_t members) {
+  const uint32_t exited = members & existing_ & ~live_;
+  if (exited == 0) return;
+  report(Rule::kExitedLanes,
+         format("this is for lanes 0x%08x, of which 0x%08x have exited", members, exited));
+}
+
 void Warp::tell() {
   launch_->races().told(*this);
   history.release();

@@ -147,6 +147,8 @@ class Warp {
 
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
   void report(Rule rule, const std::string& message);
+  // An instruction that is for these lanes: have some of them exited?
+  void report_exited(uint32_t members);
 
   // --- Registers that an asynchronous instruction reads or writes: using them otherwise is
   // reported until it has been waited for.

@@ -86,6 +86,7 @@ const uint8_t* Warp::param(uint64_t offset, uint32_t bytes, uint32_t align) {
 void Warp::note_global(uint64_t address, uint64_t bytes, bool write, uint16_t flags) {
   Races& races = launch_->races();
   if (!races.on() || !launch_->memory().last_found_writable()) return;
+  flags &= ~kVolatile;
   races.access_global(*this, address, bytes, history.stamp(current_instr_->line, flags), write,
                       origin());
 }

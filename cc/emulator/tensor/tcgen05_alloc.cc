@@ -99,7 +99,7 @@ void decode_alloc(Decoder& d) {
   d.expect_operands(2, 2);
   d.out().sub = decode_cta_group(d);
   d.ignore_mods({"sync", "aligned", "shared::cta", "b32"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.out().addr = d.address(0, ptx::Space::kShared);
   d.out().op[0] = d.src(1, 32);
   d.out().exec = exec_alloc;
@@ -127,7 +127,7 @@ void decode_dealloc(Decoder& d) {
   d.expect_operands(2, 2);
   d.out().sub = decode_cta_group(d);
   d.ignore_mods({"sync", "aligned", "b32"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.out().op[0] = d.src(0, 32);
   d.out().op[1] = d.src(1, 32);
   d.out().exec = exec_dealloc;
@@ -143,7 +143,7 @@ void decode_relinquish(Decoder& d) {
   d.expect_operands(0, 0);
   d.out().sub = decode_cta_group(d);
   d.ignore_mods({"sync", "aligned"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.out().exec = exec_relinquish;
 }
 

@@ -140,7 +140,7 @@ Step exec_st(Warp& warp, const Instr& in, uint32_t mask) {
 void decode_ldst(Decoder& d, bool load) {
   auto* args = d.make_aux<LdStArgs>();
   d.ignore_mods({"sync", "aligned", "b32"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   const std::string_view shape =
       d.mod_one_of({"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"});
   if (shape.empty()) d.error("needs a shape such as .32x32b");
@@ -215,7 +215,7 @@ Step exec_wait_st(Warp& warp, const Instr&, uint32_t) {
 void decode_wait(Decoder& d, ExecFn exec) {
   d.expect_operands(0, 0);
   d.ignore_mods({"sync", "aligned"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.out().exec = exec;
 }
 

@@ -125,6 +125,17 @@ std::unique_ptr<MmaOp> prepare(Warp& warp, const Instr& in, const MmaArgs& args,
   return op;
 }
 
+// What the instruction reads in the tensor memory of each CTA.
+std::vector<TmemRegion> regions_read(const MmaOperands& o) {
+  std::vector<TmemRegion> read;
+  if (o.a_in_tmem) read = regions(o.path, o.a, o.descriptor.k * tmem_bits(o.descriptor.a) / 32);
+  if (o.scales.block != 0) {
+    read.push_back(scale_region(o.scales.a, o.path.rows));
+    read.push_back(scale_region(o.scales.b, o.descriptor.n));
+  }
+  return read;
+}
+
 // Marks everything the instruction will read and write, in both CTAs of a pair.
 void hold_operands(Warp& warp, const MmaOperands& o, int lane, Holds* holds) {
   const Stamp stamp = tensor_reads(warp, lane);
@@ -132,26 +143,23 @@ void hold_operands(Warp& warp, const MmaOperands& o, int lane, Holds* holds) {
   const Origin origin = warp.origin();
   const std::vector<ByteRange> a = merge_chunks(o.a_chunks);
   const std::vector<ByteRange> b = merge_chunks(o.b_chunks);
+  const std::vector<TmemRegion> read = regions_read(o);
+  const std::vector<TmemRegion> written = regions(o.path, o.d, o.path.columns());
+  for (const TmemRegion& d : written) {
+    for (const TmemRegion& other : read) {
+      if (!d.overlaps(other)) continue;
+      warp.report(Rule::kTensorHazard, "writes tensor memory (" + d.text() + ") that it reads (" +
+                                           other.text() + "): no order within it is defined");
+    }
+  }
   for (int c = 0; c < o.ctas.count; ++c) {
     Cta& cta = *o.ctas.ctas[c];
     holds->read_shared(launch, cta, b, origin, stamp);
-    if (o.a_in_tmem) {
-      const int columns = o.descriptor.k * tmem_bits(o.descriptor.a) / 32;
-      for (const TmemRegion& region : regions(o.path, o.a, columns)) {
-        holds->access_tmem(launch, cta, region, false, true, origin, stamp);
-      }
-    } else {
-      holds->read_shared(launch, cta, a, origin, stamp);
-    }
-    if (o.scales.block != 0) {
-      for (const TmemRegion& region :
-           {scale_region(o.scales.a, o.path.rows), scale_region(o.scales.b, o.descriptor.n)}) {
-        holds->access_tmem(launch, cta, region, false, true, origin, stamp);
-      }
-    }
-    for (const TmemRegion& region : regions(o.path, o.d, o.path.columns())) {
-      holds->access_tmem(launch, cta, region, true, true, origin, stamp);
-    }
+    if (!o.a_in_tmem) holds->read_shared(launch, cta, a, origin, stamp);
+    for (const TmemRegion& region : read)
+      holds->access_tmem(launch, cta, region, false, true, origin, stamp);
+    for (const TmemRegion& region : written)
+      holds->access_tmem(launch, cta, region, true, true, origin, stamp, true);
   }
 }
 

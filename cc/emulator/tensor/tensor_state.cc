@@ -86,13 +86,13 @@ void Holds::read_shared(Launch& launch, Cta& cta, const std::vector<ByteRange>& 
 }
 
 void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool writes,
-                        bool in_pipe, const Origin& origin, const Stamp& stamp) {
+                        bool in_pipe, const Origin& origin, const Stamp& stamp, bool accumulator) {
   TensorMemory& memory = tmem_of(cta);
   const std::string problem = memory.check(region, &cta);
   if (!problem.empty()) launch.fault(origin, problem);
-  const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe);
+  const TensorMemory::Pending* other = memory.conflict(region, writes, in_pipe, accumulator);
   // Of two warps that nothing orders, the wait is not what is missing.
-  if (launch.races().on() && (other == nullptr || !other->in_pipe))
+  if (launch.races().on() && (other == nullptr || !other->in_pipe || in_pipe))
     check_order(launch, memory,
                 {region, writes, in_pipe, stamp,
                  origin.cta->warps()[origin.warp]->history.stamp(origin.line)},
@@ -105,8 +105,8 @@ void Holds::access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool
                       "): its completion has not been waited for");
   }
   if (!launch.watches(Rule::kTensorHazard)) return;
-  tmem_.push_back(
-      {&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line, &cta})});
+  tmem_.push_back({&memory, memory.begin_access({region, writes, in_pipe, origin.name, origin.line,
+                                                 &cta, accumulator})});
 }
 
 void check_free(Warp& warp, Cta& cta, const TmemRegion& region) {

@@ -23,8 +23,9 @@ class Holds {
   // These fault through `origin` where the access is illegal or races with one in flight.
   void read_shared(Launch& launch, Cta& cta, const std::vector<ByteRange>& ranges,
                    const Origin& origin, const Stamp& stamp);
+  // `accumulator`: D of an MMA.
   void access_tmem(Launch& launch, Cta& cta, const TmemRegion& region, bool writes, bool in_pipe,
-                   const Origin& origin, const Stamp& stamp);
+                   const Origin& origin, const Stamp& stamp, bool accumulator = false);
   void take(Holds&& other);
   void release();
   bool empty() const { return shared_.empty() && tmem_.empty(); }

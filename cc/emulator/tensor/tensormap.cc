@@ -186,7 +186,7 @@ void decode_fence_copy(Decoder& d) {
   auto* args = d.make_aux<FenceCopyArgs>();
   d.ignore_mods({"global", "shared::cta", "tensormap::generic", "release", "acquire", "cta",
                  "cluster", "gpu", "sys", "sync", "aligned"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.expect_operands(3, 3);
   args->to = d.address(0, ptx::Space::kGlobal);
   args->from = d.address(1, ptx::Space::kShared);

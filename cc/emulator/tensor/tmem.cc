@@ -97,9 +97,11 @@ std::string TensorMemory::check(const TmemRegion& region, const void* owner) con
 }
 
 const TensorMemory::Pending* TensorMemory::conflict(const TmemRegion& region, bool writes,
-                                                    bool in_pipe) const {
+                                                    bool in_pipe, bool accumulator) const {
   for (const Pending& access : pending_) {
-    if (in_pipe && access.in_pipe) continue;
+    if (in_pipe && access.in_pipe &&
+        !(accumulator && access.accumulator && !(access.region == region)))
+      continue;
     if ((writes || access.writes) && access.region.overlaps(region)) return &access;
   }
   return nullptr;

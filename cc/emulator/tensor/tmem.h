@@ -32,6 +32,10 @@ struct TmemRegion {
   int column = 0;
   int columns = 0;
 
+  bool operator==(const TmemRegion& other) const {
+    return lane == other.lane && lanes == other.lanes && column == other.column &&
+           columns == other.columns;
+  }
   bool covers(const TmemRegion& other) const {
     return lane <= other.lane && other.lane + other.lanes <= lane + lanes &&
            column <= other.column && other.column + other.columns <= column + columns;
@@ -76,6 +80,7 @@ class TensorMemory {
     const char* name;  // of the instruction; static storage
     int line;
     const void* issuer;
+    bool accumulator = false;  // D of an MMA: in order with those of the same place and shape alone
     std::string text() const;
   };
   using Ticket = std::list<Pending>::iterator;
@@ -110,7 +115,8 @@ class TensorMemory {
   }
 
   // The access in flight that a new access would race with, or null.
-  const Pending* conflict(const TmemRegion& region, bool writes, bool in_pipe) const;
+  const Pending* conflict(const TmemRegion& region, bool writes, bool in_pipe,
+                          bool accumulator = false) const;
 
  private:
   struct Allocation {

@@ -45,6 +45,7 @@ struct WgmmaOp : AsyncOp {
   TileChunks b;
   Part parts[kWarpsPerGroup];
   std::shared_ptr<Holds> operands = std::make_shared<Holds>();
+  std::vector<uint32_t> begins;  // of the operands, in shared memory
 
   bool step(Launch& launch) override {
     const WgmmaShape& s = args->shape;
@@ -124,19 +125,33 @@ std::unique_ptr<WgmmaOp> start(Warp& warp, const WgmmaArgs& args, bool use_input
   auto op = std::make_unique<WgmmaOp>();
   op->args = &args;
   op->rule = {s.d, use_input, 1.0f, args.saturate};
+  const auto read = [&](const TileChunks& tile) {
+    const std::vector<ByteRange> ranges = merge_chunks(tile);
+    op->begins.push_back(ranges.front().begin);
+    op->operands->read_shared(warp.launch(), warp.cta(), ranges, warp.origin(), stamp);
+  };
   if (args.a.empty()) {
     op->a_bits = warp.r64(args.a_desc)[0];
     const SmemDescriptor a = decode_smem(warp, op->a_bits, "A");
     const TileChunks tile = tile_chunks(a, args.a_major, s.a, 64, s.k);
-    op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(tile), warp.origin(), stamp);
+    read(tile);
     for (uint32_t i = 0; i < kWarpsPerGroup; ++i) {
       op->parts[i].a = slice_rows(tile, static_cast<int>(i) * kWgmmaRows, kWgmmaRows);
     }
   }
   op->b_bits = warp.r64(args.b_desc)[0];
   op->b = tile_chunks(decode_smem(warp, op->b_bits, "B"), args.b_major, s.b, s.n, s.k);
-  op->operands->read_shared(warp.launch(), warp.cta(), merge_chunks(op->b), warp.origin(), stamp);
+  read(op->b);
   return op;
+}
+
+// What the others know of the operands is asked for where these begin.
+void join(Warp& warp, const WgmmaOp& op) {
+  Races& races = warp.launch().races();
+  if (!races.on()) return;
+  const Stamp stamp = wgmma_reads(warp, tensor_of(warp).wgmma_issued);
+  for (const uint32_t begin : op.begins)
+    races.access(warp, warp.cta(), begin, Shadow::kGranule, stamp, false, warp.origin());
 }
 
 void watch_rows(Warp& warp, const WgmmaArgs& args) {
@@ -210,6 +225,8 @@ Step exec_mma(Warp& warp, const Instr& in, uint32_t mask) {
   const size_t position = static_cast<size_t>(group.issued[rank]++ - group.started);
   if (position == group.gathering.size()) {
     group.gathering.push_back(start(warp, args, use_input != 0));
+  } else {
+    join(warp, *group.gathering[position]);
   }
   WgmmaOp& op = *group.gathering[position];
   if (op.args != &args) warp.fault("the warps of a warpgroup execute different instructions");
@@ -256,7 +273,7 @@ void decode_mma(Decoder& d) {
   auto* args = d.make_aux<WgmmaArgs>();
   if (d.mod("sp")) d.unsupported("sparse wgmma is not implemented");
   d.ignore_mods({"sync", "aligned"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   args->saturate = d.mod("satfinite");
   // Remaining: shape, D, A and B types, in this order; two types may be equal.
   std::string problem;
@@ -354,7 +371,7 @@ Step exec_wait(Warp& warp, const Instr& in, uint32_t) {
 
 void decode_plain(Decoder& d, ExecFn exec, size_t operands) {
   d.ignore_mods({"sync", "aligned"});
-  d.out().flags |= kConverge;
+  d.out().flags |= kConverge | kWholeWarp;
   d.expect_operands(operands, operands);
   d.out().exec = exec;
 }

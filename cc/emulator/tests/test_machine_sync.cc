@@ -70,7 +70,8 @@ TEST(clusters_share_memory) {
             ".shared .align 4 .u32 s[32];\nmov.u32 %r1, s;\nmad.lo.u32 %r1, %thread, 4, "
             "%r1;\nxor.b32 "
             "%r2, %rank, 1;\nmapa.shared::cluster.u32 %r3, %r1, %r2;\n"
-            "add.u32 %r4, %cta, 100;\nst.shared::cluster.u32 [%r3], "
+            "add.u32 %r4, %cta, 100;\nbarrier.cluster.arrive.relaxed.aligned;\n"
+            "barrier.cluster.wait.aligned;\nst.shared::cluster.u32 [%r3], "
             "%r4;\nbarrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
             "ld.shared.u32 %r0, "
             "[%r1];\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;") +

@@ -131,7 +131,10 @@ TEST(shuffles_read_lanes_that_take_part) {
              one);
   check_rule(Rule::kExitedLanes, leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, -1;\n",
              leave + "shfl.sync.bfly.b32 %r10, %r0, 8, 31, 0xffff;\n",
-             "the membermask 0xffffffff names lanes 0xffff0000, which have exited", one);
+             "this is for lanes 0xffffffff, of which 0xffff0000 have exited", one);
+  const std::string registers = "setmaxnreg.dec.sync.aligned.u32 40;\n";
+  check_rule(Rule::kExitedLanes, leave + registers, registers + leave,
+             "this is for lanes 0xffffffff, of which 0xffff0000 have exited", one);
 }
 
 TEST(one_lane_waits_for_itself) {

@@ -3,6 +3,8 @@
 from micro import (
     arrivals,
     bulk,
+    bulk_clusters,
+    bulk_stores,
     counters,
     global_memory,
     hand_backs,
@@ -25,6 +27,8 @@ from micro import (
 MODULES = (
     shared,
     bulk,
+    bulk_stores,
+    bulk_clusters,
     pipelines,
     programs,
     global_memory,

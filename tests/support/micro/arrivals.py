@@ -160,4 +160,28 @@ KERNELS = (
         f"{_LINE}setp.eq.u32 %p3, %r0, 32;\n@%p3 ld.global.u32 %r20, [%d6+64];\n<<|{BAR}>>@%p0 discard.global.L2 [%d6], 128;\n",
         ("global-race",),
     ),
+    Micro(
+        "setmaxnreg.inc of two warpgroups, no .dec of the third",
+        "mov.u32 %r40, %tid.x;\nsetp.lt.u32 %p3, %r40, 128;\n@%p3 bra A;\nsetmaxnreg.inc.sync.aligned.u32 232;\nbra B;\n"
+        f"A:\n<<|setmaxnreg.dec.sync.aligned.u32 40;\n>>B:\n{BAR}",
+        ("registers",),
+        block=384,
+        **HOPPER,
+    ),
+    Micro(
+        "setmaxnreg.inc in the place of .dec",
+        "mov.u32 %r40, %tid.x;\nsetp.lt.u32 %p3, %r40, 128;\n@%p3 bra A;\nsetmaxnreg.inc.sync.aligned.u32 232;\nbra B;\n"
+        f"A:\nsetmaxnreg.<<inc|dec>>.sync.aligned.u32 40;\nB:\n{BAR}",
+        ("registers",),
+        block=384,
+        **HOPPER,
+    ),
+    Micro(
+        "setmaxnreg.dec to more than a launch gives",
+        "mov.u32 %r40, %tid.x;\nsetp.lt.u32 %p3, %r40, 128;\n@%p3 bra A;\nsetmaxnreg.<<dec|inc>>.sync.aligned.u32 232;\nbra B;\n"
+        f"A:\nsetmaxnreg.dec.sync.aligned.u32 40;\nB:\n{BAR}",
+        ("registers",),
+        block=384,
+        **HOPPER,
+    ),
 )

@@ -1,19 +1,11 @@
-"""mbarriers and bulk copies: loads, stores, reductions, multicast, st.async."""
+"""mbarriers and bulk loads."""
 
 # ruff: noqa: E501 (statements of PTX are not broken)
 
 from micro.case import Micro
 from micro.pieces import (
     BAR,
-    BULK_COMMIT,
-    BULK_STORE,
-    BULK_WAIT,
-    CLUSTER,
-    CLUSTER_READY,
     INIT,
-    PEER,
-    PROXY,
-    READ_WAIT,
     READY,
     STORE,
     bulk,
@@ -23,21 +15,12 @@ from micro.pieces import (
 )
 
 HAZARD = ("async-hazard", "shared-race", "lane-release")
-PAIR = {"grid": 2, "cluster": 2}
 READ = "ld.shared.u32 %r20, [%r7];\nst.global.u32 [%d2], %r20;\n"
 TILE = (
     "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], "
     "[%d4, {%r24, %r24}], [%r4];\n"
 )
-TILE_STORE = (
-    "@%p0 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d5, {%r24, %r24}], [%r3];\n"
-)
 ZERO = "mov.u32 %r24, 0;\n"
-MULTICAST = (
-    "@%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-    "[%r3], [%d3], 512, [%r4], %h1;\n"
-)
-FIRST = "setp.eq.u32 %p3, %r2, 0;\nand.pred %p3, %p3, %p0;\nmov.u16 %h1, 3;\n"
 
 KERNELS = (
     # --- the phase of an mbarrier
@@ -284,189 +267,5 @@ KERNELS = (
         "a bulk copy past the end of shared memory",
         f"{READY}{load(512, to='%r3+<<33024|32256>>')}{wait(0, 0)}",
         ("outside", "bounds", "shared memory", "mbarrier"),
-    ),
-    # --- stores
-    Micro(
-        "a bulk store without a proxy fence",
-        f"{STORE}<<|{PROXY}>>{BAR}{BULK_STORE}{BULK_COMMIT}{BULK_WAIT}",
-        ("proxy-fence",),
-    ),
-    Micro(
-        "a proxy fence ahead of the stores",
-        f"<<{PROXY}{STORE}|{STORE}{PROXY}>>{BAR}{BULK_STORE}{BULK_COMMIT}{BULK_WAIT}",
-        ("proxy-fence",),
-    ),
-    Micro(
-        "a bulk store without a barrier",
-        f"{STORE}{PROXY}<<|{BAR}>>{BULK_STORE}{BULK_COMMIT}{BULK_WAIT}",
-        ("shared-race", "async-hazard", "proxy-fence"),
-    ),
-    Micro(
-        "a bulk store of what is overwritten",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}<<|{READ_WAIT}>>{BAR}{STORE}{BULK_WAIT}",
-        HAZARD,
-    ),
-    Micro(
-        "a wait that other threads do not hear of",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}{READ_WAIT}<<|{BAR}>>{STORE}{BULK_WAIT}",
-        HAZARD,
-    ),
-    Micro(
-        "a bulk store without a commit",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}<<|{BULK_COMMIT}>>{BULK_WAIT}{BAR}{STORE}",
-        ("async-hazard", "bulk-exit"),
-    ),
-    Micro(
-        "a commit ahead of the bulk store",
-        f"{STORE}{PROXY}{BAR}<<{BULK_COMMIT}{BULK_STORE}|{BULK_STORE}{BULK_COMMIT}>>{BULK_WAIT}{BAR}{STORE}",
-        ("async-hazard", "bulk-exit"),
-    ),
-    Micro(
-        "one group of bulk stores too few",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}@%p0 cp.async.bulk.wait_group.read <<1|0>>;\n{BAR}{STORE}{BULK_WAIT}",
-        HAZARD,
-    ),
-    Micro(
-        "another thread's bulk stores",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}setp.eq.u32 %p3, %r0, <<32|0>>;\n"
-        f"@%p3 cp.async.bulk.wait_group.read 0;\n{BAR}{STORE}<<{BULK_WAIT}|>>",
-        ("async-hazard",),
-    ),
-    Micro(
-        "an exit with bulk stores in flight",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}<<|{READ_WAIT}>>",
-        ("bulk-exit",),
-    ),
-    Micro(
-        "a result read after wait_group.read",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}<<{READ_WAIT}|{BULK_WAIT}>>@%p0 ld.global.u32 %r20, [%d1];\n"
-        "@%p0 st.global.u32 [%d1+4096], %r20;\n",
-        ("async-hazard",),
-    ),
-    Micro(
-        "a result handed over after wait_group.read",
-        f"setp.eq.u32 %p3, %r9, 0;\n@!%p3 bra READ;\n{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}<<{READ_WAIT}|{BULK_WAIT}>>"
-        "@%p0 st.release.gpu.global.u32 [%d1+4096], 1;\nbra DONE;\nREAD:\nld.acquire.gpu.global.u32 %r20, [%d1+4096];\n"
-        "setp.eq.u32 %p4, %r20, 0;\n@%p4 bra READ;\nld.global.u32 %r21, [%d1+64];\nDONE:\n",
-        ("async-hazard", "global-race"),
-        grid=2,
-    ),
-    Micro(
-        "a store into what a bulk store writes",
-        f"{STORE}{PROXY}{BAR}{BULK_STORE}{BULK_COMMIT}<<|{BULK_WAIT}{BAR}>>st.global.u32 [%d1+64], %r0;\n<<{BULK_WAIT}|>>".replace(
-            "st.global.u32 [%d1+64], %r0;", "@%p0 st.global.u32 [%d1+64], %r4;"
-        ),
-        ("async-hazard", "global-race"),
-    ),
-    Micro(
-        "a tile's store without a proxy fence",
-        f"{ZERO}{STORE}<<|{PROXY}>>{BAR}{TILE_STORE}{BULK_COMMIT}{BULK_WAIT}",
-        ("proxy-fence",),
-    ),
-    Micro(
-        "a tile's store of what is overwritten",
-        f"{ZERO}{STORE}{PROXY}{BAR}{TILE_STORE}{BULK_COMMIT}<<|{READ_WAIT}>>{BAR}{STORE}{BULK_WAIT}",
-        HAZARD,
-    ),
-    Micro(
-        "a bulk reduction without a proxy fence",
-        f"{STORE}<<|{PROXY}>>{BAR}@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r3], 512;\n"
-        f"{BULK_COMMIT}{BULK_WAIT}",
-        ("proxy-fence",),
-    ),
-    Micro(
-        "a plain store into what others reduce",
-        f"{STORE}{PROXY}{BAR}@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r3], 512;\n"
-        f"{BULK_COMMIT}{BULK_WAIT}<<setp.eq.u32 %p3, %r9, 1;\n@%p3 st.global.u32 [%d1], %r0;\n|>>",
-        ("async-hazard", "global-race"),
-        grid=2,
-    ),
-    Micro(
-        "bulk stores of two CTAs to one place",
-        f"{STORE}{PROXY}{BAR}<<|shl.b32 %r20, %r9, 9;\ncvt.u64.u32 %d6, %r20;\nadd.s64 %d1, %d1, %d6;\n>>"
-        f"{BULK_STORE}{BULK_COMMIT}{BULK_WAIT}",
-        ("same-value", "async-hazard", "global-race"),
-        grid=2,
-    ),
-    # --- clusters
-    Micro(
-        "a copy to a peer whose mbarrier may not be there",
-        f"{INIT}<<{BAR}|{CLUSTER}>>{PEER}{expect(512)}"
-        "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%d3], 512, [%r12];\n"
-        f"{wait(0, 0)}{CLUSTER}",
-        ("mbarrier-init", "initialis"),
-        **PAIR,
-    ),
-    Micro(
-        "a copy to a peer that still reads",
-        f"{STORE}{PROXY}{CLUSTER_READY}{PEER}ld.shared.u32 %r20, [%r8];\n<<|{CLUSTER}>>{expect(512)}"
-        "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%d3], 512, [%r12];\n"
-        f"{wait(0, 0)}{CLUSTER}st.global.u32 [%d2], %r20;\n",
-        ("async-hazard",),
-        **PAIR,
-    ),
-    Micro(
-        "a copy from shared memory to a peer without a proxy fence",
-        f"{INIT}{STORE}<<|{PROXY}>>{CLUSTER}{PEER}{expect(512)}"
-        "add.u32 %r11, %r11, 1024;\n"
-        "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r11], [%r3], 512, [%r12];\n"
-        f"{wait(0, 0)}ld.shared.u32 %r20, [%r7+1024];\nst.global.u32 [%d2], %r20;\n{CLUSTER}",
-        ("proxy-fence",),
-        **PAIR,
-    ),
-    Micro(
-        "multicast into a CTA that still reads",
-        f"{STORE}{PROXY}{CLUSTER_READY}{FIRST}ld.shared.u32 %r20, [%r8];\n<<{BAR}|{CLUSTER}>>{expect(512)}{MULTICAST}"
-        f"{wait(0, 0)}{CLUSTER}st.global.u32 [%d2], %r20;\n",
-        ("async-hazard",),
-        **PAIR,
-    ),
-    Micro(
-        "multicast that one CTA does not wait for",
-        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}<<setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n|>>{wait(0, 0)}OUT:\n{CLUSTER}",
-        ("cta-exit",),
-        **PAIR,
-    ),
-    Micro(
-        "multicast that one CTA reads too early",
-        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}setp.eq.u32 %p4, %r2, 1;\n@%p4 bra OUT;\n{wait(0, 0)}OUT:\n"
-        f"<<|{wait(0, 0)}>>{READ}<<{wait(0, 0)}|>>{CLUSTER}",
-        HAZARD,
-        **PAIR,
-    ),
-    Micro(
-        "an arrival at a peer's stage ahead of the reads",
-        f"{CLUSTER_READY}{FIRST}{expect(512)}{MULTICAST}{wait(0, 0)}mapa.shared::cluster.u32 %r12, %r4, 0;\n"
-        f"<<@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12+8];\n|>>{READ}"
-        f"<<|{BAR}@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12+8];\n>>"
-        f"@!%p3 bra GO;\n{wait(1, 0)}GO:\n{expect(512)}{MULTICAST}{wait(0, 1)}{CLUSTER}".replace(
-            "fence.mbarrier_init",
-            "@%p0 mbarrier.init.shared::cta.b64 [%r4+8], 2;\nfence.mbarrier_init",
-        ).replace("@%p0 mbarrier.init.shared::cta.b64 [%r4+8], 1;\n", ""),
-        HAZARD,
-        **PAIR,
-    ),
-    Micro(
-        "st.async read before its bytes are counted",
-        f"{CLUSTER_READY}{PEER}{expect(4)}@%p0 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r11], %r4, [%r12];\n"
-        f"<<ld.shared.u32 %r20, [%r3];\n{wait(0, 0)}|{wait(0, 0)}ld.shared.u32 %r20, [%r3];\n>>st.global.u32 [%d2], %r20;\n{CLUSTER}",
-        HAZARD,
-        **PAIR,
-    ),
-    Micro(
-        "st.async into what the peer still reads",
-        f"{STORE}{CLUSTER_READY}{PEER}{expect(4)}ld.shared.u32 %r20, [%r3];\n<<|{CLUSTER}>>"
-        "@%p0 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r11], %r4, [%r12];\n"
-        f"{wait(0, 0)}st.global.u32 [%d2], %r20;\n{CLUSTER}",
-        HAZARD,
-        **PAIR,
-    ),
-    Micro(
-        "red.async ahead of the zeros",
-        f"{INIT}<<{CLUSTER}@%p0 st.shared.u32 [%r3], 0;\n|@%p0 st.shared.u32 [%r3], 0;\n{CLUSTER}>>{PEER}{expect(4)}"
-        "@%p0 red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r11], 1, [%r12];\n"
-        f"{wait(0, 0)}ld.shared.u32 %r20, [%r3];\nst.global.u32 [%d2], %r20;\n{CLUSTER}",
-        ("async-hazard", "shared-race"),
-        **PAIR,
     ),
 )

@@ -35,6 +35,9 @@ _ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [%r4];\n"
 _SENT = "fence.proxy.async.shared::cta;\nbar.warp.sync -1;\n@!%p1 bra S;\nshl.b32 %r20, %r1, 7;\nadd.u32 %r21, %r3, %r20;\ncvt.u64.u32 %d6, %r20;\nadd.s64 %d6, %d6, %d1;\ncp.async.bulk.global.shared::cta.bulk_group [%d6], [%r21], 128;\ncp.async.bulk.commit_group;\nS:\n"
 _FLAG = "setp.eq.u32 %p3, %r9, 0;\n@!%p3 bra C;\nst.global.u32 [%d2+8192], %r0;\nbar.sync 0;\n@%p0 st.release.gpu.global.u32 [%d1], 1;\nbra E;\nC:\n@!%p2 bra E;\n"
 _SEEN = "mul.wide.u32 %d6, %r0, 4;\nadd.s64 %d6, %d6, %d1;\nld.global.u32 %r20, [%d6+8192];\nst.global.u32 [%d6+12288], %r20;\nE:\n"
+# Each lane copies 16 bytes of its own; %r24: where to.
+_COPY = "shl.b32 %r20, %r0, 4;\nadd.u32 %r24, %r3, %r20;\ncvt.u64.u32 %d6, %r20;\nadd.s64 %d6, %d6, %d3;\ncp.async.cg.shared.global [%r24], [%d6], 16;\n"
+_NEIGHBOUR = "xor.b32 %r20, %r0, 1;\nshl.b32 %r20, %r20, 4;\nadd.u32 %r20, %r20, %r3;\nld.shared.u32 %r21, [%r20];\nst.global.u32 [%d2], %r21;\n"
 
 KERNELS = (
     Micro(
@@ -86,6 +89,38 @@ KERNELS = (
     Micro(
         "a lane waits for an MMA, its warp loads the accumulators",
         f"{OPERANDS}{ALLOC}{DESCRIPTORS}{MMA}{COMMIT}{_WAIT.replace('[%r4]', '[%r4+8]')}{_MEET}{AFTER}{LD}{LD_WAIT}{USE}{DEALLOC}",
+        _REPORT,
+    ),
+    # Copies of cp.async: each lane waits for its own.
+    Micro(
+        "a neighbour's copy by cp.async behind the own wait",
+        f"{_COPY}cp.async.commit_group;\ncp.async.wait_group 0;\n{_MEET}{_NEIGHBOUR}",
+        _REPORT,
+    ),
+    Micro(
+        "the copy of a lane that the wait's tile leaves out",
+        f"{_COPY}cp.async.wait_all;\nand.b32 %r21, %r6, 24;\nshl.b32 %r20, 0xff, %r21;\nbar.warp.sync <<%r20|-1>>;\n{_NEIGHBOUR.replace(', 1;', ', 8;')}",
+        _REPORT,
+    ),
+    Micro(
+        "a warp's copies by cp.async, taken by ldmatrix",
+        f"{_COPY}cp.async.commit_group;\ncp.async.wait_group 0;\n{_MEET}ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r20}}, [%r24];\nst.global.u32 [%d2], %r20;\n",
+        _REPORT,
+    ),
+    # Volatile accesses order no lanes.
+    Micro(
+        "a sum of a warp by volatile accesses",
+        f"st.volatile.shared.u32 [%r7], %r0;\n{BAR}"
+        + "".join(
+            f"ld.volatile.shared.u32 %r20, [%r7];\nld.volatile.shared.u32 %r21, [%r7+{4 * step}];\nadd.u32 %r20, %r20, %r21;\n<<|bar.warp.sync -1;\n>>setp.lt.u32 %p3, %r6, {step};\n@%p3 st.volatile.shared.u32 [%r7], %r20;\n<<|bar.warp.sync -1;\n>>"
+            for step in (16, 8, 4)
+        ),
+        _REPORT,
+        block=32,
+    ),
+    Micro(
+        "a volatile word of the neighbour",
+        f"st.volatile.shared.u32 [%r7], %r0;\n{_MEET}xor.b32 %r24, %r7, 4;\nld.volatile.shared.u32 %r20, [%r24];\nst.global.u32 [%d2], %r20;\n",
         _REPORT,
     ),
 )

@@ -4,7 +4,7 @@ speak for others."""
 # ruff: noqa: E501 (statements of PTX are not broken)
 
 from micro.case import Micro
-from micro.pieces import BAR
+from micro.pieces import ALLOC, BAR
 
 # Tiles of 8 lanes, as cooperative groups have them: %r20, its lanes.
 _TILE = "and.b32 %r21, %r6, 24;\nshl.b32 %r20, 0xff, %r21;\n"
@@ -130,5 +130,17 @@ KERNELS = (
         f"{_FLAG}fence.release.gpu;\n{_SET}fence.<<release|acquire>>.gpu;\n{_SEEN}",
         ("global-race",),
         grid=2,
+    ),
+    # Instructions of a whole warp, of which lanes have exited.
+    Micro(
+        "tensor memory freed by one lane",
+        f"{ALLOC}{BAR}<<@!%p0|@!%p2>> bra E;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 64;\nE:\n",
+        ("exited-lanes",),
+    ),
+    Micro(
+        "setmaxnreg of half of the lanes",
+        "and.b32 %r20, %r0, 1;\nsetp.eq.u32 %p3, %r20, 0;\n<<@%p3 bra E;\n|>>setmaxnreg.dec.sync.aligned.u32 40;\nE:\n",
+        ("exited-lanes",),
+        target="sm_90a",
     ),
 )

@@ -172,12 +172,18 @@ KERNELS = (
     Micro(
         "a ring of CTAs that sends before all have begun",
         f"<<|st.shared.u32 [%r7], 0;\n{CLUSTER}>>{_RIGHT}<<st.shared.u32 [%r7], 0;\n|>>st.shared::cluster.u32 [%r11], %r0;\n{CLUSTER}ld.shared.u32 %r20, [%r7];\nst.global.u32 [%d2], %r20;\n",
-        ("shared-race", "cta-exit"),
+        ("cta-start",),
         **_FOUR,
     ),
     Micro(
         "a sum of CTAs that is read too early",
         f"@%p0 st.shared.u32 [%r3], 0;\n{CLUSTER}mapa.shared::cluster.u32 %r11, %r3, 0;\n@%p0 red.relaxed.cluster.shared::cluster.add.u32 [%r11], 1;\n<<{BAR}|{CLUSTER}>>ld.shared.u32 %r20, [%r3];\nst.global.u32 [%d2], %r20;\n<<{CLUSTER}|>>",
+        RACE,
+        **_FOUR,
+    ),
+    Micro(
+        "a sum of the lanes of CTAs that is read too early",
+        f"@%p0 st.shared.u32 [%r3], 0;\n{CLUSTER}mapa.shared::cluster.u32 %r11, %r3, 0;\nred.relaxed.cluster.shared::cluster.add.u32 [%r11], 1;\n<<{BAR}|{CLUSTER}>>ld.shared.u32 %r20, [%r3];\nst.global.u32 [%d2], %r20;\n<<{CLUSTER}|>>",
         RACE,
         **_FOUR,
     ),

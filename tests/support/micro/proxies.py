@@ -2,7 +2,9 @@
 
 # ruff: noqa: E501 (statements of PTX are not broken)
 
-from micro.bulk import FIRST, MULTICAST, READ, TILE, TILE_STORE, ZERO
+from micro.bulk import READ, TILE, ZERO
+from micro.bulk_clusters import FIRST, MULTICAST
+from micro.bulk_stores import TILE_STORE
 from micro.case import Micro
 from micro.pieces import (
     BAR,

@@ -2,7 +2,8 @@
 
 # ruff: noqa: E501 (statements of PTX are not broken)
 
-from micro.bulk import TILE_STORE, ZERO
+from micro.bulk import ZERO
+from micro.bulk_stores import TILE_STORE
 from micro.case import Micro
 from micro.global_memory import FLAG, SEEN, TWO, hand_over, spin
 from micro.pieces import (
@@ -65,7 +66,7 @@ KERNELS = (
     ),
     Micro(
         "cluster barrier crossed by one phase",
-        f"{STORE}barrier.cluster.arrive.aligned;\n<<|barrier.cluster.wait.aligned;\n>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\nld.shared::cluster.u32 %r21, [%r11];\n<<barrier.cluster.wait.aligned;\n|>>st.global.u32 [%d2], %r21;\n{CLUSTER}",
+        f"{CLUSTER}{STORE}barrier.cluster.arrive.aligned;\n<<|barrier.cluster.wait.aligned;\n>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\nld.shared::cluster.u32 %r21, [%r11];\n<<barrier.cluster.wait.aligned;\n|>>st.global.u32 [%d2], %r21;\n{CLUSTER}",
         HAZARD,
         **PAIR,
     ),

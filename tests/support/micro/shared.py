@@ -187,7 +187,7 @@ KERNELS = (
     # --- clusters
     Micro(
         "a peer's memory read before it is written",
-        f"{STORE}<<|{CLUSTER}>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\n"
+        f"{CLUSTER}{STORE}<<|{CLUSTER}>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\n"
         f"ld.shared::cluster.u32 %r21, [%r11];\nst.global.u32 [%d2], %r21;\n{CLUSTER}",
         RACE,
         grid=2,
@@ -195,7 +195,7 @@ KERNELS = (
     ),
     Micro(
         "a barrier of the CTA in the place of the cluster's",
-        f"{STORE}<<{BAR}|{CLUSTER}>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\n"
+        f"{CLUSTER}{STORE}<<{BAR}|{CLUSTER}>>{PEER}shl.b32 %r20, %r0, 2;\nadd.u32 %r11, %r11, %r20;\n"
         f"ld.shared::cluster.u32 %r21, [%r11];\nst.global.u32 [%d2], %r21;\n{CLUSTER}",
         RACE,
         grid=2,
@@ -203,7 +203,7 @@ KERNELS = (
     ),
     Micro(
         "an arrival at the cluster barrier without a wait",
-        f"{STORE}barrier.cluster.arrive.aligned;\n<<|barrier.cluster.wait.aligned;\n>>{PEER}shl.b32 %r20, %r0, 2;\n"
+        f"{CLUSTER}{STORE}barrier.cluster.arrive.aligned;\n<<|barrier.cluster.wait.aligned;\n>>{PEER}shl.b32 %r20, %r0, 2;\n"
         "add.u32 %r11, %r11, %r20;\nld.shared::cluster.u32 %r21, [%r11];\nst.global.u32 [%d2], %r21;\n"
         f"<<barrier.cluster.wait.aligned;\n|>>{CLUSTER}",
         RACE,

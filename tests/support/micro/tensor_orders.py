@@ -10,15 +10,20 @@ from micro.pieces import (
     BEFORE,
     COMMIT,
     DEALLOC,
+    FILL,
     MMA,
     MORE,
+    READY,
+    ST_WAIT,
     WG_A,
     WG_COMMIT,
+    WG_DESCRIPTORS,
     WG_FENCE,
     WG_MORE,
     WG_USE,
     WG_WAIT,
     WGMMA,
+    load,
     wait,
 )
 from micro.tensor import HOPPER, START, SYNC, TAKE_LOAD, WG_START
@@ -44,6 +49,8 @@ def narrow(registers: str) -> str:
     """An operation of half the columns."""
     return f"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{{registers}}}, %d11, %d12, %p6, 1, 1, 0, 0;\n"
 
+
+_FILLED = "".join(FILL.replace("[%r31]", f"[%r31+{4 * i}]") for i in range(16)) + ST_WAIT
 
 KERNELS = (
     Micro(
@@ -109,6 +116,28 @@ KERNELS = (
         + narrow("%v8, %v9, %v10, %v11").replace("%p6", "%p5")
         + f"{WG_COMMIT}{WG_WAIT}{WG_USE}",
         ("wgmma-registers",),
+        **HOPPER,
+    ),
+    # --- one thread's MMAs
+    Micro(
+        "MMAs whose accumulators overlap",
+        f"{START}{MMA}{MMA.replace('[%r30]', '[%r33]').join(('add.u32 %r33, %r30, <<16|32>>;' + chr(10), ''))}{COMMIT}{wait(1, 0)}{AFTER}{TAKE_LOAD}{DEALLOC}",
+        ("tensor-hazard",),
+    ),
+    Micro(
+        "MMAs of different shapes on one accumulator",
+        f"{START}{MMA}<<|{COMMIT}{wait(1, 0)}{AFTER}>>sub.u32 %r16, %r16, {16 // 8 << 17};\n{MORE}{COMMIT}<<{wait(1, 0)}|{wait(1, 1)}>>{AFTER}{TAKE_LOAD}{DEALLOC}",
+        ("tensor-hazard",),
+    ),
+    Micro(
+        "an MMA whose accumulator overlaps its A in tensor memory",
+        f"{START}{_FILLED}{SYNC}add.u32 %r33, %r30, <<28|32>>;\n{MMA.replace('%d11', '[%r33]')}{COMMIT}{wait(1, 0)}{AFTER}{TAKE_LOAD}{DEALLOC}",
+        ("tensor-hazard",),
+    ),
+    Micro(
+        "one warp of a warpgroup waits for the operands",
+        f"{READY}{load(16384)}<<@!%p2 bra GO;\n|>>{wait(0, 0)}GO:\n{WG_DESCRIPTORS}{WG_FENCE}{WGMMA}{WG_COMMIT}{WG_WAIT}{WG_USE}<<{wait(0, 0)}|>>",
+        ("async-hazard",),
         **HOPPER,
     ),
 )
