@@ -215,13 +215,34 @@ def delayed_copies(
 def next_history(history: jax.Array, latest: jax.Array) -> jax.Array:
     """The history after a step with these largest magnitudes, [3].
 
-    Devices that share a history within shard_map get the largest of all their magnitudes.
+    Devices of shard_map and elements of vmap that share a history get the largest magnitudes of
+    all of them.
     """
     # An overflow of one step must not spoil the next ones.
     latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
     shared = varying_axes(jax.typeof(latest)) - varying_axes(jax.typeof(history))
     latest = lax.pmax(latest, tuple(sorted(shared))) if shared else latest
-    return jnp.concatenate([latest, history[:, :-1]], 1)
+    return jnp.concatenate([_of_all_sharing(history, latest), history[:, :-1]], 1)
+
+
+@jax.custom_batching.custom_vmap
+def _of_all_sharing(history: jax.Array, latest: jax.Array) -> jax.Array:
+    """The largest magnitudes, of all elements of a vmap that does not map the history.
+
+    JAX adds up what such a derivative is mapped over: this leaves nothing to add.
+    """
+    del history
+    return latest
+
+
+@_of_all_sharing.def_vmap
+def _of_all_sharing_batched(
+    size: int, mapped: Sequence[bool], history: jax.Array, latest: jax.Array
+) -> tuple[jax.Array, bool]:
+    own, found = mapped
+    if not found:
+        latest = jnp.broadcast_to(latest, (size, *latest.shape))
+    return (latest, True) if own else (_of_all_sharing(history, latest.max(0, initial=0)), False)
 
 
 def _delayed_forward(

@@ -151,8 +151,8 @@ class Fp8DotGeneral(Fp8Function):
                 ``amax_history`` or key where the recipe needs one.
             ValueError: Another precision, or an ``amax_history`` or key that the recipe has no use
                 for.
-            NotImplementedError: An ``out_sharding`` without explicit axes, an implementation that
-                cannot run it, or batch dimensions with delayed scaling.
+            NotImplementedError: An ``out_sharding`` without explicit axes, or an implementation
+                that cannot run it.
         """
         lhs = as_array("fp8_dot_general", "lhs", lhs)
         rhs = as_array("fp8_dot_general", "rhs", rhs)
@@ -168,8 +168,6 @@ class Fp8DotGeneral(Fp8Function):
         key = self.check_key("fp8_dot_general", key)
         if self.recipe.history:
             amax_history = self.check_history(amax_history)
-            if numbers[1][0]:
-                raise NotImplementedError("delayed scaling takes no batch dimensions")
         elif amax_history is not None:
             raise ValueError(f"fp8_dot_general: {self.recipe} keeps no amax_history")
 
@@ -205,11 +203,12 @@ class Fp8DotGeneral(Fp8Function):
             x_transposed,
             w_transposed,
         )
-        dot = functools.partial(multiply, layer)
-        if history is not None:
-            out = multiply_delayed(layer, x[0], w[0], history)
-        elif not batch:
-            out = dot(x[0], w[0], key)
+        delayed = history is not None
+        dot = functools.partial(multiply_delayed if delayed else multiply, layer)
+        if not batch:
+            out = dot(x[0], w[0], history if delayed else key)
+        elif delayed:
+            out = jax.vmap(dot, (0, 0, None))(x, w, history)
         else:
             keys = None if key is None else jax.random.split(key, x.shape[0])
             out = jax.vmap(dot)(x, w, keys)
