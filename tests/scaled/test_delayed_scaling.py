@@ -231,6 +231,24 @@ X, W, _ = operands()
             TypeError,
             r"requires a float32 scale of shape \(\), got float32\(2,\)",
         ),
+        *(
+            (
+                lambda scale=scale: bw.quantize(X, "tensor", scale=scale),
+                ValueError,
+                "quantize requires a positive, finite scale, got ",
+            )
+            for scale in (-1.0, 0.0, np.float32("nan"))
+        ),
+        (
+            lambda: bw.quantize(X, "tensor", scale="a"),
+            TypeError,
+            "quantize requires arrays, got scale of type str",
+        ),
+        (
+            lambda: bw.quantize(X, "tensor", scale=1.0, epsilon=1.0),
+            ValueError,
+            "uses a scale as given: power_of_two and epsilon find others",
+        ),
     ],
 )
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
