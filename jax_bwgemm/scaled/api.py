@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.dense.validation import as_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.conversions import as_operand
@@ -20,9 +22,8 @@ from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
-from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+from jax_bwgemm.scaled.spec import ACCUMULATIONS, ScaledDims, ScaledSpec
 
-ACCUMULATIONS = ("promoted", "fast")
 OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
 
 
@@ -66,7 +67,26 @@ def scaled_matmul(
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
     spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
-    return _product(a, b, spec)
+
+    def like(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.matmul(a, jnp.swapaxes(b, -1, -2))
+
+    def sharding() -> tuple[Any, ...]:
+        wide = (jax.typeof(x.values).update(dtype=FLOAT32) for x in (a, b))
+        return compat.spec_of(*compat.result_avals(like, *wide))
+
+    return compat.in_automatic_axes(
+        functools.partial(_without_derivative, spec=spec), sharding, a, b
+    )
+
+
+def within_derivative(a: ScaledArray, b: ScaledArray, **options: Any) -> jax.Array:
+    """`scaled_matmul`, all its options given, for functions with a derivative of their own.
+
+    Nothing wraps the primitive: policies of `jax.checkpoint` do not look into a custom_jvp.
+    """
+    a, b = as_operand(a, "a"), as_operand(b, "b")
+    return _product(a, b, specification(a, b, **options)[0])
 
 
 def specification(
@@ -117,7 +137,7 @@ def check_product(
         raise ValueError(
             f"{function}: accumulation must be 'promoted' or 'fast', got {accumulation!r}"
         )
-    out_dtype = np.dtype(preferred_element_type)
+    out_dtype = as_dtype(function, "preferred_element_type", preferred_element_type)
     if out_dtype not in OUT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be bfloat16, float16 or float32, got "
@@ -131,7 +151,6 @@ def check_product(
     return out_dtype
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     batch = a.shape[:-2] or b.shape[:-2]
     if not multipliable(a.scaling, b.scaling):
@@ -143,7 +162,10 @@ def _product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
 
 
-@_product.defjvp
+_without_derivative = jax.custom_jvp(_product, nondiff_argnums=(2,))
+
+
+@_without_derivative.defjvp
 def _no_derivative(*args: Any) -> NoReturn:
     del args
     raise TypeError(

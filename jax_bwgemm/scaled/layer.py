@@ -14,7 +14,7 @@ from jax import lax
 
 from jax_bwgemm.compat_jaxpr import varying_axes
 from jax_bwgemm.scaled import rounding
-from jax_bwgemm.scaled.api import scaled_matmul
+from jax_bwgemm.scaled.api import within_derivative
 from jax_bwgemm.scaled.hadamard import rotated, rotation
 from jax_bwgemm.scaled.quantization import quantize, quantize_with_amax
 from jax_bwgemm.scaled.recipes import Recipe
@@ -153,7 +153,7 @@ class Layer:
         return tuple(jax.random.split(jax.random.fold_in(key, 1)))
 
     def _product(self, a: ScaledArray, b: ScaledArray, dtype: str, accumulation: str) -> jax.Array:
-        return scaled_matmul(
+        return within_derivative(
             a,
             b,
             preferred_element_type=dtype,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm import runtime
+from jax_bwgemm.compat import DimensionNumbers
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import common_batch
@@ -87,6 +88,11 @@ class _Dense(Family):
         axes = tuple(None if x.shape[0] == 1 else 0 for x in operands)
         shared = [x[0] if axis is None else x for x, axis in zip(operands, axes, strict=True)]
         return jax.vmap(one, in_axes=axes)(*shared)
+
+    def dot_numbers(self, a: Any, b: Any, *more: Any, spec: ScaledSpec) -> DimensionNumbers:
+        del more, spec
+        batched = a.shape[0] == b.shape[0] != 1
+        return ((2,), (2,)), (((0,), (0,)) if batched else ((), ()))
 
     def kernel_operands(
         self, operands: Sequence[jax.Array], spec: ScaledSpec

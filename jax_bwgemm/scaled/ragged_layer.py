@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax_bwgemm.grouped.groups import as_int32, group_bounds
 from jax_bwgemm.scaled.hadamard import SIDE
 from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, next_history
-from jax_bwgemm.scaled.ragged import scaled_ragged_dot
+from jax_bwgemm.scaled.ragged import within_derivative
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 
 
@@ -87,17 +87,17 @@ class RaggedLayer(Layer):
         offset: jax.Array,
         dtype: str,
         accumulation: str,
-        **options: Any,
+        num_groups: int | None = None,
     ) -> jax.Array:
-        return scaled_ragged_dot(
+        return within_derivative(
             a,
             b,
             sizes,
             preferred_element_type=dtype,
             accumulation=accumulation,
             group_offset=offset,
+            num_groups=num_groups,
             implementation=self.implementations,
-            **options,
         )
 
 
