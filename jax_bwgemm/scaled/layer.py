@@ -162,10 +162,33 @@ class Layer:
         )
 
 
+def mapped_with(key: jax.Array | None, out: jax.Array) -> jax.Array:
+    """A result that vmap maps where it maps the key, on which gradients alone depend.
+
+    JAX would give every element's gradient the sum of the elements' cotangents.
+    """
+    return out if key is None else _mapped_with(key, out)
+
+
+@jax.custom_batching.custom_vmap
+def _mapped_with(key: jax.Array, out: jax.Array) -> jax.Array:
+    del key
+    return out
+
+
+@_mapped_with.def_vmap
+def _mapped_with_batched(
+    size: int, mapped: Sequence[bool], key: jax.Array, out: jax.Array
+) -> tuple[jax.Array, bool]:
+    if not mapped[1]:
+        out = jnp.broadcast_to(out, (size, *out.shape))
+    return _mapped_with(key, out), True
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def multiply(layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None) -> jax.Array:
     """[M, N]. Scales are found from the operands themselves; the key is for gradients."""
-    return layer.forward(*layer.forward_operands(x, w))
+    return mapped_with(key, layer.forward(*layer.forward_operands(x, w)))
 
 
 def _forward(
@@ -173,7 +196,7 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     layer.check_key(key)
     a, b = layer.lhs(x, key), layer.rhs(w)
-    return layer.forward(a[0], b[0]), (a[1], b[1], key)
+    return mapped_with(key, layer.forward(a[0], b[0])), (a[1], b[1], key)
 
 
 def _backward(
@@ -242,7 +265,9 @@ def _of_all_sharing_batched(
     own, found = mapped
     if not found:
         latest = jnp.broadcast_to(latest, (size, *latest.shape))
-    return (latest, True) if own else (_of_all_sharing(history, latest.max(0, initial=0)), False)
+    if not own:
+        latest = latest.max(0, initial=0)
+    return _of_all_sharing(history, latest), own
 
 
 def _delayed_forward(

@@ -61,10 +61,13 @@ def _of_block_formats(
     """Values times scales are bfloat16 numbers: the grouped product of these, times alpha."""
     a, b, sizes, offset, a_scales, b_scales, alpha = operands
     global_scale = jnp.ones((), jnp.float32) if layout_of(spec.a_scaling).has_global_scale else None
-    left, right = (
-        multiplied(ScaledArray(values, scales, spec.a_scaling, global_scale))
-        for values, scales in ((a, a_scales), (b, b_scales))
-    )
+
+    def product(values: jax.Array, scales: jax.Array) -> jax.Array:
+        batch = common_batch((values.shape[0], scales.shape[0]))  # one of them may be shared
+        values, scales = (jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (values, scales))
+        return multiplied(ScaledArray(values, scales, spec.a_scaling, global_scale))
+
+    left, right = product(a, a_scales), product(b, b_scales)
     plain = GroupedSpec(
         kind=spec.kind,
         b_major="k" if spec.m_grouped else "n",
@@ -102,7 +105,7 @@ def _of_rows(scales: jax.Array, scaling: str, rows: int) -> tuple[jax.Array, str
     """Scales of a layout whose rows can be cut anywhere."""
     if scaling != "128x128":
         return scales, scaling
-    return jnp.take(scales, jnp.arange(rows) // 128, axis=0).T, "1x128"
+    return jnp.take(scales, jnp.arange(rows) // 128, axis=0, mode="clip").T, "1x128"
 
 
 def _rows(

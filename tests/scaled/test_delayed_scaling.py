@@ -108,6 +108,18 @@ def test_elements_of_vmap_have_histories_of_their_own() -> None:
     assert np.all(found[:, :, 1:] == 9)
 
 
+def test_histories_of_an_inner_vmap_that_an_outer_one_shares() -> None:
+    x = jnp.arange(1.0, 7)[:, None, None] * jnp.ones((6, 4, 48))
+    w = operands()[1]
+    one = jax.vmap(lambda x, h: DOT(x, w, NUMBERS, amax_history=h))
+    histories = jnp.full((3, *DOT.new_history().shape), 9.0)
+    found = jax.grad(lambda h: jnp.sum(jax.vmap(one, (0, None))(x.reshape(2, 3, 4, 48), h)))(
+        histories
+    )
+    assert_exact(found[:, 0, 0], np.asarray([4, 5, 6], np.float32))
+    assert np.all(found[:, :, 1:] == 9)
+
+
 def test_batch_dimensions_have_one_history() -> None:
     x, w, g = operands()
     x, w, g = x.reshape(4, 16, 48), jnp.stack([w, 2 * w, w / 2, w]), g.reshape(4, 16, 32)
