@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -47,6 +48,29 @@ def as_key(function: str, key: Any) -> jax.Array | None:
     return key
 
 
+def as_dtype(function: str, name: str, given: Any) -> np.dtype:
+    """An argument that is a type or names one.
+
+    Raises:
+        TypeError: It does not. None is no type, though NumPy takes it for float64.
+    """
+    if given is not None:
+        with contextlib.suppress(TypeError, ValueError):
+            return np.dtype(given)
+    raise TypeError(f"{function}: {name} must be a type, got {given!r}")
+
+
+def as_flag(function: str, name: str, given: Any) -> bool:
+    """An argument that is True or False.
+
+    Raises:
+        TypeError: It is neither: a string would count as True.
+    """
+    if not isinstance(given, (bool, np.bool_)):
+        raise TypeError(f"{function}: {name} must be True or False, got {given!r}")
+    return bool(given)
+
+
 def as_operands(function: str, name: str, given: Any) -> tuple[jax.Array, ...]:
     """An epilogue's operands. Python's numbers are float32 or int32, whatever JAX's mode.
 
@@ -67,7 +91,10 @@ def _as_32_bits(function: str, name: str, x: Any) -> Any:
 
 
 def as_dimension_numbers(
-    dimension_numbers: Any, lhs_shape: Sequence[int], rhs_shape: Sequence[int]
+    dimension_numbers: Any,
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    function: str = "dot_general",
 ) -> DimensionNumbers:
     """Normalises ``((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`` to tuples of ints.
 
@@ -79,25 +106,25 @@ def as_dimension_numbers(
         ValueError: None, and the shapes are not of such a product.
     """
     if dimension_numbers is None:
-        return _simple_dimension_numbers(tuple(lhs_shape), tuple(rhs_shape))
+        return _simple_dimension_numbers(tuple(lhs_shape), tuple(rhs_shape), function)
     try:
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
         groups = [_indices(dims) for dims in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)]
     except (TypeError, ValueError):
         raise TypeError(
-            "dot_general dimension_numbers must be ((lhs_contracting, rhs_contracting), "
+            f"{function} dimension_numbers must be ((lhs_contracting, rhs_contracting), "
             f"(lhs_batch, rhs_batch)) with ints or sequences of ints, got {dimension_numbers!r}"
         ) from None
     return ((groups[0], groups[1]), (groups[2], groups[3]))
 
 
 def _simple_dimension_numbers(
-    lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...]
+    lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...], function: str
 ) -> DimensionNumbers:
     ranks = len(lhs_shape), len(rhs_shape)
     if not set(ranks) <= {1, 2} or lhs_shape[-1] != rhs_shape[0]:
         raise ValueError(
-            "dot_general dimension_numbers=None is for products of matrices and vectors without "
+            f"{function} dimension_numbers=None is for products of matrices and vectors without "
             f"batch dimensions, got shapes {lhs_shape} and {rhs_shape}"
         )
     return (((ranks[0] - 1,), (0,)), ((), ()))
@@ -112,7 +139,10 @@ def _indices(dims: Any) -> tuple[int, ...]:
 
 
 def check_dot_general(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: DimensionNumbers
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    dimension_numbers: DimensionNumbers,
+    function: str = "dot_general",
 ) -> None:
     """Checks dimension numbers against shapes.
 
@@ -127,25 +157,24 @@ def check_dot_general(
         for kind, dims in (("contracting", contracting), ("batch", batched)):
             if any(not 0 <= d < len(shape) for d in dims):
                 raise TypeError(
-                    f"dot_general {side} {kind} dimensions {dims} are out of range for shape "
-                    f"{shape}"
+                    f"{function} {side} {kind} dimensions {dims} are out of range for shape {shape}"
                 )
         if len({*contracting, *batched}) != len(contracting) + len(batched):
             raise TypeError(
-                f"dot_general {side} dimensions must be distinct, got contracting {contracting} "
+                f"{function} {side} dimensions must be distinct, got contracting {contracting} "
                 f"and batch {batched}"
             )
     for kind, (left, right) in (("contracting", contract), ("batch", batch)):
         if len(left) != len(right):
             raise TypeError(
-                f"dot_general requires equal numbers of lhs and rhs {kind} dimensions, got "
+                f"{function} requires equal numbers of lhs and rhs {kind} dimensions, got "
                 f"{left} and {right}"
             )
         left_sizes = tuple(shapes[0][d] for d in left)
         right_sizes = tuple(shapes[1][d] for d in right)
         if left_sizes != right_sizes:
             raise TypeError(
-                f"dot_general requires {kind} dimensions of equal sizes, got {left_sizes} of lhs "
+                f"{function} requires {kind} dimensions of equal sizes, got {left_sizes} of lhs "
                 f"{shapes[0]} and {right_sizes} of rhs {shapes[1]}"
             )
 

@@ -19,8 +19,10 @@ from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.dtypes import product_dtype
 
-# Rows of a block: as many as a group has on average, within these limits.
+# Rows of a block: as many as a group has on average, within these limits; of a symbolic number of
+# rows, so many.
 MIN_BLOCK, MAX_BLOCK = 8, 512
+SYMBOLIC_BLOCK = 128
 
 
 def grouped_reference(
@@ -86,11 +88,20 @@ class _Item(NamedTuple):
     opens: jax.Array
 
 
+def filled(x: jax.Array, rows: int, axis: int = 0) -> jax.Array:
+    """An array with zeros after its rows, or with fewer of them: `rows` along an axis."""
+    if x.shape[axis] == rows:
+        return x
+    # No slice: of a symbolic size it would have to be known to be inside.
+    config = [(0, rows - x.shape[i] if i == axis else 0, 0) for i in range(x.ndim)]
+    return lax.pad(x, jnp.zeros((), x.dtype), config)
+
+
 class Schedule:
     """All items of one batch element, group after group.
 
     Attributes:
-        rows: Rows there are.
+        rows: Rows that operands must have, zeros after their own: see `filled`.
         block: Rows of a block.
         starts: First row of every matrix's group.
         ends: Where it ends.
@@ -101,11 +112,14 @@ class Schedule:
         self, sizes: jax.Array, offset: jax.Array, dims: GroupedDims, block: int | None = None
     ) -> None:
         """``block``: blocks of so many rows, the last of which may pass the last row."""
-        self.rows = dims.m
-        mean = max(1, dims.m // min(dims.groups, dims.m))
-        self.block = min(dims.m, max(MIN_BLOCK, min(MAX_BLOCK, 1 << (mean - 1).bit_length())))
-        if block is not None:
-            self.rows, self.block = dims.m + -dims.m % block, block
+        known = isinstance(dims.m, int)
+        if block is not None or not known:
+            self.block = block or SYMBOLIC_BLOCK
+            self.rows = self.block * ((dims.m + self.block - 1) // self.block)
+        else:
+            mean = max(1, dims.m // min(dims.groups, dims.m))
+            self.block = min(dims.m, max(MIN_BLOCK, min(MAX_BLOCK, 1 << (mean - 1).bit_length())))
+            self.rows = dims.m
         bounds = group_bounds(sizes, dims.m)
         self.starts, self.ends = expert_bounds(*bounds, offset, dims.experts)
         last = (self.ends + self.block - 1) // self.block
@@ -114,8 +128,8 @@ class Schedule:
         self.item_starts = self.item_ends - blocks
         # Every group but the first may share one block with the group before. Known while
         # tracing, so that no device waits for the host to decide whether to go on.
-        whole = -(-dims.m // self.block)
-        self.count = whole + min(dims.experts, dims.m) - 1
+        whole = (dims.m + self.block - 1) // self.block
+        self.count = whole + (min(dims.experts, dims.m) if known else dims.experts) - 1
 
     def item(self, i: jax.Array) -> _Item:
         exists = i < self.item_ends[-1]
@@ -143,6 +157,7 @@ def _rows(
     wide: jnp.dtype,
 ) -> jax.Array:
     schedule = Schedule(sizes, offset, dims)
+    lhs = filled(lhs, schedule.rows)
     contracted = 0 if spec.b_major == "n" else 1
 
     def step(i: jax.Array, out: jax.Array) -> jax.Array:
@@ -160,8 +175,8 @@ def _rows(
         merged = jnp.where(item.mask, product, before)
         return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
 
-    zeros = compat.zeros_like_varying((dims.m, dims.n), spec.out_dtype, lhs)
-    return lax.fori_loop(0, schedule.count, step, zeros)
+    zeros = compat.zeros_like_varying((schedule.rows, dims.n), spec.out_dtype, lhs)
+    return filled(lax.fori_loop(0, schedule.count, step, zeros), dims.m)
 
 
 def _contract(
@@ -174,6 +189,7 @@ def _contract(
     wide: jnp.dtype,
 ) -> jax.Array:
     schedule = Schedule(sizes, offset, dims)
+    lhs, rhs = filled(lhs, schedule.rows), filled(rhs, schedule.rows)
     exact = _accumulator(wide)
 
     def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -107,8 +107,10 @@ def check_ragged(
     return mode
 
 
-def check_ragged_dot(lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> None:
-    """Checks the operands of ``ragged_dot``.
+def check_ragged_dot(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], function: str = "ragged_dot"
+) -> None:
+    """Checks the operands of ``ragged_dot`` and its like.
 
     Raises:
         TypeError: Not [M, K] and [E, K, N].
@@ -116,12 +118,12 @@ def check_ragged_dot(lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> None
     lhs_shape, rhs_shape = tuple(lhs_shape), tuple(rhs_shape)
     if len(lhs_shape) != 2 or len(rhs_shape) != 3:
         raise TypeError(
-            f"ragged_dot requires lhs of rank 2 and rhs of rank 3, got shapes {lhs_shape} and "
+            f"{function} requires lhs of rank 2 and rhs of rank 3, got shapes {lhs_shape} and "
             f"{rhs_shape}"
         )
     if lhs_shape[1] != rhs_shape[1]:
         raise TypeError(
-            f"ragged_dot contracts dimension 1 of lhs {lhs_shape} with dimension 1 of rhs "
+            f"{function} contracts dimension 1 of lhs {lhs_shape} with dimension 1 of rhs "
             f"{rhs_shape}: {lhs_shape[1]} and {rhs_shape[1]} differ"
         )
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
-from jax_bwgemm.dense.validation import as_operands
+from jax_bwgemm.dense.validation import as_dtype, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.conversions import as_operand
-from jax_bwgemm.scaled.product import scaled_product
+from jax_bwgemm.scaled.layouts import FLOAT32
+from jax_bwgemm.scaled.product import computed_by_kernel, scaled_product
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
-from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+from jax_bwgemm.scaled.spec import ACCUMULATIONS, ScaledDims, ScaledSpec
 from jax_bwgemm.scaled.with_epilogue import product_with_epilogue
 
-ACCUMULATIONS = ("promoted", "fast")
 OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
 
 
@@ -71,13 +75,42 @@ def scaled_matmul(
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
-    spec, _ = specification(a, b, preferred_element_type, accumulation, implementation)
+    spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
     operands = as_operands("scaled_matmul", "epilogue_operands", epilogue_operands)
-    if epilogue is not None:
-        return product_with_epilogue(a, b, spec, operands, Epilogue(epilogue, "scaled_matmul"))
-    if operands:
+    if operands and epilogue is None:
         raise TypeError(f"scaled_matmul: {len(operands)} epilogue_operands and no epilogue")
-    return scaled_product(a, b, spec)
+
+    def like(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.matmul(a, jnp.swapaxes(b, -1, -2))
+
+    def sharding() -> tuple[Any, ...]:
+        wide = (jax.typeof(x.values).update(dtype=FLOAT32) for x in (a, b))
+        return compat.spec_of(*compat.result_avals(like, *wide))
+
+    def product() -> jax.Array:
+        return compat.in_automatic_axes(functools.partial(_product, spec, dims), sharding, a, b)
+
+    if epilogue is None:
+        return product()
+    after = Epilogue(epilogue, "scaled_matmul")
+    return product_with_epilogue(a, b, spec, dims, operands, after, product)
+
+
+def _product(spec: ScaledSpec, dims: ScaledDims, a: ScaledArray, b: ScaledArray) -> jax.Array:
+    """The product, which has no derivative: a primitive says so itself, XLA's has to be told."""
+    if computed_by_kernel(a, b, spec, dims):
+        return scaled_product(a, b, spec)
+    by_xla = functools.partial(scaled_product, spec=spec)
+    return derivatives.without(derivatives.of_product, by_xla)(a, b)
+
+
+def within_derivative(a: ScaledArray, b: ScaledArray, **options: Any) -> jax.Array:
+    """`scaled_matmul`, all its options given, for functions with a derivative of their own.
+
+    Policies of `jax.checkpoint` see XLA's products, which they would not within a custom_jvp.
+    """
+    a, b = as_operand(a, "a"), as_operand(b, "b")
+    return scaled_product(a, b, specification(a, b, **options)[0])
 
 
 def specification(
@@ -128,7 +161,7 @@ def check_product(
         raise ValueError(
             f"{function}: accumulation must be 'promoted' or 'fast', got {accumulation!r}"
         )
-    out_dtype = np.dtype(preferred_element_type)
+    out_dtype = as_dtype(function, "preferred_element_type", preferred_element_type)
     if out_dtype not in OUT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be bfloat16, float16 or float32, got "

@@ -29,8 +29,9 @@ def of_quantization(*args: Any, **params: Any) -> NoReturn:
     """
     del args, params
     raise TypeError(
-        "quantize is not differentiable: use fp8_dot_general, which is, once (its gradients are "
-        "products of quantized operands), or apply jax.lax.stop_gradient to its argument"
+        "quantize is not differentiable: use fp8_dot_general or fp8_ragged_dot, which are, once "
+        "(their gradients are products of quantized operands), or apply jax.lax.stop_gradient to "
+        "its argument"
     )
 
 

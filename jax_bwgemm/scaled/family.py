@@ -57,6 +57,8 @@ class Family(abc.ABC):
         EXPLAINED_BY[self.primitive] = "jax_bwgemm.scaled.explain"
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
+        compat.checkpoint_as_dot(self.primitive, self.dot_numbers)
+        compat.check_nans(self.primitive)
         compat.lower_with_devices(self.primitive)
         self._compiled_reference = compat.compiled_outside(
             lambda spec, *operands: self.reference(*operands, spec=spec), 0
@@ -91,6 +93,10 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def reference(self, *operands: jax.Array, spec: Any) -> jax.Array:
         """The products by XLA."""
+
+    @abc.abstractmethod
+    def dot_numbers(self, a: Any, b: Any, *more: Any, spec: Any) -> compat.DimensionNumbers:
+        """Dimension numbers of such a product by ``lax.dot_general``, for checkpoint policies."""
 
     @abc.abstractmethod
     def call_options(self, choice: Choice) -> dict[str, int | str]:

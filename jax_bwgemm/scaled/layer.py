@@ -14,7 +14,7 @@ from jax import lax
 
 from jax_bwgemm.compat_jaxpr import varying_axes
 from jax_bwgemm.scaled import rounding
-from jax_bwgemm.scaled.api import scaled_matmul
+from jax_bwgemm.scaled.api import within_derivative
 from jax_bwgemm.scaled.hadamard import rotated, rotation
 from jax_bwgemm.scaled.quantization import quantize, quantize_with_amax
 from jax_bwgemm.scaled.recipes import Recipe
@@ -153,7 +153,7 @@ class Layer:
         return tuple(jax.random.split(jax.random.fold_in(key, 1)))
 
     def _product(self, a: ScaledArray, b: ScaledArray, dtype: str, accumulation: str) -> jax.Array:
-        return scaled_matmul(
+        return within_derivative(
             a,
             b,
             preferred_element_type=dtype,
@@ -162,10 +162,33 @@ class Layer:
         )
 
 
+def mapped_with(key: jax.Array | None, out: jax.Array) -> jax.Array:
+    """A result that vmap maps where it maps the key, on which gradients alone depend.
+
+    JAX would give every element's gradient the sum of the elements' cotangents.
+    """
+    return out if key is None else _mapped_with(key, out)
+
+
+@jax.custom_batching.custom_vmap
+def _mapped_with(key: jax.Array, out: jax.Array) -> jax.Array:
+    del key
+    return out
+
+
+@_mapped_with.def_vmap
+def _mapped_with_batched(
+    size: int, mapped: Sequence[bool], key: jax.Array, out: jax.Array
+) -> tuple[jax.Array, bool]:
+    if not mapped[1]:
+        out = jnp.broadcast_to(out, (size, *out.shape))
+    return _mapped_with(key, out), True
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def multiply(layer: Layer, x: jax.Array, w: jax.Array, key: jax.Array | None) -> jax.Array:
     """[M, N]. Scales are found from the operands themselves; the key is for gradients."""
-    return layer.forward(*layer.forward_operands(x, w))
+    return mapped_with(key, layer.forward(*layer.forward_operands(x, w)))
 
 
 def _forward(
@@ -173,7 +196,7 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     layer.check_key(key)
     a, b = layer.lhs(x, key), layer.rhs(w)
-    return layer.forward(a[0], b[0]), (a[1], b[1], key)
+    return mapped_with(key, layer.forward(a[0], b[0])), (a[1], b[1], key)
 
 
 def _backward(
@@ -215,13 +238,36 @@ def delayed_copies(
 def next_history(history: jax.Array, latest: jax.Array) -> jax.Array:
     """The history after a step with these largest magnitudes, [3].
 
-    Devices that share a history within shard_map get the largest of all their magnitudes.
+    Devices of shard_map and elements of vmap that share a history get the largest magnitudes of
+    all of them.
     """
     # An overflow in one step must not spoil the scales of later ones.
     latest = jnp.where(jnp.isfinite(latest), latest, 0)[:, None]
     shared = varying_axes(jax.typeof(latest)) - varying_axes(jax.typeof(history))
     latest = lax.pmax(latest, tuple(sorted(shared))) if shared else latest
-    return jnp.concatenate([latest, history[:, :-1]], 1)
+    return jnp.concatenate([_of_all_sharing(history, latest), history[:, :-1]], 1)
+
+
+@jax.custom_batching.custom_vmap
+def _of_all_sharing(history: jax.Array, latest: jax.Array) -> jax.Array:
+    """The largest magnitudes, of all elements of a vmap that does not map the history.
+
+    JAX adds up what such a derivative is mapped over: this leaves nothing to add.
+    """
+    del history
+    return latest
+
+
+@_of_all_sharing.def_vmap
+def _of_all_sharing_batched(
+    size: int, mapped: Sequence[bool], history: jax.Array, latest: jax.Array
+) -> tuple[jax.Array, bool]:
+    own, found = mapped
+    if not found:
+        latest = jnp.broadcast_to(latest, (size, *latest.shape))
+    if not own:
+        latest = latest.max(0, initial=0)
+    return _of_all_sharing(history, latest), own
 
 
 def _delayed_forward(

@@ -98,13 +98,17 @@ def multipliable(*scalings: str) -> bool:
     return len(layouts) == 1 or {layout.scale_dtype for layout in layouts} == {FLOAT32}
 
 
-def layout_of(scaling: object) -> Layout:
+def layout_of(scaling: object, what: str = "scaling") -> Layout:
     """The layout of that name.
+
+    Args:
+        scaling: The name.
+        what: What it is of, for messages.
 
     Raises:
         ValueError: There is none.
     """
     if not isinstance(scaling, str) or scaling not in LAYOUTS:
         known = ", ".join(repr(name) for name in LAYOUTS)
-        raise ValueError(f"scaling must be one of {known}, got {scaling!r}")
+        raise ValueError(f"{what} must be one of {known}, got {scaling!r}")
     return LAYOUTS[scaling]

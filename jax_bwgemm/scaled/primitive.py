@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from jax_bwgemm import runtime
+from jax_bwgemm.compat import DimensionNumbers
 from jax_bwgemm.config import Target
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import common_batch
@@ -71,11 +71,6 @@ class _Dense(Family):
         return selection.select(table, spec, dims, target)
 
     def reference(self, *operands: jax.Array, spec: ScaledSpec) -> jax.Array:
-        return derivatives.without(
-            derivatives.of_product, functools.partial(self._by_xla, spec=spec)
-        )(*operands)
-
-    def _by_xla(self, *operands: jax.Array, spec: ScaledSpec) -> jax.Array:
         global_scale = layout_of(spec.a_scaling).has_global_scale
 
         def one(
@@ -94,6 +89,11 @@ class _Dense(Family):
         axes = tuple(None if x.shape[0] == 1 else 0 for x in operands)
         shared = [x[0] if axis is None else x for x, axis in zip(operands, axes, strict=True)]
         return jax.vmap(one, in_axes=axes)(*shared)
+
+    def dot_numbers(self, a: Any, b: Any, *more: Any, spec: ScaledSpec) -> DimensionNumbers:
+        del more, spec
+        batched = a.shape[0] == b.shape[0] != 1
+        return ((2,), (2,)), (((0,), (0,)) if batched else ((), ()))
 
     def kernel_operands(
         self, operands: Sequence[jax.Array], spec: ScaledSpec

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -24,6 +23,13 @@ def scaled_product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Arra
         return _by_xla(a, b, spec)
     out = DENSE.product(factors(a, b), spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
+
+
+def computed_by_kernel(a: ScaledArray, b: ScaledArray, spec: ScaledSpec, dims: ScaledDims) -> bool:
+    """Whether a kernel may compute the product: it is then a primitive."""
+    if not multipliable(a.scaling, b.scaling):
+        return False
+    return DENSE.viable_implementations(spec, dims, [])[0] != "xla"
 
 
 def factors(a: ScaledArray, b: ScaledArray) -> list[jax.Array]:
@@ -61,7 +67,7 @@ def _by_xla(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     )
     for _ in range(max(a.ndim, b.ndim) - 2):
         one = jax.vmap(one, in_axes=(_axes(a), _axes(b)))
-    return derivatives.without(derivatives.of_product, one)(a, b)
+    return one(a, b)
 
 
 def _axes(x: ScaledArray) -> Any:

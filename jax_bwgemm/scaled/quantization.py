@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
-from jax_bwgemm.dense.validation import as_array, as_key
+from jax_bwgemm.dense.validation import as_array, as_dtype, as_flag, as_key
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled import derivatives, random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
@@ -85,7 +85,7 @@ def quantize(
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     how = _specification(x, scaling, dtype, transposed, power_of_two, epsilon, implementation)
-    if square_blocks:
+    if as_flag("quantize", "square_blocks", square_blocks):
         if how.layout.scale_dtype == FLOAT32:
             raise ValueError(
                 f"quantize has square_blocks of layouts with scales of 8 bits, not {scaling!r}"
@@ -94,14 +94,25 @@ def quantize(
     if scale is not None:
         if scaling != "tensor":
             raise ValueError(f"quantize takes a scale for scaling 'tensor', not {scaling!r}")
-        scale = jnp.asarray(np.float32(scale) if isinstance(scale, float) else scale)
-        if scale.shape != () or scale.dtype != FLOAT32:
-            raise TypeError(
-                f"quantize requires a float32 scale of shape (), got {scale.dtype}{scale.shape}"
-            )
+        if power_of_two or epsilon:
+            raise ValueError("quantize uses a scale as given: power_of_two and epsilon find others")
+        scale = _known_scale(scale)
     x = as_array("quantize", "x", x)
     _check_blocks(x, how)
     return _compiled(x, scale, as_key("quantize", key), how)[0]
+
+
+def _known_scale(scale: ArrayLike) -> jax.Array:
+    """Checks an argument ``scale``, its value too where that is known."""
+    given = np.float32(scale) if isinstance(scale, float) else scale
+    found = as_array("quantize", "scale", given)
+    if found.shape != () or found.dtype != FLOAT32:
+        raise TypeError(
+            f"quantize requires a float32 scale of shape (), got {found.dtype}{found.shape}"
+        )
+    if isinstance(given, (np.generic, np.ndarray)) and not (given > 0 and np.isfinite(given)):
+        raise ValueError(f"quantize requires a positive, finite scale, got {scale!r}")
+    return found
 
 
 def _check_blocks(x: jax.Array, how: QuantizeSpec) -> None:
@@ -149,7 +160,7 @@ def _specification(
         raise TypeError(f"quantize requires 16-bit floating point or wider, got {x.dtype}")
     if x.ndim < 2:
         raise TypeError(f"quantize requires x [..., R, K], got shape {x.shape}")
-    value_dtype = layout.value_dtypes[0] if dtype is None else np.dtype(dtype)
+    value_dtype = layout.value_dtypes[0] if dtype is None else as_dtype("quantize", "dtype", dtype)
     if value_dtype not in layout.value_dtypes:
         known = ", ".join(str(d) for d in layout.value_dtypes)
         raise TypeError(
@@ -160,8 +171,8 @@ def _specification(
     return QuantizeSpec(
         scaling,
         value_dtype.name,
-        bool(transposed),
-        bool(power_of_two),
+        as_flag("quantize", "transposed", transposed),
+        as_flag("quantize", "power_of_two", power_of_two),
         float(epsilon),
         implementations=as_implementations(implementation),
         target=explicit_target(),

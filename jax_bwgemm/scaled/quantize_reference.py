@@ -90,8 +90,8 @@ def narrow_reference(
         assert whole is not None  # the caller's
         whole = jnp.where(whole < epsilon, epsilon, whole)
         most = float(jnp.finfo(layout.scale_dtype).max)
-        global_scale = _positive(whole / (most * top))
-        scale = _positive(amax / global_scale / top)
+        global_scale = _positive(whole / (most * top), whole)
+        scale = _positive(amax / global_scale / top, amax)
         scale = jnp.where(jnp.isfinite(amax), scale, jnp.nan)
         # The least positive e4m3fn, lest a block of small values be divided by zero.
         least = float(jnp.finfo(layout.scale_dtype).smallest_subnormal)
@@ -123,9 +123,12 @@ def _of_squares(amax: jax.Array, layout: Layout) -> jax.Array:
     return jnp.repeat(squares, side, 1)[:, :rows]
 
 
-def _positive(scale: jax.Array) -> jax.Array:
-    """Scales whose reciprocals are finite: 1 for zeros and for what is not finite."""
-    usable = jnp.isfinite(scale) & (scale > 0)
+def _positive(scale: jax.Array, amax: jax.Array) -> jax.Array:
+    """Scales whose reciprocals are finite: 1 for zeros and for what is not finite.
+
+    A scale may be too small for float32 where the number that it is of is not.
+    """
+    usable = jnp.isfinite(amax) & (amax >= rounding.TINY)
     return jnp.where(usable, jnp.maximum(scale, rounding.TINY), 1)
 
 

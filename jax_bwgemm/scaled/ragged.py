@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.groups import as_int32
@@ -89,7 +89,21 @@ def scaled_ragged_dot(
         num_groups,
         implementation,
     )
-    return _product(operands, spec)
+
+    def sharding() -> tuple[Any, ...]:
+        rows, columns = (compat.spec_of(x.values) for x in operands[:2])
+        return (rows[0], columns[1]) if spec.m_grouped else (None, rows[0], columns[0])
+
+    return compat.in_automatic_axes(
+        lambda *operands: _without_derivative(operands, spec), sharding, *operands
+    )
+
+
+def within_derivative(
+    a: ScaledArray, b: ScaledArray, group_sizes: jax.Array, **options: Any
+) -> jax.Array:
+    """`scaled_ragged_dot`, all its options given, where a derivative is known: see `api`."""
+    return _product(*specification(a, b, group_sizes, **options))
 
 
 def specification(
@@ -161,12 +175,14 @@ def _canonical(
     return tuple(x[None] for x in arrays)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _product(operands: tuple[Any, ...], spec: ScaledRaggedSpec) -> jax.Array:
     return RAGGED.product(_canonical(*operands), spec)[0]
 
 
-@_product.defjvp
+_without_derivative = jax.custom_jvp(_product, nondiff_argnums=(1,))
+
+
+@_without_derivative.defjvp
 def _no_derivative(*args: Any) -> NoReturn:
     del args
     raise TypeError(

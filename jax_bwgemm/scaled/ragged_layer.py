@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from jax_bwgemm.grouped.groups import as_int32, group_bounds
 from jax_bwgemm.scaled.hadamard import SIDE
-from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, next_history
-from jax_bwgemm.scaled.ragged import scaled_ragged_dot
+from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, mapped_with, next_history
+from jax_bwgemm.scaled.ragged import within_derivative
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 
 
@@ -87,17 +87,17 @@ class RaggedLayer(Layer):
         offset: jax.Array,
         dtype: str,
         accumulation: str,
-        **options: Any,
+        num_groups: int | None = None,
     ) -> jax.Array:
-        return scaled_ragged_dot(
+        return within_derivative(
             a,
             b,
             sizes,
             preferred_element_type=dtype,
             accumulation=accumulation,
             group_offset=offset,
+            num_groups=num_groups,
             implementation=self.implementations,
-            **options,
         )
 
 
@@ -138,7 +138,7 @@ def multiply_ragged(
 ) -> jax.Array:
     """[M, N]. Scales are found from the operands themselves; the key is for gradients."""
     a = layer.rows(x)  # no gradient: one copy is enough
-    return layer.ragged_forward(a, layer.matrices(w)[0], sizes, offset)
+    return mapped_with(key, layer.ragged_forward(a, layer.matrices(w)[0], sizes, offset))
 
 
 def _forward(
@@ -151,7 +151,8 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     layer.check_key(key)
     a, b = layer.row_copies(x, sizes, key), layer.matrices(w)
-    return layer.ragged_forward(a[0], b[0], sizes, offset), (a[1], b[1], sizes, offset, key)
+    out = mapped_with(key, layer.ragged_forward(a[0], b[0], sizes, offset))
+    return out, (a[1], b[1], sizes, offset, key)
 
 
 def _backward(

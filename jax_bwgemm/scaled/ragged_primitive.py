@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm import runtime
+from jax_bwgemm.compat import DimensionNumbers
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.spec import out_shape
 from jax_bwgemm.product.kernels import Kernel
@@ -60,6 +61,11 @@ class _Ragged(Family):
 
     def reference(self, *operands: jax.Array, spec: ScaledRaggedSpec) -> jax.Array:
         return ragged_reference(operands, spec, self.dims_of(operands, spec))
+
+    def dot_numbers(self, a: Any, b: Any, *more: Any, spec: ScaledRaggedSpec) -> DimensionNumbers:
+        del more
+        batched = a.shape[0] == b.shape[0] != 1
+        return ((2,), (b.ndim - 1,)), (((0,), (0,)) if batched else ((), ()))
 
     def kernel_operands(
         self, operands: Sequence[jax.Array], spec: ScaledRaggedSpec

@@ -13,7 +13,7 @@ from jax import lax
 
 from jax_bwgemm import compat
 from jax_bwgemm.grouped.groups import clamp_offset, group_of_rows
-from jax_bwgemm.grouped.reference import Schedule, grouped_reference
+from jax_bwgemm.grouped.reference import Schedule, filled, grouped_reference
 from jax_bwgemm.grouped.spec import GroupedSpec
 from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.layouts import layout_of
@@ -61,10 +61,13 @@ def _of_block_formats(
     """Values times scales are bfloat16 numbers: the grouped product of these, times alpha."""
     a, b, sizes, offset, a_scales, b_scales, alpha = operands
     global_scale = jnp.ones((), jnp.float32) if layout_of(spec.a_scaling).has_global_scale else None
-    left, right = (
-        multiplied(ScaledArray(values, scales, spec.a_scaling, global_scale))
-        for values, scales in ((a, a_scales), (b, b_scales))
-    )
+
+    def product(values: jax.Array, scales: jax.Array) -> jax.Array:
+        batch = common_batch((values.shape[0], scales.shape[0]))  # one of them may be shared
+        values, scales = (jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (values, scales))
+        return multiplied(ScaledArray(values, scales, spec.a_scaling, global_scale))
+
+    left, right = product(a, a_scales), product(b, b_scales)
     plain = GroupedSpec(
         kind=spec.kind,
         b_major="k" if spec.m_grouped else "n",
@@ -102,7 +105,7 @@ def _of_rows(scales: jax.Array, scaling: str, rows: int) -> tuple[jax.Array, str
     """Scales of a layout whose rows can be cut anywhere."""
     if scaling != "128x128":
         return scales, scaling
-    return jnp.repeat(scales, 128, 0)[:rows].T, "1x128"
+    return jnp.take(scales, jnp.arange(rows) // 128, axis=0, mode="clip").T, "1x128"
 
 
 def _rows(
@@ -118,6 +121,9 @@ def _rows(
     schedule = Schedule(sizes, offset, dims)
     a_scales, a_scaling = _of_rows(a_scales, spec.a_scaling, dims.m)
     rows_axis = {"tensor": None, "row": 0, "1x128": 1}[a_scaling]
+    a = filled(a, schedule.rows)
+    if rows_axis is not None:
+        a_scales = filled(a_scales, schedule.rows, rows_axis)
 
     def step(i: jax.Array, out: jax.Array) -> jax.Array:
         item = schedule.item(i)
@@ -134,8 +140,8 @@ def _rows(
         merged = jnp.where(item.mask, product, before)
         return lax.dynamic_update_slice_in_dim(out, merged, item.first, 0)
 
-    zeros = compat.zeros_like_varying((dims.m, dims.n), spec.out_dtype, a)
-    return lax.fori_loop(0, schedule.count, step, zeros)
+    zeros = compat.zeros_like_varying((schedule.rows, dims.n), spec.out_dtype, a)
+    return filled(lax.fori_loop(0, schedule.count, step, zeros), dims.m)
 
 
 def _contract(
@@ -151,20 +157,18 @@ def _contract(
     # Whole blocks of the ragged rows, at fixed places: each has its scales.
     schedule = Schedule(sizes, offset, dims, PROMOTED_K)
 
-    def blocks(x: jax.Array) -> jax.Array:
-        return jnp.pad(x, ((0, 0), (0, -dims.m % PROMOTED_K)))
-
     def of_block(scales: jax.Array, scaling: str, block: jax.Array, rows: int) -> jax.Array:
         """Those of the rows of a block's product."""
         if layout_of(scaling).block_k is None:
             return jnp.ones((rows,), jnp.float32)
         return _of_rows(scales, scaling, rows)[0][block]
 
-    def whole(scales: jax.Array, scaling: str) -> jax.Array:
+    def whole(scales: jax.Array, scaling: str, rows: int) -> jax.Array:
         """Those of all of a row, or one."""
-        return scales if layout_of(scaling).block_k is None else jnp.ones((), jnp.float32)
+        known = layout_of(scaling).block_k is None
+        return jnp.broadcast_to(scales if known else jnp.float32(1), (rows,))
 
-    a, b = blocks(a), blocks(b)
+    a, b = filled(a, schedule.rows, 1), filled(b, schedule.rows, 1)
 
     def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         out, total = carry
@@ -182,15 +186,15 @@ def _contract(
         left = of_block(a_scales, spec.a_scaling, block, dims.k)
         right = of_block(b_scales, spec.b_scaling, block, dims.n)
         # Blocks outside the group may have any scales, NaN included.
-        product = jnp.where(jnp.any(item.mask), product * (left[:, None] * right), 0)
+        product = jnp.where(jnp.any(item.mask), product * (left[:, None] * right[None]), 0)
         total = jnp.where(item.opens, product, total + product)
         return lax.dynamic_update_index_in_dim(out, total, item.expert, 0), total
 
     out = compat.zeros_like_varying((dims.experts, dims.k, dims.n), jnp.float32, a)
     total = compat.zeros_like_varying((dims.k, dims.n), jnp.float32, a)
     sums = lax.fori_loop(0, schedule.count, step, (out, total))[0]
-    left, right = whole(a_scales, spec.a_scaling), whole(b_scales, spec.b_scaling)
-    scaled = sums * left[..., None] * right if left.ndim else sums * left * right
+    left, right = whole(a_scales, spec.a_scaling, dims.k), whole(b_scales, spec.b_scaling, dims.n)
+    scaled = sums * left[None, :, None] * right[None, None]
     # A group without rows is zero, whatever the scales.
     found = (schedule.ends > schedule.starts)[:, None, None]
     return jnp.where(found, scaled, 0).astype(spec.out_dtype)

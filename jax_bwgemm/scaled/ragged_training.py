@@ -110,7 +110,7 @@ class Fp8RaggedDot(Fp8Function):
         """
         lhs, rhs = as_array(_NAME, "lhs", lhs), as_array(_NAME, "rhs", rhs)
         out_dtype = result_dtype(_NAME, lhs, rhs, preferred_element_type)
-        check_ragged_dot(lhs.shape, rhs.shape)
+        check_ragged_dot(lhs.shape, rhs.shape, _NAME)
         sizes = as_array(_NAME, "group_sizes", group_sizes)
         has_offset = group_offset is not None
         check_sizes(_NAME, sizes.shape, sizes.dtype, (), rhs.shape[0], has_offset=has_offset)

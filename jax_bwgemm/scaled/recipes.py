@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from jax_bwgemm.dense.validation import as_dtype, as_flag
+from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
+from jax_bwgemm.scaled.spec import ACCUMULATIONS
+
 E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
 
@@ -15,8 +19,9 @@ class Recipe:
         lhs: Layout of the left operand, a layer's activations.
         rhs: Layout of the right operand, a layer's weights.
         gradient: Layout of the result's cotangent.
-        dtype: Type of both operands' values.
-        gradient_dtype: Type of the cotangent's values.
+        dtype: Type of both operands' values, one that their layouts have: its name, or what NumPy
+            makes a type of.
+        gradient_dtype: Type of the cotangent's values, likewise.
         power_of_two: Whether f32 scales are rounded up to powers of two.
         forward_accumulation: That of the forward product, as in `scaled_matmul`.
         gradient_accumulation: That of both gradients' products.
@@ -29,8 +34,10 @@ class Recipe:
         stochastic_gradient: Whether the cotangent is rounded stochastically.
 
     Raises:
-        ValueError: Delayed scaling of another layout than ``"tensor"``, or with rotations or
-            stochastic rounding; a history that is no number of steps.
+        TypeError: What is no type, or none of a layout's; what is neither True nor False.
+        ValueError: An unknown layout or accumulation; square blocks of weights with f32 scales;
+            delayed scaling of another layout than ``"tensor"``, or with rotations or stochastic
+            rounding; a history that is no number of steps.
     """
 
     lhs: str
@@ -56,6 +63,27 @@ class Recipe:
         return self.hadamard or self.stochastic_gradient
 
     def __post_init__(self) -> None:
+        for name, dtype in (("lhs", "dtype"), ("rhs", "dtype"), ("gradient", "gradient_dtype")):
+            layout = layout_of(getattr(self, name), f"Recipe: {name}")
+            found = as_dtype("Recipe", dtype, getattr(self, dtype))
+            if found not in layout.value_dtypes:
+                known = ", ".join(str(d) for d in layout.value_dtypes)
+                raise TypeError(
+                    f"Recipe: {name}={layout.name!r} has values of type {known}, got "
+                    f"{dtype}={found}"
+                )
+            object.__setattr__(self, dtype, found.name)  # recipes are compared by value
+        for name in ("forward_accumulation", "gradient_accumulation"):
+            if getattr(self, name) not in ACCUMULATIONS:
+                raise ValueError(
+                    f"Recipe: {name} must be 'promoted' or 'fast', got {getattr(self, name)!r}"
+                )
+        for name in ("power_of_two", "square_rhs", "hadamard", "stochastic_gradient"):
+            as_flag("Recipe", name, getattr(self, name))
+        if self.square_rhs and layout_of(self.rhs).scale_dtype == FLOAT32:
+            raise ValueError(
+                f"Recipe: square_rhs is of layouts with scales of 8 bits, not {self.rhs!r}"
+            )
         history = self.history
         if isinstance(history, bool) or not isinstance(history, int) or history < 0:
             raise ValueError(f"history must be a number of steps, got {history!r}")

@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jax_bwgemm import compat
+from jax_bwgemm.dense.validation import as_dtype
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 
 
@@ -146,11 +147,12 @@ def check(x: ScaledArray, what: str = "ScaledArray") -> None:
     if layout.has_global_scale != (x.global_scale is not None):
         must = "needs a" if layout.has_global_scale else "has no"
         raise TypeError(f"{what}: scaling {x.scaling!r} {must} global_scale")
+    shapes = layout_of("tensor").scales_shapes(x.values.shape)
     if x.global_scale is not None and (
-        x.global_scale.dtype != FLOAT32 or x.global_scale.shape not in ((), x.values.shape[:-2])
+        x.global_scale.dtype != FLOAT32 or x.global_scale.shape not in shapes
     ):
         raise TypeError(
-            f"{what}: global_scale must be float32 of shape () or {x.values.shape[:-2]}, got "
+            f"{what}: global_scale must be float32 of shape {' or '.join(map(str, shapes))}, got "
             f"{x.global_scale.dtype} of shape {x.global_scale.shape}"
         )
 
@@ -193,9 +195,12 @@ def dequantize(x: ScaledArray, dtype: DTypeLike = jnp.float32) -> jax.Array:
     if not isinstance(x, ScaledArray):
         raise TypeError(f"dequantize requires a ScaledArray, got {type(x).__name__}")
     check(x, "dequantize")
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"dequantize: dtype must be a floating-point type, got {dtype}")
-    return _dequantized(x, np.dtype(dtype))
+    out_dtype = as_dtype("dequantize", "dtype", dtype)
+    if not jnp.issubdtype(out_dtype, jnp.floating):
+        raise TypeError(f"dequantize: dtype must be a floating-point type, got {out_dtype}")
+    return compat.in_automatic_axes(
+        lambda x: _dequantized(x, out_dtype), lambda: compat.spec_of(x.values), x
+    )
 
 
 def _product_with_scales(x: ScaledArray, dtype: np.dtype) -> jax.Array:

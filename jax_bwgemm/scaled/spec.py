@@ -6,6 +6,8 @@ import dataclasses
 
 from jax_bwgemm.product.spec import ProductSpec
 
+ACCUMULATIONS = ("promoted", "fast")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaledSpec(ProductSpec):

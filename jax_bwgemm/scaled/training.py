@@ -18,6 +18,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import (
     as_array,
     as_dimension_numbers,
+    as_dtype,
     as_key,
     check_dot_general,
 )
@@ -26,6 +27,8 @@ from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled.api import OUT_DTYPES
 from jax_bwgemm.scaled.layer import Layer, multiply, multiply_delayed
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
+
+_NAME = "fp8_dot_general"
 
 
 def fp8_dot_general(
@@ -151,27 +154,28 @@ class Fp8DotGeneral(Fp8Function):
                 ``amax_history`` or key where the recipe needs one.
             ValueError: Another precision, or an ``amax_history`` or key that the recipe has no use
                 for.
-            NotImplementedError: An ``out_sharding`` without explicit axes, an implementation that
-                cannot run it, or batch dimensions with delayed scaling.
+            NotImplementedError: An ``out_sharding`` without explicit axes, or an implementation
+                that cannot run it.
         """
-        lhs = as_array("fp8_dot_general", "lhs", lhs)
-        rhs = as_array("fp8_dot_general", "rhs", rhs)
-        out_dtype = result_dtype("fp8_dot_general", lhs, rhs, preferred_element_type)
+        lhs = as_array(_NAME, "lhs", lhs)
+        rhs = as_array(_NAME, "rhs", rhs)
+        out_dtype = result_dtype(_NAME, lhs, rhs, preferred_element_type)
         if precision not in (None, lax.Precision.DEFAULT, "default"):
-            raise ValueError(f"fp8_dot_general multiplies in 8 bits: precision={precision!r}")
+            raise ValueError(
+                f"{_NAME}: the recipe says the precision, and precision must be None or DEFAULT, "
+                f"got {precision!r}"
+            )
         if out_sharding is not None and not compat.has_explicit_axes():
             raise NotImplementedError(
-                "fp8_dot_general takes an out_sharding only where mesh axes are explicit"
+                f"{_NAME} takes an out_sharding only where mesh axes are explicit"
             )
-        numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
-        check_dot_general(lhs.shape, rhs.shape, numbers)
-        key = self.check_key("fp8_dot_general", key)
+        numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape, _NAME)
+        check_dot_general(lhs.shape, rhs.shape, numbers, _NAME)
+        key = self.check_key(_NAME, key)
         if self.recipe.history:
             amax_history = self.check_history(amax_history)
-            if numbers[1][0]:
-                raise NotImplementedError("delayed scaling takes no batch dimensions")
         elif amax_history is not None:
-            raise ValueError(f"fp8_dot_general: {self.recipe} keeps no amax_history")
+            raise ValueError(f"{_NAME}: {self.recipe} keeps no amax_history")
 
         def like(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
             return lax.dot_general(lhs, rhs, numbers, out_sharding=out_sharding)
@@ -205,11 +209,12 @@ class Fp8DotGeneral(Fp8Function):
             x_transposed,
             w_transposed,
         )
-        dot = functools.partial(multiply, layer)
-        if history is not None:
-            out = multiply_delayed(layer, x[0], w[0], history)
-        elif not batch:
-            out = dot(x[0], w[0], key)
+        delayed = history is not None
+        dot = functools.partial(multiply_delayed if delayed else multiply, layer)
+        if not batch:
+            out = dot(x[0], w[0], history if delayed else key)
+        elif delayed:
+            out = jax.vmap(dot, (0, 0, None))(x, w, history)
         else:
             keys = None if key is None else jax.random.split(key, x.shape[0])
             out = jax.vmap(dot)(x, w, keys)
@@ -225,7 +230,10 @@ def result_dtype(
             raise TypeError(
                 f"{function} requires bfloat16, float16 or float32, got {name}: {x.dtype}"
             )
-    out = dot_dtype(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
+    if preferred is None:
+        out = dot_dtype(lhs.dtype, rhs.dtype)
+    else:
+        out = as_dtype(function, "preferred_element_type", preferred)
     if out not in OUT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be bfloat16, float16 or float32, got {out}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,22 +16,34 @@ from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilog
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.scaled.layouts import layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
-from jax_bwgemm.scaled.product import factors, scaled_product
+from jax_bwgemm.scaled.product import factors
 from jax_bwgemm.scaled.scaled_array import ScaledArray
-from jax_bwgemm.scaled.spec import ScaledSpec
+from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
 def product_with_epilogue(
     a: ScaledArray,
     b: ScaledArray,
     spec: ScaledSpec,
+    dims: ScaledDims,
     operands: tuple[jax.Array, ...],
     epilogue: Epilogue,
+    product: Callable[[], jax.Array],
 ) -> Any:
-    """The results of an epilogue of a product, whose operands were checked."""
+    """The results of an epilogue of a product.
+
+    Args:
+        a: The product's operands.
+        b: Likewise.
+        spec: What is static about it.
+        dims: Its sizes.
+        operands: Those of the epilogue, checked.
+        epilogue: The function.
+        product: Computes the product alone.
+    """
     shape = (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-2])
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, operands)
-    viable = _viable(a, b, spec, shape, operands) if links_epilogues() else ("xla",)
+    viable = _viable(a, b, spec, dims, operands) if links_epilogues() else ("xla",)
     if viable[0] != "xla":
         program = as_matrix(traced.program, shape)
         if not isinstance(program, str):
@@ -46,26 +58,25 @@ def product_with_epilogue(
             results = scaled_with_epilogue(factors(a, b), operands, fused)
             return jax.tree.unflatten(traced.tree, results)
         log_once(f"{spec}: the epilogue is a pass of its own: {program}")
-    return apply_epilogue(epilogue, scaled_product(a, b, spec), operands)
+    return apply_epilogue(epilogue, product(), operands)
 
 
 def _viable(
     a: ScaledArray,
     b: ScaledArray,
     spec: ScaledSpec,
-    shape: tuple[int, ...],
+    dims: ScaledDims,
     operands: tuple[jax.Array, ...],
 ) -> tuple[str, ...]:
     """Implementations whose kernels may have the epilogue; only "xla" where none may."""
+    sizes = (dims.m, dims.n, dims.k)
     arrays = (a.values, b.values, *operands)
     if (
-        not all(isinstance(size, int) for size in (*shape, a.shape[-1]))
-        or math.prod(shape[:-2]) != 1
+        not all(isinstance(size, int) for size in sizes)
+        or dims.batch != 1
         or not multipliable(a.scaling, b.scaling)
         or layout_of(a.scaling).has_global_scale
         or any(compat.explicit_sharding(jax.typeof(x)) is not None for x in arrays)
     ):
         return ("xla",)
-    operands_of_product = factors(a, b)
-    dims = DENSE.dims_of(operands_of_product, spec)
     return DENSE.viable_implementations(spec, dims, [])

@@ -134,3 +134,45 @@ def test_quantize_where_no_block_is_divided(mesh: jax.sharding.Mesh) -> None:
             bw.quantize(columns, "1x128")
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize(
+    "scalings",
+    [("row", "row"), ("1x128", "128x128"), ("mxfp4", "mxfp8"), ("nvfp4", "nvfp4")],
+    ids="-".join,
+)
+def test_products_of_scaled_operands(mesh: jax.sharding.Mesh, scalings: tuple[str, str]) -> None:
+    """Rows over devices, or columns; experts' rows or columns; the rows of a contraction."""
+    of_a, of_b = scalings
+    x, w, ws = array(0, 256, 128), array(1, 256, 128), array(2, EXPERTS, 256, 128)
+    sizes = jnp.full(EXPERTS, 64)
+    a, b, bs = bw.quantize(x, of_a), bw.quantize(w, of_b), bw.quantize(ws, of_b)
+    a_t, b_t = bw.quantize(x.T, of_a), bw.quantize(w.T, of_b)
+    want = (
+        bw.scaled_matmul(a, b),
+        bw.scaled_ragged_dot(a, bs, sizes),
+        bw.scaled_ragged_dot(a_t, b_t, sizes),
+        bw.dequantize(b),
+    )
+    with jax.set_mesh(mesh):
+
+        def placed(x: jax.Array, *spec: Any) -> jax.Array:
+            return jax.device_put(x, NamedSharding(mesh, P(*spec)))
+
+        rows, columns = bw.quantize(placed(x, "x"), of_a), bw.quantize(placed(w, "x"), of_b)
+        experts = bw.quantize(placed(ws, None, "x"), of_b)
+        whole = bw.quantize(placed(x), of_a)
+        got = (
+            bw.scaled_matmul(rows, bw.quantize(placed(w), of_b)),
+            bw.scaled_ragged_dot(whole, experts, sizes),
+            bw.scaled_ragged_dot(
+                bw.quantize(placed(x.T), of_a), bw.quantize(placed(w.T), of_b), sizes
+            ),
+            bw.dequantize(columns),
+        )
+        assert got[0].sharding.spec[0] == "x"
+        assert got[1].sharding.spec[1] == "x"
+        assert got[3].sharding.spec[0] == "x"
+        assert jax.jit(bw.scaled_matmul)(whole, columns).sharding.spec[1] == "x"
+    for ours, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(np.asarray(ours, np.float32), np.asarray(theirs, np.float32))

@@ -127,3 +127,15 @@ def test_types_are_those_of_standard_promotion(name: str) -> None:
         bw.explain_program(step, *args, device="sm90")
         bw.explain_program(bw.accelerate(step), *args, device="sm90")
     assert [x.dtype for x in expected[1]] == [x.dtype for x in args]
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8"])
+def test_experts_in_8_bits_run_by_xla(recipe: str) -> None:
+    """The reference is traced when it is lowered."""
+    x, w = jnp.ones((M, K)), jnp.ones((E, K, 8))
+    dot = bw.fp8_ragged_dot(recipe)
+    step = jax.jit(jax.grad(lambda x, w: jnp.sum(dot(x, w, SIZES)), (0, 1)))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        _, w_bar = step(x, w)
+    want = np.broadcast_to(SIZES[:, None, None], w.shape)
+    np.testing.assert_allclose(w_bar, want, rtol=1e-5)

@@ -30,6 +30,12 @@ FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     ),
     "tiles": lambda x: bw.dequantize(bw.quantize(x, "128x128")),
     "blockwise": lambda x: bw.fp8_dot_general("blockwise")(x, W, NUMBERS),
+    **{
+        f"{name} experts": lambda x, name=name: bw.fp8_ragged_dot(name)(
+            x, UPS, jnp.array([3, 0, 2])
+        )
+        for name in ("per_tensor", "blockwise", "mxfp8")
+    },
     "mxfp8": lambda x: bw.fp8_dot_general("mxfp8")(x, W, NUMBERS),
 }
 
@@ -46,3 +52,26 @@ def test_rows(name: str) -> None:
     )
     got, want = (np.asarray(y, np.float32) for y in (exported.call(X), jax.jit(f)(X)))
     np.testing.assert_allclose(got, want, atol=0.02 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("scalings", [("row", "row"), ("128x128", "128x128"), ("nvfp4", "nvfp4")])
+@pytest.mark.parametrize("rows", [3, 300])
+def test_groups_of_scaled_rows(scalings: tuple[str, str], rows: int) -> None:
+    """Fewer rows than a block has, and more than two; sizes that sum to more than there are."""
+    of_a, of_b = scalings
+
+    def products(x: jax.Array, y: jax.Array, sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        a, b = bw.quantize(x, of_a), bw.quantize(UPS.mT, of_b)
+        columns = bw.quantize(x.T, of_a), bw.quantize(y.T, of_b)
+        return bw.scaled_ragged_dot(a, b, sizes), bw.scaled_ragged_dot(*columns, sizes)
+
+    (symbolic,) = jax.export.symbolic_shape("rows")
+    shapes = [jax.ShapeDtypeStruct((symbolic, size), X.dtype) for size in (K, N)]
+    sizes = jnp.array([rows // 2, 0, rows])
+    exported = jax.export.export(jax.jit(products), disabled_checks=bw.DISABLE_EXPORT_CHECKS)(
+        *shapes, sizes
+    )
+    x, y = (jnp.asarray(normal(RNG, (rows, size), "bfloat16")) for size in (K, N))
+    for got, want in zip(exported.call(x, y, sizes), products(x, y, sizes), strict=True):
+        got, want = (np.asarray(v, np.float32) for v in (got, want))
+        np.testing.assert_allclose(got, want, atol=0.01 * np.abs(want).max())

@@ -75,6 +75,72 @@ def test_sharded_rows_have_one_history(cpu_devices: list[jax.Device]) -> None:
         assert decibels(ours, want) > 100
 
 
+def mapped_history(histories: int | None, nested: bool) -> Any:
+    """The next history, or that of each element, of examples of growing magnitudes."""
+    x, w, _ = operands()
+    x = x.reshape(4, 16, 48) * jnp.arange(1, 5)[:, None, None]
+
+    def total(history: jax.Array) -> jax.Array:
+        dot = functools.partial(DOT, dimension_numbers=NUMBERS)
+        one = lambda x, h: dot(x, w, amax_history=h)  # noqa: E731
+        inner = jax.vmap(lambda x, h: one(x[None], h), (0, None)) if nested else one
+        return jnp.sum(jax.vmap(inner, (0, None if histories is None else 0))(x, history))
+
+    history = jnp.full_like(DOT.new_history(), 9.0)
+    if histories is not None:
+        history = jnp.broadcast_to(history, (histories, *history.shape))
+    found = jax.jit(jax.grad(total))(history)
+    return found, [np.abs(np.asarray(one)).max() for one in x], np.abs(np.asarray(w)).max()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_elements_of_vmap_share_a_history(nested: bool) -> None:
+    """As devices do: the largest magnitudes of all, not their sum."""
+    found, of_x, of_w = mapped_history(None, nested)
+    assert_exact(found[:, 0], np.asarray([max(of_x), of_w, 1], np.float32))
+    assert np.all(found[:, 1:] == 9)
+
+
+def test_elements_of_vmap_have_histories_of_their_own() -> None:
+    found, of_x, of_w = mapped_history(4, nested=True)
+    assert_exact(found[:, 0, 0], np.asarray(of_x, np.float32))
+    assert np.all(found[:, 1, 0] == of_w)
+    assert np.all(found[:, :, 1:] == 9)
+
+
+def test_histories_of_an_inner_vmap_that_an_outer_one_shares() -> None:
+    x = jnp.arange(1.0, 7)[:, None, None] * jnp.ones((6, 4, 48))
+    w = operands()[1]
+    one = jax.vmap(lambda x, h: DOT(x, w, NUMBERS, amax_history=h))
+    histories = jnp.full((3, *DOT.new_history().shape), 9.0)
+    found = jax.grad(lambda h: jnp.sum(jax.vmap(one, (0, None))(x.reshape(2, 3, 4, 48), h)))(
+        histories
+    )
+    assert_exact(found[:, 0, 0], np.asarray([4, 5, 6], np.float32))
+    assert np.all(found[:, :, 1:] == 9)
+
+
+def test_batch_dimensions_have_one_history() -> None:
+    x, w, g = operands()
+    x, w, g = x.reshape(4, 16, 48), jnp.stack([w, 2 * w, w / 2, w]), g.reshape(4, 16, 32)
+    numbers = (((2,), (1,)), ((0,), (0,)))
+    amax = [np.abs(np.asarray(v)).max() for v in (x, w, g)]
+    history = jnp.zeros_like(DOT.new_history()).at[:, 0].set(np.asarray(amax))
+    out, back = jax.vjp(lambda x, w, h: DOT(x, w, numbers, amax_history=h), x, w, history)
+    *gradients, after = back(g)
+    exact = np.asarray(x, np.float64) @ np.asarray(w)
+    assert decibels(out, exact) > PRODUCT_DB[3, 3]
+    assert decibels(gradients[1], np.asarray(x, np.float64).mT @ np.asarray(g)) > PRODUCT_DB[3, 2]
+    assert_exact(after[:, 0], np.asarray(amax, np.float32))
+
+
+def test_no_examples_leave_a_history_of_zeros() -> None:
+    numbers = (((2,), (1,)), ((0,), (0,)))
+    x, w = jnp.zeros((0, 4, 8)), jnp.zeros((0, 8, 4))
+    after = jax.grad(lambda h: jnp.sum(DOT(x, w, numbers, amax_history=h)))(DOT.new_history())
+    assert not np.any(after)
+
+
 def test_a_flax_model_keeps_its_histories_in_a_collection() -> None:
     """As docs/low_precision.md has it."""
     linen = pytest.importorskip("flax.linen")
@@ -138,13 +204,6 @@ X, W, _ = operands()
             r"requires amax_history, float32 \(3, 1024\), got float32\(3,\)",
         ),
         (
-            lambda: DOT(
-                X[None], W[None], (((2,), (1,)), ((0,), (0,))), amax_history=DOT.new_history()
-            ),
-            NotImplementedError,
-            "delayed scaling takes no batch dimensions",
-        ),
-        (
             lambda: bw.fp8_dot_general()(X, W, NUMBERS, amax_history=DOT.new_history()),
             ValueError,
             "fp8_dot_general: recipe 'blockwise' keeps no amax_history",
@@ -183,6 +242,24 @@ X, W, _ = operands()
             lambda: bw.quantize(X, "tensor", scale=jnp.ones(2)),
             TypeError,
             r"requires a float32 scale of shape \(\), got float32\(2,\)",
+        ),
+        *(
+            (
+                lambda scale=scale: bw.quantize(X, "tensor", scale=scale),
+                ValueError,
+                "quantize requires a positive, finite scale, got ",
+            )
+            for scale in (-1.0, 0.0, np.float32("nan"))
+        ),
+        (
+            lambda: bw.quantize(X, "tensor", scale="a"),
+            TypeError,
+            "quantize requires arrays, got scale of type str",
+        ),
+        (
+            lambda: bw.quantize(X, "tensor", scale=1.0, epsilon=1.0),
+            ValueError,
+            "uses a scale as given: power_of_two and epsilon find others",
         ),
     ],
 )

@@ -242,7 +242,12 @@ X, W, _ = operands()
         (
             lambda: bw.fp8_dot_general()(X, W, LAYER, lax.Precision.HIGHEST),
             ValueError,
-            "multiplies in 8 bits: precision=",
+            "fp8_dot_general: the recipe says the precision, and precision must be None or DEFAULT",
+        ),
+        (
+            lambda: bw.fp8_dot_general()(X, W, LAYER, preferred_element_type="f32"),
+            TypeError,
+            "fp8_dot_general: preferred_element_type must be a type, got 'f32'",
         ),
         (
             lambda: bw.fp8_dot_general()(X, W, LAYER, out_sharding=jax.P()),
@@ -252,7 +257,23 @@ X, W, _ = operands()
         (
             lambda: bw.fp8_dot_general()(X, W[1:], LAYER),
             TypeError,
-            "contracting dimensions of equal sizes",
+            "fp8_dot_general requires contracting dimensions of equal sizes",
+        ),
+        *(
+            (lambda numbers=numbers: bw.fp8_dot_general()(X, W, numbers), error, message)
+            for numbers, error, message in (
+                ("ab", TypeError, "fp8_dot_general dimension_numbers must be"),
+                (
+                    (((5,), (0,)), ((), ())),
+                    TypeError,
+                    r"fp8_dot_general lhs contracting dimensions \(5,\) are out of range",
+                ),
+            )
+        ),
+        (
+            lambda: bw.fp8_dot_general()(X[None], W, None),
+            ValueError,
+            "fp8_dot_general dimension_numbers=None is for products of matrices and vectors",
         ),
         (
             lambda: bw.fp8_dot_general(implementation="cutlass")(X, W, LAYER),
@@ -269,3 +290,43 @@ X, W, _ = operands()
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lhs": "rows"}, ValueError, "Recipe: lhs must be one of 'tensor', 'row',"),
+        ({"gradient": None}, ValueError, "Recipe: gradient must be one of .*, got None"),
+        ({"dtype": "e4m3"}, TypeError, "Recipe: dtype must be a type, got 'e4m3'"),
+        (
+            {"rhs": "nvfp4"},
+            TypeError,
+            "Recipe: rhs='nvfp4' has values of type float4_e2m1fn, got dtype=float8_e4m3fn",
+        ),
+        (
+            {"gradient_dtype": "int8"},
+            TypeError,
+            "Recipe: gradient='row' has values of type .*, got gradient_dtype=int8",
+        ),
+        (
+            {"gradient_accumulation": "slow"},
+            ValueError,
+            "Recipe: gradient_accumulation must be 'promoted' or 'fast', got 'slow'",
+        ),
+        ({"hadamard": "no"}, TypeError, "Recipe: hadamard must be True or False, got 'no'"),
+        (
+            {"square_rhs": True},
+            ValueError,
+            "Recipe: square_rhs is of layouts with scales of 8 bits, not 'row'",
+        ),
+    ],
+)
+def test_recipes_that_mean_nothing(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bw.Recipe(**{"lhs": "row", "rhs": "row", "gradient": "row"} | options)
+
+
+def test_types_of_recipes_are_compared_by_what_they_are() -> None:
+    by_type = bw.Recipe("row", "row", "row", dtype=jnp.float8_e5m2)
+    assert by_type == bw.Recipe("row", "row", "row", dtype="float8_e5m2")
+    assert hash(by_type) == hash(bw.Recipe("row", "row", "row", dtype="float8_e5m2"))

@@ -289,6 +289,16 @@ X, W, _ = operands()
             "keeps no amax_history",
         ),
         (
+            lambda: bw.fp8_ragged_dot()(X[0], W, SIZES),
+            TypeError,
+            "fp8_ragged_dot requires lhs of rank 2 and rhs of rank 3",
+        ),
+        (
+            lambda: bw.fp8_ragged_dot()(X, W[:, 1:], SIZES),
+            TypeError,
+            "fp8_ragged_dot contracts dimension 1 of lhs",
+        ),
+        (
             lambda: bw.fp8_ragged_dot("per_tensor_delayed")(X, W, SIZES),
             TypeError,
             "requires amax_history, float32 .* see Fp8RaggedDot.new_history",

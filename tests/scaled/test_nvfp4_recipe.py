@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numerics import FRACTION_DB, assert_exact, decibels
+from numerics import FRACTION_DB, SAME_OPERANDS_DB, assert_exact, decibels
 
 import jax_bwgemm as bw
 from jax_bwgemm.product.implementations import log_once
@@ -39,6 +39,23 @@ def test_all_three_products(m: int) -> None:
     for got, want in zip(jax.jit(step)(x, w, g, jax.random.key(0)), wanted, strict=True):
         # Stochastic rounding has up to four times the variance of rounding to nearest.
         assert decibels(got, want) > PRODUCT_OF_TWO_DB - 4
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_keys_mapped_alone(experts: bool) -> None:
+    """The result depends on no key, its gradient on each."""
+    x, w, _ = operands(32)
+    keys = jax.random.split(jax.random.key(0), 3)
+    ragged = bw.fp8_ragged_dot("nvfp4")
+
+    def loss(w: jax.Array, key: jax.Array) -> jax.Array:
+        if experts:
+            return jnp.sum(jnp.sin(ragged(x, w[None], jnp.array([32]), key=key)))
+        return jnp.sum(jnp.sin(DOT(x, w, LAYER, key=key)))
+
+    got = jax.grad(lambda w: jnp.sum(jax.vmap(loss, (None, 0))(w, keys)))(w)
+    want = sum(jax.grad(loss)(w, key) for key in keys)
+    assert decibels(got, want) > SAME_OPERANDS_DB
 
 
 def test_gradients_are_right_in_the_mean() -> None:

@@ -62,6 +62,24 @@ def test_any_mix_of_types(kind: str, dtypes: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scaling", ["row", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("mapped", ["values", "scales"])
+def test_vmap_over_values_or_scales_alone(kind: str, scaling: str, mapped: str) -> None:
+    """As stochastic rounding with many keys makes them: of the same scales."""
+    a, b = exact_pair(kind, (scaling, scaling), (32, 24, 64), 2)
+    parts = {"values": a.values, "scales": a.scales}
+
+    def product(part: jax.Array) -> jax.Array:
+        given = parts | {mapped: part}
+        left = bw.ScaledArray(given["values"], given["scales"], scaling, a.global_scale)
+        return bw.scaled_ragged_dot(left, b, jnp.array([20, 12]), preferred_element_type="float32")
+
+    variants = jnp.stack([parts[mapped], parts[mapped][::-1]])
+    got = jax.vmap(product)(variants)
+    assert_exact(got, np.stack([product(part) for part in variants]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_sizes_that_nobody_checked(kind: str) -> None:
     """Negative ones count as 0, and groups end at the last row."""
     sizes = (5, -3, 200, 10**6, 7)
