@@ -115,9 +115,15 @@ def build() -> dict[str, Any]:
     from jax_bwgemm import runtime
 
     kernels, emulator = runtime.extension(), runtime.load_emulator()
+    emulated = (
+        runtime.emulated_kernels(),
+        runtime.emulated_grouped_kernels(),
+        runtime.emulated_scaled_kernels(),
+        runtime.emulated_scaled_grouped_kernels(),
+    )
     return {
         "kernels": dict(kernels.build_info()) if kernels else None,
-        "emulator": len(runtime.emulated_kernels()) if emulator else None,
+        "emulator": sum(map(len, emulated)) if emulator else None,
     }
 
 
@@ -239,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
     emulated = compiled["emulator"]
     print(f"  emulator           {'not built' if emulated is None else f'{emulated} kernels'}")
     print(f"  epilogues          {epilogue_line()}")
-    print(f"Kernels ({len(runtime.kernels())})")
+    print(f"Dense kernels ({len(runtime.kernels())})")
     for line in kernel_lines(args.kernels):
         print(f"  {line}")
     print(f"Grouped kernels ({len(runtime.grouped_kernels())})")

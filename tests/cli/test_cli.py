@@ -79,7 +79,7 @@ def test_info(capsys):
     text = capsys.readouterr().out
     assert f"jax                {jax.__version__}" in text
     assert f"{len(jax.devices())} x {jax.devices()[0].device_kind}" in text
-    assert f"Kernels ({len(runtime.kernels())})" in text
+    assert f"Dense kernels ({len(runtime.kernels())})" in text
     assert "[8192, 8192] @ [8192, 8192] bfloat16\n    here: " in text
 
 
