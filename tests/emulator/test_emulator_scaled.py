@@ -79,15 +79,11 @@ def test_scales_that_are_not_powers_of_two(kernel: Kernel, wide: str) -> None:
     factors[{"all": (), "one block": (1,), "one row": (slice(None), 5)}[wide]] += 2.0**-9
     columns = bw.ScaledArray(columns.values, columns.scales * factors, "1x128")
     a, b = (columns, b) if kernel.swap_ab else (a, columns)
+    named = {"a": a.values, "b": b.values, "a_scales": a.scales, "b_scales": b.scales}
     got = targets.call_kernel(
         "emulator",
         kernel.name,
-        {
-            "a": a.values[None],
-            "b": b.values[None],
-            "a_scales": a.scales[None],
-            "b_scales": b.scales[None],
-        },
+        {role: x[None] for role, x in named.items()},
         jax.ShapeDtypeStruct((1, m, n), kernel.out_dtype),
         0,
         a_scaling="1x128",
