@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_bwgemm.product.explain import Explanation, place
+from jax_bwgemm.epilogue.scaled_primitive import ScaledFused
+from jax_bwgemm.product.explain import Explanation, explain_product, place
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
+from jax_bwgemm.scaled.explain import explain_family
+from jax_bwgemm.scaled.primitive import DENSE
 
 
 def explain(eqn: Any, device: Any) -> Explanation:
@@ -36,7 +39,11 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 splits=selected.splits,
                 flops=flops_of(dims),
             )
-    found = fused.explain_product(factors, device)
+    if isinstance(fused, ScaledFused):
+        _, dims = fused.describe(factors)
+        found = explain_family(DENSE, fused.spec, dims, device)
+    else:
+        found = explain_product(fused.contraction, fused.spec, factors, device)
     why = reason or f"no kernels for {platform} are allowed"
     return dataclasses.replace(
         found, reason=f"{found.reason}; the epilogue is a pass of XLA's: {why}"

@@ -26,7 +26,6 @@ from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.linker import LinkError, linker
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import Contraction, KernelCall
-from jax_bwgemm.product.explain import Explanation, explain_product
 from jax_bwgemm.product.implementations import PLATFORMS, log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 
@@ -109,10 +108,6 @@ class Fused:
         """The product in one line, and its sizes."""
         dims = self.contraction.dims(self.spec, *(x.shape for x in factors))
         return self.spec.describe([x.dtype.name for x in factors[:2]], dims), dims
-
-    def explain_product(self, factors: Sequence[Any], device: Any) -> Explanation:
-        """What the product by its own primitive would get."""
-        return explain_product(self.contraction, self.spec, factors, device)
 
     def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         """The kernel that computes the function too, or why there is none.

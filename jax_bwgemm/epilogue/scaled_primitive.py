@@ -14,7 +14,6 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.epilogue.primitive import Fused, register
 from jax_bwgemm.epilogue.scaled_call import choose_scaled
 from jax_bwgemm.product.contraction import KernelCall
-from jax_bwgemm.product.explain import Explanation
 from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.primitive import DENSE
 
@@ -43,9 +42,6 @@ class ScaledFused(Fused):
     def describe(self, factors: Sequence[Any]) -> tuple[str, Any]:
         dims = DENSE.dims_of(factors, self.spec)
         return dims.describe(self.spec), dims
-
-    def explain_product(self, factors: Sequence[Any], device: Any) -> Explanation:
-        return DENSE.explain(self.spec, DENSE.dims_of(factors, self.spec), device)
 
 
 def scaled_with_epilogue(

@@ -9,13 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm.product.explain import Explanation
+from jax_bwgemm.product.explain import Explanation, locate
+from jax_bwgemm.product.flops import flops_of
+from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
 from jax_bwgemm.scaled.conversions import as_operand
+from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.ragged import dims_of
 from jax_bwgemm.scaled.ragged import specification as ragged_specification
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
+from jax_bwgemm.scaled.selection import Choice
 
 
 def explain_scaled_matmul(
@@ -47,7 +51,7 @@ def explain_scaled_matmul(
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
     spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
-    return DENSE.explain(spec, dims, device)
+    return explain_family(DENSE, spec, dims, device)
 
 
 def explain_scaled_ragged_dot(
@@ -91,7 +95,7 @@ def explain_scaled_ragged_dot(
         num_groups,
         implementation,
     )
-    return RAGGED.explain(spec, dims_of(operands, spec), device)
+    return explain_family(RAGGED, spec, dims_of(operands, spec), device)
 
 
 def explain(eqn: Any, device: jax.Device | str | None) -> Explanation:
@@ -99,4 +103,32 @@ def explain(eqn: Any, device: jax.Device | str | None) -> Explanation:
     family = next(f for f in (DENSE, RAGGED) if f.primitive is eqn.primitive)
     spec = eqn.params["spec"]
     dims = family.dims_of([x.aval for x in eqn.invars], spec)
-    return family.explain(spec, dims, device)
+    return explain_family(family, spec, dims, device)
+
+
+def explain_family(
+    family: Family, spec: Any, dims: Any, device: jax.Device | str | None
+) -> Explanation:
+    """The decision for a product of a family, of these sizes."""
+    problem = dims.describe(spec)
+    platform, target, reason = locate(device, spec.policy.target)
+    rejected: list[tuple[str, str]] = []
+    for name in family.viable_implementations(spec, dims, rejected):
+        if name == "xla":
+            why = rejected[-1][1] if rejected else "asked for"
+            return Explanation(problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims))
+        choice = reason or family.choose(name, platform, spec, dims, target)
+        if isinstance(choice, Choice):
+            return Explanation(
+                problem,
+                name,
+                choice.why,
+                kernel=choice.kernel.name,
+                rejected=tuple(rejected),
+                raster_order=choice.raster_order,
+                swizzle=choice.swizzle,
+                splits=choice.splits,
+                flops=flops_of(dims),
+            )
+        rejected.append((name, choice))
+    raise refusal_error(problem, rejected)

@@ -16,8 +16,6 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import Operands
-from jax_bwgemm.product.explain import Explanation, locate
-from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import (
     PLATFORMS,
     log_once,
@@ -169,33 +167,6 @@ class Family(abc.ABC):
         if target is None and name == "emulator":
             target = make_target(self.emulated_arch(spec))
         return target_here(name, platform, target)
-
-    def explain(self, spec: Any, dims: Any, device: jax.Device | str | None) -> Explanation:
-        """The decision for a product of these sizes."""
-        problem = dims.describe(spec)
-        platform, target, reason = locate(device, spec.policy.target)
-        rejected: list[tuple[str, str]] = []
-        for name in self.viable_implementations(spec, dims, rejected):
-            if name == "xla":
-                why = rejected[-1][1] if rejected else "asked for"
-                return Explanation(
-                    problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims)
-                )
-            choice = reason or self.choose(name, platform, spec, dims, target)
-            if isinstance(choice, Choice):
-                return Explanation(
-                    problem,
-                    name,
-                    choice.why,
-                    kernel=choice.kernel.name,
-                    rejected=tuple(rejected),
-                    raster_order=choice.raster_order,
-                    swizzle=choice.swizzle,
-                    splits=choice.splits,
-                    flops=flops_of(dims),
-                )
-            rejected.append((name, choice))
-        raise refusal_error(problem, rejected)
 
     def emit(
         self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: Any
