@@ -83,17 +83,19 @@ Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* l
   return Status::Ok();
 }
 
-Status Find(const std::string& symbol, const LinkedEpilogue& epilogue, bool compare,
-            Loaded** found) {
+// symbol: its name of the kernel, asked for when code is loaded or compared: not on every
+// execution.
+template <class Symbol>
+Status Find(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, Loaded** found) {
   Cache& cache = TheCache();
   std::lock_guard lock(cache.mutex);
   auto it = cache.by_digest.find(epilogue.digest);
   if (it == cache.by_digest.end()) {
     auto loaded = std::make_unique<Loaded>();
-    BWGEMM_RETURN_IF_ERROR(Load(symbol, epilogue, loaded.get()));
+    BWGEMM_RETURN_IF_ERROR(Load(symbol(), epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
   } else if (it->second->text.size() != epilogue.code.size() || it->second->form != epilogue.form ||
-             it->second->symbol != symbol || (compare && it->second->text != epilogue.code)) {
+             (compare && (it->second->symbol != symbol() || it->second->text != epilogue.code))) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
   }
@@ -171,7 +173,8 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
                   const void** function) {
   BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
   Loaded* loaded = nullptr;
-  BWGEMM_RETURN_IF_ERROR(Find(SymbolOf(kernel, epilogue.form), epilogue, compare, &loaded));
+  BWGEMM_RETURN_IF_ERROR(
+      Find(epilogue, compare, [&] { return SymbolOf(kernel, epilogue.form); }, &loaded));
   *function = loaded->function;
   if (epilogue.form == "split_k") return Status::Ok();
   return loaded->prepared.Run(device,
@@ -181,7 +184,7 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
 Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool compare,
                   const void** function) {
   Loaded* loaded = nullptr;
-  BWGEMM_RETURN_IF_ERROR(Find(std::string(kernel), epilogue, compare, &loaded));
+  BWGEMM_RETURN_IF_ERROR(Find(epilogue, compare, [&] { return std::string(kernel); }, &loaded));
   *function = loaded->function;
   return Status::Ok();
 }

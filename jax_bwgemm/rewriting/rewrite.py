@@ -27,7 +27,7 @@ from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
 from jax_bwgemm.tuning import context as tuning_context
 
 # Of this package, with what elementwise operations may become one.
-FUSED = (*KINDS, bw_quantize_p)
+_FUSED = (*KINDS, bw_quantize_p)
 # Equations that hold jaxprs whose results go to memory: parameter and the place it is called.
 _CONTROL = {
     "scan": {"jaxpr": "scan body"},
@@ -132,7 +132,7 @@ def _rewrite(
             new = as_select(eqn, after[0], producers) or [eqn]
         changed |= new[0] is not eqn
         eqns += new
-    products = changed or any(e.primitive in FUSED for e in eqns)
+    products = changed or any(e.primitive in _FUSED for e in eqns)
     if products and links_epilogues():
         eqns, left, reasons = fuse(body, eqns, results, provisional)
         for v, why in reasons.items():
