@@ -58,6 +58,8 @@ class TensorMap:
         fill: str = "zero",
         element_strides: Sequence[int] | None = None,
         tf32: bool = False,
+        shape: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
     ) -> None:
         """Encodes the map.
 
@@ -69,6 +71,9 @@ class TensorMap:
             fill: What out-of-bounds elements read as: ``"zero"`` or ``"nan"``.
             element_strides: Traversal strides in elements, outermost first; default all 1.
             tf32: Round float32 elements to tf32 while copying.
+            shape: 1 to 5 extents to describe instead of the array's, from its first element on.
+                Memory outside of the array that a kernel accesses by them is a fault.
+            strides: Their strides in bytes, the last one that of an element. Both or neither.
 
         Raises:
             TypeError: The array's type has no tensor-map type, or an argument has the wrong type.
@@ -87,19 +92,28 @@ class TensorMap:
             raise ValueError(f"swizzle must be one of {', '.join(_SWIZZLES)}, got {swizzle!r}")
         if not isinstance(fill, str) or fill not in _FILLS:
             raise ValueError(f"fill must be one of {', '.join(_FILLS)}, got {fill!r}")
-        if not 1 <= array.ndim <= 5:
-            raise ValueError(f"a tensor map has 1 to 5 dimensions, the array has {array.ndim}")
         if not array.size:
             raise ValueError(f"a tensor map needs elements, the array has shape {array.shape}")
-        if array.strides[-1] != array.itemsize:
+        if (shape is None) != (strides is None):
+            raise ValueError("shape and strides go together: give both or neither")
+        if shape is None or strides is None:
+            dims, pitches = list(array.shape), list(array.strides)
+            layout = None
+        else:
+            dims = _map_extents("shape", shape)
+            pitches = _map_extents("strides", strides, len(dims), bits=40)
+            layout = tuple(dims), tuple(pitches)
+        if not 1 <= len(dims) <= 5:
+            raise ValueError(f"a tensor map has 1 to 5 dimensions, got {len(dims)}")
+        if pitches[-1] != array.itemsize:
             raise ValueError("the last dimension of the array must be contiguous")
-        if any(stride < 0 for stride in array.strides):
+        if any(stride < 0 for stride in pitches):
             raise ValueError("a tensor map cannot have negative strides")
-        extents = _map_extents("box", box, array.ndim)
+        extents = _map_extents("box", box, len(dims))
         traversal = _map_extents(
             "element_strides",
-            (1,) * array.ndim if element_strides is None else element_strides,
-            array.ndim,
+            (1,) * len(dims) if element_strides is None else element_strides,
+            len(dims),
         )
         self.array = array
         self._encode = functools.partial(
@@ -109,12 +123,14 @@ class TensorMap:
             fill=fill,
             element_strides=tuple(traversal),
             tf32=tf32,
+            shape=layout and layout[0],
+            strides=layout and layout[1],
         )
         self._bytes = native().encode_tensor_map(
             type=kind,
             address=_address(array),
-            dims=list(array.shape[::-1]),
-            strides=list(array.strides[-2::-1]),
+            dims=dims[::-1],
+            strides=pitches[-2::-1],
             box=extents[::-1],
             element_strides=traversal[::-1],
             swizzle=_SWIZZLES[swizzle],
@@ -266,17 +282,17 @@ def _dims(name: str, dims: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _map_extents(name: str, values: Any, ndim: int) -> list[int]:
-    """Extents of a tensor map, checked as far as Python's types go."""
+def _map_extents(name: str, values: Any, ndim: int | None = None, bits: int = 32) -> list[int]:
+    """Extents or strides of a tensor map, checked as far as Python's types go."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a sequence of ints, got {values!r}")
     values = tuple(values)
     if any(isinstance(v, bool) or not isinstance(v, int | np.integer) for v in values):
         raise TypeError(f"{name} must be a sequence of ints, got {values}")
-    if len(values) != ndim:
-        raise ValueError(f"{name} has {len(values)} extents, the array has {ndim} dimensions")
-    if any(not 0 <= v < 1 << 32 for v in values):
-        raise ValueError(f"{name} {values} has an extent outside [0, 2^32)")
+    if ndim is not None and len(values) != ndim:
+        raise ValueError(f"{name} has {len(values)} extents, the map has {ndim} dimensions")
+    if any(not 0 <= v < 1 << bits for v in values):
+        raise ValueError(f"{name} {values} has an extent outside [0, 2^{bits})")
     return [int(v) for v in values]
 
 

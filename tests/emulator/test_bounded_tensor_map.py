@@ -58,4 +58,4 @@ class TestEmulated:
 @pytest.mark.gpu
 def test_every_box_on_the_gpu(tool, monkeypatch, capsys):
     assert _main(tool, monkeypatch, "--gpu") == 0
-    assert capsys.readouterr().out == "107 boxes, 0 wrong\n"
+    assert capsys.readouterr().out == "214 boxes, 0 wrong\n"

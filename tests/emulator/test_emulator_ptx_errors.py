@@ -198,7 +198,7 @@ def test_text_must_be_unicode() -> None:
         (np.zeros((4, 4), np.float32), (1, 4), {"swizzle": "96B"}, ValueError, "swizzle must be"),
         (np.zeros((4, 4), np.float32), (1, 4), {"fill": "one"}, ValueError, "fill must be"),
         (np.zeros((4, 4), np.float16), (1, 4), {"tf32": True}, TypeError, "needs a float32 array"),
-        (np.zeros((), np.float32), (), {}, ValueError, "1 to 5 dimensions, the array has 0"),
+        (np.zeros((), np.float32), (), {}, ValueError, "1 to 5 dimensions, got 0"),
         (np.zeros((4, 5), np.float32), (1, 4), {}, ValueError, "globalStrides"),
         (np.zeros((4, 512), np.float32), (1, 512), {}, ValueError, "boxDim"),
         (np.zeros((4, 64), np.float32), (4, 64), {"swizzle": "128B"}, ValueError, "128"),
@@ -217,6 +217,29 @@ def test_text_must_be_unicode() -> None:
         ),
         (np.zeros((4, 4), np.float32), (1, 4), {"swizzle": []}, ValueError, "swizzle must be"),
         (np.zeros((4, 4), np.float32), (1, 4), {"fill": {}}, ValueError, "fill must be"),
+        (np.zeros(16, np.float32), (1, 4), {"shape": (4, 4)}, ValueError, "go together"),
+        (np.zeros(16, np.float32), (1, 4), {"strides": (16, 4)}, ValueError, "go together"),
+        (
+            np.zeros(16, np.float32),
+            (1, 4),
+            {"shape": (4, 4), "strides": (1 << 40, 4)},
+            ValueError,
+            "strides .* outside",
+        ),
+        (
+            np.zeros(16, np.float32),
+            (1, 4),
+            {"shape": (4, 4), "strides": (16, 8)},
+            ValueError,
+            "must be contiguous",
+        ),
+        (
+            np.zeros(16, np.float32),
+            (1, 4),
+            {"shape": (4, 4), "strides": (4,)},
+            ValueError,
+            "strides has 1 extents, .* 2 dimensions",
+        ),
     ],
 )
 def test_refused_tensor_maps(

@@ -30,7 +30,7 @@ from emulator_mutations import (
     substitute_before,
     try_on,
 )
-from grouped_mutations import _coordinate, _last, wait_before
+from grouped_mutations import BOUND, _coordinate, _last, wait_before
 
 from jax_bwgemm import runtime
 
@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 MMA = "tcgen05.mma.cta_group::2"
 COPY = "tcgen05.cp.cta_group::2"
 LOAD = "cp.async.bulk.tensor.3d.cta_group::2"  # P's scales, Q's two bands of scales, Q
-STORE = "cp.async.bulk.tensor.4d.global"
+STORE = "cp.async.bulk.tensor.5d.global"
 SMS = 2
 
 
@@ -127,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "loads of a pair signal their own CTAs", substitute_before(LOAD, r"-1677\d{4};", "-8;")
     ),
-    Mutation("a group's last rows are not cut off", _coordinate(STORE, 1, "0")),
+    Mutation("a group's last rows are not cut off", _coordinate(STORE, 1, str(BOUND - 32))),
     Mutation("tensor memory never freed", statement("tcgen05.dealloc")),
     Mutation("a pair's CTA leaves before the other", _last("barrier.cluster.wait")),
     Mutation(

@@ -32,10 +32,11 @@ from grouped_cases import Problem, emulated, expected, problem, run
 from jax_bwgemm import emulator
 from jax_bwgemm.product.kernels import Kernel
 
-LOAD = "cp.async.bulk.tensor.4d.cta_group::2"
-STORE = "cp.async.bulk.tensor.4d.global"
+LOAD = "cp.async.bulk.tensor.5d.cta_group::2"
+STORE = "cp.async.bulk.tensor.5d.global"
 ASK = "clusterlaunchcontrol.try_cancel"
 SMS = 2
+BOUND = 1 << 30  # where the rows of a bounded tensor map end: boxes have 64 and 32 rows
 
 
 def kernel() -> Kernel:
@@ -122,8 +123,8 @@ MUTATIONS = (
     Mutation(
         "loads of a pair signal their own CTAs", substitute_before(LOAD, r"-1677\d{4};", "-8;")
     ),
-    Mutation("a group's last box is not cut off", _coordinate(LOAD, 1, "0")),
-    Mutation("a matrix's last rows are not cut off", _coordinate(STORE, 1, "0")),
+    Mutation("a group's last box is not cut off", _coordinate(LOAD, 1, str(BOUND - 64))),
+    Mutation("a matrix's last rows are not cut off", _coordinate(STORE, 1, str(BOUND - 32))),
     Mutation("one of four boxes left out", statement(LOAD)),
     Mutation("tiles overwritten before they are read", wait_before(ASK, 2)),
     Mutation("the next tile asked for before the last answer is read", wait_before(ASK, 1)),

@@ -61,6 +61,17 @@ struct LoadOp : AsyncOp {
   }
 };
 
+// TMA reads at the map's address when it loads a box that lies outside of the tensor as a whole; on
+// an H100 and an H200 the load fails if no memory is there. Stores do not.
+void check_base(Warp& warp, const TensorMap& map, const Box& box) {
+  const GlobalMemory& memory = warp.launch().memory();
+  if (box.bytes_inside != 0 || memory.find(map.address, 1, false) != nullptr) return;
+  warp.fault(
+      "loads a box that lies outside of the tensor as a whole, and TMA then reads at the tensor "
+      "map's address 0x%llx: %s",
+      static_cast<unsigned long long>(map.address), memory.describe(map.address).c_str());
+}
+
 void load(Warp& warp, const LoadArgs& args, int lane) {
   Launch& launch = warp.launch();
   const TensorMap map = read_tensor_map(warp, args.source, lane);
@@ -69,6 +80,7 @@ void load(Warp& warp, const LoadArgs& args, int lane) {
   const Warp::SharedRef barrier = warp.shared(warp.address(args.barrier, lane), 8, 8, true);
   const uint32_t cta_mask = args.cta_mask == kNoRow ? 0 : warp.r32(args.cta_mask)[lane];
   const Box box = read_box(warp, args.source, map, lane, to.offset);
+  check_base(warp, map, box);
   for (const Delivery& delivery :
        deliveries(warp, to, barrier, args.cta_mask != kNoRow, cta_mask, args.cta_group)) {
     auto op = std::make_unique<LoadOp>();

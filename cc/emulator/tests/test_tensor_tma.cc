@@ -126,6 +126,29 @@ TEST(out_of_bounds_fill_can_be_nan) {
   CHECK(std::isnan(out.as<float>()[8 * 16]));
 }
 
+TEST(a_load_of_nothing_but_outside_needs_the_base_of_its_map) {
+  for (const bool ahead : {false, true}) {
+    for (const int row : {16, 15}) {
+      Buffer in(64 * 64), out(64 * 64);
+      TensorMap a = matrix_map(in, TensorMapType::kF32, 16, 32, 64, 16, 16);
+      if (ahead) a.address -= 16 * 64;  // rows 0 to 15 lie ahead of the memory
+      a.dims[1] = ahead ? 32 : 16;
+      Launcher launcher;
+      launcher.add(in, false, "in");
+      launcher.add(out, true, "out");
+      Params params;
+      add_map(add_map(params, a), matrix_map(out, TensorMapType::kF32, 16, 16, 64, 16, 16));
+      const int first = ahead ? row + 16 : row;
+      const LaunchResult result = launcher.run(copy_kernel(1024, 0, first, 0, 0), params);
+      if (ahead && row == 16) {
+        CHECK_TEXT(result.error, "lies outside of the tensor as a whole");
+      } else {
+        CHECK_TEXT(result.error, "");
+      }
+    }
+  }
+}
+
 TEST(reductions_combine_with_global_memory) {
   const struct {
     const char* op;

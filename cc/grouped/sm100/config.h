@@ -44,6 +44,8 @@ struct PlainResults {
                                      uint32_t (&)[kCount]) {}
 };
 
+constexpr int kBound = 1 << 30;  // where the rows of a bounded map end (tensor_maps.h)
+
 struct Params {
   CUtensorMap p, q,
       d;  // bounded maps, but for rhs of `rows` and for 8-bit `contract` (tensor_maps.h)

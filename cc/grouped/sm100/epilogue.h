@@ -238,8 +238,8 @@ struct Epilogue {
     cute::tma_store_fence();
     __syncwarp();
     if (cute::elect_one_sync()) {
-      cute::SM90_TMA_STORE_4D::copy(&params.d, shared.store[warp][buffer], column,
-                                    C::kStoreRows - valid, row + valid, matrix);
+      cute::SM90_TMA_STORE_5D::copy(&params.d, shared.store[warp][buffer], column, kBound - valid,
+                                    row + valid, int{kBound}, matrix);
       cute::tma_store_arrive();
     }
     buffer ^= 1;

@@ -45,9 +45,9 @@ struct Loader {
         LoadGroupRows<C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, tile, k, q_matrix);
       } else if constexpr (C::kSwapAb) {
         LoadRhs<C::kPKMajor, kLanes>(params.p, full, p, tile.n_tile * C::kTileM, k, p_matrix);
-        LoadLhs<C::kQRows>(params.q, full, q, tile, Width<C>(tile) / C::kCtas, k, q_matrix);
+        LoadLhs(params.q, full, q, tile, Width<C>(tile) / C::kCtas, k, q_matrix);
       } else {
-        LoadLhs<kLanes>(params.p, full, p, tile, kLanes, k, p_matrix);
+        LoadLhs(params.p, full, p, tile, kLanes, k, p_matrix);
         LoadRhs<C::kQKMajor, C::kQRows>(params.q, full, q, tile.n_tile * C::kTileN, k, q_matrix);
       }
       state.Advance();
@@ -73,14 +73,12 @@ struct Loader {
  private:
   static constexpr uint64_t kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm100::EVICT_NORMAL);
 
-  // rows: this CTA's share of the tile's rows, K-major. The rest of the box, kBoxRows high, is
-  // zero.
-  template <int kBoxRows>
+  // rows: this CTA's share of the tile's rows, K-major. The rest of the box is zero.
   __device__ void LoadLhs(const CUtensorMap& map, uint64_t* full, uint8_t* to, const Tile& tile,
                           int share, int k, int matrix) const {
     const int first = static_cast<int>(cta_rank) * share;
     const int valid = Clamp(tile.rows - first, share);
-    Copy4(map, full, to, k, kBoxRows - valid, tile.row + first + valid, matrix);
+    CopyRows(map, full, to, k, tile.row + first, valid, matrix);
   }
 
   // rows: this CTA's columns of an expert's matrix.
@@ -114,16 +112,17 @@ struct Loader {
     column += static_cast<int>(cta_rank) * kRows;
     CUTE_UNROLL
     for (int i = 0; i < kRows / C::kLine; ++i) {
-      Copy4(map, full, to + i * C::kLine * kLineBytes, column + i * C::kLine, C::kTileK - valid,
-            tile.row + k + valid, matrix);
+      CopyRows(map, full, to + i * C::kLine * kLineBytes, column + i * C::kLine, tile.row + k,
+               valid, matrix);
     }
   }
 
-  __device__ static void Copy4(const CUtensorMap& map, uint64_t* full, void* to, int x, int y,
-                               int z, int w) {
+  // `valid` rows through a bounded map (tensor_maps.h).
+  __device__ static void CopyRows(const CUtensorMap& map, uint64_t* full, void* to, int column,
+                                  int row, int valid, int matrix) {
     using Copy =
-        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_4D, cute::SM90_TMA_LOAD_4D>;
-    Copy::copy(&map, full, kHint, to, x, y, z, w);
+        std::conditional_t<C::kCtas == 2, cute::SM100_TMA_2SM_LOAD_5D, cute::SM90_TMA_LOAD_5D>;
+    Copy::copy(&map, full, kHint, to, column, kBound - valid, row + valid, int{kBound}, matrix);
   }
 };
 
