@@ -30,6 +30,7 @@ import sanitize_grouped
 import sanitize_linked
 import sanitize_scaled
 import sanitize_scaled_grouped
+import sanitize_scaled_linked
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What the sanitizer's own exit code is not confused with.
@@ -95,6 +96,8 @@ AnyCase = (
     | sanitize_linked.LinkedCase
     | sanitize_scaled.ScaledCase
     | sanitize_scaled_grouped.ScaledGroupedCase
+    | sanitize_scaled_linked.ScaledLinkedCase
+    | sanitize_scaled_linked.SourceCase
 )
 
 
@@ -203,7 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         args.arch = target.arch if target else "sm90"
     selected: list[AnyCase] = []
-    families = (sanitize_grouped, sanitize_linked, sanitize_scaled, sanitize_scaled_grouped)
+    families = (
+        sanitize_grouped, sanitize_linked, sanitize_scaled, sanitize_scaled_grouped,
+        sanitize_scaled_linked,
+    )  # fmt: skip
     for family in (cases, *(module.cases for module in families)):
         selected += family(args.arch, args.filter)
     if not selected:

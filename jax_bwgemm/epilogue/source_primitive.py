@@ -104,7 +104,7 @@ def source_refusal(source: QuantizedSource) -> str | None:
 def _target(name: str, platform: str, target: Target | None) -> Target | str:
     """The GPU whose kernel is linked, or why there is none."""
     if name == "emulator":
-        target = Target("sm90", 132)  # that the emulator quantizes for
+        target = target or Target("sm90", 132)  # that the emulator quantizes for by itself
     found = target_here(name, platform, target)
     if isinstance(found, str):
         return found

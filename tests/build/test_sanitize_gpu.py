@@ -136,6 +136,36 @@ def test_every_grouped_tile_is_run_with_epilogues_of_every_form(arch: str) -> No
         assert any([k for k, _ in c.operands] == [k for k, _ in plain] for c in own)
 
 
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_every_kernel_of_low_precision_is_run_with_code_in_it(arch: str) -> None:
+    import sanitize_scaled_linked
+
+    from jax_bwgemm.epilogue.linkable import linkable_kernels as names
+
+    if not runtime.scaled_kernels():
+        pytest.skip("no kernels were built")
+    found = {case.kernel for case in sanitize_scaled_linked.cases(arch, "")}
+    assert found == {x for x in names() if x.startswith((f"{arch}_quantize", f"{arch}_scaled"))}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("pattern", ["sm90_scaled_e4m3_e4m3_bf16_blocks_128x128", "sm100_quantize"])
+def test_kernels_of_low_precision_are_exact(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+    import sanitize_gpu
+    import sanitize_scaled_linked
+
+    if not runtime.emulated_kernels():
+        pytest.skip("the emulator was not built")
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    found = sanitize_scaled_linked.cases(pattern.split("_")[0], pattern)[:2]
+    assert len(found) == 2
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+    if "quantize" in pattern:
+        with pytest.raises(ValueError, match="not linked"):
+            dataclasses.replace(found[0], half=7).is_exact("emulator")
+
+
 @pytest.mark.emulator
 def test_grouped_epilogues_are_exact() -> None:
     import grouped_linked_cases

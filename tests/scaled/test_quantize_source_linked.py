@@ -33,6 +33,12 @@ def test_exact(name: str, options: dict[str, Any]) -> None:
     check(name, options, 140, 136, "bfloat16", "emulator")
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_kernel_of_a_target(name: str) -> None:
+    with bw.config.target("sm100"):
+        check(name, OPTIONS[0], 140, 136, "float16", "emulator", kernel="sm100_quantize_float16")
+
+
 @pytest.mark.parametrize(("rows", "half"), [(1, 8), (128, 128), (257, 264)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sizes(rows: int, half: int, dtype: str) -> None:

@@ -60,7 +60,13 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def check(
-    name: str, options: dict[str, Any], rows: int, half: int, dtype: str, implementation: str
+    name: str,
+    options: dict[str, Any],
+    rows: int,
+    half: int,
+    dtype: str,
+    implementation: str,
+    kernel: str = "",
 ) -> None:
     """The kernel gives what XLA does, bit by bit."""
     rng = np.random.default_rng(rows + half)
@@ -80,6 +86,7 @@ def check(
     ours = jax.jit(bw.accelerate(lambda *xs: quantized(*xs, implementation=implementation)))
     lowered = ours.lower(*arrays)
     assert lowered.as_text().count("source_digest") == 1
+    assert kernel in lowered.as_text()
     got = lowered.compile()(*arrays)
     want = jax.jit(lambda *xs: quantized(*xs, implementation="xla"))(*arrays)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
