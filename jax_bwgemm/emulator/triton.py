@@ -53,9 +53,10 @@ class Array:
         """Address of the first element."""
         return self.array.ctypes.data
 
-    def stride(self) -> tuple[int, ...]:
-        """Strides in elements."""
-        return tuple(stride // self.array.itemsize for stride in self.array.strides)
+    def stride(self, dim: int | None = None) -> Any:
+        """Strides in elements: all, or that of one dimension."""
+        strides = tuple(stride // self.array.itemsize for stride in self.array.strides)
+        return strides if dim is None else strides[dim]
 
 
 @contextlib.contextmanager

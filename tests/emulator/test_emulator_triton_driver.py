@@ -86,6 +86,24 @@ def test_tensor_descriptors(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"], indirect=True)
+def test_ragged_descriptors(arch: str) -> None:
+    """Their addresses wrap around in 64 bits."""
+    from triton.tools.ragged_tma import create_ragged_descriptor
+
+    from jax_bwgemm.emulator.triton import Array
+
+    a = np.arange(100 * 64, dtype=np.float32).reshape(100, 64)
+    for first, count, row in ((10, 40, 0), (10, 40, 32), (10, 40, 64), (0, 0, 0), (96, 4, 0)):
+        out = np.full_like(a, -1)
+        source, target = (create_ragged_descriptor(Array(x), [32, 64]) for x in (a, out))
+        kernels().next_rows[(1,)](source, target, first, count, row)
+        inside = slice(first + row, first + min(row + 32, max(count, row)))
+        want = np.full_like(a, -1)
+        want[inside] = a[inside] + 1
+        np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"], indirect=True)
 def test_descriptors_made_by_the_kernel(arch: str) -> None:
     a = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
     out = np.zeros(2, np.float32)

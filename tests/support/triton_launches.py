@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.tools.ragged_tma import load_ragged, store_ragged
 
 
 @triton.jit
@@ -59,3 +60,10 @@ def doubled_through_addresses(addresses_ptr, BLOCK: tl.constexpr):
     at = tl.load(addresses_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
     i = tl.arange(0, BLOCK)
     tl.store(at + i, 2.0 * tl.load(at + i))
+
+
+@triton.jit
+def next_rows(source, target, first, count, row):
+    """Adds one to rows of a slice of ``count`` rows, and leaves those past it alone."""
+    block = load_ragged(source, first, count, [row, 0])
+    store_ragged(target, first, count, [row, 0], block + 1)
