@@ -25,6 +25,7 @@ from jax_bwgemm.grouped.api import ragged_dot_general as ragged_dot_general
 from jax_bwgemm.grouped.grouped_config import GroupedConfig as GroupedConfig
 from jax_bwgemm.tuning import on_miss as _on_miss
 from jax_bwgemm.tuning.context import TuningMissError as TuningMissError
+from jax_bwgemm.tuning.records import TuningFileError as TuningFileError
 from jax_bwgemm.tuning.table import TuningTable as TuningTable
 
 __version__ = "0.2.0"

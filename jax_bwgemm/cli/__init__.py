@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: arguments after the program name; None takes them from the process.
 
     Returns:
-      0 on success, 1 when something was found wrong, 2 when it could not run.
+      0 on success, 1 when something was found wrong or the output's reader has gone, 2 when it
+      could not run.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     program: list[str] | None = None
@@ -46,4 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return command.run(args)
+    try:
+        code = command.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output wants no more of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        return 1
+    return code

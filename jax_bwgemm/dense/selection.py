@@ -10,7 +10,7 @@ from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.product.selection import Selection, waves_text
 
 
 def select(
@@ -57,14 +57,14 @@ def select_by_heuristic(
         )
     inside = heuristics.fraction_inside(best, dims)
     reason = (
-        f"chosen by {chosen_by}: {best.tiles_m}x{best.tiles_n} tiles per batch in {best.waves} "
-        f"waves on {target.sm_count} multiprocessors, {inside:.0%} of the tiles inside the "
-        f"matrix, predicted {best.cycles:.0f} cycles"
+        f"chosen by {chosen_by}: {best.tiles_m}x{best.tiles_n} tiles per batch in "
+        f"{waves_text(best.waves)} on {target.sm_count} multiprocessors, {inside:.0%} of the "
+        f"tiles inside the matrix, predicted {best.cycles:.0f} cycles"
     )
     if best.splits > 1:
         reason += f", K in {best.splits} parts"
     slower = [
-        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
+        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {waves_text(c.waves)}") for c in others
     ]
     if best.kernel.stream_k:
         reason += f", stream-K: {best.decomposition}"

@@ -27,12 +27,14 @@ from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
 from jax_bwgemm.epilogue.primitive import place_of
 from jax_bwgemm.epilogue.source_hook import SourceHook, SourcePart
 from jax_bwgemm.product.implementations import PLATFORMS, log_once, target_here
+from jax_bwgemm.product.primitive import EXPLAINED_BESIDE
 from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.quantize_primitive import emit, quantized
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
 bw_quantize_source_p = Primitive("bw_quantize_source")
 bw_quantize_source_p.multiple_results = True
+EXPLAINED_BESIDE[bw_quantize_source_p] = "jax_bwgemm.epilogue.source_explain"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -94,14 +96,14 @@ def source_refusal(source: QuantizedSource) -> str | None:
         if name == "xla":
             continue
         platform = PLATFORMS[name]
-        target = _target(name, platform, source.spec.target)
+        target = kernel_target(name, platform, source.spec.target)
         if isinstance(target, Target):
             return None
         reasons.append(target)
     return "; ".join(reasons) or "only 'xla' is allowed"
 
 
-def _target(name: str, platform: str, target: Target | None) -> Target | str:
+def kernel_target(name: str, platform: str, target: Target | None) -> Target | str:
     """The GPU whose kernel is linked, or why there is none."""
     if name == "emulator":
         target = target or Target("sm90", 132)  # that the emulator quantizes for by itself
@@ -120,7 +122,7 @@ def _abstract_eval(*operands: core.ShapedArray, source: QuantizedSource) -> list
         for name in source.spec.implementations:
             if PLATFORMS.get(name) != here:
                 continue
-            target = _target(name, here, source.spec.target)
+            target = kernel_target(name, here, source.spec.target)
             if isinstance(target, Target):
                 hook = source.hook(target.arch)
                 start_linking(hook.kernel, hook, ptx=name == "emulator")
@@ -149,7 +151,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, source: QuantizedSourc
         for name in spec.implementations if reason is None else ():
             if PLATFORMS.get(name) != platform:
                 continue
-            found = _target(name, platform, target)
+            found = kernel_target(name, platform, target)
             if isinstance(found, str):
                 refusals.append(f"{name}: {found}")
                 continue

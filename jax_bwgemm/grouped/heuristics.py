@@ -22,7 +22,7 @@ from jax_bwgemm.dense.costs import (
 from jax_bwgemm.dense.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.product.selection import Selection
+from jax_bwgemm.product.selection import Selection, waves_text
 
 
 class GroupedCost(NamedTuple):
@@ -353,11 +353,11 @@ def select(
     expected = "expected" if spec.representative is not None else "assumed"
     reason = (
         f"chosen by {chosen_by}: {mean:.0f} rows per group {expected}, about {best.tiles:.0f} "
-        f"tiles in {best.waves} waves on {target.sm_count} multiprocessors, bound by {best.limit}, "
-        f"predicted {best.cycles:.0f} cycles"
+        f"tiles in {waves_text(best.waves)} on {target.sm_count} multiprocessors, bound by "
+        f"{best.limit}, predicted {best.cycles:.0f} cycles"
     )
     slower = [
-        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {c.waves} waves") for c in others
+        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {waves_text(c.waves)}") for c in others
     ]
     return Selection(best.kernel, order, swizzle, reason, (*slower, *rejected))
 

@@ -24,6 +24,8 @@ from jax_bwgemm.product.support import viable_implementations
 CONTRACTIONS: dict[Primitive, Contraction] = {}
 # For primitives that are more than a product: the module whose `explain` describes an equation.
 EXPLAINED_BY: dict[Primitive, str] = {}
+# The same of primitives that are no products.
+EXPLAINED_BESIDE: dict[Primitive, str] = {}
 
 
 def prepare(

@@ -12,7 +12,7 @@ import jax
 from jax_bwgemm.product.explain import Explanation, explain_product
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
-from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BY
+from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BESIDE, EXPLAINED_BY
 from jax_bwgemm.product.support import refusal
 
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
@@ -63,12 +63,14 @@ class ProgramExplanation:
         products: (decision, how often it runs) of every different product, in order of appearance.
             A loop's body counts as often as the loop runs, where that is known, and else once; so
             does each branch of a condition.
+        quantizations: The same of what is quantized.
         rewrites: What `jax_bwgemm.accelerate` decided, if the program is such a function (jitted
             or not): every product of JAX's that it found, in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
     rewrites: tuple[Rewrite, ...] = ()
+    quantizations: tuple[tuple[Explanation, int], ...] = ()
 
     @property
     def flops(self) -> int:
@@ -76,10 +78,8 @@ class ProgramExplanation:
         return sum(found.flops * times for found, times in self.products)
 
     def __str__(self) -> str:
-        if not self.products:
-            return "no matrix products"
-        lines: list[str] = []
-        for found, times in self.products:
+        lines = [] if self.products else ["no matrix products"]
+        for found, times in (*self.products, *self.quantizations):
             lines += [f"{times} x {found.problem}", *found.decision()]
         if self.rewrites:
             lines += ["", "accelerate, of the products that it found:", *map(str, self.rewrites)]
@@ -91,14 +91,15 @@ def explain_program(
 ) -> ProgramExplanation:
     """Says which kernel each product of a program would get, without running or compiling it.
 
-    Dense, grouped and scaled products, those of gradients included where the program takes them:
+    Dense, grouped and scaled products and quantizations, those of gradients included where the
+    program takes them:
 
         print(jax_bwgemm.explain_program(train_step, params, batch))
         print(jax_bwgemm.explain_program(jax_bwgemm.ragged_dot, x, w, sizes, device="sm90"))
 
     Sizes are those in the traced program: within shard_map and pmap one device's, but under
     automatic partitioning those of all devices together. Products whose results nothing uses, which
-    compilers drop, are in it too.
+    compilers drop, are in it too; quantizations that were left to XLA while tracing are not.
 
     Args:
         program: A function, jitted or not; or a `jax.stages.Traced`, or a jaxpr.
@@ -117,15 +118,18 @@ def explain_program(
             (several: an ExceptionGroup of these).
     """
     counts: Counter[Explanation] = Counter()
+    beside: Counter[Explanation] = Counter()
     accelerated, rewrites = _accelerated(program), ()
     if accelerated is not None:
         program, rewrites = accelerated.rewritten(*args, **kwargs)
         args, kwargs = (), {}
     for eqn, times in equations(_traced(program, args, kwargs)):
-        found = _explain(eqn, device)
-        if found is not None:
+        if eqn.primitive in EXPLAINED_BESIDE:
+            explain = importlib.import_module(EXPLAINED_BESIDE[eqn.primitive]).explain
+            beside[explain(eqn, device)] += times
+        elif (found := _explain(eqn, device)) is not None:
             counts[found] += times
-    return ProgramExplanation(tuple(counts.items()), rewrites)
+    return ProgramExplanation(tuple(counts.items()), rewrites, tuple(beside.items()))
 
 
 def _accelerated(program: Any) -> Any:

@@ -6,6 +6,11 @@ import dataclasses
 from typing import Any
 
 
+def waves_text(waves: int) -> str:
+    """``"1 wave"``, ``"2 waves"``."""
+    return f"{waves} wave{'s' * (waves != 1)}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Selection:
     """A kernel with its run-time attributes, and the reasons.

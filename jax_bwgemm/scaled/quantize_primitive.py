@@ -23,6 +23,7 @@ from jax_bwgemm.product.implementations import (
     viable,
     without,
 )
+from jax_bwgemm.product.primitive import EXPLAINED_BESIDE
 from jax_bwgemm.product.spec import MAX_SIZE
 from jax_bwgemm.product.targets import QUANTIZE_TARGETS, settled
 from jax_bwgemm.scaled import derivatives
@@ -33,6 +34,7 @@ from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
 bw_quantize_p = Primitive("bw_quantize")
 bw_quantize_p.multiple_results = True
+EXPLAINED_BESIDE[bw_quantize_p] = "jax_bwgemm.scaled.quantize_explain"
 # The one-device primitive that partitioning produces.
 bw_quantize_local_p = Primitive("bw_quantize_local")
 bw_quantize_local_p.multiple_results = True

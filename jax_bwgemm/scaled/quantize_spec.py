@@ -107,7 +107,7 @@ class QuantizeSpec:
 
     def describe(self, x_shape: Sequence[int], x_dtype: object) -> str:
         """The problem in one line, for messages."""
-        copies = ", and transposed" if self.transposed else ""
+        copies = ", and transposed" * self.transposed + ", randomly rounded" * self.stochastic
         batch, rows, k = x_shape
         return (
             f"quantize {jnp.dtype(x_dtype).name} -> {self.dtype} {self.scaling}{copies}, "

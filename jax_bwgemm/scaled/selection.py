@@ -11,6 +11,7 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.selection import waves_text
 from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
 from jax_bwgemm.scaled.layouts import LAYOUTS, layout_of
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
@@ -107,7 +108,7 @@ def select(
     raster_order, swizzle = heuristics.tile_order(best, as_dense_dims(dims), BYTES)
     why = (
         f"{WHERE[kernel.scales]}; {best.tiles_m}x{best.tiles_n} tiles per batch in "
-        f"{best.waves} waves on {target.sm_count} multiprocessors, predicted "
+        f"{waves_text(best.waves)} on {target.sm_count} multiprocessors, predicted "
         f"{best.cycles:.0f} cycles"
     )
     if best.splits > 1:

@@ -84,6 +84,14 @@ def test_info(capsys):
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="about machines without a GPU")
+def test_a_reader_that_goes_away_is_no_error():
+    command = [sys.executable, "-m", "jax_bwgemm", "info"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+
+
 def test_info_says_what_gpus_would_run(capsys):
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out

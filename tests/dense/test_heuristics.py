@@ -317,7 +317,7 @@ def test_explain_reads_well() -> None:
     assert lines[0] == "GEMM bfloat16 x bfloat16 -> bfloat16, majors kn, M=512 N=6144 K=4096"
     assert lines[1].split() == ["implementation", "cutlass"]
     assert lines[2].split()[0] == "kernel"
-    assert "waves on 132 multiprocessors" in text
+    assert "1 wave on 132 multiprocessors" in text
     others = [line for line in lines if line.endswith(" kernels: for sm100")]
     count = sum(kernel.arch == "sm100" for kernel in runtime.kernels())
     assert others == [f"  not {count} kernels: for sm100"]

@@ -326,7 +326,7 @@ def test_explain() -> None:
     assert found.implementation == "cutlass"
     assert found.kernel is not None
     assert found.kernel.startswith("sm90_scaled_e4m3_e4m3_bf16_")
-    assert re.search(r"scales .*after every 128 of K; .* tiles per batch in 1 waves", str(found))
+    assert re.search(r"scales .*after every 128 of K; .* tiles per batch in 1 wave ", str(found))
     found = bw.explain_scaled_matmul(*pair, device="cpu")
     assert found.implementation == "xla"
     assert "it runs on cuda, this program is lowered for cpu" in str(found)

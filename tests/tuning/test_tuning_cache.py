@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_bwgemm import TuningTable
+from jax_bwgemm import TuningFileError, TuningTable
 from jax_bwgemm.tuning import files as tuning_files
 from jax_bwgemm.tuning import storage
 from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
-from jax_bwgemm.tuning.records import TunedDevice, TunedEntry, TuningFileError
+from jax_bwgemm.tuning.records import TunedDevice, TunedEntry
 
 H200 = TunedDevice("NVIDIA H200", "sm90", 132)
 KEY = DenseKey("bfloat16", "float32", "kn", 512, 1024, 2048)
