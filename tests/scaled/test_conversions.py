@@ -1,4 +1,4 @@
-"""Operands of qwix and of `jax.nn.scaled_matmul`."""
+"""Operands of qwix and of `jax.nn.scaled_matmul`; checkpoints by Flax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from numerics import assert_exact
+from numerics import assert_exact, normal
 from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
@@ -109,3 +109,27 @@ VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
 def test_errors(operand: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         as_scaled_array(operand, "x")
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "1x128", "nvfp4"])
+def test_serialization_by_flax(scaling: str) -> None:
+    """As docs/low_precision.md has it."""
+    serialization = pytest.importorskip("flax.serialization")
+
+    def restored(x: bw.ScaledArray, state: dict[str, jax.Array]) -> bw.ScaledArray:
+        leaves = [state[str(i)] for i in range(len(state))]
+        return jax.tree.unflatten(jax.tree.structure(x), leaves)
+
+    serialization.register_serialization_state(
+        bw.ScaledArray,
+        lambda x: {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(x))},
+        restored,
+        override=True,
+    )
+    x = jnp.asarray(normal(np.random.default_rng(0), (4, 256), "float32"))
+    weights = {"w": bw.quantize(x, scaling)}
+    found = serialization.from_bytes(weights, serialization.to_bytes(weights))
+    assert jax.tree.structure(found) == jax.tree.structure(weights)
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(weights), strict=True):
+        assert got.dtype == want.dtype
+        assert np.array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
