@@ -229,7 +229,7 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
   // Its writes may follow ordinary reads that have merely been observed.
   const bool unfenced = write && (cell.write.flags & (kOneLane | kUnfenced)) == kUnfenced;
   const bool asynchronous = (stamp.flags & (kAsyncProxy | kUnfenced)) == kAsyncProxy && !unfenced;
-  const View view = !asynchronous       ? View::kGeneric
+  const View view = !asynchronous       ? (write ? View::kGeneric : View::kWritten)
                     : memory != nullptr ? View::kAsync
                                         : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
@@ -316,6 +316,15 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
     launch_.report(Rule::kLaneWait, origin,
                    format("%s of %s after the %s of %s, %s", kind, where.c_str(),
                           before_writes ? "write" : "read", other.c_str(), kUnheard));
+    return;
+  }
+  if (view == View::kWritten && knows(issuer.history.knows, before, View::kGeneric)) {
+    launch_.report(
+        Rule::kWaitScope, origin,
+        format("%s of %s after the write of %s, a thread of another CTA: the wait for the "
+               "mbarrier, or the arrival, has the scope of one CTA (.cta, the default), "
+               "which does not make it visible",
+               kind, where.c_str(), other.c_str()));
     return;
   }
   if (is_async(view) && (before.flags & kAsyncProxy) == 0 &&

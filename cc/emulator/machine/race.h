@@ -28,6 +28,10 @@ class Launch;
 class Warp;
 struct Origin;
 
+// What an arrival at an mbarrier, or a wait for it, tells: all that came before; the same, but not
+// that writes can be read (the scope by default is too narrow for that); the time alone (relaxed).
+enum class Tells : uint8_t { kAll, kOrder, kTime };
+
 enum class FenceKind : uint8_t { kSequential, kBoth, kAcquire, kRelease };
 
 // What fences of kind kSequential and the scope of the device order beyond the threads that execute
@@ -230,7 +234,7 @@ class Races {
   // The executing lanes of the warp are about to release.
   void told(Warp& warp);
   // They, or these ones, learn of others.
-  void learn(Warp& warp, const Knowledge& told, bool time_only);
+  void learn(Warp& warp, const Knowledge& told, Tells tells);
   void learn(Warp& warp, uint32_t lanes, const Stamp& done);
 
   // --- Strong accesses publish and observe at an address (sync_key).
@@ -262,12 +266,12 @@ class Races {
   // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
   void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
-                       const Knowledge& knows, bool relaxed);
+                       const Knowledge& knows, Tells tells);
   void mbarrier_complete(Cta& cta, uint32_t offset);
   // Whether something tells the warp that the last completed phase is over.
   bool mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset);
-  // `cta_scope`: other CTAs' threads tell it the time alone.
-  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope);
+  // `peers`: what arrivals of other CTAs' threads tell it, if it is not relaxed.
+  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, Tells peers);
 
   void exited(Warp& warp);
 

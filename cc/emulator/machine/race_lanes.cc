@@ -102,15 +102,20 @@ void WarpHistory::meet(uint32_t some) {
   }
 }
 
-void Races::learn(Warp& warp, const Knowledge& told, bool time_only) {
+void Races::learn(Warp& warp, const Knowledge& told, Tells tells) {
   WarpHistory& history = warp.history;
   const uint32_t lanes = warp.executing();
   if (((warp.live() & ~lanes) != 0 || !history.lanes.empty()) && launch_.watches(Rule::kLaneWait))
     history.lanes.learn(lanes, told, history.knows);
-  if (time_only) {
-    history.knows.join_time(told);
-  } else {
-    history.knows.join(told);
+  switch (tells) {
+    case Tells::kAll:
+      history.knows.join(told);
+      break;
+    case Tells::kOrder:
+      history.knows.join_order(told);
+      break;
+    case Tells::kTime:
+      history.knows.join_time(told);
   }
 }
 

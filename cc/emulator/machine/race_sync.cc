@@ -83,7 +83,7 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
     const Knowledge& told = at->second.told;
     if (told.empty()) continue;
     if (acquire) {
-      learn(warp, told, false);
+      learn(warp, told, Tells::kAll);
     } else {
       warp.history.observed[level].join(told);
     }
@@ -283,7 +283,7 @@ void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
 }
 
 void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
-                            const Knowledge& knows_now, bool relaxed) {
+                            const Knowledge& knows_now, Tells tells) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   if (&cta != origin.cta) cta.history.remote[by.actor] = by;
@@ -306,7 +306,9 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
     history.arrivals.push_back(by);
     const bool peer = &cta != origin.cta && (by.flags & kAsyncProxy) == 0;
     Knowledge& arrived = peer ? history.arrived_peers : history.arrived;
-    if (relaxed) {
+    if (tells == Tells::kOrder) {
+      arrived.join_order(knows_now);
+    } else if (tells == Tells::kTime) {
       arrived.join_time(knows_now);
       const WarpHistory& history_of_warp = origin.cta->warps()[origin.warp]->history;
       join_fenced(history_of_warp, peer ? Scope::kCluster : Scope::kCta, &arrived);
@@ -343,7 +345,7 @@ bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
                      });
 }
 
-void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope) {
+void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, Tells peers) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   const Stamp wait = warp.history.stamp(warp.origin().line);
@@ -357,14 +359,14 @@ void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed
     history.waits.push_back(wait);
   }
   // What a relaxed wait has heard counts from the next fence on that reaches those who told it.
-  const auto observe = [&](const Knowledge& told, bool time_only, Scope scope) {
+  const auto observe = [&](const Knowledge& told, Tells tells, Scope scope) {
     if (told.empty()) return;
     meet_through(warp, told);
-    learn(warp, told, time_only);
+    learn(warp, told, relaxed ? Tells::kTime : tells);
     if (relaxed) warp.history.observed[static_cast<size_t>(scope)].join(told);
   };
-  observe(history.completed, relaxed, Scope::kCta);
-  observe(history.completed_peers, relaxed || cta_scope, Scope::kCluster);
+  observe(history.completed, Tells::kAll, Scope::kCta);
+  observe(history.completed_peers, peers, Scope::kCluster);
 }
 
 }  // namespace bwgemm::emulator

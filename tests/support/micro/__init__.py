@@ -22,6 +22,7 @@ from micro import (
     tensor,
     tensor_orders,
     undefined,
+    wait_scopes,
 )
 
 MODULES = (
@@ -46,5 +47,6 @@ MODULES = (
     tensor_orders,
     mbarriers,
     sources,
+    wait_scopes,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]
