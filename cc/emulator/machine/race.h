@@ -71,6 +71,16 @@ struct LaneReleases {
   std::vector<Told> told;
 };
 
+// A grid of a history, which begins with the last launch that has waited for all before it.
+struct GridHistory {
+  uint32_t first = 1;  // of its clusters
+  uint32_t warps_per_cta = 1;
+  std::string kernel;
+  // Threads have executed griddepcontrol.wait: the grid before is over when this one is. Some did
+  // before griddepcontrol.launch_dependents: it is over when the next one starts.
+  bool waited = false, waited_first = false;
+};
+
 // What a warp knows, and its own clock, which advances whenever it tells others.
 struct WarpHistory {
   Knowledge knows;
@@ -94,6 +104,7 @@ struct WarpHistory {
   uint32_t told = 0;         // all lanes have told others of all up to this clock
   uint32_t started = 0;      // CTAs of the cluster, by rank, that are known to have started
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
+  uint32_t triggered = 0;    // lanes that have executed griddepcontrol.launch_dependents
   // The barrier that it has arrived at or waited for last, that one's completed generations then,
   // and Knowledge::changes: as long as they are the same, so is what both know of others.
   const BarrierHistory* barrier = nullptr;
@@ -190,6 +201,12 @@ class Races {
   explicit Races(Launch& launch);
   bool on() const { return on_; }
 
+  // --- Programmatic dependent launch. A grid that may start before the one before is over goes on
+  // with the history of that one, whose accesses come before its own where griddepcontrol.wait, or
+  // something else, orders them.
+  void follow(Races&& before);
+  void wait_for_grids(Warp& warp);
+
   // --- Actors. Those of a cluster's warps come first.
   void start(Cluster& cluster);
   uint16_t mbarrier_actor(Cta& cta, uint32_t offset) { return mbarrier(cta, offset).actor; }
@@ -283,6 +300,11 @@ class Races {
   };
   MbarrierHistory& mbarrier(Cta& cta, uint32_t offset);
   bool knows(const Knowledge& knowledge, const Stamp& stamp, View view) const;
+  // The grid of a cluster of an earlier launch is over, as far as this tells.
+  bool over(const Knowledge& knowledge, uint32_t cluster) const;
+  size_t grid_of(uint32_t cluster) const;
+  // Adds that this grid is over, and those of which its end tells.
+  void add_grid(Knowledge* told, size_t grid) const;
   bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
                  View view) const;
   // Accesses of two lanes of the issuer that have not met in between. `handed`: it reads now what
@@ -329,10 +351,14 @@ class Races {
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
 
-  Launch& launch_;
+  Launch* launch_;
   bool on_;
   bool watches_global_;  // other workers access it too
   uint32_t clusters_ = 0;
+  static constexpr uint32_t kGrids = ~0u;  // the cluster whose actors are grids, in Knowledge
+  std::vector<GridHistory> grids_;         // the last one is that of the launch
+  uint32_t first_cluster_ = 1;             // of it
+  Knowledge at_start_;                     // what is over when it starts
   uint32_t warps_per_cta_ = 1;
   // The last cell visited, before and after. The next one often looks the same, and what did not
   // conflict never will: knowledge only grows. Lanes make no difference, unless the warp's own

@@ -225,7 +225,7 @@ bool Races::issued_in_order(const Warp& issuer, const Stamp& before) const {
 }
 
 void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
-  if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
+  if (!on_ || !launch_->watches(Rule::kMbarrierInit)) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   const Stamp& init = history.init;
   if (init.cluster == 0) return;
@@ -238,9 +238,9 @@ void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool a
                        (fenced && knows(user.knows, init, View::kTime));
   const bool visible = !asynchronous || fenced || knows(user.knows, init, View::kAsync);
   if (ordered && visible) return;
-  launch_.report(
+  launch_->report(
       Rule::kMbarrierInit, origin,
-      format("mbarrier %s of CTA %u is used %s, but %s", launch_.shared_text(offset).c_str(),
+      format("mbarrier %s of CTA %u is used %s, but %s", launch_->shared_text(offset).c_str(),
              cta.linear(), asynchronous ? "by an asynchronous operation" : "here",
              ordered ? "no fence.mbarrier_init or fence.proxy.async follows its "
                        "initialisation"
@@ -251,11 +251,11 @@ void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   if (history.init.cluster != 0) {
-    launch_.report(
+    launch_->report(
         Rule::kMbarrierInit, origin,
         format("mbarrier %s of CTA %u is initialised again, after %s: mbarrier.inval "
                "comes first",
-               launch_.shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
+               launch_->shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
   }
   const MbarrierHistory before = std::move(history);
   history = MbarrierHistory{};
@@ -271,11 +271,11 @@ void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
   for (const Stamp& wait : history.waits) {
     const bool self = wait.actor == own.actor && wait.cluster == own.cluster;
     if (self || knows(own.knows, wait, View::kTime)) continue;
-    launch_.report(
+    launch_->report(
         Rule::kMbarrierInit, origin,
         format("mbarrier %s of CTA %u is invalidated: nothing orders that after the wait "
                "of %s",
-               launch_.shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
+               launch_->shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
     break;
   }
   history.waits.clear();
@@ -293,11 +293,11 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
     for (const Stamp& last : history.last_arrivals) {
       if (knows(knows_now, last, View::kTime) || (last.actor == by.actor && last.clock <= by.clock))
         continue;
-      launch_.report(
+      launch_->report(
           Rule::kMbarrierOverrun, origin,
           format("an arrival on mbarrier %s of CTA %u that may come before the end of "
                  "the last phase: nothing orders it after the arrival of %s",
-                 launch_.shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
+                 launch_->shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
       break;
     }
   }

@@ -6,6 +6,7 @@ from micro import (
     bulk_clusters,
     bulk_stores,
     counters,
+    dependent_grids,
     global_memory,
     hand_backs,
     lane_waits,
@@ -48,5 +49,6 @@ MODULES = (
     mbarriers,
     sources,
     wait_scopes,
+    dependent_grids,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]
