@@ -7,6 +7,7 @@ add_library(bwgemm_emulator STATIC
   machine/error.cc
   machine/rules.cc
   machine/race.cc
+  machine/race_grids.cc
   machine/race_lanes.cc
   machine/race_maps.cc
   machine/race_sync.cc

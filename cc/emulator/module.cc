@@ -225,10 +225,12 @@ using BufferTuple = std::tuple<uint64_t, uint64_t, bool, std::string>;
 
 nb::dict LaunchModule(Module& module, const std::string& kernel, const std::vector<nb::bytes>& args,
                       const Dims& grid, const Dims& block, const Dims& cluster,
-                      uint64_t shared_bytes, const std::vector<BufferTuple>& buffers) {
+                      uint64_t shared_bytes, bool programmatic,
+                      const std::vector<BufferTuple>& buffers) {
   Session& session = Session::Get();
   const Settings settings = session.settings();
-  const LaunchShape shape{ToDim3(grid), ToDim3(block), ToDim3(cluster), shared_bytes};
+  LaunchShape shape{ToDim3(grid), ToDim3(block), ToDim3(cluster), shared_bytes};
+  shape.programmatic = programmatic;
   // Each extent first: their product could wrap around.
   if (shape.grid.x > kMaxCtas || shape.grid.y > kMaxCtas || shape.grid.z > kMaxCtas ||
       uint64_t{shape.grid.x} * shape.grid.y > kMaxCtas || shape.grid.count() > kMaxCtas) {
@@ -269,7 +271,8 @@ nb::dict LaunchModule(Module& module, const std::string& kernel, const std::vect
   std::shared_ptr<const LaunchRecord> record;
   {
     nb::gil_scoped_release no_gil;
-    record = session.Run(memory, module, kernel, params, shape, settings, keep_going);
+    record = session.Run(memory, module, kernel, params, shape, settings, keep_going,
+                         &session.before_of_modules());
   }
   if (interrupted) throw nb::python_error();
   return RecordDict(*record);
@@ -360,5 +363,5 @@ NB_MODULE(_emulator, m) {
       .def("params", &emu::KernelParams, nb::arg("kernel"), "[(name, bytes)] of a kernel.")
       .def("launch", &emu::LaunchModule, nb::arg("kernel"), nb::arg("args"), nb::kw_only(),
            nb::arg("grid"), nb::arg("block"), nb::arg("cluster"), nb::arg("shared_bytes"),
-           nb::arg("buffers"));
+           nb::arg("programmatic"), nb::arg("buffers"));
 }

@@ -196,6 +196,7 @@ class Module:
         cluster: int | Sequence[int] = 1,
         shared_bytes: int = 0,
         memory: Sequence[np.ndarray] = (),
+        programmatic: bool = False,
     ) -> LaunchStats:
         """Runs a kernel to its end. Other Python threads run meanwhile; one launch runs at a time.
 
@@ -211,6 +212,9 @@ class Module:
             memory: More arrays that the kernel may access, for pointers that travel inside other
                 arguments. Of a strided view, the kernel may access all that lies between its first
                 and its last element.
+            programmatic: The launch has the attribute of programmatic stream serialization: it may
+                start while the kernel that `launch` ran before, of any module, still runs. What
+                it does ahead of ``griddepcontrol.wait`` races with that.
 
         Returns:
             Statistics of the launch.
@@ -240,6 +244,7 @@ class Module:
             block=_dims("block", block),
             cluster=_dims("cluster", cluster),
             shared_bytes=_extent("shared_bytes", shared_bytes),
+            programmatic=bool(programmatic),
             buffers=[(*_span(array), bool(array.flags.writeable), n) for n, array in buffers],
         )
         if not record["ok"]:

@@ -227,6 +227,7 @@ class _Launcher:
             cluster=ctas,
             shared_bytes=metadata.shared,
             memory=memory,
+            programmatic=getattr(metadata, "launch_pdl", False),
         )
         if exit_hook is not None:
             exit_hook(launch_metadata)

@@ -190,3 +190,17 @@ def test_driver_is_taken_out() -> None:
         assert triton.runtime.driver.active.get_current_target().arch == 90
     assert active() is before
     assert JITFunction.run is run
+
+
+def test_a_programmatic_launch_waits_for_the_one_before() -> None:
+    from jax_bwgemm.emulator.triton import driver
+
+    x = np.zeros(128, np.float32)
+    launch = kernels().incremented[(1,)]
+    with driver("sm90"):
+        launch(x, WAITS=False, BLOCK=128)
+        launch(x, WAITS=True, BLOCK=128, launch_pdl=True)
+        launch(x, WAITS=False, BLOCK=128)
+        assert (x == 3).all()
+        with pytest.raises(emulator.LaunchFault, match="comes first"):
+            launch(x, WAITS=False, BLOCK=128, launch_pdl=True)

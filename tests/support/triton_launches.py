@@ -18,6 +18,15 @@ def scaled_sum(x_ptr, y_ptr, out_ptr, n, alpha, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def incremented(x_ptr, WAITS: tl.constexpr, BLOCK: tl.constexpr):
+    """x += 1, behind the end of the launch before if it waits for that."""
+    i = tl.arange(0, BLOCK)
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    tl.store(x_ptr + i, tl.load(x_ptr + i) + 1)
+
+
+@triton.jit
 def scalars(out_ptr, pair, flag):
     """The values of plain arguments."""
     tl.store(out_ptr, pair[0].to(tl.float64))

@@ -142,12 +142,22 @@ void decode_nanosleep(Decoder& d) {
 }
 
 // Programmatic dependent launch: launches are complete before the next one starts, so there is
-// nothing to wait for.
+// nothing to wait for, but for what it orders.
+Step exec_grid_wait(Warp& w, const Instr&, uint32_t) {
+  w.launch().races().wait_for_grids(w);
+  return Step::kNext;
+}
+
+Step exec_launch_dependents(Warp& w, const Instr&, uint32_t mask) {
+  w.history.triggered |= mask;
+  return Step::kNext;
+}
+
 void decode_griddepcontrol(Decoder& d) {
-  if (d.mod_one_of({"launch_dependents", "wait"}).empty())
-    d.error("griddepcontrol needs .wait or .launch_dependents");
+  const auto mode = d.mod_one_of({"launch_dependents", "wait"});
+  if (mode.empty()) d.error("griddepcontrol needs .wait or .launch_dependents");
   d.expect_operands(0, 0);
-  d.out().exec = exec_nop;
+  d.out().exec = mode == "wait" ? exec_grid_wait : exec_launch_dependents;
 }
 
 // sub: 1: .inc; imm: the count. How many registers a thread has at the launch is the assembler's

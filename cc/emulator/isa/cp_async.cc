@@ -201,7 +201,7 @@ class Arrive : public AsyncOp {
  public:
   bool step(Launch& launch) override {
     for (uint32_t offset : offsets)
-      mbarrier_arrive(launch, *origin.cta, offset, 1, origin, false, &arrival);
+      mbarrier_arrive(launch, *origin.cta, offset, 1, origin, Tells::kAll, &arrival);
     return true;
   }
   Arrival arrival;

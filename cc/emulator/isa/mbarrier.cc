@@ -18,7 +18,9 @@ struct Args {
   bool drop = false, expect = false, parity = false;
   bool relaxed = false;
   bool no_complete = false;
-  bool cta_scope = false;  // as written: without a scope, what CTAs of a cluster tell counts
+  // What threads of other CTAs tell or are told by it, unless it is relaxed. One that writes no
+  // scope has that of the CTA, and yet is used to hand back what others have read.
+  Tells peers = Tells::kAll;
   Pred result = kNoRow;
 };
 
@@ -31,8 +33,9 @@ Warp::SharedRef locate(Warp& w, const Args& a, int lane) {
 Args* decode_common(Decoder& d, size_t address_operand) {
   auto* a = d.make_aux<Args>();
   a->relaxed = d.mod("relaxed");
-  d.ignore_mods({"release", "acquire", "cluster", "b64"});
-  a->cta_scope = d.mod("cta");
+  d.ignore_mods({"release", "acquire", "b64"});
+  const auto scope = d.mod_one_of({"cta", "cluster"});
+  a->peers = scope == "cluster" ? Tells::kAll : scope == "cta" ? Tells::kTime : Tells::kOrder;
   const auto space = d.space();
   if (space.space != ptx::Space::kShared && space.space != ptx::Space::kGeneric)
     d.error("an mbarrier lies in shared memory");
@@ -82,11 +85,11 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
     uint64_t token;
     if (a.expect) mbarrier_expect_tx(w.launch(), *ref.cta, ref.offset, count, w.origin());
     const uint32_t arrivals = a.expect ? 1 : count;
-    const bool relaxed = a.relaxed || (a.cta_scope && ref.cta != &w.cta());
+    const Tells tells = a.relaxed ? Tells::kTime : ref.cta != &w.cta() ? a.peers : Tells::kAll;
     token =
         (a.drop
-             ? mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed)
-             : mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), relaxed));
+             ? mbarrier_arrive_drop(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), tells)
+             : mbarrier_arrive(w.launch(), *ref.cta, ref.offset, arrivals, w.origin(), tells));
     if (a.no_complete && mbarrier_pending_of_token(token) == arrivals) {
       w.fault(".noComplete, but all the %u arrivals that mbarrier 0x%x waits for are counted",
               arrivals, ref.offset);
@@ -167,7 +170,7 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
                                              static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
       if (last && observes)
-        w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed, a.cta_scope);
+        w.launch().races().mbarrier_observe(w, *ref.cta, ref.offset, a.relaxed, a.peers);
       last_address = address;
       last_value = value;
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct TraceEvent {
   uint64_t arg0 = 0, arg1 = 0;  // by name: bytes, address, phase ...
 };
 
+class Races;
+
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
@@ -54,6 +57,9 @@ struct LaunchConfig {
   bool cooperative = false;     // the grid may synchronise: all its CTAs must fit at a time
   uint64_t grid_workspace = 0;  // where it does; set by launch()
   TraceSink* trace = nullptr;
+  // Not null: what orders the accesses of the launch before, if this one may start while that one
+  // still runs (programmatic dependent launch); it becomes that of this launch.
+  std::shared_ptr<Races>* history = nullptr;
   // What a kernel prints; not set: to standard output.
   std::function<void(const std::string&)> print;
   // Called now and then with (clusters finished, clusters in the grid); returning false stops the

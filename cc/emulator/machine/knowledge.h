@@ -10,16 +10,17 @@
 
 namespace bwgemm::emulator {
 
-// Happened-before as it looks to ordinary accesses; to those of the asynchronous proxy to shared
-// and to global memory, which see ordinary writes only beyond a proxy fence; to those of tensor
-// memory, beyond tcgen05.fence on the other side; and in mere time, relaxed synchronisation
+// Happened-before as it looks to ordinary accesses; to ordinary reads of what was written, which
+// synchronisation of too narrow a scope does not show; to accesses of the asynchronous proxy to
+// shared and to global memory, which see ordinary writes only beyond a proxy fence; to those of
+// tensor memory, beyond tcgen05.fence on the other side; and in mere time, relaxed synchronisation
 // included.
-enum class View : uint8_t { kGeneric, kAsync, kAsyncGlobal, kTensor, kTime };
-constexpr size_t kViews = 5;
+enum class View : uint8_t { kGeneric, kWritten, kAsync, kAsyncGlobal, kTensor, kTime };
+constexpr size_t kViews = 6;
 constexpr bool is_async(View view) { return view == View::kAsync || view == View::kAsyncGlobal; }
 
 struct Moment {
-  uint32_t at[kViews] = {0, 0, 0, 0, 0};
+  uint32_t at[kViews] = {};
 };
 
 class Knowledge {
@@ -33,8 +34,13 @@ class Knowledge {
   }
   // The owner's own clock: no change in what it knows of others.
   void learn_own(uint32_t cluster, uint32_t actor, uint32_t clock, View view) {
-    uint32_t& at = find(cluster, actor).at[static_cast<size_t>(view)];
-    at = std::max(at, clock);
+    Moment& moment = find(cluster, actor);
+    const auto raise = [&](View one) {
+      uint32_t& at = moment.at[static_cast<size_t>(one)];
+      at = std::max(at, clock);
+    };
+    raise(view);
+    if (view == View::kGeneric) raise(View::kWritten);
   }
   // How often something may have been learned of others.
   uint64_t changes() const { return changes_; }
@@ -66,14 +72,11 @@ class Knowledge {
   }
   // Only the time of the other.
   void join_time(const Knowledge& other) {
-    ++changes_;
-    constexpr size_t kTime = static_cast<size_t>(View::kTime);
-    for (const Chunk& from : other.chunks_) {
-      std::vector<Moment>& to = chunk(from.cluster);
-      if (to.size() < from.actors.size()) to.resize(from.actors.size());
-      for (size_t i = 0; i < from.actors.size(); ++i)
-        to[i].at[kTime] = std::max(to[i].at[kTime], from.actors[i].at[kTime]);
-    }
+    join_views(other, [](View view) { return view == View::kTime; });
+  }
+  // All but that its writes can be read.
+  void join_order(const Knowledge& other) {
+    join_views(other, [](View view) { return view != View::kWritten; });
   }
   // fence.proxy.async: what ordinary accesses see, asynchronous ones now see too.
   void fence_proxy(View view) {
@@ -106,6 +109,20 @@ class Knowledge {
     uint32_t cluster;
     std::vector<Moment> actors;
   };
+  template <class Joins>
+  void join_views(const Knowledge& other, Joins&& joins) {
+    ++changes_;
+    for (const Chunk& from : other.chunks_) {
+      std::vector<Moment>& to = chunk(from.cluster);
+      if (to.size() < from.actors.size()) to.resize(from.actors.size());
+      for (size_t i = 0; i < from.actors.size(); ++i) {
+        for (size_t view = 0; view < kViews; ++view) {
+          if (joins(static_cast<View>(view)))
+            to[i].at[view] = std::max(to[i].at[view], from.actors[i].at[view]);
+        }
+      }
+    }
+  }
   Moment& find(uint32_t cluster, uint32_t actor) {
     std::vector<Moment>& actors = chunk(cluster);
     if (actor >= actors.size()) actors.resize(actor + 1);

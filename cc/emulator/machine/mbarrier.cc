@@ -103,7 +103,7 @@ void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& ori
 }
 
 static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                       const Origin& origin, bool drop, bool relaxed, const Arrival* arrival) {
+                       const Origin& origin, bool drop, Tells tells, const Arrival* arrival) {
   State s = checked(launch, cta, offset, origin, arrival != nullptr && arrival->asynchronous);
   const uint64_t token = pack(s);
   if (count == 0 || count > s.pending) {
@@ -113,12 +113,12 @@ static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count
   }
   const WarpHistory& history = origin.cta->warps()[origin.warp]->history;
   if (arrival != nullptr) {
-    launch.races().mbarrier_arrive(cta, offset, origin, arrival->by, arrival->knows, relaxed);
+    launch.races().mbarrier_arrive(cta, offset, origin, arrival->by, arrival->knows, tells);
   } else {
     // The warp has released what it did before: its clock has advanced since.
     Stamp by = history.stamp(origin.line);
     --by.clock;
-    launch.races().mbarrier_arrive(cta, offset, origin, by, history.knows, relaxed);
+    launch.races().mbarrier_arrive(cta, offset, origin, by, history.knows, tells);
   }
   s.pending -= count;
   if (drop) {
@@ -132,13 +132,13 @@ static uint64_t arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count
 }
 
 uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                         const Origin& origin, bool relaxed, const Arrival* arrival) {
-  return arrive(launch, cta, offset, count, origin, false, relaxed, arrival);
+                         const Origin& origin, Tells tells, const Arrival* arrival) {
+  return arrive(launch, cta, offset, count, origin, false, tells, arrival);
 }
 
 uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                              const Origin& origin, bool relaxed) {
-  return arrive(launch, cta, offset, count, origin, true, relaxed, nullptr);
+                              const Origin& origin, Tells tells) {
+  return arrive(launch, cta, offset, count, origin, true, tells, nullptr);
 }
 
 void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,

@@ -25,11 +25,11 @@ void mbarrier_inval(Launch& launch, Cta& cta, uint32_t offset, const Origin& ori
 // arrive: `count` pending arrivals less; returns the state token from before. expect/complete:
 // tx-count more/less.
 uint64_t mbarrier_arrive(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                         const Origin& origin, bool relaxed = false,
+                         const Origin& origin, Tells tells = Tells::kAll,
                          const Arrival* arrival = nullptr);
 // The same, and one participant less in every later phase.
 uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
-                              const Origin& origin, bool relaxed = false);
+                              const Origin& origin, Tells tells = Tells::kAll);
 // One more pending arrival in the current phase (cp.async.mbarrier.arrive).
 void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
                           const Origin& origin);

@@ -193,6 +193,10 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
   GridWorkspace workspace;
   std::vector<Part> parts(clusters.workers);
   bool registered = false;
+  const bool keeps_history = config.history != nullptr && config.races && clusters.workers == 1;
+  std::shared_ptr<Races> before;
+  if (config.history != nullptr) before = std::move(*config.history);
+  if (!keeps_history) before.reset();
   parts[0].guard(clusters, [&] {
     const Kernel& decoded = module.kernel(kernel);
     registered = module.register_variables(memory);
@@ -206,6 +210,7 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
         if (config.cooperative) own.grid_workspace = reinterpret_cast<uintptr_t>(&workspace);
         if (i > 0) own.progress = nullptr;  // the caller's thread alone calls it
         parts[i].launch = std::make_unique<Launch>(parts[i].memory, decoded, own, clusters, i);
+        if (before) parts[i].launch->races().follow(std::move(*before));
         parts[i].launch->run(grid, block, cluster, dynamic_shared, params);
       });
       --clusters.running;
@@ -241,6 +246,8 @@ LaunchResult launch(GlobalMemory& memory, Module& module, std::string_view kerne
     add(result.stats, part.launch->stats());
     add(result.warnings, std::move(part.launch->warnings()));
   }
+  if (keeps_history && result.ok)
+    *config.history = std::make_shared<Races>(std::move(parts[0].launch->races()));
   return result;
 }
 

@@ -8,7 +8,10 @@
 namespace bwgemm::emulator {
 
 Races::Races(Launch& launch)
-    : launch_(launch), on_(launch.config().races), watches_global_(launch.config().threads == 1) {}
+    : launch_(&launch), on_(launch.config().races), watches_global_(launch.config().threads == 1) {
+  grids_.emplace_back();
+  grids_.back().kernel = launch.kernel().name;
+}
 
 void Races::start(Cluster& cluster) {
   if (!on_) return;
@@ -16,12 +19,14 @@ void Races::start(Cluster& cluster) {
   history.number = ++clusters_;
   uint16_t actor = 0;
   warps_per_cta_ = static_cast<uint32_t>(cluster.cta(0).warps().size());
+  grids_.back().warps_per_cta = warps_per_cta_;
   for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
     Cta& cta = cluster.cta(rank);
     cta.history.shadow.reset(cta.shared().size());
     for (auto& warp : cta.warps()) {
       warp->history.cluster = history.number;
       warp->history.actor = actor++;
+      if (!at_start_.empty()) warp->history.knows.join(at_start_);
     }
   }
   history.actors = actor;
@@ -68,6 +73,8 @@ void Races::close(const Stamp& record, Cta& destination, Cta& barrier_cta, uint3
 }
 
 bool Races::knows(const Knowledge& knowledge, const Stamp& stamp, View view) const {
+  if (stamp.cluster < first_cluster_ && stamp.cluster != 0 && over(knowledge, stamp.cluster))
+    return true;
   if ((stamp.flags & kRecord) == 0)
     return knowledge.of(stamp.cluster, stamp.actor, view) >= stamp.clock;
   const Record& record = records_[stamp.clock];
@@ -101,7 +108,9 @@ bool Races::conflicts(const Warp& issuer, const Stamp& before, const Stamp& now,
       before.cluster == now.cluster) {
     return false;
   }
-  return !knows(history.knows, before, view) || untold(issuer, before) ||
+  // Of a grid that is over, all that single lanes did is over too.
+  const bool earlier = before.cluster < first_cluster_ && over(history.knows, before.cluster);
+  return !knows(history.knows, before, view) || (!earlier && untold(issuer, before)) ||
          (!history.lanes.empty() && unheard(issuer, before, now, view));
 }
 
@@ -160,10 +169,10 @@ void Races::check_started(Warp& issuer, const Cta& cta, const Origin& origin) {
     return own.knows.of(own.cluster, warp->history.actor, View::kTime) != 0;
   });
   if (told) return;
-  launch_.report(Rule::kCtaStart, origin,
-                 format("access of the shared memory of CTA rank %u, which may not have started: "
-                        "nothing that it has done comes before",
-                        cta.rank()));
+  launch_->report(Rule::kCtaStart, origin,
+                  format("access of the shared memory of CTA rank %u, which may not have started: "
+                         "nothing that it has done comes before",
+                         cta.rank()));
 }
 
 void Races::access_global(Warp& issuer, uint64_t address, uint64_t bytes, const Stamp& stamp,
@@ -229,7 +238,7 @@ void Races::check_cell(Warp& issuer, const Cell& cell, const Stamp& stamp, bool 
   // Its writes may follow ordinary reads that have merely been observed.
   const bool unfenced = write && (cell.write.flags & (kOneLane | kUnfenced)) == kUnfenced;
   const bool asynchronous = (stamp.flags & (kAsyncProxy | kUnfenced)) == kAsyncProxy && !unfenced;
-  const View view = !asynchronous       ? View::kGeneric
+  const View view = !asynchronous       ? (write ? View::kGeneric : View::kWritten)
                     : memory != nullptr ? View::kAsync
                                         : View::kAsyncGlobal;
   // Which lane's store of one instruction stays is not defined, but one of them does.
@@ -274,36 +283,49 @@ int Races::place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bo
 }
 
 std::string Races::describe(const Stamp& stamp) const {
+  const GridHistory& grid = grids_[grid_of(stamp.cluster)];
+  const std::string kernel = stamp.cluster < first_cluster_
+                                 ? format(" of kernel '%s', launched before,", grid.kernel.c_str())
+                                 : std::string();
   if ((stamp.flags & (kRecord | kAsyncProxy)) != 0)
-    return format("the asynchronous operation of line %d", stamp.line);
-  return format("line %d by warp %u of CTA rank %u of cluster %u", stamp.line,
-                stamp.actor % warps_per_cta_, stamp.actor / warps_per_cta_, stamp.cluster - 1);
+    return format("the asynchronous operation of line %d%s", stamp.line, kernel.c_str());
+  return format("line %d%s by warp %u of CTA rank %u of cluster %u", stamp.line, kernel.c_str(),
+                stamp.actor % grid.warps_per_cta, stamp.actor / grid.warps_per_cta,
+                stamp.cluster - grid.first);
 }
 
 void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
                    bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view) {
   ++reports_;
   const std::string where = memory != nullptr
-                                ? "shared memory " + launch_.shared_text(static_cast<uint32_t>(at))
-                                : launch_.memory().describe(at);
+                                ? "shared memory " + launch_->shared_text(static_cast<uint32_t>(at))
+                                : launch_->memory().describe(at);
   const char* kind = now_writes ? "write" : "read";
   const std::string other = describe(before);
+  if (before.cluster < first_cluster_ && !over(issuer.history.knows, before.cluster)) {
+    launch_->report(Rule::kGlobalRace, origin,
+                    format("%s of %s races with the %s of %s, which may still run: no "
+                           "griddepcontrol.wait comes first",
+                           kind, where.c_str(), before_writes ? "write" : "read", other.c_str()));
+    return;
+  }
   const bool same_value = before_writes && now_writes && (now.flags & kSameValue) != 0;
   if (apart(issuer, before, now, before_writes && !now_writes) &&
       !(memory != nullptr && same_value)) {
     const int lane = lane_of(before);
-    launch_.report(both_volatile(before, now) ? Rule::kLaneWait
-                   : memory != nullptr        ? Rule::kSharedRace
-                                              : Rule::kGlobalRace,
-                   origin,
-                   format("%s of %s races with the %s of %s of the same warp in line %d: no "
-                          "bar.warp.sync orders them",
-                          kind, where.c_str(), before_writes ? "write" : "read",
-                          lane < 0 ? "all lanes" : format("lane %d", lane).c_str(), before.line));
+    launch_->report(both_volatile(before, now) ? Rule::kLaneWait
+                    : memory != nullptr        ? Rule::kSharedRace
+                                               : Rule::kGlobalRace,
+                    origin,
+                    format("%s of %s races with the %s of %s of the same warp in line %d: no "
+                           "bar.warp.sync orders them",
+                           kind, where.c_str(), before_writes ? "write" : "read",
+                           lane < 0 ? "all lanes" : format("lane %d", lane).c_str(), before.line));
     return;
   }
-  if (untold(issuer, before) && knows(issuer.history.knows, before, view)) {
-    launch_.report(
+  if (before.cluster >= first_cluster_ && untold(issuer, before) &&
+      knows(issuer.history.knows, before, view)) {
+    launch_->report(
         Rule::kLaneRelease, origin,
         format("%s of %s after the %s of lane %d in %s, of which another lane of that warp has "
                "told without a bar.warp.sync",
@@ -313,34 +335,43 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   }
   if (knows(issuer.history.knows, before, view) &&
       (unheard(issuer, before, now, view) || copied_apart(issuer, before, now, memory, at))) {
-    launch_.report(Rule::kLaneWait, origin,
-                   format("%s of %s after the %s of %s, %s", kind, where.c_str(),
-                          before_writes ? "write" : "read", other.c_str(), kUnheard));
+    launch_->report(Rule::kLaneWait, origin,
+                    format("%s of %s after the %s of %s, %s", kind, where.c_str(),
+                           before_writes ? "write" : "read", other.c_str(), kUnheard));
+    return;
+  }
+  if (view == View::kWritten && knows(issuer.history.knows, before, View::kGeneric)) {
+    launch_->report(
+        Rule::kWaitScope, origin,
+        format("%s of %s after the write of %s, a thread of another CTA: the wait for the "
+               "mbarrier, or the arrival, has the scope of one CTA (.cta, the default), "
+               "which does not make it visible",
+               kind, where.c_str(), other.c_str()));
     return;
   }
   if (is_async(view) && (before.flags & kAsyncProxy) == 0 &&
       (before.actor == issuer.history.actor ||
        knows(issuer.history.knows, before, View::kGeneric))) {
-    launch_.report(Rule::kProxyFence, origin,
-                   format("the asynchronous proxy %s %s after the write of %s without a "
-                          "fence.proxy.async in between",
-                          now_writes ? "writes" : "reads", where.c_str(), other.c_str()));
+    launch_->report(Rule::kProxyFence, origin,
+                    format("the asynchronous proxy %s %s after the write of %s without a "
+                           "fence.proxy.async in between",
+                           now_writes ? "writes" : "reads", where.c_str(), other.c_str()));
     return;
   }
   constexpr uint16_t kBulk = kAsyncProxy | kBulkStore;
   const bool both_bulk = (before.flags & now.flags & kBulk) == kBulk;
   if (before_writes && now_writes && (both_bulk || (now.flags & kSameValue) != 0)) {
     if (memory != nullptr) return;  // warps that hold the same data store it: compilers do
-    launch_.report(
+    launch_->report(
         Rule::kSameValue, origin,
         format("%s of %s that nothing orders after the write of %s",
                both_bulk ? "bulk store" : "write of the same value", where.c_str(), other.c_str()));
     return;
   }
   if ((before.flags & kAsyncProxy) != 0) {
-    launch_.report(Rule::kAsyncHazard, origin,
-                   format("%s of %s, which %s %s: its completion has not been waited for", kind,
-                          where.c_str(), other.c_str(), before_writes ? "writes" : "reads"));
+    launch_->report(Rule::kAsyncHazard, origin,
+                    format("%s of %s, which %s %s: its completion has not been waited for", kind,
+                           where.c_str(), other.c_str(), before_writes ? "writes" : "reads"));
     return;
   }
   // A loop around a compare-and-swap may begin with a plain read: a stale value only costs a turn.
@@ -348,7 +379,7 @@ void Races::report(Warp& issuer, const Stamp& before, bool before_writes, const 
   const uint16_t read = now_writes ? before.flags : now.flags;
   const bool cas_read = before_writes != now_writes && (swap & kCompareAndSwap) != 0 &&
                         (read & (kStrong | kAsyncProxy)) == 0;
-  launch_.report(
+  launch_->report(
       cas_read                         ? Rule::kCasRead
       : (now.flags & kAsyncProxy) != 0 ? Rule::kAsyncHazard
       : memory != nullptr              ? Rule::kSharedRace
@@ -372,25 +403,25 @@ void Races::exited(Warp& warp) {
   if (!cta.exited()) return;
   const Origin origin = warp.origin();
   for (const auto& [record, line] : history.in_flight) {
-    launch_.report(Rule::kCtaExit, origin,
-                   format("the last warp of CTA %u exits while the asynchronous operation of line "
-                          "%d writes its shared memory",
-                          cta.linear(), line));
+    launch_->report(Rule::kCtaExit, origin,
+                    format("the last warp of CTA %u exits while the asynchronous operation of line "
+                           "%d writes its shared memory",
+                           cta.linear(), line));
     break;
   }
   const auto check = [&](const Stamp& stamp, const char* what) {
     if (knows(history.at_exit, stamp, View::kTime)) return;
-    launch_.report(Rule::kCtaExit, origin,
-                   format("CTA %u may exit before %s %s: no synchronisation orders them",
-                          cta.linear(), what, describe(stamp).c_str()));
+    launch_->report(Rule::kCtaExit, origin,
+                    format("CTA %u may exit before %s %s: no synchronisation orders them",
+                           cta.linear(), what, describe(stamp).c_str()));
   };
   for (const auto& [actor, stamp] : history.deliveries) {
     Stamp delivery = stamp;
     if (knows(history.at_exit, delivery, View::kTime)) continue;
-    launch_.report(Rule::kCtaExit, origin,
-                   format("CTA %u exits without having waited for the asynchronous operation of "
-                          "line %d, which writes its shared memory",
-                          cta.linear(), delivery.line));
+    launch_->report(Rule::kCtaExit, origin,
+                    format("CTA %u exits without having waited for the asynchronous operation of "
+                           "line %d, which writes its shared memory",
+                           cta.linear(), delivery.line));
   }
   for (const auto& [actor, stamp] : history.remote)
     check(stamp, "its shared memory is accessed in");

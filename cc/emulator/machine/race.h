@@ -28,6 +28,10 @@ class Launch;
 class Warp;
 struct Origin;
 
+// What an arrival at an mbarrier, or a wait for it, tells: all that came before; the same, but not
+// that writes can be read (the scope by default is too narrow for that); the time alone (relaxed).
+enum class Tells : uint8_t { kAll, kOrder, kTime };
+
 enum class FenceKind : uint8_t { kSequential, kBoth, kAcquire, kRelease };
 
 // What fences of kind kSequential and the scope of the device order beyond the threads that execute
@@ -67,6 +71,16 @@ struct LaneReleases {
   std::vector<Told> told;
 };
 
+// A grid of a history, which begins with the last launch that has waited for all before it.
+struct GridHistory {
+  uint32_t first = 1;  // of its clusters
+  uint32_t warps_per_cta = 1;
+  std::string kernel;
+  // Threads have executed griddepcontrol.wait: the grid before is over when this one is. Some did
+  // before griddepcontrol.launch_dependents: it is over when the next one starts.
+  bool waited = false, waited_first = false;
+};
+
 // What a warp knows, and its own clock, which advances whenever it tells others.
 struct WarpHistory {
   Knowledge knows;
@@ -90,6 +104,7 @@ struct WarpHistory {
   uint32_t told = 0;         // all lanes have told others of all up to this clock
   uint32_t started = 0;      // CTAs of the cluster, by rank, that are known to have started
   uint32_t initialised = 0;  // mbarriers: up to this clock they are visible beyond the CTA
+  uint32_t triggered = 0;    // lanes that have executed griddepcontrol.launch_dependents
   // The barrier that it has arrived at or waited for last, that one's completed generations then,
   // and Knowledge::changes: as long as they are the same, so is what both know of others.
   const BarrierHistory* barrier = nullptr;
@@ -186,6 +201,12 @@ class Races {
   explicit Races(Launch& launch);
   bool on() const { return on_; }
 
+  // --- Programmatic dependent launch. A grid that may start before the one before is over goes on
+  // with the history of that one, whose accesses come before its own where griddepcontrol.wait, or
+  // something else, orders them.
+  void follow(Races&& before);
+  void wait_for_grids(Warp& warp);
+
   // --- Actors. Those of a cluster's warps come first.
   void start(Cluster& cluster);
   uint16_t mbarrier_actor(Cta& cta, uint32_t offset) { return mbarrier(cta, offset).actor; }
@@ -230,7 +251,7 @@ class Races {
   // The executing lanes of the warp are about to release.
   void told(Warp& warp);
   // They, or these ones, learn of others.
-  void learn(Warp& warp, const Knowledge& told, bool time_only);
+  void learn(Warp& warp, const Knowledge& told, Tells tells);
   void learn(Warp& warp, uint32_t lanes, const Stamp& done);
 
   // --- Strong accesses publish and observe at an address (sync_key).
@@ -262,12 +283,12 @@ class Races {
   // Before any use. `asynchronous`: by an operation of the asynchronous proxy.
   void mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous);
   void mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
-                       const Knowledge& knows, bool relaxed);
+                       const Knowledge& knows, Tells tells);
   void mbarrier_complete(Cta& cta, uint32_t offset);
   // Whether something tells the warp that the last completed phase is over.
   bool mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset);
-  // `cta_scope`: other CTAs' threads tell it the time alone.
-  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope);
+  // `peers`: what arrivals of other CTAs' threads tell it, if it is not relaxed.
+  void mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, Tells peers);
 
   void exited(Warp& warp);
 
@@ -279,6 +300,11 @@ class Races {
   };
   MbarrierHistory& mbarrier(Cta& cta, uint32_t offset);
   bool knows(const Knowledge& knowledge, const Stamp& stamp, View view) const;
+  // The grid of a cluster of an earlier launch is over, as far as this tells.
+  bool over(const Knowledge& knowledge, uint32_t cluster) const;
+  size_t grid_of(uint32_t cluster) const;
+  // Adds that this grid is over, and those of which its end tells.
+  void add_grid(Knowledge* told, size_t grid) const;
   bool conflicts(const Warp& issuer, const Stamp& before, const Stamp& now, bool handed,
                  View view) const;
   // Accesses of two lanes of the issuer that have not met in between. `handed`: it reads now what
@@ -325,10 +351,14 @@ class Races {
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
 
-  Launch& launch_;
+  Launch* launch_;
   bool on_;
   bool watches_global_;  // other workers access it too
   uint32_t clusters_ = 0;
+  static constexpr uint32_t kGrids = ~0u;  // the cluster whose actors are grids, in Knowledge
+  std::vector<GridHistory> grids_;         // the last one is that of the launch
+  uint32_t first_cluster_ = 1;             // of it
+  Knowledge at_start_;                     // what is over when it starts
   uint32_t warps_per_cta_ = 1;
   // The last cell visited, before and after. The next one often looks the same, and what did not
   // conflict never will: knowledge only grows. Lanes make no difference, unless the warp's own

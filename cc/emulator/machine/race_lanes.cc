@@ -7,7 +7,7 @@
 namespace bwgemm::emulator {
 
 void Races::told(Warp& warp) {
-  if (!on_ || !launch_.watches(Rule::kLaneRelease)) return;
+  if (!on_ || !launch_->watches(Rule::kLaneRelease)) return;
   WarpHistory& history = warp.history;
   std::vector<LaneReleases>& periods = told_[history.cluster - 1][history.actor];
   if (!periods.empty() && periods.back().until == 0 &&
@@ -102,21 +102,26 @@ void WarpHistory::meet(uint32_t some) {
   }
 }
 
-void Races::learn(Warp& warp, const Knowledge& told, bool time_only) {
+void Races::learn(Warp& warp, const Knowledge& told, Tells tells) {
   WarpHistory& history = warp.history;
   const uint32_t lanes = warp.executing();
-  if (((warp.live() & ~lanes) != 0 || !history.lanes.empty()) && launch_.watches(Rule::kLaneWait))
+  if (((warp.live() & ~lanes) != 0 || !history.lanes.empty()) && launch_->watches(Rule::kLaneWait))
     history.lanes.learn(lanes, told, history.knows);
-  if (time_only) {
-    history.knows.join_time(told);
-  } else {
-    history.knows.join(told);
+  switch (tells) {
+    case Tells::kAll:
+      history.knows.join(told);
+      break;
+    case Tells::kOrder:
+      history.knows.join_order(told);
+      break;
+    case Tells::kTime:
+      history.knows.join_time(told);
   }
 }
 
 void Races::learn(Warp& warp, uint32_t lanes, const Stamp& done) {
   WarpHistory& history = warp.history;
-  if (((warp.live() & ~lanes) != 0 || !history.lanes.empty()) && launch_.watches(Rule::kLaneWait))
+  if (((warp.live() & ~lanes) != 0 || !history.lanes.empty()) && launch_->watches(Rule::kLaneWait))
     history.lanes.learn(lanes, done.cluster, done.actor, done.clock, history.knows);
   history.knows.learn(done.cluster, done.actor, done.clock);
 }

@@ -83,7 +83,7 @@ void Races::observe(Warp& warp, uint64_t key, Scope scope, bool acquire) {
     const Knowledge& told = at->second.told;
     if (told.empty()) continue;
     if (acquire) {
-      learn(warp, told, false);
+      learn(warp, told, Tells::kAll);
     } else {
       warp.history.observed[level].join(told);
     }
@@ -225,7 +225,7 @@ bool Races::issued_in_order(const Warp& issuer, const Stamp& before) const {
 }
 
 void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool asynchronous) {
-  if (!on_ || !launch_.watches(Rule::kMbarrierInit)) return;
+  if (!on_ || !launch_->watches(Rule::kMbarrierInit)) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   const Stamp& init = history.init;
   if (init.cluster == 0) return;
@@ -238,9 +238,9 @@ void Races::mbarrier_use(Cta& cta, uint32_t offset, const Origin& origin, bool a
                        (fenced && knows(user.knows, init, View::kTime));
   const bool visible = !asynchronous || fenced || knows(user.knows, init, View::kAsync);
   if (ordered && visible) return;
-  launch_.report(
+  launch_->report(
       Rule::kMbarrierInit, origin,
-      format("mbarrier %s of CTA %u is used %s, but %s", launch_.shared_text(offset).c_str(),
+      format("mbarrier %s of CTA %u is used %s, but %s", launch_->shared_text(offset).c_str(),
              cta.linear(), asynchronous ? "by an asynchronous operation" : "here",
              ordered ? "no fence.mbarrier_init or fence.proxy.async follows its "
                        "initialisation"
@@ -251,11 +251,11 @@ void Races::mbarrier_init(Cta& cta, uint32_t offset, const Origin& origin) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   if (history.init.cluster != 0) {
-    launch_.report(
+    launch_->report(
         Rule::kMbarrierInit, origin,
         format("mbarrier %s of CTA %u is initialised again, after %s: mbarrier.inval "
                "comes first",
-               launch_.shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
+               launch_->shared_text(offset).c_str(), cta.linear(), describe(history.init).c_str()));
   }
   const MbarrierHistory before = std::move(history);
   history = MbarrierHistory{};
@@ -271,11 +271,11 @@ void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
   for (const Stamp& wait : history.waits) {
     const bool self = wait.actor == own.actor && wait.cluster == own.cluster;
     if (self || knows(own.knows, wait, View::kTime)) continue;
-    launch_.report(
+    launch_->report(
         Rule::kMbarrierInit, origin,
         format("mbarrier %s of CTA %u is invalidated: nothing orders that after the wait "
                "of %s",
-               launch_.shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
+               launch_->shared_text(offset).c_str(), cta.linear(), describe(wait).c_str()));
     break;
   }
   history.waits.clear();
@@ -283,7 +283,7 @@ void Races::mbarrier_inval(Cta& cta, uint32_t offset, const Origin& origin) {
 }
 
 void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, const Stamp& by,
-                            const Knowledge& knows_now, bool relaxed) {
+                            const Knowledge& knows_now, Tells tells) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   if (&cta != origin.cta) cta.history.remote[by.actor] = by;
@@ -293,11 +293,11 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
     for (const Stamp& last : history.last_arrivals) {
       if (knows(knows_now, last, View::kTime) || (last.actor == by.actor && last.clock <= by.clock))
         continue;
-      launch_.report(
+      launch_->report(
           Rule::kMbarrierOverrun, origin,
           format("an arrival on mbarrier %s of CTA %u that may come before the end of "
                  "the last phase: nothing orders it after the arrival of %s",
-                 launch_.shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
+                 launch_->shared_text(offset).c_str(), cta.linear(), describe(last).c_str()));
       break;
     }
   }
@@ -306,7 +306,9 @@ void Races::mbarrier_arrive(Cta& cta, uint32_t offset, const Origin& origin, con
     history.arrivals.push_back(by);
     const bool peer = &cta != origin.cta && (by.flags & kAsyncProxy) == 0;
     Knowledge& arrived = peer ? history.arrived_peers : history.arrived;
-    if (relaxed) {
+    if (tells == Tells::kOrder) {
+      arrived.join_order(knows_now);
+    } else if (tells == Tells::kTime) {
       arrived.join_time(knows_now);
       const WarpHistory& history_of_warp = origin.cta->warps()[origin.warp]->history;
       join_fenced(history_of_warp, peer ? Scope::kCluster : Scope::kCta, &arrived);
@@ -343,7 +345,7 @@ bool Races::mbarrier_known(const Warp& warp, Cta& cta, uint32_t offset) {
                      });
 }
 
-void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, bool cta_scope) {
+void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed, Tells peers) {
   if (!on_) return;
   MbarrierHistory& history = mbarrier(cta, offset);
   const Stamp wait = warp.history.stamp(warp.origin().line);
@@ -357,14 +359,14 @@ void Races::mbarrier_observe(Warp& warp, Cta& cta, uint32_t offset, bool relaxed
     history.waits.push_back(wait);
   }
   // What a relaxed wait has heard counts from the next fence on that reaches those who told it.
-  const auto observe = [&](const Knowledge& told, bool time_only, Scope scope) {
+  const auto observe = [&](const Knowledge& told, Tells tells, Scope scope) {
     if (told.empty()) return;
     meet_through(warp, told);
-    learn(warp, told, time_only);
+    learn(warp, told, relaxed ? Tells::kTime : tells);
     if (relaxed) warp.history.observed[static_cast<size_t>(scope)].join(told);
   };
-  observe(history.completed, relaxed, Scope::kCta);
-  observe(history.completed_peers, relaxed || cta_scope, Scope::kCluster);
+  observe(history.completed, Tells::kAll, Scope::kCta);
+  observe(history.completed_peers, peers, Scope::kCluster);
 }
 
 }  // namespace bwgemm::emulator

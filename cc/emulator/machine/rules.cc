@@ -19,6 +19,9 @@ constexpr RuleInfo kRules[] = {
     {"lane-wait", Severity::kWarning,
      "accesses after what another lane of the warp has waited for or stored as volatile, without "
      "bar.warp.sync"},
+    {"wait-scope", Severity::kWarning,
+     "reads of what a thread of another CTA wrote, after an arrival at or a wait for an mbarrier "
+     "without .cluster"},
     {"async-hazard", Severity::kError,
      "memory touched while an asynchronous operation that nobody has waited for owns it"},
     {"tensor-hazard", Severity::kError,

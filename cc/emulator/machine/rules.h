@@ -28,6 +28,7 @@ enum class Rule : uint8_t {
   kCachedRead,
   kLaneRelease,
   kLaneWait,
+  kWaitScope,
   kAsyncHazard,
   kTensorHazard,
   kTensorRace,
@@ -46,7 +47,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 24;
+constexpr size_t kRuleCount = 25;
 
 struct RuleInfo {
   const char* name;

@@ -64,6 +64,8 @@ struct LaunchOptions {
   dim3 cluster{0, 0, 0};    // 0: not named
   dim3 preferred{0, 0, 0};  // cluster that the machine may take instead
   bool cooperative = false;
+  bool programmatic = false;  // may start before the kernel ahead of it on the stream is over
+  cudaStream_t stream = nullptr;
 };
 
 bool divides(dim3 cluster, dim3 grid) {
@@ -116,7 +118,8 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
     const std::shared_ptr<emu::Module> substitute = session.SubstituteFor(kernel->name);
     emu::Module& module = substitute ? *substitute : compiled;
     const emu::LaunchConfig& config = call->settings().launch;
-    emu::LaunchShape shape{ToDim3(grid), ToDim3(block), {1, 1, 1}, shared, options.cooperative};
+    emu::LaunchShape shape{ToDim3(grid),        ToDim3(block),        {1, 1, 1},     shared,
+                           options.cooperative, options.programmatic, options.stream};
     std::vector<uint8_t> params;
     {
       std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
@@ -132,7 +135,7 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
       }
     }
     const auto record = session.Run(call->memory(), module, kernel->name, params, shape,
-                                    call->settings(), nullptr, &compiled);
+                                    call->settings(), nullptr, &call->before(), &compiled);
     call->Finished(*record);
     if (record->result.ok) return cudaSuccess;
     const std::string text = "emulator: " + record->result.error;
@@ -231,13 +234,16 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* handle, cudaLibrary_t library, co
 // --- Launches of compiled kernels
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args,
-                               size_t shared, cudaStream_t) {
-  return Launch(kernel, grid, block, LaunchOptions(), shared, args);
+                               size_t shared, cudaStream_t stream) {
+  LaunchOptions options;
+  options.stream = stream;
+  return Launch(kernel, grid, block, options, shared, args);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                 void** args) {
   LaunchOptions options;
+  options.stream = config->stream;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     switch (attribute.id) {
@@ -254,11 +260,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
       case cudaLaunchAttributeCooperative:
         options.cooperative = attribute.val.cooperative != 0;
         break;
+      case cudaLaunchAttributeProgrammaticStreamSerialization:
+        options.programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
+        break;
       // Kernels run one after another here, and caches are not modelled, so these change nothing.
       case cudaLaunchAttributeIgnore:
       case cudaLaunchAttributeAccessPolicyWindow:
       case cudaLaunchAttributeClusterSchedulingPolicyPreference:
-      case cudaLaunchAttributeProgrammaticStreamSerialization:
       case cudaLaunchAttributePriority:
       case cudaLaunchAttributeMemSyncDomainMap:
       case cudaLaunchAttributeMemSyncDomain:
@@ -356,6 +364,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t) {
   HostCall* call = HostCall::Current();
   if (!call) return Fail(cudaErrorNotPermitted, "cudaMemsetAsync outside of an emulated call");
+  HostCall::EndLaunches();
   if (bytes == 0) return cudaSuccess;
   uint8_t* data = call->memory().find(reinterpret_cast<uint64_t>(pointer), bytes, /*write=*/true);
   if (!data) {

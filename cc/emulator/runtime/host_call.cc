@@ -25,6 +25,13 @@ HostCall* HostCall::Current() {
   return current;
 }
 
+void HostCall::EndLaunches() {
+  HostCall* call = Current();
+  if (call == nullptr) return;
+  std::lock_guard lock(Session::Get().run_mutex());
+  call->before_.history.reset();
+}
+
 void HostCall::SetDefault(HostCall* (*call)()) { default_call = call; }
 
 }  // namespace bwgemm::emulator

@@ -30,6 +30,11 @@ class HostCall {
   // Whether a fault of a kernel is the error of every later call, as a program sees it.
   virtual bool faults_stand() const { return false; }
 
+  // The last launch: Session::run_mutex() guards it.
+  GridBefore& before() { return before_; }
+  // Work between launches, or a wait of the host: the next launch starts when all before are over.
+  static void EndLaunches();
+
   GlobalMemory& memory() { return memory_; }
   const Settings& settings() const { return settings_; }
   int device() const { return device_; }
@@ -46,6 +51,7 @@ class HostCall {
   int device_;
   bool scoped_;
   HostCall* previous_;
+  GridBefore before_;
 };
 
 }  // namespace bwgemm::emulator

@@ -44,7 +44,7 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
                                                  const std::vector<uint8_t>& params,
                                                  const LaunchShape& shape, const Settings& settings,
                                                  const std::function<bool()>& keep_going,
-                                                 Module* compiled_in) {
+                                                 GridBefore* before, Module* compiled_in) {
   const FloatMode ieee;
   auto record = std::make_shared<LaunchRecord>();
   record->kernel = kernel;
@@ -70,6 +70,9 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
   };
   {
     std::lock_guard lock(run_mutex_);
+    if (!shape.programmatic || shape.stream != before->stream) before->history.reset();
+    before->stream = shape.stream;
+    config.history = &before->history;
     const auto start = std::chrono::steady_clock::now();
     record->result = launch(memory, module, kernel, params, shape.grid, shape.block, shape.cluster,
                             shape.dynamic_shared, config);

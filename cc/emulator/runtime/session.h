@@ -39,6 +39,14 @@ struct LaunchShape {
   Dim3 grid, block, cluster;
   size_t dynamic_shared = 0;
   bool cooperative = false;
+  bool programmatic = false;  // it may start before the launch before it on its stream is over
+  const void* stream = nullptr;
+};
+
+// The last launch, as long as nothing makes the next one wait for its end.
+struct GridBefore {
+  std::shared_ptr<Races> history;  // LaunchConfig::history
+  const void* stream = nullptr;
 };
 
 class Session {
@@ -49,15 +57,17 @@ class Session {
   void set_settings(const Settings& settings);
 
   // Runs the kernel and records it. One launch runs at a time; others wait. `keep_going` (may be
-  // null) is called now and then and stops the launch by returning false.
+  // null) is called now and then and stops the launch by returning false. `before`: of the same
+  // caller; run_mutex() guards it.
   std::shared_ptr<const LaunchRecord> Run(GlobalMemory& memory, Module& module,
                                           const std::string& kernel,
                                           const std::vector<uint8_t>& params,
                                           const LaunchShape& shape, const Settings& settings,
                                           const std::function<bool()>& keep_going,
-                                          Module* compiled_in = nullptr);
+                                          GridBefore* before, Module* compiled_in = nullptr);
 
   std::shared_ptr<const LaunchRecord> last_launch();  // null before the first
+  GridBefore& before_of_modules() { return before_of_modules_; }
   uint64_t launches() const { return launches_; }
 
   // Launches of compiled kernels that `module` has run its text instead; null: the compiled text.
@@ -78,6 +88,7 @@ class Session {
   std::mutex state_mutex_;
   Settings settings_;
   std::shared_ptr<const LaunchRecord> last_;
+  GridBefore before_of_modules_;
   std::shared_ptr<Module> substitute_;
   std::atomic<uint64_t> launches_{0}, done_{0}, total_{0};
 };

@@ -16,7 +16,7 @@ struct CommitOp : AsyncOp {
   bool step(Launch& launch) override {
     holds.release();
     for (const auto& [cta, offset] : barriers)
-      mbarrier_arrive(launch, *cta, offset, 1, origin, false, &arrival);
+      mbarrier_arrive(launch, *cta, offset, 1, origin, Tells::kAll, &arrival);
     return true;
   }
 };

@@ -82,13 +82,14 @@ struct Call {
 };
 
 cudaError_t launch(const void* kernel, uint32_t* out, unsigned threads, size_t shared = 0,
-                   const cudaLaunchAttribute* attribute = nullptr) {
+                   const cudaLaunchAttribute* attribute = nullptr, cudaStream_t stream = nullptr) {
   uint32_t value = 7;
   void* args[] = {&out, &value};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1, 1, 1);
   config.blockDim = dim3(threads, 1, 1);
   config.dynamicSmemBytes = shared;
+  config.stream = stream;
   cudaLaunchAttribute copy{};
   if (attribute) copy = *attribute;
   config.attrs = &copy;
@@ -149,6 +150,36 @@ TEST(cluster_attribute_is_used) {
   cluster.val.clusterDim.x = 2;  // of a grid of one CTA
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 0, &cluster)), "cluster");
+}
+
+TEST(a_programmatic_launch_does_not_wait_for_the_one_before) {
+  Call call;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early), cudaSuccess);  // the first
+  CHECK_EQ(launch(fill_kernel(), call.words, 32), cudaSuccess);
+  CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 0, &early)),
+             "races with the write of line 12 of kernel 'fill', launched before, by warp 0 of CTA "
+             "rank 0 of cluster 0, which may still run: no griddepcontrol.wait comes first");
+  // Nothing is known of what a launch with an error did.
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early), cudaSuccess);
+  // Work in between.
+  CHECK_EQ(cudaMemsetAsync(call.words, 0, 4, nullptr), cudaSuccess);
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early), cudaSuccess);
+  early.val.programmaticStreamSerializationAllowed = 0;
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early), cudaSuccess);
+}
+
+TEST(a_programmatic_launch_does_wait_for_other_streams) {
+  Call call;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early, cudaStreamLegacy), cudaSuccess);
+  CHECK_EQ(launch(fill_kernel(), call.words, 32, 0, &early, cudaStreamPerThread), cudaSuccess);
+  CHECK_TEXT(text(launch(fill_kernel(), call.words, 32, 0, &early, cudaStreamPerThread)),
+             "may still run");
 }
 
 TEST(reports_of_the_kernel) {

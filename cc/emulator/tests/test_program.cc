@@ -333,6 +333,41 @@ TEST(driver) {
   CHECK_EQ(value, 9);
 }
 
+// Each of these lies between two launches, or waits for the first: the second has nothing to race
+// with.
+TEST(what_ends_launches_ahead_of_a_programmatic_one) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  uint32_t *out = nullptr, *other = nullptr, word = 0;
+  OK(cudaMalloc(reinterpret_cast<void**>(&out), 128));
+  OK(cudaMalloc(reinterpret_cast<void**>(&other), 128));
+  cudaEvent_t event = nullptr;
+  OK(cudaEventCreate(&event));
+  cudaStream_t stream = nullptr;
+  OK(cudaStreamCreate(&stream));
+  const auto again = [&] { OK(launch(&host().shaped, out, 1, 1, &early, 1)); };
+  again();
+  OK(cudaMemcpyAsync(&word, out, 4, cudaMemcpyDeviceToHost, nullptr));
+  again();
+  OK(cudaMemset(out, 0, 4));
+  again();
+  OK(cudaMemcpyToSymbol(&host().counter, &word, 4, 0, cudaMemcpyHostToDevice));
+  again();
+  OK(cudaEventRecord(event, nullptr));
+  again();
+  OK(cudaEventSynchronize(event));
+  again();
+  OK(cudaStreamSynchronize(nullptr));
+  again();
+  OK(cudaDeviceSynchronize());
+  again();
+  OK(cudaStreamDestroy(stream));
+  again();
+  OK(cudaFree(other));
+  again();
+}
+
 // Last, because it makes the device unusable.
 TEST(faults_stand) {
   uint32_t* out = nullptr;

@@ -6,6 +6,7 @@ from micro import (
     bulk_clusters,
     bulk_stores,
     counters,
+    dependent_grids,
     global_memory,
     hand_backs,
     lane_waits,
@@ -22,6 +23,7 @@ from micro import (
     tensor,
     tensor_orders,
     undefined,
+    wait_scopes,
 )
 
 MODULES = (
@@ -46,5 +48,7 @@ MODULES = (
     tensor_orders,
     mbarriers,
     sources,
+    wait_scopes,
+    dependent_grids,
 )
 KERNELS = [case for module in MODULES for case in module.KERNELS]

@@ -9,6 +9,7 @@
 #include "emulator/runtime/program/program.h"
 
 using bwgemm::emulator::Fail;
+using bwgemm::emulator::HostCall;
 using bwgemm::emulator::Program;
 using bwgemm::emulator::StandingError;
 using Kind = bwgemm::emulator::Program::Kind;
@@ -27,6 +28,7 @@ cudaError_t Allocate(const char* function, void** pointer, size_t bytes, Kind ki
 }
 
 cudaError_t Free(const char* function, void* pointer, Kind kind) {
+  HostCall::EndLaunches();
   if (pointer == nullptr || Program::Get().Free(pointer, kind)) return cudaSuccess;
   return Fail(cudaErrorInvalidValue,
               std::string(function) +
@@ -58,6 +60,7 @@ cudaError_t CheckSides(const char* function, const void* to, const void* from, s
 cudaError_t Copy(const char* function, void* to, const void* from, size_t bytes,
                  cudaMemcpyKind kind) {
   if (const cudaError_t standing = StandingError(); standing != cudaSuccess) return standing;
+  HostCall::EndLaunches();
   if (bytes == 0) return cudaSuccess;
   const cudaError_t error = CheckSides(function, to, from, bytes, kind);
   if (error == cudaSuccess) std::memmove(to, from, bytes);

@@ -6,8 +6,10 @@
 #include <set>
 
 #include "emulator/runtime/call_error.h"
+#include "emulator/runtime/host_call.h"
 
 using bwgemm::emulator::Fail;
+using bwgemm::emulator::HostCall;
 using bwgemm::emulator::StandingError;
 using Clock = std::chrono::steady_clock;
 
@@ -57,13 +59,16 @@ bool IsDefault(cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
 }
 
+// For everything that is done on a stream or asked of it.
 cudaError_t CheckStream(cudaStream_t stream) {
+  HostCall::EndLaunches();
   if (const cudaError_t standing = StandingError(); standing != cudaSuccess) return standing;
   if (IsDefault(stream) || IsLive(stream)) return cudaSuccess;
   return Fail(cudaErrorInvalidResourceHandle, "the stream was destroyed or never created");
 }
 
 cudaError_t CheckEvent(cudaEvent_t event) {
+  HostCall::EndLaunches();
   if (const cudaError_t standing = StandingError(); standing != cudaSuccess) return standing;
   if (IsLive(event)) return cudaSuccess;
   return Fail(cudaErrorInvalidResourceHandle, "the event was destroyed or never created");
@@ -73,7 +78,10 @@ cudaError_t CheckEvent(cudaEvent_t event) {
 
 extern "C" {
 
-cudaError_t cudaDeviceSynchronize() { return StandingError(); }
+cudaError_t cudaDeviceSynchronize() {
+  HostCall::EndLaunches();
+  return StandingError();
+}
 
 // --- Streams
 
@@ -93,6 +101,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  HostCall::EndLaunches();  // another stream may get its handle
   if (!IsDefault(stream) && Destroy(stream)) return cudaSuccess;
   return Fail(cudaErrorInvalidResourceHandle, "the stream was destroyed or never created");
 }

@@ -10,6 +10,7 @@
 #include "emulator/runtime/registry.h"
 
 using bwgemm::emulator::Fail;
+using bwgemm::emulator::HostCall;
 
 namespace {
 
@@ -38,9 +39,10 @@ cudaError_t FindSymbol(const void* symbol, Storage* storage) {
   return cudaSuccess;
 }
 
-// Finds [offset, offset + bytes) of the variable.
+// Finds [offset, offset + bytes) of the variable, for a copy.
 cudaError_t FindPart(const char* function, const void* symbol, size_t offset, size_t bytes,
                      uint8_t** part) {
+  HostCall::EndLaunches();
   Storage storage;
   const cudaError_t error = FindSymbol(symbol, &storage);
   if (error != cudaSuccess) return error;
