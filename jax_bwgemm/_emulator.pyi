@@ -20,6 +20,7 @@ class Module:
         block: tuple[int, int, int],
         cluster: tuple[int, int, int],
         shared_bytes: int,
+        programmatic: bool,
         buffers: Sequence[tuple[int, int, bool, str]],
     ) -> dict[str, Any]: ...
 
