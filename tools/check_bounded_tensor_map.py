@@ -20,7 +20,7 @@ import numpy as np
 
 WINDOW = 32  # rows of the box
 COLUMNS = 64  # of the box: 128 bytes of 16-bit elements, one swizzle line
-BOUND = 1 << 30
+BOUND = 1 << 30  # where the rows of a bounded map end
 PTX = """
 .version 8.0
 .target sm_90
