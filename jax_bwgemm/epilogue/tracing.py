@@ -52,7 +52,7 @@ class TracedEpilogue:
 
 
 def trace_epilogue(
-    f: Callable[..., Any], shape: tuple[int, ...], operands: Sequence[Any]
+    f: Callable[..., Any], shape: tuple[int, ...], operands: Sequence[Any], batch_dims: int = 0
 ) -> TracedEpilogue:
     """Traces ``f(accumulator, *operands)``.
 
@@ -60,11 +60,12 @@ def trace_epilogue(
         f: The function. It gets the accumulator as float32.
         shape: The result's.
         operands: Arrays or `jax.ShapeDtypeStruct`, whose shapes broadcast to the result's.
+        batch_dims: How many of the result's dimensions sums leave as they are, besides the last.
 
     Raises:
         EpilogueError: It has an operation that is not elementwise or not known, reads arrays that
             are not arguments, or returns something other than arrays of the result's shape and sums
-            of them over all dimensions but the last.
+            of them over all dimensions but these.
         TypeError: Operands that do not broadcast to the result, or of types that epilogues have
             not.
     """
@@ -91,7 +92,7 @@ def trace_epilogue(
         return results
 
     jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
-    tracer = _Tracer(shape, tuple(found))
+    tracer = _Tracer(shape, tuple(found), batch_dims)
     values = [_Value(0, _of_result(shape))]
     values += [_Value(1 + i, _places(i, x.shape, shape)) for i, x in enumerate(operands)]
     results = tracer.run(jaxpr, [tracer.constant(c) for c in constants], values)
@@ -135,6 +136,7 @@ def _of_result(shape: tuple[int, ...]) -> Places:
 class _Tracer:
     shape: tuple[int, ...]
     operands: tuple[Operand, ...]
+    batch_dims: int
     steps: list[Step] = dataclasses.field(default_factory=list)
 
     def run(self, jaxpr: Any, constants: list[_Value], arguments: list[_Value]) -> list[_Value]:
@@ -240,16 +242,17 @@ class _Tracer:
         return dataclasses.replace(total, places=places)
 
     def sum_over_rows(self, eqn: Any, value: _Value) -> _Value:
-        """A sum over all dimensions of the product but the last."""
+        """A sum over all dimensions of the product but the batch's and the last."""
         aval, rank = eqn.invars[0].aval, len(self.shape)
         whole = aval.shape == self.shape and all(p in (None, d) for d, p in enumerate(value.places))
-        if rank < 2 or not whole or tuple(eqn.params["axes"]) != tuple(range(rank - 1)):
-            raise self.refused(
-                eqn, "sums are over all dimensions but the last, of an array of the product's shape"
-            )
+        rows = tuple(range(self.batch_dims, rank - 1))
+        if not rows or not whole or tuple(eqn.params["axes"]) != rows:
+            what = "sums are over all dimensions but the last, of an array of the product's shape"
+            raise self.refused(eqn, what)
         if KINDS[_type_name(aval)] != "f":
             raise self.refused(eqn, f"epilogues do not have it of {aval.dtype.name}")
-        return _Value(value.number, value.places[-1:], summed=True)
+        places = (*value.places[: self.batch_dims], value.places[-1])
+        return _Value(value.number, places, summed=True)
 
     def parameters(self, eqn: Any) -> dict[str, Any]:
         """What a step depends on besides its operands."""
