@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
+from linked_batch_cases import BATCH, call, case, integers, of_matrices, of_vectors
 from linked_cases import F32, close, kernels, linked_for_sm90, requires_linker  # noqa: F401
-from numerics import assert_exact, normal, small_integers
+from numerics import assert_exact, normal
 from scaled_linked_cases import kernels as scaled_kernels
 from scaled_linked_cases import only
 
@@ -27,36 +28,6 @@ KERNELS = [
 ]
 # Whatever else were faster.
 TILE = next((k.name for k in KERNELS if k.arch == "sm90" and k.schedule == "pingpong"), None)
-BATCH = 3
-# Of every kind: of all results, of each matrix, and of all matrices; a row, a column, a matrix.
-SHAPES: list[tuple[tuple[str | int, ...], str]] = [
-    ((), "float32"),
-    (("n",), "bfloat16"),
-    ((BATCH, 1, "n"), "bfloat16"),
-    ((BATCH, 1, "n"), "float32"),
-    (("m", 1), "float32"),
-    ((BATCH, "m", 1), "float32"),
-    ((BATCH, 1, 1), "float32"),
-]
-
-
-def of_vectors(z: Any, s: Any, r: Any, rb: Any, rf: Any, c: Any, cb: Any, sb: Any) -> Any:
-    """Reads vectors of every kind, and the number of the matrix."""
-    number = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 3)
-    z = z * sb + r.astype(F32) + rb.astype(F32) - rf + c * s - cb
-    return z + number, (z > number).astype(jnp.int32)
-
-
-def of_matrices(z: Any, one: Any, own: Any) -> Any:
-    """Reads a matrix that all share, and one of the results' shape; stores two of D's type."""
-    return z + one.astype(F32) - 2 * own.astype(F32), own.astype(F32) * one.astype(F32)
-
-
-def call(f: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-    def product(a: Any, b: Any, *arrays: Any) -> Any:
-        return bw.matmul(a, b, epilogue=f, epilogue_operands=arrays, **more)
-
-    return product
 
 
 def run(f: Callable[..., Any], *args: Any) -> Any:
@@ -66,24 +37,14 @@ def run(f: Callable[..., Any], *args: Any) -> Any:
     return lowered.compile()(*args)
 
 
-def integers(rng: np.random.Generator, shape: tuple[Any, ...], dtype: str, **sizes: int) -> Any:
-    return jnp.asarray(small_integers(rng, tuple(sizes.get(x, x) for x in shape), dtype))
-
-
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("f", [of_vectors, of_matrices])
 def test_every_tile(kernel: Any, f: Callable[..., Any]) -> None:
-    rng = np.random.default_rng(0)
     tile_m, tile_n = (kernel.tile_m, kernel.tile_n)[:: -1 if kernel.swap_ab else 1]
-    m, n, k = tile_m + 9, tile_n + 8, 64
-    sizes = {"m": m, "n": n}
-    a, b = (integers(rng, s, "bfloat16") for s in ((BATCH, m, k), (BATCH, k, n)))
-    of = SHAPES if f is of_vectors else [((m, n), "bfloat16"), ((BATCH, m, n), "bfloat16")]
-    arrays = [integers(rng, shape, dtype, **sizes) for shape, dtype in of]
+    a, b, arrays, want = case(f, tile_m + 9, tile_n + 8, 64)
     with config.target(kernel.arch, 4):
         got = run(call(f, implementation="emulator", config=kernel.name), a, b, *arrays)
-    z = jnp.einsum("bmk,bkn->bmn", a.astype(F32), b.astype(F32))
-    for ours, theirs in zip(got, f(z, *arrays), strict=True):
+    for ours, theirs in zip(got, want, strict=True):
         assert_exact(ours, theirs.astype(ours.dtype))
 
 
