@@ -24,16 +24,17 @@ _XLA_REASON = (
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """What `jax_bwgemm.accelerate` decided for one of JAX's products in a program.
+    """What `jax_bwgemm.accelerate` or `jax_bwgemm.autocast` decided for a product of JAX's.
 
     Attributes:
         product: JAX's operation and its types.
-        rewritten: Whether it became this package's.
+        rewritten: Whether it became this package's; of ``autocast``, an 8-bit one.
         reason: Why, or why not.
         source: File, line and function of the user's code; empty if unknown.
         place: The bodies it is in, from the outermost, as ``"scan body > checkpoint"``; empty at
             the top.
         times: How often it runs, as in `ProgramExplanation`.
+        by: ``"accelerate"`` or ``"autocast"``.
     """
 
     product: str
@@ -42,6 +43,7 @@ class Rewrite:
     source: str = ""
     place: str = ""
     times: int = 1
+    by: str = "accelerate"
 
     def inside(self, place: str, times: int) -> Rewrite:
         """The decision seen from outside of a body that runs so often."""
@@ -51,7 +53,8 @@ class Rewrite:
     def __str__(self) -> str:
         where = ", ".join(x for x in (self.place, self.source) if x)
         lines = [f"{self.times} x {self.product}"]
-        lines.append(f"  {'rewritten' if self.rewritten else 'left to XLA'}: {self.reason}")
+        left = "left to XLA" if self.by == "accelerate" else "left as it is"
+        lines.append(f"  {'rewritten' if self.rewritten else left}: {self.reason}")
         return "\n".join([*lines, f"  in {where}"] if where else lines)
 
 
@@ -64,8 +67,8 @@ class ProgramExplanation:
             A loop's body counts as often as the loop runs, where that is known, and else once; so
             does each branch of a condition.
         quantizations: The same of what is quantized.
-        rewrites: What `jax_bwgemm.accelerate` decided, if the program is such a function (jitted
-            or not): every product of JAX's that it found, in order of appearance.
+        rewrites: What `jax_bwgemm.accelerate` or `autocast` decided, if the program is such a
+            function (jitted or not): every product of JAX's that it found, in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -82,7 +85,8 @@ class ProgramExplanation:
         for found, times in (*self.products, *self.quantizations):
             lines += [f"{times} x {found.problem}", *found.decision()]
         if self.rewrites:
-            lines += ["", "accelerate, of the products that it found:", *map(str, self.rewrites)]
+            by = self.rewrites[0].by
+            lines += ["", f"{by}, of the products that it found:", *map(str, self.rewrites)]
         return "\n".join(lines)
 
 
@@ -133,7 +137,9 @@ def explain_program(
 
 
 def _accelerated(program: Any) -> Any:
-    """The function that ``accelerate`` returned, if the program is one, jitted or not; or None."""
+    """The function that ``accelerate`` or ``autocast`` returned, if the program is one, jitted or
+    not; or None.
+    """
     if isinstance(program, jax.stages.Wrapped):
         program = getattr(program, "__wrapped__", None)
     # A wrapper made by functools.wraps has these attributes too, but is another function.

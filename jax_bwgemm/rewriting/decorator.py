@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.product.program_explanation import Rewrite
-from jax_bwgemm.rewriting import flax_nnx
-from jax_bwgemm.rewriting.calls import trace_call
-from jax_bwgemm.rewriting.rewrite import accelerated, rewrite
+from jax_bwgemm.rewriting.calls import rewritable
+from jax_bwgemm.rewriting.rewrite import rewrite
 
 
 def accelerate(
@@ -49,17 +47,4 @@ def accelerate(
     if not callable(f):
         raise TypeError(f"accelerate takes a function, got {type(f).__name__}")
 
-    @functools.wraps(f, updated=())
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return accelerated(f, implementations)(*args, **kwargs)
-
-    def rewritten(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Rewrite, ...]]:
-        called = f
-        if flax_nnx.has_objects(args, kwargs):
-            called, state, _ = flax_nnx.functional(f, args, kwargs)
-            args, kwargs = (state,), {}
-        return rewrite(trace_call(called, args, kwargs).jaxpr, implementations)
-
-    # For `explain_program`.
-    wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
-    return wrapper
+    return rewritable(f, lambda jaxpr: rewrite(jaxpr, implementations))
