@@ -109,6 +109,24 @@ class Program:
         return "\n".join([*lines, f"return {', '.join(returned)}"])
 
 
+def without_dead_steps(program: Program) -> Program:
+    """The program without steps whose results nothing uses, or that repeat earlier ones."""
+    first = 1 + len(program.operands)
+    needed = set(program.results)
+    for number in range(first + len(program.steps) - 1, first - 1, -1):
+        if number in needed:
+            needed.update(program.steps[number - first].inputs)
+    renamed = {number: number for number in range(first)}
+    kept: dict[Step, int] = {}
+    for number, step in enumerate(program.steps, first):
+        if number in needed:
+            inputs = tuple(renamed[x] for x in step.inputs)
+            new = dataclasses.replace(step, inputs=inputs)
+            renamed[number] = kept.setdefault(new, first + len(kept))
+    results = tuple(renamed[x] for x in program.results)
+    return dataclasses.replace(program, steps=tuple(kept), results=results)
+
+
 def as_matrix(program: Program, shape: tuple[int, ...], batch_dims: int = 0) -> Program | str:
     """The same program of a matrix, or of each matrix of a batch.
 
