@@ -325,6 +325,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
 
     def local(*xs: jax.Array) -> list[jax.Array]:
         refusals = []
+        what, _ = fused.describe(fused.factors(xs)[0])
         for one in fused.attempts() if reason is None else ():
             linked = run_linked(
                 one.choose,
@@ -343,10 +344,10 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
             elif one is fused:
                 return linked
             else:
-                log_once(f"{fused.spec}: sums are passes of their own: {refusals[0]}")
+                log_once(f"{what}: sums are passes of their own: {refusals[0]}")
                 return fused.completed(linked)
         if refusals:
-            log_once(f"{fused.spec}: the epilogue is a pass of its own: {refusals[-1]}")
+            log_once(f"{what}: the epilogue is a pass of its own: {refusals[-1]}")
         return separate(*xs, fused=fused)
 
     rule = mlir.lower_fun(local, multiple_results=True)
