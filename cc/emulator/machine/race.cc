@@ -132,6 +132,19 @@ inline void Races::put(Cell& cell, const Stamp& stamp, bool write, int place, co
   if (write) cell.others[place].flags |= kUpdates;
 }
 
+inline bool Races::joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) {
+  return before.cluster == now.cluster && before.actor == now.actor &&
+         before.clock >= issuer.history.together && (before.flags & now.flags & kOneLane) != 0 &&
+         ((before.flags & kSeveralLanes) != 0 || lane_of(before) != lane_of(now));
+}
+
+inline void Races::put_again(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write) {
+  const int place = last_.place;
+  const bool joins = !write && place < kOldest && joins_readers(issuer, cell.others[place], stamp);
+  put(cell, stamp, write, place, last_.after.others[2]);
+  if (joins) cell.others[place].flags |= kSeveralLanes;
+}
+
 inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool write,
                               const Origin& origin, Cta* memory, uint64_t at) {
   // Of cp.async's copies, which lane's it is does not show.
@@ -141,8 +154,14 @@ inline void Races::visit_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool
       cell = last_.after;
       return;
     }
-    if (access != Likeness::kDifferent && before != Likeness::kDifferent && !last_.by_lanes) {
-      put(cell, stamp, write, last_.place, last_.after.others[2]);
+    // Lanes that read one place: the first of them has left it like this.
+    const auto read_already = [&] {
+      return !write && last_.place != kOldest &&
+             likeness(cell, last_.after) != Likeness::kDifferent;
+    };
+    if (access != Likeness::kDifferent && !last_.by_lanes &&
+        (before != Likeness::kDifferent || read_already())) {
+      put_again(issuer, cell, stamp, write);
       return;
     }
   }
@@ -211,20 +230,23 @@ void Races::visit_new_cell(Warp& issuer, Cell& cell, const Stamp& stamp, bool wr
     });
   }
   put(cell, stamp, write, place, set);
+  // The lanes of a warp share a place: that others have read, too, is not forgotten.
+  if (!write && place < kOldest && joins_readers(issuer, before.others[place], stamp))
+    cell.others[place].flags |= kSeveralLanes;
   const WarpHistory& own = issuer.history;
-  const auto recent = [&](const Stamp& s) {
-    return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
+  // Plain reads do not conflict with others.
+  const auto any = [&](const auto& holds) {
+    const auto meets = [&](const Stamp& s) {
+      return (write || (s.flags & kUpdates) != 0) && holds(s);
+    };
+    return holds(before.write) || meets(before.others[0]) || meets(before.others[1]) ||
+           meets(before.others[2]);
   };
-  if (reports != reports_ || recent(before.write) || recent(before.others[0]) ||
-      recent(before.others[1]) || recent(before.others[2])) {
-    // The lanes of a warp share a place: that others have read, too, is not forgotten.
-    if (!write && place < kOldest && joins_readers(issuer, before.others[place], stamp))
-      cell.others[place].flags |= kSeveralLanes;
+  if (reports != reports_ || any([&](const Stamp& s) {
+        return s.actor == own.actor && s.cluster == own.cluster && s.clock >= own.together;
+      }))
     return;
-  }
-  last_.by_lanes = !own.lanes.empty() || told_by_lanes(before.write) ||
-                   told_by_lanes(before.others[0]) || told_by_lanes(before.others[1]) ||
-                   told_by_lanes(before.others[2]);
+  last_.by_lanes = !own.lanes.empty() || any([&](const Stamp& s) { return told_by_lanes(s); });
   last_.stamp = stamp;
   last_.write = write;
   last_.place = place;

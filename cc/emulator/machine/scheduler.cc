@@ -77,7 +77,7 @@ void Launch::run_warp(Cluster& cluster, size_t slot) {
       ++now_;
       ++executed;
       w.ran_ |= g.mask;
-      lanes += static_cast<uint64_t>(__builtin_popcount(mask));
+      lanes += mask == kFullMask ? kWarpSize : static_cast<uint64_t>(__builtin_popcount(mask));
       if (mask == 0) {
         ++g.pc;
         g.token = 0;
