@@ -347,8 +347,6 @@ class Races {
   static inline void put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set);
   // As last_ says.
   inline void put_again(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write);
-  // A read of another lane than the last one, since all have met.
-  static inline bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now);
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);
