@@ -7,9 +7,11 @@ add_library(bwgemm_emulator STATIC
   machine/error.cc
   machine/rules.cc
   machine/race.cc
+  machine/race_access.cc
   machine/race_grids.cc
   machine/race_lanes.cc
   machine/race_maps.cc
+  machine/race_reports.cc
   machine/race_sync.cc
   machine/memory.cc
   machine/mbarrier.cc

@@ -29,7 +29,7 @@ std::string describe_bar(const Warp&, const WaitInfo& info) {
                 b.arrived, threads_expected(b, cta));
 }
 
-void complete(NamedBarrier& b, Launch& launch) {
+void complete(NamedBarrier& b, Cta& cta) {
   b.arrived = 0;
   b.expected = 0;
   ++b.generation;
@@ -38,8 +38,8 @@ void complete(NamedBarrier& b, Launch& launch) {
   b.last_popc = b.red_popc;
   b.red_and = kFullMask;
   b.red_or = b.red_popc = 0;
-  launch.races().complete(b.history);
-  launch.wake(wait_key(&b));
+  cta.launch().races().complete(b.history);
+  cta.launch().wake(wait_key(&b), cta);
 }
 
 void passed(Warp& w, const BarArgs& args, const NamedBarrier& b, uint32_t mask) {
@@ -98,7 +98,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     w.launch().races().arrive_named(w, b.history, id, mask);
     w.launch().progress();
     const uint64_t generation = b.generation;
-    if (b.arrived == target) complete(b, w.launch());
+    if (b.arrived == target) complete(b, cta);
     if (args.mode == Mode::kArrive) return Step::kNext;
     if (b.generation != generation) {
       passed(w, args, b, mask);
@@ -107,7 +107,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
     w.token() = generation;
   } else if (b.generation == w.token() && b.expected == kAllThreads &&
              b.arrived == threads_expected(b, cta)) {
-    complete(b, w.launch());  // the missing warps have exited
+    complete(b, cta);  // the missing warps have exited
   }
   if (b.generation != w.token()) {
     passed(w, args, b, mask);
@@ -170,7 +170,7 @@ void complete_cluster(Cluster& cluster, Launch& launch) {
   cluster.barrier_arrived = 0;
   ++cluster.barrier_generation;
   launch.races().complete(cluster.barrier_history);
-  launch.wake(wait_key(&cluster));
+  launch.wake(wait_key(&cluster), cluster);
 }
 
 // Each warp remembers the generation it arrived in; wait returns when that one is over.

@@ -54,7 +54,7 @@ class Copy : public AsyncOp {
       groups.read_done(p.group);
       groups.done(p.group);
     }
-    launch.wake(wait_key(warp, kGroupKey));
+    launch.wake(wait_key(warp, kGroupKey), *warp);
     return true;
   }
   Warp* warp = nullptr;

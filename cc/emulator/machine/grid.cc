@@ -176,8 +176,8 @@ void Launch::warp_exited(Warp& w) {
     group.barrier_arrived -= std::min<uint32_t>(group.barrier_arrived, kWarpSize);
   }
   // A barrier of all threads may now be complete: its waiters look again.
-  for (uint32_t id = 0; id < 16; ++id) wake(wait_key(&cta.barriers_[id]));
-  wake(wait_key(cta.cluster_));
+  for (uint32_t id = 0; id < 16; ++id) wake(wait_key(&cta.barriers_[id]), cta);
+  wake(wait_key(cta.cluster_), *cta.cluster_);
   if (cta.live_warps_ > 0) return;
   if (cta_exit_hook != nullptr) cta_exit_hook(cta);
   Cluster& cluster = *cta.cluster_;

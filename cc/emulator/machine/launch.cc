@@ -222,17 +222,33 @@ void Launch::make_ready(Warp& warp, LaneGroup& g, bool timed_out) {
     warp.polls_ += 128;
     warp.polled_ |= g.mask;
   }
-  if (!warp.any_ready()) ready_.push_back(&warp);
+  if (!warp.any_ready()) add_ready(warp);
   g.state = GroupState::kReady;
   g.timed_out = timed_out;
 }
 
 void Launch::wake(WaitKey key) {
   progress();
-  for (Warp* warp : warps_) {
-    for (LaneGroup& g : warp->groups_) {
-      if (g.state == GroupState::kWaiting && g.key == key) make_ready(*warp, g, false);
-    }
+  for (Warp* warp : warps_) wake_groups(key, *warp);
+}
+
+void Launch::wake(WaitKey key, Cluster& cluster) {
+  for (auto& cta : cluster.ctas_) wake(key, *cta);
+}
+
+void Launch::wake(WaitKey key, Cta& cta) {
+  progress();
+  for (auto& warp : cta.warps_) wake_groups(key, *warp);
+}
+
+void Launch::wake(WaitKey key, Warp& warp) {
+  progress();
+  wake_groups(key, warp);
+}
+
+void Launch::wake_groups(WaitKey key, Warp& warp) {
+  for (LaneGroup& g : warp.groups_) {
+    if (g.state == GroupState::kWaiting && g.key == key) make_ready(warp, g, false);
   }
 }
 

@@ -116,6 +116,7 @@ class Cluster {
   friend class Launch;
   Dim3 id_{0, 0, 0}, first_cta_{0, 0, 0};
   std::vector<std::unique_ptr<Cta>> ctas_;
+  std::vector<Warp*> ready_;  // those with a ready group
   uint32_t live_ctas_ = 0;
   uint32_t pending_async_ = 0;
 };
@@ -151,8 +152,12 @@ class Launch {
   // the order of submission, others in any order. origin is the warp's running instruction.
   void submit(Warp& warp, std::unique_ptr<AsyncOp> op, uint64_t queue = 0);
 
-  // Lets every group parked on `key` run its instruction again.
+  // Lets every group parked on `key` run its instruction again: of all warps, or of those that may
+  // wait for it.
   void wake(WaitKey key);
+  void wake(WaitKey key, Cluster& cluster);
+  void wake(WaitKey key, Cta& cta);
+  void wake(WaitKey key, Warp& warp);
 
   void note_deadline(uint64_t deadline) {
     next_deadline_ = deadline < next_deadline_ ? deadline : next_deadline_;
@@ -215,10 +220,13 @@ class Launch {
   void start_warp(Cta& cta, uint32_t index);
   void retire(Cluster& cluster);
   void report_progress();
-  void run_warp(size_t slot);
+  Cluster& choose_cluster();
+  void add_ready(Warp& warp);
+  void run_warp(Cluster& cluster, size_t slot);
   void step_async();
   void wake_expired();
   bool wake_earliest();
+  void wake_groups(WaitKey key, Warp& warp);
   void make_ready(Warp& warp, LaneGroup& group, bool timed_out);
   void warp_exited(Warp& warp);
   void operation_done(Cta& cta);
@@ -260,8 +268,10 @@ class Launch {
   int looks_ = 0;       // again, while all are
   uint64_t total_clusters_ = 0;
   std::vector<std::unique_ptr<Cluster>> resident_;
-  std::vector<Warp*> warps_;       // all live ones
-  std::vector<Warp*> ready_;       // those with a ready group
+  std::vector<Warp*> warps_;     // all live ones
+  std::vector<Cluster*> ready_;  // those with ready warps
+  Cluster* near_ = nullptr;      // the one whose warps run, until near_until_
+  uint64_t near_until_ = 0;
   std::vector<Pending> free_ops_;  // queue 0
   struct Queue {
     uint64_t id;

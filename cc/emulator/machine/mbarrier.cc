@@ -74,7 +74,7 @@ void finish(Launch& launch, Cta& cta, uint32_t offset, State s) {
   }
   store(cta, offset, s);
   launch.progress();
-  if (complete) launch.wake(mbarrier_key(cta, offset));
+  if (complete) launch.wake(mbarrier_key(cta, offset), cta.cluster());
 }
 
 }  // namespace

@@ -345,8 +345,8 @@ class Races {
   int place_of(const Warp& issuer, const Cell& cell, const Stamp& stamp, bool write) const;
   // `set`: for kReaderSet.
   static inline void put(Cell& cell, const Stamp& stamp, bool write, int place, const Stamp& set);
-  // A read of another lane than the last one, since all have met.
-  bool joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const;
+  // As last_ says.
+  inline void put_again(const Warp& issuer, Cell& cell, const Stamp& stamp, bool write);
   // `memory`: nullptr for global memory, where `at` is an address.
   void report(Warp& issuer, const Stamp& before, bool before_writes, const Stamp& now,
               bool now_writes, Cta* memory, uint64_t at, const Origin& origin, View view);

@@ -179,10 +179,4 @@ void Races::meet_through(Warp& warp, const Knowledge& told) {
   if (known >= history.together) history.together = known + 1;
 }
 
-bool Races::joins_readers(const Warp& issuer, const Stamp& before, const Stamp& now) const {
-  return before.cluster == now.cluster && before.actor == now.actor &&
-         before.clock >= issuer.history.together && (before.flags & now.flags & kOneLane) != 0 &&
-         ((before.flags & kSeveralLanes) != 0 || lane_of(before) != lane_of(now));
-}
-
 }  // namespace bwgemm::emulator

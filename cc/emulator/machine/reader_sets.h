@@ -2,9 +2,9 @@
 // more reader has another set, so that cells that look alike have alike readers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <unordered_map>
 #include <vector>
 
 #include "emulator/machine/shadow.h"
@@ -17,24 +17,29 @@ class ReaderSets {
   static bool holds_set(const Cell& cell) {
     return cell.others[2].cluster == 0 && cell.others[2].line != 0;
   }
-  const std::vector<Stamp>& of(const Cell& cell) const {
+  struct Readers {
+    const Stamp *first, *last;
+    const Stamp* begin() const { return first; }
+    const Stamp* end() const { return last; }
+  };
+  Readers of(const Cell& cell) const {
     const Stamp& place = cell.others[2];
-    return holds_set(cell) && place.line == epoch_ ? sets_[place.clock] : sets_[0];
+    const Set set = holds_set(cell) && place.line == epoch_ ? sets_[place.clock] : Set{};
+    return {stamps_.data() + set.first, stamps_.data() + set.first + set.count};
   }
   // What the last place becomes with one more reader, without those that are `over`. Which of a
   // warp's lanes read is not remembered.
   template <class Over>
   Stamp with(const Cell& cell, Stamp reader, Over&& over) {
     reader.flags &= static_cast<uint16_t>(~kLaneBits);
-    std::vector<Stamp>& readers = next_;
-    readers.clear();
+    uint32_t count = 0;
     bool placed = false;
     const auto add = [&](const Stamp& one) {
       if (one.actor == reader.actor && one.cluster == reader.cluster) {
-        if (!placed) readers.push_back(reader);
+        if (!placed) next_[count++] = reader;
         placed = true;
       } else if (!over(one)) {
-        readers.push_back(one);
+        next_[count++] = one;
       }
     };
     if (holds_set(cell)) {
@@ -43,46 +48,66 @@ class ReaderSets {
           likeness(step.reader, reader) == Likeness::kSame)
         return step.to;
       for (const Stamp& one : of(cell)) add(one);
-      if (!placed) readers.push_back(reader);
-      if (readers.size() > kMost) readers.erase(readers.begin());
-      step = {cell.others[2], reader, place_of_next()};
+      if (!placed) next_[count++] = reader;
+      const uint32_t oldest = count > kMost ? 1 : 0;
+      step = {cell.others[2], reader, place_of(next_ + oldest, count - oldest)};
       return step.to;
     }
     Stamp last = cell.others[2];
     last.flags &= static_cast<uint16_t>(~kLaneBits);
     add(last);
-    if (!placed) readers.push_back(reader);
-    return place_of_next();
+    if (!placed) next_[count++] = reader;
+    return place_of(next_, count);
   }
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr uint32_t kMost = 32;
   static constexpr size_t kMostStamps = 1 << 21;  // of all sets: then they are forgotten
   static constexpr size_t kSteps = 64;
 
-  Stamp place_of_next() {
-    if (stamps_ > kMostStamps) {
+  struct Set {
+    uint32_t first = 0, count = 0;  // in stamps_
+    uint64_t hash = 0;
+  };
+  // The set of these readers, an old one if there is one.
+  Stamp place_of(const Stamp* readers, uint32_t count) {
+    if (stamps_.size() > kMostStamps) {
       ++epoch_;
-      stamps_ = 0;
-      sets_.assign(1, {});
-      numbers_.clear();
+      stamps_.clear();
+      sets_.clear();
+      std::fill(numbers_.begin(), numbers_.end(), 0);
+      std::fill(steps_, steps_ + kSteps, Step{});
     }
-    const size_t bytes = next_.size() * sizeof(Stamp);
-    uint64_t hash = bytes;
-    for (const Stamp& one : next_) {
+    // Sums, so that no term waits for the one before.
+    uint64_t hash = count;
+    for (uint32_t i = 0; i < count; ++i) {
       uint64_t halves[2];
-      std::memcpy(halves, &one, sizeof one);
-      hash = (hash ^ halves[0]) * 0x9E3779B97F4A7C15ull;
-      hash = (hash ^ hash >> 29 ^ halves[1]) * 0xD1B54A32D192ED03ull;
+      std::memcpy(halves, &readers[i], sizeof halves);
+      hash += (halves[0] ^ i) * 0x9E3779B97F4A7C15ull;
+      hash += ((halves[1] ^ halves[0] << 32) + i) * 0xD1B54A32D192ED03ull;
     }
-    uint32_t& number = numbers_[hash];
-    if (sets_[number].size() != next_.size() ||
-        std::memcmp(sets_[number].data(), next_.data(), bytes) != 0) {
-      number = static_cast<uint32_t>(sets_.size());
-      sets_.push_back(next_);
-      stamps_ += next_.size();
+    hash = (hash ^ hash >> 32) * 0x9E3779B97F4A7C15ull;
+    if (sets_.size() * 2 >= numbers_.size()) grow();
+    size_t at = slot(hash);
+    for (; numbers_[at] != 0; at = (at + 1) & (numbers_.size() - 1)) {
+      const Set& set = sets_[numbers_[at] - 1];
+      if (set.hash == hash && set.count == count &&
+          std::memcmp(&stamps_[set.first], readers, count * sizeof(Stamp)) == 0)
+        return {numbers_[at] - 1, 0, 0, 0, epoch_};
     }
-    return {number, 0, 0, 0, epoch_};
+    sets_.push_back({static_cast<uint32_t>(stamps_.size()), count, hash});
+    stamps_.insert(stamps_.end(), readers, readers + count);
+    numbers_[at] = static_cast<uint32_t>(sets_.size());
+    return {numbers_[at] - 1, 0, 0, 0, epoch_};
+  }
+  size_t slot(uint64_t hash) const { return (hash >> 32) & (numbers_.size() - 1); }
+  void grow() {
+    numbers_.assign(std::max<size_t>(256, numbers_.size() * 2), 0);
+    for (size_t i = 0; i < sets_.size(); ++i) {
+      size_t at = slot(sets_[i].hash);
+      while (numbers_[at] != 0) at = (at + 1) & (numbers_.size() - 1);
+      numbers_[at] = static_cast<uint32_t>(i + 1);
+    }
   }
 
   // The last sets that were made of others.
@@ -90,10 +115,10 @@ class ReaderSets {
     Stamp from, reader, to;
   };
   Step steps_[kSteps] = {};
-  std::vector<std::vector<Stamp>> sets_{{}};
-  std::unordered_map<uint64_t, uint32_t> numbers_;  // by hash; 0: none
-  std::vector<Stamp> next_;
-  size_t stamps_ = 0;
+  std::vector<Set> sets_;
+  std::vector<Stamp> stamps_;
+  std::vector<uint32_t> numbers_;  // one more than that of a set, near the place of its hash
+  Stamp next_[kMost + 1];
   int32_t epoch_ = 1;
 };
 

@@ -1,5 +1,6 @@
 // The scheduler: which warp runs, for how long, and when asynchronous operations finish; all drawn
 // from the seed.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -13,6 +14,8 @@ namespace {
 constexpr uint64_t kStaleWakeups = 4096;
 // Instructions that a warp executes in a row without all its lanes before its groups take turns.
 constexpr uint32_t kPatience = 1024;
+// Ticks for which a cluster's warps run before another cluster's do.
+constexpr uint64_t kNearTicks = 8192;
 // Ticks without any visible effect before warps that run are looked at.
 constexpr uint64_t kQuietTicks = uint64_t{1} << 18;
 constexpr uint64_t kLookTicks = 1024;  // between two looks at one warp
@@ -27,8 +30,25 @@ constexpr const char* kLivelock =
 
 }  // namespace
 
-void Launch::run_warp(size_t slot) {
-  Warp& w = *ready_[slot];
+// Warps of one cluster run for a while before others do: what they use stays in this machine's
+// caches.
+Cluster& Launch::choose_cluster() {
+  if (ready_.size() == 1) return *ready_[0];
+  if (near_ == nullptr || now_ >= near_until_) {
+    near_ = ready_[random_.below(static_cast<uint32_t>(ready_.size()))];
+    near_until_ = now_ + kNearTicks;
+  }
+  return *near_;
+}
+
+void Launch::add_ready(Warp& warp) {
+  Cluster& cluster = *warp.cta_->cluster_;
+  if (cluster.ready_.empty()) ready_.push_back(&cluster);
+  cluster.ready_.push_back(&warp);
+}
+
+void Launch::run_warp(Cluster& cluster, size_t slot) {
+  Warp& w = *cluster.ready_[slot];
   uint32_t quantum = min_quantum_ + random_.below(spread_quantum_);
   const Instr* const code = kernel_.code.data();
   // The lanes that are behind run first, so that groups meet again. When that has kept others
@@ -57,7 +77,7 @@ void Launch::run_warp(size_t slot) {
       ++now_;
       ++executed;
       w.ran_ |= g.mask;
-      lanes += static_cast<uint64_t>(__builtin_popcount(mask));
+      lanes += mask == kFullMask ? kWarpSize : static_cast<uint64_t>(__builtin_popcount(mask));
       if (mask == 0) {
         ++g.pc;
         g.token = 0;
@@ -126,9 +146,13 @@ void Launch::run_warp(size_t slot) {
   stats_.thread_instructions += lanes;
   stats_.warps[w.index_].instructions += executed;
   if (!alive || !w.any_ready()) {
-    // `slot` may have moved: waking others appends to ready_ only.
-    ready_[slot] = ready_.back();
-    ready_.pop_back();
+    // `slot` is still right: waking others appends only.
+    cluster.ready_[slot] = cluster.ready_.back();
+    cluster.ready_.pop_back();
+    if (cluster.ready_.empty()) {
+      ready_.erase(std::find(ready_.begin(), ready_.end(), &cluster));
+      near_ = nullptr;
+    }
   }
   if (!alive) warp_exited(w);
 }
@@ -173,9 +197,13 @@ void Launch::run(Dim3 grid, Dim3 block, Dim3 cluster, size_t dynamic_shared,
     } else if (in_flight && random_.below(odds) == 0) {
       step_async();
     } else {
-      const uint32_t slot = random_.below(static_cast<uint32_t>(ready_.size()));
-      Warp& warp = *ready_[slot];
-      run_warp(slot);
+      Cluster& cluster = choose_cluster();
+      const uint32_t slot = random_.below(static_cast<uint32_t>(cluster.ready_.size()));
+      Warp& warp = *cluster.ready_[slot];
+      const uint64_t progress = progress_, polls = warp.polls_;
+      run_warp(cluster, slot);
+      // It polls: perhaps for another cluster.
+      if (progress_ == progress && warp.polls_ != polls) near_ = nullptr;
       if (progress_ != seen_progress_) {
         seen_progress_ = progress_;
         quiet_since_ = now_;

@@ -1,5 +1,5 @@
 // Who accessed a byte last: for memory of any kind, in granules of 16 bytes that are split into
-// words or bytes where accesses are smaller.
+// words, halves of words or bytes where accesses are smaller.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ enum StampFlags : uint16_t {
   kUpdates = 64,     // of Cell::others: a strong write
   kSplitWords = 16,  // of Cell::write: `clock` is an index into the parts
   kSplitBytes = 32,
+  kSplitHalves = kSplitWords | kSplitBytes,  // of words
   kSeveralLanes = 32,  // of Cell::others: other lanes than the named one have read, too
   kClusterScope = 16,  // as kCtaScope: strong accesses are never in Cell::write
   kOneLane = 1024,     // an access of one lane: bits 11 to 15 say which
@@ -90,7 +91,7 @@ enum class Likeness : uint8_t { kSame, kOtherLanes, kDifferent };
 template <class T>
 Likeness likeness(const T& a, const T& b) {
   static_assert(sizeof(T) % sizeof(Stamp) == 0);
-  constexpr uint64_t kLanes = uint64_t{kLaneBits} << 16;
+  constexpr uint64_t kLanes = uint64_t{kLaneBits | kSeveralLanes} << 16;
   uint64_t x[sizeof(T) / 8], y[sizeof(T) / 8];
   std::memcpy(x, &a, sizeof(T));
   std::memcpy(y, &b, sizeof(T));
@@ -109,10 +110,7 @@ class Shadow {
 
   void reset(uint32_t bytes) {
     cells_.assign((size_t{bytes} + kGranule - 1) / kGranule, Cell{});
-    words_.clear();
-    bytes_.clear();
-    free_words_.clear();
-    free_bytes_.clear();
+    for (Parts& parts : parts_) parts = {};
   }
   bool empty() const { return cells_.empty(); }
 
@@ -127,57 +125,62 @@ class Shadow {
       at = start + end;
       Cell& cell = cells_[granule];
       const bool whole = first == 0 && end == kGranule;
-      if ((cell.write.flags & (kSplitWords | kSplitBytes)) == 0) {
-        if (whole) {
-          visit(cell, start);
-          continue;
-        }
-        split(&cell, (first | end) % 4 != 0);
-      } else if ((cell.write.flags & kSplitWords) != 0 && (first | end) % 4 != 0) {
-        split_further(&cell);
+      if ((cell.write.flags & kSplit) == 0 && whole) {
+        visit(cell, start);
+        continue;
       }
-      const bool by_words = (cell.write.flags & kSplitWords) != 0;
-      const uint32_t width = by_words ? 4 : 1;
-      Cell* parts =
-          by_words ? &words_[size_t{cell.write.clock} * 4] : &bytes_[size_t{cell.write.clock} * 16];
+      split(&cell, first | end);
+      const uint32_t level = level_of(cell), width = 4 >> level;
+      Cell* parts = parts_[level].at(cell.write.clock, width);
       for (uint32_t i = first; i < end; i += width) visit(parts[i / width], start + i);
       if (whole && write) {
-        (by_words ? free_words_ : free_bytes_).push_back(cell.write.clock);
+        parts_[level].free.push_back(cell.write.clock);
         cell = Cell(parts[0]);
       }
     }
   }
 
  private:
-  static uint32_t take(std::vector<Cell>* parts, std::vector<uint32_t>* free, size_t count) {
-    if (!free->empty()) {
-      const uint32_t index = free->back();
-      free->pop_back();
-      return index;
-    }
-    parts->resize(parts->size() + count);
-    return static_cast<uint32_t>(parts->size() / count - 1);
-  }
-  void split(Cell* cell, bool to_bytes) {
-    const Cell before = *cell;
-    const uint32_t index =
-        to_bytes ? take(&bytes_, &free_bytes_, 16) : take(&words_, &free_words_, 4);
-    Cell* parts = to_bytes ? &bytes_[size_t{index} * 16] : &words_[size_t{index} * 4];
-    for (uint32_t i = 0; i < (to_bytes ? 16 : 4); ++i) parts[i] = before;
-    cell->write =
-        Stamp{index, 0, 0, static_cast<uint16_t>(to_bytes ? kSplitBytes : kSplitWords), 0};
-  }
-  void split_further(Cell* cell) {
-    const uint32_t from = cell->write.clock;
-    const uint32_t index = take(&bytes_, &free_bytes_, 16);
-    for (uint32_t i = 0; i < 16; ++i)
-      bytes_[size_t{index} * 16 + i] = words_[size_t{from} * 4 + i / 4];
-    free_words_.push_back(from);
-    cell->write = Stamp{index, 0, 0, kSplitBytes, 0};
+  static constexpr uint16_t kSplit = kSplitWords | kSplitBytes;
+  // How far a granule is split: into words, halves of them, or bytes.
+  static constexpr uint16_t kLevels[] = {kSplitWords, kSplitHalves, kSplitBytes};
+  static uint32_t level_of(const Cell& cell) {
+    const int split = cell.write.flags & kSplit;
+    return split == kSplitWords ? 0 : split == kSplitHalves ? 1 : 2;
   }
 
-  std::vector<Cell> cells_, words_, bytes_;
-  std::vector<uint32_t> free_words_, free_bytes_;
+  struct Parts {
+    std::vector<Cell> cells;
+    std::vector<uint32_t> free;  // granules' worth of them
+    Cell* at(uint32_t index, uint32_t width) { return &cells[size_t{index} * (kGranule / width)]; }
+    uint32_t take(uint32_t width) {
+      if (!free.empty()) {
+        const uint32_t index = free.back();
+        free.pop_back();
+        return index;
+      }
+      const size_t count = kGranule / width;
+      cells.resize(cells.size() + count);
+      return static_cast<uint32_t>(cells.size() / count - 1);
+    }
+  };
+  // Far enough that parts begin or end at these offsets.
+  void split(Cell* cell, uint32_t offsets) {
+    const uint32_t level = offsets % 4 == 0 ? 0 : offsets % 2 == 0 ? 1 : 2;
+    const bool whole = (cell->write.flags & kSplit) == 0;
+    const uint32_t old = whole ? 0 : level_of(*cell);
+    if (!whole && old >= level) return;
+    const uint32_t width = 4 >> level, index = parts_[level].take(width);
+    Cell* parts = parts_[level].at(index, width);
+    const Cell* from = whole ? cell : parts_[old].at(cell->write.clock, 4 >> old);
+    const uint32_t from_width = whole ? kGranule : 4 >> old;
+    for (uint32_t i = 0; i < kGranule; i += width) parts[i / width] = from[i / from_width];
+    if (!whole) parts_[old].free.push_back(cell->write.clock);
+    cell->write = Stamp{index, 0, 0, kLevels[level], 0};
+  }
+
+  std::vector<Cell> cells_;
+  Parts parts_[3];
 };
 
 }  // namespace bwgemm::emulator

@@ -220,7 +220,7 @@ void Launch::start_warp(Cta& cta, uint32_t index) {
   all.mask = w.live_;
   w.groups_.push_back(all);
   warps_.push_back(&w);
-  ready_.push_back(&w);
+  add_ready(w);
 }
 
 }  // namespace bwgemm::emulator

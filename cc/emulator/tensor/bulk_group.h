@@ -16,11 +16,11 @@ struct BulkMember {
   // The sources have been read: wait_group.read may pass.
   void read_done(Launch& launch) const {
     warp->bulk_groups(lane).read_done(id);
-    launch.wake(wait_key(warp, kBulkKey));
+    launch.wake(wait_key(warp, kBulkKey), *warp);
   }
   void done(Launch& launch) const {
     warp->bulk_groups(lane).done(id);
-    launch.wake(wait_key(warp, kBulkKey));
+    launch.wake(wait_key(warp, kBulkKey), *warp);
   }
 };
 

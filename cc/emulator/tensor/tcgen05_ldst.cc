@@ -107,7 +107,7 @@ struct StoreOp : AsyncOp {
       }
     }
     --tensor_of(*warp).stores_in_flight;
-    launch.wake(wait_key(warp, kTmemStoreKey));
+    launch.wake(wait_key(warp, kTmemStoreKey), *warp);
     return true;
   }
 };

@@ -56,7 +56,7 @@ struct WgmmaOp : AsyncOp {
     for (const Part& part : parts) {
       part.warp->wgmma_groups().read_done(part.group);
       part.warp->wgmma_groups().done(part.group);
-      launch.wake(wait_key(part.warp, kWgmmaKey));
+      launch.wake(wait_key(part.warp, kWgmmaKey), *part.warp);
     }
     return true;
   }

@@ -31,7 +31,7 @@ const char* kBody =
     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5], "
     "64;\ntcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\nREST:\nbar.sync 0;\n"
     "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], 0;\n@!%p3 bra "
-    "WAIT;\nld.shared.u32 %r7, [%r5];\n"
+    "WAIT;\nbar.sync 0;\nld.shared.u32 %r7, [%r5];\n"
     "mov.b64 %d4, 0x4000404000010040;\nmov.u32 %r9, 0x8100490;\n@%p0 "
     "tcgen05.mma.cta_group::1.kind::f16 [%r7], %d4, %d4, %r9, %p1;\n"
     "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 "
