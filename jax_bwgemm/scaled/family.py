@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import batching, mlir
 
-from jax_bwgemm import compat, runtime
+from jax_bwgemm import compat, compat_transforms, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
@@ -56,7 +56,7 @@ class Family(abc.ABC):
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
         compat.checkpoint_as_dot(self.primitive, self.dot_numbers)
-        compat.check_nans(self.primitive)
+        compat_transforms.check_nans(self.primitive)
         compat.lower_with_devices(self.primitive)
         self._compiled_reference = compat.compiled_outside(
             lambda spec, *operands: self.reference(*operands, spec=spec), 0
