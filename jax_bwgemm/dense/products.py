@@ -20,6 +20,9 @@ from jax_bwgemm.dense.validation import check_dot_general, check_matmul
 from jax_bwgemm.product.implementations import log_once, refusal_error
 from jax_bwgemm.product.support import viable_implementations
 
+# Why XLA computes products of symbolic sizes.
+SYMBOLIC = "a kernel is selected by sizes"
+
 
 def matmul_product(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
     """`matmul` of arrays, without an epilogue. Raises what that raises."""
@@ -49,12 +52,16 @@ def is_symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options)
     """
     if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
         return False
-    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
+    what = symbolic_problem(function, lhs, rhs)
     if "xla" not in options.implementations:
-        reason = "a kernel is selected by sizes"
-        raise refusal_error(what, [(name, reason) for name in options.implementations])
-    log_once(f"{what}: using xla, because a kernel is selected by sizes")
+        raise refusal_error(what, [(name, SYMBOLIC) for name in options.implementations])
+    log_once(f"{what}: using xla, because {SYMBOLIC}")
     return True
+
+
+def symbolic_problem(function: str, lhs: Any, rhs: Any) -> str:
+    """A product with symbolic sizes in words."""
+    return f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
 
 
 def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:

@@ -155,7 +155,7 @@ def target_here(name: str, platform: str, target: Target | None) -> Target | str
         target: The GPU asked for; None is this process's, which the emulator takes for an SM100.
     """
     if platform != PLATFORMS[name]:
-        return f"it runs on {PLATFORMS[name]}, this program is lowered for {platform}"
+        return f"{name} runs on {PLATFORMS[name]}, this program is lowered for {platform}"
     if target is None and name == "emulator":
         return make_target("sm100")
     if target is None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from jax_bwgemm.product.explain import Explanation, explain_product
+from jax_bwgemm.config import explicit_target
+from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BESIDE, EXPLAINED_BY
@@ -119,6 +120,7 @@ def explain_program(
     """
     counts: Counter[Explanation] = Counter()
     beside: Counter[Explanation] = Counter()
+    locate(device, explicit_target())  # an unknown device, whatever the program has
     accelerated, rewrites = _accelerated(program), ()
     if accelerated is not None:
         program, rewrites = accelerated.rewritten(*args, **kwargs)

@@ -164,6 +164,8 @@ def test_errors() -> None:
         bw.explain_program(jax.jit(jnp.sin).trace(1.0), 1.0)
     with pytest.raises(ValueError, match="unknown device 'sm80'"):
         bw.explain_program(bw.ragged_dot, ROWS, MATRICES, SIZES, device="sm80")
+    with pytest.raises(ValueError, match="unknown device 'sm80'"):
+        bw.explain_program(jnp.sin, struct(8), device="sm80")
     only = functools.partial(bw.ragged_dot, implementation="cutlass")
     with pytest.raises(NotImplementedError, match="lowered for cpu"):
         bw.explain_program(only, ROWS, MATRICES, SIZES, device="cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.export
@@ -52,6 +53,25 @@ def test_rows(name: str) -> None:
     )
     got, want = (np.asarray(y, np.float32) for y in (exported.call(X), jax.jit(f)(X)))
     np.testing.assert_allclose(got, want, atol=0.02 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("numbers", [None, NUMBERS])
+def test_explained(numbers: Any) -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    x = jax.ShapeDtypeStruct((rows, K), X.dtype)
+    found = bw.explain(x, W, numbers, device="sm90")
+    assert str(found).splitlines() == [
+        f"{'matmul' if numbers is None else 'dot_general'} of symbolic shapes (rows, 128) and "
+        "(128, 32)",
+        "  implementation  xla",
+        "  why             a kernel is selected by sizes",
+        "  not cutlass: a kernel is selected by sizes",
+    ]
+    assert found.flops == 2 * rows * K * N
+    named = bw.explain(x, W, numbers, implementation="xla")
+    assert (named.reason, named.rejected) == ("asked for", ())
+    with pytest.raises(NotImplementedError, match="a kernel is selected by sizes"):
+        bw.explain(x, W, numbers, implementation="emulator")
 
 
 @pytest.mark.parametrize("scalings", [("row", "row"), ("128x128", "128x128"), ("nvfp4", "nvfp4")])
