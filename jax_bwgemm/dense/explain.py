@@ -23,7 +23,7 @@ from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general,
 from jax_bwgemm.product.explain import ASKED_FOR, Explanation, explain_product
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations
-from jax_bwgemm.product.support import viable_implementations
+from jax_bwgemm.product.support import refusal, viable_implementations
 
 
 def explain(
@@ -108,3 +108,19 @@ def _explain_symbolic(a: Any, b: Any, numbers: Any, options: Options) -> Explana
         rejected=tuple((name, SYMBOLIC) for name in kernels),
         flops=sum(flops),
     )
+
+
+def refusal_of_equation(eqn: Any) -> str | None:
+    """Why no kernel multiplies what an equation of ``lax.dot_general`` does; None if one may."""
+    lhs, rhs = (
+        jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype, weak_type=x.aval.weak_type)
+        for x in eqn.invars
+    )
+    given = (eqn.params[x] for x in ("precision", "preferred_element_type", "out_sharding"))
+    options = make_options(*given, None, None)
+    if is_symbolic("dot_general", lhs, rhs, options):
+        return SYMBOLIC
+    labels = dot_labels(len(lhs.shape), len(rhs.shape), *eqn.params["dimension_numbers"])
+    problem = make_problem(lhs, rhs, labels, options, promotes=False)
+    dtypes = [lhs.dtype.name, rhs.dtype.name]
+    return problem.veto or refusal(DENSE, "cutlass", problem.spec, dtypes, problem.dims)

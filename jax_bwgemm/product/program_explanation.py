@@ -18,9 +18,7 @@ from jax_bwgemm.product.support import refusal
 
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
-_XLA_REASON = (
-    "an operation of JAX's own, or left to XLA while tracing (the log, jax_bwgemm, INFO, says why)"
-)
+_ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,5 +174,15 @@ def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
         result = eqn.outvars[0].aval
         types = " x ".join(aval.str_short() for aval in avals[:2])
         what = f"{eqn.primitive.name} {types} -> {result.str_short()}"
-        return Explanation(what, "xla", _XLA_REASON, flops=flops_of_equation(eqn))
+        return Explanation(what, "xla", _why_xla(eqn), flops=flops_of_equation(eqn))
     return None
+
+
+def _why_xla(eqn: Any) -> str:
+    """The reason for one of JAX's products, which does not say whether it was ours."""
+    reason = None
+    if eqn.primitive.name == "dot_general":
+        # Imported here: the dense products import what all products share.
+        explain = importlib.import_module("jax_bwgemm.dense.explain")
+        reason = explain.refusal_of_equation(eqn)
+    return f"{reason} ({_ORIGIN})" if reason else f"{_ORIGIN} (the log, jax_bwgemm, INFO, says why)"
