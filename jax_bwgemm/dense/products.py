@@ -120,6 +120,8 @@ def _run(
     )
     if viable[0] == "xla":
         return xla()
+    if promotes:  # as jax.numpy's promotion does, whose gradients are weakly typed again
+        lhs, rhs = (lax.convert_element_type(x, x.dtype) for x in (lhs, rhs))
     out = gemm(
         arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
         arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
