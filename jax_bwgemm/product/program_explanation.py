@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import types
 from collections import Counter
 from typing import Any
 
@@ -64,7 +66,8 @@ class ProgramExplanation:
             does each branch of a condition.
         quantizations: The same of what is quantized.
         rewrites: What `jax_bwgemm.accelerate` decided, if the program is such a function (jitted
-            or not): every product of JAX's that it found, in order of appearance.
+            or not, a method, a `functools.partial` of one): every product of JAX's that it found,
+            in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -119,9 +122,11 @@ def explain_program(
     counts: Counter[Explanation] = Counter()
     beside: Counter[Explanation] = Counter()
     locate(device, explicit_target())  # an unknown device, whatever the program has
-    accelerated, rewrites = _accelerated(program), ()
-    if accelerated is not None:
-        program, rewrites = accelerated.rewritten(*args, **kwargs)
+    rewrites: tuple[Rewrite, ...] = ()
+    function, given, named = _unwrapped(program, args, kwargs)
+    # A wrapper made by functools.wraps has these attributes too, but is another function.
+    if getattr(function, "accelerated", None) is function is not None:
+        program, rewrites = function.rewritten(*given, **named)
         args, kwargs = (), {}
     for eqn, times in equations(_traced(program, args, kwargs)):
         if eqn.primitive in EXPLAINED_BESIDE:
@@ -132,13 +137,20 @@ def explain_program(
     return ProgramExplanation(tuple(counts.items()), rewrites, tuple(beside.items()))
 
 
-def _accelerated(program: Any) -> Any:
-    """The function that ``accelerate`` returned, if the program is one, jitted or not; or None."""
-    if isinstance(program, jax.stages.Wrapped):
-        program = getattr(program, "__wrapped__", None)
-    # A wrapper made by functools.wraps has these attributes too, but is another function.
-    owner = getattr(program, "accelerated", None)
-    return program if owner is program else None
+def _unwrapped(
+    program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function inside of jit, methods and partial, and what these call it with."""
+    while True:
+        if isinstance(program, jax.stages.Wrapped):
+            program = getattr(program, "__wrapped__", None)
+        elif isinstance(program, types.MethodType):
+            program, args = program.__func__, (program.__self__, *args)
+        elif isinstance(program, functools.partial):
+            args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
+            program = program.func
+        else:
+            return program, args, kwargs
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
