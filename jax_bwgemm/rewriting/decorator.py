@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def accelerate(
         A function with f's arguments and results. It can be jitted, differentiated and mapped.
 
     Raises:
-        TypeError: f is not callable, or ``implementation`` of the wrong type.
+        TypeError: f is not callable, a coroutine or a generator, or ``implementation`` of the wrong
+            type.
         ValueError: Unknown implementation.
     """
     implementations = as_implementations(implementation)
@@ -48,6 +50,10 @@ def accelerate(
         return functools.partial(accelerate, implementation=implementations)
     if not callable(f):
         raise TypeError(f"accelerate takes a function, got {type(f).__name__}")
+    for kind in ("coroutine", "generator", "asyncgen"):
+        # A call of one runs nothing yet: there would be nothing to trace.
+        if getattr(inspect, f"is{kind}function")(f):
+            raise TypeError(f"accelerate takes a function that returns results, got a {kind}")
 
     @functools.wraps(f, updated=())
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import jax
@@ -49,6 +50,23 @@ def test_only_what_is_allowed() -> None:
     assert counts(bw.accelerate(f, implementation="cutlass"), x, y) == (1, 1)
     with pytest.raises(NotImplementedError, match="runs on cuda, this program is lowered for cpu"):
         jax.jit(bw.accelerate(f, implementation="cutlass")).lower(x, y)
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def asyncgen() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("f", [coroutine, generator, asyncgen])
+def test_functions_whose_calls_return_nothing_yet(f: Any) -> None:
+    with pytest.raises(TypeError, match=f"a function that returns results, got a {f.__name__}"):
+        bw.accelerate(f)
 
 
 def test_errors() -> None:
