@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jax_bwgemm.config import explicit_target
+from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
 from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
@@ -100,7 +100,8 @@ def explain_program(
         print(jax_bwgemm.explain_program(jax_bwgemm.ragged_dot, x, w, sizes, device="sm90"))
 
     Sizes are those in the traced program: within shard_map and pmap one device's, but under
-    automatic partitioning those of all devices together. Products whose results nothing uses, which
+    automatic partitioning those of all devices together. A function is traced for the named
+    architecture, as under `jax_bwgemm.config.target`. Products whose results nothing uses, which
     compilers drop, are in it too; quantizations that were left to XLA while tracing are not.
 
     Args:
@@ -119,9 +120,19 @@ def explain_program(
         NotImplementedError: No implementation that a product allows can run it on the device
             (several: an ExceptionGroup of these).
     """
+    locate(device, explicit_target())  # an unknown device, whatever the program has
+    if device in DEFAULT_SM_COUNT:
+        # Some decisions are taken while tracing: those for that GPU.
+        with target(device):
+            return _explained(program, args, kwargs, device)
+    return _explained(program, args, kwargs, device)
+
+
+def _explained(
+    program: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: jax.Device | str | None
+) -> ProgramExplanation:
     counts: Counter[Explanation] = Counter()
     beside: Counter[Explanation] = Counter()
-    locate(device, explicit_target())  # an unknown device, whatever the program has
     rewrites: tuple[Rewrite, ...] = ()
     function, given, named = _unwrapped(program, args, kwargs)
     # A wrapper made by functools.wraps has these attributes too, but is another function.

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
+from linked_cases import requires_linker
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -51,6 +53,70 @@ def test_names_the_kernels_that_lowering_takes(arch: str) -> None:
     assert len(names) == 6  # three of each kind
     kinds = {found.problem.split()[0] for found, _ in got.products}
     assert kinds == {"GEMM", "m-grouped", "k-grouped"}
+
+
+def square(y: jax.Array) -> jax.Array:
+    return jnp.sum(y.astype(jnp.float32) ** 2)
+
+
+ROUTED = struct(M, 2, dtype=jnp.int32), struct(M, 2)
+# Layers whose backward pass is one equation, and their operands.
+LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "mlp": (lambda x, w, v: square(bw.mlp(x, w, v, activation="gelu")), ()),
+    "pair": (lambda x, w, v: square(bw.mlp(x, (w, w), v, activation="silu")), ()),
+    "blocks": (lambda x, w, v: square(bw.mlp(x, w, v, activation="gelu", recompute=2)), ()),
+    "experts": (
+        lambda x, w, v, e, p: square(bw.moe_mlp(x, jnp.stack([w] * 4), jnp.stack([v] * 4), e, p)),
+        ROUTED,
+    ),
+    "loss": (
+        lambda x, w, v, e, p: bw.linear_softmax_cross_entropy_loss(
+            bw.matmul(x, w), e[:, 0], v, logits="recomputed"
+        ),
+        ROUTED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_names_the_kernels_of_layers_and_of_their_gradients(name: str, arch: str) -> None:
+    f, more = LAYERS[name]
+    args = (struct(M, K), struct(K, N), struct(N, K), *more)
+    step = jax.value_and_grad(f, (0, 1, 2))
+    with bw.config.linked_epilogues(False):
+        got = bw.explain_program(step, *args, device=arch)
+        want = lowered_kernels(step, *args, arch=arch)
+    assert sorted(x.kernel for x, times in got.products for _ in range(times)) == sorted(want)
+
+
+def test_counts_products_of_gradients_under_shard_map() -> None:
+    f, _ = LAYERS["mlp"]
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    step = jax.grad(f, (0, 1, 2))
+    args = (struct(M, K), struct(K, N), struct(N, K))
+    split = jax.shard_map(
+        step, mesh=mesh, in_specs=(P("rows"), P(), P()), out_specs=(P("rows"), P(), P())
+    )
+    whole = 6 * 2 * M * N * K
+    assert bw.explain_program(step, *args, device="sm90").flops == whole
+    assert bw.explain_program(split, *args, device="sm90").flops == whole // 2
+
+
+@requires_linker
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_decides_for_the_device_what_is_decided_while_tracing(arch: str) -> None:
+    """Whether the product of gate and up has an epilogue."""
+
+    def f(x: jax.Array, ups: jax.Array, downs: jax.Array, e: jax.Array, p: jax.Array) -> jax.Array:
+        return bw.moe_mlp(x, ups, downs, e, p)
+
+    args = (struct(M, 512), struct(G, 512, 2, 1024), struct(G, 1024, 512), *ROUTED)
+    got = bw.explain_program(f, *args, device=arch)
+    with bw.config.target(arch):
+        want = bw.explain_program(f, *args)
+    assert str(got) == str(want)
+    assert ("an epilogue of 1 operands" in str(got)) == (arch == "sm90")
 
 
 def test_reads_well() -> None:
