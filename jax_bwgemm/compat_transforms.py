@@ -37,18 +37,19 @@ def transform_as(primitive: Primitive, function: Callable[..., Any]) -> None:
     """Lets checkify's checks of floats and jet see a primitive as the function that it stands for.
 
     Args:
-        primitive: One with several results.
+        primitive: The primitive.
         function: The same of other operations; takes the primitive's operands and parameters.
     """
 
-    def checked(*args: Any, **params: Any) -> tuple[Any, list[Any]]:
+    def checked(*args: Any, **params: Any) -> tuple[Any, Any]:
         # JAX 0.12 passes a context before the error.
         place = next(i for i, x in enumerate(args) if isinstance(x, _checkify.Error))
         context, (error, enabled, *operands) = args[:place], args[place:]
         if not enabled & _checkify.float_checks:
             return error, primitive.bind(*operands, **params)
         jaxpr = jax.make_jaxpr(functools.partial(function, **params))(*operands)
-        return _checkify.checkify_jaxpr(*context, jaxpr, enabled, error, *operands)
+        error, results = _checkify.checkify_jaxpr(*context, jaxpr, enabled, error, *operands)
+        return error, (results if primitive.multiple_results else results[0])
 
     def taylor(primals: Any, series: Any, **params: Any) -> Any:
         return _jet.jet(functools.partial(function, **params), tuple(primals), tuple(series))
