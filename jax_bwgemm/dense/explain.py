@@ -12,7 +12,6 @@ from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_options, make_problem
 from jax_bwgemm.dense.products import (
-    SYMBOLIC,
     dot_product,
     is_symbolic,
     matmul_product,
@@ -22,6 +21,7 @@ from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general, check_matmul
 from jax_bwgemm.product.explain import ASKED_FOR, Explanation, explain_product
 from jax_bwgemm.product.flops import flops_of_equation
+from jax_bwgemm.product.implementations import SYMBOLIC
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.support import refusal, viable_implementations
 

@@ -17,11 +17,8 @@ from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.problem import Options, make_problem
 from jax_bwgemm.dense.validation import check_dot_general, check_matmul
-from jax_bwgemm.product.implementations import log_once, refusal_error
+from jax_bwgemm.product.implementations import SYMBOLIC, log_once, refusal_error
 from jax_bwgemm.product.support import viable_implementations
-
-# Why XLA computes products of symbolic sizes.
-SYMBOLIC = "a kernel is selected by sizes"
 
 
 def matmul_product(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:

@@ -20,6 +20,8 @@ IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
 PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
+# Why XLA computes products of symbolic sizes (`jax.export`).
+SYMBOLIC = "a kernel is selected by sizes"
 # Algorithms that kernels satisfy, by operand types, as `jax.lax.DotAlgorithmPreset` names them:
 # first their own, then less accurate ones. With an exact bf16 operand, X3 has no more products than
 # the two terms of the f32 operand make.

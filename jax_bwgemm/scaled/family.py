@@ -18,6 +18,7 @@ from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import Operands
 from jax_bwgemm.product.implementations import (
     PLATFORMS,
+    SYMBOLIC,
     log_once,
     refusal_error,
     target_here,
@@ -141,6 +142,8 @@ class Family(abc.ABC):
             table = self.table_of(name)
             if not table:
                 return "jax_bwgemm was installed without kernels for scaled operands"
+            if not all(isinstance(x, int) for x in (dims.batch, dims.m, dims.n, dims.k)):
+                return SYMBOLIC
             return self.refusal(table, spec, dims)
 
         return viable(spec.policy.implementations, dims.describe(spec), refuse, rejected)
