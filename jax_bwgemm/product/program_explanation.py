@@ -21,6 +21,8 @@ from jax_bwgemm.product.support import refusal
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
+_LOGGED = "the log, jax_bwgemm, INFO, says why"
+_BELOW = "accelerate says below why it left its products"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _explained(
         if eqn.primitive in EXPLAINED_BESIDE:
             explain = importlib.import_module(EXPLAINED_BESIDE[eqn.primitive]).explain
             beside[explain(eqn, device)] += times
-        elif (found := _explain(eqn, device)) is not None:
+        elif (found := _explain(eqn, device, _BELOW if rewrites else _LOGGED)) is not None:
             counts[found] += times
     return ProgramExplanation(tuple(counts.items()), rewrites, tuple(beside.items()))
 
@@ -178,8 +180,14 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return jitted.trace(*args, **kwargs).jaxpr
 
 
-def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
-    """The decision for an equation; None if it is no product."""
+def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:
+    """The decision for an equation; None if it is no product.
+
+    Args:
+        eqn: The equation.
+        device: As in `explain_program`.
+        where: Where to read on about a product of JAX's.
+    """
     avals = [x.aval for x in eqn.invars]
     if eqn.primitive in EXPLAINED_BY:
         return importlib.import_module(EXPLAINED_BY[eqn.primitive]).explain(eqn, device)
@@ -197,15 +205,15 @@ def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
         result = eqn.outvars[0].aval
         types = " x ".join(aval.str_short() for aval in avals[:2])
         what = f"{eqn.primitive.name} {types} -> {result.str_short()}"
-        return Explanation(what, "xla", _why_xla(eqn), flops=flops_of_equation(eqn))
+        return Explanation(what, "xla", _why_xla(eqn, where), flops=flops_of_equation(eqn))
     return None
 
 
-def _why_xla(eqn: Any) -> str:
+def _why_xla(eqn: Any, where: str) -> str:
     """The reason for one of JAX's products, which does not say whether it was ours."""
     reason = None
     if eqn.primitive.name == "dot_general":
         # Imported here: the dense products import what all products share.
         explain = importlib.import_module("jax_bwgemm.dense.explain")
         reason = explain.refusal_of_equation(eqn)
-    return f"{reason} ({_ORIGIN})" if reason else f"{_ORIGIN} (the log, jax_bwgemm, INFO, says why)"
+    return f"{reason} ({_ORIGIN})" if reason else f"{_ORIGIN} ({where})"

@@ -200,6 +200,19 @@ def test_a_grouped_product_that_no_kernel_multiplies_says_why() -> None:
     assert "lowered for cpu" in found.reason
 
 
+def test_says_where_the_reasons_are() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return jax.lax.dot(x, x)  # too small to be rewritten
+
+    x = struct(8, 8)
+    for program, where in (
+        (f, "(the log, jax_bwgemm, INFO, says why)"),
+        (bw.accelerate(f), "(accelerate says below why it left its products)"),
+    ):
+        ((found, _),) = bw.explain_program(program, x, device="sm90").products
+        assert found.reason.endswith(where)
+
+
 def test_an_empty_product_runs_no_kernel() -> None:
     args = (struct(0, K), MATRICES, SIZES)
     ((found, _),) = bw.explain_program(bw.ragged_dot, *args, device="sm90").products
