@@ -2,11 +2,13 @@
 
     python bench_models.py
     python bench_models.py --models gpt2-124m --logits float32
+    python bench_models.py --models llama-8b-layers --recipes per_tensor blockwise
 
 Column *loss* is `accelerate` around the model with `linear_softmax_cross_entropy_loss` in the place
 of its last product and loss. Column *all* calls `jax_bwgemm.dot_general` in the model, so that XLA
-can fuse nothing into any product: what `accelerate` leaves to XLA is the difference to it. Kernel
-time of a step is that of all its kernels.
+can fuse nothing into any product: what `accelerate` leaves to XLA is the difference to it. With
+``--recipes``, each has a column with all layers but the last in low precision: `autocast` around
+the loss, `accelerate` around the step. Kernel time of a step is that of all its kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from common import options, report, timing
 from models.transformer import MODELS, Model, dot_by, init, make_step
 
 # Relative. Losses are near log(vocabulary); products of bf16 round by 2^-9, here through a few
-# dozen layers.
+# dozen layers, and of low precision by 2^-4.
 LOSS_BOUND = 1e-2
 
 
@@ -30,6 +32,8 @@ def parse_args(argv: Sequence[str] | None):
     names = [model.name for model in MODELS]
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--logits", choices=options.DTYPES, help="type of the logits")
+    recipes = ("per_tensor", "blockwise", "mxfp8")
+    parser.add_argument("--recipes", nargs="+", choices=recipes, default=[])
     parser.add_argument("--rounds", type=options.positive, default=5)
     return parser.parse_args(argv)
 
@@ -57,6 +61,12 @@ def measure(model: Model, args: argparse.Namespace, out: report.Report, timer) -
         "loss": jax_bwgemm.accelerate(with_loss, implementation=allowed),
         "all": by_hand,
     }
+    for recipe in args.recipes:
+        low = jax_bwgemm.autocast(
+            recipe=recipe, only=lambda p: p.scope != "head", implementation=allowed
+        )
+        step = make_step(model, dot_by(jax.lax.dot_general), attention, args.logits, change=low)
+        steps[recipe] = jax_bwgemm.accelerate(step, implementation=allowed)
     decisions = jax_bwgemm.explain_program(accelerated, weights, tokens).rewrites
     rewritten = sum(one.times for one in decisions if one.rewritten)
     losses, found = {}, []
@@ -104,16 +114,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = report.Report(args.out, "bench_models")
     rows, bad = [], []
     for model in chosen:
-        xla, accelerated, with_loss, ours = found = measure(model, args, out, timer)
+        xla, accelerated, with_loss, ours, *low = found = measure(model, args, out, timer)
         rows += found
         print(
             f"{model.name}: {accelerated['rewritten']} of {xla['products']} products rewritten; "
             f"xla's time over accelerate's {xla['median_us'] / accelerated['median_us']:.3f}, "
             f"over that with our loss {xla['median_us'] / with_loss['median_us']:.3f}, "
-            f"over that with all products ours {xla['median_us'] / ours['median_us']:.3f}",
+            f"over that with all products ours {xla['median_us'] / ours['median_us']:.3f}"
+            + "".join(f", {one['impl']} {xla['median_us'] / one['median_us']:.3f}" for one in low),
             flush=True,
         )
-        for row in (accelerated, with_loss):
+        for row in (accelerated, with_loss, *low):
             if not abs(row["loss"] - xla["loss"]) <= LOSS_BOUND * abs(xla["loss"]):
                 bad.append(f"{model.name}: loss {row['loss']} instead of {xla['loss']}")
     out.close()

@@ -4,7 +4,7 @@
 - A whole program, unchanged: `accelerate`.
 - Layers: `linear`, `gated_linear_unit`, `mlp`, `grouped_mlp`, `moe_mlp`,
   `linear_softmax_cross_entropy_loss`.
-- Low precision: `quantize`, `scaled_matmul`, `scaled_ragged_dot`, `fp8_dot_general`,
+- Low precision: `autocast`, `quantize`, `scaled_matmul`, `scaled_ragged_dot`, `fp8_dot_general`,
   `fp8_ragged_dot`.
 - What runs, and why: `explain`, `explain_program`. Tuning: `autotune`, `TuningConfig`.
 - `config` has the switches, `emulator` runs kernels on a CPU.
@@ -45,6 +45,7 @@ __all__ = [
     "TuningMissError",
     "TuningTable",
     "accelerate",
+    "autocast",
     "autotune",
     "config",
     "dequantize",
@@ -86,6 +87,7 @@ _LAZY = {
     "Recipe": "scaled.recipes",
     "ScaledArray": "scaled.scaled_array",
     "accelerate": "rewriting.decorator",
+    "autocast": "rewriting.autocast",
     "autotune": "tuning.autotuning",
     "dequantize": "scaled.scaled_array",
     "explain": "dense.explain",

@@ -103,6 +103,18 @@ def body_context(eqn: Any) -> Iterator[None]:
         yield
 
 
+def carried(scan: Any) -> range:
+    """Which operands of a scan's equation are carried; constants come before, arrays of steps
+    after.
+    """
+    params = scan.params
+    if "num_carry" in params:  # before JAX 0.12
+        constants, count = params["num_consts"], params["num_carry"]
+    else:
+        constants, count, _ = (len(list(part)) for part in params["ft_in"].unpack())
+    return range(constants, constants + count)
+
+
 def source_line(eqn: Any) -> str:
     """Where the user's code made an equation: file, line and function; empty if unknown."""
     frames = _source_info_util.user_frames(eqn.source_info.traceback)

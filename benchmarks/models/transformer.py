@@ -119,6 +119,7 @@ def make_step(
     attention: str,
     logits: str | None,
     head_loss: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None,
+    change: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]] | None = None,
 ) -> Callable[[Weights, jax.Array], tuple[jax.Array, Weights]]:
     """A step: loss of predicting the next token, gradients of all weights, SGD.
 
@@ -129,6 +130,7 @@ def make_step(
         logits: Type of the last product's result; None is the weights'.
         head_loss: The last product and the loss as one function of rows, labels and the last
             weights, instead of both.
+        change: What is differentiated instead of the loss, made of it.
     """
 
     def loss(weights: Weights, tokens: jax.Array) -> jax.Array:
@@ -136,12 +138,14 @@ def make_step(
         labels = jnp.roll(tokens, -1, 1)
         if head_loss is not None:
             return head_loss(x.reshape(-1, x.shape[-1]), labels.reshape(-1), weights["head"])
-        scores = dot(x, weights["head"], preferred_element_type=logits).astype(jnp.float32)
+        with jax.named_scope("head"):
+            scores = dot(x, weights["head"], preferred_element_type=logits).astype(jnp.float32)
         wanted = jnp.take_along_axis(scores, labels[..., None], -1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(scores, -1) - wanted)
 
     def step(weights: Weights, tokens: jax.Array) -> tuple[jax.Array, Weights]:
-        value, gradients = jax.value_and_grad(loss)(weights, tokens)
+        function = loss if change is None else change(loss)
+        value, gradients = jax.value_and_grad(function)(weights, tokens)
         update = lambda w, g: w - jnp.asarray(LEARNING_RATE, w.dtype) * g  # noqa: E731
         return value, jax.tree.map(update, weights, gradients)
 

@@ -86,7 +86,7 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
                       const Launch& launch) {
   dense::split_k::LinkedParams params{};
   BWGEMM_RETURN_IF_ERROR(
-      ReadEpilogue(call, kernel.info, problem.m, problem.n, /*experts=*/1, &params.epilogue));
+      ReadEpilogue(call, kernel.info, {problem.m, problem.n, /*matrices=*/1}, &params.epilogue));
   if (problem.n % 2 != 0) {
     return Status::InvalidArgument("an epilogue after split-K needs an even N, not " +
                                    std::to_string(problem.n));

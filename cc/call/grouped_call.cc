@@ -145,7 +145,7 @@ Status RunLinked(const KernelOps<Problem>& ops, const Kernel& kernel, const Prod
   }
   EpilogueArguments arguments{};
   BWGEMM_RETURN_IF_ERROR(
-      ReadEpilogue(call, kernel.info, grouped.m, grouped.n, grouped.experts, &arguments));
+      ReadEpilogue(call, kernel.info, {grouped.m, grouped.n, grouped.experts}, &arguments));
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));

@@ -198,8 +198,9 @@ Status CheckEpilogueVersion(const LinkedEpilogue& epilogue) {
   return Status::Ok();
 }
 
-Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    int32_t experts, EpilogueArguments* arguments) {
+Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
+                    EpilogueArguments* arguments) {
+  const auto [m, n, matrices] = sizes;
   const DType d = kernel.out_dtype;
   BWGEMM_RETURN_IF_ERROR(CheckEpilogueVersion(call.epilogue));
   arguments->m = m;
@@ -209,6 +210,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
   }
   const bool grouped = kernel.contraction == Contraction::kMGrouped;
   const int most = grouped ? kMaxStaged : 1;
+  const int64_t batch = grouped ? 1 : matrices;
   bool half = false;
   std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
   for (int i = 0; i < kMaxEpilogueOperands; ++i) {
@@ -223,7 +225,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     int64_t elements = 1;
     if (along.find('m') != along.npos) elements *= m;
     if (along.find('n') != along.npos) elements *= n;
-    if (along.find('g') != along.npos) elements *= experts;
+    if (along.find('g') != along.npos) elements *= matrices;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
     BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_operands));
     arguments->operands[i] = buffer.data;
@@ -253,7 +255,7 @@ Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m
     const int64_t elements = !summed   ? int64_t{m} * n
                              : grouped ? parts * m
                                        : SumRows(kernel, m) * n;
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, batch * elements));
     if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
     arguments->results[i] = buffer.data;
   }

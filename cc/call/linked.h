@@ -22,9 +22,14 @@ Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool 
 // Unimplemented unless the code was linked for this version of the library.
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue);
 
-// The buffers of an epilogue for a D of m x n, and `experts` matrices of a grouped product, after
-// checking that its code was written for them.
-Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, int32_t m, int32_t n,
-                    int32_t experts, EpilogueArguments* arguments);
+// Sizes of the results that an epilogue follows. matrices: experts of a grouped product, which have
+// the rows of one result among them; or the batch, each with m x n results of its own.
+struct EpilogueSizes {
+  int32_t m, n, matrices;
+};
+
+// The buffers of an epilogue, after checking that its code was written for such sizes.
+Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
+                    EpilogueArguments* arguments);
 
 }  // namespace bwgemm::call

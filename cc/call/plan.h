@@ -83,14 +83,14 @@ Status RunWithEpilogue(const Kernel& kernel, const ProductCall& call, const Laun
   dense::GemmProblem& gemm = GemmOf(problem);
   BWGEMM_RETURN_IF_ERROR(SetOptions(call.options, info, &gemm));
   const int32_t within = info.schedule == Schedule::kClusterK ? gemm.splits : 1;
-  if (call.options.splits != within || gemm.batch != 1) {
+  if (call.options.splits != within) {
     return Status::InvalidArgument("kernel '" + std::string(info.name) +
-                                   "' with an epilogue has no splits and no batch");
+                                   "' with an epilogue has no splits");
   }
   const auto& ops = OpsOf(kernel, problem);
   BWGEMM_RETURN_IF_ERROR(WithContext(ops.supports(problem), info, problem));
   EpilogueArguments arguments{};
-  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, info, gemm.m, gemm.n, /*experts=*/1, &arguments));
+  BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, info, {gemm.m, gemm.n, gemm.batch}, &arguments));
   const void* function;
   BWGEMM_RETURN_IF_ERROR(
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));

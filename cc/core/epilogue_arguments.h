@@ -13,15 +13,15 @@ inline constexpr int kMaxStaged = 2;
 struct EpilogueArguments {
   const void* operands[kMaxEpilogueOperands];
   void* results[kMaxEpilogueResults];
-  int32_t m, n;  // of D
+  int32_t m, n;  // of D, or of each matrix of a batch
   // Indices of those that the kernel moves in whole lines; -1: none. They have D's type and shape.
   // Dense kernels move one operand and one result.
   int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 
-// Rows of the partial sums, f32 [rows, N], of a result that is summed over rows: one for the rows
-// that a warp has of a tile. consumers: warpgroups that share a tile.
-inline int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
+// Rows of the partial sums, f32 [batch, rows, N], of a result that is summed over rows: one for the
+// rows that a warp has of a tile. consumers: warpgroups that share a tile.
+inline constexpr int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }
 

@@ -11,11 +11,12 @@ namespace bwgemm {
 //   kStagedOperand   which operand the kernel loads
 //   kStagedResult    which result besides D it stores
 //   kFirstRow + i    which operand is the i-th row in shared memory: operand + 256 * bytes of an
-//                    element
+//                    element, + kRowOfMatrix if every matrix of a batch has its own
 //   kFirstSum + i    which result besides D takes the i-th sum of `summed`
 //   kSecond...       the second operand and result that grouped kernels move; they sum one result,
 //                    over columns
 inline constexpr int kMaxRows = 4, kMaxSums = 2;
+inline constexpr int kRowOfMatrix = 1 << 16;
 enum EpiloguePlan : int {
   kStagedOperand,
   kStagedResult,

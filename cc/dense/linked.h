@@ -5,15 +5,15 @@
 #include "core/epilogue_arguments.h"
 #include "core/epilogue_plan.h"
 
-// x and y are neighbouring results: of row m and columns n and n + 1 or, with swapped operands, of
-// rows m and m + 1 and column n. Rows and columns may lie beyond D. Returns what is stored instead
-// of x and y. Kernels without swapped operands also pass
+// x and y are neighbouring results of matrix `batch`: of row m and columns n and n + 1 or, with
+// swapped operands, of rows m and m + 1 and column n. Rows and columns may lie beyond the matrix.
+// Returns what is stored instead of x and y. Kernels without swapped operands also pass
 //   staged   both values of the operand that the kernel loads
 //   stored   the place for both values of the result that it stores
 //   rows     the operands that are rows in shared memory, from the tile's first column on
 //   column   n, counted from the tile's first column
 //   summed   the place for both values of each sum over the kernel's rows
-extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n,
+extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, int batch,
                                              const bwgemm::EpilogueArguments* arguments,
                                              uint32_t staged, uint32_t* stored, const uint8_t* rows,
                                              int column, float2* summed);

@@ -15,8 +15,9 @@
 namespace bwgemm::sm90 {
 
 // Elements of K whose products the accumulators of split operands take before the upper parts of
-// the sums leave them. It costs time, so only three terms, which are exact, do it often.
-constexpr int RunK(int terms) { return terms == 2 ? 512 : 64; }
+// the sums leave them. It costs time, and is done as often as the terms are exact: seldom where the
+// other operand has one plane, often with three terms.
+constexpr int RunK(int terms, int planes) { return terms == 3 ? 64 : planes == 2 ? 512 : 1536; }
 
 // The upper parts of kCount sums of a thread, two in a register.
 template <int kCount>

@@ -149,6 +149,12 @@ def _transposed(
     ).with_policy(config=None)  # another problem: the user's constraints were for the forward one
 
 
+def matrices(spec: GemmSpec, dims: GemmDims) -> int:
+    """How many separate products `fold` leaves: a batch of rows with a shared B is more rows."""
+    more_rows = dims.b_batch == 1 and spec.a_major == "k" and dims.batch * dims.m <= MAX_SIZE
+    return 1 if more_rows or spec.reduce_batch else dims.batch
+
+
 def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> Folded:
     """Folds the batch away where one larger GEMM does the same work. Pure.
 
@@ -169,7 +175,6 @@ def fold(spec: GemmSpec, lhs_shape: Sequence[int], rhs_shape: Sequence[int]) -> 
         rhs_perm = None if spec.b_major == "n" else (1, 0, 2)
         rhs = (1, depth, dims.n) if spec.b_major == "n" else (1, dims.n, depth)
         return Folded(summed, (lhs, rhs), (lhs_perm, rhs_perm))
-    rows = dims.batch * dims.m
-    if dims.b_batch == 1 and spec.a_major == "k" and rows <= MAX_SIZE:
-        lhs_shape = (1, rows, dims.k)
+    if matrices(spec, dims) == 1:
+        lhs_shape = (1, dims.batch * dims.m, dims.k)
     return Folded(spec, (lhs_shape, rhs_shape), (None, None))

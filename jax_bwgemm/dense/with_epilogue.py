@@ -15,10 +15,11 @@ from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_problem
 from jax_bwgemm.dense.products import arrange, dot_product, is_symbolic, matmul_product
+from jax_bwgemm.dense.spec import matrices
 from jax_bwgemm.dense.validation import check_dot_general, check_matmul
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
-from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.epilogue.program import FLOATS, SUMS_OVER_BATCH, as_matrix, batch_dims_of
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.support import viable_implementations
 
@@ -81,11 +82,10 @@ def fused_product(
     spec, plan, dims = problem.spec, problem.plan, problem.dims
     dtypes = [a.dtype.name, b.dtype.name]
     explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (a, b, *operands))
-    # A batch of rows with a shared B is more rows.
-    one_matrix = dims.batch == 1 or (dims.b_batch == 1 and spec.a_major == "k")
+    batch_dims = batch_dims_of(plan.shape, matrices(spec, dims))
     if (
         plan.perm is not None
-        or not one_matrix
+        or batch_dims is None
         or plan.shape[-1:] != (dims.n,)
         or dtypes != [spec.out_dtype] * 2
         or any(sharding is not None for sharding in explicit)
@@ -95,7 +95,9 @@ def fused_product(
     if viable[0] == "xla":
         return None
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), plan.shape, operands)
-    program = as_matrix(traced.program, plan.shape)
+    program = as_matrix(traced.program, plan.shape, batch_dims)
+    if batch_dims and traced.program.summed:
+        program = SUMS_OVER_BATCH
     if isinstance(program, str):
         log_once(f"{spec}: the epilogue is a pass of its own: {program}")
         return None
@@ -106,6 +108,7 @@ def fused_product(
         program,
         tuple(spec.out_dtype if t in FLOATS else t for t in types),
         plan.shape,
+        batch_dims=batch_dims,
     )
     factors = (
         arrange(a, plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),

@@ -48,7 +48,8 @@ def check_epilogue(
             f"{epilogue.caller}: an epilogue takes products of {', '.join(FLOATS)}, "
             f"got {dtype.name}"
         )
-    return trace_epilogue(epilogue.function, shape, operands)
+    name = f"{epilogue.caller}: epilogue"
+    return trace_epilogue(epilogue.function, shape, operands, name=name)
 
 
 def apply_epilogue(epilogue: Epilogue, product: jax.Array, operands: Sequence[jax.Array]) -> Any:

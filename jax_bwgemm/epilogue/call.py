@@ -68,6 +68,7 @@ def run_linked(
     platform: str,
     form: str = "",
     windows: Windows = NONE,
+    batch_dims: int = 0,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel computes it.
 
@@ -76,12 +77,13 @@ def run_linked(
         roles: Of the product's operands.
         operands: These, then the epilogue's operands.
         implementations: Of the product, in order.
-        program: The epilogue, of rank 2.
+        program: The epilogue, of `as_matrix`.
         result_types: Types of its results.
-        shape: Their shape; sums have its last dimension.
+        shape: Their shape; sums have the batch's dimensions of it and the last one.
         platform: JAX platform being lowered for.
         form: ``epilogue_form`` of the call: with "halves" the first two results are one.
         windows: Larger arrays that the product's operands are copies of, and what it follows.
+        batch_dims: How many dimensions of the shape are the batch.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
     refusals = []
@@ -108,7 +110,7 @@ def run_linked(
         there = [i for i in order if form != "halves" or i != 1]
         arranged = dict(zip(there, results, strict=True))
         return [
-            jnp.sum(arranged[i], 0).astype(result_types[i])
+            jnp.sum(arranged[i], -2).reshape(*shape[:batch_dims], -1).astype(result_types[i])
             if i in program.summed
             else arranged[i].reshape(*shape[:-1], arranged[i].shape[-1])
             for i in range(len(order))
@@ -158,7 +160,7 @@ def prepare_linked(
         choose_for: As in `run_linked`.
         factors: The product's operands, or their types.
         implementations: As in `run_linked`.
-        program: The epilogue, of rank 2.
+        program: The epilogue, of `as_matrix`.
         result_types: Types of its results.
         form: As in `run_linked`.
     """
@@ -191,7 +193,7 @@ def choose_linked(
         name: ``"cutlass"`` or ``"emulator"``.
         platform: JAX platform being lowered for.
         spec: The product.
-        program: The epilogue, of rank 2.
+        program: The epilogue, of `as_matrix`.
         result_types: Types of its results.
         operands: A and B, or their types.
         surroundings: What the epilogue would cost outside the kernel.
@@ -218,8 +220,11 @@ def choose_linked(
     call = whole if not isinstance(whole, str) else chosen(SPLIT_DENSE)
     if isinstance(call, str):
         return whole
-    if call.padded != call.dims or call.dims.batch != 1 or any(call.folded.perms):
-        return "row pitches are not multiples of 16 bytes, or the product is a batch"
+    if call.padded != call.dims or any(call.folded.perms):
+        return "row pitches are not multiples of 16 bytes"
+    assert (call.dims.batch == 1) == (program.rank == 2), (
+        "the program is that of the folded product"
+    )
     if spec.policy.config is not None:
         if isinstance(whole, str) and not _leaves_parts(call):
             return whole
@@ -372,12 +377,13 @@ def emit_linked(
     if hook.form:
         config["epilogue_form"] = hook.form
     n = dims.n // hook.products
-    shapes = {i: hook.sums_shape(call.selection.kernel, dims.m, n) for i in hook.program.summed}
+    whole = dims.batch, dims.m, n
+    sums = hook.sums_shape(call.selection.kernel, dims.m, n)
+    shapes: dict[int, tuple[int, ...]] = dict.fromkeys(hook.program.summed, (dims.batch, *sums))
     if halves:
         shapes[0] = (1, dims.m, 2 * n)
     results = [
-        jax.ShapeDtypeStruct(shapes.get(i, (1, dims.m, n)), jnp.dtype(hook.result_types[i]))
-        for i in places
+        jax.ShapeDtypeStruct(shapes.get(i, whole), jnp.dtype(hook.result_types[i])) for i in places
     ]
     results.insert(1, jax.ShapeDtypeStruct((call.ffi.scratch,), jnp.uint8))
     call_ffi = jax.ffi.ffi_call(call.ffi.target, results)

@@ -95,9 +95,10 @@ def matrix_bytes(
     program: Program, result_types: Sequence[str], dims: GemmDims | GroupedDims, products: int = 1
 ) -> int:
     """Of the matrices that it reads and of its results: see `linked_cycles`."""
-    types = [x.dtype for x in program.operands[products - 1 :] if x.axes == (0, 1)]
+    types = [x.dtype for x in program.operands[products - 1 :] if x.axes == program.whole]
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
-    return dims.m * dims.n // products * sum(np.dtype(t).itemsize for t in types)
+    elements = dims.batch * dims.m * dims.n // products
+    return elements * sum(np.dtype(t).itemsize for t in types)
 
 
 def linked_cycles(
@@ -134,9 +135,9 @@ def linked_cycles(
         more = candidate.waves * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
         more = candidate.waves * own
-    operands = 2 * dims.k * (dims.m + dims.n)
+    operands = 2 * dims.k * (dims.a_batch * dims.m + dims.b_batch * dims.n)
     memory = operands + matrix_bytes(program, result_types, dims, products)
-    partial = 8 * dims.m * dims.n / _PARTIAL_ROWS / BYTES_PER_CYCLE[target.arch]
+    partial = 8 * dims.batch * dims.m * dims.n / _PARTIAL_ROWS / BYTES_PER_CYCLE[target.arch]
     after = len(program.summed) * (LEAST_PASS_CYCLES + partial)
     return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after
 
@@ -222,7 +223,7 @@ def pass_cycles(
         target: The GPU.
         products: As in `linked_cycles`.
     """
-    size = np.dtype(product_type).itemsize * dims.m * dims.n
+    size = np.dtype(product_type).itemsize * dims.batch * dims.m * dims.n
     bandwidth = BYTES_PER_CYCLE[target.arch]
     read = size / (SUM_BANDWIDTH * bandwidth)
     sums = len(program.summed) * (2 * LEAST_PASS_CYCLES + read)
@@ -233,5 +234,6 @@ def pass_cycles(
     moved += size * (1 - (0 in whole) - also_read)
     memory = moved / (PASS_BANDWIDTH * bandwidth)
     count = 8 + instructions(program, in_kernel=False)
-    computing = dims.m * dims.n / products * count / (_THREADS_A_CYCLE * target.sm_count)
+    elements = dims.batch * dims.m * dims.n / products
+    computing = elements * count / (_THREADS_A_CYCLE * target.sm_count)
     return sums + max(memory, computing) + LEAST_PASS_CYCLES * (1 - min(also_read, 1))

@@ -36,6 +36,8 @@ class GroupedHook(Hook):
     staging: Staging | None = _STAGING
     halves: bool = False
 
+    _may_have_no_matrix: ClassVar[bool] = True
+
     def sums_shape(self, kernel: Kernel, m: int, n: int) -> tuple[int, int]:
         return -(-n // PART_COLUMNS), m
 
@@ -55,6 +57,10 @@ class GroupedHook(Hook):
     @property
     def _head(self) -> str:
         return _FUNCTION
+
+    @property
+    def _matrix(self) -> str:
+        return "expert"
 
     @property
     def _end(self) -> str:

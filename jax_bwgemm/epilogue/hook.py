@@ -10,7 +10,7 @@ import dataclasses
 from typing import ClassVar
 
 from jax_bwgemm.epilogue.algebra import in_few_operations
-from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Program
+from jax_bwgemm.epilogue.program import FLOATS, MATRICES, Program
 from jax_bwgemm.epilogue.simplify import simplified
 from jax_bwgemm.epilogue.source import (
     C_TYPES,
@@ -39,13 +39,20 @@ struct bw_arguments {{
 }};
 """
 _FUNCTION = (
-    'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, '
+    'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, int batch, '
     "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
     "int column, float2* summed) {"
 )
+# kRowOfMatrix of cc/core/epilogue_plan.h.
+_ROW_OF_MATRIX = 1 << 16
 # Where an operand's element lies, by the dimensions along which the operand varies.
 _INDICES = {(): "0", (0,): "{m}", (1,): "{n}", (0, 1): "{m} * width + {n}"}
-_INDICES |= {(GROUPS,): "expert", (GROUPS, 1): "expert * width + {n}"}
+_INDICES |= {
+    (MATRICES,): "{matrix}",
+    (MATRICES, 0): "{matrix} * height + {m}",
+    (MATRICES, 1): "{matrix} * width + {n}",
+    (MATRICES, 0, 1): "({matrix} * height + {m}) * width + {n}",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +101,7 @@ class Hook:
     """A program as a kernel calls it.
 
     Attributes:
-        program: Of rank 2; its first result is D, of float32, which the kernel rounds.
+        program: Of `as_matrix`; its first result is D, of float32, which the kernel rounds.
         result_types: Types of all results in memory; partial sums are float32.
         arch: The kernel's architecture.
         swapped: Whether pairs lie along M: see `pairs_along_m`. The kernel then sums nothing.
@@ -108,10 +115,12 @@ class Hook:
     staging: Staging | None = None
 
     products: ClassVar[int] = 1  # that the kernel computes: see `Fused`
+    # Whether rows may belong to no matrix: its number is then negative.
+    _may_have_no_matrix: ClassVar[bool] = False
 
     def sums_shape(self, kernel: Kernel, m: int, n: int) -> tuple[int, int]:
-        """Shape of a result that is summed, as a kernel leaves it: sums over its first dimension
-        are still to be made.
+        """Shape of a result that is summed, as a kernel leaves it for each matrix: sums over its
+        first dimension are still to be made.
         """
         return partial_sum_rows(kernel, m), n
 
@@ -127,7 +136,7 @@ class Hook:
     @property
     def staged_operands(self) -> list[int]:
         """The operands that the kernel moves: the first matrices of D's type."""
-        wanted = self.result_types[0], (0, 1)
+        wanted = self.result_types[0], self.program.whole
         found = [i for i, x in enumerate(self.program.operands) if (x.dtype, x.axes) == wanted]
         return found[: self._most_staged]
 
@@ -151,7 +160,7 @@ class Hook:
         left = self.staging.row_bytes
         for i, operand in enumerate(self.program.operands):
             size = self.staging.tile_n * _BYTES[operand.dtype]
-            if operand.axes == (1,) and size <= left and len(found) < MAX_ROWS:
+            if operand.axes in ((1,), (MATRICES, 1)) and size <= left and len(found) < MAX_ROWS:
                 found.append(i)
                 left -= size
         return found
@@ -187,8 +196,11 @@ class Hook:
         return f"{define}{prelude()}{ARGUMENTS}{program}{self._function()}{self._plan()}"
 
     def _plan(self) -> str:
-        types = [x.dtype for x in self.program.operands]
-        rows = [i + 256 * _BYTES[types[i]] for i in self.rows]
+        rows = [
+            i + 256 * _BYTES[x.dtype] + _ROW_OF_MATRIX * (MATRICES in x.axes)
+            for i, x in enumerate(self.program.operands)
+            if i in self.rows
+        ]
         rows += [-1] * (MAX_ROWS - len(rows))
         sums = [i - 1 for i in self.program.summed]
         sums += [-1] * (MAX_SUMS - len(sums))
@@ -238,6 +250,11 @@ class Hook:
         return _FUNCTION
 
     @property
+    def _matrix(self) -> str:
+        """The number of the results' matrix."""
+        return "batch"
+
+    @property
     def _end(self) -> str:
         """What a row that is stored is below."""
         return "a->m"
@@ -250,7 +267,7 @@ class Hook:
             f"  const int m1 = min(m + 1, {self._end} - 1);"
             if self.swapped
             else "  const int n1 = n0 + 1;",
-            "  const long long width = a->n;",
+            "  const long long width = a->n, height = a->m;",
         ]
 
     def _calls(self) -> list[str]:
@@ -261,6 +278,7 @@ class Hook:
             for i, value in enumerate(self.program.results):
                 lines.append(f"  {C_TYPES[self.program.dtype(value)]} r{i}_{pair};")
             place = ["m0", "n0"] if pair == 0 else (["m1", "n0"] if self.swapped else ["m0", "n1"])
+            place += [self._matrix] * (self.program.rank - 2)
             arguments = [acc, *(f"x{i}_{pair}" for i in range(len(self.program.operands)))]
             arguments += [*place, *(f"r{i}_{pair}" for i in names)]
             lines.append(f"  bw_program({', '.join(arguments)});")
@@ -285,13 +303,13 @@ class Hook:
         pointer, kind = self._pointer(i), C_TYPES[dtype]
 
         def index(m: str, n: str) -> str:
-            return _INDICES[axes].format(m=m, n=n)
+            return _INDICES[axes].format(m=m, n=n, matrix=self._matrix)
 
         first = index("m0", "n0")
         if along not in axes:
             one = load(dtype, pointer, first)
-            if GROUPS in axes:
-                one = f"expert < 0 ? ({kind})0 : {one}"
+            if MATRICES in axes and self._may_have_no_matrix:
+                one = f"{self._matrix} < 0 ? ({kind})0 : {one}"
             return [f"  const {kind} x{i}_0 = {one}, x{i}_1 = x{i}_0;"]
         if self.swapped:
             two = [load(dtype, pointer, at) for at in (first, index("m1", "n0"))]
@@ -326,18 +344,21 @@ class Hook:
     def _stores(self, i: int) -> list[str]:
         """Statements that store a result besides D at both places."""
         pointer, dtype = f"a->results[{i - 1}]", self.result_types[i]
-        one = store(dtype, pointer, "m * width + n", f"r{i}_0")
+        whole = _INDICES[self.program.whole]
+        first = whole.format(m="m", n="n", matrix=self._matrix)
+        one = store(dtype, pointer, first, f"r{i}_0")
         if self.swapped:
-            two = store(dtype, pointer, "(m + 1) * width + n", f"r{i}_1")
+            below = whole.format(m="(m + 1)", n="n", matrix=self._matrix)
+            two = store(dtype, pointer, below, f"r{i}_1")
             return [
                 f"  if (n < a->n && m < {self._end}) {{ {one} }}",
                 f"  if (n < a->n && m + 1 < {self._end}) {{ {two} }}",
             ]
         if dtype in ("bfloat16", "float16"):
-            both = f"((unsigned*){pointer})[(m * width + n) / 2] = {self._packed(i)};"
+            both = f"((unsigned*){pointer})[({first}) / 2] = {self._packed(i)};"
         elif dtype in _PAIRS:
             pair = _PAIRS[dtype]
-            both = f"(({pair}*){pointer})[(m * width + n) / 2] = make_{pair}(r{i}_0, r{i}_1);"
+            both = f"(({pair}*){pointer})[({first}) / 2] = make_{pair}(r{i}_0, r{i}_1);"
         else:
-            both = f"{one} {store(dtype, pointer, 'm * width + n + 1', f'r{i}_1')}"
+            both = f"{one} {store(dtype, pointer, f'{first} + 1', f'r{i}_1')}"
         return [f"  if (m < a->m && n < a->n) {{ {both} }}"]

@@ -16,6 +16,7 @@ from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
+from jax_bwgemm.epilogue.program import TYPES
 
 Activation = str | Callable[[jax.Array], jax.Array] | None
 
@@ -136,9 +137,10 @@ def gated_linear_unit(
         gate, up = (as_array(caller, "weights", w) for w in weights)
         for w in (gate, up):
             _check_product(caller, x, w, 2)
-        if gate.shape != up.shape:
+        if gate.shape != up.shape or gate.dtype != up.dtype:
             raise TypeError(
-                f"{caller}: weights must have the same shape, got {gate.shape} and {up.shape}"
+                f"{caller}: weights must have the same shape and type, got {gate.dtype}"
+                f"{gate.shape} and {up.dtype}{up.shape}"
             )
         return gated_product(x, (gate, up), epilogue(gate.shape[-1]), **rest)
     stacked = as_array(caller, "weights", weights)
@@ -158,6 +160,8 @@ def _check_product(caller: str, x: jax.Array, w: jax.Array, rank: int) -> None:
 
 def _of_shape(caller: str, name: str, x: Any, shape: tuple[int, ...]) -> jax.Array:
     x = as_array(caller, name, x)
+    if x.dtype.name not in TYPES:
+        raise TypeError(f"{caller}: {name} is {x.dtype}; types are {', '.join(TYPES)}")
     if x.shape != shape:
         raise TypeError(f"{caller}: {name} must have the shape {shape}, got {x.shape}")
     return x

@@ -21,6 +21,7 @@ from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
+from jax_bwgemm.epilogue.batching import batched, first_axis
 from jax_bwgemm.epilogue.call import choose_linked, prepare_linked, run_linked
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.linker import LinkError, linker
@@ -40,12 +41,14 @@ class Fused:
     Attributes:
         spec: The product.
         function: ``f(product, *operands)`` as a list of arrays, floating-point ones rounded.
-        program: The same, of rank 2, for kernels.
+        program: The same for kernels, of `as_matrix`.
         result_types: Types of the results.
         shape: Shape of the product that the function sees, and of every result but the sums over
-            rows, which have its last dimension.
+            rows, which have the batch's dimensions and the last one.
         keeps_product: Whether the rounded product is returned as well, last: as `products` arrays.
         surroundings: What the function would cost outside the kernel.
+        batch_dims: How many dimensions of ``shape`` are the batch of matrices, each with its own
+            operands.
     """
 
     spec: Any
@@ -55,6 +58,7 @@ class Fused:
     shape: tuple[int, ...]
     keeps_product: bool = False
     surroundings: Surroundings = ALONE
+    batch_dims: int = 0
 
     roles: ClassVar[tuple[str, ...]] = ("a", "b")  # of the product's operands
     sums_rows: ClassVar[bool] = True  # what is summed is summed over rows, not over columns
@@ -128,10 +132,10 @@ class Fused:
     @property
     def outputs(self) -> list[tuple[tuple[int, ...], str]]:
         """Shapes and types of what is returned."""
+        of_sums = (*self.shape[: self.batch_dims], self.shape[-1])
         summed = self.program.summed
         return [
-            (self.shape[-1:] if i in summed else self.shape, t)
-            for i, t in enumerate(self.result_types)
+            (of_sums if i in summed else self.shape, t) for i, t in enumerate(self.result_types)
         ]
 
     def attempts(self) -> tuple[Fused, ...]:
@@ -149,7 +153,7 @@ class Fused:
         whole = dict(zip(self._whole, results, strict=True))
         of = {self.program.results[i]: x.astype(jnp.float32) for i, x in whole.items()}
         last = len(self.shape) - 1
-        axes = tuple(range(last)) if self.sums_rows else (last,)
+        axes = tuple(range(self.batch_dims, last)) if self.sums_rows else (last,)
         return [
             whole[i] if i in whole else jnp.sum(of[self.program.results[i]], axes).astype(t)
             for i, t in enumerate(self.result_types)
@@ -269,6 +273,23 @@ def _batch(
     return results, [0] * len(results)
 
 
+def _batch_dense(
+    operands: Sequence[jax.Array], axes: Sequence[int | None], *, fused: Fused
+) -> tuple[list[jax.Array], list[int]]:
+    moved = [first_axis(x, d) for x, d in zip(operands, axes, strict=True)]
+    mapped = [d is not None for d in axes]
+    size = next(x.shape[0] for x, own in zip(moved, mapped, strict=True) if own)
+    if size == 1:
+        one = [x[0] if own else x for x, own in zip(moved, mapped, strict=True)]
+        results = gemm_with_epilogue(*one[:2], one[2:], fused)
+        return [x[None] for x in results], [0] * len(results)
+    found = batched(moved, mapped, fused) if isinstance(size, int) else None
+    if found is None:
+        return _batch(operands, axes, fused=fused)
+    (a, b, *rest), more = found
+    return gemm_with_epilogue(a, b, rest, more), [0] * len(more.outputs)
+
+
 def one_device(ctx: mlir.LoweringRuleContext, spec: Any) -> tuple[Any, str, str | None]:
     """The product as lowered for one device, the platform, and why no epilogue is linked here.
 
@@ -304,6 +325,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
 
     def local(*xs: jax.Array) -> list[jax.Array]:
         refusals = []
+        what, _ = fused.describe(fused.factors(xs)[0])
         for one in fused.attempts() if reason is None else ():
             linked = run_linked(
                 one.choose,
@@ -315,16 +337,17 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
                 one.shape,
                 platform,
                 form=one.form,
+                batch_dims=one.batch_dims,
             )
             if isinstance(linked, str):
                 refusals.append(linked)
             elif one is fused:
                 return linked
             else:
-                log_once(f"{fused.spec}: sums are passes of their own: {refusals[0]}")
+                log_once(f"{what}: sums are passes of their own: {refusals[0]}")
                 return fused.completed(linked)
         if refusals:
-            log_once(f"{fused.spec}: the epilogue is a pass of its own: {refusals[-1]}")
+            log_once(f"{what}: the epilogue is a pass of its own: {refusals[-1]}")
         return separate(*xs, fused=fused)
 
     rule = mlir.lower_fun(local, multiple_results=True)
@@ -344,3 +367,4 @@ def register(primitive: Primitive) -> None:
 
 
 register(bw_gemm_epilogue_p)
+batching.primitive_batchers[bw_gemm_epilogue_p] = _batch_dense

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
+from itertools import accumulate
+from operator import mul
 
 # Types that values of a program may have.
 FLOATS = ("float32", "bfloat16", "float16")
 SIGNED = ("int8", "int16", "int32")
 UNSIGNED = ("uint8", "uint16", "uint32")
 TYPES = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
-# An operand with this axis has a value, or a row, for every matrix of a grouped product.
-GROUPS = 2
+# An operand with this axis has values of its own for every matrix of a grouped product, or of a
+# batch.
+MATRICES = 2
+# Why a function that a user wrote is no part of a kernel.
+SUMS_OVER_BATCH = "it sums over a batch of matrices"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Operand:
         dtype: Name of its type.
         axes: Dimensions of the result that it varies along. () is a scalar. For a result of rank 2,
             ``(1,)`` is a row, with a value for each column, and ``(0, 1)`` a whole matrix. A
-            grouped product also has ``(GROUPS,)`` and ``(GROUPS, 1)``.
+            grouped product also has ``(MATRICES,)`` and ``(MATRICES, 1)``; a batch of matrices has
+            all of these, and ``(MATRICES, 0)`` and ``(MATRICES, 0, 1)``.
     """
 
     dtype: str
@@ -58,11 +64,12 @@ class Program:
     the steps.
 
     Attributes:
-        rank: How many dimensions a position has.
+        rank: How many dimensions a position has. Of `as_matrix`: 2, or 3 of a batch.
         operands: The arrays that it reads.
         steps: Its operations, in order.
         results: The values that it returns.
-        summed: Which of the results, by their places, are summed over all dimensions but the last.
+        summed: Which of the results, by their places, are summed over all dimensions but the last,
+            and but those of a batch.
     """
 
     rank: int
@@ -70,6 +77,11 @@ class Program:
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     summed: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Axes of an operand of the result's shape, where the program is `as_matrix`'s."""
+        return (MATRICES, 0, 1) if self.rank == 3 else (0, 1)
 
     def dtype(self, value: int) -> str:
         """Name of a value's type."""
@@ -97,31 +109,63 @@ class Program:
         return "\n".join([*lines, f"return {', '.join(returned)}"])
 
 
-def as_matrix(program: Program, shape: tuple[int, ...]) -> Program | str:
-    """The same program of a matrix whose rows are all dimensions but the last.
+def without_dead_steps(program: Program) -> Program:
+    """The program without steps whose results nothing uses, or that repeat earlier ones."""
+    first = 1 + len(program.operands)
+    needed = set(program.results)
+    for number in range(first + len(program.steps) - 1, first - 1, -1):
+        if number in needed:
+            needed.update(program.steps[number - first].inputs)
+    renamed = {number: number for number in range(first)}
+    kept: dict[Step, int] = {}
+    for number, step in enumerate(program.steps, first):
+        if number in needed:
+            inputs = tuple(renamed[x] for x in step.inputs)
+            new = dataclasses.replace(step, inputs=inputs)
+            renamed[number] = kept.setdefault(new, first + len(kept))
+    results = tuple(renamed[x] for x in program.results)
+    return dataclasses.replace(program, steps=tuple(kept), results=results)
+
+
+def as_matrix(program: Program, shape: tuple[int, ...], batch_dims: int = 0) -> Program | str:
+    """The same program of a matrix, or of each matrix of a batch.
 
     Args:
         program: The program.
-        shape: The result's shape.
+        shape: The result's shape: dimensions of the batch, of the rows, and the columns.
+        batch_dims: How many of its dimensions are the batch.
 
     Returns:
-        The program, or why it has no such form.
+        The program, of rank 3 if there is a batch, or why it has no such form.
     """
-    rows = {axis for axis, size in enumerate(shape[:-1]) if size != 1}
     last = program.rank - 1
+    kinds = {MATRICES: range(batch_dims), 0: range(batch_dims, last), 1: range(last, last + 1)}
+    dims = {of: {d for d in kind if shape[d] != 1 or d == last} for of, kind in kinds.items()}
     operands = []
     for i, operand in enumerate(program.operands):
-        along = set(operand.axes) - {last}
-        if along not in (set(), rows):
-            return f"operand {i} varies along some of the rows' dimensions and not along others"
-        axes = ((0,) if along else ()) + ((1,) if last in operand.axes else ())
+        along = {of: found & set(operand.axes) for of, found in dims.items()}
+        for of, found in along.items():
+            if found not in (set(), dims[of]):
+                whose = "the batch's" if of == MATRICES else "the rows'"
+                return f"operand {i} varies along some of {whose} dimensions and not along others"
+        axes = tuple(of for of, found in along.items() if found)
         operands.append(dataclasses.replace(operand, axes=axes))
     steps = []
     for step in program.steps:
         if step.op == "iota":
             axis = step.param("axis")
-            if axis != last and rows != {axis}:
-                return "it reads a position along one of several dimensions of the rows"
-            step = dataclasses.replace(step, params=(("axis", 1 if axis == last else 0),))
+            of = next((of for of, found in dims.items() if found == {axis}), None)
+            if of is None:
+                return (
+                    "it reads a position along one of several dimensions of the rows or the batch"
+                )
+            step = dataclasses.replace(step, params=(("axis", of),))
         steps.append(step)
-    return dataclasses.replace(program, rank=2, operands=tuple(operands), steps=tuple(steps))
+    rank = 3 if batch_dims else 2
+    return dataclasses.replace(program, rank=rank, operands=tuple(operands), steps=tuple(steps))
+
+
+def batch_dims_of(shape: tuple[int, ...], batch: int) -> int | None:
+    """How many leading dimensions of a result are its batch of so many matrices; None: none are."""
+    sizes = [1, *accumulate(shape[:-1], mul)]
+    return sizes.index(batch) if batch in sizes else None

@@ -37,7 +37,7 @@ def choose_scaled(
         name: ``"cutlass"`` or ``"emulator"``.
         platform: JAX platform being lowered for.
         spec: The product.
-        program: The epilogue, of rank 2.
+        program: The epilogue, of `as_matrix`.
         result_types: Types of its results.
         factors: A, B, the scales of both and alpha, or their types.
         surroundings: What the same costs without a kernel that takes it along.
@@ -45,8 +45,6 @@ def choose_scaled(
     if reason := refused_arrays(program.operands, result_types, factors[:1]):
         return reason
     dims = DENSE.dims_of(factors, spec)
-    if dims.batch != 1:
-        return "the product is a batch"
     if len(program.summed) > MAX_SUMS:
         return f"more than {MAX_SUMS} sums over rows"
     if layout_of(spec.a_scaling).has_global_scale:

@@ -23,7 +23,7 @@ bw_scaled_epilogue_p.multiple_results = True
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ScaledFused(Fused):
-    """As `Fused`, of one product of scaled operands, which has no derivative itself."""
+    """As `Fused`, of a product of scaled operands, which has no derivative itself."""
 
     roles: ClassVar[tuple[str, ...]] = DENSE.roles
 
@@ -50,7 +50,7 @@ def scaled_with_epilogue(
     """Binds the primitive.
 
     Args:
-        factors: A, B, the scales of both and alpha, of batch 1.
+        factors: A, B, the scales of both and alpha.
         operands: Arrays that broadcast to ``fused.shape``.
         fused: What is computed.
     """

@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
-from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step
+from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step, without_dead_steps
 from jax_bwgemm.rewriting.uses import INLINED
 
 # For every dimension of a value, the result's dimension that it lies along; None: it does not vary.
@@ -52,7 +52,11 @@ class TracedEpilogue:
 
 
 def trace_epilogue(
-    f: Callable[..., Any], shape: tuple[int, ...], operands: Sequence[Any]
+    f: Callable[..., Any],
+    shape: tuple[int, ...],
+    operands: Sequence[Any],
+    batch_dims: int = 0,
+    name: str = "epilogue",
 ) -> TracedEpilogue:
     """Traces ``f(accumulator, *operands)``.
 
@@ -60,25 +64,26 @@ def trace_epilogue(
         f: The function. It gets the accumulator as float32.
         shape: The result's.
         operands: Arrays or `jax.ShapeDtypeStruct`, whose shapes broadcast to the result's.
+        batch_dims: How many of the result's dimensions sums leave as they are, besides the last.
+        name: Of the function, for messages.
 
     Raises:
         EpilogueError: It has an operation that is not elementwise or not known, reads arrays that
             are not arguments, or returns something other than arrays of the result's shape and sums
-            of them over all dimensions but the last.
+            of them over all dimensions but these.
         TypeError: Operands that do not broadcast to the result, or of types that epilogues have
             not.
     """
     types = [jax.ShapeDtypeStruct(shape, np.float32)]
-    found = []
+    found, places = [], []
     for i, operand in enumerate(operands):
         dtype = _type_name(operand)
         if dtype not in TYPES:
-            raise TypeError(
-                f"epilogue operand {i} is of type {dtype}; types are {', '.join(TYPES)}"
-            )
-        found.append(
-            Operand(dtype, tuple(p for p in _places(i, operand.shape, shape) if p is not None))
-        )
+            types_of = ", ".join(TYPES)
+            raise TypeError(f"{name} operand {i} is of type {dtype}; types are {types_of}")
+        own = _places(f"{name} operand {i}", operand.shape, shape)
+        found.append(Operand(dtype, tuple(p for p in own if p is not None)))
+        places.append(own)
         types.append(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
     trees: list[Any] = []
 
@@ -91,9 +96,9 @@ def trace_epilogue(
         return results
 
     jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
-    tracer = _Tracer(shape, tuple(found))
+    tracer = _Tracer(shape, tuple(found), batch_dims)
     values = [_Value(0, _of_result(shape))]
-    values += [_Value(1 + i, _places(i, x.shape, shape)) for i, x in enumerate(operands)]
+    values += [_Value(1 + i, own) for i, own in enumerate(places)]
     results = tracer.run(jaxpr, [tracer.constant(c) for c in constants], values)
     if not results:
         raise EpilogueError("an epilogue returns at least one array")
@@ -110,7 +115,7 @@ def trace_epilogue(
     numbers = tuple(value.number for value in results)
     summed = tuple(i for i, value in enumerate(results) if value.summed)
     program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers, summed)
-    return TracedEpilogue(_without_dead_steps(program), trees[0])
+    return TracedEpilogue(without_dead_steps(program), trees[0])
 
 
 def _type_name(x: Any) -> str:
@@ -118,12 +123,12 @@ def _type_name(x: Any) -> str:
     return str(getattr(getattr(x, "dtype", None), "name", "no array"))
 
 
-def _places(i: int, shape: tuple[int, ...], result: tuple[int, ...]) -> Places:
+def _places(what: str, shape: tuple[int, ...], result: tuple[int, ...]) -> Places:
     """Where an operand's dimensions lie, by the rules of broadcasting."""
     first = len(result) - len(shape)
     sizes = zip(shape, result[max(first, 0) :], strict=False)
     if first < 0 or any(size not in (1, whole) for size, whole in sizes):
-        raise TypeError(f"epilogue operand {i} of shape {shape} does not broadcast to {result}")
+        raise TypeError(f"{what} of shape {shape} does not broadcast to {result}")
     return tuple(None if size == 1 else first + d for d, size in enumerate(shape))
 
 
@@ -135,6 +140,7 @@ def _of_result(shape: tuple[int, ...]) -> Places:
 class _Tracer:
     shape: tuple[int, ...]
     operands: tuple[Operand, ...]
+    batch_dims: int
     steps: list[Step] = dataclasses.field(default_factory=list)
 
     def run(self, jaxpr: Any, constants: list[_Value], arguments: list[_Value]) -> list[_Value]:
@@ -240,16 +246,17 @@ class _Tracer:
         return dataclasses.replace(total, places=places)
 
     def sum_over_rows(self, eqn: Any, value: _Value) -> _Value:
-        """A sum over all dimensions of the product but the last."""
+        """A sum over all dimensions of the product but the batch's and the last."""
         aval, rank = eqn.invars[0].aval, len(self.shape)
         whole = aval.shape == self.shape and all(p in (None, d) for d, p in enumerate(value.places))
-        if rank < 2 or not whole or tuple(eqn.params["axes"]) != tuple(range(rank - 1)):
-            raise self.refused(
-                eqn, "sums are over all dimensions but the last, of an array of the product's shape"
-            )
+        rows = tuple(range(self.batch_dims, rank - 1))
+        if not rows or not whole or tuple(eqn.params["axes"]) != rows:
+            what = "sums are over all dimensions but the last, of an array of the product's shape"
+            raise self.refused(eqn, what)
         if KINDS[_type_name(aval)] != "f":
             raise self.refused(eqn, f"epilogues do not have it of {aval.dtype.name}")
-        return _Value(value.number, value.places[-1:], summed=True)
+        places = (*value.places[: self.batch_dims], value.places[-1])
+        return _Value(value.number, places, summed=True)
 
     def parameters(self, eqn: Any) -> dict[str, Any]:
         """What a step depends on besides its operands."""
@@ -376,21 +383,3 @@ _MOVES: dict[str, Callable[[Any, Places], Places | None]] = {
     "expand_dims": _reshape,
     "transpose": _transpose,
 }
-
-
-def _without_dead_steps(program: Program) -> Program:
-    """The program without steps whose results nothing uses, or that repeat earlier ones."""
-    first = 1 + len(program.operands)
-    needed = set(program.results)
-    for number in range(first + len(program.steps) - 1, first - 1, -1):
-        if number in needed:
-            needed.update(program.steps[number - first].inputs)
-    renamed = {number: number for number in range(first)}
-    kept: dict[Step, int] = {}
-    for number, step in enumerate(program.steps, first):
-        if number in needed:
-            inputs = tuple(renamed[x] for x in step.inputs)
-            new = dataclasses.replace(step, inputs=inputs)
-            renamed[number] = kept.setdefault(new, first + len(kept))
-    results = tuple(renamed[x] for x in program.results)
-    return dataclasses.replace(program, steps=tuple(kept), results=results)

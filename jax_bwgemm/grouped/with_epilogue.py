@@ -15,7 +15,7 @@ from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.primitive import kernel_refusal
-from jax_bwgemm.epilogue.program import FLOATS, GROUPS, Operand, Program
+from jax_bwgemm.epilogue.program import FLOATS, MATRICES, Operand, Program
 from jax_bwgemm.epilogue.tracing import EpilogueError
 from jax_bwgemm.grouped.call import RaggedCall, canonical_rows, run
 from jax_bwgemm.grouped.contraction import GROUPED
@@ -197,7 +197,7 @@ def with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:
     """The program whose last operands are of groups."""
     plain = len(program.operands) - len(of_groups)
     found = [
-        Operand(x.dtype.name, (GROUPS, 1) if x.shape[1:] not in ((), (1,)) else (GROUPS,))
+        Operand(x.dtype.name, (MATRICES, 1) if x.shape[1:] not in ((), (1,)) else (MATRICES,))
         for x in of_groups
     ]
     return dataclasses.replace(program, operands=(*program.operands[:plain], *found))

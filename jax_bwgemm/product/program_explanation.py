@@ -22,21 +22,22 @@ from jax_bwgemm.product.support import refusal
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
 _LOGGED = "the log, jax_bwgemm, INFO, says why"
-_BELOW = "accelerate says below why it left its products"
+_BELOW = "the decisions below say why"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """What `jax_bwgemm.accelerate` decided for one of JAX's products in a program.
+    """What `jax_bwgemm.accelerate` or `jax_bwgemm.autocast` decided for a product of JAX's.
 
     Attributes:
         product: JAX's operation and its types.
-        rewritten: Whether it became this package's.
+        rewritten: Whether it became this package's; of ``autocast``, an 8-bit one.
         reason: Why, or why not.
         source: File, line and function of the user's code; empty if unknown.
         place: The bodies it is in, from the outermost, as ``"scan body > checkpoint"``; empty at
             the top.
         times: How often it runs, as in `ProgramExplanation`.
+        by: ``"accelerate"`` or ``"autocast"``.
     """
 
     product: str
@@ -45,6 +46,7 @@ class Rewrite:
     source: str = ""
     place: str = ""
     times: int = 1
+    by: str = "accelerate"
 
     def inside(self, place: str, times: int) -> Rewrite:
         """The decision seen from outside of a body that runs so often."""
@@ -54,7 +56,8 @@ class Rewrite:
     def __str__(self) -> str:
         where = ", ".join(x for x in (self.place, self.source) if x)
         lines = [f"{self.times} x {self.product}"]
-        lines.append(f"  {'rewritten' if self.rewritten else 'left to XLA'}: {self.reason}")
+        left = "left to XLA" if self.by == "accelerate" else "left as it is"
+        lines.append(f"  {'rewritten' if self.rewritten else left}: {self.reason}")
         return "\n".join([*lines, f"  in {where}"] if where else lines)
 
 
@@ -67,9 +70,9 @@ class ProgramExplanation:
             A loop's body counts as often as the loop runs, where that is known, and else once; so
             does each branch of a condition.
         quantizations: The same of what is quantized.
-        rewrites: What `jax_bwgemm.accelerate` decided, if the program is such a function (jitted
-            or not, a method, a `functools.partial` of one): every product of JAX's that it found,
-            in order of appearance.
+        rewrites: What `jax_bwgemm.accelerate` or `autocast` decided, if the program is such a
+            function (jitted or not, a method, a `functools.partial` of one): every product of
+            JAX's that it found, in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -86,7 +89,8 @@ class ProgramExplanation:
         for found, times in (*self.products, *self.quantizations):
             lines += [f"{times} x {found.problem}", *found.decision()]
         if self.rewrites:
-            lines += ["", "accelerate, of the products that it found:", *map(str, self.rewrites)]
+            by = self.rewrites[0].by
+            lines += ["", f"{by}, of the products that it found:", *map(str, self.rewrites)]
         return "\n".join(lines)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from jax_bwgemm import compat_jaxpr
+from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.rewriting import flax_nnx
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,3 +70,58 @@ def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return jax.tree.unflatten(structure[0], out)
 
     return TracedCall(jaxpr, constants, operands, rebuild)
+
+
+def transformed(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function whose program is ``f``'s, changed by a function of jaxprs."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if flax_nnx.has_objects(args, kwargs):
+            pure, state, finish = flax_nnx.functional(f, args, kwargs)
+            return finish(plain(pure, (state,), {}))
+        return plain(f, args, kwargs)
+
+    def plain(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        traced = trace_call(f, args, kwargs)
+        return traced.run(change(traced.jaxpr))
+
+    return call
+
+
+def check_function(caller: str, f: Any) -> None:
+    """Checks what a decorator is given.
+
+    Raises:
+        TypeError: No function, a coroutine or a generator.
+    """
+    if not callable(f):
+        raise TypeError(f"{caller} takes a function, got {type(f).__name__}")
+    for kind in ("coroutine", "generator", "asyncgen"):
+        # A call of one runs nothing yet: there would be nothing to trace.
+        if getattr(inspect, f"is{kind}function")(f):
+            raise TypeError(f"{caller} takes a function that returns results, got a {kind}")
+
+
+def rewritable(
+    f: Callable[..., Any], rewrite: Callable[[Any], tuple[Any, tuple[Rewrite, ...]]]
+) -> Callable[..., Any]:
+    """A function with a rewritten program, which `explain_program` finds the decisions of.
+
+    Args:
+        f: The function.
+        rewrite: From a jaxpr, another of the same operands and results, and the decisions.
+    """
+
+    @functools.wraps(f, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return transformed(f, lambda jaxpr: rewrite(jaxpr)[0])(*args, **kwargs)
+
+    def rewritten(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Rewrite, ...]]:
+        called = f
+        if flax_nnx.has_objects(args, kwargs):
+            called, state, _ = flax_nnx.functional(f, args, kwargs)
+            args, kwargs = (state,), {}
+        return rewrite(trace_call(called, args, kwargs).jaxpr)
+
+    wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
+    return wrapper

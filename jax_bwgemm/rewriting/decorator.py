@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.product.program_explanation import Rewrite
-from jax_bwgemm.rewriting import flax_nnx
-from jax_bwgemm.rewriting.calls import trace_call
-from jax_bwgemm.rewriting.rewrite import accelerated, rewrite
+from jax_bwgemm.rewriting.calls import check_function, rewritable
+from jax_bwgemm.rewriting.rewrite import rewrite
 
 
 def accelerate(
@@ -48,24 +45,5 @@ def accelerate(
     implementations = as_implementations(implementation)
     if f is None:
         return functools.partial(accelerate, implementation=implementations)
-    if not callable(f):
-        raise TypeError(f"accelerate takes a function, got {type(f).__name__}")
-    for kind in ("coroutine", "generator", "asyncgen"):
-        # A call of one runs nothing yet: there would be nothing to trace.
-        if getattr(inspect, f"is{kind}function")(f):
-            raise TypeError(f"accelerate takes a function that returns results, got a {kind}")
-
-    @functools.wraps(f, updated=())
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return accelerated(f, implementations)(*args, **kwargs)
-
-    def rewritten(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Rewrite, ...]]:
-        called = f
-        if flax_nnx.has_objects(args, kwargs):
-            called, state, _ = flax_nnx.functional(f, args, kwargs)
-            args, kwargs = (state,), {}
-        return rewrite(trace_call(called, args, kwargs).jaxpr, implementations)
-
-    # For `explain_program`.
-    wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
-    return wrapper
+    check_function("accelerate", f)
+    return rewritable(f, lambda jaxpr: rewrite(jaxpr, implementations))

@@ -57,7 +57,7 @@ def functional(
         result = f(*(numbered[i] for i in range(len(args))), **named)
         if nnx.graphdef(inner) != before:
             raise ValueError(
-                "accelerate: the function changes the structure of a flax.nnx module (adds or "
+                "the function changes the structure of a flax.nnx module (adds or "
                 "removes a variable, or assigns an attribute that is no array); do that outside"
             )
         structure, new = nnx.split((inner, result))

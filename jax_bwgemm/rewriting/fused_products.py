@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
+from jax_bwgemm.dense.spec import matrices
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.hook import MAX_SUMS
 from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
-from jax_bwgemm.epilogue.program import Program, as_matrix
+from jax_bwgemm.epilogue.program import Program, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
 from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
@@ -97,11 +98,8 @@ class Kind:
         """Whether kernels that compute a product may also compute operations after it."""
         spec = eqn.params["spec"]
         a, b = (x.aval for x in eqn.invars)
-        dims = DENSE.dims(spec, a.shape, b.shape)
-        one_matrix = dims.batch == 1 or (dims.b_batch == 1 and spec.a_major == "k")
         return (
-            one_matrix
-            and not spec.reduce_batch
+            not spec.reduce_batch
             and spec.out_sharding is None
             and a.dtype.name == b.dtype.name == spec.out_dtype
         )
@@ -110,10 +108,17 @@ class Kind:
         """Why no kernel computes operations after it, for explanations; None: nothing to say."""
         del eqn
 
-    def sums(self, eqn: Any, shape: Shape) -> bool:
-        """Whether it is a sum over all dimensions but the last of an array of the shape."""
-        axes = tuple(range(len(shape) - 1))
-        return len(shape) > 1 and _sums_over(eqn, shape, axes)
+    def batch_dims(self, product: Any, shape: Shape) -> int | None:
+        """How many dimensions of the shape are the batch; None where some are it in part."""
+        dims = DENSE.dims(product.params["spec"], *(x.aval.shape for x in product.invars))
+        return batch_dims_of(shape, matrices(product.params["spec"], dims))
+
+    def sums(self, product: Any, eqn: Any, shape: Shape) -> bool:
+        """Whether it is a sum of an array of the shape over all dimensions but the last, and but
+        those of the batch.
+        """
+        axes = tuple(range(self.batch_dims(product, shape) or 0, len(shape) - 1))
+        return bool(axes) and _sums_over(eqn, shape, axes)
 
     def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
         """Whether it makes of two arrays of the shape one that kernels can write."""
@@ -144,15 +149,19 @@ class Kind:
             function: The operations.
         """
         spec, results = product.params["spec"], function.results
-        found = traced_program(results, spec.out_dtype, shape, [], operands)
+        batch_dims = self.batch_dims(product, shape)
+        if batch_dims is None:
+            return None
+        found = traced_program(results, spec.out_dtype, shape, [], operands, batch_dims)
         if found is None:
             return None
         program, shapes = found
-        program = as_matrix(program, shape)
+        program = as_matrix(program, shape, batch_dims)
         if isinstance(program, str):
             return None
         results = _of_shapes(results, [x.shape for x in operands], 1)
-        return self.fused(spec, results, program, function.types, shape), shapes
+        types = function.types
+        return self.fused(spec, results, program, types, shape, batch_dims=batch_dims), shapes
 
     def bind(
         self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
@@ -182,7 +191,8 @@ class _Grouped(Kind):
             return "mesh axes are explicit"
         return None
 
-    def sums(self, eqn: Any, shape: Shape) -> bool:
+    def sums(self, product: Any, eqn: Any, shape: Shape) -> bool:
+        del product
         return len(shape) == 2 and _sums_over(eqn, shape, (1,))
 
     def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
@@ -261,12 +271,15 @@ class _Scaled(Kind):
 
     fused = ScaledFused
 
+    def batch_dims(self, product: Any, shape: Shape) -> int | None:
+        (result,) = product.outvars
+        return batch_dims_of(shape, result.aval.shape[0])
+
     def fits(self, eqn: Any) -> bool:
         spec = eqn.params["spec"]
         (result,) = eqn.outvars
         return (
-            result.aval.shape[0] == 1
-            and not layout_of(spec.a_scaling).has_global_scale
+            not layout_of(spec.a_scaling).has_global_scale
             and compat.explicit_sharding(result.aval) is None
         )
 
@@ -335,6 +348,7 @@ def traced_program(
     shape: Shape,
     second: list[Any],
     operands: list[Any],
+    batch_dims: int = 0,
 ) -> tuple[Program, list[Shape]] | None:
     """The program of a function of rounded products, and the shapes that operands broadcast in.
 
@@ -348,7 +362,7 @@ def traced_program(
         types = [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, operands, strict=True)]
         try:
             with compat_jaxpr.plain_types():
-                program = trace_epilogue(inner, shape, [*second, *types]).program
+                program = trace_epilogue(inner, shape, [*second, *types], batch_dims).program
         except (EpilogueError, TypeError):
             continue
         # As XLA's passes, which do not round between their operations.

@@ -73,7 +73,7 @@ def group_of(flow: Dataflow, product: Any) -> Group | None:
             continue
         seen.add(at)
         read = variables(eqn.invars)
-        if kind.sums(eqn, shape):
+        if kind.sums(product, eqn, shape):
             found.sums.append(eqn)
         elif kind.lays_side_by_side(eqn, shape) and inside.issuperset(read):
             found.side_by_side.append(eqn)

@@ -13,8 +13,7 @@ from typing import Any
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
 from jax_bwgemm.product.program_explanation import Rewrite
-from jax_bwgemm.rewriting import flax_nnx
-from jax_bwgemm.rewriting.calls import trace_call
+from jax_bwgemm.rewriting.calls import transformed
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
 from jax_bwgemm.rewriting.fused_products import KINDS
 from jax_bwgemm.rewriting.layouts import in_rows, settled
@@ -29,7 +28,7 @@ from jax_bwgemm.tuning import context as tuning_context
 # Of this package, with what elementwise operations may become one.
 _FUSED = (*KINDS, bw_quantize_p)
 # Equations that hold jaxprs whose results go to memory: parameter and the place it is called.
-_CONTROL = {
+CONTROL = {
     "scan": {"jaxpr": "scan body"},
     "while": {"cond_jaxpr": "while condition", "body_jaxpr": "while body"},
     "cond": {"branches": "cond branch"},
@@ -81,18 +80,7 @@ def rewrite(
 
 def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Callable[..., Any]:
     """The function whose program is ``f``'s, rewritten."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if flax_nnx.has_objects(args, kwargs):
-            pure, state, finish = flax_nnx.functional(f, args, kwargs)
-            return finish(plain(pure, (state,), {}))
-        return plain(f, args, kwargs)
-
-    def plain(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        traced = trace_call(f, args, kwargs)
-        return traced.run(rewrite(traced.jaxpr, implementations)[0])
-
-    return call
+    return transformed(f, lambda jaxpr: rewrite(jaxpr, implementations)[0])
 
 
 # One jaxpr has one replacement, as JAX's caches of compiled programs are by the jaxpr's identity.
@@ -121,9 +109,9 @@ def _rewrite(
             if found.unless_fused and found.eqns is not None:
                 provisional.append(Provisional(eqn, found, len(decisions)))
             deciding |= {v: len(decisions) for e in found.eqns or () for v in e.outvars}
-            decisions.append(_decision(eqn, found.eqns is not None, found.why))
+            decisions.append(decision(eqn, found.eqns is not None, found.why))
             new = [eqn] if found.eqns is None else found.eqns
-        elif name in INLINED or name in _CONTROL:
+        elif name in INLINED or name in CONTROL:
             params, inner = _parameters(eqn, after, implementations)
             decisions += inner
             if params is not None:
@@ -141,7 +129,7 @@ def _rewrite(
                 why = f"{old.reason}; what follows is a pass of XLA's: {why}"
                 decisions[deciding[v]] = dataclasses.replace(old, reason=why)
         for one, why in left:
-            decisions[one.decision] = _decision(one.eqn, False, why)
+            decisions[one.decision] = decision(one.eqn, False, why)
         changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
         changed |= len(eqns) != len(body.eqns)
     if changed:
@@ -151,11 +139,17 @@ def _rewrite(
     )
 
 
-def _decision(eqn: Any, rewritten: bool, why: str) -> Rewrite:
+def decision(eqn: Any, rewritten: bool, why: str, by: str = "accelerate") -> Rewrite:
+    """What was decided for a product. by: the decorator that decides."""
     types = " x ".join(x.aval.str_short(short_dtypes=True) for x in eqn.invars[:2])
     result = eqn.outvars[0].aval.str_short(short_dtypes=True)
     what = f"{eqn.primitive.name} {types} -> {result}"
-    return Rewrite(what, rewritten, why, source=compat_jaxpr.source_line(eqn))
+    return Rewrite(what, rewritten, why, source=compat_jaxpr.source_line(eqn), by=by)
+
+
+def place_of(eqn: Any) -> str:
+    """What an equation that holds one jaxpr is called in explanations."""
+    return _PLACES.get(eqn.primitive.name) or f"jit {eqn.params.get('name', '')}".rstrip()
 
 
 def _parameters(
@@ -172,11 +166,10 @@ def _parameters(
         return new
 
     if name in INLINED:
-        place = _PLACES.get(name) or f"jit {params.get('name', '')}".rstrip()
-        params[INLINED[name]] = body(params[INLINED[name]], place, after)
+        params[INLINED[name]] = body(params[INLINED[name]], place_of(eqn), after)
     else:
         times = params["length"] if name == "scan" else 1
-        for key, place in _CONTROL[name].items():
+        for key, place in CONTROL[name].items():
             old = params[key]
             if isinstance(old, tuple):
                 new = tuple(body(j, f"{place} {i}", None) for i, j in enumerate(old))

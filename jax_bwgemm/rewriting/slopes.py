@@ -25,7 +25,6 @@ from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.inlining import placed
 
 _PRIMITIVES = (bw_gemm_epilogue_p, bw_scaled_epilogue_p)
-_MATRIX = (0, 1)
 _SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # A slope of fewer instructions (ReLU's) may as well be computed where it is needed.
 _LEAST_INSTRUCTIONS = 8
@@ -44,7 +43,7 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
     """All equations, with the slope instead of what a gradient's epilogue reads."""
     fused: Fused = gradient.params["fused"]
     factors, operands = fused.factors(gradient.invars)
-    matrices = [i for i, x in enumerate(fused.program.operands) if x.axes == _MATRIX]
+    matrices = [i for i, x in enumerate(fused.program.operands) if x.axes == fused.program.whole]
     if fused.keeps_product or len(matrices) != 1 or not is_multiple(fused.program):
         return None
     if instructions(fused.program, in_kernel=True) < _LEAST_INSTRUCTIONS:
@@ -57,8 +56,8 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
     if flow.is_needed(kept, {id(gradient)}) or sum(x is kept for x in operands) > 1:
         return None
     first: Fused = activation.params["fused"]
-    forms = {(f.shape, f.spec.out_dtype, f.program.rank) for f in (first, fused)}
-    if forms != {(kept.aval.shape, kept.aval.dtype.name, 2)}:
+    forms = {(f.shape, f.spec.out_dtype, f.batch_dims) for f in (first, fused)}
+    if forms != {(kept.aval.shape, kept.aval.dtype.name, fused.batch_dims)}:
         return None
     own_factors, own = first.factors(activation.invars)
     known = [array_of(flow, x, o) for x, o in zip(own, first.program.operands, strict=True)]
@@ -154,7 +153,7 @@ class _Pair:
         times = Step("convert_element_type", (1,), "float32"), Step("mul", (0, 2), "float32")
         program = dataclasses.replace(
             second.program,
-            operands=(Operand(dtype, _MATRIX),),
+            operands=(Operand(dtype, second.program.whole),),
             steps=times,
             results=(3,) * len(second.result_types),
         )
@@ -173,7 +172,8 @@ class _Pair:
 
     def _gradients(self, product: jax.Array, slope: jax.Array) -> list[jax.Array]:
         wide = product.astype(jnp.float32) * slope.astype(jnp.float32)
-        rows, summed = tuple(range(wide.ndim - 1)), self.second.program.summed
+        rows = tuple(range(self.second.batch_dims, wide.ndim - 1))
+        summed = self.second.program.summed
         found = [
             jnp.sum(wide, rows) if i in summed else wide
             for i in range(len(self.second.result_types))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -12,10 +13,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
-from jax_bwgemm.dense.validation import as_array
+from jax_bwgemm.dense.validation import as_array, as_operands
+from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.groups import as_int32
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
+from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.api import check_product
@@ -39,7 +42,10 @@ def scaled_ragged_dot(
     group_offset: ArrayLike | None = None,
     num_groups: int | None = None,
     implementation: str | Sequence[str] | None = None,
-) -> jax.Array:
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_operands: Sequence[ArrayLike] = (),
+    epilogue_group_operands: Sequence[ArrayLike] = (),
+) -> Any:
     """Grouped products of scaled operands, which have what is contracted last.
 
     Two forms, by b's rank. With a matrix of b for each group, rows of a are in consecutive groups:
@@ -67,15 +73,23 @@ def scaled_ragged_dot(
         group_offset: Integer scalar: b's first matrix, or the result's, is that of this group.
         num_groups: Second form: matrices of the result. None means all G.
         implementation: As in `jax_bwgemm.matmul`.
+        epilogue: First form: as in `jax_bwgemm.ragged_dot`, and computed by XLA in one pass over
+            the product. It can be differentiated, with respect to its operands.
+        epilogue_operands: As in `jax_bwgemm.ragged_dot`.
+        epilogue_group_operands: Likewise.
 
     Returns:
-        [M, N], rows of no group zero. Second form: [G, K, N], zeros for groups without rows.
+        [M, N], rows of no group zero. With an epilogue what that returns, a pytree of arrays of
+        this shape, floating-point ones of the product's type. Second form: [G, K, N], zeros for
+        groups without rows.
 
     Raises:
-        TypeError: Operands that are none of these, shapes or layouts that do not fit together, or
-            another result type. Differentiating also raises it.
+        TypeError: Operands that are none of these, shapes or layouts that do not fit together,
+            another result type, or epilogue operands that do not fit. Differentiating a or b also
+            raises it.
         ValueError: An unknown accumulation or implementation, sizes or an offset known to be out
-            of range, or ``num_groups`` in the first form.
+            of range, or ``num_groups`` in the first form or an epilogue in the second.
+        EpilogueError: A NotImplementedError: the epilogue is not elementwise.
         NotImplementedError: The named implementation cannot run the product.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
@@ -94,9 +108,34 @@ def scaled_ragged_dot(
         rows, columns = (compat.spec_of(x.values) for x in operands[:2])
         return (rows[0], columns[1]) if spec.m_grouped else (None, rows[0], columns[0])
 
-    return compat.in_automatic_axes(
+    after = EpilogueOperands(
+        as_operands(_NAME, "epilogue_operands", epilogue_operands),
+        as_operands(_NAME, "epilogue_group_operands", epilogue_group_operands),
+    )
+    count = len(after.plain) + len(after.of_groups)
+    if count and epilogue is None:
+        raise TypeError(f"{_NAME}: {count} epilogue operands and no epilogue")
+    if epilogue is not None and not spec.m_grouped:
+        raise ValueError(f"{_NAME} has an epilogue only where b has a matrix for each group")
+    product = compat.in_automatic_axes(
         lambda *operands: _without_derivative(operands, spec), sharding, *operands
     )
+    if epilogue is None:
+        return product
+    _, b, sizes, offset = operands
+    after.check(_NAME, *b.shape[:2])
+    return _apply(Epilogue(epilogue, _NAME), product, sizes, offset, after)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=compat.INLINE)
+def _apply(
+    epilogue: Epilogue,
+    product: jax.Array,
+    sizes: jax.Array,
+    offset: jax.Array,
+    operands: EpilogueOperands,
+) -> Any:
+    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product.shape[0]))
 
 
 def within_derivative(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_bwgemm import compat
 from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
-from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.epilogue.program import FLOATS, SUMS_OVER_BATCH, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.scaled.layouts import layout_of, multipliable
@@ -45,7 +45,11 @@ def product_with_epilogue(
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, operands)
     viable = _viable(a, b, spec, dims, operands) if links_epilogues() else ("xla",)
     if viable[0] != "xla":
-        program = as_matrix(traced.program, shape)
+        batch_dims = batch_dims_of(shape, dims.batch)
+        assert batch_dims is not None, "the result's leading dimensions are the batch"
+        program = as_matrix(traced.program, shape, batch_dims)
+        if batch_dims and traced.program.summed:
+            program = SUMS_OVER_BATCH
         if not isinstance(program, str):
             types = (program.dtype(x) for x in program.results)
             fused = ScaledFused(
@@ -54,6 +58,7 @@ def product_with_epilogue(
                 program,
                 tuple(spec.out_dtype if t in FLOATS else t for t in types),
                 shape,
+                batch_dims=batch_dims,
             )
             results = scaled_with_epilogue(factors(a, b), operands, fused)
             return jax.tree.unflatten(traced.tree, results)
@@ -73,7 +78,6 @@ def _viable(
     arrays = (a.values, b.values, *operands)
     if (
         not all(isinstance(size, int) for size in sizes)
-        or dims.batch != 1
         or not multipliable(a.scaling, b.scaling)
         or layout_of(a.scaling).has_global_scale
         or any(compat.explicit_sharding(jax.typeof(x)) is not None for x in arrays)

@@ -92,10 +92,10 @@ def missing_files(document: Path) -> list[str]:
 
 # What programs of a page call the reader's own, without a definition.
 READERS_OWN = {
-    "README.md": {"hidden", "labels", "head"},
+    "README.md": {"hidden", "labels", "head", "loss_fn"},
     "accelerate.md": {"loss_fn", "params", "batch"},
     "emulator.md": {"ptx_text", "kernel"},
-    "low_precision.md": {"blocks", "scales", "group_sizes"},
+    "low_precision.md": {"blocks", "scales", "group_sizes", "loss_fn"},
     "tuning.md": {"train_step", "params", "batch"},
 }
 

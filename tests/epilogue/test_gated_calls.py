@@ -89,7 +89,7 @@ class TestCalls:
              "has no batch"),
             ({"y1": ((1, 16, 24), "float32"), "epilogue_results": "float32"},
              r"result y1 is float32\[1,16,24\], a gated kernel's are all of bfloat16"),
-            ({"splits": np.int64(2)}, "with an epilogue has no splits and no batch"),
+            ({"splits": np.int64(2)}, "with an epilogue has no splits"),
             ({"order": "vertical"}, r"\(gated\) has no order"),
         ],
     )  # fmt: skip

@@ -256,6 +256,7 @@ class TestErrors:
             (lambda: bw.linear(x, w.T), r"x must be \[..., K\] and weights \[K, N\], got"),
             (lambda: bw.linear(x[0, 0], w), r"x must be"),
             (lambda: bw.linear(x, w, b[:3]), r"b must have the shape \(24,\), got \(3,\)"),
+            (lambda: bw.linear(x, w, b.astype(jnp.complex64)), "linear: b is complex64; types are"),
             (lambda: bw.linear(x, w, residual=b), r"residual must have the shape \(6, 24\), got"),
             (lambda: bw.linear(x, w, activation=3), "activation must be None, a name or a func"),
             (lambda: bw.linear([1], w), "linear requires arrays, got x of type list"),
@@ -280,7 +281,11 @@ class TestErrors:
         cases = [
             (lambda: bw.gated_linear_unit(x, w), r"weights \[K, 2, N\] or a pair"),
             (lambda: bw.gated_linear_unit(x, (w,)), "weights must be a pair, got 1 arrays"),
-            (lambda: bw.gated_linear_unit(x, (w, w[:, :3])), "must have the same shape, got"),
+            (lambda: bw.gated_linear_unit(x, (w, w[:, :3])), "must have the same shape and type"),
+            (
+                lambda: bw.gated_linear_unit(x, (w, w.astype(jnp.float16))),
+                r"same shape and type, got float32\(16, 24\) and float16\(16, 24\)",
+            ),
             (lambda: bw.gated_linear_unit(x, gated[:, :1]), r"\[K, 2, N\] or a pair, got \(16, 1"),
             (lambda: bw.gated_linear_unit(x, gated, activation=1), "gated_linear_unit: activation"),
         ]
@@ -297,7 +302,7 @@ class TestErrors:
             (lambda: bw.matmul(integers, integers, epilogue=lambda z: z), "got int32"),
             (
                 lambda: bw.matmul(x, w, epilogue=lambda z, r: z, epilogue_operands=[b[:5]]),
-                r"operand 0 of shape \(5,\) does not broadcast to \(6, 24\)",
+                r"matmul: epilogue operand 0 of shape \(5,\) does not broadcast to \(6, 24\)",
             ),
         ]
         for call, message in cases:

@@ -89,7 +89,7 @@ class TestCalls:
             ({"epilogue": base64.b64encode(b"no PTX").decode(), "epilogue_digest": "a"},
              "INTERNAL.*linked.cc"),
             ({"kernel": "sm90_of_no_build"}, "is not in this build"),
-            ({"splits": np.int64(2)}, "with an epilogue has no splits and no batch"),
+            ({"splits": np.int64(2)}, "with an epilogue has no splits"),
             ({"x0": np.ones(23, np.float32)}, r"x0 is float32\[23\], expected 24 elements of"),
             ({"x0": np.ones(24, np.int32)}, r"x0 is int32\[24\], expected 24 elements of float32"),
             ({"y1": ((1, 16, 23), "float32")}, r"y1 is float32\[1,16,23\], expected 384 elements"),

@@ -10,6 +10,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from linked_batch_cases import call, case, of_matrices, of_vectors
 from linked_cases import (
     EPILOGUES,
     F32,
@@ -20,7 +21,7 @@ from linked_cases import (
     reference,
     requires_linker,
 )
-from numerics import LINKED
+from numerics import LINKED, assert_exact
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -58,6 +59,39 @@ def test_every_kernel(kernel: Any, name: str, m: int, n: int, k: int) -> None:
     lowered = jax.jit(call).lower(a, b, *arrays)
     assert lowered.as_text().count("epilogue_digest") == 1
     close_on_gpu(lowered.compile()(a, b, *arrays), reference(f, a, b, arrays))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("f", [of_vectors, of_matrices])
+@pytest.mark.parametrize(("m", "n", "k"), [(1000, 1512, 64), (40, 264, 128)])
+def test_batches(kernel: Any, f: Any, m: int, n: int, k: int) -> None:
+    if kernel.a_dtype != "bfloat16":
+        pytest.skip("small integers are exact in every type")
+    a, b, arrays, want = case(f, m, n, k)
+    product = call(f, implementation="cutlass", config=kernel.name)
+    lowered = jax.jit(product).lower(a, b, *arrays)
+    assert lowered.as_text().count("epilogue_digest") == 1
+    for ours, theirs in zip(lowered.compile()(a, b, *arrays), want, strict=True):
+        assert_exact(ours, theirs.astype(ours.dtype))
+
+
+def test_sums_of_each_matrix() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, w, h = (
+        jax.random.normal(k, s, jnp.bfloat16)
+        for k, s in zip(keys, ((3, 1000, 256), (3, 256, 1024), (3, 1000, 1024)), strict=True)
+    )
+
+    def f(x: Any, w: Any, h: Any) -> Any:
+        y = jnp.einsum("bmk,bkn->bmn", x, w) * jnp.tanh(h)
+        return y, jnp.sum(y, 1)
+
+    lowered = jax.jit(bw.accelerate(f)).lower(x, w, h)
+    assert "float32:summed" in lowered.as_text()
+    got, want = lowered.compile()(x, w, h), jax.jit(f)(x, w, h)
+    for ours, theirs in zip(got, want, strict=True):
+        ours, theirs = ours.astype(F32), theirs.astype(F32)
+        assert float(jnp.linalg.norm(ours - theirs)) < 0.01 * float(jnp.linalg.norm(theirs))
 
 
 def test_random_epilogues_and_sums_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:

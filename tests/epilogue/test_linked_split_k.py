@@ -202,7 +202,7 @@ class TestCalls:
             ({"splits": np.int64(1)}, "leaves no parts of K for an epilogue to follow"),
             ({"epilogue_results": "float32:summed"}, "array 0 of float32 cannot be 'summed'"),
             ({"n": 23}, "an epilogue after split-K needs an even N, not 23"),
-            ({"epilogue_form": ""}, "with an epilogue has no splits and no batch"),
+            ({"epilogue_form": ""}, "with an epilogue has no splits"),
             ({"epilogue_form": "split"}, "can have no epilogue of the form 'split'"),
             ({"epilogue_version": np.int64(1)}, "linked by another version"),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jax import lax
 
 import jax_bwgemm as bw
 from jax_bwgemm.epilogue.primitives import PRIMITIVES
-from jax_bwgemm.epilogue.program import Operand
+from jax_bwgemm.epilogue.program import MATRICES, Operand, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 SHAPE = (4, 6)
@@ -196,3 +197,41 @@ def test_the_documented_accuracy_is_that_of_the_table() -> None:
         documented |= dict.fromkeys(re.findall(r"`(\w+)`", names), float(error))
     rounded = {name: p.ulp for name, p in PRIMITIVES.items() if p.ulp}
     assert documented == {k: v for k, v in rounded.items() if k != "one_minus_square"}
+
+
+def test_axes_of_a_batch() -> None:
+    shape = (2, 1, 3, 5, 6)
+    operands = [(), (6,), (5, 6), (2, 1, 3, 1, 1), (2, 1, 3, 5, 6), (2, 1, 3, 5, 1), (3, 5, 6)]
+    types = [jax.ShapeDtypeStruct(s, np.float32) for s in operands]
+    program = trace_epilogue(lambda z, *xs: z + sum(xs), shape, types).program
+    refused = as_matrix(program, shape, 3)
+    assert refused == "operand 6 varies along some of the batch's dimensions and not along others"
+    most = dataclasses.replace(program, operands=program.operands[:-1], steps=())
+    found = as_matrix(most, shape, 3)
+    axes = [(), (1,), (0, 1), (MATRICES,), (MATRICES, 0, 1), (MATRICES, 0)]
+    assert found.operands == tuple(Operand("float32", a) for a in axes)
+    assert (found.rank, found.whole) == (3, (MATRICES, 0, 1))
+
+
+def test_positions_in_a_batch() -> None:
+    def program(dim: int) -> Any:
+        f = lambda z: z + jax.lax.broadcasted_iota(jnp.float32, z.shape, dim)  # noqa: E731
+        return trace_epilogue(f, (2, 3, 5, 6), ()).program
+
+    for batch_dims, dim, axis in ((1, 0, MATRICES), (1, 3, 1), (3, 3, 1)):
+        steps = as_matrix(program(dim), (2, 3, 5, 6), batch_dims).steps
+        assert steps[0].param("axis") == axis
+    for batch_dims, dim in ((1, 1), (1, 2), (2, 0)):
+        assert "a position along one of several" in as_matrix(
+            program(dim), (2, 3, 5, 6), batch_dims
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "found"),
+    [((4, 5), 1, 0), ((2, 3, 4, 5), 6, 2), ((1, 6, 4, 5), 6, 2), ((2, 3, 4, 5), 3, None)],
+)
+def test_leading_dimensions_of_a_batch(
+    shape: tuple[int, ...], batch: int, found: int | None
+) -> None:
+    assert batch_dims_of(shape, batch) == found

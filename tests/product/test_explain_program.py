@@ -207,7 +207,7 @@ def test_says_where_the_reasons_are() -> None:
     x = struct(8, 8)
     for program, where in (
         (f, "(the log, jax_bwgemm, INFO, says why)"),
-        (bw.accelerate(f), "(accelerate says below why it left its products)"),
+        (bw.accelerate(f), "(the decisions below say why)"),
     ):
         ((found, _),) = bw.explain_program(program, x, device="sm90").products
         assert found.reason.endswith(where)

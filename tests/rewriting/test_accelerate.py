@@ -64,9 +64,11 @@ async def asyncgen() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("f", [coroutine, generator, asyncgen])
-def test_functions_whose_calls_return_nothing_yet(f: Any) -> None:
-    with pytest.raises(TypeError, match=f"a function that returns results, got a {f.__name__}"):
-        bw.accelerate(f)
+@pytest.mark.parametrize("name", ["accelerate", "autocast"])
+def test_functions_whose_calls_return_nothing_yet(name: str, f: Any) -> None:
+    message = f"{name} takes a function that returns results, got a {f.__name__}"
+    with pytest.raises(TypeError, match=message):
+        getattr(bw, name)(f)
 
 
 def test_errors() -> None:

@@ -21,6 +21,7 @@ from jax_bwgemm.epilogue import primitive
 from jax_bwgemm.epilogue.contraction import LinkableDense, SplitDense
 from jax_bwgemm.epilogue.linker import NoLinkerError
 from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
+from jax_bwgemm.epilogue.program import MATRICES
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
@@ -315,19 +316,58 @@ def test_off_by_default(arrays) -> None:
         assert fused(mlp, *args) == []
 
 
-def test_products_of_other_types_and_batches_stay(arrays) -> None:
+def test_products_of_other_types_stay(arrays) -> None:
     x, w = arrays["x"], arrays["w"]
 
     def wide(x: Any, w: Any) -> Any:
         return jnp.tanh(jax.lax.dot(x, w, preferred_element_type=F32))
 
-    def batched(x: Any) -> Any:
-        return jnp.tanh(jnp.einsum("bij,bkj->bik", x, x))
-
     assert fused(wide, x, w) == []
-    assert fused(batched, x.reshape(2, M // 2, K)) == []
     check(wide, x, w)
-    check(batched, x.reshape(2, M // 2, K))
+
+
+def test_batches(arrays) -> None:
+    x, b = arrays["x"].reshape(2, M // 2, K), arrays["b"]
+    w = jnp.stack([arrays["w"], -arrays["w"]])
+
+    def experts(x: Any, w: Any, b: Any) -> Any:
+        return jnp.tanh(jnp.einsum("eij,ejk->eik", x, w) + b)
+
+    def step(x: Any, w: Any, b: Any) -> Any:
+        loss = lambda *xs: jnp.sum(experts(*xs).astype(F32) * 0.5)  # noqa: E731
+        return jax.grad(loss, (0, 1, 2))(x, w, b)
+
+    own = jnp.stack([b, b + 1])[:, None]
+    heads = own.reshape(2, 1, 1, N) * jnp.ones((1, 3, 1, 1), own.dtype)
+    assert fused(experts, x, w, b) == [([(1,)], 1)]
+    assert fused(experts, x, w, own) == [([(MATRICES, 1)], 1)]
+    check(experts, x, w, own)
+    check(step, x, w, own)
+
+    def two_dims(x: Any, w: Any, own: Any) -> Any:
+        return jnp.tanh(jnp.einsum("bhij,bhjk->bhik", x, w) * own)
+
+    many = [jnp.stack([a] * 3, 1) for a in (x, w)]
+    assert fused(two_dims, *many, heads) == [([(MATRICES, 1)], 1)]
+    assert fused(two_dims, *many, heads[:, :1]) == []  # along one of the batch's dimensions
+    check(two_dims, *many, heads)
+
+
+def test_sums_of_each_matrix(arrays) -> None:
+    x, w = arrays["x"].reshape(2, M // 2, K), jnp.stack([arrays["w"], -arrays["w"]])
+
+    def f(x: Any, w: Any) -> Any:
+        y = jnp.tanh(x @ w)
+        return y, jnp.sum(y, 1)
+
+    def whole(x: Any, w: Any) -> Any:
+        y = jnp.tanh(x @ w)
+        return y, jnp.sum(y, (0, 1))
+
+    assert fused(f, x, w) == [([], 2)]
+    assert fused(whole, x, w) == [([], 1)]
+    check(f, x, w)
+    check(whole, x, w)
 
 
 class TestWhatXlaWouldTakeAlong:

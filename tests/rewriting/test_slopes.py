@@ -101,6 +101,15 @@ def test_rows_of_batches(arrays: Any) -> None:
     check(step, batch)
 
 
+def test_batches_of_matrices(arrays: Any) -> None:
+    """With a bias of each matrix, whose gradient sums its rows."""
+    step = layers(jax.nn.gelu)
+    many = {name: jnp.stack([x, -x]) for name, x in arrays.items()}
+    many |= {name: many[name][:, None] for name in "bc"}
+    assert steps_of(step, many)[-1] == ["mul"]
+    check(step, many)
+
+
 def test_a_vector_along_another_dimension_is_another_operand() -> None:
     """Of square results both are possible."""
     (x,) = jax.make_jaxpr(lambda x: x)(jnp.zeros(M)).jaxpr.invars

@@ -344,6 +344,24 @@ A, B = exact_pair("m-grouped", ("1x128", "128x128"), (32, 16, 128), 2)
             (bw.quantize(jnp.ones((32, 128)), "mxfp8"), B, np.array([1, 2])),
             {},
         ),
+        (
+            TypeError,
+            "1 epilogue operands and no epilogue",
+            (A, B, np.array([1, 2])),
+            {"epilogue_group_operands": (np.ones(2),)},
+        ),
+        (
+            TypeError,
+            "epilogue_group_operands are of shape (2,) or (2, 16), operand 0 is (3,)",
+            (A, B, np.array([1, 2])),
+            {"epilogue": lambda z, x: z + x, "epilogue_group_operands": (np.ones(3),)},
+        ),
+        (
+            ValueError,
+            "has an epilogue only where b has a matrix for each group",
+            (A, jax.tree.map(lambda leaf: leaf[0], B), np.array([1, 2])),
+            {"epilogue": jnp.tanh},
+        ),
     ],
 )
 def test_errors(
@@ -351,6 +369,44 @@ def test_errors(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         bw.scaled_ragged_dot(*arguments, **options)
+
+
+@pytest.mark.parametrize("offset", [None, 2])
+def test_an_epilogue(offset: int | None) -> None:
+    a, b = exact_pair("m-grouped", ("row", "row"), SHAPE, len(SIZES))
+    own = b if offset is None else jax.tree.map(lambda leaf: leaf[offset : offset + 3], b)
+    experts, n = own.shape[:2]
+    rows = jnp.arange(SHAPE[0], dtype=jnp.float32)[:, None] % 3
+    bias = jnp.arange(experts * n, dtype=jnp.float32).reshape(experts, n) % 7
+
+    def call(rows: jax.Array, bias: jax.Array) -> Any:
+        return bw.scaled_ragged_dot(
+            a,
+            own,
+            jnp.array(SIZES),
+            group_offset=offset,
+            preferred_element_type=jnp.float32,
+            epilogue=lambda z, r, x: ((z + x) * r, z > 0),
+            epilogue_operands=(rows,),
+            epilogue_group_operands=(bias,),
+        )
+
+    z = expected(a, own, SIZES, offset or 0).astype(np.float32)
+    of_rows = np.zeros_like(z)
+    ends = np.cumsum(SIZES)
+    for e in range(experts):
+        at = e + (offset or 0)
+        of_rows[ends[at] - SIZES[at] : ends[at]] = bias[e]
+    for f in (call, jax.jit(call)):
+        got, positive = f(rows, bias)
+        assert_exact(got, (z + of_rows) * np.asarray(rows))
+        assert_exact(positive, z > 0)
+    gradient = jax.grad(lambda bias: jnp.sum(call(rows, bias)[0]))(bias)
+    want = [
+        np.sum(np.asarray(rows)[ends[e] - SIZES[e] : ends[e]])
+        for e in range(offset or 0, experts + (offset or 0))
+    ]
+    np.testing.assert_allclose(gradient[:, 0], want)
 
 
 def test_it_has_no_derivative() -> None:

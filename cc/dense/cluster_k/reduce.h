@@ -44,7 +44,9 @@ __device__ __forceinline__ void Store(Out* d, float4 v) {
 
 // Four sums of a row of D in the type that is stored.
 struct PlainResult {
-  __device__ __forceinline__ float4 operator()(float4 sum, uint32_t, uint32_t) const { return sum; }
+  __device__ __forceinline__ float4 operator()(float4 sum, uint32_t, uint32_t, int) const {
+    return sum;
+  }
 };
 
 // Called by the consumer warpgroup, between the cluster's barriers. Up to kMost x kUnits loads are
@@ -90,7 +92,8 @@ __device__ __forceinline__ void AddSliceOf(const Params& params, Shared& shared,
       const uint32_t unit = i + u * kConsumerThreads;
       const uint32_t row = unit / kVectors, column = unit % kVectors * 4;
       if (unit < end && column < columns) {
-        Store(d + row * params.d_pitch + column, result(sum, work.row + row, work.column + column));
+        Store(d + row * params.d_pitch + column,
+              result(sum, work.row + row, work.column + column, work.batch));
       }
     }
   }

@@ -52,18 +52,20 @@ struct LinkedResult {
   template <int kColumns, class Coordinates>
   struct ConsumerStoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     static constexpr int kVector = 16 / sizeof(Out), kWarp = 32;
+    static constexpr int kWarpgroups = Spec::kSchedule == Schedule::k2Sm ? 2 : 1;  // of a tile
     static_assert(kColumns % (Spec::kSwapAb ? kVector : kWarp) == 0);
     // Answers of the plan are constants once the epilogue is inlined; what is then unused takes no
     // registers.
     const EpilogueArguments& arguments;
     Coordinates coordinates;
     int m, n;  // CUTLASS's, of the thread's first element
+    int batch;
     uint4 staged[kColumns / kVector];
     float summed[kMaxSums][kColumns];
 
     CUTLASS_DEVICE ConsumerStoreCallbacks(const EpilogueArguments& arguments,
-                                          const Coordinates& coordinates, int m, int n)
-        : arguments(arguments), coordinates(coordinates), m(m), n(n) {}
+                                          const Coordinates& coordinates, int m, int n, int batch)
+        : arguments(arguments), coordinates(coordinates), m(m), n(n), batch(batch) {}
 
     CUTLASS_DEVICE static int SumOf(int i) { return bwgemm_epilogue_plan(kFirstSum + i); }
 
@@ -74,7 +76,7 @@ struct LinkedResult {
       if (row >= arguments.m || column >= arguments.n) return nullptr;
       return reinterpret_cast<uint4*>(
           static_cast<Out*>(const_cast<void*>(static_cast<const void*>(array))) +
-          int64_t{row} * arguments.n + column);
+          (int64_t{batch} * arguments.m + row) * arguments.n + column);
     }
 
     // Ahead of an epilogue tile's wait for its sums.
@@ -111,7 +113,7 @@ struct LinkedResult {
           const int row = Spec::kSwapAb ? in_n + i : in_m, column = Spec::kSwapAb ? in_m : in_n + i;
           const float2 pair =
               bwgemm_epilogue(accumulator[first + i], accumulator[first + i + 1], row, column,
-                              &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
+                              batch, &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
           results[first + i] = pair.x;
           results[first + i + 1] = pair.y;
           CUTE_UNROLL
@@ -143,8 +145,9 @@ struct LinkedResult {
           const int row = m + cute::get<0>(at), lane = threadIdx.x % kWarp;
           const int column = n + cute::get<1>(at) + lane;
           if (column >= arguments.n) continue;
-          static_cast<float*>(
-              arguments.results[SumOf(s)])[int64_t{row / kWarp} * arguments.n + column] = sum;
+          const int64_t part =
+              batch * PartialSumRows(arguments.m, Spec::kTileM, kWarpgroups) + row / kWarp;
+          static_cast<float*>(arguments.results[SumOf(s)])[part * arguments.n + column] = sum;
         }
       }
     }
@@ -173,9 +176,9 @@ struct LinkedResult {
     constexpr int kColumns = decltype(cute::size(cute::take<0, 3>(args.tCcD.layout())))::value;
     // residue_tCcD is what lies between the thread's first element and D's last corner.
     const auto [M, N, K, L] = args.problem_shape_mnkl;
-    return ConsumerStoreCallbacks<kColumns, Coordinates>(*params, args.tCcD,
-                                                         M - cute::get<0>(args.residue_tCcD),
-                                                         N - cute::get<1>(args.residue_tCcD));
+    return ConsumerStoreCallbacks<kColumns, Coordinates>(
+        *params, args.tCcD, M - cute::get<0>(args.residue_tCcD),
+        N - cute::get<1>(args.residue_tCcD), cute::get<3>(args.tile_coord_mnkl));
   }
 
   const Params* params = nullptr;

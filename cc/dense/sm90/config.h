@@ -73,7 +73,7 @@ struct Config : Spec {
   // Planes of Q, and blocks of K after which the upper parts of sums leave the accumulators: see
   // sm90/split_mma.h.
   static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
-  static constexpr int kRunBlocks = bwgemm::sm90::RunK(Spec::kTerms) / kTileK;
+  static constexpr int kRunBlocks = bwgemm::sm90::RunK(Spec::kTerms, kPlanes) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
   using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
   using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;

@@ -60,7 +60,7 @@ struct Epilogue {
   // rows of Q from q on. Called before the wait for a buffer, which hides its loads. Rows beyond D
   // get arbitrary values: TMA drops them.
   template <int kWidth>
-  __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q) {
+  __device__ __forceinline__ void Apply(Accumulator& acc, int first, int p, int q, int matrix) {
     const EpilogueArguments& arguments = static_cast<const LinkedParams&>(params).epilogue;
     const int lane = buffers.thread % 32;
     p += buffers.thread / 32 * 16 + lane / 4;
@@ -68,8 +68,8 @@ struct Epilogue {
     CUTE_UNROLL
     for (int i = 0; i < kWidth / 2; i += 2) {
       const int a = first + i, in_p = p + i / 2 % 2 * 8, in_q = q + i / 4 * 8;
-      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), in_q, in_p, &arguments, 0, nullptr,
-                                          nullptr, 0, nullptr);
+      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), in_q, in_p, matrix, &arguments, 0,
+                                          nullptr, nullptr, 0, nullptr);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
     }
@@ -104,7 +104,7 @@ struct Epilogue {
       Place place = PlaceOf<C>(params, p + block * kBlock, q + box);
       place.row += in_box;
       place.inside &= place.row < params.q_rows;  // an operand may have fewer rows than a box
-      if constexpr (C::kLinked) Apply<C::kStoreRows>(acc, first, place.column, place.row);
+      if constexpr (C::kLinked) Apply<C::kStoreRows>(acc, first, place.column, place.row, matrix);
       buffers.template FillTransposed<C::kStoreRows>(acc, first);
       CUTE_UNROLL
       for (int part = 0; part < Buffers::kTransposedParts; ++part) {

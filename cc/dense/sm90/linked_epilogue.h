@@ -77,6 +77,7 @@ struct LinkedEpilogue {
   __device__ static bool Loads() { return bwgemm_epilogue_plan(kStagedOperand) >= 0; }
   __device__ static bool StoresTwo() { return bwgemm_epilogue_plan(kStagedResult) >= 0; }
   __device__ static int RowOf(int i) { return bwgemm_epilogue_plan(kFirstRow + i); }
+  __device__ static int ElementOfRow(int i) { return RowOf(i) >> 8 & 255; }  // its bytes
   __device__ static int SumOf(int i) { return bwgemm_epilogue_plan(kFirstSum + i); }
   // Buffers that leave together are a set: two chunks of D, or one of both results.
   __device__ static int SetBuffers() { return StoresTwo() || C::kStoreBuffers > 2 ? 2 : 1; }
@@ -99,7 +100,7 @@ struct LinkedEpilogue {
     int bytes = 0;
     CUTE_UNROLL
     for (int i = 0; i < kMaxRows; ++i) {
-      if (RowOf(i) >= 0) bytes += (RowOf(i) >> 8) * C::kTileN;
+      if (RowOf(i) >= 0) bytes += ElementOfRow(i) * C::kTileN;
     }
     if (bytes == 0) return;
     Full::arrive_and_expect_tx(full, bytes);
@@ -107,8 +108,11 @@ struct LinkedEpilogue {
     CUTE_UNROLL
     for (int i = 0; i < kMaxRows; ++i) {
       if (RowOf(i) < 0) continue;
-      const int element = RowOf(i) >> 8;
+      const int element = ElementOfRow(i);
       auto* from = static_cast<const uint8_t*>(params().epilogue.operands[RowOf(i) & 255]);
+      if (RowOf(i) & kRowOfMatrix) {
+        from += int64_t{tile.batch} * params().epilogue.n * element;
+      }
       CUTE_UNROLL
       for (int chunk = 0; chunk < kChunks; ++chunk) {
         const int column = PlaceOfChunk(tile, chunk).column;
@@ -175,10 +179,10 @@ struct LinkedEpilogue {
     for (int i = 0; i < kPairs; ++i) {
       const int a = first + 2 * i, n = column + i / 2 * 8;
       float2 summed[kMaxSums];
-      const float2 pair =
-          bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n, &params().epilogue,
-                          staged[i], &stored[i], shared().epilogue.rows[buffers.consumer],
-                          chunk % kChunks * kColumns + n, summed);
+      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n,
+                                          tile.batch, &params().epilogue, staged[i], &stored[i],
+                                          shared().epilogue.rows[buffers.consumer],
+                                          chunk % kChunks * kColumns + n, summed);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
       CUTE_UNROLL
@@ -222,6 +226,7 @@ struct LinkedEpilogue {
     const EpilogueArguments& arguments = params().epilogue;
     const int column = C::Q::UnitRow(q, base.q_rows) + buffers.thread % 32 * 2;
     const int64_t row =
+        tile.batch * PartialSumRows(arguments.m, C::kTileM, C::kTileConsumers) +
         (int64_t{tile.p} * C::kTileConsumers + (C::kTileConsumers == 1 ? 0 : buffers.consumer)) *
             4 +
         buffers.thread / 32;

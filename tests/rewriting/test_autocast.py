@@ -1,0 +1,297 @@
+"""`autocast`: which products become 8-bit ones, and that they are `fp8_dot_general`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from numerics import normal
+
+import jax_bwgemm as bw
+from jax_bwgemm.rewriting.autocast import LayerProduct
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+T, D, F = 128, 256, 384
+
+
+def array(*shape: int, seed: int = 0) -> jax.Array:
+    x = jnp.asarray(normal(np.random.default_rng(seed), shape, "float32"))
+    return (x * shape[-2] ** -0.5).astype(BF16)
+
+
+X, W, V = array(T, D, seed=1), array(D, F, seed=2), array(F, D, seed=3)
+
+
+def cast(f: Callable[..., Any], *args: Any, **options: Any) -> list[bool]:
+    """Of every product of the function: whether it was cast."""
+    found = bw.explain_program(bw.autocast(f, **options), *args, device="sm90").rewrites
+    assert {one.by for one in found} <= {"autocast"}
+    return [one.rewritten for one in found]
+
+
+def why(f: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """Why its only product was not."""
+    (one,) = bw.explain_program(bw.autocast(f, **options), *args, device="sm90").rewrites
+    assert not one.rewritten
+    assert f"left as it is: {one.reason}" in str(one)
+    return one.reason
+
+
+def same(f: Callable[..., Any], by_hand: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Results and gradients are those of a function that calls `fp8_dot_general` itself."""
+
+    def loss(g: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *xs: jnp.sum(g(*xs).astype(F32) ** 2)
+
+    places = tuple(range(len(args)))
+    for make in (lambda g: g, lambda g: jax.grad(loss(g), places)):
+        got = jax.jit(make(bw.autocast(f, **options)))(*args)
+        want = jax.jit(make(by_hand))(*args)
+        for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            np.testing.assert_array_equal(ours.astype(F32), theirs.astype(F32))
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8", bw.Recipe(*["row"] * 3)])
+def test_a_layer(recipe: Any) -> None:
+    dot = bw.fp8_dot_general(recipe)
+    numbers = (((1,), (0,)), ((), ()))
+    same(jnp.matmul, lambda x, w: dot(x, w, numbers), X, W, recipe=recipe)
+
+
+def test_weights_on_the_left_and_of_more_dimensions() -> None:
+    dot = bw.fp8_dot_general()
+    x, w = X.reshape(2, T // 2, D), array(D, 4 * F).reshape(D, 4, F)
+
+    def heads(x: Any, w: Any) -> Any:
+        return jnp.einsum("btd,dhf->bthf", jnp.tanh(x) * jnp.sum(x), w)
+
+    same(
+        lambda x, w: heads(x @ jnp.eye(D, dtype=BF16), w),
+        lambda x, w: dot(
+            jnp.tanh(y := dot(x, jnp.eye(D, dtype=BF16), (((2,), (0,)), ((), ())))) * jnp.sum(y),
+            w,
+            (((2,), (0,)), ((), ())),
+        ),
+        x,
+        w,
+    )
+    left = lambda x, v: jnp.einsum("df,...f->...d", v.T, jnp.sort(x) * 1)  # noqa: E731
+    by_hand = lambda x, v: dot(jnp.sort(x), v.T, (((2,), (1,)), ((), ())))  # noqa: E731
+    assert cast(left, array(2, T, F), V) == [True]
+    same(left, by_hand, array(2, T, F), V)
+
+
+def test_experts() -> None:
+    dot = bw.fp8_dot_general()
+    w = array(3, D, F)
+
+    def layer(dot: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, w: dot(jnp.sort(x), w, (((2,), (1,)), ((0,), (0,))))
+
+    same(layer(lax.dot_general), layer(dot), array(3, T, D), w)
+    sizes = jnp.array([100, 0, T - 100])
+    ragged = bw.fp8_ragged_dot()
+    same(
+        lambda x, w: lax.ragged_dot(jnp.sort(x), w, sizes),
+        lambda x, w: ragged(jnp.sort(x), w, sizes),
+        X,
+        w,
+    )
+    mixed = bw.Recipe("mxfp8", "mxfp8", "row")
+    assert "fp8_ragged_dot does not take" in why(
+        lambda x, w: lax.ragged_dot(x, w, sizes), X, w, recipe=mixed
+    )
+
+
+def test_through_bodies() -> None:
+    """Weights are arguments of jit, scan, while, cond and checkpoint; what is carried is none."""
+    layers = jnp.stack([array(D, D, seed=s) for s in (4, 5)])
+
+    @jax.jit
+    def jitted(x: Any, w: Any) -> Any:
+        return jnp.tanh(x @ w)
+
+    def scan(x: Any, layers: Any) -> Any:
+        def body(h: Any, w: Any) -> Any:
+            h = jax.checkpoint(jitted)(h, w)
+            return jnp.tanh(h @ h.T) @ h, None  # two products of activations
+
+        return lax.scan(body, x, layers)[0]
+
+    assert cast(scan, X, layers) == [True, False, False]
+
+    def loop(x: Any, w: Any) -> Any:
+        return lax.fori_loop(0, jnp.sum(w > 9), lambda _, h: jitted(h, w), x)
+
+    assert cast(loop, X, layers[0]) == [True]
+
+    def branches(x: Any, w: Any) -> Any:
+        return lax.cond(jnp.sum(x) > 0, lambda h: h @ w, lambda h: h @ (2 * w), jnp.sort(x))
+
+    assert cast(branches, X, layers[0]) == [True, True]
+    for f in (scan, branches):
+        gradient = jax.grad(lambda *xs, f=f: jnp.sum(bw.autocast(f)(*xs).astype(F32)), (0, 1))
+        want = jax.grad(lambda *xs, f=f: jnp.sum(f(*xs).astype(F32)), (0, 1))
+        args = (X, layers if f is scan else layers[0])
+        for ours, theirs in zip(gradient(*args), want(*args), strict=True):
+            ours, theirs = ours.astype(F32), theirs.astype(F32)
+            assert float(jnp.linalg.norm(ours - theirs)) < 0.2 * float(jnp.linalg.norm(theirs))
+
+
+def test_within_shard_map() -> None:
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    f = jax.shard_map(
+        lambda x, w: jnp.sort(x) @ w, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i")
+    )
+    x = jnp.concatenate([X, X])
+    assert cast(f, x, W) == [True]
+    got, want = jax.jit(bw.autocast(f))(x, W).astype(F32), f(x, W).astype(F32)
+    assert 0 < float(jnp.linalg.norm(got - want)) < 0.1 * float(jnp.linalg.norm(want))
+
+
+def test_what_weights_are_made_of() -> None:
+    """Casts, reshapes and elementwise operations of arguments alone."""
+    master = W.astype(F32)
+    assert cast(lambda x, w: jnp.sort(x) @ w.astype(BF16), X, master) == [True]
+    assert cast(lambda x, w: jnp.sort(x) @ (jnp.tanh(w) / 2).T, X, W.T) == [True]
+    assert cast(lambda x, w: jnp.sort(x) @ (w + jnp.cumsum(w)[0]), X, W) == [False]
+    assert cast(lambda x: jnp.sort(x) @ W, X) == [True]  # closed over
+
+
+def test_what_stays() -> None:
+    @jax.custom_vjp
+    def own(x: Any, w: Any) -> Any:
+        return x @ w
+
+    own.defvjp(lambda x, w: (own(x, w), (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    wide = (X.astype(F32), W.astype(F32))
+    reasons = {
+        "operands are float32 and float32: only 16-bit ones are cast": (jnp.matmul, *wide),
+        "it asks for a precision": (lambda x, w: jnp.matmul(x, w, precision="highest"), X, W),
+        "no operand is a weight": (lambda x: jnp.sort(x) @ jnp.sort(x).T, X),
+        "both operands of a batch are arguments": (
+            jnp.matmul,
+            jnp.stack([X, X]),
+            jnp.stack([W, W]),
+        ),
+        "64 rows; sizes of layers in low precision are at least 128": (jnp.matmul, X[:64], W),
+        "136 columns; sizes of layers in low precision are at least 128 and multiples of 16": (
+            lambda x, w: x @ w[:, :136],
+            X,
+            W,
+        ),
+        "it is inside of a function with a derivative of its own": (own, X, W),
+        "it is not of the form of ragged_dot": (
+            lambda x, w: lax.ragged_dot_general(
+                x,
+                w,
+                jnp.array([T]),
+                lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0]),
+            ),
+            X,
+            W.T[None],
+        ),
+    }
+    for reason, (f, *args) in reasons.items():
+        assert why(f, *args).startswith(reason)
+
+
+def test_only() -> None:
+    found = []
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        with jax.named_scope("mlp"):
+            h = jnp.tanh(x @ w)
+            with jax.named_scope("down"):
+                return lax.map(lambda row: row @ v, h[None])[0]
+
+    def only(product: LayerProduct) -> bool:
+        found.append(product)
+        return product.scope == "mlp"
+
+    assert cast(model, X, W, V, only=only) == [True, False]
+    assert found == [LayerProduct("mlp", T, F, D), LayerProduct("mlp/down", T, D, F)]
+    decisions = bw.explain_program(bw.autocast(model, only=only), X, W, V).rewrites
+    assert decisions[1].reason == "`only` leaves it out"
+
+
+def test_accelerate_around_it() -> None:
+    """All six products of two layers have 8 bits, the others 16."""
+
+    def loss(w: Any, v: Any, x: Any) -> Any:
+        h = jax.nn.gelu(x @ w)
+        return jnp.mean(((h @ h.T) @ h @ v).astype(F32) ** 2)
+
+    step = jax.value_and_grad(bw.autocast(loss), (0, 1))
+    text = str(jax.make_jaxpr(bw.accelerate(step))(W, V, X))
+    assert text.count("bw_scaled_matmul[") + text.count("bw_scaled_epilogue[") == 6
+    (got, grads), (want, plain) = (
+        bw.accelerate(step)(W, V, X),
+        jax.value_and_grad(loss, (0, 1))(W, V, X),
+    )
+    assert abs(got - want) < 0.05 * abs(want)
+    for ours, theirs in zip(grads, plain, strict=True):
+        ours, theirs = ours.astype(F32), theirs.astype(F32)
+        assert float(jnp.linalg.norm(ours - theirs)) < 0.2 * float(jnp.linalg.norm(theirs))
+
+
+def test_flax_modules() -> None:
+    nn, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            h = nn.relu(nn.Dense(F, dtype=BF16, name="up")(x))
+            return nn.Dense(D, dtype=BF16, name="down")(h)
+
+    model = Model()
+    params = model.init(jax.random.key(0), X)
+    scopes: list[str] = []
+    assert cast(model.apply, params, X, only=lambda p: scopes.append(p.scope) or True) == [True] * 2
+    assert [s.split("/")[-1] for s in scopes] == ["up", "down"]
+
+    layer = nnx.Linear(D, F, dtype=BF16, rngs=nnx.Rngs(0))
+    loss = lambda layer, x: jnp.sum(layer(x).astype(F32) ** 2)  # noqa: E731
+    assert cast(loss, layer, X) == [True]
+    got, want = nnx.grad(bw.autocast(loss))(layer, X), nnx.grad(loss)(layer, X)
+    ours, theirs = (x["kernel"][...].astype(F32) for x in (got, want))
+    assert 0 < float(jnp.linalg.norm(ours - theirs)) < 0.1 * float(jnp.linalg.norm(theirs))
+
+
+def test_as_a_decorator_and_what_is_said() -> None:
+    @bw.autocast(recipe="per_tensor")
+    def f(x: Any, w: Any) -> Any:
+        """Of two arrays."""
+        return x @ w
+
+    assert (f.__name__, f.__doc__) == ("f", "Of two arrays.")
+    text = str(bw.explain_program(jax.jit(f), X, W, device="sm90"))
+    assert "autocast, of the products that it found:" in text
+    assert "rewritten: recipe 'per_tensor'" in text
+    assert "float8_e4m3fn tensor x float8_e4m3fn tensor" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments", "options"),
+    [
+        (TypeError, "autocast takes a function, got int", (3,), {}),
+        (TypeError, "only must be a function, got str", (jnp.matmul,), {"only": "mlp"}),
+        (ValueError, "recipe must be one of", (jnp.matmul, "fp7"), {}),
+        (ValueError, "no place for a history of recipe 'per_tensor_delayed': call fp8_dot_general",
+         (jnp.matmul, "per_tensor_delayed"), {}),
+        (ValueError, "no place for random numbers of recipe 'nvfp4'", (jnp.matmul, "nvfp4"), {}),
+        (ValueError, "implementation", (jnp.matmul,), {"implementation": "magic"}),
+    ],
+)  # fmt: skip
+def test_errors(
+    error: type[Exception], message: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=message):
+        bw.autocast(*arguments, **options)
