@@ -1,4 +1,4 @@
-"""Private JAX names and branches on the JAX version: here and in `compat_jaxpr`, nowhere else."""
+"""Private JAX names and branches on the JAX version: here and in ``compat_*.py``, nowhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from jax import core
 from jax._src import ad_checkpoint as _ad_checkpoint
-from jax._src import checkify as _checkify
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 
@@ -24,7 +23,6 @@ from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax._src.lax.lax import canonicalize_precision as _canonicalize_precision
 from jax._src.sharding_impls import SPMDAxisContext
 from jax._src.util import weakref_lru_cache  # noqa: F401
-from jax.experimental import jet as _jet
 from jax.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -271,27 +269,6 @@ def without_types_of_axes(rule: mlir.LoweringRule) -> mlir.LoweringRule:
             return rule(ctx.replace(avals_in=plain), *operands, **params)
 
     return lower
-
-
-def check_nans(primitive: Primitive) -> None:
-    """Lets ``checkify.checkify(errors=checkify.float_checks)`` look for NaNs in its results."""
-    _checkify.error_checks[primitive] = functools.partial(_checkify.nan_error_check, primitive)
-
-
-def taylor_bilinear(primitive: Primitive) -> None:
-    """Lets `jax.experimental.jet` through a primitive, bilinear in its first two operands."""
-
-    def rule(primals: Any, series: Any, **params: Any) -> Any:
-        fixed = primals[2:]
-
-        class Product:
-            @staticmethod
-            def bind(lhs: jax.Array, rhs: jax.Array, **params: Any) -> jax.Array:
-                return primitive.bind(lhs, rhs, *fixed, **params)
-
-        return _jet._bilinear_taylor_rule(Product, primals[:2], series[:2], **params)
-
-    _jet.jet_rules[primitive] = rule
 
 
 def checkpoint_as_dot(primitive: Primitive, numbers: Callable[..., DimensionNumbers]) -> None:

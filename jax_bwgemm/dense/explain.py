@@ -10,11 +10,20 @@ from jax.typing import DTypeLike
 
 from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
-from jax_bwgemm.dense.problem import make_options, make_problem
+from jax_bwgemm.dense.problem import Options, make_options, make_problem
+from jax_bwgemm.dense.products import (
+    dot_product,
+    is_symbolic,
+    matmul_product,
+    symbolic_problem,
+)
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general, check_matmul
-from jax_bwgemm.product.explain import Explanation, explain_product
-from jax_bwgemm.product.support import viable_implementations
+from jax_bwgemm.product.explain import ASKED_FOR, Explanation, explain_product
+from jax_bwgemm.product.flops import flops_of_equation
+from jax_bwgemm.product.implementations import SYMBOLIC
+from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.product.support import refusal, viable_implementations
 
 
 def explain(
@@ -55,6 +64,8 @@ def explain(
         if not (hasattr(x, "shape") and hasattr(x, "dtype")):
             raise TypeError(f"explain requires arrays or types of arrays, got {name} {x!r}")
     options = make_options(precision, preferred_element_type, None, implementation, config)
+    if is_symbolic("matmul" if dimension_numbers is None else "dot_general", a, b, options):
+        return _explain_symbolic(a, b, dimension_numbers, options)
     if dimension_numbers is None:
         check_matmul(a.shape, b.shape)
         labels = matmul_labels(a.shape, b.shape)
@@ -77,3 +88,39 @@ def explain(
     )
     spec = spec.with_policy(implementations=viable)
     return explain_product(DENSE, spec, (lhs, rhs), device, rejected, copied_elements=plan.copied)
+
+
+def _explain_symbolic(a: Any, b: Any, numbers: Any, options: Options) -> Explanation:
+    """The decision for a product of symbolic sizes: XLA, which the options allow."""
+
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        if numbers is None:
+            return matmul_product(a, b, options)
+        return dot_product(a, b, as_dimension_numbers(numbers, a.shape, b.shape), options)
+
+    traced = equations(jax.make_jaxpr(product)(a, b))
+    flops = [flops_of_equation(e) for e, _ in traced if e.primitive is jax.lax.dot_general_p]
+    kernels = options.implementations[: options.implementations.index("xla")]
+    return Explanation(
+        symbolic_problem("matmul" if numbers is None else "dot_general", a, b),
+        "xla",
+        SYMBOLIC if kernels else ASKED_FOR,
+        rejected=tuple((name, SYMBOLIC) for name in kernels),
+        flops=sum(flops),
+    )
+
+
+def refusal_of_equation(eqn: Any) -> str | None:
+    """Why no kernel multiplies what an equation of ``lax.dot_general`` does; None if one may."""
+    lhs, rhs = (
+        jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype, weak_type=x.aval.weak_type)
+        for x in eqn.invars
+    )
+    given = (eqn.params[x] for x in ("precision", "preferred_element_type", "out_sharding"))
+    options = make_options(*given, None, None)
+    if is_symbolic("dot_general", lhs, rhs, options):
+        return SYMBOLIC
+    labels = dot_labels(len(lhs.shape), len(rhs.shape), *eqn.params["dimension_numbers"])
+    problem = make_problem(lhs, rhs, labels, options, promotes=False)
+    dtypes = [lhs.dtype.name, rhs.dtype.name]
+    return problem.veto or refusal(DENSE, "cutlass", problem.spec, dtypes, problem.dims)

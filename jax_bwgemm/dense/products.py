@@ -17,7 +17,7 @@ from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.problem import Options, make_problem
 from jax_bwgemm.dense.validation import check_dot_general, check_matmul
-from jax_bwgemm.product.implementations import log_once, refusal_error
+from jax_bwgemm.product.implementations import SYMBOLIC, log_once, refusal_error
 from jax_bwgemm.product.support import viable_implementations
 
 
@@ -49,12 +49,16 @@ def is_symbolic(function: str, lhs: jax.Array, rhs: jax.Array, options: Options)
     """
     if all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape)):
         return False
-    what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
+    what = symbolic_problem(function, lhs, rhs)
     if "xla" not in options.implementations:
-        reason = "a kernel is selected by sizes"
-        raise refusal_error(what, [(name, reason) for name in options.implementations])
-    log_once(f"{what}: using xla, because a kernel is selected by sizes")
+        raise refusal_error(what, [(name, SYMBOLIC) for name in options.implementations])
+    log_once(f"{what}: using xla, because {SYMBOLIC}")
     return True
+
+
+def symbolic_problem(function: str, lhs: Any, rhs: Any) -> str:
+    """A product with symbolic sizes in words."""
+    return f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
 
 
 def _xla_matmul(a: jax.Array, b: jax.Array, options: Options) -> jax.Array:
@@ -113,6 +117,8 @@ def _run(
     )
     if viable[0] == "xla":
         return xla()
+    if promotes:  # as jax.numpy's promotion does, whose gradients are weakly typed again
+        lhs, rhs = (lax.convert_element_type(x, x.dtype) for x in (lhs, rhs))
     out = gemm(
         arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
         arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),

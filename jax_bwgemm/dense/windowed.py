@@ -15,7 +15,7 @@ import jax
 from jax import core
 from jax.interpreters import ad, batching, mlir
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.dense.canonical import dot_labels
@@ -200,5 +200,6 @@ bw_gemm_windowed_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_gemm_windowed_p] = _jvp
 ad.primitive_transposes[bw_gemm_windowed_p] = _transpose
 batching.primitive_batchers[bw_gemm_windowed_p] = _batch
+compat_transforms.transform_as(bw_gemm_windowed_p, separate)
 compat.lower_with_devices(bw_gemm_windowed_p)
 mlir.register_lowering(bw_gemm_windowed_p, _lower)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import ad, batching, mlir
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.tuning_config import TuningConfig
@@ -190,6 +190,11 @@ def _batch(
     return results, [0] * len(results)
 
 
+def _apart(*operands: jax.Array, gated: Gated) -> list[jax.Array]:
+    gated.check_may_be_separate("checkify and jet look at the products one by one")
+    return separate(*operands, gated=gated)
+
+
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Sequence[Any]:
     spec, platform, reason = one_device(ctx, gated.of_gate.spec)
     here = dataclasses.replace(gated, of_gate=dataclasses.replace(gated.of_gate, spec=spec))
@@ -213,5 +218,6 @@ compat.implement_by_jit(bw_gemm_gated_p, "gated")
 bw_gemm_gated_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_gemm_gated_p] = _jvp
 batching.primitive_batchers[bw_gemm_gated_p] = _batch
+compat_transforms.transform_as(bw_gemm_gated_p, _apart)
 compat.lower_with_devices(bw_gemm_gated_p)
 mlir.register_lowering(bw_gemm_gated_p, _lower)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import ad, batching, mlir
 
-from jax_bwgemm import compat, runtime
+from jax_bwgemm import compat, compat_transforms, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.dense.contraction import DENSE
@@ -361,6 +361,7 @@ def register(primitive: Primitive) -> None:
     primitive.def_abstract_eval(_abstract_eval)
     ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive=primitive)
     batching.primitive_batchers[primitive] = _batch
+    compat_transforms.transform_as(primitive, separate)
     compat.lower_with_devices(primitive)
     mlir.register_lowering(primitive, _lower)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import core
 from jax.interpreters import ad, batching, mlir
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target
 from jax_bwgemm.epilogue.hook import VERSION
@@ -185,5 +185,6 @@ compat.implement_by_jit(bw_quantize_source_p, "source")
 bw_quantize_source_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[bw_quantize_source_p] = derivatives.of_quantization
 batching.primitive_batchers[bw_quantize_source_p] = _batch
+compat_transforms.transform_as(bw_quantize_source_p, separate)
 compat.lower_with_devices(bw_quantize_source_p)
 mlir.register_lowering(bw_quantize_source_p, _lower)

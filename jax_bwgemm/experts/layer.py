@@ -13,7 +13,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.linear import Activation
-from jax_bwgemm.experts.mlp import check_layers, grouped_mlp
+from jax_bwgemm.experts.mlp import check_layers, check_weights, grouped_mlp
 from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
 from jax_bwgemm.grouped.validation import as_experts, check_offset
 
@@ -45,7 +45,7 @@ def moe_mlp(
         down: [E, H, N].
         experts: The experts of each token, [T, k], integers. A token gets nothing from one that is
             not in [0, num_experts).
-        weights: Their weights, [T, k], floating-point.
+        weights: Their weights, [T, k], float32, bfloat16 or float16.
         activation: As in `linear`.
         recompute: As in `grouped_mlp`.
         num_experts: How many experts there are, if those here are only some; None means E.
@@ -75,11 +75,7 @@ def moe_mlp(
         )
     if not jnp.issubdtype(experts.dtype, jnp.integer):
         raise TypeError(f"{_CALLER}: experts must be integers, got {experts.dtype}")
-    if weights.shape != experts.shape or not jnp.issubdtype(weights.dtype, jnp.floating):
-        raise TypeError(
-            f"{_CALLER}: weights must be floating-point of shape {experts.shape}, got "
-            f"{weights.dtype} of shape {weights.shape}"
-        )
+    check_weights(_CALLER, "weights", weights, experts.shape)
     if (num_experts is None) != (group_offset is None):
         raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
     count = as_experts(_CALLER, num_experts, up.shape[0], name="num_experts")

@@ -19,6 +19,7 @@ from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.linear import Activation
+from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general, ragged_dot_with_epilogue
 from jax_bwgemm.grouped.validation import check_offset, check_size_values
 from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
@@ -50,15 +51,15 @@ def grouped_mlp(
     That equals multiplying its result, but nothing is left to do after the second product, nor, in
     the backward pass, before the first.
 
-    ``rows``, ``up`` and ``down`` have one floating-point type. Products and weighted hidden values
-    are rounded to it; what is between is computed in float32.
+    ``rows``, ``up`` and ``down`` have one type: float32, bfloat16 or float16. Products and weighted
+    hidden values are rounded to it; what is between is computed in float32.
 
     Args:
         rows: [M, K]: first those of group 0, then those of group 1, and so on.
         up: [E, K, H], or [E, K, 2, H], gate first.
         down: [E, H, N].
         group_sizes: Rows of each group, as in `ragged_dot`.
-        row_weights: [M], floating-point, or None.
+        row_weights: [M], float32, bfloat16 or float16, or None.
         activation: As in `linear`; one that is not elementwise is a pass of its own.
         recompute: Whether the backward pass computes the first product and the hidden values again.
             Only the arguments are kept for it then; else these two arrays are kept too.
@@ -87,11 +88,7 @@ def grouped_mlp(
     operands = [rows, down, up]
     if row_weights is not None:
         weights = as_array(_CALLER, "row_weights", row_weights)
-        if weights.shape != rows.shape[:1] or not jnp.issubdtype(weights.dtype, jnp.floating):
-            raise TypeError(
-                f"{_CALLER}: row_weights must be floating-point of shape {rows.shape[:1]}, got "
-                f"{weights.dtype} of shape {weights.shape}"
-            )
+        check_weights(_CALLER, "row_weights", weights, rows.shape[:1])
         operands.append(weights)
     operands.append(sizes)
     if group_offset is not None:
@@ -132,10 +129,23 @@ def check_layers(caller: str, name: str, rows: jax.Array, up: jax.Array, down: j
             f"got {rows.shape}, {up.shape} and {down.shape}"
         )
     types = sorted({x.dtype.name for x in (rows, up, down)})
-    if len(types) > 1 or not jnp.issubdtype(rows.dtype, jnp.floating):
+    if len(types) > 1 or rows.dtype.name not in FLOATS:
         raise TypeError(
-            f"{caller}: {name}, up and down must have one floating-point type, got "
+            f"{caller}: {name}, up and down must have one type of {', '.join(FLOATS)}, got "
             f"{', '.join(types)}"
+        )
+
+
+def check_weights(caller: str, name: str, weights: jax.Array, shape: tuple[int, ...]) -> None:
+    """Checks what weighs hidden values. name: The argument that has it.
+
+    Raises:
+        TypeError: Another shape, or a type that it is not computed with.
+    """
+    if weights.shape != shape or weights.dtype.name not in FLOATS:
+        raise TypeError(
+            f"{caller}: {name} must have the shape {shape} and a type of {', '.join(FLOATS)}, got "
+            f"{weights.dtype} of shape {weights.shape}"
         )
 
 

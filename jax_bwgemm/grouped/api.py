@@ -39,7 +39,7 @@ from jax_bwgemm.grouped.with_epilogue import (
     run_with_epilogue,
 )
 from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
-from jax_bwgemm.product.implementations import as_implementations, log_once, refusal_error
+from jax_bwgemm.product.implementations import SYMBOLIC, as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
 
 # All of `_ragged`'s but the operands, in its order.
@@ -375,9 +375,8 @@ def _symbolic(
         return False
     what = f"{function} of symbolic shapes {lhs.shape} and {rhs.shape}"
     if "xla" not in implementations:
-        reason = "a kernel is selected by sizes"
-        raise refusal_error(what, [(name, reason) for name in implementations])
+        raise refusal_error(what, [(name, SYMBOLIC) for name in implementations])
     if group_offset is not None:
         raise NotImplementedError(f"{what} cannot have a group_offset")
-    log_once(f"{what}: using jax.lax.{function}, because a kernel is selected by sizes")
+    log_once(f"{what}: using jax.lax.{function}, because {SYMBOLIC}")
     return True

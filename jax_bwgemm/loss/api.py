@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -98,20 +99,52 @@ def linear_softmax_cross_entropy_loss(
     options = Options(
         None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
     )
+    call = _Call(
+        reduction,
+        ignore_index,
+        float(label_smoothing),
+        float(z_loss),
+        logits,
+        return_logsumexp,
+        tuple(axis_name) if isinstance(axis_name, list) else axis_name,
+        options,
+        products,
+    )
+    return _compiled(x, labels, weights, call)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What is static about a call. Arguments of `linear_softmax_cross_entropy_loss`, and theirs."""
+
+    reduction: str
+    ignore_index: int | None
+    label_smoothing: float
+    z_loss: float
+    logits: str
+    return_logsumexp: bool
+    axis_name: Any
+    options: Options
+    products: Products
+
+
+def _loss(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> Any:
+    """The loss of arguments that were checked."""
+    options, products, axis_name = call.options, call.products, call.axis_name
     shape, labels = x.shape[:-1], labels.reshape(-1)
     columns = weights.shape[1]
     vocabulary = columns * (1 if axis_name is None else _devices(axis_name))
     # Compared in their own type: int32 may not hold a label that is not a column.
-    kept = None if ignore_index is None else ~_equal(labels, ignore_index)
+    kept = None if call.ignore_index is None else ~_equal(labels, call.ignore_index)
     labels = labels if labels.dtype.itemsize >= 4 else labels.astype(jnp.int32)
     valid = (labels >= 0) & (labels < vocabulary)
     labels = jnp.where(valid, labels, -1).astype(jnp.int32)
     local = labels if axis_name is None else labels - lax.axis_index(axis_name) * columns
     rows = x.reshape(math.prod(shape), x.shape[-1])
     rows, weights, local = compat.match_varying(rows, weights, local)
-    if logits == "recomputed":
+    if call.logits == "recomputed":
         _check_whole_columns(weights)
-    if logits == "stored":
+    if call.logits == "stored":
         found = row_statistics(products.logits(rows, weights), local, options)
     else:
         found = compat.in_automatic_axes(
@@ -121,22 +154,24 @@ def linear_softmax_cross_entropy_loss(
         )
     lse, picked, *total = found if axis_name is None else _over_devices(found, axis_name)
 
-    label_smoothing, z_loss = float(label_smoothing), float(z_loss)
-    losses = lse - (1 - label_smoothing) * picked
+    losses = lse - (1 - call.label_smoothing) * picked
     if total:
-        losses -= label_smoothing / vocabulary * total[0]
-    if z_loss:
-        losses += z_loss * jnp.square(lse)
+        losses -= call.label_smoothing / vocabulary * total[0]
+    if call.z_loss:
+        losses += call.z_loss * jnp.square(lse)
     losses = jnp.where(valid, losses, jnp.nan)
     count: Any = labels.size or 1
     if kept is not None:
         losses = jnp.where(kept, losses, 0)
         count = jnp.maximum(jnp.sum(kept), 1)
-    if reduction == "none":
+    if call.reduction == "none":
         loss = losses.reshape(shape)
     else:
-        loss = jnp.sum(losses) / count if reduction == "mean" else jnp.sum(losses)
-    return (loss, lse.reshape(shape)) if return_logsumexp else loss
+        loss = jnp.sum(losses) / count if call.reduction == "mean" else jnp.sum(losses)
+    return (loss, lse.reshape(shape)) if call.return_logsumexp else loss
+
+
+_compiled = compat.compiled_outside(_loss, 3)
 
 
 def _devices(axis_name: Any) -> int:

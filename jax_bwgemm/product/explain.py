@@ -20,6 +20,7 @@ from jax_bwgemm.product.spec import ProductSpec
 
 # Up to this many kernels with the same reason are named one by one.
 FEW = 2
+ASKED_FOR = "asked for"
 EMPTY = "an empty problem runs no kernel: the result is empty or all zeros"
 
 
@@ -171,7 +172,7 @@ def explain_product(
     against = list(rejected)
     for name in spec.policy.implementations:
         if name == "xla":
-            reason = against[-1][1] if against else "asked for"
+            reason = against[-1][1] if against else ASKED_FOR
             return Explanation(what, name, reason, rejected=tuple(against), flops=flops_of(dims))
         if dims.empty and platform == PLATFORMS[name]:
             return Explanation(what, name, EMPTY, rejected=tuple(against))

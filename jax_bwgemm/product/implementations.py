@@ -20,6 +20,8 @@ IMPLEMENTATIONS = ("cutlass", "emulator", "xla")
 # The JAX platform that each kernel implementation is lowered for.
 PLATFORMS = {"cutlass": "cuda", "emulator": "cpu"}
 DEFAULT_IMPLEMENTATIONS = ("cutlass", "xla")
+# Why XLA computes products of symbolic sizes (`jax.export`).
+SYMBOLIC = "a kernel is selected by sizes"
 # Algorithms that kernels satisfy, by operand types, as `jax.lax.DotAlgorithmPreset` names them:
 # first their own, then less accurate ones. With an exact bf16 operand, X3 has no more products than
 # the two terms of the f32 operand make.
@@ -155,7 +157,7 @@ def target_here(name: str, platform: str, target: Target | None) -> Target | str
         target: The GPU asked for; None is this process's, which the emulator takes for an SM100.
     """
     if platform != PLATFORMS[name]:
-        return f"it runs on {PLATFORMS[name]}, this program is lowered for {platform}"
+        return f"{name} runs on {PLATFORMS[name]}, this program is lowered for {platform}"
     if target is None and name == "emulator":
         return make_target("sm100")
     if target is None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+
+from jax_bwgemm import compat_jaxpr
+from jax_bwgemm.compat import Primitive
+
+# Primitives whose equations hold no jaxpr, but stand for a function of their operands and
+# parameters that has products.
+FUNCTIONS: dict[Primitive, Callable[..., Any]] = {}
 
 
 def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
@@ -19,6 +27,18 @@ def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
         for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr):
             if is_jaxpr(value):
                 yield from equations(value, inner)
+        if eqn.primitive in FUNCTIONS:
+            yield from equations(_traced(eqn), times)
+
+
+def _traced(eqn: Any) -> Any:
+    """The program that an equation of a primitive in `FUNCTIONS` stands for.
+
+    Of plain types: what varies over mesh axes, and how, changes no product.
+    """
+    types = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in eqn.invars]
+    with compat_jaxpr.equation_context(eqn):
+        return jax.make_jaxpr(functools.partial(FUNCTIONS[eqn.primitive], **eqn.params))(*types)
 
 
 def is_jaxpr(value: Any) -> bool:

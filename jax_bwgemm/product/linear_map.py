@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
+from jax_bwgemm.product.jaxprs import FUNCTIONS
 
 Arrays = tuple[jax.Array, ...]
 
@@ -167,5 +168,7 @@ linear_map_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[linear_map_p] = _jvp
 ad.primitive_transposes[linear_map_p] = _transpose
 batching.primitive_batchers[linear_map_p] = _batch
+compat_transforms.transform_as(linear_map_p, _run)
+FUNCTIONS[linear_map_p] = _run
 compat.lower_with_devices(linear_map_p)
 mlir.register_lowering(linear_map_p, mlir.lower_fun(_run, multiple_results=True))

@@ -13,7 +13,7 @@ import jax
 from jax import core
 from jax.interpreters import batching
 
-from jax_bwgemm import compat
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction
@@ -78,6 +78,6 @@ def register(
     batching.primitive_batchers[primitive] = batch
     lowering.register(contraction, primitive, local)
     compat.checkpoint_as_dot(primitive, dot_numbers)
-    compat.check_nans(primitive)
-    compat.taylor_bilinear(primitive)
+    compat_transforms.check_nans(primitive)
+    compat_transforms.taylor_bilinear(primitive)
     CONTRACTIONS[primitive] = contraction

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import types
 from collections import Counter
 from typing import Any
 
 import jax
 
-from jax_bwgemm.product.explain import Explanation, explain_product
+from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
+from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
 from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BESIDE, EXPLAINED_BY
@@ -17,9 +20,9 @@ from jax_bwgemm.product.support import refusal
 
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
-_XLA_REASON = (
-    "an operation of JAX's own, or left to XLA while tracing (the log, jax_bwgemm, INFO, says why)"
-)
+_ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
+_LOGGED = "the log, jax_bwgemm, INFO, says why"
+_BELOW = "the decisions below say why"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +71,8 @@ class ProgramExplanation:
             does each branch of a condition.
         quantizations: The same of what is quantized.
         rewrites: What `jax_bwgemm.accelerate` or `autocast` decided, if the program is such a
-            function (jitted or not): every product of JAX's that it found, in order of appearance.
+            function (jitted or not, a method, a `functools.partial` of one): every product of
+            JAX's that it found, in order of appearance.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -102,7 +106,8 @@ def explain_program(
         print(jax_bwgemm.explain_program(jax_bwgemm.ragged_dot, x, w, sizes, device="sm90"))
 
     Sizes are those in the traced program: within shard_map and pmap one device's, but under
-    automatic partitioning those of all devices together. Products whose results nothing uses, which
+    automatic partitioning those of all devices together. A function is traced for the named
+    architecture, as under `jax_bwgemm.config.target`. Products whose results nothing uses, which
     compilers drop, are in it too; quantizations that were left to XLA while tracing are not.
 
     Args:
@@ -121,30 +126,48 @@ def explain_program(
         NotImplementedError: No implementation that a product allows can run it on the device
             (several: an ExceptionGroup of these).
     """
+    locate(device, explicit_target())  # an unknown device, whatever the program has
+    if device in DEFAULT_SM_COUNT:
+        # Some decisions are taken while tracing: those for that GPU.
+        with target(device):
+            return _explained(program, args, kwargs, device)
+    return _explained(program, args, kwargs, device)
+
+
+def _explained(
+    program: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: jax.Device | str | None
+) -> ProgramExplanation:
     counts: Counter[Explanation] = Counter()
     beside: Counter[Explanation] = Counter()
-    accelerated, rewrites = _accelerated(program), ()
-    if accelerated is not None:
-        program, rewrites = accelerated.rewritten(*args, **kwargs)
+    rewrites: tuple[Rewrite, ...] = ()
+    function, given, named = _unwrapped(program, args, kwargs)
+    # A wrapper made by functools.wraps has these attributes too, but is another function.
+    if getattr(function, "accelerated", None) is function is not None:
+        program, rewrites = function.rewritten(*given, **named)
         args, kwargs = (), {}
     for eqn, times in equations(_traced(program, args, kwargs)):
         if eqn.primitive in EXPLAINED_BESIDE:
             explain = importlib.import_module(EXPLAINED_BESIDE[eqn.primitive]).explain
             beside[explain(eqn, device)] += times
-        elif (found := _explain(eqn, device)) is not None:
+        elif (found := _explain(eqn, device, _BELOW if rewrites else _LOGGED)) is not None:
             counts[found] += times
     return ProgramExplanation(tuple(counts.items()), rewrites, tuple(beside.items()))
 
 
-def _accelerated(program: Any) -> Any:
-    """The function that ``accelerate`` or ``autocast`` returned, if the program is one, jitted or
-    not; or None.
-    """
-    if isinstance(program, jax.stages.Wrapped):
-        program = getattr(program, "__wrapped__", None)
-    # A wrapper made by functools.wraps has these attributes too, but is another function.
-    owner = getattr(program, "accelerated", None)
-    return program if owner is program else None
+def _unwrapped(
+    program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function inside of jit, methods and partial, and what these call it with."""
+    while True:
+        if isinstance(program, jax.stages.Wrapped):
+            program = getattr(program, "__wrapped__", None)
+        elif isinstance(program, types.MethodType):
+            program, args = program.__func__, (program.__self__, *args)
+        elif isinstance(program, functools.partial):
+            args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
+            program = program.func
+        else:
+            return program, args, kwargs
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -161,8 +184,14 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return jitted.trace(*args, **kwargs).jaxpr
 
 
-def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
-    """The decision for an equation; None if it is no product."""
+def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:
+    """The decision for an equation; None if it is no product.
+
+    Args:
+        eqn: The equation.
+        device: As in `explain_program`.
+        where: Where to read on about a product of JAX's.
+    """
     avals = [x.aval for x in eqn.invars]
     if eqn.primitive in EXPLAINED_BY:
         return importlib.import_module(EXPLAINED_BY[eqn.primitive]).explain(eqn, device)
@@ -180,5 +209,15 @@ def _explain(eqn: Any, device: jax.Device | str | None) -> Explanation | None:
         result = eqn.outvars[0].aval
         types = " x ".join(aval.str_short() for aval in avals[:2])
         what = f"{eqn.primitive.name} {types} -> {result.str_short()}"
-        return Explanation(what, "xla", _XLA_REASON, flops=flops_of_equation(eqn))
+        return Explanation(what, "xla", _why_xla(eqn, where), flops=flops_of_equation(eqn))
     return None
+
+
+def _why_xla(eqn: Any, where: str) -> str:
+    """The reason for one of JAX's products, which does not say whether it was ours."""
+    reason = None
+    if eqn.primitive.name == "dot_general":
+        # Imported here: the dense products import what all products share.
+        explain = importlib.import_module("jax_bwgemm.dense.explain")
+        reason = explain.refusal_of_equation(eqn)
+    return f"{reason} ({_ORIGIN})" if reason else f"{_ORIGIN} ({where})"

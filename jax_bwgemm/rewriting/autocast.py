@@ -16,7 +16,7 @@ from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.program_explanation import Rewrite
-from jax_bwgemm.rewriting.calls import rewritable
+from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.products import PRODUCTS
 from jax_bwgemm.rewriting.rewrite import CONTROL, decision, place_of
@@ -90,7 +90,8 @@ def autocast(
         A function with f's arguments and results. It has a first reverse-mode derivative.
 
     Raises:
-        TypeError: f or ``only`` is not callable, or an implementation that is not a name.
+        TypeError: f is not a function that can be traced, ``only`` is not callable, or an
+            implementation that is not a name.
         ValueError: An unknown recipe or implementation, or a recipe with delayed scaling or random
             numbers: call `fp8_dot_general`, which takes both.
     """
@@ -105,8 +106,7 @@ def autocast(
         return functools.partial(
             autocast, recipe=found, only=only, implementation=settings.implementations
         )
-    if not callable(f):
-        raise TypeError(f"autocast takes a function, got {type(f).__name__}")
+    check_function("autocast", f)
     return rewritable(f, lambda jaxpr: cast(jaxpr, settings))
 
 

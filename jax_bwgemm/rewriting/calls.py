@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,20 @@ def transformed(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable
         return traced.run(change(traced.jaxpr))
 
     return call
+
+
+def check_function(caller: str, f: Any) -> None:
+    """Checks what a decorator is given.
+
+    Raises:
+        TypeError: No function, a coroutine or a generator.
+    """
+    if not callable(f):
+        raise TypeError(f"{caller} takes a function, got {type(f).__name__}")
+    for kind in ("coroutine", "generator", "asyncgen"):
+        # A call of one runs nothing yet: there would be nothing to trace.
+        if getattr(inspect, f"is{kind}function")(f):
+            raise TypeError(f"{caller} takes a function that returns results, got a {kind}")
 
 
 def rewritable(

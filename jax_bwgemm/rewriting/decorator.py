@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.rewriting.calls import rewritable
+from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.rewrite import rewrite
 
 
@@ -38,13 +38,12 @@ def accelerate(
         A function with f's arguments and results. It can be jitted, differentiated and mapped.
 
     Raises:
-        TypeError: f is not callable, or ``implementation`` of the wrong type.
+        TypeError: f is not callable, a coroutine or a generator, or ``implementation`` of the wrong
+            type.
         ValueError: Unknown implementation.
     """
     implementations = as_implementations(implementation)
     if f is None:
         return functools.partial(accelerate, implementation=implementations)
-    if not callable(f):
-        raise TypeError(f"accelerate takes a function, got {type(f).__name__}")
-
+    check_function("accelerate", f)
     return rewritable(f, lambda jaxpr: rewrite(jaxpr, implementations))

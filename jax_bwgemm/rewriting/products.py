@@ -14,6 +14,7 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
+from jax_bwgemm.product.implementations import SYMBOLIC
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.rewriting import policy
@@ -52,7 +53,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     """
     sizes = [size for x in eqn.invars[:2] for size in x.aval.shape]
     if not all(isinstance(size, int) for size in sizes):
-        return Replacement(None, "sizes are symbolic, and a kernel is selected by sizes")
+        return Replacement(None, f"sizes are symbolic, and {SYMBOLIC}")
     dense = eqn.primitive.name == "dot_general"
     if dense and (reason := policy.tiny(eqn)):
         return Replacement(None, reason)

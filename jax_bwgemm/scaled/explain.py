@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm.product.explain import Explanation, locate
+from jax_bwgemm.product.explain import ASKED_FOR, Explanation, locate
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
@@ -115,7 +115,7 @@ def explain_family(
     rejected: list[tuple[str, str]] = []
     for name in family.viable_implementations(spec, dims, rejected):
         if name == "xla":
-            why = rejected[-1][1] if rejected else "asked for"
+            why = rejected[-1][1] if rejected else ASKED_FOR
             return Explanation(problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims))
         choice = reason or family.choose(name, platform, spec, dims, target)
         if isinstance(choice, Choice):

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import batching, mlir
 
-from jax_bwgemm import compat, runtime
+from jax_bwgemm import compat, compat_transforms, runtime
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import Operands
 from jax_bwgemm.product.implementations import (
     PLATFORMS,
+    SYMBOLIC,
     log_once,
     refusal_error,
     target_here,
@@ -56,7 +57,7 @@ class Family(abc.ABC):
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
         compat.checkpoint_as_dot(self.primitive, self.dot_numbers)
-        compat.check_nans(self.primitive)
+        compat_transforms.check_nans(self.primitive)
         compat.lower_with_devices(self.primitive)
         self._compiled_reference = compat.compiled_outside(
             lambda spec, *operands: self.reference(*operands, spec=spec), 0
@@ -141,6 +142,8 @@ class Family(abc.ABC):
             table = self.table_of(name)
             if not table:
                 return "jax_bwgemm was installed without kernels for scaled operands"
+            if not all(isinstance(x, int) for x in (dims.batch, dims.m, dims.n, dims.k)):
+                return SYMBOLIC
             return self.refusal(table, spec, dims)
 
         return viable(spec.policy.implementations, dims.describe(spec), refuse, rejected)

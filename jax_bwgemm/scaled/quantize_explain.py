@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.product.explain import Explanation, locate
+from jax_bwgemm.product.explain import ASKED_FOR, Explanation, locate
 from jax_bwgemm.product.implementations import refusal_error, target_here
 from jax_bwgemm.scaled.quantize_primitive import refusal
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
@@ -40,7 +40,7 @@ def explain_quantization(
     rejected: list[tuple[str, str]] = []
     for name in spec.implementations:
         if name == "xla":
-            why = rejected[-1][1] if rejected else "asked for"
+            why = rejected[-1][1] if rejected else ASKED_FOR
             return Explanation(problem, "xla", why, rejected=tuple(rejected))
         x = jax.ShapeDtypeStruct(shape, dtype)
         found = refusal(name, spec, x) or reason or target_here(name, platform, target)

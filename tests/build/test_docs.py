@@ -5,8 +5,10 @@ Comments and docstrings too: a file of this repository that they name exists.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import re
+import symtable
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,34 @@ def missing_files(document: Path) -> list[str]:
     return sorted(name for name in named if not (ROOT / name).exists())
 
 
+# What programs of a page call the reader's own, without a definition.
+READERS_OWN = {
+    "README.md": {"hidden", "labels", "head", "loss_fn"},
+    "accelerate.md": {"loss_fn", "params", "batch"},
+    "emulator.md": {"ptx_text", "kernel"},
+    "low_precision.md": {"blocks", "scales", "group_sizes", "loss_fn"},
+    "tuning.md": {"train_step", "params", "batch"},
+}
+
+
+def undefined_names(document: Path) -> list[str]:
+    """Names that a page's Python programs, read one after the other, use before they exist."""
+    known = {*dir(builtins), *READERS_OWN.get(document.name, ())}
+    missing: list[str] = []
+    for program in re.findall(r"^```python\n(.*?)^```", text(document), re.DOTALL | re.MULTILINE):
+        tables = [symtable.symtable(program, document.name, "exec")]
+        used: list[str] = []
+        for table in tables:
+            tables += table.get_children()
+            for name in table.get_symbols():
+                if (name.is_assigned() and table is tables[0]) or name.is_imported():
+                    known.add(name.get_name())
+                elif name.is_global() or table is tables[0]:
+                    used.append(name.get_name())
+        missing += [name for name in used if name not in known]
+    return missing
+
+
 def test_readme_is_short() -> None:
     words = len(text(ROOT / "README.md").split())
     assert words <= MOST_README_WORDS, f"README.md has {words} words"
@@ -123,15 +153,23 @@ def test_page_is_linked_from_the_readme_and_says_what_it_is_for(document: Path) 
     assert first.startswith("After this page you ")
 
 
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_programs_use_what_they_define(document: Path) -> None:
+    assert undefined_names(document) == []
+
+
 def test_checks_notice_what_is_wrong(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A page\n[a](missing.md) [b](#a-page) [c](#none) [d](https://x.invalid/e.md)\n"
         "`python benchmarks/none.py` and cc/core/none.h, `python benchmarks/compare.py`\n"
-        "`dense/none.py`, `dense/api.py`, `call/none.h`, `core/{status,absent}.{h}`\n",
+        "`dense/none.py`, `dense/api.py`, `call/none.h`, `core/{status,absent}.{h}`\n"
+        "```python\nimport a\nb = [a for _ in c]\ndef f(d): return d, e, b\n```\n"
+        "text\n```python\nprint(f(a), d)\n```\n",
         encoding="utf-8",
     )
     assert broken_links(page) == ["missing.md", "#none"]
+    assert undefined_names(page) == ["c", "e", "d"]
     assert missing_files(page) == [
         "benchmarks/none.py",
         "cc/call/none.h",

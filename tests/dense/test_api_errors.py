@@ -197,8 +197,8 @@ CASES = [
     (
         matmul(X, X, implementation="cutlass"),
         NotImplementedError,
-        f"implementation='cutlass' cannot run {PROBLEM}: it runs on cuda, this program is lowered "
-        "for cpu",
+        f"implementation='cutlass' cannot run {PROBLEM}: cutlass runs on cuda, this program is "
+        "lowered for cpu",
     ),
     # -- config
     (

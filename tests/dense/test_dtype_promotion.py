@@ -87,3 +87,19 @@ def test_gradient_of_f32_results_of_bf16_operands(name: str) -> None:
         mapped = jax.vmap(gradients(ours), in_axes=(0, None))(args[0][None], args[1])
     assert len(found.products) == 3
     assert [x.shape[0] for x in mapped] == [1, 1]
+
+
+@pytest.mark.parametrize("other", ["bfloat16", "float32"])
+@pytest.mark.parametrize("right", [False, True])
+def test_weak_types_of_results_and_derivatives_are_those_of_jax(other: str, right: bool) -> None:
+    b = jnp.ones((8, 8), other)
+
+    def types(matmul: Callable) -> list[Any]:
+        def f(scalar: Any) -> jax.Array:
+            a = jnp.broadcast_to(scalar, (8, 8))
+            return matmul(b, a) if right else matmul(a, b)
+
+        gradient = jax.grad(lambda s: f(s).astype(jnp.float32).sum())(2.0)
+        return [(x.dtype, x.weak_type) for x in (f(2.0), gradient, *jax.jvp(f, (2.0,), (1.0,)))]
+
+    assert types(bw.matmul) == types(jnp.matmul)

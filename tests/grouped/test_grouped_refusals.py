@@ -94,8 +94,8 @@ CASES = [
     (
         dot(X, W, S, implementation="cutlass"),
         NotImplementedError,
-        f"implementation='cutlass' cannot run {PROBLEM}: it runs on cuda, this program is lowered "
-        "for cpu",
+        f"implementation='cutlass' cannot run {PROBLEM}: cutlass runs on cuda, this program is "
+        "lowered for cpu",
     ),
     # -- implementation and config
     (

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
+from linked_cases import requires_linker
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -51,6 +53,70 @@ def test_names_the_kernels_that_lowering_takes(arch: str) -> None:
     assert len(names) == 6  # three of each kind
     kinds = {found.problem.split()[0] for found, _ in got.products}
     assert kinds == {"GEMM", "m-grouped", "k-grouped"}
+
+
+def square(y: jax.Array) -> jax.Array:
+    return jnp.sum(y.astype(jnp.float32) ** 2)
+
+
+ROUTED = struct(M, 2, dtype=jnp.int32), struct(M, 2)
+# Layers whose backward pass is one equation, and their operands.
+LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "mlp": (lambda x, w, v: square(bw.mlp(x, w, v, activation="gelu")), ()),
+    "pair": (lambda x, w, v: square(bw.mlp(x, (w, w), v, activation="silu")), ()),
+    "blocks": (lambda x, w, v: square(bw.mlp(x, w, v, activation="gelu", recompute=2)), ()),
+    "experts": (
+        lambda x, w, v, e, p: square(bw.moe_mlp(x, jnp.stack([w] * 4), jnp.stack([v] * 4), e, p)),
+        ROUTED,
+    ),
+    "loss": (
+        lambda x, w, v, e, p: bw.linear_softmax_cross_entropy_loss(
+            bw.matmul(x, w), e[:, 0], v, logits="recomputed"
+        ),
+        ROUTED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_names_the_kernels_of_layers_and_of_their_gradients(name: str, arch: str) -> None:
+    f, more = LAYERS[name]
+    args = (struct(M, K), struct(K, N), struct(N, K), *more)
+    step = jax.value_and_grad(f, (0, 1, 2))
+    with bw.config.linked_epilogues(False):
+        got = bw.explain_program(step, *args, device=arch)
+        want = lowered_kernels(step, *args, arch=arch)
+    assert sorted(x.kernel for x, times in got.products for _ in range(times)) == sorted(want)
+
+
+def test_counts_products_of_gradients_under_shard_map() -> None:
+    f, _ = LAYERS["mlp"]
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    step = jax.grad(f, (0, 1, 2))
+    args = (struct(M, K), struct(K, N), struct(N, K))
+    split = jax.shard_map(
+        step, mesh=mesh, in_specs=(P("rows"), P(), P()), out_specs=(P("rows"), P(), P())
+    )
+    whole = 6 * 2 * M * N * K
+    assert bw.explain_program(step, *args, device="sm90").flops == whole
+    assert bw.explain_program(split, *args, device="sm90").flops == whole // 2
+
+
+@requires_linker
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_decides_for_the_device_what_is_decided_while_tracing(arch: str) -> None:
+    """Whether the product of gate and up has an epilogue."""
+
+    def f(x: jax.Array, ups: jax.Array, downs: jax.Array, e: jax.Array, p: jax.Array) -> jax.Array:
+        return bw.moe_mlp(x, ups, downs, e, p)
+
+    args = (struct(M, 512), struct(G, 512, 2, 1024), struct(G, 1024, 512), *ROUTED)
+    got = bw.explain_program(f, *args, device=arch)
+    with bw.config.target(arch):
+        want = bw.explain_program(f, *args)
+    assert str(got) == str(want)
+    assert ("an epilogue of 1 operands" in str(got)) == (arch == "sm90")
 
 
 def test_reads_well() -> None:
@@ -112,7 +178,8 @@ def test_what_is_left_to_xla_is_listed() -> None:
     ((found, times),) = bw.explain_program(bw.matmul, f32, f32, device="sm90").products
     assert (found.implementation, found.kernel, times) == ("xla", None, 1)
     assert found.problem == "dot_general float32[64,64] x float32[64,64] -> float32[64,64]"
-    assert "left to XLA while tracing" in found.reason
+    assert found.reason.startswith("precision=None of float32 operands is left to XLA; kernels")
+    assert found.reason.endswith("(an operation of JAX's own, or left to XLA while tracing)")
     ((found, _),) = bw.explain_program(
         jax.lax.ragged_dot, ROWS, MATRICES, SIZES, device="sm90"
     ).products
@@ -131,6 +198,19 @@ def test_a_grouped_product_that_no_kernel_multiplies_says_why() -> None:
         bw.ragged_dot, ROWS, MATRICES, SIZES, device=jax.devices("cpu")[0]
     ).products
     assert "lowered for cpu" in found.reason
+
+
+def test_says_where_the_reasons_are() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return jax.lax.dot(x, x)  # too small to be rewritten
+
+    x = struct(8, 8)
+    for program, where in (
+        (f, "(the log, jax_bwgemm, INFO, says why)"),
+        (bw.accelerate(f), "(the decisions below say why)"),
+    ):
+        ((found, _),) = bw.explain_program(program, x, device="sm90").products
+        assert found.reason.endswith(where)
 
 
 def test_an_empty_product_runs_no_kernel() -> None:
@@ -164,6 +244,8 @@ def test_errors() -> None:
         bw.explain_program(jax.jit(jnp.sin).trace(1.0), 1.0)
     with pytest.raises(ValueError, match="unknown device 'sm80'"):
         bw.explain_program(bw.ragged_dot, ROWS, MATRICES, SIZES, device="sm80")
+    with pytest.raises(ValueError, match="unknown device 'sm80'"):
+        bw.explain_program(jnp.sin, struct(8), device="sm80")
     only = functools.partial(bw.ragged_dot, implementation="cutlass")
     with pytest.raises(NotImplementedError, match="lowered for cpu"):
         bw.explain_program(only, ROWS, MATRICES, SIZES, device="cpu")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.export
@@ -52,6 +54,54 @@ def test_rows(name: str) -> None:
     )
     got, want = (np.asarray(y, np.float32) for y in (exported.call(X), jax.jit(f)(X)))
     np.testing.assert_allclose(got, want, atol=0.02 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_exported_for_a_gpu(name: str, arch: str) -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    export = jax.export.export(
+        jax.jit(FUNCTIONS[name]), platforms=("cuda",), disabled_checks=bw.DISABLE_EXPORT_CHECKS
+    )
+    x = jax.ShapeDtypeStruct((rows, K), X.dtype)
+    with bw.config.target(arch):
+        assert export(x).out_avals
+        found = bw.explain_program(FUNCTIONS[name], x)
+    assert {one.implementation for one, _ in found.products} <= {"xla"}
+
+
+def test_scaled_products_explained() -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    scaled = jax.eval_shape(
+        lambda x: bw.quantize(x, "1x128"), jax.ShapeDtypeStruct((rows, K), X.dtype)
+    )
+    sizes, w = jnp.array([3, 0, 2]), bw.quantize(jnp.swapaxes(UPS, 1, 2), "128x128")
+    dense = functools.partial(bw.explain_scaled_matmul, scaled, bw.quantize(W.T, "128x128"))
+    grouped = functools.partial(bw.explain_scaled_ragged_dot, scaled, w, sizes)
+    for explain in (dense, grouped):
+        found = explain(device="sm90")
+        assert (found.implementation, found.reason) == ("xla", "a kernel is selected by sizes")
+        with pytest.raises(NotImplementedError, match="a kernel is selected by sizes"):
+            explain(device="sm90", implementation="cutlass")
+
+
+@pytest.mark.parametrize("numbers", [None, NUMBERS])
+def test_explained(numbers: Any) -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    x = jax.ShapeDtypeStruct((rows, K), X.dtype)
+    found = bw.explain(x, W, numbers, device="sm90")
+    assert str(found).splitlines() == [
+        f"{'matmul' if numbers is None else 'dot_general'} of symbolic shapes (rows, 128) and "
+        "(128, 32)",
+        "  implementation  xla",
+        "  why             a kernel is selected by sizes",
+        "  not cutlass: a kernel is selected by sizes",
+    ]
+    assert found.flops == 2 * rows * K * N
+    named = bw.explain(x, W, numbers, implementation="xla")
+    assert (named.reason, named.rejected) == ("asked for", ())
+    with pytest.raises(NotImplementedError, match="a kernel is selected by sizes"):
+        bw.explain(x, W, numbers, implementation="emulator")
 
 
 @pytest.mark.parametrize("scalings", [("row", "row"), ("128x128", "128x128"), ("nvfp4", "nvfp4")])

@@ -122,3 +122,18 @@ def test_stochastic_rounding(operands, scaling: str) -> None:
 
 def test_a_scale_is_float32(operands) -> None:
     assert bw.quantize(operands[0], "tensor", scale=2.0).scales.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"row_weights": "f8"}, "grouped_mlp: row_weights must have .*, got float64"),
+        ({"rows": "f8", "up": "f8", "down": "f8"}, "rows, up and down must have one type of .*64"),
+    ],
+)
+def test_experts_take_no_arrays_of_64_bits(change: dict[str, str], message: str) -> None:
+    shapes = {"rows": (ROWS, K), "up": (2, K, N), "down": (2, N, K), "row_weights": (ROWS,)}
+    with jax.enable_x64(True):
+        arrays = {name: jnp.ones(s, change.get(name, "f4")) for name, s in shapes.items()}
+        with pytest.raises(TypeError, match=message):
+            bw.grouped_mlp(group_sizes=jnp.array([3, 5]), **arrays)

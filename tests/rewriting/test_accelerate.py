@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import jax
@@ -49,6 +50,25 @@ def test_only_what_is_allowed() -> None:
     assert counts(bw.accelerate(f, implementation="cutlass"), x, y) == (1, 1)
     with pytest.raises(NotImplementedError, match="runs on cuda, this program is lowered for cpu"):
         jax.jit(bw.accelerate(f, implementation="cutlass")).lower(x, y)
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def asyncgen() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("f", [coroutine, generator, asyncgen])
+@pytest.mark.parametrize("name", ["accelerate", "autocast"])
+def test_functions_whose_calls_return_nothing_yet(name: str, f: Any) -> None:
+    message = f"{name} takes a function that returns results, got a {f.__name__}"
+    with pytest.raises(TypeError, match=message):
+        getattr(bw, name)(f)
 
 
 def test_errors() -> None:
@@ -262,3 +282,27 @@ def test_explains_every_product_with_its_place() -> None:
         return program(x) + 1
 
     assert bw.explain_program(around, x, device="sm90").rewrites == ()
+
+
+class Scaled:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    @bw.accelerate
+    def method(self, x: jax.Array, *, times: int = 1) -> jax.Array:
+        return (x * self.scale * times) @ x
+
+    jitted = functools.partial(jax.jit, static_argnums=0)(method)
+
+
+@pytest.mark.parametrize("name", ["method", "jitted", "partial", "jitted partial"])
+def test_explains_methods_and_partial_functions(name: str) -> None:
+    found = {"method": Scaled(2).method, "jitted": Scaled(2).jitted}
+    found["partial"] = functools.partial(functools.partial(Scaled(2).method, times=3), times=4)
+    found["jitted partial"] = jax.jit(functools.partial(Scaled.method, Scaled(2)))
+    x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
+    explained = bw.explain_program(found[name], x, device="sm90")
+    (one,) = explained.rewrites
+    assert one.rewritten
+    ((product, times),) = explained.products
+    assert (product.implementation, times) == ("cutlass", 1)

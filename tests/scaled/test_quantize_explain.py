@@ -52,7 +52,7 @@ def test_another_platform() -> None:
     ((found, _),) = quantized(device="cpu", scaling="1x128")
     assert (found.implementation, found.reason) == (
         "xla",
-        "it runs on cuda, this program is lowered for cpu",
+        "cutlass runs on cuda, this program is lowered for cpu",
     )
     assert found.rejected == (("cutlass", found.reason),)
 

@@ -329,7 +329,7 @@ def test_explain() -> None:
     assert re.search(r"scales .*after every 128 of K; .* tiles per batch in 1 wave ", str(found))
     found = bw.explain_scaled_matmul(*pair, device="cpu")
     assert found.implementation == "xla"
-    assert "it runs on cuda, this program is lowered for cpu" in str(found)
+    assert "cutlass runs on cuda, this program is lowered for cpu" in str(found)
     found = bw.explain_scaled_matmul(*structs("mxfp8", "mxfp8"), device="sm90")
     assert found.reason.startswith("no kernel of sm90 for")
     with bw.config.target("sm90"):

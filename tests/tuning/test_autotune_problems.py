@@ -45,6 +45,23 @@ def test_gradients_are_found() -> None:
     }
 
 
+def test_gradients_of_layers_are_found() -> None:
+    def loss(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+        return bw.mlp(x, up, down, activation="gelu").astype(jnp.float32).sum()
+
+    step = jax.value_and_grad(loss, argnums=(0, 1, 2))
+    with bw.config.linked_epilogues(False):
+        found = find(step, array(512, 1024), array(1024, 768), array(768, 256))
+    assert found == {
+        key(512, 768, 1024): 1,
+        key(512, 256, 768): 1,
+        key(512, 768, 256, "kk"): 1,
+        key(768, 256, 512, "mn"): 1,
+        key(512, 1024, 768, "kk"): 1,
+        key(1024, 768, 512, "mn"): 1,
+    }
+
+
 def test_nested_programs_are_searched_and_loops_counted() -> None:
     @jax.custom_vjp
     def square(x: jax.Array) -> jax.Array:
