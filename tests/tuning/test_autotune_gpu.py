@@ -49,7 +49,10 @@ def test_every_measured_choice_is_right_and_the_fastest_is_kept(
     (measured,) = found.measurements
     assert not measured.failures
     assert len(measured.times_us) > 3
-    assert entry.us <= 1.02 * measured.times_us[0][1]
+    # Finalists are measured anew: another choice may have been faster before.
+    assert entry.us <= entry.heuristic_us
+    times = {(choice.kernel.name, round(us, 3)) for choice, us in measured.times_us}
+    assert (entry.kernel, entry.us) in times
     for choice, us in measured.times_us:
         assert 0 < us < 1e4
         config = bw.TuningConfig(
