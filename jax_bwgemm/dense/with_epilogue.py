@@ -18,7 +18,8 @@ from jax_bwgemm.dense.products import arrange, dot_product, is_symbolic, matmul_
 from jax_bwgemm.dense.spec import matrices
 from jax_bwgemm.dense.validation import check_dot_general, check_matmul
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS, SUMS_OVER_BATCH, as_matrix, batch_dims_of
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.support import viable_implementations

@@ -6,16 +6,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jax_bwgemm.dense.spec import matrices
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.program import MATRICES, Program
-
-if TYPE_CHECKING:
-    from jax_bwgemm.epilogue.primitive import Fused
 
 
 def batched(

@@ -20,8 +20,9 @@ from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.gated_call import GatedProblem, prepare_gated, run_gated
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue, one_device
+from jax_bwgemm.epilogue.primitive import gemm_with_epilogue, one_device
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 

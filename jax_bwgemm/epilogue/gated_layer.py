@@ -17,8 +17,8 @@ from jax_bwgemm.dense.canonical import matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_options, make_problem
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.gated import Gated, gated_gemm, halves
-from jax_bwgemm.epilogue.primitive import Fused
 from jax_bwgemm.epilogue.program import FLOATS, as_matrix
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.support import viable_implementations

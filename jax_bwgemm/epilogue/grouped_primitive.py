@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.grouped_call import choose_grouped
-from jax_bwgemm.epilogue.primitive import Fused, register
+from jax_bwgemm.epilogue.primitive import register
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.groups import rows_of_groups
 from jax_bwgemm.grouped.primitive import grouped

@@ -11,7 +11,8 @@ from jax.interpreters import ad
 
 from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
-from jax_bwgemm.epilogue.primitive import Fused, register
+from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.primitive import register
 from jax_bwgemm.epilogue.scaled_call import choose_scaled
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.scaled import derivatives

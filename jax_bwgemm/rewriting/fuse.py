@@ -19,8 +19,9 @@ import jax
 
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.costs import Surroundings
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
-from jax_bwgemm.epilogue.primitive import Fused, link_refusal
+from jax_bwgemm.epilogue.primitive import link_refusal
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape, function_of

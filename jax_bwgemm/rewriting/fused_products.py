@@ -14,9 +14,10 @@ from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.dense.spec import matrices
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.hook import MAX_SUMS
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
 from jax_bwgemm.epilogue.program import Program, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
 from jax_bwgemm.epilogue.simplify import with_excess_precision

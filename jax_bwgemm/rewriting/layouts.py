@@ -11,7 +11,8 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p
+from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p

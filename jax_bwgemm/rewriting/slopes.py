@@ -17,8 +17,9 @@ import numpy as np
 
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.epilogue.costs import instructions
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS
-from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import FLOATS, Operand, Program, Step
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.rewriting.dataflow import Dataflow

@@ -33,7 +33,8 @@ import jax_bwgemm as bw
 from jax_bwgemm import config, emulator
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue.primitive import Fused, gemm_with_epilogue
+from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
 from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.spec import Policy

@@ -184,7 +184,7 @@ class TestRefusals:
     def test_no_kernel_that_sums(self, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
         found = [k for k in kernels("emulator") if k.swap_ab]
         monkeypatch.setattr(call.LinkableDense, "kernels", lambda *_: tuple(found))
-        a, b, *_ = arrays(16, 64)
+        a, b, *_ = arrays(32, 64)  # of sizes that no test logged before
         caplog.set_level("INFO", "jax_bwgemm")
         run(lambda z: (z, jnp.sum(z + 1, 0)), None, a, b, linked=0)
         assert "kernels with swapped operands or of parts of K sum no rows" in caplog.text

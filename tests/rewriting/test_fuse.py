@@ -19,8 +19,9 @@ from jax_bwgemm import config
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue import primitive
 from jax_bwgemm.epilogue.contraction import LinkableDense, SplitDense
+from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.linker import NoLinkerError
-from jax_bwgemm.epilogue.primitive import Fused, bw_gemm_epilogue_p, link_refusal
+from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import MATRICES
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
