@@ -47,7 +47,8 @@ class Composed:
             lambda x, y: (x.astype(jnp.int32) ^ y.astype(jnp.int32)).astype(wide),
             lambda x, y: jnp.abs(x) + jnp.sign(y),
         )
-        found = [z, *xs, *(lax.broadcasted_iota(jnp.int32, z.shape, d) % 8 for d in (0, 1))]
+        position = (lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - d) % 8 for d in (2, 1))
+        found = [z, *xs, *position]
         for number in self.operations:
             x, y = (found[i % len(found)].astype(wide) for i in (number, number // 7))
             # A few bits, so that sums are exact.

@@ -44,6 +44,7 @@ class LinkedCase:
         seed: Of the operands.
         gated: Whether the kernel computes two products, of which the epilogue is a function.
         splits: Parts that K is divided into, added by the CTAs of a cluster or a second kernel.
+        batch: Matrices, each with operands of its own.
     """
 
     kernel: str
@@ -59,6 +60,7 @@ class LinkedCase:
     seed: int = 0
     gated: bool = False
     splits: int = 1
+    batch: int = 1
 
     def __str__(self) -> str:
         operands = " ".join(f"{dtype}:{kind}" for kind, dtype in self.operands)
@@ -66,6 +68,7 @@ class LinkedCase:
             f"{self.kernel} {self.m}x{self.n}x{self.k} ({operands}) {len(self.operations)} "
             f"operations, {self.results} results, {self.sums} sums, seed {self.seed}"
             f"{f', {self.splits} parts' if self.splits > 1 else ''}"
+            f"{f', batch {self.batch}' if self.batch > 1 else ''}"
         )
 
     @property
@@ -81,6 +84,8 @@ class LinkedCase:
         kinds = [(shapes[kind], dtype) for kind, dtype in self.operands]
         b = (self.k, 2, self.n) if self.gated else (self.k, self.n)
         kinds = [((self.m, self.k), self.dtype), (b, self.dtype), *kinds]
+        if self.batch > 1:
+            kinds = [((self.batch, *(1, 1, *s)[-2:]), dtype) for s, dtype in kinds]
         return [np.asarray(rng.integers(-2, 3, shape)).astype(dtype) for shape, dtype in kinds]
 
     def compiled(self, implementation: str) -> Callable[..., Any]:
@@ -149,9 +154,11 @@ def _random(rng: np.random.Generator, kernel: object, m: int, n: int, k: int, se
     results = int(rng.integers(1, 4))
     sums = 0 if kernel.swap_ab else int(rng.integers(0, min(3, 5 - results)))
     splits = int(rng.integers(1, 9)) if kernel.cluster_k else 1
+    gated = kernel.contraction == "gated"
+    batch = 1 if gated or sums else int(rng.choice([1, 1, 1, 2, 5]))
     return LinkedCase(
         kernel.name, kernel.arch, kernel.a_dtype, tuple(kinds), operations, results, sums, m, n,
-        k * splits, seed, kernel.contraction == "gated", splits,
+        k * splits, seed, gated, splits, batch,
     )  # fmt: skip
 
 
@@ -191,6 +198,8 @@ def cases(arch: str, pattern: str) -> list[AnyCase]:
             case = LinkedCase(k.name, k.arch, k.a_dtype, staged, operations, results, sums, *sizes)
             case = dataclasses.replace(case, gated=k.contraction == "gated")
             found.append(case)
+            if not (case.gated or sums):
+                found.append(dataclasses.replace(case, batch=3))
             deep = dataclasses.replace(case, k=sizes[2] * 3)
             if k.cluster_k:
                 found += [dataclasses.replace(deep, splits=s) for s in (2, 5, 8)]

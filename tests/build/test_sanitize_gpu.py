@@ -104,6 +104,7 @@ def test_every_tile_is_run_with_epilogues(arch: str) -> None:
         splits = {1, 2, 5, 8} if kernel.cluster_k else {1}
         apart = {16 if kernel.cluster_k else 3} if kernel.f32_twin else set()
         assert {c.splits for c in own} == splits | apart
+        assert {c.batch for c in own} == ({1} if kernel.contraction == "gated" else {1, 3})
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
