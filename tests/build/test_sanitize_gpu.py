@@ -191,6 +191,7 @@ def test_random_epilogues_are_the_same_every_time() -> None:
     assert {case.sums for case in found} == {0, 1, 2}
     if any(k.cluster_k for k in kernels):
         assert max(getattr(case, "splits", 1) for case in found) > 1
+    assert {getattr(case, "batch", 1) for case in found} == {1, 2, 5}
 
 
 @pytest.mark.emulator
