@@ -44,7 +44,11 @@ def select_by_heuristic(
     """As `select`, without tuned entries: explicit configuration, then predicted times."""
     usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)
     if not usable:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
+        own = {kernel.name for kernel in table if kernel.arch == target.arch}
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected if name in own)
+        if not reasons:
+            others = sorted({kernel.arch for kernel in table})
+            reasons = f"all are for {' and '.join(others)}" if others else "no kernels"
         return f"no kernel for {target.arch} fits ({reasons})"
     best, *others = usable
     raster_order, swizzle = heuristics.tile_order(best, dims, narrowest_bytes(in_dtype))

@@ -30,7 +30,7 @@ def explain(eqn: Any, device: Any) -> Explanation:
             selected = call.selection
             what, dims = here.describe(factors)
             return Explanation(
-                f"{what}, and an epilogue of {len(rest)} operands",
+                f"{what}, and an epilogue of {len(rest)} operand{'s' * (len(rest) != 1)}",
                 name,
                 f"{selected.reason}; the epilogue is linked into the kernel{sums}",
                 selected.kernel.name,

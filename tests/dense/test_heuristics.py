@@ -221,7 +221,13 @@ def test_no_usable_kernel_is_a_reason() -> None:
     got = select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, PLAIN)
     assert isinstance(got, str)
     assert got.startswith("no kernel for sm90 fits (")
-    assert f"{PLAIN[0].name}: majors kn" in got
+    own = [k.name for k in PLAIN if k.arch == "sm90"]
+    assert f"{own[0]}: majors kn" in got
+    assert got.count(": majors") == len(own)  # nothing of other GPUs' kernels
+    others = [k for k in PLAIN if k.arch != "sm90"]
+    none = select(GemmSpec(), "bfloat16", GemmDims(8, 8, 8), SM90, others)
+    assert none == "no kernel for sm90 fits (all are for sm100)"
+    assert select(GemmSpec(), "bfloat16", GemmDims(8, 8, 8), SM90, []).endswith("(no kernels)")
 
 
 def test_explicit_fields_restrict_and_run_time_attributes_override() -> None:

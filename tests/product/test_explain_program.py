@@ -116,7 +116,7 @@ def test_decides_for_the_device_what_is_decided_while_tracing(arch: str) -> None
     with bw.config.target(arch):
         want = bw.explain_program(f, *args)
     assert str(got) == str(want)
-    assert ("an epilogue of 1 operands" in str(got)) == (arch == "sm90")
+    assert ("an epilogue of 1 operand" in str(got)) == (arch == "sm90")
 
 
 def test_reads_well() -> None:

@@ -288,7 +288,7 @@ def test_what_only_passes_read_stays_with_them(a) -> None:
 def test_explained(a) -> None:
     args = names(a, "x both down weights")
     text = str(bw.explain_program(bw.accelerate(stacked), *args, device="sm90"))
-    assert "and an epilogue of 1 operands" in text
+    assert "and an epilogue of 1 operand" in text
     assert "ragged_dot_general" in text
 
 
