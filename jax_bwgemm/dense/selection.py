@@ -44,7 +44,9 @@ def select_by_heuristic(
     """As `select`, without tuned entries: explicit configuration, then predicted times."""
     usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)
     if not usable:
-        own = {kernel.name for kernel in table if kernel.arch == target.arch}
+        # Other GPUs' kernels are of interest where a configuration names one.
+        asked = spec.policy.config is not None
+        own = {kernel.name for kernel in table if asked or kernel.arch == target.arch}
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected if name in own)
         if not reasons:
             others = sorted({kernel.arch for kernel in table})
