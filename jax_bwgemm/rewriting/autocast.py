@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +19,14 @@ from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.products import PRODUCTS
-from jax_bwgemm.rewriting.rewrite import CONTROL, decision, place_of
+from jax_bwgemm.rewriting.rewrite import CONTROL, current_context, decision, place_of
 from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_training import Fp8RaggedDot
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
 from jax_bwgemm.scaled.training import Fp8DotGeneral
 
+NAME = "autocast"
 # Every dimension is contracted in one of a layer's three products, and kernels of 8 bits contract
 # multiples of 16.
 _MULTIPLE = 16
@@ -138,14 +139,17 @@ class _Cast:
 
 def cast(jaxpr: Any, settings: Settings) -> tuple[Any, tuple[Rewrite, ...]]:
     """A jaxpr whose layers have low precision, and the decision for every product."""
-    found = _cast(jaxpr, (True,) * len(jaxpr.invars), "", settings)
+    found = _cast(jaxpr, (True,) * len(jaxpr.invars), "", settings, current_context())
     return (jaxpr if found.jaxpr is None else found.jaxpr), found.decisions
 
 
 # One jaxpr has one replacement, as JAX's caches of compiled programs are by the jaxpr's identity.
 @compat.weakref_lru_cache
-def _cast(jaxpr: Any, given: tuple[bool, ...], scope: str, settings: Settings) -> _Cast:
+def _cast(
+    jaxpr: Any, given: tuple[bool, ...], scope: str, settings: Settings, context: Hashable
+) -> _Cast:
     """scope: that of the equation that holds the jaxpr."""
+    del context
     body = getattr(jaxpr, "jaxpr", jaxpr)
     known = dict.fromkeys(body.constvars, True) | dict(zip(body.invars, given, strict=True))
 
@@ -181,9 +185,6 @@ def _cast(jaxpr: Any, given: tuple[bool, ...], scope: str, settings: Settings) -
     return _Cast(replacement, tuple(decisions), tuple(is_given(x) for x in body.outvars))
 
 
-NAME = "autocast"
-
-
 def _why(made: Any, settings: Settings) -> str:
     return made if isinstance(made, str) else str(settings.recipe)
 
@@ -199,7 +200,7 @@ def _bodies(
 
     def body(jaxpr: Any, own: Sequence[bool], place: str, times: int = 1) -> _Cast:
         with compat_jaxpr.body_context(eqn):
-            found = _cast(jaxpr, tuple(own), scope, settings)
+            found = _cast(jaxpr, tuple(own), scope, settings, current_context())
         decisions.extend(one.inside(place, times) for one in found.decisions)
         return found
 

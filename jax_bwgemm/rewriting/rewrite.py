@@ -7,7 +7,7 @@ else they carry (donation, shardings, carried values, policies, names, effects) 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from jax_bwgemm import compat, compat_jaxpr
@@ -67,15 +67,18 @@ def rewrite(
         The new jaxpr, the same object where nothing changes; and the decision for every product.
     """
     results = (STORED,) * len(jaxpr.outvars) if results is None else tuple(results)
-    # What else the choice of a kernel depends on.
-    context = (
+    done = _rewrite(jaxpr, results, implementations, current_context())
+    return (jaxpr if done.jaxpr is None else done.jaxpr), done.decisions
+
+
+def current_context() -> Hashable:
+    """What else than a program the choice of its kernels depends on."""
+    return (
         explicit_target(),
         tuning_context.current(),
         current_partial_sums(),
         links_epilogues(),
     )
-    done = _rewrite(jaxpr, results, implementations, context)
-    return (jaxpr if done.jaxpr is None else done.jaxpr), done.decisions
 
 
 def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Callable[..., Any]:

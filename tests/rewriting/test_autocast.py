@@ -145,6 +145,16 @@ def test_through_bodies() -> None:
             assert float(jnp.linalg.norm(ours - theirs)) < 0.2 * float(jnp.linalg.norm(theirs))
 
 
+def test_a_body_is_cast_for_each_target() -> None:
+    """JAX keeps the body of a jitted function, whose kernels depend on the GPU."""
+    layer = jax.jit(lambda x, w: jnp.sort(x) @ w)
+    for arch in ("sm90", "sm100", "sm90"):
+        with bw.config.target(arch):
+            text = str(jax.make_jaxpr(bw.autocast(lambda x, w: layer(x, w)))(X, W))
+        assert f"arch='{arch}'" in text
+        assert f"arch='{'sm90' if arch == 'sm100' else 'sm100'}'" not in text
+
+
 def test_within_shard_map() -> None:
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     f = jax.shard_map(
