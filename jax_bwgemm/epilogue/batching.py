@@ -31,7 +31,7 @@ def batched(
     """
     (a, b, *rest), (a_mapped, b_mapped, *others) = operands, mapped
     spec, size = fused.spec, (a if a_mapped else b).shape[0]
-    if fused.batch_dims or not (a_mapped or b_mapped):
+    if fused.batch_dims or not (a_mapped or b_mapped) or 0 in (*a.shape, *b.shape):
         return None
     # Without the mapped dimension B is one matrix, and so is A once its batch is more rows.
     own = math.prod(a.shape[1:] if a_mapped else a.shape)

@@ -100,6 +100,14 @@ def test_vmap(axes: tuple[int | None, ...]) -> None:
     assert_exact(got, want.astype(got.dtype))
 
 
+@pytest.mark.parametrize("empty", [(8, 0, 16), (0, 16, 8), (8, 16, 0)])
+def test_vmap_of_an_empty_product(empty: tuple[int, int, int]) -> None:
+    m, k, n = empty
+    a, b = jnp.ones((BATCH, m, k), jnp.bfloat16), jnp.ones((BATCH, k, n), jnp.bfloat16)
+    f = jax.vmap(call(lambda z: z + 1, implementation=("emulator", "xla")))
+    assert_exact(jax.jit(f)(a, b), jnp.ones((BATCH, m, n), jnp.bfloat16))
+
+
 def test_gradients_of_a_mapped_layer() -> None:
     rng = np.random.default_rng(4)
     shapes = ((BATCH, 40, 64), (BATCH, 64, 136), (BATCH, 136))
