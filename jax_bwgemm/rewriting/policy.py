@@ -5,7 +5,9 @@ There are four reasons:
 1. A tiny product costs a launch. XLA may compute it within one of its own passes.
 2. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
 3. A kernel's batch dimension is the outermost. Operands of attention with heads beside the features
-   are transposed for that; XLA's kernels may read them as they are.
+   are transposed for that; XLA's kernels may read them as they are. cuBLAS takes the batch in any
+   place, but needs one stride for all of its dimensions, one for all free and one for all
+   contracted ones: for other operands XLA, too, has a copy or a slower kernel of Triton's.
 4. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
    into, they cost a pass of their own.
 
@@ -17,6 +19,7 @@ shape.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -29,6 +32,24 @@ from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, TYPICAL_GAIN
 MIN_MACS = 64**3
 # A K of at most this many is short: that of low-rank updates.
 SHORT_K = 32
+# The slower kernel, as a share of the product's time: for several strides of free or contracted
+# dimensions, and of the batch.
+STRIDED_ROWS, STRIDED_BATCH = 0.1, 0.45
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Bytes of operands and result that a kernel needs transposed.
+
+    Attributes:
+        alone: Which cuBLAS reads and writes as they are.
+        rows: Whose free or contracted dimensions have several strides.
+        batch: Whose batch has several strides.
+    """
+
+    alone: int = 0
+    rows: int = 0
+    batch: int = 0
 
 
 def tiny(eqn: Any) -> str | None:
@@ -52,26 +73,33 @@ def short(dims: Any) -> str | None:
     return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"
 
 
-def loses(dims: Any, out_dtype: str, passes: int, copied: int, target: Target) -> str | None:
+def loses(dims: Any, out_dtype: str, passes: int, copies: Copies, target: Target) -> str | None:
     """Why a dense product is better left to XLA because of what surrounds it; None otherwise.
 
     Args:
         dims: Sizes of the product: m, n, k and batch.
         out_dtype: Type of its result.
         passes: Extra readings and writings of the result: `Uses.extra_passes`.
-        copied: Bytes of operands and result that a kernel needs transposed.
+        copies: What a kernel needs transposed.
         target: The GPU.
     """
     results = dims.batch * dims.m * dims.n
-    moved = passes * results * np.dtype(out_dtype).itemsize + 2 * copied
-    extra = moved / BYTES_PER_CYCLE[target.arch]
-    gain = TYPICAL_GAIN * results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
+    product = results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
+
+    def moving(size: int) -> float:
+        return size / BYTES_PER_CYCLE[target.arch]
+
+    extra = moving(passes * results * np.dtype(out_dtype).itemsize + 2 * copies.alone)
+    extra += max(0.0, moving(2 * copies.rows) - STRIDED_ROWS * product)
+    extra += max(0.0, moving(2 * copies.batch) - STRIDED_BATCH * product)
+    gain = TYPICAL_GAIN * product
     if extra <= gain:
         return None
     compared = f"(predicted {extra:.0f} cycles) would cost more than the kernel gains ({gain:.0f})"
-    if copied:
+    if transposed := copies.alone + copies.rows + copies.batch:
         return (
-            f"transposing {copied} bytes for a kernel {compared}; XLA's may read them as they are"
+            f"transposing {transposed} bytes for a kernel {compared}; XLA's may read them as they "
+            "are"
         )
     return (
         f"XLA takes the bias, residual or ReLU after it into the product; {passes} more "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -67,13 +68,13 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         return Replacement(None, _refusal(eqn, found, names, uses))
     unless_fused, taken_by_xla = None, False
     if dense:
-        copied = _copied_bytes(traced, _taken(eqn, uses))
+        copies = _copied(eqn, traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
 
         def loses(passes: int) -> str | None:
-            return policy.loses(dims, spec.out_dtype, passes, copied, target)
+            return policy.loses(dims, spec.out_dtype, passes, copies, target)
 
         if reason := loses(0):
             return Replacement(None, reason)
@@ -177,12 +178,40 @@ def _taking(
     return call
 
 
-def _copied_bytes(traced: Any, taken: list[tuple[str, Any]]) -> int:
-    """Bytes of the operands and the result that are transposed before and after a kernel."""
-    copies = [x.outvars[0].aval for x in traced.eqns if x.primitive.name == "transpose"]
+def _copied(eqn: Any, traced: Any, taken: list[tuple[str, Any]]) -> policy.Copies:
+    """What is transposed before and after a kernel."""
+    sides = {x: side for side, x in enumerate(traced.invars[:2])}
+    found: dict[str, list[int]] = {"alone": [], "rows": [], "batch": []}
+    for one in traced.eqns:
+        side = sides.get(one.invars[0]) if len(one.invars) == 1 else None
+        if side is not None:
+            sides[one.outvars[0]] = side
+        if one.primitive.name == "transpose":
+            aval = one.outvars[0].aval
+            kind = "alone" if side is None else scattered(eqn, side)
+            found[kind].append(aval.size * aval.dtype.itemsize)
     if "transpose" in dict(taken):  # the last one cancels one that follows
-        copies.pop()
-    return sum(aval.size * aval.dtype.itemsize for aval in copies)
+        found["alone"].pop()
+    return policy.Copies(**{kind: sum(sizes) for kind, sizes in found.items()})
+
+
+def scattered(eqn: Any, side: int) -> str:
+    """Which dimensions of an operand do not merge into one, as an attribute of `policy.Copies`."""
+    shape = eqn.invars[side].aval.shape
+    contracted, batch = (
+        [dims[side] for dims in sorted(zip(*pair, strict=True))]
+        for pair in eqn.params["dimension_numbers"]
+    )
+    free = [d for d in range(len(shape)) if d not in contracted and d not in batch]
+    places = {d: i for i, d in enumerate(d for d, size in enumerate(shape) if size != 1)}
+
+    def merge(dims: list[int]) -> bool:
+        own = [places[d] for d in dims if d in places]
+        return all(b == a + 1 for a, b in itertools.pairwise(own))
+
+    if not merge(batch):
+        return "batch"
+    return "alone" if merge(free) and merge(contracted) else "rows"
 
 
 def _error(eqn: Any, names: tuple[str, ...], uses: Uses) -> str:

@@ -13,7 +13,7 @@ from accelerated import SIZE, counts
 import jax_bwgemm as bw
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense.spec import GemmDims
-from jax_bwgemm.rewriting import policy
+from jax_bwgemm.rewriting import policy, products
 from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
 
 X = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
@@ -61,12 +61,44 @@ def test_extra_passes(f: Callable[..., Any], passes: int) -> None:
 
 def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
     target = make_target("sm90")
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, 0, target)
-    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, 0, target) is None
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, 0, target) is None
-    large, small = GemmDims(65536, 65536, 4096, 1, 1, 1), GemmDims(1024, 1024, 64, 96, 96, 96)
-    assert policy.loses(large, "bfloat16", 0, 2 * 65536 * 4096, target) is None
-    assert "transposing" in policy.loses(small, "bfloat16", 0, 96 * 2 * 1024 * 64, target)
+    none = policy.Copies()
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, none, target)
+    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, none, target) is None
+    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, none, target) is None
+
+
+@pytest.mark.parametrize("kind", ["alone", "rows", "batch"])
+def test_what_a_copy_may_cost_depends_on_whether_xla_has_one(kind: str) -> None:
+    target = make_target("sm90")
+    dims = GemmDims(1024, 1024, 4096, 16, 16, 16)  # 138 us; a byte is read and written in 0.6 ns
+
+    def left(size: int) -> str | None:
+        return policy.loses(dims, "bfloat16", 0, policy.Copies(**{kind: size}), target)
+
+    limits = {"alone": 6 << 20, "rows": 24 << 20, "batch": 88 << 20}
+    assert left(limits[kind]) is None
+    assert f"transposing {2 * limits[kind]} bytes" in (left(2 * limits[kind]) or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "contracted", "batch", "kind"),
+    [
+        ((16, 8, 128, 64), [3], [0], "alone"),
+        ((8, 16, 128, 64), [3], [1], "rows"),  # experts between groups and their rows
+        ((1, 16, 128, 64), [3], [1], "alone"),
+        ((8, 128, 16, 64), [2, 3], [0], "alone"),
+        ((8, 16, 128, 64), [0, 2], [1], "rows"),  # contracted ones apart
+        ((4, 128, 16, 64), [3], [0, 2], "batch"),  # attention
+        ((1, 128, 16, 64), [3], [0, 2], "alone"),
+    ],
+)
+def test_which_operands_have_several_strides(
+    shape: tuple[int, ...], contracted: list[int], batch: list[int], kind: str
+) -> None:
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    numbers = ((contracted, contracted), (batch, batch))
+    product = jax.make_jaxpr(lambda a, b: jax.lax.dot_general(a, b, numbers))(x, x).eqns[0]
+    assert products.scattered(product, 0) == products.scattered(product, 1) == kind
 
 
 def test_a_short_k_is_left_to_xla_unless_a_kernel_takes_more_along() -> None:
