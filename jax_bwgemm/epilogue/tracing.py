@@ -16,7 +16,7 @@ import numpy as np
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step, without_dead_steps
-from jax_bwgemm.rewriting.uses import INLINED
+from jax_bwgemm.product.jaxprs import INLINED
 
 # For every dimension of a value, the result's dimension that it lies along; None: it does not vary.
 Places = tuple[int | None, ...]
@@ -150,7 +150,7 @@ class _Tracer:
         values.update(zip(jaxpr.invars, arguments, strict=True))
 
         def read(atom: Any) -> _Value:
-            if hasattr(atom, "val"):
+            if compat_jaxpr.is_literal(atom):
                 return self.constant(atom.val, atom.aval.dtype)
             return values[atom]
 
@@ -193,7 +193,7 @@ class _Tracer:
         if name in _BODIES:
             body = params[_BODIES[name]]
             constants = [self.constant(c) for c in getattr(body, "consts", ())]
-            return self.run(getattr(body, "jaxpr", body), constants, inputs)
+            return self.run(compat_jaxpr.opened(body), constants, inputs)
         if name in ALIASES:
             return inputs
         if any(x.summed for x in inputs):
