@@ -33,9 +33,17 @@ class EpilogueError(NotImplementedError):
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
+    """What a variable of the traced function is in the program.
+
+    Attributes:
+        number: Of the program's value.
+        places: Of the variable's dimensions.
+        summed: Whether it is the sum over the rows of that value, which can only be returned.
+    """
+
     number: int
     places: Places
-    summed: bool = False  # over all dimensions but the last; it can only be returned
+    summed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +146,8 @@ def _of_result(shape: tuple[int, ...]) -> Places:
 
 @dataclasses.dataclass
 class _Tracer:
+    """Turns equations into the steps of a program, one after the other."""
+
     shape: tuple[int, ...]
     operands: tuple[Operand, ...]
     batch_dims: int
@@ -160,7 +170,10 @@ class _Tracer:
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def add(self, op: str, inputs: Sequence[_Value], dtype: Any, places: Places, **params: Any):
+    def add(
+        self, op: str, inputs: Sequence[_Value], dtype: Any, places: Places, **params: Any
+    ) -> _Value:
+        """The value of a new step."""
         dtype = np.dtype(dtype).name
         step = Step(op, tuple(x.number for x in inputs), dtype, tuple(sorted(params.items())))
         self.steps.append(step)
