@@ -101,7 +101,7 @@ def run_refusal(
     if not kernel.stream_k:
         if decomposition != "heuristic":
             return f"decomposition={decomposition!r} is for stream-K kernels"
-        apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
+        apart = cluster_k.parts_apart(kernel, splits)
         if apart > 1 and not kernel.f32_twin:
             return "no kernel of this tile has the f32 output that parts of K are computed in"
         return split_refusal(dims, apart, in_bytes, evenly=not kernel.uneven_parts)

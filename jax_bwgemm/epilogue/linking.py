@@ -1,10 +1,10 @@
 """Kernels with an epilogue in them, linked when they are first needed and kept.
 
-In memory, and on disk under a hash of everything that goes into one but the tools' version, so that
-what is found needs no tools: in ``$BWGEMM_LINK_CACHE``, or
-else in ``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
-``BWGEMM_LINK_CACHE=off`` switches that off. A file is only believed if it begins with the hash of
-its contents.
+In memory, and on disk: in ``$BWGEMM_LINK_CACHE``, or else in
+``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
+``BWGEMM_LINK_CACHE=off`` switches that off. A file's name is a hash of everything that goes into
+the kernel but the tools' version, so that what is found needs no tools. A file is only believed if
+it begins with the hash of its contents.
 """
 
 from __future__ import annotations
