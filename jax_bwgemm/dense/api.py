@@ -12,15 +12,12 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm.dense.problem import make_options
 from jax_bwgemm.dense.products import dot_product, jitted_dot_general, matmul_product
 from jax_bwgemm.dense.tuning_config import TuningConfig
-from jax_bwgemm.dense.validation import (
-    as_array,
-    as_dimension_numbers,
-    as_operands,
-)
+from jax_bwgemm.dense.validation import as_dimension_numbers
 from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.apply import (
     Epilogue,
 )
+from jax_bwgemm.product.arguments import as_array, as_operands
 
 
 def matmul(

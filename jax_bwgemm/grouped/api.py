@@ -15,7 +15,6 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
-from jax_bwgemm.dense.validation import as_array, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
@@ -38,6 +37,7 @@ from jax_bwgemm.grouped.with_epilogue import (
     run_linked,
     run_with_epilogue,
 )
+from jax_bwgemm.product.arguments import as_array, as_operands
 from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
 from jax_bwgemm.product.implementations import SYMBOLIC, as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
