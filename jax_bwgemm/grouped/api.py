@@ -276,6 +276,8 @@ def _ragged(
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)
     sizes = as_array(function, "group_sizes", group_sizes)
     if _symbolic(function, lhs, rhs, implementations, group_offset):
+        if after is not None and after.only_linked:
+            return None
         product = lax.ragged_dot_general(
             lhs,
             rhs,
@@ -287,8 +289,6 @@ def _ragged(
         )
         if after is None:
             return product
-        if after.only_linked:
-            return None
         rows = after.operands.rows(sizes, None, lhs.shape[0])
         return apply_epilogue(after.epilogue, product, rows)
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
@@ -342,12 +342,25 @@ def _ragged(
     if rounded_to is not None:
         sums = call.partial_sums or call.out_dtype
         call = dataclasses.replace(call, out_dtype=rounded_to, partial_sums=sums)
+    return _run(function, lhs, rhs, sizes, group_offset, call, after)
+
+
+def _run(
+    function: str,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    group_offset: jax.Array | None,
+    call: RaggedCall,
+    after: After | None,
+) -> Any:
+    """A checked product, and what follows it."""
     if after is None:
         return run(lhs, rhs, sizes, group_offset, call)
     if after.only_linked:
         return run_linked(lhs, rhs, sizes, group_offset, call, after)
-    operands = after.operands
-    operands.check(function, call.experts, rhs.shape[-1] if numbers[0][1] == (1,) else rhs.shape[1])
+    operands, (_, contracted) = after.operands, call.numbers[0]
+    operands.check(function, call.experts, rhs.shape[-1] if contracted == (1,) else rhs.shape[1])
     return run_with_epilogue(lhs, rhs, sizes, group_offset, operands, call, after.epilogue)
 
 
