@@ -53,9 +53,19 @@ def new_variable(aval: Any) -> Any:
     return jaxpr.invars[0]
 
 
+def is_literal(atom: Any) -> bool:
+    """Whether what an equation reads, or a jaxpr returns, is a constant and no variable."""
+    return isinstance(atom, _core.Literal)
+
+
+def opened(jaxpr: Any) -> Any:
+    """The open jaxpr of a closed one; an open one itself."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
 def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     """A jaxpr, closed or not, with other equations of the same operands, results and effects."""
-    body = getattr(jaxpr, "jaxpr", jaxpr)
+    body = opened(jaxpr)
     if body is jaxpr:  # open; since JAX 0.12 there is one class for both
         return jaxpr.replace(eqns=eqns)
     return jaxpr.replace(jaxpr=body.replace(eqns=eqns))

@@ -1,6 +1,5 @@
 #include "call/buffer.h"
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -11,6 +10,7 @@ constexpr std::array<std::string_view, kRoles> kNames = {
     "a",    "b",     "group_sizes", "group_offset", "a_scales", "b_scales", "alpha", "b_up",
     "into", "after", "x0",          "x1",           "x2",       "x3",       "x4",    "x5",
     "x6",   "x7",    "d",           "workspace",    "y1",       "y2",       "y3"};
+static_assert(kNames.back() == "y3");
 
 std::string ShapeString(DType dtype, const int64_t* dims, size_t rank) {
   std::string text = std::string(bwgemm::Name(dtype)) + "[";
@@ -18,13 +18,11 @@ std::string ShapeString(DType dtype, const int64_t* dims, size_t rank) {
   return text + "]";
 }
 
-// The number that `text` begins with, up to a separator, which `text` loses with it.
-bool TakeNumber(std::string_view* text, int64_t* number) {
-  const char* const end = text->data() + text->size();
-  const auto [rest, error] = std::from_chars(text->data(), end, *number);
-  if (error != std::errc{} || (rest != end && *rest != ':' && *rest != ' ')) return false;
-  text->remove_prefix(rest - text->data() + (rest != end));
-  return true;
+// Whether the whole of `text` is a number.
+bool ToNumber(std::string_view text, int64_t* number) {
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *number);
+  return error == std::errc{} && rest == end;
 }
 
 }  // namespace
@@ -33,9 +31,20 @@ std::string_view Name(Role role) { return kNames[static_cast<int>(role)]; }
 
 bool IsResult(Role role) { return role >= Role::kD; }
 
+int64_t Buffer::elements() const {
+  int64_t count = 1;
+  for (int i = 0; i < rank; ++i) count *= dims[i];
+  return count;
+}
+
+std::string_view Take(std::string_view* text, char separator) {
+  const std::string_view part = text->substr(0, text->find(separator));
+  text->remove_prefix(part.size() == text->size() ? part.size() : part.size() + 1);
+  return part;
+}
+
 Status TakeRole(std::string_view* text, bool result, Role* role) {
-  const std::string_view word = text->substr(0, text->find(' '));
-  text->remove_prefix(word.size() == text->size() ? word.size() : word.size() + 1);
+  const std::string_view word = Take(text, ' ');
   for (int i = 0; i < kRoles; ++i) {
     *role = static_cast<Role>(i);
     if (word == kNames[i] && IsResult(*role) == result) return Status::Ok();
@@ -47,10 +56,10 @@ Status TakeRole(std::string_view* text, bool result, Role* role) {
 Status SetWindows(std::string_view text, Buffers* buffers) {
   std::string_view rest = text;
   while (!rest.empty()) {
-    const std::string_view name = rest.substr(0, rest.find(':'));
-    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    std::string_view word = Take(&rest, ' ');
+    const std::string_view name = Take(&word, ':');
     int64_t first, columns;
-    const bool numbers = TakeNumber(&rest, &first) && TakeNumber(&rest, &columns);
+    const bool numbers = ToNumber(Take(&word, ':'), &first) && ToNumber(word, &columns);
     const Role role = name == "a" ? Role::kA : name == "b" ? Role::kB : Role::kD;
     if (!numbers || name != Name(role)) {
       return Status::InvalidArgument("windows '" + std::string(text) +
@@ -77,6 +86,12 @@ Status SetWindows(std::string_view text, Buffers* buffers) {
 
 std::string ShapeString(const Buffer& buffer) {
   return ShapeString(buffer.dtype, buffer.dims.data(), buffer.rank);
+}
+
+Status CheckRank(Role role, const Buffer& buffer, int rank) {
+  if (buffer.rank == rank) return Status::Ok();
+  return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffer) +
+                                 ", expected rank " + std::to_string(rank));
 }
 
 Status CheckBuffer(Role role, const Buffer& buffer, DType dtype,

@@ -26,6 +26,7 @@ struct Buffer {
 
   bool present() const { return rank >= 0; }
   int64_t last() const { return dims[rank - 1]; }
+  int64_t elements() const;
   bool is_window() const { return rank > 0 && pitch != last(); }
 };
 
@@ -70,6 +71,9 @@ class Buffers {
   std::array<Buffer, kRoles> of_role_;
 };
 
+// The part of `text` before the next separator, or all of it; `text` then loses both.
+std::string_view Take(std::string_view* text, char separator);
+
 // The role of the next word of `text`, which then loses it. Words are separated by single spaces.
 // Unimplemented for an unknown word: a later version of this library may know it.
 Status TakeRole(std::string_view* text, bool result, Role* role);
@@ -82,8 +86,12 @@ Status SetWindows(std::string_view text, Buffers* buffers);
 // For messages: "bfloat16[1,64,128]".
 std::string ShapeString(const Buffer& buffer);
 
-// InvalidArgument unless the buffer has these types and extents. Of the first extent, the batch, it
-// may also have just one. *batched: whether there is one matrix for each batch element.
+// InvalidArgument unless the buffer has this rank.
+Status CheckRank(Role role, const Buffer& buffer, int rank);
+
+// InvalidArgument unless the buffer has this type and these extents. The first extent is the batch;
+// a buffer whose first extent is 1 serves all batch elements. *batched: whether the buffer has a
+// matrix for each of several batch elements.
 Status CheckBuffer(Role role, const Buffer& buffer, DType dtype,
                    std::initializer_list<int64_t> extents, bool* batched);
 Status CheckBuffer(Role role, const Buffer& buffer, DType dtype, const int64_t* extents,

@@ -6,7 +6,8 @@
 
 namespace bwgemm::call {
 
-// Types, buffers and roles are as the kernel's contraction wants them, the device is current.
+// Where a call runs. The device is current, and Run has checked the call's types and roles against
+// the kernel's contraction.
 struct Launch {
   int device;
   DeviceProperties properties;
@@ -17,7 +18,7 @@ Status RunDense(const Kernel& kernel, const ProductCall& call, const Launch& lau
 Status DenseWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes, const Options& options,
                            int sm_count, size_t* bytes);
 
-// Of scales too.
+// Grouped products with scales included.
 Status RunGrouped(const Kernel& kernel, const ProductCall& call, const Launch& launch);
 Status GroupedWorkspaceBytes(const Kernel& kernel, const ProductSizes& sizes,
                              const Options& options, int sm_count, size_t* bytes);

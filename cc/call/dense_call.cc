@@ -61,10 +61,7 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const Buffer &a = call.buffers[Role::kA], &b = call.buffers[Role::kB],
                &d = call.buffers[Role::kD];
   for (Role role : {Role::kA, Role::kB, Role::kD}) {
-    const Buffer& buffer = call.buffers[role];
-    if (buffer.rank == 3) continue;
-    return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffer) +
-                                   ", expected rank 3");
+    BWGEMM_RETURN_IF_ERROR(CheckRank(role, call.buffers[role], 3));
   }
   const bool a_k = kernel.a_major == AMajor::kK, b_n = kernel.b_major == BMajor::kN;
   const int64_t batch = d.dims[0], m = d.dims[1], n = d.dims[2], k = a.dims[a_k ? 2 : 1];
@@ -96,7 +93,8 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
       FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
   const int64_t pairs = int64_t{problem.m} * problem.n / 2;
   constexpr int kThreads = dense::split_k::kThreads;
-  const int64_t blocks = (pairs + kThreads - 1) / kThreads;  // parts of 2^31 fit in no memory
+  // Fits in 32 bits: a workspace for 2^31 blocks is larger than any memory.
+  const int64_t blocks = (pairs + kThreads - 1) / kThreads;
   bool added = false;
   auto add = [&](int64_t parts) {
     added = true;

@@ -15,6 +15,11 @@ namespace ffi = ::xla::ffi;
 // `name`: the buffer's, for messages. InvalidArgument if `buffer` has been read before.
 Status ToBuffer(const ffi::AnyBuffer& from, std::string_view name, Buffer* buffer);
 
+// The names of a call's operands and of its results, in their order, separated by single spaces.
+struct Roles {
+  std::string_view operands, results;
+};
+
 ffi::Error ToFfiError(const Status& status);
 
 template <class T>

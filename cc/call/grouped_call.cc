@@ -47,12 +47,6 @@ Status SetOptions(const Options& options, GroupedProblem* problem) {
   return Status::Ok();
 }
 
-Status CheckRank(Role role, const Buffer& buffer, int rank) {
-  if (buffer.rank == rank) return Status::Ok();
-  return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffer) +
-                                 ", expected rank " + std::to_string(rank));
-}
-
 Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_count,
                    GroupedProblem* p) {
   const Buffers& buffers = call.buffers;

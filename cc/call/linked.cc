@@ -59,7 +59,7 @@ Status Decode(std::string_view text, std::string* code) {
   return Status::Ok();
 }
 
-// Name of the kernel in the code.
+// The linked kernel's name in the epilogue's code.
 std::string SymbolOf(const Kernel& kernel, std::string_view form) {
   std::string name = kernel.info.name;
   if (form == "gated") name.replace(name.find("rows"), 4, form);
@@ -83,8 +83,8 @@ Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* l
   return Status::Ok();
 }
 
-// symbol: its name of the kernel, asked for when code is loaded or compared: not on every
-// execution.
+// The epilogue's code, loaded before or now. symbol() is the kernel's name in it. It is called only
+// when code is loaded or compared, which most executions do not.
 template <class Symbol>
 Status Find(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, Loaded** found) {
   Cache& cache = TheCache();
@@ -103,13 +103,6 @@ Status Find(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, 
   return Status::Ok();
 }
 
-// The part of `text` before the next `separator`; `text` then loses both.
-std::string_view Take(std::string_view* text, char separator) {
-  const std::string_view part = text->substr(0, text->find(separator));
-  text->remove_prefix(part.size() == text->size() ? part.size() : part.size() + 1);
-  return part;
-}
-
 // Notes an array that TMA moves, which has D's type. staged: the indices of at most `most` arrays.
 Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int most,
              int32_t* staged) {
@@ -126,9 +119,7 @@ Status Stage(std::string_view word, std::string_view dtype, int index, DType d, 
 Status CheckArray(Role role, const Buffer& buffer, std::string_view dtype, int64_t elements) {
   const std::string what = (IsResult(role) ? "result " : "operand ") + std::string(Name(role));
   if (!buffer.present()) return Status::InvalidArgument("the epilogue needs " + what);
-  int64_t count = 1;
-  for (int i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
-  if (bwgemm::Name(buffer.dtype) == dtype && count == elements) {
+  if (bwgemm::Name(buffer.dtype) == dtype && buffer.elements() == elements) {
     // Up to 16 bytes are read at once; XLA aligns at least to that.
     if (reinterpret_cast<uintptr_t>(buffer.data) % 16 == 0) return Status::Ok();
     return Status::InvalidArgument(what + " is not aligned to 16 bytes");
@@ -142,12 +133,92 @@ int64_t SumRows(const KernelInfo& kernel, int64_t m) {
   return PartialSumRows(m, kernel.tile_m, two ? 2 : 1);
 }
 
-// Null if the kernel can have no epilogue.
+// What prepares the kernel with an epilogue for a device; null if the kernel can have none.
 auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
   return kernel.dense     ? kernel.dense->prepare_linked
          : kernel.grouped ? kernel.grouped->prepare_linked
          : kernel.scaled  ? kernel.scaled->prepare_linked
                           : nullptr;
+}
+
+// How many operands, and how many results, of the kernel's epilogue TMA may move.
+int MostStaged(const KernelInfo& kernel) {
+  return kernel.contraction == Contraction::kMGrouped ? kMaxStaged : 1;
+}
+
+Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
+                    EpilogueArguments* arguments) {
+  std::string_view words = call.epilogue.operands;
+  for (int i = 0; i < kMaxEpilogueOperands; ++i) {
+    const Role role = EpilogueOperand(i);
+    const Buffer& buffer = call.buffers[role];
+    if (words.empty()) {
+      if (!buffer.present()) continue;
+      return Status::InvalidArgument("the epilogue takes no " + std::string(Name(role)));
+    }
+    std::string_view word = Take(&words, ' ');
+    const std::string_view dtype = Take(&word, ':'), along = Take(&word, ':');
+    int64_t elements = 1;
+    if (along.find('m') != along.npos) elements *= sizes.m;
+    if (along.find('n') != along.npos) elements *= sizes.n;
+    if (along.find('g') != along.npos) elements *= sizes.matrices;
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
+    BWGEMM_RETURN_IF_ERROR(
+        Stage(word, dtype, i, kernel.out_dtype, MostStaged(kernel), arguments->staged_operands));
+    arguments->operands[i] = buffer.data;
+  }
+  if (words.empty()) return Status::Ok();
+  return Status::InvalidArgument("the epilogue has too many operands");
+}
+
+// Elements of a result that is not summed, or of the partial sums of one that is.
+int64_t ResultElements(const KernelInfo& kernel, const EpilogueSizes& sizes, bool summed) {
+  const int64_t m = sizes.m, n = sizes.n;
+  if (kernel.contraction == Contraction::kMGrouped) {
+    return summed ? (n + kPartColumns - 1) / kPartColumns * m : m * n;
+  }
+  return sizes.matrices * (summed ? SumRows(kernel, m) : m) * n;
+}
+
+Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
+                   EpilogueArguments* arguments) {
+  const DType d = kernel.out_dtype;
+  const int most = MostStaged(kernel);
+  const bool halves = call.epilogue.form == "halves";
+  const bool can_sum = kernel.contraction == Contraction::kMGrouped
+                           ? kernel.arch == Arch::kSm90
+                           : !kernel.swap_ab && call.epilogue.form.empty();
+  bool half = false;
+  std::string_view words = call.epilogue.results;
+  for (int i = 0; i < kMaxEpilogueResults; ++i) {
+    const Role role = EpilogueResult(i);
+    const Buffer& buffer = call.buffers[role];
+    if (words.empty()) {
+      if (!buffer.present()) continue;
+      return Status::InvalidArgument("the epilogue has no " + std::string(Name(role)));
+    }
+    std::string_view word = Take(&words, ' ');
+    const std::string_view dtype = Take(&word, ':');
+    if (word == "half") {  // lies behind D's columns
+      if (buffer.present() || i != 0 || !halves) {
+        return Status::InvalidArgument("the epilogue's result 0 cannot be a half of d");
+      }
+      BWGEMM_RETURN_IF_ERROR(Stage("staged", dtype, i, d, most, arguments->staged_results));
+      arguments->results[i] =
+          static_cast<char*>(call.buffers[Role::kD].data) + int64_t{sizes.n} * SizeOf(d);
+      half = true;
+      continue;
+    }
+    const bool summed = can_sum && word == "summed" && dtype == Name(DType::kF32);
+    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, ResultElements(kernel, sizes, summed)));
+    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
+    arguments->results[i] = buffer.data;
+  }
+  if (half != halves) {
+    return Status::InvalidArgument("the epilogue has no second half of d");
+  }
+  if (words.empty()) return Status::Ok();
+  return Status::InvalidArgument("the epilogue has too many results");
 }
 
 }  // namespace
@@ -200,70 +271,14 @@ Status CheckEpilogueVersion(const LinkedEpilogue& epilogue) {
 
 Status ReadEpilogue(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
                     EpilogueArguments* arguments) {
-  const auto [m, n, matrices] = sizes;
-  const DType d = kernel.out_dtype;
   BWGEMM_RETURN_IF_ERROR(CheckEpilogueVersion(call.epilogue));
-  arguments->m = m;
-  arguments->n = n;
+  arguments->m = sizes.m;
+  arguments->n = sizes.n;
   for (int i = 0; i < kMaxStaged; ++i) {
     arguments->staged_operands[i] = arguments->staged_results[i] = -1;
   }
-  const bool grouped = kernel.contraction == Contraction::kMGrouped;
-  const int most = grouped ? kMaxStaged : 1;
-  const int64_t batch = grouped ? 1 : matrices;
-  bool half = false;
-  std::string_view operands = call.epilogue.operands, results = call.epilogue.results;
-  for (int i = 0; i < kMaxEpilogueOperands; ++i) {
-    const Role role = EpilogueOperand(i);
-    const Buffer& buffer = call.buffers[role];
-    if (operands.empty()) {
-      if (!buffer.present()) continue;
-      return Status::InvalidArgument("the epilogue takes no " + std::string(Name(role)));
-    }
-    std::string_view word = Take(&operands, ' ');
-    const std::string_view dtype = Take(&word, ':'), along = Take(&word, ':');
-    int64_t elements = 1;
-    if (along.find('m') != along.npos) elements *= m;
-    if (along.find('n') != along.npos) elements *= n;
-    if (along.find('g') != along.npos) elements *= matrices;
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
-    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_operands));
-    arguments->operands[i] = buffer.data;
-  }
-  for (int i = 0; i < kMaxEpilogueResults; ++i) {
-    const Role role = EpilogueResult(i);
-    const Buffer& buffer = call.buffers[role];
-    if (results.empty()) {
-      if (!buffer.present()) continue;
-      return Status::InvalidArgument("the epilogue has no " + std::string(Name(role)));
-    }
-    std::string_view word = Take(&results, ' ');
-    const std::string_view dtype = Take(&word, ':');
-    if (word == "half") {  // lies behind D's columns
-      if (buffer.present() || i != 0 || call.epilogue.form != "halves") {
-        return Status::InvalidArgument("the epilogue's result 0 cannot be a half of d");
-      }
-      BWGEMM_RETURN_IF_ERROR(Stage("staged", dtype, i, d, most, arguments->staged_results));
-      arguments->results[i] = static_cast<char*>(call.buffers[Role::kD].data) + n * SizeOf(d);
-      half = true;
-      continue;
-    }
-    const bool sums =
-        grouped ? kernel.arch == Arch::kSm90 : !kernel.swap_ab && call.epilogue.form.empty();
-    const bool summed = word == "summed" && dtype == bwgemm::Name(DType::kF32) && sums;
-    const int64_t parts = (int64_t{n} + kPartColumns - 1) / kPartColumns;
-    const int64_t elements = !summed   ? int64_t{m} * n
-                             : grouped ? parts * m
-                                       : SumRows(kernel, m) * n;
-    BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, batch * elements));
-    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
-    arguments->results[i] = buffer.data;
-  }
-  if (half != (call.epilogue.form == "halves")) {
-    return Status::InvalidArgument("the epilogue has no second half of d");
-  }
-  if (operands.empty() && results.empty()) return Status::Ok();
-  return Status::InvalidArgument("the epilogue has too many operands or results");
+  BWGEMM_RETURN_IF_ERROR(ReadOperands(call, kernel, sizes, arguments));
+  return ReadResults(call, kernel, sizes, arguments);
 }
 
 }  // namespace bwgemm::call

@@ -22,8 +22,8 @@ Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool 
 // Unimplemented unless the code was linked for this version of the library.
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue);
 
-// Sizes of the results that an epilogue follows. matrices: experts of a grouped product, which have
-// the rows of one result among them; or the batch, each with m x n results of its own.
+// Sizes of the product that an epilogue follows. matrices: of a grouped product, its experts, which
+// share the m rows of one result; of any other, the batch, whose elements have m rows each.
 struct EpilogueSizes {
   int32_t m, n, matrices;
 };

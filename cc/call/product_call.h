@@ -20,8 +20,9 @@ struct Options {
   int64_t splits = 1;                           // dense, scaled: parts of K, computed side by side
   std::string_view decomposition = "heuristic";  // stream-K kernels: also "data_parallel",
                                                  // "split_k", "stream_k"; see Decomposition
-  std::string_view a_scaling, b_scaling;         // of scales: "tensor", "row", "1x128", "128x128"
-  std::string_view order = "heuristic";          // grouped: "heuristic", "horizontal" or "vertical"
+  // scaled, and grouped ones with scales: "tensor", "row", "1x128", "128x128", "mxfp8" or "nvfp4"
+  std::string_view a_scaling, b_scaling;
+  std::string_view order = "heuristic";  // grouped: "heuristic", "horizontal" or "vertical"
 };
 
 // Raise it when code that was linked before cannot be launched any more, because parameters or
@@ -57,11 +58,13 @@ struct ProductCall {
   //              [1, E, K, 2N]
   //   k-grouped  a [Ba, M, K], b [Bb, M, N], group_sizes [Bs, G], group_offset [Bo];
   //              d [B, E, K, N]
-  //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales and b_scales, f32; d [B, M, N]. Scales of
-  //              [R, K]: tensor [Bs], row [Bs, R], 1x128 [Bs, K/128, R], 128x128 [Bs, R/128, K/128]
+  //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales, b_scales; d [B, M, N]. Two 4-bit values make
+  //              one element, so "nvfp4" has K/2 of them, and alpha, f32 [Bs].
+  //              Scales of [R, K], f32: tensor [Bs], row [Bs, R], 1x128 [Bs, K/128, R],
+  //              128x128 [Bs, R/128, K/128]. Of mxfp8 and nvfp4: tiles of bytes (SetScales)
   //   gated      a [1, M, K], b [K, 2, N], or b and b_up [1, K, N]; d and all of the epilogue's
   //              results [1, M, N]
-  // Grouped kernels of scales have what is contracted last, and the scales of both operands:
+  // In grouped products with scales the contracted dimension is the last of both operands:
   //   m-grouped  b [Bb, E, N, K], its scales [Bs, E, ...]
   //   k-grouped  a [Ba, K, M], b [Bb, N, M]
   // Batch extents of operands are B or 1. workspace: bytes.

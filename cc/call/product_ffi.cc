@@ -5,10 +5,10 @@
 namespace bwgemm::call {
 namespace {
 
-Status DecodeConfig(const Target& target, const ffi::Dictionary& config, ProductCall* call,
-                    Target* roles) {
-  *roles = target;
-  const bool fixed_roles = !target.operands.empty();
+Status DecodeConfig(const Roles& fixed, const ffi::Dictionary& config, ProductCall* call,
+                    Roles* roles) {
+  *roles = fixed;
+  const bool fixed_roles = !fixed.operands.empty();
   Options& options = call->options;
   for (auto member = config.begin(); member != config.end(); ++member) {
     const std::string_view name = *member;
@@ -67,7 +67,7 @@ Status CountError(const char* what, size_t count, std::string_view roles) {
                                  ", their roles are '" + std::string(roles) + "'");
 }
 
-// buffer(i) is the i-th operand or result.
+// get(i) is the i-th operand or result.
 template <class Get>
 Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& get,
                      Buffers* buffers) {
@@ -82,30 +82,30 @@ Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& g
   return rest.empty() ? Status::Ok() : CountError(what, count, roles);
 }
 
-template <const Target& kTarget>
+template <const Roles& kFixed>
 ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
                       ffi::Dictionary config) {
   ProductCall call;
-  Target roles;
-  const Status status = DecodeConfig(kTarget, config, &call, &roles);
+  Roles roles;
+  const Status status = DecodeConfig(kFixed, config, &call, &roles);
   return ToFfiError(status.ok() ? Prepare(call.kernel, call.epilogue, device) : status);
 }
 
-template <const Target& kTarget>
+template <const Roles& kFixed>
 ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
                    ffi::RemainingRets results, ffi::Dictionary config) {
   ProductCall call;
-  const Status status = DecodeCall(kTarget, operands, results, config, &call);
+  const Status status = DecodeCall(kFixed, operands, results, config, &call);
   return ToFfiError(status.ok() ? Run(call, device, stream) : status);
 }
 
 }  // namespace
 
-Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
+Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
                   const ffi::RemainingRets& results, const ffi::Dictionary& config,
                   ProductCall* call) {
-  Target roles;
-  BWGEMM_RETURN_IF_ERROR(DecodeConfig(target, config, call, &roles));
+  Roles roles;
+  BWGEMM_RETURN_IF_ERROR(DecodeConfig(fixed, config, call, &roles));
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       roles.operands, operands.size(), /*results=*/false,
       [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, &call->buffers));

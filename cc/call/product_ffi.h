@@ -20,16 +20,13 @@
 
 namespace bwgemm::call {
 
-// A target: v2, or one of v1, whose roles are fixed.
-struct Target {
-  std::string_view operands, results;  // empty: members of config
-};
-inline constexpr Target kProductV2{};
-inline constexpr Target kGemmV1{"a b", "d workspace"};
-inline constexpr Target kGroupedV1{"a b group_sizes group_offset", "d workspace"};
+// The fixed roles of a target's buffers; empty where they are members of config, as in v2.
+inline constexpr Roles kProductV2{};
+inline constexpr Roles kGemmV1{"a b", "d workspace"};
+inline constexpr Roles kGroupedV1{"a b group_sizes group_offset", "d workspace"};
 
 // The call points into the buffers and attributes.
-Status DecodeCall(const Target& target, const ffi::RemainingArgs& operands,
+Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
                   const ffi::RemainingRets& results, const ffi::Dictionary& config,
                   ProductCall* call);
 

@@ -73,8 +73,8 @@ inline size_t PythonWorkspaceBytes(const std::string& kernel, int64_t m, int64_t
 
 inline void DefineKernelTable(nb::module_& m) {
   m.def("kernels", &PythonKernels,
-        "One dict per compiled kernel, in the order of kernels.def, then of grouped.def, then of "
-        "scaled.def.");
+        "One dict per compiled kernel, in the order of kernels.def, grouped.def, scaled.def and "
+        "scaled_grouped.def.");
   m.def("workspace_bytes", &PythonWorkspaceBytes, nb::arg("kernel"), nb::kw_only(), nb::arg("m"),
         nb::arg("n"), nb::arg("k"), nb::arg("batch"), nb::arg("groups") = 0, nb::arg("experts") = 0,
         nb::arg("sm_count"), nb::arg("splits") = 1, nb::arg("raster_order") = "heuristic",

@@ -148,16 +148,13 @@ Status ReadSource(const QuantizeCall& call, const QuantizeProblem& problem,
     const int role = static_cast<int>(QuantizeRole::kX0) + i;
     const Buffer& buffer = call.buffers[role];
     const std::string what = "quantize: operand " + std::string(kNames[role]);
-    const std::string_view word = words.substr(0, words.find(' '));
-    words.remove_prefix(word.size() == words.size() ? word.size() : word.size() + 1);
+    const std::string_view word = Take(&words, ' ');
     if (word.empty() != !buffer.present() || call.is_result[role]) {
       return Status::InvalidArgument(what + (word.empty() ? " is not expected" : " is missing"));
     }
     if (word.empty()) continue;
-    int64_t elements = 1;
-    for (int d = 0; d < buffer.rank; ++d) elements *= buffer.dims[d];
     const std::string found =
-        std::string(bwgemm::Name(buffer.dtype)) + ":" + std::to_string(elements);
+        std::string(bwgemm::Name(buffer.dtype)) + ":" + std::to_string(buffer.elements());
     if (found != word || reinterpret_cast<uintptr_t>(buffer.data) % 16 != 0) {
       return Status::InvalidArgument(what + " is " + ShapeString(buffer) + ", expected " +
                                      std::string(word) + ", aligned to 16 bytes");

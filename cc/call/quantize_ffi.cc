@@ -3,10 +3,6 @@
 namespace bwgemm::call {
 namespace {
 
-struct Roles {
-  std::string_view operands, results;
-};
-
 Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* roles) {
   for (auto member = config.begin(); member != config.end(); ++member) {
     const std::string_view name = *member;
@@ -41,14 +37,13 @@ Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* ro
   return Status::Ok();
 }
 
-// buffer(i) is the i-th operand or result.
+// get(i) is the i-th operand or result.
 template <class Get>
 Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
                      QuantizeCall* call) {
   const std::string what = results ? "results" : "operands";
   for (size_t i = 0; i < count; ++i) {
-    const std::string_view word = names.substr(0, names.find(' '));
-    names.remove_prefix(word.size() == names.size() ? word.size() : word.size() + 1);
+    const std::string_view word = Take(&names, ' ');
     int role = 0;
     while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
     if (role == kQuantizeRoles) {

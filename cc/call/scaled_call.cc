@@ -29,9 +29,7 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   const Buffers& buffers = call.buffers;
   const Buffer &a = buffers[Role::kA], &b = buffers[Role::kB], &d = buffers[Role::kD];
   for (Role role : {Role::kA, Role::kB, Role::kD}) {
-    if (buffers[role].rank == 3) continue;
-    return Status::InvalidArgument(std::string(Name(role)) + " is " + ShapeString(buffers[role]) +
-                                   ", expected rank 3");
+    BWGEMM_RETURN_IF_ERROR(CheckRank(role, buffers[role], 3));
   }
   const bool pairs = kernel.a_dtype == DType::kE2M1;
   const int64_t columns = a.dims[2];

@@ -61,7 +61,7 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     scales->expert_pitch = count;
     count *= experts;
   }
-  scales->batch_pitch = batched && batch > 1 ? count : 0;
+  scales->batch_pitch = batched ? count : 0;
   return Status::Ok();
 }
 

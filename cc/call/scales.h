@@ -8,9 +8,9 @@
 
 namespace bwgemm::call {
 
-// The scales of an operand [batch, rows, k] or, with experts, [batch, experts, rows, k]. bands:
-// number of bands of 128 rows in which scales that an MMA reads lie; 0: rows follow from the first
-// one on.
+// The scales of an operand [batch, rows, k] or, with experts, [batch, experts, rows, k].
+// bands: how many tiles of 128 rows hold the scales that an MMA reads. 0: as many as the rows fill;
+// otherwise each expert's rows begin in a tile of their own.
 Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int64_t batch,
                  int64_t experts, int64_t rows, int64_t k, scaled::Scales* scales,
                  int64_t bands = 0);

@@ -19,8 +19,8 @@ struct EpilogueArguments {
   int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 
-// Rows of the partial sums, f32 [batch, rows, N], of a result that is summed over rows: one for the
-// rows that a warp has of a tile. consumers: warpgroups that share a tile.
+// A result that is summed over rows leaves partial sums, f32 [batch, rows, N]. Each of these rows
+// is the sum of the rows that one warp has of a tile. consumers: warpgroups that share a tile.
 inline constexpr int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {
   return (m + tile_m - 1) / tile_m * consumers * 4;
 }

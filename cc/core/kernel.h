@@ -1,5 +1,5 @@
-// One kernel of a build: what it is (KernelInfo) and how it is used (KernelOps). Dense and grouped
-// kernels share the record; their problems differ.
+// One kernel of a build: what it is (KernelInfo) and how it is used (KernelOps). Dense, grouped and
+// scaled kernels share the record; their problems differ.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,17 +29,17 @@ struct KernelInfo {
   int alignment_bytes;  // of base addresses and of contiguous extents
   int terms;            // bf16 terms that an f32 operand is split into; 1: none is split
   bool uneven_parts;    // parts of K may differ in length by one block
-  ScaleUse scales;      // of kScaled kernels
-  const char*
-      f32_twin;  // computes parts of K: same but for f32 results; empty if the build has none
+  ScaleUse scales;      // of kernels of scaled operands, grouped ones too
+  // The same kernel with f32 results, which computes parts of K; empty if the build has none.
+  const char* f32_twin;
 };
 
-// Pointers in the problem may be null for the first two.
+// `supports` and `workspace_bytes` read no pointer of the problem: these may be null.
 template <class Problem>
 struct KernelOps {
   Status (*supports)(const Problem&);
   size_t (*workspace_bytes)(const Problem&);
-  Status (*prepare)(int device);  // once per kernel and device; idempotent, then free
+  Status (*prepare)(int device);  // before the first launch on a device; cheap when repeated
   Status (*launch)(const Problem&, void* workspace, cudaStream_t);
   // The same of this kernel with an epilogue linked in, `function`; null: it can have none.
   Status (*prepare_linked)(const void* function, int device) = nullptr;

@@ -14,7 +14,7 @@ enum class DType { kBF16, kF16, kF32, kE4M3, kE5M2, kE2M1, kS32, kU8 };
 // What a product contracts. Matrices of A, B and the result D, where G groups own rows of A:
 //   kDense     D[M, N] = A[M, K] x B[K, N]
 //   kMGrouped  D[rows of g, N] = A[rows of g, K] x B[g][K, N]
-//   kKGrouped  D[g][K, N] = transpose(A[rows of g, K]) x B[rows of g, N]
+//   kKGrouped  D[g][K, N] = transpose(A[rows of g, K]) x B[rows of g, N]: M is contracted
 //   kScaled    D[M, N] = A[M, K] x transpose(B[N, K]), whose elements are values times scales
 //   kGated     D[M, N] = f(A[M, K] x B0[K, N], A[M, K] x B1[K, N]), f being linked in
 enum class Contraction { kDense, kMGrouped, kKGrouped, kScaled, kGated };
@@ -31,7 +31,8 @@ enum class Schedule {
   k2Sm,          // sm100: a pair of CTAs issues one MMA
 };
 
-// Where the scales of a kScaled product are applied. Q is the operand on the N side of the MMA.
+// Where the scales of a product of scaled operands, grouped or not, are applied. Q is the operand
+// on the N side of the MMA.
 enum class ScaleUse {
   kNone,
   kSums,    // to sums over all of K: no scale changes along K

@@ -1,4 +1,5 @@
-// KernelOps for one GemmKernel: problem -> CUTLASS arguments -> kernel parameters -> launch.
+// KernelOps for one GemmKernel (SM100): problem -> CUTLASS arguments -> kernel parameters ->
+// launch.
 #pragma once
 
 #include "core/launch.h"

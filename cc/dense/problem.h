@@ -1,4 +1,4 @@
-// The problem of a dense product: plain enums and structs, no CUDA, CUTLASS or XLA.
+// The problem of a dense product: plain enums and structs, no device code, CUTLASS or XLA.
 //
 //   D[B,M,N] = A[B,M,K] x B[B,K,N], f32 accumulation, D row-major.
 #pragma once
@@ -37,7 +37,7 @@ struct GemmProblem {
   const void* b_up = nullptr;  // of gated kernels: the second matrix, which lies as b does
   int32_t m = 0, n = 0, k = 0, batch = 1;
   RasterOrder raster_order = RasterOrder::kHeuristic;
-  int32_t swizzle = 1;                                      // tiles per raster band; 1 = none
+  int32_t swizzle = 1;  // height of a band of tiles, in clusters; 1: no bands
   Decomposition decomposition = Decomposition::kHeuristic;  // stream-K kernels only
   int32_t splits = 1;  // parts of K that the kernel itself adds: stream-K, cluster-K
   int32_t device = 0;

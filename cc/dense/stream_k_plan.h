@@ -1,4 +1,4 @@
-// How a stream-K launch divides tiles along K: host code without CUDA.
+// How a stream-K launch divides tiles along K: plain host code.
 //
 // Where whole tiles would leave most CTAs idle in the last wave, CTAs share tiles: the tiles of the
 // first waves are laid end to end along K and cut into equal units, one for each cluster; whole

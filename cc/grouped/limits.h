@@ -45,7 +45,7 @@ inline Status CheckCounts(const GroupedProblem& p, const TileShape& tile) {
   return Status::Ok();
 }
 
-// For 16-bit operands.
+// For operands of 16 bits and more. in: the narrower type, whose rows TMA must be able to read.
 inline Status CheckLimits(const GroupedProblem& p, const TileShape& tile, DType in) {
   const int64_t elements = kAlignmentBytes / SizeOf(in);
   if (p.k % elements != 0 || p.n % elements != 0) {

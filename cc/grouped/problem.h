@@ -1,4 +1,4 @@
-// The problem of a grouped product: plain enums and structs, no CUDA, CUTLASS or XLA.
+// The problem of a grouped product: plain enums and structs, no device code, CUTLASS or XLA.
 //
 // Group g of batch element b owns the rows [start, start + size) of A, start being the sum of the
 // sizes before it. Sizes live on the device: a negative one counts as 0 and the running sum stops
@@ -10,7 +10,8 @@
 //   k-grouped  D[b, e] = transpose(A[b, rows of g]) x B[b, rows of g]
 //              with g = e + offset; zero where that group is empty or does not exist
 //
-// The names of kernels say `rows` for m-grouped and `contract` for k-grouped.
+// Letters are those of the forward product: a k-grouped one contracts M and keeps K. The names of
+// kernels say `rows` for m-grouped and `contract` for k-grouped.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@
 
 namespace bwgemm::grouped {
 
-// horizontal: group after group. vertical: a column of tiles over all groups, then the next.
+// Raster orders. horizontal ("n"): group after group. vertical ("m"): a column of tiles over all
+// groups, then the next.
 enum class Order { kHeuristic, kHorizontal, kVertical };
 
 struct GroupedProblem {
@@ -39,7 +41,7 @@ struct GroupedProblem {
   bool halves = false;
   bool a_batched = false, b_batched = false, sizes_batched = false, offset_batched = false;
   Order order = Order::kHeuristic;
-  int32_t swizzle = 1;  // row tiles per band; 1 = none
+  int32_t swizzle = 1;  // height of a band, in tiles; 1: no bands
   int32_t sm_count = 0;
 
   std::string ToString() const {

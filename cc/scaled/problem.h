@@ -1,11 +1,12 @@
-// The problem of a scaled product: plain structs, no CUDA, CUTLASS or XLA.
+// The problem of a scaled product: plain structs, no device code, CUTLASS or XLA.
 //
 //   dense      D[B,M,N] = A[B,M,K] x transpose(B[B,N,K])
 //   m-grouped  D[B,M,N], rows of group g = those of A[B,M,K] x transpose(B[B,g,N,K])
 //   k-grouped  D[B,g,K,N] = A[B,K,M] x transpose(B[B,N,M]), of which the columns of group g
 //
-// Values times scales, f32 accumulation, D row-major. Operands have what is contracted last. Blocks
-// of 128 of M are counted from the first row, whatever the groups.
+// Elements are values times scales. Sums are f32, D is row-major. The contracted dimension is the
+// last of both operands. Where that is M (k-grouped), blocks of 128 begin at multiples of 128 of
+// all M, and not where a group begins.
 #pragma once
 
 #include "dense/problem.h"

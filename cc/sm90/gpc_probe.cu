@@ -79,7 +79,8 @@ struct Stream {
 
 }  // namespace
 
-// Multiprocessors share a GPC that clusters share, whatever else the GPU does.
+// The CTAs of a cluster run in one GPC. So multiprocessors that have had CTAs of one cluster share
+// a GPC, whatever else the GPU computes meanwhile.
 Status ProbeMultiprocessors(int device, std::vector<int>* gpc_of_sm) {
   gpc_of_sm->clear();
   int count = 0;

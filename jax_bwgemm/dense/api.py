@@ -12,15 +12,12 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm.dense.problem import make_options
 from jax_bwgemm.dense.products import dot_product, jitted_dot_general, matmul_product
 from jax_bwgemm.dense.tuning_config import TuningConfig
-from jax_bwgemm.dense.validation import (
-    as_array,
-    as_dimension_numbers,
-    as_operands,
-)
+from jax_bwgemm.dense.validation import as_dimension_numbers
 from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.apply import (
     Epilogue,
 )
+from jax_bwgemm.product.arguments import as_array, as_operands
 
 
 def matmul(
@@ -151,10 +148,7 @@ def dot_general_with_epilogue(
         What the function returns, floating-point arrays rounded to the product's type.
     """
     numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
-    defaults = dict.fromkeys(
-        ("precision", "preferred_element_type", "out_sharding", "implementation", "config")
-    )
-    options = make_options(**(defaults | arguments))
+    options = make_options(**arguments)
     return product_with_epilogue(lhs, rhs, numbers, tuple(operands), options, epilogue)
 
 
@@ -174,7 +168,6 @@ def rounded_dot_general(
         **arguments: The other arguments of `dot_general`, ``preferred_element_type`` among them.
     """
     numbers = as_dimension_numbers(dimension_numbers, lhs.shape, rhs.shape)
-    arguments = {"precision": None, "out_sharding": None, "config": None, **arguments}
     options = make_options(**arguments)
     sums = options.partial_sums or str(options.preferred_element_type)
     options = dataclasses.replace(options, rounded_to=rounded_to, partial_sums=sums)

@@ -19,7 +19,8 @@ from jax_bwgemm.product.kernels import Kernel
 
 PARAMETERS = {"sm90": SM90, "sm100": SM100}
 
-# Memory bandwidth in bytes per cycle: H200 4.2 TB/s measured at 1.7 GHz; B200 from its data sheet.
+# Memory bandwidth in bytes per cycle: of an H200 what copies reach (docs/performance.md), of a B200
+# its data sheet's.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
 # Share of a product's time that our kernels save over XLA's: the middle of the geometric means of
@@ -122,13 +123,7 @@ def evaluate(
     moved_bytes = (a_bytes * dims.a_batch * dims.m + b_bytes * dims.b_batch * dims.n) * dims.k
     moved_bytes += out_bytes * dims.m * dims.n * dims.batch
     if kernel.cluster_k:
-        tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
-        count = tiles[0] * tiles[1] * dims.batch
-        memory = moved_bytes / BYTES_PER_CYCLE[kernel.arch]
-        cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count, memory, p)
-        apart = cluster_k.parts(splits)[1]
-        waves = ceil_div(count * splits, target.sm_count)
-        return Candidate(kernel, *tiles, waves, cycles + _sum_cycles(dims, apart, p), splits)
+        return _evaluate_cluster_k(kernel, dims, target, splits, p, moved_bytes)
     pair = kernel.schedule == "2sm"
     sms_per_tile = 2 if pair else 1
     rows, columns = (dims.n, dims.m) if kernel.swap_ab else (dims.m, dims.n)
@@ -190,6 +185,19 @@ def evaluate(
         return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
     cycles += _sum_cycles(dims, splits, p)
     return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+
+
+def _evaluate_cluster_k(
+    kernel: Kernel, dims: GemmDims, target: Target, splits: int, p: Parameters, moved_bytes: int
+) -> Candidate:
+    """As `evaluate`, of a cluster-K kernel. moved_bytes: of the operands and the result."""
+    tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
+    count = tiles[0] * tiles[1] * dims.batch
+    memory = moved_bytes / BYTES_PER_CYCLE[kernel.arch]
+    cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count, memory, p)
+    cycles += _sum_cycles(dims, cluster_k.parts_apart(kernel, splits), p)
+    waves = ceil_div(count * splits, target.sm_count)
+    return Candidate(kernel, *tiles, waves, cycles, splits)
 
 
 def _plane_cycles(kernel: Kernel, dims: GemmDims) -> float:

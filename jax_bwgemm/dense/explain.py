@@ -63,7 +63,9 @@ def explain(
     for name, x in (("a", a), ("b", b)):
         if not (hasattr(x, "shape") and hasattr(x, "dtype")):
             raise TypeError(f"explain requires arrays or types of arrays, got {name} {x!r}")
-    options = make_options(precision, preferred_element_type, None, implementation, config)
+    options = make_options(
+        precision, preferred_element_type, implementation=implementation, config=config
+    )
     if is_symbolic("matmul" if dimension_numbers is None else "dot_general", a, b, options):
         return _explain_symbolic(a, b, dimension_numbers, options)
     if dimension_numbers is None:
@@ -116,8 +118,8 @@ def refusal_of_equation(eqn: Any) -> str | None:
         jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype, weak_type=x.aval.weak_type)
         for x in eqn.invars
     )
-    given = (eqn.params[x] for x in ("precision", "preferred_element_type", "out_sharding"))
-    options = make_options(*given, None, None)
+    given = {x: eqn.params[x] for x in ("precision", "preferred_element_type", "out_sharding")}
+    options = make_options(**given)
     if is_symbolic("dot_general", lhs, rhs, options):
         return SYMBOLIC
     labels = dot_labels(len(lhs.shape), len(rhs.shape), *eqn.params["dimension_numbers"])

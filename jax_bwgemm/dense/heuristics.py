@@ -39,12 +39,12 @@ BAND_OF_ONE_WAVE = 4
 # without bands.
 SHORT_RASTER = 13
 # Large results have no bands if L2 keeps the operand along the raster anyway: if that and half of
-# the results written between two readings of it fit in RESIDENT_BYTES. Else they have wide bands,
-# if a band's part of the other operand fits in WIDE_BAND_BYTES.
+# the results written between two readings of it fit in RESIDENT_BYTES. Else they have high bands,
+# if a band's part of the other operand fits in HIGH_BAND_BYTES.
 LARGE_RESULTS = 2**24
 RESIDENT_BYTES = 18 * 2**20
-WIDE_BAND = 16
-WIDE_BAND_BYTES = 12 * 2**20
+HIGH_BAND = 16
+HIGH_BAND_BYTES = 12 * 2**20
 # No bands either if matrices of a batch have at most this many tiles: several run at once.
 SMALL_MATRIX_TILES = 64
 # CUTLASS's kernels round the grid up to whole bands. They get bands if that adds hardly any tile
@@ -101,7 +101,7 @@ def run_refusal(
     if not kernel.stream_k:
         if decomposition != "heuristic":
             return f"decomposition={decomposition!r} is for stream-K kernels"
-        apart = cluster_k.parts(splits)[1] if kernel.cluster_k else splits
+        apart = cluster_k.parts_apart(kernel, splits)
         if apart > 1 and not kernel.f32_twin:
             return "no kernel of this tile has the f32 output that parts of K are computed in"
         return split_refusal(dims, apart, in_bytes, evenly=not kernel.uneven_parts)
@@ -230,7 +230,7 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
 
 
 def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) -> int:
-    """Width of the bands of a plain SM90 kernel whose tiles take several waves."""
+    """Height of the bands of a plain SM90 kernel whose tiles take several waves."""
     if dims.m * dims.n < LARGE_RESULTS:
         return BAND
     along_m = (along == "m") != kernel.swap_ab  # of D; a swapped kernel's N is D's M
@@ -239,8 +239,8 @@ def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) ->
     written = length * height * BYTES[kernel.out_dtype]
     if length * dims.k * in_bytes + written // 2 <= RESIDENT_BYTES:
         return 1
-    wide = WIDE_BAND * height * dims.k * in_bytes <= WIDE_BAND_BYTES
-    return WIDE_BAND if wide else BAND
+    fits = HIGH_BAND * height * dims.k * in_bytes <= HIGH_BAND_BYTES
+    return HIGH_BAND if fits else BAND
 
 
 def fraction_inside(candidate: Candidate, dims: GemmDims) -> float:

@@ -22,7 +22,7 @@ from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.reference import gemm_reference
 from jax_bwgemm.dense.spec import GemmSpec, a_transpose_spec, b_transpose_spec, gemm_dims
 from jax_bwgemm.product.local import local_primitive
-from jax_bwgemm.product.primitive import prepare, register
+from jax_bwgemm.product.primitive import REFUSED_BY, prepare, register
 
 bw_gemm_p = Primitive("bw_gemm")
 bw_gemm_local_p = local_primitive("bw_gemm_local", DENSE)
@@ -134,4 +134,5 @@ def _dot_numbers(
     return ((lhs_k,), (rhs_k,)), (((0,), (0,)) if batched else ((), ()))
 
 
+REFUSED_BY["dot_general"] = "jax_bwgemm.dense.explain"
 register(DENSE, bw_gemm_p, bw_gemm_local_p, batch=_gemm_batch, dot_numbers=_dot_numbers)

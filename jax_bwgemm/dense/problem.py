@@ -41,11 +41,11 @@ class Options:
 
 
 def make_options(
-    precision: Any,
-    preferred_element_type: DTypeLike | None,
-    out_sharding: Any,
-    implementation: str | Sequence[str] | None,
-    config: TuningConfig | str | None,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
+    implementation: str | Sequence[str] | None = None,
+    config: TuningConfig | str | None = None,
 ) -> Options:
     """Normalises the shared arguments.
 
@@ -60,14 +60,14 @@ def make_options(
     if preferred_element_type is not None:
         preferred_element_type = as_element_type(preferred_element_type)
     return Options(
-        compat.canonical_precision(precision),
-        preferred_element_type,
-        out_sharding,
-        implementations,
-        config,
-        explicit_target(),
-        tuning_context.current(),
-        current_partial_sums(),
+        precision=compat.canonical_precision(precision),
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+        implementations=implementations,
+        config=config,
+        target=explicit_target(),
+        tuning=tuning_context.current(),
+        partial_sums=current_partial_sums(),
     )
 
 

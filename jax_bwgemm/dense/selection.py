@@ -10,7 +10,7 @@ from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuned import find_tuned
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.product.selection import Selection, waves_text
+from jax_bwgemm.product.selection import Selection, none_fits, waves_text
 
 
 def select(
@@ -44,14 +44,7 @@ def select_by_heuristic(
     """As `select`, without tuned entries: explicit configuration, then predicted times."""
     usable, rejected = heuristics.rank(table, spec, in_dtype, dims, target)
     if not usable:
-        # Other GPUs' kernels are of interest where a configuration names one.
-        asked = spec.policy.config is not None
-        own = {kernel.name for kernel in table if asked or kernel.arch == target.arch}
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected if name in own)
-        if not reasons:
-            others = sorted({kernel.arch for kernel in table})
-            reasons = f"all are for {' and '.join(others)}" if others else "no kernels"
-        return f"no kernel for {target.arch} fits ({reasons})"
+        return none_fits(table, rejected, spec.policy.config, target)
     best, *others = usable
     raster_order, swizzle = heuristics.tile_order(best, dims, narrowest_bytes(in_dtype))
     chosen_by = "the heuristic"

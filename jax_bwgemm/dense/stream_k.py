@@ -3,7 +3,8 @@
 Where whole tiles would leave most CTAs idle in the last wave, CTAs share tiles: the tiles of the
 first waves are laid end to end along K and cut into equal pieces, one per CTA; whole tiles follow.
 A tile's pieces are added in the order of K, so the bits of the result do not depend on which CTA
-is first. Mirrors CUTLASS's stream-K scheduler (tools/compare_tile_schedule.py compares them).
+is first. Mirrors the schedulers of the kernels: cc/dense/stream_k_plan.h (SM90) and CUTLASS's
+(SM100), with which tools/compare_tile_schedule.py compares it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class TileOrder:
         tile_rows: Rows of D in a CTA tile.
         tile_columns: Columns of D in a CTA tile.
         raster_order: ``"m"`` or ``"n"``, of the MMA's dimensions: the one that runs faster.
-        swizzle: Width of the bands that is in effect.
+        swizzle: Height of the bands that is in effect, in clusters.
         tiles: Tiles in order, those outside of the matrix included, which fill up clusters (and
             the whole bands of SM100's stream-K kernels): they cost time but store nothing. CTA
             ``i`` of a static launch computes tiles i, i + CTAs, i + 2 CTAs, ...
@@ -221,27 +221,27 @@ def _bands(
 ) -> tuple[str, int, tuple[int, int, int], Sequence[tuple[int, int, int]]]:
     """Bands of `swizzle` clusters. The last one is as high as what is left, or whole too."""
     if whole:
-        width = static_swizzle(blocks_m, blocks_n, swizzle)
-        blocks_m, blocks_n = round_up(blocks_m, width * cm), round_up(blocks_n, width * cn)
+        height = static_swizzle(blocks_m, blocks_n, swizzle)
+        blocks_m, blocks_n = round_up(blocks_m, height * cm), round_up(blocks_n, height * cn)
     raster = _raster(blocks_m, blocks_n, raster_order)
     clusters = (blocks_m // cm, blocks_n // cn)
-    height, length = clusters if raster == "n" else clusters[::-1]
+    rows, length = clusters if raster == "n" else clusters[::-1]
     if not whole:
-        width = 1
-        while 2 * width <= min(swizzle, height):
-            width *= 2
+        height = 1
+        while 2 * height <= min(swizzle, rows):
+            height *= 2
     # Fastest: CTAs of a cluster, then clusters across the band, those along it, the bands.
     coordinates = []
     for layer in range(layers):
-        for first in range(0, height, width):
+        for first in range(0, rows, height):
             for along in range(length):
-                for across in range(first, min(first + width, height)):
+                for across in range(first, min(first + height, rows)):
                     x, y = (across, along) if raster == "n" else (along, across)
                     ctas = [(x * cm + i, y * cn + j, layer) for j in range(cn) for i in range(cm)]
                     coordinates += ctas if raster == "n" else sorted(ctas)
     count = min(concurrent_ctas(sm_count, cm * cn), len(coordinates))
     grid = (cm, count // cm, 1) if raster == "n" else (count // cn, cn, 1)
-    return raster, width, grid, coordinates
+    return raster, height, grid, coordinates
 
 
 def _dynamic(

@@ -20,7 +20,7 @@ from jax_bwgemm.dense.validation import check_dot_general, check_matmul
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
-from jax_bwgemm.epilogue.program import FLOATS, SUMS_OVER_BATCH, as_matrix, batch_dims_of
+from jax_bwgemm.epilogue.program import SUMS_OVER_BATCH, as_matrix, batch_dims_of
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.support import viable_implementations
 
@@ -102,12 +102,11 @@ def fused_product(
     if isinstance(program, str):
         log_once(f"{spec}: the epilogue is a pass of its own: {program}")
         return None
-    types = (program.dtype(x) for x in program.results)
     fused = Fused(
         spec.with_policy(implementations=viable),
         flat_results(epilogue.function),
         program,
-        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        program.result_types(spec.out_dtype),
         plan.shape,
         batch_dims=batch_dims,
     )

@@ -40,8 +40,13 @@ from jax_bwgemm.epilogue.hook import (
     pairs_along_m,
     staging_of,
 )
-from jax_bwgemm.epilogue.linker import LinkError
-from jax_bwgemm.epilogue.linking import LinkedKernel, linked_kernel, start_linking
+from jax_bwgemm.epilogue.linking import (
+    LinkedKernel,
+    first_linked,
+    linked_kernel,
+    only_platform,
+    start_linking,
+)
 from jax_bwgemm.epilogue.program import Operand, Program
 from jax_bwgemm.epilogue.split_k_hook import SplitKHook
 from jax_bwgemm.grouped.spec import GroupedDims
@@ -86,21 +91,14 @@ def run_linked(
         batch_dims: How many dimensions of the shape are the batch.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
-    refusals = []
-    for name in implementations:
-        if name == "xla" or platform != PLATFORMS[name]:
-            continue
+
+    def attempt(name: str) -> list[jax.Array] | str:
         call = choose_for(name, platform, factors)
         if isinstance(call, str):
-            refusals.append(f"{name}: {call}")
-            continue
+            return call
         hook, order = hook_of(call, program, result_types, form)
-        try:
-            symbol = hook.symbol(call.selection.kernel.name)
-            code = linked_kernel(symbol, hook, ptx=name == "emulator")
-        except LinkError as error:
-            refusals.append(f"{name}: {error}")
-            continue
+        symbol = hook.symbol(call.selection.kernel.name)
+        code = linked_kernel(symbol, hook, ptx=name == "emulator")
         folded = [x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True)]
         named, words = in_place(call, roles, folded, windows)
         assert call.ffi is not None
@@ -116,7 +114,8 @@ def run_linked(
             for i in range(len(order))
             if i in arranged
         ]
-    return "; ".join(refusals) or f"no kernels for {platform} are allowed"
+
+    return first_linked(implementations, platform, attempt)
 
 
 def hook_of(
@@ -164,11 +163,9 @@ def prepare_linked(
         result_types: Types of its results.
         form: As in `run_linked`.
     """
-    if jax.local_device_count() != 1:  # the product may yet be partitioned
-        return False
-    platform = jax.default_backend().replace("gpu", "cuda")
+    platform = only_platform()
     for name in implementations:
-        if PLATFORMS.get(name) == platform:
+        if platform is not None and PLATFORMS.get(name) == platform:
             call = choose_for(name, platform, factors)
             if not isinstance(call, str):
                 hook, _ = hook_of(call, program, result_types, form)

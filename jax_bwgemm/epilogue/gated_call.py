@@ -21,8 +21,7 @@ from jax_bwgemm.epilogue.contraction import LINKABLE_DENSE
 from jax_bwgemm.epilogue.costs import linked_cycles, pass_cycles
 from jax_bwgemm.epilogue.gated_hook import GatedHook
 from jax_bwgemm.epilogue.linkable import linkable_kernels
-from jax_bwgemm.epilogue.linker import LinkError
-from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
+from jax_bwgemm.epilogue.linking import first_linked, linked_kernel, only_platform, start_linking
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -103,26 +102,20 @@ def run_gated(
         platform: JAX platform being lowered for.
     """
     factors, rest = operands[: 1 + problem.matrices], operands[1 + problem.matrices :]
-    refusals = []
-    for name in problem.spec.policy.implementations:
-        if name == "xla" or platform != PLATFORMS[name]:
-            continue
+
+    def attempt(name: str) -> list[jax.Array] | str:
         call = choose_gated(name, platform, problem, factors)
         if isinstance(call, str):
-            refusals.append(f"{name}: {call}")
-            continue
-        try:
-            code = linked_kernel(call.selection.kernel.name, problem.hook, ptx=name == "emulator")
-        except LinkError as error:
-            refusals.append(f"{name}: {error}")
-            continue
+            return call
+        code = linked_kernel(call.selection.kernel.name, problem.hook, ptx=name == "emulator")
         a, *weights = factors
         roles = {"a": a.reshape(call.folded.shapes[0])}
         roles |= dict(zip(("b", "b_up"), weights, strict=False))
         dims = dataclasses.replace(call.dims, n=call.dims.n // 2)
         results = emit_linked(call, problem.hook, code, roles, rest, dims)
         return [x.reshape(shape) for x in results]
-    return "; ".join(refusals) or f"no kernels for {platform} are allowed"
+
+    return first_linked(problem.spec.policy.implementations, platform, attempt)
 
 
 def prepare_gated(factors: Sequence[Any], problem: GatedProblem) -> None:
@@ -132,11 +125,9 @@ def prepare_gated(factors: Sequence[Any], problem: GatedProblem) -> None:
         factors: A and the matrices, or their types.
         problem: What is computed.
     """
-    if jax.local_device_count() != 1:  # the products may yet be partitioned
-        return
-    platform = jax.default_backend().replace("gpu", "cuda")
+    platform = only_platform()
     for name in problem.spec.policy.implementations:
-        if PLATFORMS.get(name) == platform:
+        if platform is not None and PLATFORMS.get(name) == platform:
             call = choose_gated(name, platform, problem, factors)
             if not isinstance(call, str):
                 start_linking(call.selection.kernel.name, problem.hook, ptx=name == "emulator")

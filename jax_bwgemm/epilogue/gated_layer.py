@@ -19,7 +19,7 @@ from jax_bwgemm.dense.problem import Options, make_options, make_problem
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.gated import Gated, gated_gemm, halves
-from jax_bwgemm.epilogue.program import FLOATS, as_matrix
+from jax_bwgemm.epilogue.program import as_matrix
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.support import viable_implementations
 
@@ -49,11 +49,7 @@ def gated_product(
     Returns:
         What the function returns, floating-point arrays rounded to the products' type.
     """
-    options = make_options(
-        **{"precision": None, "preferred_element_type": None, "implementation": None}
-        | {"out_sharding": None, "config": None}
-        | arguments
-    )
+    options = make_options(**arguments)
     found = _one_primitive(x, weights, tuple(operands), options, epilogue, keeps_products)
     if found is not None:
         return found
@@ -132,12 +128,11 @@ def _one_primitive(
     program = as_matrix(traced.program, plan.shape)
     if isinstance(program, str) or program.summed:
         return None
-    types = (program.dtype(value) for value in program.results)
     fused = Fused(
         spec.with_policy(implementations=viable),
         flat_results(epilogue.function),
         program,
-        tuple(spec.out_dtype if t in FLOATS else t for t in types),
+        program.result_types(spec.out_dtype),
         plan.shape,
     )
     results = gated_gemm(

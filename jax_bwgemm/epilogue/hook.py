@@ -27,9 +27,9 @@ MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
 # kEpilogueVersion of cc/call/product_call.h. Raise it when earlier linked code no longer fits.
 VERSION = 4
-# Types of arrays that a call may have.
-OPERAND_TYPES = ("float32", "bfloat16", "float16", "int32")
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
+# Types of arrays that a call may have, and the bytes of an element.
+OPERAND_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
+OPERAND_TYPES = tuple(OPERAND_BYTES)
 _PAIRS = {"float32": "float2", "int32": "int2"}
 ARGUMENTS = f"""
 struct bw_arguments {{
@@ -119,8 +119,9 @@ class Hook:
     _may_have_no_matrix: ClassVar[bool] = False
 
     def sums_shape(self, kernel: Kernel, m: int, n: int) -> tuple[int, int]:
-        """Shape of a result that is summed, as a kernel leaves it for each matrix: sums over its
-        first dimension are still to be made.
+        """Shape of the partial sums that a kernel leaves of a summed result, for each matrix.
+
+        They are still to be added along the first dimension.
         """
         return partial_sum_rows(kernel, m), n
 
@@ -159,7 +160,7 @@ class Hook:
         found: list[int] = []
         left = self.staging.row_bytes
         for i, operand in enumerate(self.program.operands):
-            size = self.staging.tile_n * _BYTES[operand.dtype]
+            size = self.staging.tile_n * OPERAND_BYTES[operand.dtype]
             if operand.axes in ((1,), (MATRICES, 1)) and size <= left and len(found) < MAX_ROWS:
                 found.append(i)
                 left -= size
@@ -197,7 +198,7 @@ class Hook:
 
     def _plan(self) -> str:
         rows = [
-            i + 256 * _BYTES[x.dtype] + _ROW_OF_MATRIX * (MATRICES in x.axes)
+            i + 256 * OPERAND_BYTES[x.dtype] + _ROW_OF_MATRIX * (MATRICES in x.axes)
             for i, x in enumerate(self.program.operands)
             if i in self.rows
         ]
@@ -220,7 +221,7 @@ class Hook:
                 lines += self._pair(i, operand.dtype, self._staged(i))
             elif i in self.rows:
                 lines += self._shared_row(i, operand.dtype, at)
-                at += self.staging.tile_n * _BYTES[operand.dtype] if self.staging else 0
+                at += self.staging.tile_n * OPERAND_BYTES[operand.dtype] if self.staging else 0
             else:
                 lines += self._loads(i, operand.dtype, operand.axes, along)
         lines += self._calls()

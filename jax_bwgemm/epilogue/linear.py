@@ -12,11 +12,11 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.dense.api import matmul
 from jax_bwgemm.dense.tuning_config import TuningConfig
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
 from jax_bwgemm.epilogue.program import TYPES
+from jax_bwgemm.product.arguments import as_array
 
 Activation = str | Callable[[jax.Array], jax.Array] | None
 

@@ -105,8 +105,8 @@ class Linker:
         Raises:
             LinkError: They do not fit together.
         """
-        name = _ARCHS[arch].format("compute" if ptx else "sm")
-        options = [f"-arch={name}", "-lto", "-O3", f"-kernels-used={symbol}"]
+        architecture = _ARCHS[arch].format("compute" if ptx else "sm")
+        options = [f"-arch={architecture}", "-lto", "-O3", f"-kernels-used={symbol}"]
         options += ["-ptx"] if ptx else []
         encoded = (ctypes.c_char_p * len(options))(*(x.encode() for x in options))
         handle = ctypes.c_void_p()

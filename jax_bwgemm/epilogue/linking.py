@@ -1,10 +1,10 @@
 """Kernels with an epilogue in them, linked when they are first needed and kept.
 
-In memory, and on disk under a hash of everything that goes into one but the tools' version, so that
-what is found needs no tools: in ``$BWGEMM_LINK_CACHE``, or
-else in ``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
-``BWGEMM_LINK_CACHE=off`` switches that off. A file is only believed if it begins with the hash of
-its contents.
+In memory, and on disk: in ``$BWGEMM_LINK_CACHE``, or else in
+``$XDG_CACHE_HOME/jax_bwgemm/linked-v1`` (``~/.cache`` when that is not set);
+``BWGEMM_LINK_CACHE=off`` switches that off. A file's name is a hash of everything that goes into
+the kernel but the tools' version, so that what is found needs no tools. A file is only believed if
+it begins with the hash of its contents.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from jax_bwgemm.epilogue.hook import Hook
 from jax_bwgemm.epilogue.linkable import linkable_kernels
-from jax_bwgemm.epilogue.linker import Linker, linker
+from jax_bwgemm.epilogue.linker import Linker, LinkError, linker
+from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.tuning import storage
 
 _logger = logging.getLogger("jax_bwgemm")
+SEVERAL_DEVICES = "XLA may partition the program over several devices"
 # Changes when the same inputs no longer give the same file.
 _FORMAT = "jax_bwgemm linked kernel 2"
 
@@ -50,6 +56,50 @@ _futures: dict[tuple[str, Hook, bool], Future[LinkedKernel]] = {}
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(os.cpu_count() or 1, 2), thread_name_prefix="bwgemm-link")
+
+
+def linker_refusal() -> str | None:
+    """Why nothing can be linked here; None where the tools are there."""
+    try:
+        linker()
+    except LinkError as error:
+        return str(error)
+    return None
+
+
+def default_platform() -> str:
+    """The platform of JAX's default backend, as lowering rules name it."""
+    return jax.default_backend().replace("gpu", "cuda")
+
+
+def only_platform() -> str | None:
+    """The platform of this process's only device; None if there are several to partition for."""
+    return default_platform() if jax.local_device_count() == 1 else None
+
+
+def first_linked(
+    implementations: Sequence[str], platform: str, attempt: Callable[[str], Any]
+) -> Any:
+    """The result of the first implementation with a linked kernel, or why there is none.
+
+    Args:
+        implementations: In order of preference.
+        platform: JAX platform being lowered for.
+        attempt: From the name of an implementation of this platform, its result, or the reason why
+            it has none. A `LinkError` is one too.
+    """
+    refusals = []
+    for name in implementations:
+        if PLATFORMS.get(name) != platform:
+            continue
+        try:
+            found = attempt(name)
+        except LinkError as error:
+            found = str(error)
+        if not isinstance(found, str):
+            return found
+        refusals.append(f"{name}: {found}")
+    return "; ".join(refusals) or f"no kernels for {platform} are allowed"
 
 
 def start_linking(kernel: str, hook: Hook, *, ptx: bool) -> Future[LinkedKernel]:

@@ -15,7 +15,6 @@ from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.dense.api import dot_general, dot_general_with_epilogue
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
@@ -29,6 +28,7 @@ from jax_bwgemm.epilogue.hidden_values import (
     values_and_slope,
 )
 from jax_bwgemm.epilogue.linear import Activation
+from jax_bwgemm.product.arguments import as_array
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 

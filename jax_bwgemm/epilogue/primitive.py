@@ -22,7 +22,12 @@ from jax_bwgemm.config import Target, explicit_target
 from jax_bwgemm.epilogue.batching import batched, first_axis
 from jax_bwgemm.epilogue.call import prepare_linked, run_linked
 from jax_bwgemm.epilogue.fused import Fused
-from jax_bwgemm.epilogue.linker import LinkError, linker
+from jax_bwgemm.epilogue.linking import (
+    SEVERAL_DEVICES,
+    default_platform,
+    linker_refusal,
+    only_platform,
+)
 from jax_bwgemm.product.implementations import PLATFORMS, log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
 
@@ -59,18 +64,16 @@ def link_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
         operands: The product's operands, or their types.
         fused: What is computed.
     """
-    if jax.local_device_count() != 1:
-        return "XLA may partition the program over several devices"
+    if only_platform() is None:
+        return SEVERAL_DEVICES
     return kernel_refusal(operands, fused)
 
 
 def kernel_refusal(operands: Sequence[Any], fused: Fused) -> str | None:
     """As `link_refusal`, of programs that XLA does not partition."""
-    try:
-        linker()
-    except LinkError as error:
-        return str(error)
-    here = jax.default_backend().replace("gpu", "cuda")
+    if reason := linker_refusal():
+        return reason
+    here = default_platform()
     reasons = []
     for name in fused.spec.policy.implementations:
         platform = PLATFORMS.get(name)

@@ -108,6 +108,10 @@ class Program:
         ]
         return "\n".join([*lines, f"return {', '.join(returned)}"])
 
+    def result_types(self, dtype: str) -> tuple[str, ...]:
+        """Types of the results, floating-point ones rounded to a product's type."""
+        return tuple(dtype if self.dtype(x) in FLOATS else self.dtype(x) for x in self.results)
+
 
 def without_dead_steps(program: Program) -> Program:
     """The program without steps whose results nothing uses, or that repeat earlier ones."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.epilogue.call import refused_arrays
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings, linked_cycles, pass_cycles
@@ -19,7 +20,7 @@ from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.selection import WHERE, scales_fit, types_fit
-from jax_bwgemm.scaled.spec import ScaledSpec
+from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
 def choose_scaled(
@@ -58,19 +59,8 @@ def choose_scaled(
     table = DENSE.table_of(name)
     if reason := DENSE.refusal(table, spec, dims):
         return reason
-
-    def fits(kernel: Kernel) -> bool:
-        return (
-            kernel.arch == target.arch
-            and kernel.out_dtype == spec.out_dtype
-            and types_fit(kernel, spec, dims)
-            and scales_fit(kernel, spec)
-        )
-
-    found = linkable_kernels()
-    linkable = [
-        k for k in table if k.name in found and fits(k) and not (program.summed and k.swap_ab)
-    ]
+    linkable = _linkable(table, spec, dims, target)
+    linkable = [k for k in linkable if not (program.summed and k.swap_ab)]
     if not linkable:
         return (
             f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} -> {spec.out_dtype} "
@@ -94,20 +84,49 @@ def choose_scaled(
             f"{plain.kernel.name} without it and a pass over the result are predicted to take "
             f"{apart:.0f} cycles, {kernel.name} with it {cycles[kernel.name]:.0f}"
         )
-    raster_order, swizzle = heuristics.tile_order(whole[kernel.name], sizes, BYTES)
+    why = f"{WHERE[kernel.scales]}; predicted {cycles[kernel.name]:.0f} cycles with the epilogue"
+    order = heuristics.tile_order(whole[kernel.name], sizes, BYTES)
+    selection = Selection(kernel, *order, why, ())
+    return _call(name, selection, spec, dims, target, factors)
+
+
+def _linkable(
+    table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
+) -> list[Kernel]:
+    """The kernels that compute a product and may have an epilogue."""
+    found = linkable_kernels()
+    return [
+        kernel
+        for kernel in table
+        if kernel.name in found
+        and kernel.arch == target.arch
+        and kernel.out_dtype == spec.out_dtype
+        and types_fit(kernel, spec, dims)
+        and scales_fit(kernel, spec)
+    ]
+
+
+def _call(
+    name: str,
+    selection: Selection,
+    spec: ScaledSpec,
+    dims: ScaledDims,
+    target: Target,
+    factors: Sequence[Any],
+) -> KernelCall:
+    """The call of a kernel on operands as they are: neither folded nor padded."""
     ffi_target, config = targets.configure(
         name,
-        kernel.name,
+        selection.kernel.name,
         DENSE.roles[:-1],
         a_scaling=spec.a_scaling,
         b_scaling=spec.b_scaling,
-        raster_order=raster_order,
-        swizzle=swizzle,
+        raster_order=selection.raster_order,
+        swizzle=selection.swizzle,
     )
-    why = f"{WHERE[kernel.scales]}; predicted {cycles[kernel.name]:.0f} cycles with the epilogue"
     return KernelCall(
         name,
-        Selection(kernel, raster_order, swizzle, why, ()),
+        selection,
         target,
         Folded(spec, tuple(x.shape for x in factors), (None,) * len(factors)),
         dims,

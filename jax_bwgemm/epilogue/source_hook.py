@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from jax_bwgemm.epilogue.algebra import in_few_operations
-from jax_bwgemm.epilogue.hook import ARGUMENTS
+from jax_bwgemm.epilogue.hook import ARGUMENTS, OPERAND_BYTES
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.epilogue.source import C_TYPES, load, prelude, program_source
 
@@ -18,7 +18,6 @@ ELEMENTS = 8
 # Columns of a tile: kTile of cc/scaled/quantize/tile.h.
 TILE = 128
 _WORDS = "xyzw"
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Window:
 
     def aligned(self, dtype: str) -> bool:
         """Whether eight elements can be read at once."""
-        return all(x * _BYTES[dtype] % 16 == 0 for x in (self.pitch, self.offset))
+        return all(x * OPERAND_BYTES[dtype] % 16 == 0 for x in (self.pitch, self.offset))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +137,12 @@ def _loads(i: int, dtype: str, axes: tuple[int, ...], window: Window) -> list[st
     row = f"(long long)m * {window.pitch}" if 0 in axes else "0ll"
     if 1 not in axes:
         return [f"  const {kind} x{i}_0 = {load(dtype, pointer, row)};"]
-    memory = "unsigned short" if _BYTES[dtype] == 2 else kind
+    memory = "unsigned short" if OPERAND_BYTES[dtype] == 2 else kind
     lines = [f"  const {memory}* p{i} = (const {memory}*){pointer} + {row} + {window.offset} + n;"]
-    words = ELEMENTS * _BYTES[dtype] // 16
+    words = ELEMENTS * OPERAND_BYTES[dtype] // 16
     lines += [f"  const uint4 w{i}_{v} = __ldg((const uint4*)p{i} + {v});" for v in range(words)]
     for j in range(ELEMENTS):
-        word = j * _BYTES[dtype] // 4
+        word = j * OPERAND_BYTES[dtype] // 4
         bits = f"w{i}_{word // 4}.{_WORDS[word % 4]}"
         if dtype == "bfloat16":
             value = f"bw_from_bits({f'{bits} & 0xffff0000u' if j % 2 else f'{bits} << 16'})"

@@ -19,11 +19,17 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
-from jax_bwgemm.config import Target
+from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.epilogue.hook import VERSION
 from jax_bwgemm.epilogue.linkable import linkable_kernels
-from jax_bwgemm.epilogue.linker import LinkError, linker
-from jax_bwgemm.epilogue.linking import linked_kernel, start_linking
+from jax_bwgemm.epilogue.linking import (
+    SEVERAL_DEVICES,
+    first_linked,
+    linked_kernel,
+    linker_refusal,
+    only_platform,
+    start_linking,
+)
 from jax_bwgemm.epilogue.primitive import place_of
 from jax_bwgemm.epilogue.source_hook import SourceHook, SourcePart
 from jax_bwgemm.product.implementations import PLATFORMS, log_once, target_here
@@ -85,12 +91,10 @@ def separate(*operands: jax.Array, source: QuantizedSource) -> list[jax.Array]:
 
 def source_refusal(source: QuantizedSource) -> str | None:
     """Why no kernel will compute the function in this process; None when one will."""
-    if jax.local_device_count() != 1:
-        return "XLA may partition the program over several devices"
-    try:
-        linker()
-    except LinkError as error:
-        return str(error)
+    if only_platform() is None:
+        return SEVERAL_DEVICES
+    if reason := linker_refusal():
+        return reason
     reasons = []
     for name in source.spec.implementations:
         if name == "xla":
@@ -106,7 +110,7 @@ def source_refusal(source: QuantizedSource) -> str | None:
 def kernel_target(name: str, platform: str, target: Target | None) -> Target | str:
     """The GPU whose kernel is linked, or why there is none."""
     if name == "emulator":
-        target = target or Target("sm90", 132)  # that the emulator quantizes for by itself
+        target = target or make_target("sm90")  # that the emulator quantizes for by itself
     found = target_here(name, platform, target)
     if isinstance(found, str):
         return found
@@ -117,16 +121,15 @@ def kernel_target(name: str, platform: str, target: Target | None) -> Target | s
 
 def _abstract_eval(*operands: core.ShapedArray, source: QuantizedSource) -> list[core.ShapedArray]:
     # Linking takes seconds: it begins now, for all of a program's kernels side by side.
-    if jax.local_device_count() == 1:
-        here = jax.default_backend().replace("gpu", "cuda")
-        for name in source.spec.implementations:
-            if PLATFORMS.get(name) != here:
-                continue
-            target = kernel_target(name, here, source.spec.target)
-            if isinstance(target, Target):
-                hook = source.hook(target.arch)
-                start_linking(hook.kernel, hook, ptx=name == "emulator")
-                break
+    here = only_platform()
+    for name in source.spec.implementations:
+        if here is None or PLATFORMS.get(name) != here:
+            continue
+        target = kernel_target(name, here, source.spec.target)
+        if isinstance(target, Target):
+            hook = source.hook(target.arch)
+            start_linking(hook.kernel, hook, ptx=name == "emulator")
+            break
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         spec = source.spec
@@ -147,35 +150,33 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, source: QuantizedSourc
     target, platform, reason = place_of(ctx, spec.implementations, spec.target)
 
     def local(*xs: jax.Array) -> list[jax.Array]:
-        refusals = [] if reason is None else [reason]
-        for name in spec.implementations if reason is None else ():
-            if PLATFORMS.get(name) != platform:
-                continue
-            found = kernel_target(name, platform, target)
-            if isinstance(found, str):
-                refusals.append(f"{name}: {found}")
-                continue
-            hook = source.hook(found.arch)
-            try:
-                code = linked_kernel(hook.kernel, hook, ptx=name == "emulator")
-            except LinkError as error:
-                refusals.append(f"{name}: {error}")
-                continue
-            arrays, rest = xs[: source.arrays], xs[source.arrays :]
-            given = {f"x{i}": x for i, x in enumerate(arrays)}
-            given |= dict(zip(spec.operand_names[1:], rest, strict=True))
-            words = [f"{jnp.dtype(x.dtype).name}:{x.size}" for x in arrays]
-            config = {
-                "kernel": hook.kernel,
-                "source": code.code,
-                "source_digest": code.digest,
-                "source_version": np.int64(VERSION),
-                "source_operands": " ".join(words),
-            }
-            return list(emit(name, given, source.shape, spec, config))
-        if refusals:
-            log_once(f"{source}: the function is a pass of its own: {refusals[-1]}")
+        if reason is not None:
+            found: list[jax.Array] | str = reason
+        else:
+            found = first_linked(spec.implementations, platform, lambda name: attempt(name, xs))
+        if not isinstance(found, str):
+            return found
+        log_once(f"{source}: the function is a pass of its own: {found}")
         return separate(*xs, source=source)
+
+    def attempt(name: str, xs: Sequence[jax.Array]) -> list[jax.Array] | str:
+        gpu = kernel_target(name, platform, target)
+        if isinstance(gpu, str):
+            return gpu
+        hook = source.hook(gpu.arch)
+        code = linked_kernel(hook.kernel, hook, ptx=name == "emulator")
+        arrays, rest = xs[: source.arrays], xs[source.arrays :]
+        given = {f"x{i}": x for i, x in enumerate(arrays)}
+        given |= dict(zip(spec.operand_names[1:], rest, strict=True))
+        words = [f"{jnp.dtype(x.dtype).name}:{x.size}" for x in arrays]
+        config = {
+            "kernel": hook.kernel,
+            "source": code.code,
+            "source_digest": code.digest,
+            "source_version": np.int64(VERSION),
+            "source_operands": " ".join(words),
+        }
+        return list(emit(name, given, source.shape, spec, config))
 
     rule = mlir.lower_fun(local, multiple_results=True)
     return rule(ctx, *operands)

@@ -16,7 +16,7 @@ import numpy as np
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step, without_dead_steps
-from jax_bwgemm.rewriting.uses import INLINED
+from jax_bwgemm.product.jaxprs import INLINED
 
 # For every dimension of a value, the result's dimension that it lies along; None: it does not vary.
 Places = tuple[int | None, ...]
@@ -33,9 +33,17 @@ class EpilogueError(NotImplementedError):
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
+    """What a variable of the traced function is in the program.
+
+    Attributes:
+        number: Of the program's value.
+        places: Of the variable's dimensions.
+        summed: Whether it is the sum over the rows of that value, which can only be returned.
+    """
+
     number: int
     places: Places
-    summed: bool = False  # over all dimensions but the last; it can only be returned
+    summed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +146,8 @@ def _of_result(shape: tuple[int, ...]) -> Places:
 
 @dataclasses.dataclass
 class _Tracer:
+    """Turns equations into the steps of a program, one after the other."""
+
     shape: tuple[int, ...]
     operands: tuple[Operand, ...]
     batch_dims: int
@@ -150,7 +160,7 @@ class _Tracer:
         values.update(zip(jaxpr.invars, arguments, strict=True))
 
         def read(atom: Any) -> _Value:
-            if hasattr(atom, "val"):
+            if compat_jaxpr.is_literal(atom):
                 return self.constant(atom.val, atom.aval.dtype)
             return values[atom]
 
@@ -160,7 +170,10 @@ class _Tracer:
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def add(self, op: str, inputs: Sequence[_Value], dtype: Any, places: Places, **params: Any):
+    def add(
+        self, op: str, inputs: Sequence[_Value], dtype: Any, places: Places, **params: Any
+    ) -> _Value:
+        """The value of a new step."""
         dtype = np.dtype(dtype).name
         step = Step(op, tuple(x.number for x in inputs), dtype, tuple(sorted(params.items())))
         self.steps.append(step)
@@ -193,7 +206,7 @@ class _Tracer:
         if name in _BODIES:
             body = params[_BODIES[name]]
             constants = [self.constant(c) for c in getattr(body, "consts", ())]
-            return self.run(getattr(body, "jaxpr", body), constants, inputs)
+            return self.run(compat_jaxpr.opened(body), constants, inputs)
         if name in ALIASES:
             return inputs
         if any(x.summed for x in inputs):

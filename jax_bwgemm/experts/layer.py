@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.experts.mlp import check_layers, check_weights, grouped_mlp
 from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
 from jax_bwgemm.grouped.validation import as_experts, check_offset
+from jax_bwgemm.product.arguments import as_array
 
 _CALLER = "moe_mlp"
 

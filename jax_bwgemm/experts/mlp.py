@@ -15,7 +15,6 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.linear import Activation
@@ -23,6 +22,7 @@ from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general, ragged_dot_with_epilogue
 from jax_bwgemm.grouped.validation import check_offset, check_size_values
 from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
+from jax_bwgemm.product.arguments import as_array
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 

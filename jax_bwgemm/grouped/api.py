@@ -15,7 +15,6 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
-from jax_bwgemm.dense.validation import as_array, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.call import RaggedCall, run
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
@@ -38,15 +37,11 @@ from jax_bwgemm.grouped.with_epilogue import (
     run_linked,
     run_with_epilogue,
 )
+from jax_bwgemm.product.arguments import as_array, as_operands
 from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
 from jax_bwgemm.product.implementations import SYMBOLIC, as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
 
-# All of `_ragged`'s but the operands, in its order.
-_ARGUMENTS = (
-    "precision", "preferred_element_type", "group_offset", "num_groups", "out_sharding",
-    "implementation", "config", "representative_group_sizes",
-)  # fmt: skip
 _RAGGED_DOT = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
@@ -131,15 +126,14 @@ def ragged_dot(
         rhs,
         group_sizes,
         _RAGGED_DOT,
-        precision,
-        preferred_element_type,
-        group_offset,
-        None,
-        out_sharding,
-        implementation,
-        config,
-        representative_group_sizes,
-        after,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        group_offset=group_offset,
+        out_sharding=out_sharding,
+        implementation=implementation,
+        config=config,
+        representative_group_sizes=representative_group_sizes,
+        after=after,
     )
 
 
@@ -161,9 +155,9 @@ def ragged_dot_with_epilogue(
         after: The epilogue.
         **arguments: Of `ragged_dot_general`: precision, group_offset, implementation.
     """
-    rest = (dict.fromkeys(_ARGUMENTS) | arguments).values()
     numbers = _RAGGED_DOT if numbers is None else numbers
-    return _ragged(after.epilogue.caller, lhs, rhs, group_sizes, numbers, *rest, after)
+    name = after.epilogue.caller
+    return _ragged(name, lhs, rhs, group_sizes, numbers, after=after, **arguments)
 
 
 def rounded_ragged_dot_general(
@@ -184,10 +178,8 @@ def rounded_ragged_dot_general(
         rounded_to: Name of the result's type.
         **arguments: The other arguments of `ragged_dot_general`.
     """
-    numbers, rest = ragged_dot_dimension_numbers, (dict.fromkeys(_ARGUMENTS) | arguments).values()
-    return _ragged(
-        "ragged_dot_general", lhs, rhs, group_sizes, numbers, *rest, rounded_to=rounded_to
-    )
+    numbers, name = ragged_dot_dimension_numbers, "ragged_dot_general"
+    return _ragged(name, lhs, rhs, group_sizes, numbers, rounded_to=rounded_to, **arguments)
 
 
 def ragged_dot_general(
@@ -246,14 +238,14 @@ def ragged_dot_general(
         as_array(name, "rhs", rhs),
         group_sizes,
         ragged_dot_dimension_numbers,
-        precision,
-        preferred_element_type,
-        group_offset,
-        num_groups,
-        out_sharding,
-        implementation,
-        config,
-        representative_group_sizes,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        group_offset=group_offset,
+        num_groups=num_groups,
+        out_sharding=out_sharding,
+        implementation=implementation,
+        config=config,
+        representative_group_sizes=representative_group_sizes,
     )
 
 
@@ -263,14 +255,15 @@ def _ragged(
     rhs: jax.Array,
     group_sizes: ArrayLike,
     ragged_numbers: lax.RaggedDotDimensionNumbers,
-    precision: Any,
-    preferred_element_type: DTypeLike | None,
-    group_offset: ArrayLike | None,
-    num_groups: int | None,
-    out_sharding: Any,
-    implementation: str | Sequence[str] | None,
-    config: GroupedConfig | str | None,
-    representative_group_sizes: Sequence[int] | None,
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    num_groups: int | None = None,
+    out_sharding: Any = None,
+    implementation: str | Sequence[str] | None = None,
+    config: GroupedConfig | str | None = None,
+    representative_group_sizes: Sequence[int] | None = None,
     after: After | None = None,
     rounded_to: str | None = None,
 ) -> Any:
@@ -283,6 +276,8 @@ def _ragged(
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)
     sizes = as_array(function, "group_sizes", group_sizes)
     if _symbolic(function, lhs, rhs, implementations, group_offset):
+        if after is not None and after.only_linked:
+            return None
         product = lax.ragged_dot_general(
             lhs,
             rhs,
@@ -294,8 +289,6 @@ def _ragged(
         )
         if after is None:
             return product
-        if after.only_linked:
-            return None
         rows = after.operands.rows(sizes, None, lhs.shape[0])
         return apply_epilogue(after.epilogue, product, rows)
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
@@ -331,30 +324,43 @@ def _ragged(
         function, representative_group_sizes, groups, lhs.shape[ragged]
     )
     call = RaggedCall(
-        mode,
-        numbers,
-        ragged,
-        group,
-        as_experts(function, num_groups, groups) if group is None else rhs.shape[group],
-        dot_dtype(lhs.dtype, rhs.dtype, preferred_element_type, precision).name,
-        precision,
-        out_sharding,
-        implementations,
-        config,
-        representative,
-        explicit_target(),
-        tuning_context.current(),
-        current_partial_sums(),
+        mode=mode,
+        numbers=numbers,
+        ragged=ragged,
+        group=group,
+        experts=as_experts(function, num_groups, groups) if group is None else rhs.shape[group],
+        out_dtype=dot_dtype(lhs.dtype, rhs.dtype, preferred_element_type, precision).name,
+        precision=precision,
+        out_sharding=out_sharding,
+        implementations=implementations,
+        config=config,
+        representative=representative,
+        target=explicit_target(),
+        tuning=tuning_context.current(),
+        partial_sums=current_partial_sums(),
     )
     if rounded_to is not None:
         sums = call.partial_sums or call.out_dtype
         call = dataclasses.replace(call, out_dtype=rounded_to, partial_sums=sums)
+    return _run(function, lhs, rhs, sizes, group_offset, call, after)
+
+
+def _run(
+    function: str,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes: jax.Array,
+    group_offset: jax.Array | None,
+    call: RaggedCall,
+    after: After | None,
+) -> Any:
+    """A checked product, and what follows it."""
     if after is None:
         return run(lhs, rhs, sizes, group_offset, call)
     if after.only_linked:
         return run_linked(lhs, rhs, sizes, group_offset, call, after)
-    operands = after.operands
-    operands.check(function, call.experts, rhs.shape[-1] if numbers[0][1] == (1,) else rhs.shape[1])
+    operands, (_, contracted) = after.operands, call.numbers[0]
+    operands.check(function, call.experts, rhs.shape[-1] if contracted == (1,) else rhs.shape[1])
     return run_with_epilogue(lhs, rhs, sizes, group_offset, operands, call, after.epilogue)
 
 

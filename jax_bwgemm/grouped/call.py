@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import Target
+from jax_bwgemm.dense.products import arrange
 from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
@@ -25,7 +26,24 @@ from jax_bwgemm.tuning.context import Tuning
 
 @dataclasses.dataclass(frozen=True)
 class RaggedCall:
-    """Everything static about a call, normalised and hashable."""
+    """Everything static about a call, normalised and hashable.
+
+    Attributes:
+        mode: Which dimension is ragged.
+        numbers: Dimension numbers of the product.
+        ragged: The ragged dimension of lhs.
+        group: The dimension of rhs that counts matrices; None with a ragged contracted dimension.
+        experts: Number of matrices: of rhs, or of the result.
+        out_dtype: Name of the result's type.
+        precision: Canonical.
+        out_sharding: As in `jax_bwgemm.ragged_dot`.
+        implementations: In order of preference.
+        config: Constraints on the kernel.
+        representative: Group sizes to choose the kernel for, as shares of the rows.
+        target: The GPU asked for.
+        tuning: Which tuned choices count.
+        partial_sums: Type of the parts of sharded sums; None: the result's.
+    """
 
     mode: Mode
     numbers: DimensionNumbers
@@ -200,7 +218,4 @@ def _sizes(sizes: jax.Array, *batch: int) -> jax.Array:
 
 
 def _apply(arrangement: Arrangement, x: jax.Array) -> jax.Array:
-    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
-    if arrangement.perm is not None:
-        x = x.reshape(arrangement.squeezed).transpose(arrangement.perm)
-    return x if x.shape == arrangement.shape else x.reshape(arrangement.shape)
+    return arrange(x, arrangement.squeezed, arrangement.perm, arrangement.shape)

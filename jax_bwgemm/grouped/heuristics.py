@@ -22,7 +22,6 @@ from jax_bwgemm.dense.costs import (
 from jax_bwgemm.dense.heuristics import PAD_MIN_SIZE
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.product.selection import Selection, waves_text
 
 
 class GroupedCost(NamedTuple):
@@ -314,52 +313,6 @@ def _order(candidate: Candidate) -> tuple[float, float, bool, str]:
         # Then the name, so that the order of the table does not matter.
         candidate.kernel.name,
     )
-
-
-def select(
-    spec: GroupedSpec,
-    in_dtype: str,
-    dims: GroupedDims,
-    target: Target,
-    table: Sequence[Kernel],
-) -> Selection | str:
-    """Selects the kernel for a problem whose sizes satisfy the alignment rules.
-
-    Args:
-        spec: The problem.
-        in_dtype: The operands' types, as `dtypes.operand_types` says them.
-        dims: Sizes, padded where needed.
-        target: The GPU.
-        table: The kernels to choose from.
-
-    Returns:
-        The selection, or the reason why no kernel can run the problem.
-    """
-    usable, rejected = rank(table, spec, in_dtype, dims, target)
-    if not usable:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected) or "no kernels"
-        return f"no kernel for {target.arch} fits ({reasons})"
-    best, *others = usable
-    order, swizzle = "heuristic", swizzle_of(best.kernel, dims)
-    chosen_by = "the heuristic"
-    if spec.policy.config is not None:
-        order = spec.policy.config.raster_order or order
-        swizzle = spec.policy.config.swizzle or swizzle
-        chosen_by = (
-            f"{spec.policy.config}" if not others else f"the heuristic within {spec.policy.config}"
-        )
-    sizes = expected_sizes(spec, dims)
-    mean = sum(sizes) / max(len(sizes), 1)
-    expected = "expected" if spec.representative is not None else "assumed"
-    reason = (
-        f"chosen by {chosen_by}: {mean:.0f} rows per group {expected}, about {best.tiles:.0f} "
-        f"tiles in {waves_text(best.waves)} on {target.sm_count} multiprocessors, bound by "
-        f"{best.limit}, predicted {best.cycles:.0f} cycles"
-    )
-    slower = [
-        (c.kernel.name, f"predicted {c.cycles:.0f} cycles in {waves_text(c.waves)}") for c in others
-    ]
-    return Selection(best.kernel, order, swizzle, reason, (*slower, *rejected))
 
 
 def swizzle_of(kernel: Kernel, dims: GroupedDims) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import ceil_div
 from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.selection import select_by_heuristic
 from jax_bwgemm.grouped.spec import M_GROUPED
 from jax_bwgemm.grouped.tuned import dims_of, spec_of
 from jax_bwgemm.product.kernels import Kernel
@@ -35,7 +36,7 @@ def kernels_to_try(
         ValueError: No kernel can run the problem.
     """
     spec, dims = spec_of(key), dims_of(key)
-    selected = heuristics.select(spec, key.in_dtype, dims, target, table)
+    selected = select_by_heuristic(spec, key.in_dtype, dims, target, table)
     if isinstance(selected, str):
         raise ValueError(f"{key}: {selected}")
     usable, _ = heuristics.rank(table, spec, key.in_dtype, dims, target)

@@ -11,12 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm.dense.validation import (
-    DimensionNumbers,
-    as_array,
-    as_dimension_numbers,
-    check_dot_general,
-)
+from jax_bwgemm.dense.validation import DimensionNumbers, as_dimension_numbers, check_dot_general
+from jax_bwgemm.product.arguments import as_array
 
 
 class Mode(enum.Enum):

@@ -15,7 +15,7 @@ from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.primitive import kernel_refusal
-from jax_bwgemm.epilogue.program import FLOATS, MATRICES, Operand, Program
+from jax_bwgemm.epilogue.program import MATRICES, Operand, Program
 from jax_bwgemm.epilogue.tracing import EpilogueError
 from jax_bwgemm.grouped.call import RaggedCall, canonical_rows, run
 from jax_bwgemm.grouped.contraction import GROUPED
@@ -66,7 +66,8 @@ class After:
         epilogue: A function of it.
         operands: What the epilogue reads besides the product.
         gated: Whether it gets the halves of the product's columns as two arrays.
-        only_linked: Whether there is to be nothing where it is not part of the kernel.
+        only_linked: Whether the call returns None where no kernel takes the epilogue, instead of
+            computing it in a pass of XLA's.
         halves: Whether the function's first two results are returned as one array.
         sums: Whether its last result is summed over columns, in float32.
         by_xla: The same in terms of the rounded product, as XLA computes it: a list of what is
@@ -125,7 +126,7 @@ def run_linked(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Together:
+class FusedRows:
     """A product and its epilogue that are to be one primitive."""
 
     factors: tuple[jax.Array, ...]
@@ -146,7 +147,7 @@ def _fuse(
     offset: jax.Array | None,
     call: RaggedCall,
     after: After,
-) -> _Together | None:
+) -> FusedRows | None:
     """Product and what follows it as one primitive; None where they are two."""
     operands, epilogue, gated = after.operands, after.epilogue, after.gated
     given = (lhs, rhs, *operands.plain, *operands.of_groups)
@@ -174,23 +175,22 @@ def _fuse(
         what = f"{spec}: the epilogue is a pass of its own"
         log_once(f"{what}: kernels with swapped operands sum no rows")
         return None
-    types = [program.dtype(x) for x in program.results]
-    types = [spec.out_dtype if t in FLOATS else t for t in types]
+    types = program.result_types(spec.out_dtype)
     if after.sums:
         program = dataclasses.replace(program, summed=(len(types) - 1,))
-        types[-1] = "float32"
+        types = (*types[:-1], "float32")
     fused = GroupedFused(
         spec.with_policy(implementations=viable),
         after.by_xla or flat_results(epilogue.function),
         program,
-        tuple(types),
+        types,
         shape,
         of_groups=len(operands.of_groups),
         gated=gated,
         halves=after.halves,
     )
     tree = None if after.by_xla else traced.tree
-    return _Together(factors, (*operands.plain, *operands.of_groups), fused, tree)
+    return FusedRows(factors, (*operands.plain, *operands.of_groups), fused, tree)
 
 
 def with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:

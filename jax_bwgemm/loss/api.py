@@ -14,9 +14,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
 from jax_bwgemm.loss.statistics import Options, row_statistics
+from jax_bwgemm.product.arguments import as_array
 from jax_bwgemm.product.implementations import as_implementations
 
 REDUCTIONS = ("sum", "mean", "none")

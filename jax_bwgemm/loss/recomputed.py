@@ -112,16 +112,12 @@ class Products:
     ) -> jax.Array:
         if after is not None:
             operands, windows["follows"] = (*operands, after), True
-        options = make_options(
-            preferred_element_type=sums, out_sharding=None, config=None, **self._arguments
-        )
+        options = make_options(preferred_element_type=sums, **self._arguments)
         return windowed_product(a, b, Windowed(numbers, options, **windows), *operands)
 
     def viable(self, x: jax.Array, weights: jax.Array) -> Products:
         """The same without what cannot compute the logits."""
-        options = make_options(
-            preferred_element_type=None, out_sharding=None, config=None, **self._arguments
-        )
+        options = make_options(**self._arguments)
         if is_symbolic("linear_softmax_cross_entropy_loss", x, weights, options):
             return dataclasses.replace(self, implementation=("xla",))
         problem = make_problem(x, weights, dot_labels(2, 2, *_MATMUL), options, promotes=False)

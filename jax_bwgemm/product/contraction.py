@@ -3,7 +3,7 @@
 Partitioning, lowering, support, explanations and the primitives' rules are in this package. They
 use operands, named dimensions and sizes. `jax_bwgemm.dense` and `jax_bwgemm.grouped` define these
 by one object of this class each. `Operands` is the part that partitioning needs; scaled products
-have it too.
+have only that, and their other rules in `scaled/family.py`.
 
 Names of dimensions are one letter: ``b`` batch, ``m`` rows of D, ``n`` its columns, ``k``
 contracted; grouped products also have ``e`` matrices and ``g`` groups.

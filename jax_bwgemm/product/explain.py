@@ -37,7 +37,7 @@ class Explanation:
         rejected: (name, reason) of the implementations and kernels not chosen.
         raster_order: ``"m"`` or ``"n"``, along which consecutive tiles run; ``"heuristic"`` if the
             kernel decides; None without a kernel.
-        swizzle: Width of the bands of tiles; None without a kernel.
+        swizzle: Height of the bands of tiles, as in `Selection`; None without a kernel.
         splits: Parts that K is split into; None without a kernel.
         decomposition: How a stream-K kernel divides the work; None for other kernels.
         copied_elements: Elements that must be transposed before or after the product.

@@ -82,14 +82,16 @@ def emit(
 def in_place(
     call: KernelCall, roles: Sequence[str], arranged: Sequence[jax.Array], windows: Windows
 ) -> tuple[dict[str, jax.Array], list[str]]:
-    """A kernel's operands by their roles, whole arrays for those that it reads in place; the
-    call's windows.
+    """Takes whole arrays in the place of operands that a kernel can read within them.
 
     Args:
         call: The call.
         roles: Of the operands.
         arranged: The operands as the kernel gets them, windows copied.
         windows: Larger arrays that operands are copies of, and what the call follows.
+
+    Returns:
+        The call's operands by their roles, and its windows.
     """
     named, words = dict(zip(roles, arranged, strict=True)), []
     for i, (role, x) in enumerate(named.items()):

@@ -11,6 +11,19 @@ import jax
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.compat import Primitive
 
+# Equations whose body XLA inlines, and the parameter that holds the body.
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "shard_map": "jaxpr",
+}
+
 # Primitives whose equations hold no jaxpr, but stand for a function of their operands and
 # parameters that has products.
 FUNCTIONS: dict[Primitive, Callable[..., Any]] = {}
@@ -21,7 +34,7 @@ def equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 
     A loop's body runs as often as the loop does, where that is known, and else once.
     """
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for eqn in compat_jaxpr.opened(jaxpr).eqns:
         yield eqn, times
         inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
         for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr):

@@ -62,8 +62,8 @@ class KernelConfig:
         swap_ab: Whether to compute the transposed problem, so that few rows fill a tile.
         raster_order: Dimension along which consecutive tiles run, ``"m"`` or ``"n"``;
             ``"heuristic"`` leaves it to the kernel. A run-time attribute.
-        swizzle: Width of the bands of tiles that are computed together, to reuse operands in L2.
-            A run-time attribute.
+        swizzle: Height of the bands of tiles that are computed together, so that operands are
+            found in L2. A run-time attribute.
 
     Raises:
         ValueError: A value that no kernel could have.

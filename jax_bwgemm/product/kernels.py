@@ -24,9 +24,9 @@ class Kernel:
         a_dtype: Type of A.
         b_dtype: Type of B.
         out_dtype: Type of the result.
-        a_major: ``"k"`` ([B, M, K] in memory) or ``"m"`` ([B, K, M]). Of a k-grouped kernel
-            ``"m"``: A is [B, M, K] there, and M is contracted.
-        b_major: ``"n"`` ([B, K, N] in memory, grouped [B, E, K, N]) or ``"k"`` ([B, N, K]).
+        a_major: ``"k"`` ([B, M, K] in memory) or ``"m"`` ([B, K, M]). A k-grouped kernel contracts
+            M: its A is [B, M, K] for ``"m"`` and, with scales, [B, K, M] for ``"k"``.
+        b_major: ``"n"`` ([B, K, N] in memory, m-grouped [B, E, K, N]) or ``"k"`` ([B, N, K]).
         tile_m: Rows of one MMA tile: per CTA pair for schedule ``2sm``, otherwise per CTA.
         tile_n: Columns of one MMA tile.
         tile_k: Elements of the contracted dimension per pipeline stage.
@@ -41,9 +41,10 @@ class Kernel:
         terms: Of bf16, that the kernel splits an f32 operand into; 1: it splits none.
         uneven_parts: Whether parts of K may differ by a block, so that any K has any number of
             parts.
-        scales: Of scaled kernels, where scales are applied: ``"sums"`` over all of K, ``"blocks"``
-            (sums of 128, where the operand along tile_n has one scale for 128 rows) or ``"rows"``
-            (sums of 128, where each of its rows has its own).
+        scales: Of kernels of scaled operands, grouped ones too, where scales are applied:
+            ``"sums"`` over all of K, ``"blocks"`` (sums of 128, where the operand along tile_n has
+            one scale for 128 rows), ``"rows"`` (sums of 128, where each of its rows has its own) or
+            ``"mma"`` (by the MMA itself).
         f32_twin: Name of the kernel that computes parts of K in float32; empty when the build has
             none. Stream-K kernels add parts themselves and have none either.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jax_bwgemm import compat, runtime
+from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.devices import first_that_runs, for_devices, register_local
 from jax_bwgemm.product.dtypes import narrowest_bytes, operand_types
 from jax_bwgemm.product.ffi import emit
 from jax_bwgemm.product.implementations import (
     PLATFORMS,
     log_once,
-    refusal_error,
     rounded_types,
     target_here,
-    without,
 )
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
@@ -135,12 +135,7 @@ def run_on_device(
         *inner, one = operands_and_spec
         return run_on_device(contraction, tuple(inner), one, platform)
 
-    refusals: list[tuple[str, str]] = []
-    for name in spec.policy.implementations:
-        if name == "xla":
-            for refused, reason in refusals:
-                log_once(f"{what}: not {refused} ({reason}), using xla")
-            return windows.written(contraction.reference(windows.ordered(operands), spec))
+    def attempt(name: str) -> jax.Array | str:
         if platform == PLATFORMS[name]:
             if dims.empty:  # no kernel has anything to run
                 return windows.written(jnp.zeros(contraction.out_shape(spec, dims), spec.out_dtype))
@@ -148,21 +143,25 @@ def run_on_device(
             if rewritten is not None:
                 return windows.written(rewritten)
         call = choose(contraction, name, platform, spec, rounded, shapes)
-        if isinstance(call, KernelCall):
-            log_once(f"{what}: {name} {call.selection}{f', {call.terms}' if call.terms else ''}")
-            inputs = [x.astype(dtype) for x, dtype in zip(operands[:2], rounded, strict=True)]
-            inputs += operands[2:]
-            if call.terms is None:
-                shape = contraction.out_shape(spec, dims)
-                if list(rounded) != dtypes:  # rounding made new arrays, without windows
-                    windows = dataclasses.replace(windows, operands={})
-                return emit(contraction, call, inputs, shape, windows)
-            inputs = call.terms.operands(*inputs)
-            inner = contraction.dims(call.terms.spec, *(x.shape for x in inputs))
-            out = emit(contraction, call, inputs, contraction.out_shape(call.terms.spec, inner))
-            return windows.written(call.terms.result(out))
-        refusals.append((name, call))
-    raise refusal_error(what, refusals)
+        if isinstance(call, str):
+            return call
+        log_once(f"{what}: {name} {call.selection}{f', {call.terms}' if call.terms else ''}")
+        inputs = [x.astype(dtype) for x, dtype in zip(operands[:2], rounded, strict=True)]
+        inputs += operands[2:]
+        if call.terms is None:
+            # Rounding makes new arrays, without windows.
+            same = list(rounded) == dtypes
+            own = windows if same else dataclasses.replace(windows, operands={})
+            return emit(contraction, call, inputs, contraction.out_shape(spec, dims), own)
+        inputs = call.terms.operands(*inputs)
+        inner = contraction.dims(call.terms.spec, *(x.shape for x in inputs))
+        out = emit(contraction, call, inputs, contraction.out_shape(call.terms.spec, inner))
+        return windows.written(call.terms.result(out))
+
+    def reference() -> jax.Array:
+        return windows.written(contraction.reference(windows.ordered(operands), spec))
+
+    return first_that_runs(what, spec.policy.implementations, attempt, reference)
 
 
 def register(contraction: Contraction, primitive: Primitive, local: Primitive) -> None:
@@ -175,63 +174,21 @@ def register(contraction: Contraction, primitive: Primitive, local: Primitive) -
 
     def lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: ProductSpec) -> Sequence[Any]:
         """Partitions over the mesh, unless the operands already are those of one device."""
-        spec = _for_devices(contraction, spec, ctx)
-        bind = partitioned_bind
-        if compat.is_manual(ctx):
-            bind = local_bind
-            if automatic := compat.automatic_axes(ctx):
-                # XLA partitions such regions within groups of devices. A custom partitioning in
-                # terms of the whole mesh, not of a group, makes XLA abort.
-                reason = f"mesh axes {automatic} are automatic inside shard_map"
-                spec = _without(tuple(PLATFORMS), contraction, spec, ctx.avals_in, reason)
-        rule = mlir.lower_fun(lambda *args: bind(*args, spec), multiple_results=False)
+
+        def what() -> str:
+            dims = contraction.dims(spec, *(x.shape for x in ctx.avals_in))
+            return spec.describe([x.dtype.name for x in ctx.avals_in[:2]], dims)
+
+        names, target = for_devices(ctx, spec.policy.implementations, spec.policy.target, what)
+        given = spec.with_policy(implementations=names, target=target)
+        bind = local_bind if compat.is_manual(ctx) else partitioned_bind
+        rule = mlir.lower_fun(lambda *args: bind(*args, given), multiple_results=False)
         return compat.without_types_of_axes(rule)(ctx, *operands)
 
     compat.lower_with_devices(primitive)
     mlir.register_lowering(primitive, compat.keep_typed_sharding(lower))
-    for platform in ("cuda", "cpu"):
-        mlir.register_lowering(local, _lower_local(contraction, platform), platform=platform)
-    mlir.register_lowering(local, _lower_local(contraction, "another platform"))
 
-
-def _for_devices(
-    contraction: Contraction, spec: ProductSpec, ctx: mlir.LoweringRuleContext
-) -> ProductSpec:
-    """The product with the GPUs that the program is lowered for as its target, if they are known.
-
-    Raises:
-        NotImplementedError: No kernel is for all of these, and no other implementation is allowed.
-    """
-    if spec.policy.target is not None or "cutlass" not in spec.policy.implementations:
-        return spec
-    found = runtime.common_target(compat.lowering_devices(ctx))
-    if found is None:
-        return spec
-    if found.target is not None:
-        return spec.with_policy(target=found.target)
-    return _without(("cutlass",), contraction, spec, ctx.avals_in, found.reason)
-
-
-def _lower_local(contraction: Contraction, platform: str) -> mlir.LoweringRule:
-    def on_device(*operands: jax.Array, spec: ProductSpec) -> jax.Array:
+    def on_device(platform: str, *operands: jax.Array, spec: ProductSpec) -> jax.Array:
         return run_on_device(contraction, operands, spec, platform)
 
-    return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))
-
-
-def _without(
-    refused: Sequence[str],
-    contraction: Contraction,
-    spec: ProductSpec,
-    operands: Sequence[Any],
-    reason: str,
-) -> ProductSpec:
-    """A product that some implementations cannot run, for the others.
-
-    Raises:
-        NotImplementedError: There are no others (several refused: an ExceptionGroup).
-    """
-    dims = contraction.dims(spec, *(x.shape for x in operands))
-    what = spec.describe([x.dtype.name for x in operands[:2]], dims)
-    others = without(spec.policy.implementations, refused, what, reason)
-    return spec.with_policy(implementations=others)
+    register_local(local, lambda platform: functools.partial(on_device, platform))

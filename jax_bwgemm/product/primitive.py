@@ -26,6 +26,8 @@ CONTRACTIONS: dict[Primitive, Contraction] = {}
 EXPLAINED_BY: dict[Primitive, str] = {}
 # The same of primitives that are no products.
 EXPLAINED_BESIDE: dict[Primitive, str] = {}
+# For JAX's own products, by name: the module whose `refusal_of_equation` says why one is not ours.
+REFUSED_BY: dict[str, str] = {}
 
 
 def prepare(

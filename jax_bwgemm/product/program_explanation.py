@@ -15,7 +15,12 @@ from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
 from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr
-from jax_bwgemm.product.primitive import CONTRACTIONS, EXPLAINED_BESIDE, EXPLAINED_BY
+from jax_bwgemm.product.primitive import (
+    CONTRACTIONS,
+    EXPLAINED_BESIDE,
+    EXPLAINED_BY,
+    REFUSED_BY,
+)
 from jax_bwgemm.product.support import refusal
 
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
@@ -215,9 +220,6 @@ def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanati
 
 def _why_xla(eqn: Any, where: str) -> str:
     """The reason for one of JAX's products, which does not say whether it was ours."""
-    reason = None
-    if eqn.primitive.name == "dot_general":
-        # Imported here: the dense products import what all products share.
-        explain = importlib.import_module("jax_bwgemm.dense.explain")
-        reason = explain.refusal_of_equation(eqn)
+    module = REFUSED_BY.get(eqn.primitive.name)
+    reason = importlib.import_module(module).refusal_of_equation(eqn) if module else None
     return f"{reason} ({_ORIGIN})" if reason else f"{_ORIGIN} ({where})"

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+
+from jax_bwgemm.config import Target
 
 
 def waves_text(waves: int) -> str:
     """``"1 wave"``, ``"2 waves"``."""
     return f"{waves} wave{'s' * (waves != 1)}"
+
+
+def none_fits(
+    table: Sequence[Any], rejected: Sequence[tuple[str, str]], config: object, target: Target
+) -> str:
+    """The reason when no kernel can run a product.
+
+    Args:
+        table: All kernels.
+        rejected: Their names, and the reason against each.
+        config: The configuration; None without one. One may name another GPU's kernel, so that the
+            reasons against these are then of interest too.
+        target: The GPU.
+    """
+    own = {k.name for k in table if config is not None or k.arch == target.arch}
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected if name in own)
+    if not reasons:
+        others = sorted({k.arch for k in table})
+        reasons = f"all are for {' and '.join(others)}" if others else "no kernels"
+    return f"no kernel for {target.arch} fits ({reasons})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +41,7 @@ class Selection:
     Attributes:
         kernel: The chosen kernel.
         raster_order: ``"heuristic"`` (the kernel decides), ``"m"`` or ``"n"``.
-        swizzle: Width of the bands of tiles.
+        swizzle: Height of the bands of tiles, in clusters; of grouped products in tiles.
         reason: Why this kernel.
         rejected: Every other kernel of the build, with the reason against it.
         splits: Parts that K is split into.

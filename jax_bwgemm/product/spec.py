@@ -66,7 +66,9 @@ class ProductSpec(abc.ABC):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What is multiplied: ``"dense"``, ``"m-grouped"`` or ``"k-grouped"``."""
+        """What is multiplied, for messages: ``"dense"``, ``"m-grouped"``, ``"k-grouped"`` or
+        ``"scaled"``.
+        """
 
     @property
     @abc.abstractmethod

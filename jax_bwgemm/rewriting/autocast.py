@@ -14,13 +14,13 @@ from jax import lax
 
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.product.jaxprs import INLINED, equations
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.products import PRODUCTS
 from jax_bwgemm.rewriting.rewrite import CONTROL, current_context, decision, place_of
-from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED
+from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_training import Fp8RaggedDot
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
@@ -150,11 +150,11 @@ def _cast(
 ) -> _Cast:
     """scope: that of the equation that holds the jaxpr."""
     del context
-    body = getattr(jaxpr, "jaxpr", jaxpr)
+    body = compat_jaxpr.opened(jaxpr)
     known = dict.fromkeys(body.constvars, True) | dict(zip(body.invars, given, strict=True))
 
     def is_given(x: Any) -> bool:
-        return hasattr(x, "val") or known.get(x, False)
+        return compat_jaxpr.is_literal(x) or known.get(x, False)
 
     eqns: list[Any] = []
     decisions: list[Rewrite] = []

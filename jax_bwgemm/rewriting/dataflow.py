@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED, Uses, operand_uses, uses_of
+from jax_bwgemm.product.jaxprs import INLINED
+from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, Uses, operand_uses, uses_of
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Those that are not literals."""
-    return [x for x in atoms if not hasattr(x, "val")]
+    return [x for x in atoms if not compat_jaxpr.is_literal(x)]
 
 
 class Dataflow:
@@ -41,19 +42,19 @@ class Dataflow:
         self._readers: dict[Any, dict[int, Any]] = {}
         self._outside: dict[Any, Uses] = {}
         for v, use in zip(body.outvars, results, strict=True):
-            if not hasattr(v, "val"):
+            if not compat_jaxpr.is_literal(v):
                 self._outside[v] = self._outside.get(v, Uses()) | use
         self.stored = {v for v, use in self._outside.items() if use.stored}
         uses = uses_of(compat_jaxpr.with_equations(body, eqns), results)
         for eqn in eqns:
             of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
             pairs = zip(eqn.invars, of_operands, strict=True)
-            self.stored |= {x for x, use in pairs if use.stored and not hasattr(x, "val")}
+            self.stored |= {x for x, use in pairs if use.stored and not compat_jaxpr.is_literal(x)}
         self._replace(eqns)
 
     def producer(self, v: Any) -> Any | None:
-        """The equation that defines a variable; None for arguments and constants."""
-        return self._producers.get(v)
+        """The equation that defines a variable; None for arguments, constants and literals."""
+        return None if compat_jaxpr.is_literal(v) else self._producers.get(v)
 
     def readers(self, v: Any, without: Collection[int] = ()) -> list[Any]:
         """The equations that read a variable, in order, without those of some `id`s."""
@@ -137,7 +138,7 @@ class Dataflow:
         """The operands that an equation needs in memory."""
         after = [Uses(1, stored=v in self.stored) for v in eqn.outvars]
         pairs = zip(eqn.invars, operand_uses(eqn, after), strict=True)
-        return [x for x, use in pairs if use.stored and not hasattr(x, "val")]
+        return [x for x, use in pairs if use.stored and not compat_jaxpr.is_literal(x)]
 
     def _store(self, pending: list[Any]) -> None:
         """Variables are in memory, and what they are other forms of."""

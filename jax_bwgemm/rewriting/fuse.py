@@ -26,7 +26,7 @@ from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape, function_of
 from jax_bwgemm.rewriting.group import ARRANGING, Group, choices, group_of, is_elementwise
-from jax_bwgemm.rewriting.inlining import placed
+from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 from jax_bwgemm.rewriting.materialised import Stored
 from jax_bwgemm.rewriting.products import Replacement
 from jax_bwgemm.rewriting.slopes import keep_slopes
@@ -272,9 +272,7 @@ def _equations(
         rest = [x.reshape(shape) for x, shape in zip(rest, shapes, strict=True)]
         return group.kind.bind(factors, rest, fused)
 
-    with compat_jaxpr.equation_context(product):
-        jaxpr, constants = compat_jaxpr.trace(bind, [x.aval for x in atoms])
-    assert not constants, "the primitive makes no constants"
+    jaxpr = trace_in_place(bind, product, atoms)
     if [v.aval for v in jaxpr.outvars] != [v.aval for v in made]:
         return None
     return placed(jaxpr, atoms, made, product.source_info)

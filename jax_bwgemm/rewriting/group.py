@@ -7,10 +7,11 @@ import heapq
 import math
 from typing import Any
 
+from jax_bwgemm.compat_jaxpr import opened
 from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
+from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
-from jax_bwgemm.rewriting.uses import INLINED
 
 # Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
@@ -19,9 +20,9 @@ _ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimiz
 SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # What brings an operand into the result's shape.
 ARRANGING = (*SHAPES, "convert_element_type", "iota")
-_MOST_OPERATIONS = 64
-# What is computed before a product has at most 1/_SMALL of its elements.
-_SMALL = 16
+MOST_OPERATIONS = 64
+# What is computed ahead of a kernel has at most 1/SMALL of the elements of what it writes.
+SMALL = 16
 
 
 @dataclasses.dataclass
@@ -69,7 +70,7 @@ def group_of(flow: Dataflow, product: Any) -> Group | None:
     while pending:
         at = heapq.heappop(pending)
         eqn = flow.eqns[at]
-        if at in seen or id(eqn) in replaced or eqn.effects or len(found.eqns) == _MOST_OPERATIONS:
+        if at in seen or id(eqn) in replaced or eqn.effects or len(found.eqns) == MOST_OPERATIONS:
             continue
         seen.add(at)
         read = variables(eqn.invars)
@@ -142,7 +143,7 @@ class _Available:
 
 
 def _is_small(eqn: Any, shape: Shape) -> bool:
-    return _SMALL * sum(v.aval.size for v in eqn.outvars) <= math.prod(shape)
+    return SMALL * sum(v.aval.size for v in eqn.outvars) <= math.prod(shape)
 
 
 def _beginning(flow: Dataflow, product: Any) -> Group:
@@ -178,5 +179,5 @@ def is_elementwise(eqn: Any) -> bool:
     if name not in _BODIES:
         return name in _ELEMENTWISE
     inner = eqn.params[_BODIES[name]]
-    inner = getattr(inner, "jaxpr", inner)
+    inner = opened(inner)
     return all(is_elementwise(e) or e.primitive.name in ARRANGING for e in inner.eqns)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jax_bwgemm.compat_jaxpr import is_literal
+
 # Larger ones are not worth the memory.
 _MAX_SIZE = 2**24
 
@@ -18,7 +20,7 @@ def value_of(atom: Any, producers: Mapping[Any, Any]) -> np.ndarray | None:
         atom: The variable.
         producers: The equation of each variable that the jaxpr defines.
     """
-    if hasattr(atom, "val"):
+    if is_literal(atom):
         return np.asarray(atom.val)
     eqn = producers.get(atom)
     if eqn is None or atom.aval.size > _MAX_SIZE or atom.aval.dtype.kind not in "iub":

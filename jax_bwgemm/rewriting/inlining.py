@@ -8,19 +8,23 @@ from typing import Any
 from jax_bwgemm import compat_jaxpr
 
 
-def trace_for(function: Callable[..., Any], eqn: Any) -> Any:
-    """The jaxpr of a function on an equation's operands, in the equation's context.
+def trace_in_place(function: Callable[..., list[Any]], eqn: Any, atoms: Sequence[Any]) -> Any:
+    """The jaxpr of a function on some atoms, in the context of an equation that it replaces.
 
     Args:
-        function: Takes the equation's operands, returns one array; makes no constants.
+        function: Takes arrays of the atoms' types, returns a list of arrays; makes no constants.
         eqn: The equation.
+        atoms: What the function is to read.
     """
     with compat_jaxpr.equation_context(eqn):
-        jaxpr, constants = compat_jaxpr.trace(
-            lambda *xs: [function(*xs)], [x.aval for x in eqn.invars]
-        )
+        jaxpr, constants = compat_jaxpr.trace(function, [x.aval for x in atoms])
     assert not constants, "replacements make their constants while they run"
     return jaxpr
+
+
+def trace_for(function: Callable[..., Any], eqn: Any) -> Any:
+    """The jaxpr of a function of an equation's operands that returns one array."""
+    return trace_in_place(lambda *xs: [function(*xs)], eqn, eqn.invars)
 
 
 def inlined(traced: Any, eqn: Any) -> list[Any]:
@@ -47,7 +51,7 @@ def placed(traced: Any, operands: Sequence[Any], results: Sequence[Any], source:
         names.update((v, v) for v in one.outvars if v not in names)
         found.append(
             one.replace(
-                invars=[x if hasattr(x, "val") else names[x] for x in one.invars],
+                invars=[x if compat_jaxpr.is_literal(x) else names[x] for x in one.invars],
                 outvars=[names[v] for v in one.outvars],
                 source_info=source,
             )

@@ -15,6 +15,7 @@ from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.product.primitive import CONTRACTIONS
+from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
 
 _OTHERS = (bw_gemm_epilogue_p, bw_scaled_matmul_p, bw_scaled_epilogue_p)
@@ -33,9 +34,8 @@ def in_rows(eqns: list[Any]) -> list[Any]:
         return eqns
     readers: dict[Any, list[Any]] = collections.defaultdict(list)
     for eqn in eqns:
-        for x in eqn.invars:
-            if not hasattr(x, "val"):
-                readers[x].append(eqn)
+        for x in variables(eqn.invars):
+            readers[x].append(eqn)
     pinned = set()
     for eqn in eqns:
         if eqn.primitive not in CONTRACTIONS and eqn.primitive not in _OTHERS:
@@ -60,7 +60,7 @@ def settled(eqns: list[Any], results: list[Any]) -> list[Any]:
         results: What the program returns, or what a loop keeps.
     """
     reads = collections.Counter(
-        x for xs in ([e.invars for e in eqns] + [results]) for x in xs if not hasattr(x, "val")
+        x for xs in (*(e.invars for e in eqns), results) for x in variables(xs)
     )
     linked = (e for e in eqns if isinstance(e.params.get("fused"), Fused))
     several = {v for e in linked for v in e.outvars[1:] if reads[v] > 1}

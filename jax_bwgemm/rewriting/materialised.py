@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from jax_bwgemm.compat_jaxpr import is_literal, opened
+from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
-from jax_bwgemm.rewriting.uses import INLINED
 
 # What stands between a value and the sums that are its statistics.
 _BEFORE_SUMS = ("convert_element_type", "square", "integer_pow", "mul", "abs")
@@ -115,12 +116,12 @@ def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
     name = eqn.primitive.name
     if name in INLINED:
         body = eqn.params[INLINED[name]]
-        body = getattr(body, "jaxpr", body)
+        body = opened(body)
         inside = {v for v, w in zip(body.outvars, eqn.outvars, strict=True) if w in results}
         for one in reversed(body.eqns):
             inside |= _summarised(one, {v for v in one.outvars if v in inside})
         pairs = zip(body.invars, eqn.invars, strict=True)
-        return {atom for v, atom in pairs if v in inside and not hasattr(atom, "val")}
+        return {atom for v, atom in pairs if v in inside and not is_literal(atom)}
     own = set(variables(eqn.invars))
     if name in _REDUCTIONS:
         (aval,) = (x.aval for x in eqn.invars)

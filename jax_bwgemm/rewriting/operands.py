@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jax_bwgemm.compat_jaxpr import is_literal
+
 
 def read_through(eqn: Any, producers: Mapping[Any, Any]) -> Any:
     """A dense product that reads what its operands are transposes of.
@@ -20,7 +22,7 @@ def read_through(eqn: Any, producers: Mapping[Any, Any]) -> Any:
     atoms = list(eqn.invars)
     contracted, batch = map(list, eqn.params["dimension_numbers"])
     for side, atom in enumerate(atoms):
-        while (made := None if hasattr(atom, "val") else producers.get(atom)) is not None:
+        while (made := None if is_literal(atom) else producers.get(atom)) is not None:
             if made.primitive.name != "transpose":
                 break
             order = made.params["permutation"]

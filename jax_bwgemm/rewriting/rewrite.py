@@ -12,6 +12,7 @@ from typing import Any
 
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
+from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting.calls import transformed
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
@@ -21,7 +22,7 @@ from jax_bwgemm.rewriting.operands import read_through
 from jax_bwgemm.rewriting.products import PRODUCTS, replace
 from jax_bwgemm.rewriting.scatters import SCATTER, as_select
 from jax_bwgemm.rewriting.splits import split_products
-from jax_bwgemm.rewriting.uses import INLINED, STORED, Uses, uses_of
+from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
 from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -92,7 +93,7 @@ def _rewrite(
     jaxpr: Any, results: tuple[Uses, ...], implementations: tuple[str, ...], context: Any
 ) -> _Rewritten:
     del context
-    body = getattr(jaxpr, "jaxpr", jaxpr)
+    body = compat_jaxpr.opened(jaxpr)
     uses = uses_of(body, results)
     eqns: list[Any] = []
     decisions: list[Rewrite] = []

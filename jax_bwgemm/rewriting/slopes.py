@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_bwgemm import compat, compat_jaxpr
+from jax_bwgemm import compat
 from jax_bwgemm.epilogue.costs import instructions
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS
@@ -23,10 +23,10 @@ from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import FLOATS, Operand, Program, Step
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.rewriting.dataflow import Dataflow
-from jax_bwgemm.rewriting.inlining import placed
+from jax_bwgemm.rewriting.group import SHAPES
+from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 
 _PRIMITIVES = (bw_gemm_epilogue_p, bw_scaled_epilogue_p)
-_SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 # A slope of fewer instructions (ReLU's) may as well be computed where it is needed.
 _LEAST_INSTRUCTIONS = 8
 _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),))
@@ -51,7 +51,7 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
         return None
     (matrix,) = matrices
     kept = operands[matrix]
-    activation = None if hasattr(kept, "val") else flow.producer(kept)
+    activation = flow.producer(kept)
     if activation is None or activation.primitive not in _PRIMITIVES:
         return None
     if flow.is_needed(kept, {id(gradient)}) or sum(x is kept for x in operands) > 1:
@@ -91,17 +91,17 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
 
 def array_of(flow: Dataflow, x: Any, operand: Operand) -> tuple[int, Operand]:
     """Which array an operand is, whatever its shape, and along which dimensions it is read."""
-    eqn = None if hasattr(x, "val") else flow.producer(x)
+    eqn = flow.producer(x)
     while (
-        eqn is not None and eqn.primitive.name in _SHAPES and eqn.invars[0].aval.size == x.aval.size
+        eqn is not None and eqn.primitive.name in SHAPES and eqn.invars[0].aval.size == x.aval.size
     ):
         (x,) = eqn.invars
-        eqn = None if hasattr(x, "val") else flow.producer(x)
+        eqn = flow.producer(x)
     return id(x), operand
 
 
 def _there_before(flow: Dataflow, x: Any, eqn: Any) -> bool:
-    made = None if hasattr(x, "val") else flow.producer(x)
+    made = flow.producer(x)
     return made is None or flow.place[id(made)] < flow.place[id(eqn)]
 
 
@@ -111,10 +111,7 @@ def _equations(old: Any, atoms: Sequence[Any], fused: Fused) -> list[Any]:
     def bind(*given: jax.Array) -> list[jax.Array]:
         return old.primitive.bind(*compat.match_varying(*given), fused=fused)
 
-    with compat_jaxpr.equation_context(old):
-        jaxpr, constants = compat_jaxpr.trace(bind, [x.aval for x in atoms])
-    assert not constants, "the primitive makes no constants"
-    return placed(jaxpr, atoms, old.outvars, old.source_info)
+    return placed(trace_in_place(bind, old, atoms), atoms, old.outvars, old.source_info)
 
 
 @dataclasses.dataclass(frozen=True)

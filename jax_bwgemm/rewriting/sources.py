@@ -23,19 +23,23 @@ from jax_bwgemm.epilogue.source_primitive import (
     quantized_source,
     source_refusal,
 )
+from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import function_of, traced_program
-from jax_bwgemm.rewriting.group import ARRANGING, SHAPES, is_elementwise
-from jax_bwgemm.rewriting.inlining import placed
+from jax_bwgemm.rewriting.group import (
+    ARRANGING,
+    MOST_OPERATIONS,
+    SHAPES,
+    SMALL,
+    is_elementwise,
+)
+from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 from jax_bwgemm.rewriting.materialised import Stored
-from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE, INLINED
+from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
 from jax_bwgemm.scaled.layouts import FLOAT32
 from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
 
-_MOST_OPERATIONS = 64
-# An array of at most this part of the elements may be computed for the kernel.
-_SMALL = 16
 _WHOLE = (0, 1)
 # Whose results passes of XLA's compute where they are read, unless something needs them in memory.
 _COMPUTED = {*FUSIBLE, *ALIASES, *INLINED, "gather"}
@@ -67,7 +71,7 @@ def fuse_sources(flow: Dataflow) -> None:
 def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:
     """The equations in a quantization's place; None where they would be no gain."""
     spec, (x, *rest) = eqn.params["spec"], eqn.invars
-    if hasattr(x, "val") or not _fits(x.aval, spec):
+    if compat_jaxpr.is_literal(x) or not _fits(x.aval, spec):
         return None
     stored = Stored(flow, is_elementwise)
     between, forms = {id(eqn)}, [x]
@@ -110,9 +114,7 @@ def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:
     def bind(*given: jax.Array) -> list[jax.Array]:
         return quantized_source(given[: len(arrays)], given[len(arrays) :], source)
 
-    with compat_jaxpr.equation_context(eqn):
-        jaxpr, constants = compat_jaxpr.trace(bind, [a.aval for a in atoms])
-    assert not constants, "the primitive makes no constants"
+    jaxpr = trace_in_place(bind, eqn, atoms)
     if [o.aval for o in jaxpr.outvars] != [o.aval for o in eqn.outvars]:
         return None
     return placed(jaxpr, atoms, eqn.outvars, eqn.source_info)
@@ -146,7 +148,7 @@ def _parts_of(flow: Dataflow, v: Any) -> list[tuple[Any, int]]:
     if eqn is None:
         return whole
     if eqn.primitive.name == "concatenate" and eqn.params["dimension"] == last:
-        if any(hasattr(x, "val") for x in eqn.invars):
+        if any(compat_jaxpr.is_literal(x) for x in eqn.invars):
             return whole
         return [(x, x.aval.shape[-1]) for x in eqn.invars]
     if eqn.primitive.name not in ("add", "add_any"):
@@ -189,11 +191,11 @@ def _leading_to(flow: Dataflow, part: Any, stored: Any) -> _Found | None:
             window = None if eqn is None else _window(eqn, v)
             if window is not None and _base(flow, window[0]):
                 found.windows[v] = window
-            elif _SMALL * v.aval.size > math.prod(shape) and not _in_memory(flow, v, stored):
+            elif SMALL * v.aval.size > math.prod(shape) and not _in_memory(flow, v, stored):
                 return None
             found.leaves.append(v)
     computing = [e for e in found.eqns.values() if e.primitive.name not in ARRANGING]
-    return found if computing and len(found.eqns) <= _MOST_OPERATIONS else None
+    return found if computing and len(found.eqns) <= MOST_OPERATIONS else None
 
 
 def _base(flow: Dataflow, v: Any) -> bool:

@@ -16,8 +16,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from jax_bwgemm import compat, compat_jaxpr
-from jax_bwgemm.rewriting.inlining import placed
+from jax_bwgemm import compat
+from jax_bwgemm.compat_jaxpr import is_literal
+from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 from jax_bwgemm.rewriting.uses import Uses
 
 # Columns of a part are whole tiles.
@@ -73,7 +74,7 @@ def split_products(eqns: Sequence[Any], uses: Mapping[Any, Uses]) -> list[Any]:
 
 def _chain(split: Any, producers: Mapping[Any, Any], uses: Mapping[Any, Uses]) -> _Chain | None:
     (atom,) = split.invars
-    if hasattr(atom, "val") or split.params["axis"] != atom.aval.ndim - 1:
+    if is_literal(atom) or split.params["axis"] != atom.aval.ndim - 1:
         return None
     between: list[Any] = []
     while True:
@@ -143,12 +144,9 @@ def _parts(chain: _Chain) -> list[Any]:
     """Equations in the split's place."""
     product, split = chain.product, chain.split
     inside = {product.outvars[0], *(e.outvars[0] for e in chain.between)}
-    read = [x for e in chain.between for x in e.invars if not hasattr(x, "val")]
+    read = [x for e in chain.between for x in e.invars if not is_literal(x)]
     atoms = [*product.invars, *dict.fromkeys(x for x in read if x not in inside)]
-    with compat_jaxpr.equation_context(product):
-        function = functools.partial(_compute, chain, atoms)
-        jaxpr, constants = compat_jaxpr.trace(function, [x.aval for x in atoms])
-    assert not constants, "parts make no constants"
+    jaxpr = trace_in_place(functools.partial(_compute, chain, atoms), product, atoms)
     return placed(jaxpr, atoms, split.outvars, product.source_info)
 
 
@@ -184,9 +182,7 @@ def _part(
     value = product.primitive.bind(lhs, weights, **product.params)
     last = product.outvars[0]
     for eqn in chain.between:
-        read = [
-            x.val if hasattr(x, "val") else value if x is last else known[x] for x in eqn.invars
-        ]
+        read = [x.val if is_literal(x) else value if x is last else known[x] for x in eqn.invars]
         if eqn.primitive.name == "reshape":
             value = value.reshape((*eqn.outvars[0].aval.shape[:-1], value.shape[-1]))
         else:

@@ -13,18 +13,8 @@ from typing import Any
 
 import numpy as np
 
-# Equations whose body XLA inlines, and the parameter that holds the body.
-INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "shard_map": "jaxpr",
-}
+from jax_bwgemm.compat_jaxpr import is_literal, opened
+from jax_bwgemm.product.jaxprs import INLINED
 
 # The result is the operand: nothing is computed.
 ALIASES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "name", "copy_p", "pvary"))
@@ -39,11 +29,9 @@ FUSIBLE = frozenset(
         "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow",
         "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne",
         "neg", "nextafter", "not", "one_minus_square", "or", "pad", "polynomial", "pow", "real",
-        "reduce_and",
-        "reduce_max",
-        "reduce_min", "reduce_or", "reduce_precision", "reduce_prod", "reduce_sum", "rem", "rev",
-        "round", "rsqrt", "select_n", "sign", "sin", "sinh", "slice", "split", "sqrt", "square",
-        "stop_gradient", "sub", "tan", "tanh", "xor", "argmax", "argmin",
+        "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
+        "reduce_sum", "rem", "rev", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "slice",
+        "split", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "argmax", "argmin",
     )
 )  # fmt: skip
 
@@ -85,10 +73,10 @@ class Uses:
     def extra_passes(self) -> int:
         """Readings and writings of the value that a kernel opaque to XLA adds to the program.
 
-        None where nothing would have been taken into the product, or where the next pass, which
-        reads the value anyway, takes those steps. One where that pass must also write what the
-        product would have written: something needs it in memory, or a sum with a residual has
-        several readers. Two (read and write) where there is no such pass.
+        0 where XLA's product would take nothing in, or where the next pass, which reads the value
+        anyway, takes those steps. 1 where that pass must also write what the product would have
+        written: something needs it in memory, or a sum with a residual has several readers. 2, a
+        reading and a writing, where there is no such pass.
         """
         if self.folded is None:
             return 0
@@ -108,11 +96,11 @@ def uses_of(jaxpr: Any, results: Sequence[Uses]) -> dict[Any, Uses]:
         jaxpr: The jaxpr, closed or not.
         results: What reads its results, outside.
     """
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    jaxpr = opened(jaxpr)
     found: dict[Any, Uses] = {}
 
     def add(atom: Any, uses: Uses) -> None:
-        if not hasattr(atom, "val"):  # no literal
+        if not is_literal(atom):  # no literal
             found[atom] = found.get(atom, Uses()) | uses
 
     for atom, uses in zip(jaxpr.outvars, results, strict=True):
@@ -146,7 +134,7 @@ def _operands(eqn: Any, after: list[Uses], repeated: set[Any]) -> list[Uses]:
     name = eqn.primitive.name
     if name in INLINED:
         body = eqn.params[INLINED[name]]
-        body = getattr(body, "jaxpr", body)
+        body = opened(body)
         inside = uses_of(body, after)
         return [inside.get(v, Uses()) for v in body.invars]
     if name in ALIASES:
@@ -176,6 +164,6 @@ def _step(eqn: Any, operand: int, after: Uses, repeated: set[Any]) -> Uses:
     if not shape or atom.aval.shape != shape or not (adds or scales):
         return _FUSED
     (other,) = others
-    matrix = other.aval.shape == shape and (hasattr(other, "val") or other not in repeated)
+    matrix = other.aval.shape == shape and (is_literal(other) or other not in repeated)
     residual = after.residual or (adds and matrix)
     return Uses(1, fused=True, folded=after.folded or after, residual=residual)

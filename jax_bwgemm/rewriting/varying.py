@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_bwgemm import compat, compat_jaxpr
-from jax_bwgemm.rewriting.uses import INLINED
+from jax_bwgemm.product.jaxprs import INLINED
+from jax_bwgemm.rewriting.dataflow import variables
 
 CASTS = ("pvary", "pcast")
 # Bodies that are nothing but their equations.
@@ -25,13 +26,13 @@ def has_casts(eqns: Sequence[Any]) -> bool:
 
 def _body(eqn: Any) -> Sequence[Any]:
     inner = eqn.params.get(INLINED.get(eqn.primitive.name, ""))
-    return () if inner is None else getattr(inner, "jaxpr", inner).eqns
+    return () if inner is None else compat_jaxpr.opened(inner).eqns
 
 
 def plain_body(eqn: Any) -> Any:
     """The jaxpr whose equations could replace an equation; None: there is none."""
     inner = eqn.params.get(_PLAIN.get(eqn.primitive.name, ""))
-    return getattr(inner, "jaxpr", inner)
+    return compat_jaxpr.opened(inner)
 
 
 def can_evaluate(eqns: Sequence[Any], operands: Sequence[Any]) -> bool:
@@ -48,14 +49,10 @@ def can_evaluate(eqns: Sequence[Any], operands: Sequence[Any]) -> bool:
     def fits(eqn: Any) -> bool:
         if (body := plain_body(eqn)) is not None:
             return all(map(fits, body.eqns))
-        alike = all(compat_jaxpr.varying_axes(x.aval) == axes for x in _variables(eqn))
+        alike = all(compat_jaxpr.varying_axes(x.aval) == axes for x in variables(eqn.invars))
         return alike or not has_casts(_body(eqn))
 
     return all(map(fits, eqns))
-
-
-def _variables(eqn: Any) -> list[Any]:
-    return [x for x in eqn.invars if not hasattr(x, "val")]
 
 
 def evaluate(jaxpr: Any, operands: Sequence[Any], varying: Any = None) -> list[Any]:
@@ -70,7 +67,7 @@ def evaluate(jaxpr: Any, operands: Sequence[Any], varying: Any = None) -> list[A
     known = dict(zip(jaxpr.invars, operands, strict=True))
 
     def value(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else known[atom]
+        return atom.val if compat_jaxpr.is_literal(atom) else known[atom]
 
     for eqn in jaxpr.eqns:
         read = [value(x) for x in eqn.invars]
@@ -80,9 +77,9 @@ def evaluate(jaxpr: Any, operands: Sequence[Any], varying: Any = None) -> list[A
         elif body is not None:
             results = evaluate(body, read, varying)
         elif eqn.primitive.name in INLINED:  # a custom derivative
-            variables = list(dict.fromkeys(_variables(eqn)))
-            alone = compat_jaxpr.part_of(jaxpr, variables, eqn.outvars, [eqn])
-            alike = compat.match_varying(*(known[x] for x in variables), varying)
+            own = list(dict.fromkeys(variables(eqn.invars)))
+            alone = compat_jaxpr.part_of(jaxpr, own, eqn.outvars, [eqn])
+            alike = compat.match_varying(*(known[x] for x in own), varying)
             results = compat_jaxpr.evaluate(alone, [], list(alike[:-1]))
         else:
             with compat_jaxpr.equation_context(eqn):

@@ -14,8 +14,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
-from jax_bwgemm.dense.validation import as_dtype, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.product.arguments import as_dtype, as_operands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled import derivatives

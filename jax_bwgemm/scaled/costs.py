@@ -79,7 +79,10 @@ def as_dense_dims(dims: ScaledDims) -> GemmDims:
 
 
 def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:
-    """A kernel with each number of parts of K that is worth comparing. Theirs is `as_dense`."""
+    """A kernel with each number of parts of K that is worth comparing.
+
+    The candidates' kernel is the dense one that stands for it: `as_dense`.
+    """
     dense, sizes = as_dense(kernel), as_dense_dims(dims)
     parameters = parameters_of(kernel)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,17 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import batching, mlir
 
-from jax_bwgemm import compat, compat_transforms, runtime
+from jax_bwgemm import compat, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import Operands
+from jax_bwgemm.product.devices import first_that_runs, for_devices, register_local
 from jax_bwgemm.product.implementations import (
-    PLATFORMS,
     SYMBOLIC,
     log_once,
-    refusal_error,
     target_here,
     viable,
-    without,
 )
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.local import binder
@@ -63,9 +62,7 @@ class Family(abc.ABC):
             lambda spec, *operands: self.reference(*operands, spec=spec), 0
         )
         mlir.register_lowering(self.primitive, compat.keep_typed_sharding(self._lower))
-        for platform in sorted(set(PLATFORMS.values())):
-            mlir.register_lowering(local, self._lower_local(platform), platform=platform)
-        mlir.register_lowering(local, self._lower_local("another platform"))
+        register_local(local, lambda platform: functools.partial(self._run_on_device, platform))
 
     # What each kind defines.
 
@@ -238,63 +235,33 @@ class Family(abc.ABC):
         out = self.product([merged(x, a) for x, a in zip(operands, axes, strict=True)], spec)
         return out.reshape(size, inner, *out.shape[1:]), 0
 
-    def _for_devices(self, ctx: mlir.LoweringRuleContext, spec: Any) -> Any:
-        """The product for the GPUs that a program is lowered for, if they are known.
-
-        Raises:
-            NotImplementedError: No kernel is for all of these, and XLA is not allowed.
-        """
-        policy = spec.policy
-        found = runtime.common_target(compat.lowering_devices(ctx))
-        if policy.target is not None or "cutlass" not in policy.implementations or found is None:
-            return spec
-        if found.target is None:
-            return self._without(("cutlass",), ctx, spec, found.reason)
-        return spec.with_policy(target=found.target)
-
-    def _without(
-        self, refused: Sequence[str], ctx: mlir.LoweringRuleContext, spec: Any, reason: str
-    ) -> Any:
-        """For a program that some implementations cannot run.
-
-        Raises:
-            NotImplementedError: There are no others (several refused: an ExceptionGroup).
-        """
-        what = self.dims_of(ctx.avals_in, spec).describe(spec)
-        return spec.with_policy(
-            implementations=without(spec.policy.implementations, refused, what, reason)
-        )
-
     def _lower(self, ctx: mlir.LoweringRuleContext, *operands: Any, spec: Any) -> Any:
         """Partitions over the mesh, unless the operands already are those of one device."""
-        spec = self._for_devices(ctx, spec)
-        function: Any = self._partitioned
-        if compat.is_manual(ctx):
-            function = self._local
-            if automatic := compat.automatic_axes(ctx):  # as in product.lowering
-                reason = f"mesh axes {automatic} are automatic inside shard_map"
-                spec = self._without(tuple(PLATFORMS), ctx, spec, reason)
-        rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=False)
+        names, target = for_devices(
+            ctx,
+            spec.policy.implementations,
+            spec.policy.target,
+            lambda: self.dims_of(ctx.avals_in, spec).describe(spec),
+        )
+        given = spec.with_policy(implementations=names, target=target)
+        function: Any = self._local if compat.is_manual(ctx) else self._partitioned
+        rule = mlir.lower_fun(lambda *args: function(*args, given), multiple_results=False)
         return compat.without_types_of_axes(rule)(ctx, *operands)
 
-    def _lower_local(self, platform: str) -> mlir.LoweringRule:
-        def on_device(*operands: jax.Array, spec: Any) -> jax.Array:
-            dims = self.dims_of(operands, spec)
-            what = dims.describe(spec)
-            refusals: list[tuple[str, str]] = []
-            for name in spec.policy.implementations:
-                if name == "xla":
-                    for other, reason in refusals:
-                        log_once(f"{what}: not {other} ({reason}), using xla")
-                    return self.reference(*operands, spec=spec)
-                # A device's part may be one that no kernel computes.
-                choice: Choice | str | None = self.refusal(self.table_of(name), spec, dims)
-                if choice is None:
-                    choice = self.choose(name, platform, spec, dims, spec.policy.target)
-                if isinstance(choice, Choice):
-                    log_once(f"{what}: {name} {choice}")
-                    return self.emit(name, choice, operands, spec)
-                refusals.append((name, choice))
-            raise refusal_error(what, refusals)
+    def _run_on_device(self, platform: str, *operands: jax.Array, spec: Any) -> jax.Array:
+        dims = self.dims_of(operands, spec)
+        what = dims.describe(spec)
 
-        return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=False))
+        def attempt(name: str) -> jax.Array | str:
+            # A device's part may be one that no kernel computes.
+            refused = self.refusal(self.table_of(name), spec, dims)
+            if refused is not None:
+                return refused
+            choice = self.choose(name, platform, spec, dims, spec.policy.target)
+            if isinstance(choice, str):
+                return choice
+            log_once(f"{what}: {name} {choice}")
+            return self.emit(name, choice, operands, spec)
+
+        names = spec.policy.implementations
+        return first_that_runs(what, names, attempt, lambda: self.reference(*operands, spec=spec))

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
-from jax_bwgemm.dense.validation import as_array, as_dtype, as_flag, as_key
+from jax_bwgemm.product.arguments import as_array, as_dtype, as_flag, as_key
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled import derivatives, random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of

@@ -15,13 +15,11 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.compat import Primitive
+from jax_bwgemm.product.devices import first_that_runs, for_devices, register_local
 from jax_bwgemm.product.implementations import (
-    PLATFORMS,
     log_once,
-    refusal_error,
     target_here,
     viable,
-    without,
 )
 from jax_bwgemm.product.primitive import EXPLAINED_BESIDE
 from jax_bwgemm.product.spec import MAX_SIZE
@@ -175,48 +173,39 @@ _partitioned = partitioned(_local)
 
 def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: QuantizeSpec) -> Any:
     """Partitions over the mesh, unless the operands already are those of one device."""
-    function: Any = _partitioned(spec)
-
-    def dropping(refused: Sequence[str], reason: str) -> QuantizeSpec:
-        what = spec.describe(ctx.avals_in[0].shape, ctx.avals_in[0].dtype)
-        left = without(spec.implementations, refused, what, reason)
-        return dataclasses.replace(spec, implementations=left)
-
+    names, target = for_devices(
+        ctx,
+        spec.implementations,
+        spec.target,
+        lambda: spec.describe(ctx.avals_in[0].shape, ctx.avals_in[0].dtype),
+    )
+    given = dataclasses.replace(spec, implementations=names, target=target)
+    function: Any = _partitioned(given)
     if compat.is_manual(ctx):
         function = _local
-        if automatic := compat.automatic_axes(ctx):
-            # XLA partitions the reference itself; see product.lowering.
-            reason = f"mesh axes {automatic} are automatic inside shard_map"
-            spec = dropping(tuple(PLATFORMS), reason)
+        if compat.automatic_axes(ctx):  # XLA partitions the reference itself
             function = lambda *args: quantize_reference(*args[:-1], spec=args[-1])  # noqa: E731
-    found = runtime.common_target(compat.lowering_devices(ctx))
-    if spec.target is None and found is not None and "cutlass" in spec.implementations:
-        if found.target is None:
-            spec = dropping(("cutlass",), found.reason)
-        else:
-            spec = dataclasses.replace(spec, target=found.target)
-    rule = mlir.lower_fun(lambda *args: function(*args, spec), multiple_results=True)
+    rule = mlir.lower_fun(lambda *args: function(*args, given), multiple_results=True)
     return compat.without_types_of_axes(rule)(ctx, *operands)
 
 
-def _lower_local(platform: str) -> mlir.LoweringRule:
-    def on_device(*operands: jax.Array, spec: QuantizeSpec) -> tuple[jax.Array, ...]:
-        what = spec.describe(operands[0].shape, operands[0].dtype)
-        refusals: list[tuple[str, str]] = []
-        for name in spec.implementations:
-            if name == "xla":
-                for other, reason in refusals:
-                    log_once(f"{what}: not {other} ({reason}), using xla")
-                return quantize_reference(*operands, spec=spec)
-            target = target_here(name, platform, spec.target)
-            if not isinstance(target, str):
-                log_once(f"{what}: {name}")
-                given = dict(zip(spec.operand_names, operands, strict=True))
-                return emit(name, given, operands[0].shape, spec, {})
-            refusals.append((name, target))
-        raise refusal_error(what, refusals)
+def _run_on_device(
+    platform: str, *operands: jax.Array, spec: QuantizeSpec
+) -> tuple[jax.Array, ...]:
+    what = spec.describe(operands[0].shape, operands[0].dtype)
 
-    return compat.without_types_of_axes(mlir.lower_fun(on_device, multiple_results=True))
+    def attempt(name: str) -> tuple[jax.Array, ...] | str:
+        target = target_here(name, platform, spec.target)
+        if isinstance(target, str):
+            return target
+        log_once(f"{what}: {name}")
+        given = dict(zip(spec.operand_names, operands, strict=True))
+        return emit(name, given, operands[0].shape, spec, {})
+
+    def reference() -> tuple[jax.Array, ...]:
+        return quantize_reference(*operands, spec=spec)
+
+    return first_that_runs(what, spec.implementations, attempt, reference)
 
 
 compat.implement_by_jit(bw_quantize_p, "spec")
@@ -226,6 +215,4 @@ bw_quantize_local_p.def_abstract_eval(_local_abstract_eval)
 batching.primitive_batchers[bw_quantize_p] = _batch
 compat.lower_with_devices(bw_quantize_p)
 mlir.register_lowering(bw_quantize_p, _lower)
-for _platform in sorted(set(PLATFORMS.values())):
-    mlir.register_lowering(bw_quantize_local_p, _lower_local(_platform), platform=_platform)
-mlir.register_lowering(bw_quantize_local_p, _lower_local("another platform"))
+register_local(bw_quantize_local_p, lambda platform: functools.partial(_run_on_device, platform))

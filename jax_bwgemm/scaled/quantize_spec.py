@@ -96,13 +96,8 @@ class QuantizeSpec:
         block = self.layout.block_k or 1
         sizes = {"b": batch, "r": rows, "k": k, "w": WORDS}
         sizes |= {"R": -(-rows // block), "K": -(-k // block)}
-        dtype = (
-            jnp.int32
-            if name == "random"
-            else self.dtype
-            if name in ("values", "t_values")
-            else FLOAT32
-        )
+        types = {"random": jnp.int32, "values": self.dtype, "t_values": self.dtype}
+        dtype = types.get(name, FLOAT32)
         return jax.ShapeDtypeStruct([sizes[d] for d in self.dimensions(name)], dtype)
 
     def describe(self, x_shape: Sequence[int], x_dtype: object) -> str:

@@ -13,12 +13,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
-from jax_bwgemm.dense.validation import as_array, as_operands
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
 from jax_bwgemm.grouped.groups import as_int32
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
 from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
+from jax_bwgemm.product.arguments import as_array, as_operands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.scaled.api import check_product
@@ -46,7 +46,7 @@ def scaled_ragged_dot(
     epilogue_operands: Sequence[ArrayLike] = (),
     epilogue_group_operands: Sequence[ArrayLike] = (),
 ) -> Any:
-    """Grouped products of scaled operands, which have what is contracted last.
+    """Grouped products of scaled operands, whose last dimension is contracted.
 
     Two forms, by b's rank. With a matrix of b for each group, rows of a are in consecutive groups:
     the product of a layer of experts and, with the transposed matrices, the gradient of its input.

@@ -12,13 +12,13 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_array
 from jax_bwgemm.grouped.validation import (
     check_offset,
     check_ragged_dot,
     check_size_values,
     check_sizes,
 )
+from jax_bwgemm.product.arguments import as_array
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_layer import RaggedLayer, multiply_ragged, multiply_ragged_delayed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_bwgemm.dense.validation import as_dtype, as_flag
+from jax_bwgemm.product.arguments import as_dtype, as_flag
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.spec import ACCUMULATIONS
 

@@ -65,8 +65,10 @@ def rounded(
 
 
 def _dithered(values: jax.Array, random: jax.Array, dtype: np.dtype) -> jax.Array:
-    """One of both neighbours: the upper one if the distance from the lower and a random number add
-    up to a step."""
+    """Values rounded to one of their neighbours, the nearer with the higher probability.
+
+    It is the upper one if the distance from the lower one and a random number add up to a step.
+    """
     info = jnp.finfo(dtype)
     magnitudes = jnp.abs(values)
     exponent = lax.bitcast_convert_type(magnitudes, jnp.uint32) >> 23

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import as_dtype
+from jax_bwgemm.product.arguments import as_dtype
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 
 

@@ -15,13 +15,8 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.dense.validation import (
-    as_array,
-    as_dimension_numbers,
-    as_dtype,
-    as_key,
-    check_dot_general,
-)
+from jax_bwgemm.dense.validation import as_dimension_numbers, check_dot_general
+from jax_bwgemm.product.arguments import as_array, as_dtype, as_key
 from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.scaled.api import OUT_DTYPES

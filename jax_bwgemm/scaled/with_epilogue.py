@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_bwgemm import compat
 from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
-from jax_bwgemm.epilogue.program import FLOATS, SUMS_OVER_BATCH, as_matrix, batch_dims_of
+from jax_bwgemm.epilogue.program import SUMS_OVER_BATCH, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.scaled.layouts import layout_of, multipliable
@@ -51,12 +51,11 @@ def product_with_epilogue(
         if batch_dims and traced.program.summed:
             program = SUMS_OVER_BATCH
         if not isinstance(program, str):
-            types = (program.dtype(x) for x in program.results)
             fused = ScaledFused(
                 spec.with_policy(implementations=viable),
                 flat_results(epilogue.function),
                 program,
-                tuple(spec.out_dtype if t in FLOATS else t for t in types),
+                program.result_types(spec.out_dtype),
                 shape,
                 batch_dims=batch_dims,
             )

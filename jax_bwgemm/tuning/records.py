@@ -19,7 +19,7 @@ class TunedEntry:
     Attributes:
         kernel: Name of the kernel.
         raster_order: Order of the tiles, as in the configuration of that kind of product.
-        swizzle: Width of the bands of tiles.
+        swizzle: Height of the bands of tiles, in clusters.
         splits: Parts that K was split into.
         us: Median time in microseconds.
         heuristic_us: Median time of the heuristic's choice in the same measurement.
@@ -59,7 +59,7 @@ class Choice:
     Attributes:
         kernel: The kernel.
         raster_order: Order of the tiles.
-        swizzle: Width of the bands of tiles.
+        swizzle: Height of the bands of tiles, in clusters.
         splits: Parts that K is split into.
         decomposition: How a stream-K kernel divides the work.
     """

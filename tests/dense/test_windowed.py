@@ -35,7 +35,7 @@ def double(product: jax.Array, column: jax.Array) -> jax.Array:
 
 def windowed(name: Any, arch: str = "sm90", **fields: Any) -> Windowed:
     with bw.config.target(arch):
-        options = make_options(None, None, None, name, None)
+        options = make_options(implementation=name)
     return Windowed(fields.pop("numbers", PLAIN), options, **fields)
 
 

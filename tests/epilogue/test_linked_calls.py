@@ -55,13 +55,14 @@ class TestCalls:
             "a": np.ones((1, 16, 64), "bfloat16"),
             "b": np.ones((1, 64, 24), "bfloat16"),
             "x0": np.ones(24, np.float32),
-            "x1": np.ones(24, np.float32),
+            **{f"x{i}": np.ones(24, np.float32) for i in range(1, 8)},
         }
         results = {
             "d": ((1, 16, 24), "bfloat16"),
             "workspace": ((0,), "uint8"),
             "y1": ((1, 16, 24), "float32"),
             "y2": ((1, 16, 24), "float32"),
+            "y3": ((1, 16, 24), "float32"),
         }
         for name, change in changes.items():
             if name in arrays:
@@ -98,6 +99,10 @@ class TestCalls:
             ({"operands": "a b x0 x1"}, "the epilogue takes no x1"),
             ({"results": "d workspace y1 y2"}, "the epilogue has no y2"),
             ({"epilogue_operands": " ".join(["float32:n"] * 9)}, "needs operand x1"),
+            ({"operands": "a b x0 x1 x2 x3 x4 x5 x6 x7",
+              "epilogue_operands": " ".join(["float32:n"] * 9)}, "has too many operands"),
+            ({"results": "d workspace y1 y2 y3", "epilogue_results": " ".join(["float32"] * 4)},
+             "has too many results"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
             ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 4"),
             ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),

@@ -12,6 +12,7 @@ import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.selection import select_by_heuristic
 from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.product.spec import Policy
 
@@ -21,7 +22,7 @@ ARCHS = ["sm90", "sm100"]
 def choose(dims: GroupedDims, arch: str, spec: GroupedSpec | None = None) -> Any:
     spec = spec or GroupedSpec()
     table = runtime.grouped_kernels()
-    return heuristics.select(spec, "bfloat16", dims, make_target(arch), table)
+    return select_by_heuristic(spec, "bfloat16", dims, make_target(arch), table)
 
 
 def row_extent(kernel: Any) -> int:
@@ -99,7 +100,7 @@ def test_every_kind_major_and_type_has_a_kernel(arch: str) -> None:
                     kind, major, 8 if kind == "k-grouped" else 0, out_dtype=out_dtype
                 )
                 target = make_target(arch)
-                got = heuristics.select(spec, in_dtype, dims, target, runtime.grouped_kernels())
+                got = select_by_heuristic(spec, in_dtype, dims, target, runtime.grouped_kernels())
                 kernel = got.kernel
                 assert (kernel.kind, kernel.b_major, kernel.arch) == (kind, major, arch)
                 assert (kernel.in_dtype, kernel.out_dtype) == (in_dtype, out_dtype)
@@ -112,8 +113,8 @@ def test_an_f32_operand_has_a_kernel_on_sm90_at_twice_the_mmas(types: str) -> No
     for kind, major in (("m-grouped", "n"), ("m-grouped", "k"), ("k-grouped", "n")):
         for out_dtype in ("bfloat16", "float32"):
             spec = GroupedSpec(kind, major, 8 if kind == "k-grouped" else 0, out_dtype=out_dtype)
-            got = heuristics.select(spec, types, dims, make_target("sm90"), table)
-            plain = heuristics.select(spec, "bfloat16", dims, make_target("sm90"), table)
+            got = select_by_heuristic(spec, types, dims, make_target("sm90"), table)
+            plain = select_by_heuristic(spec, "bfloat16", dims, make_target("sm90"), table)
             assert (got.kernel.kind, got.kernel.b_major, got.kernel.terms) == (kind, major, 2)
             assert (got.kernel.in_dtype, got.kernel.out_dtype) == (types, out_dtype)
             ratio = (
@@ -121,7 +122,7 @@ def test_an_f32_operand_has_a_kernel_on_sm90_at_twice_the_mmas(types: str) -> No
                 / heuristics.evaluate(plain.kernel, spec, dims, make_target("sm90")).cycles
             )
             assert ratio > 1.5
-    reason = heuristics.select(GroupedSpec(), types, dims, make_target("sm100"), table)
+    reason = select_by_heuristic(GroupedSpec(), types, dims, make_target("sm100"), table)
     assert reason.startswith("no kernel for sm100 fits")
 
 
@@ -131,7 +132,7 @@ def test_the_order_of_the_table_does_not_matter() -> None:
     for seed in range(5):
         random.Random(seed).shuffle(table)
         target = make_target("sm90")
-        assert heuristics.select(GroupedSpec(), "bfloat16", dims, target, table).kernel == first
+        assert select_by_heuristic(GroupedSpec(), "bfloat16", dims, target, table).kernel == first
 
 
 def test_at_equal_cost_operands_are_swapped() -> None:
@@ -140,7 +141,7 @@ def test_at_equal_cost_operands_are_swapped() -> None:
     assert {k.swap_ab for k in pair} == {False, True}
     for table in (pair, pair[::-1]):
         dims, target = GroupedDims(8192, 4096, 4096, 8, 8), make_target("sm100")
-        assert heuristics.select(GroupedSpec(), "bfloat16", dims, target, table).kernel.swap_ab
+        assert select_by_heuristic(GroupedSpec(), "bfloat16", dims, target, table).kernel.swap_ab
 
 
 def test_configuration_decides_within_the_table() -> None:
@@ -158,11 +159,14 @@ def test_configuration_decides_within_the_table() -> None:
 
 def test_reasons_when_nothing_fits() -> None:
     dims = GroupedDims(64, 64, 64, 8, 8)
-    assert heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm90"), ()) == (
+    assert select_by_heuristic(GroupedSpec(), "bfloat16", dims, make_target("sm90"), ()) == (
         "no kernel for sm90 fits (no kernels)"
     )
     one = runtime.grouped_kernels()[:1]
-    got = heuristics.select(GroupedSpec(), "bfloat16", dims, make_target("sm100"), one)
+    got = select_by_heuristic(GroupedSpec(), "bfloat16", dims, make_target("sm100"), one)
+    assert got == "no kernel for sm100 fits (all are for sm90)"
+    named = GroupedSpec(policy=Policy(config=bw.GroupedConfig(kernel=one[0].name)))
+    got = select_by_heuristic(named, "bfloat16", dims, make_target("sm100"), one)
     assert got == f"no kernel for sm100 fits ({one[0].name}: for sm90)"
     huge = GroupedDims(2**31 - 8, 2**31 - 8, 64, 8, 8)
     spec = GroupedSpec(policy=Policy(config=bw.GroupedConfig(swap_ab=True)))

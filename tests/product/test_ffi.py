@@ -121,6 +121,8 @@ REFUSALS: list[tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = [
     ((ones(*[1] * 6, 64), B), {}, "a has rank 7, more than 6"),
     ((A, B), {"windows": "b:0"}, "windows 'b:0' are no words 'a:first:columns', of a, b or d"),
     ((A, B), {"windows": "b:0:x"}, "windows 'b:0:x' are no words"),
+    ((A, B), {"windows": "b:0 32"}, "windows 'b:0 32' are no words"),
+    ((A, B), {"windows": "b:0:32:a"}, "windows 'b:0:32:a' are no words"),
     ((A, B), {"windows": "workspace:0:8"}, "windows 'workspace:0:8' are no words"),
     ((A, B), {"windows": "b:8:64"}, r"no window 8:64 of b, bfloat16\[1,64,64\]"),
     ((A, B), {"windows": "b:-8:8"}, r"no window -8:8 of b"),

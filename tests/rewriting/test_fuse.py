@@ -17,7 +17,7 @@ from numerics import LINKED, normal
 import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.dense.spec import GemmSpec
-from jax_bwgemm.epilogue import primitive
+from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.contraction import LinkableDense, SplitDense
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.linker import NoLinkerError
@@ -430,9 +430,9 @@ def test_why_nothing_is_linked(monkeypatch) -> None:
     def none() -> None:
         raise NoLinkerError("no linker")
 
-    monkeypatch.setattr(primitive, "linker", none)
+    monkeypatch.setattr(linking, "linker", none)
     assert link_refusal(shapes, fused) == "no linker"
-    monkeypatch.setattr(primitive, "linker", lambda: None)
+    monkeypatch.setattr(linking, "linker", lambda: None)
     for kind in (LinkableDense, SplitDense):
         monkeypatch.setattr(kind, "kernels", lambda *_: ())
     assert "no kernels that epilogues are linked into" in str(link_refusal(shapes, fused))

@@ -29,6 +29,7 @@ import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.grouped import heuristics, search_space
+from jax_bwgemm.grouped.selection import select_by_heuristic
 from jax_bwgemm.grouped.tuned import dims_of, key_of, spec_of
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import problems
@@ -207,7 +208,7 @@ def test_the_heuristics_choice_comes_first_and_nothing_twice(
 ) -> None:
     target = make_target(arch)
     choices = search_space.kernels_to_try(problem, runtime.grouped_kernels(), target, 12)
-    want = heuristics.select(
+    want = select_by_heuristic(
         spec_of(problem), "bfloat16", dims_of(problem), target, runtime.grouped_kernels()
     )
     first = choices[0]

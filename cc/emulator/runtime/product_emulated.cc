@@ -55,12 +55,12 @@ Status RunEmulated(const ProductCall& call) {
   return Run(call, device, /*stream=*/nullptr);
 }
 
-template <const Target& kTarget>
+template <const Roles& kFixed>
 ffi::Error Execute(ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary config) {
   try {
     ProductCall call;
-    const Status status = DecodeCall(kTarget, operands, results, config, &call);
+    const Status status = DecodeCall(kFixed, operands, results, config, &call);
     return ToFfiError(status.ok() ? RunEmulated(call) : status);
   } catch (const std::exception& e) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("emulator: ") + e.what());

@@ -1,4 +1,4 @@
-// Quantization of matrices: plain structs, no CUDA, CUTLASS or XLA.
+// Quantization of matrices: plain structs, no device code, CUTLASS or XLA.
 //
 //   x[B,R,K] -> values[B,R,K] of 8 bits, one scale for each block, and, if asked,
 //   t_values[B,K,R]: the transposed matrices, with scales of their own blocks.
