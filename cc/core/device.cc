@@ -8,11 +8,6 @@
 #include "core/cuda_status.h"
 
 namespace bwgemm {
-namespace {
-
-constexpr int kMaxDevices = 64;
-
-}  // namespace
 
 // Packed into one atomic per device, so that a call costs a load: sm_count << 16 | major << 8 |
 // minor.

@@ -10,6 +10,8 @@
 
 namespace bwgemm {
 
+inline constexpr int kMaxDevices = 64;  // of a process, by ordinal
+
 struct DeviceProperties {
   int sm_count;
   int major;

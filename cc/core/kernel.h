@@ -34,6 +34,32 @@ struct KernelInfo {
   const char* f32_twin;
 };
 
+// The record of a kernel of `Spec`, a line of a .def file as a type: what all families have.
+template <class Spec>
+constexpr KernelInfo InfoOf(const char* name, Arch arch, int stages, int alignment_bytes) {
+  KernelInfo info{};
+  info.name = name;
+  info.arch = arch;
+  info.contraction = Spec::kContraction;
+  info.a_dtype = Spec::kA;
+  info.b_dtype = Spec::kB;
+  info.out_dtype = Spec::kOut;
+  info.a_major = Spec::kAMajor;
+  info.b_major = Spec::kBMajor;
+  info.tile_m = Spec::kTileM;
+  info.tile_n = Spec::kTileN;
+  info.tile_k = Spec::kTileK;
+  info.cluster_m = Spec::kClusterM;
+  info.cluster_n = Spec::kClusterN;
+  info.schedule = Spec::kSchedule;
+  info.swap_ab = Spec::kSwapAb;
+  info.stages = stages;
+  info.alignment_bytes = alignment_bytes;
+  info.terms = Spec::kTerms;
+  info.f32_twin = "";
+  return info;
+}
+
 // `supports` and `workspace_bytes` read no pointer of the problem: these may be null.
 template <class Problem>
 struct KernelOps {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/cuda_status.h"
+#include "core/device.h"
 
 namespace bwgemm {
 
@@ -16,7 +17,7 @@ class OncePerDevice {
  public:
   template <class Set>
   Status Run(int device, Set set) {
-    const uint64_t bit = uint64_t{1} << (device & 63);
+    const uint64_t bit = uint64_t{1} << (device % kMaxDevices);
     if (done_.load(std::memory_order_acquire) & bit) return Status::Ok();
     BWGEMM_RETURN_IF_ERROR(set());
     done_.fetch_or(bit, std::memory_order_release);
@@ -24,6 +25,7 @@ class OncePerDevice {
   }
 
  private:
+  static_assert(kMaxDevices == 64, "a bit for each");
   std::atomic<uint64_t> done_{0};
 };
 

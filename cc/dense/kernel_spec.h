@@ -11,6 +11,7 @@ template <DType kA_, DType kB_, DType kOut_, AMajor kAMajor_, BMajor kBMajor_, i
           bool kSwapAb_, bool kStreamK_,
           int kTerms_ = (kA_ == DType::kF32) != (kB_ == DType::kF32) ? 2 : 1>
 struct KernelSpec {
+  static constexpr Contraction kContraction = Contraction::kDense;
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
   static constexpr bool kSplitsBoth = kA == DType::kF32 && kB == DType::kF32;
   // What the MMA multiplies.
@@ -33,26 +34,8 @@ struct KernelSpec {
   // uneven_parts: see KernelInfo.
   static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages,
                                    bool uneven_parts) {
-    KernelInfo info{};
-    info.name = name;
-    info.arch = arch;
-    info.contraction = Contraction::kDense;
-    info.a_dtype = kA;
-    info.b_dtype = kB;
-    info.out_dtype = kOut;
-    info.a_major = kAMajor;
-    info.b_major = kBMajor;
-    info.tile_m = kTileM;
-    info.tile_n = kTileN;
-    info.tile_k = kTileK;
-    info.cluster_m = kClusterM;
-    info.cluster_n = kClusterN;
-    info.schedule = kSchedule;
-    info.swap_ab = kSwapAb;
+    KernelInfo info = InfoOf<KernelSpec>(name, arch, stages, kAlignmentBytes);
     info.stream_k = kStreamK;
-    info.stages = stages;
-    info.alignment_bytes = kAlignmentBytes;
-    info.terms = kTerms;
     info.uneven_parts = uneven_parts;
     info.f32_twin = f32_twin;
     return info;

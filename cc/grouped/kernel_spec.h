@@ -31,27 +31,7 @@ struct KernelSpec {
   static_assert(kTerms > 1 || (kClusterN == 1 && !(kKGrouped && kSwapAb)));
 
   static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
-    KernelInfo info{};
-    info.name = name;
-    info.arch = arch;
-    info.contraction = kContraction;
-    info.a_dtype = kA;
-    info.b_dtype = kB;
-    info.out_dtype = kOut;
-    info.a_major = kAMajor;
-    info.b_major = kBMajor;
-    info.tile_m = kTileM;
-    info.tile_n = kTileN;
-    info.tile_k = kTileK;
-    info.cluster_m = kClusterM;
-    info.cluster_n = kClusterN;
-    info.schedule = kSchedule;
-    info.swap_ab = kSwapAb;
-    info.stages = stages;
-    info.alignment_bytes = kAlignmentBytes;
-    info.terms = kTerms;
-    info.f32_twin = "";
-    return info;
+    return InfoOf<KernelSpec>(name, arch, stages, kAlignmentBytes);
   }
 };
 

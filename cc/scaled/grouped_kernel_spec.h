@@ -21,6 +21,7 @@ struct GroupedKernelSpec {
   // P is A, of which each row has a scale: a thread reads two for a block of K. Of Q it would read
   // one for every fourth row.
   static constexpr bool kSwapAb = false;
+  static constexpr int kTerms = 1;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
   // SM100: the one that has the machine code of all types, for which elements are bytes, and of
@@ -36,27 +37,8 @@ struct GroupedKernelSpec {
   static_assert(kTileK * BitsOf(kA) / 8 == kScaleBlock && kScaleUse != ScaleUse::kNone);
 
   static constexpr KernelInfo Info(const char* name, Arch arch, int stages) {
-    KernelInfo info{};
-    info.name = name;
-    info.arch = arch;
-    info.contraction = kContraction;
-    info.a_dtype = kA;
-    info.b_dtype = kB;
-    info.out_dtype = kOut;
-    info.a_major = kAMajor;
-    info.b_major = kBMajor;
-    info.tile_m = kTileM;
-    info.tile_n = kTileN;
-    info.tile_k = kTileK;
-    info.cluster_m = kClusterM;
-    info.cluster_n = kClusterN;
-    info.schedule = kSchedule;
-    info.swap_ab = kSwapAb;
-    info.stages = stages;
-    info.alignment_bytes = kAlignmentBytes;
+    KernelInfo info = InfoOf<GroupedKernelSpec>(name, arch, stages, kAlignmentBytes);
     info.scales = kScaleUse;
-    info.terms = 1;
-    info.f32_twin = "";
     return info;
   }
 };

@@ -8,6 +8,7 @@ namespace bwgemm::scaled {
 template <DType kA_, DType kB_, DType kOut_, int kTileM_, int kTileN_, int kTileK_, int kClusterM_,
           int kClusterN_, Schedule kSchedule_, bool kSwapAb_, ScaleUse kScaleUse_>
 struct KernelSpec {
+  static constexpr Contraction kContraction = Contraction::kScaled;
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
   static constexpr AMajor kAMajor = AMajor::kK;  // the only one that SM90 reads
   static constexpr BMajor kBMajor = BMajor::kK;
@@ -28,26 +29,8 @@ struct KernelSpec {
   // uneven_parts: see KernelInfo.
   static constexpr KernelInfo Info(const char* name, const char* f32_twin, Arch arch, int stages,
                                    bool uneven_parts) {
-    KernelInfo info{};
-    info.name = name;
-    info.arch = arch;
-    info.contraction = Contraction::kScaled;
-    info.a_dtype = kA;
-    info.b_dtype = kB;
-    info.out_dtype = kOut;
-    info.a_major = kAMajor;
-    info.b_major = kBMajor;
-    info.tile_m = kTileM;
-    info.tile_n = kTileN;
-    info.tile_k = kTileK;
-    info.cluster_m = kClusterM;
-    info.cluster_n = kClusterN;
-    info.schedule = kSchedule;
-    info.swap_ab = kSwapAb;
-    info.stages = stages;
-    info.alignment_bytes = kAlignmentBytes;
+    KernelInfo info = InfoOf<KernelSpec>(name, arch, stages, kAlignmentBytes);
     info.scales = kScaleUse;
-    info.terms = 1;
     info.uneven_parts = uneven_parts;
     info.f32_twin = f32_twin;
     return info;

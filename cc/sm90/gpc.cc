@@ -6,13 +6,13 @@
 #include <mutex>
 #include <vector>
 
+#include "core/device.h"
 #include "sm90/gpc_order.h"
 #include "sm90/gpc_probe.h"
 
 namespace bwgemm::sm90 {
 namespace {
 
-constexpr int kMaxDevices = 64;
 constexpr int kSizes[] = {1, 2};  // CTAs of the clusters that are placed
 
 struct Orders {
