@@ -41,7 +41,6 @@ from kernel_table import (  # noqa: E402
 )
 
 from jax_bwgemm import emulator, runtime  # noqa: E402
-from jax_bwgemm.grouped import contraction as grouped_contraction  # noqa: E402
 from jax_bwgemm.product.kernels import Kernel  # noqa: E402
 
 # The same cases everywhere, every time: a failure is reproduced by running the test again.
@@ -184,6 +183,13 @@ def _no_target_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")  # nor what this machine was tuned for
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder of the run, of all workers of pytest-xdist: for what one of them makes."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
 def kernel_table() -> Iterator[tuple[Kernel, ...]]:
     """The kernels of this build, or those that kernels.def describes when there is no build."""
@@ -236,11 +242,8 @@ def dense_grouped() -> Iterator[None]:
 
     For tests of what happens to a grouped GEMM before it is lowered.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouped_contraction, "grouped_reference", grouped_oracle.dense)
-        jax.clear_caches()
+    with grouped_oracle.in_one_einsum():
         yield
-    jax.clear_caches()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ share compilations; 0 and 1 are among them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -79,23 +80,28 @@ def operands(seed: int, a: tuple[int, ...], b: tuple[int, ...], dtypes: Any) -> 
     return small_integers(rng, a, dtypes[0]), small_integers(rng, b, dtypes[1])
 
 
-@settings(max_examples=300)
+def of_both(ours: Any, theirs: Any, *args: Any) -> Any:
+    """Of one program: to compile it is what an example costs."""
+    return jax.jit(lambda *args: (ours(*args), theirs(*args)))(*args)
+
+
+@settings(max_examples=200)
 @given(matmul_shapes(), types, seeds)
 def test_matmul_equals_jnp(shapes: Any, dtypes: Any, seed: int) -> None:
     a, b = operands(seed, *shapes, dtypes)
-    got = bw.matmul(a, b, preferred_element_type=dtypes[2])
-    want = jnp.matmul(a, b, preferred_element_type=dtypes[2])
-    assert_exact(got, want, f"{shapes} {dtypes}")
+    options = {"preferred_element_type": dtypes[2]}
+    both = (functools.partial(f, **options) for f in (bw.matmul, jnp.matmul))
+    assert_exact(*of_both(*both, a, b), f"{shapes} {dtypes}")
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(dot_generals(), types, seeds)
 def test_dot_general_equals_lax(problem: Any, dtypes: Any, seed: int) -> None:
     lhs_shape, rhs_shape, numbers = problem
     lhs, rhs = operands(seed, lhs_shape, rhs_shape, dtypes)
-    got = bw.dot_general(lhs, rhs, numbers, preferred_element_type=dtypes[2])
-    want = lax.dot_general(lhs, rhs, numbers, preferred_element_type=dtypes[2])
-    assert_exact(got, want, f"{lhs_shape} {rhs_shape} {numbers} {dtypes}")
+    options = {"dimension_numbers": numbers, "preferred_element_type": dtypes[2]}
+    both = (functools.partial(f, **options) for f in (bw.dot_general, lax.dot_general))
+    assert_exact(*of_both(*both, lhs, rhs), f"{lhs_shape} {rhs_shape} {numbers} {dtypes}")
 
 
 @settings(max_examples=60)
@@ -105,10 +111,14 @@ def test_gradients_equal_jnps(shapes: Any, dtypes: Any, seed: int) -> None:
     ct = small_integers(np.random.default_rng(seed), np.matmul(a, b).shape, "float32")
 
     def gradients(matmul: Any) -> Any:
-        out, vjp = jax.vjp(lambda x, y: matmul(x, y, preferred_element_type=dtypes[2]), a, b)
-        return vjp(jnp.asarray(ct, out.dtype))
+        def of(a: Any, b: Any) -> Any:
+            out, vjp = jax.vjp(lambda x, y: matmul(x, y, preferred_element_type=dtypes[2]), a, b)
+            return vjp(jnp.asarray(ct, out.dtype))
 
-    for got, want in zip(gradients(bw.matmul), gradients(jnp.matmul), strict=True):
+        return of
+
+    both = of_both(gradients(bw.matmul), gradients(jnp.matmul), a, b)
+    for got, want in zip(*both, strict=True):
         assert_exact(got, want, f"{shapes} {dtypes}")
 
 

@@ -182,8 +182,8 @@ def _even(rows: int, tiles: int, step: int) -> list[int]:
 def test_order_and_swizzle(kernel: Kernel, order: str, swizzle: int) -> None:
     """More groups than a warp has lanes, and several tiles in every direction."""
     rng = np.random.default_rng(1)
-    sizes = np.where(rng.random(70) < 0.3, 0, rng.integers(0, 9, 70))
-    sizes[40] = 2 * row_tile(kernel) + 1
+    sizes = np.where(rng.random(36) < 0.3, 0, rng.integers(0, 9, 36))
+    sizes[33] = 2 * row_tile(kernel) + 1
     m = int(sizes.sum()) + 3
     p = problem(kernel, m, 2 * column_tile(kernel) + 8, 72, sizes)
     with emulator.configure(sm_count=6):
@@ -192,10 +192,11 @@ def test_order_and_swizzle(kernel: Kernel, order: str, swizzle: int) -> None:
 
 @every_line
 def test_batch(kernel: Kernel) -> None:
-    """Operands of the batch, or shared by it, in any combination."""
+    """Operands of the batch, or shared by it: of any three of them every combination."""
     m = row_tile(kernel) + 9
     sizes = np.asarray([[5, row_tile(kernel), 2], [30, 0, 11]])
-    for lhs, rhs, groups, offset in itertools.product((False, True), repeat=4):
+    for lhs, rhs, groups in itertools.product((False, True), repeat=3):
+        offset = lhs ^ rhs ^ groups
         p = problem(
             kernel,
             m,
@@ -231,7 +232,7 @@ def test_seeds_give_identical_results(kernel: Kernel) -> None:
     sizes = families(kernel, m)["straddling"]
     p = problem(kernel, m, column_tile(kernel) + 8, 200, sizes)
     orders = set()
-    for seed in range(10):
+    for seed in range(4):
         with emulator.configure(seed=seed, sm_count=2):
             orders.add(check(kernel, p, f"seed {seed}").instructions)
     assert len(orders) > 1, "all seeds ran the same schedule"

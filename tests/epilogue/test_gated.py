@@ -97,7 +97,7 @@ def test_smaller_than_a_tile(m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-@settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "20")))
+@settings(max_examples=int(os.environ.get("BWGEMM_RANDOM_EPILOGUES", "8")))
 @given(functions(m=13, n=40, most=10, products=2, results=4), st.integers(0, 1000), st.booleans())
 def test_random_functions(function: Any, seed: int, stacked: bool) -> None:
     """Bit for bit what the host computes of the same program."""

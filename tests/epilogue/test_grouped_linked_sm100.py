@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 from typing import Any
 
 import jax
@@ -32,8 +33,8 @@ needs_kernels = pytest.mark.skipif(not KERNELS, reason="no such kernel was built
 
 
 @pytest.fixture(autouse=True)
-def _linked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path_factory.getbasetemp() / "linked"))
+def _linked(shared_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(shared_folder / "linked"))
     with config.target("sm100", 4), config.linked_epilogues(True):
         yield
 

@@ -80,29 +80,29 @@ def test_values_and_gradients(arrays: Arrays, form: str, linking: bool) -> None:
     ours, want = FORMS[form]
     with bw.config.linked_epilogues(linking):
         for a in (arrays, without_biases(arrays)):
-            assert_same_layers(jax.jit(ours)(a), want(a))
-            assert_same_layers(jax.jit(jax.grad(square(ours)))(a), jax.grad(square(want))(a))
+            assert_same_layers(*(jax.jit(f)(a) for f in (ours, want)))
+            assert_same_layers(*(jax.jit(jax.grad(square(f)))(a) for f in (ours, want)))
     batch = arrays | {"x": arrays["x"].reshape(2, 3, K)}
-    assert_same_layers(ours(batch).reshape(M, N), want(arrays))
-    got = jax.grad(square(ours))(batch)
-    assert_same_layers(got | {"x": got["x"].reshape(M, K)}, jax.grad(square(want))(arrays))
+    assert_same_layers(ours(batch).reshape(M, N), jax.jit(want)(arrays))  # outside of jit
+    got, wanted = (jax.jit(jax.grad(square(f)))(a) for f, a in ((ours, batch), (want, arrays)))
+    assert_same_layers(got | {"x": got["x"].reshape(M, K)}, wanted)
 
 
 @forms
 def test_derivatives_of_both_modes_and_orders(arrays: Arrays, form: str) -> None:
     ours, want = FORMS[form]
-    check_grads(ours, (arrays,), order=2, **CHECK_GRADS)
-    tangents = jax.tree.map(lambda a: a[::-1], arrays)
-    assert_same_layers(jax.jvp(ours, (arrays,), (tangents,)), jax.jvp(want, (arrays,), (tangents,)))
+    check_grads(jax.jit(ours), (arrays,), order=2, **CHECK_GRADS)
+    tangents = {name: jnp.asarray(np.asarray(a)[::-1]) for name, a in arrays.items()}
+    both = (jax.jit(lambda a, t, f=f: jax.jvp(f, (a,), (t,))) for f in (ours, want))
+    assert_same_layers(*(f(arrays, tangents) for f in both))
 
 
 @pytest.mark.parametrize("name", ["x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"])
 def test_gradients_of_one_operand(arrays: Arrays, name: str) -> None:
     """Of the others no gradient is computed."""
     alone = lambda f: lambda one: square(f)(arrays | {name: one})  # noqa: E731
-    assert_same_layers(
-        jax.grad(alone(gated))(arrays[name]), jax.grad(alone(gated_formula))(arrays[name])
-    )
+    both = (jax.jit(jax.grad(alone(f))) for f in (gated, gated_formula))
+    assert_same_layers(*(f(arrays[name]) for f in both))
     text = jax.jit(jax.grad(alone(gated))).lower(arrays[name]).as_text()
     whole = jax.jit(jax.grad(square(gated))).lower(arrays).as_text()
     assert text.count("stablehlo.dot_general") < whole.count("stablehlo.dot_general")
@@ -131,7 +131,7 @@ def test_mapped(arrays: Arrays, form: str) -> None:
         axes = {name: 0 if name in mapped else None for name in arrays}
         at = {name: (stacked if name in mapped else arrays)[name] for name in arrays}
         for f, g in ((ours, want), (jax.grad(square(ours)), jax.grad(square(want)))):
-            assert_same_layers(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
+            assert_same_layers(*(jax.jit(jax.vmap(one, (axes,)))(at) for one in (f, g)))
 
 
 @forms

@@ -283,7 +283,7 @@ def functions(draw: Any) -> tuple[Any, list[tuple[str, tuple[int, ...]]]]:
     return f, operands
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(functions(), st.integers(0, 1000))
 def test_random_functions(function: Any, seed: int) -> None:
     f, types = function

@@ -1,11 +1,13 @@
-"""`grouped_mlp` and `moe_mlp` against a loop over the experts. On XLA."""
+"""`grouped_mlp` and `moe_mlp` against every expert on all rows. On XLA."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import grouped_oracle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,18 +57,23 @@ def formula(
     a: Arrays, sizes: Any = SIZES, offset: int = 0, activation: Any = jax.nn.silu
 ) -> jax.Array:
     """Every expert sees all rows; a mask takes those of its group."""
-    ends = np.cumsum(sizes)
-    y = jnp.zeros((a["rows"].shape[0], a["down"].shape[2]), jnp.float32)
-    for i, (up, down) in enumerate(zip(a["up"], a["down"], strict=True)):
-        end = ends[i + offset]
-        row = np.arange(y.shape[0])[:, None]
-        mask = (row >= end - sizes[i + offset]) & (row < end)
-        y += jnp.where(mask, one_expert(a["rows"], up, down, activation), 0)
+    experts = slice(offset, offset + a["up"].shape[0])
+    ends, sizes = (np.asarray(x)[experts, None, None] for x in (np.cumsum(sizes), sizes))
+    row = np.arange(a["rows"].shape[0])[:, None]
+    each = jax.vmap(lambda up, down: one_expert(a["rows"], up, down, activation))
+    y = jnp.sum(jnp.where((row >= ends - sizes) & (row < ends), each(a["up"], a["down"]), 0), 0)
     return y * a["row_weights"][:, None] if "row_weights" in a else y
 
 
 def square(f: Any) -> Any:
     return lambda a: jnp.sum(f(a).astype(jnp.float32) ** 2)
+
+
+def same_with_gradients(f: Any, g: Any, a: Arrays) -> None:
+    """Values, outside of jit and in it, and gradients."""
+    assert_same_layers(f(a), jax.jit(g)(a))
+    for make in (lambda one: one, lambda one: jax.grad(square(one))):
+        assert_same_layers(*(jax.jit(make(one))(a) for one in (f, g)))
 
 
 FORMS = {
@@ -75,6 +82,16 @@ FORMS = {
     "without weights": lambda a: {n: x for n, x in a.items() if n != "row_weights"},
 }
 forms = pytest.mark.parametrize("form", FORMS)
+
+
+@pytest.fixture
+def dense_products() -> Iterator[None]:
+    """For rules of the layers alone: XLA's loop over groups is slow to compile."""
+    with grouped_oracle.in_one_einsum():
+        yield
+
+
+dense = pytest.mark.usefixtures("dense_products")
 recomputes = pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 
 
@@ -83,8 +100,7 @@ recomputes = pytest.mark.parametrize("recompute", [False, True], ids=["", "recom
 def test_values_and_gradients(arrays: Arrays, form: str, recompute: bool) -> None:
     a = FORMS[form](arrays)
     f = functools.partial(ours, recompute=recompute)
-    assert_same_layers(jax.jit(f)(a), formula(a))
-    assert_same_layers(jax.jit(jax.grad(square(f)))(a), jax.grad(square(formula))(a))
+    same_with_gradients(f, formula, a)
 
 
 def test_exact_integers() -> None:
@@ -97,21 +113,26 @@ def test_exact_integers() -> None:
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), a)
     np.testing.assert_array_equal(f(a).astype(jnp.float32), g(wide))
     bar = draw(M, N).at[:, 2:].set(0)
-    got, want = jax.vjp(f, a)[1](bar)[0], jax.vjp(g, wide)[1](bar.astype(jnp.float32))[0]
+    got, want = (
+        jax.jit(lambda a, bar, f=f: jax.vjp(f, a)[1](bar)[0])(*given)
+        for f, given in ((f, (a, bar)), (g, (wide, bar.astype(jnp.float32))))
+    )
     for name, value in want.items():
         assert got[name].dtype == jnp.bfloat16
         assert np.any(np.asarray(value)), name
         np.testing.assert_array_equal(got[name].astype(jnp.float32), value, name)
 
 
+@dense
 @forms
 @recomputes
 def test_derivatives_of_both_modes_and_orders(arrays: Arrays, form: str, recompute: bool) -> None:
     a = FORMS[form](arrays)
     f = functools.partial(ours, recompute=recompute)
     check_grads(f, (a,), order=2, **CHECK_GRADS)
-    tangents = jax.tree.map(lambda x: x[::-1], a)
-    assert_same_layers(jax.jvp(f, (a,), (tangents,)), jax.jvp(formula, (a,), (tangents,)))
+    tangents = {name: jnp.asarray(np.asarray(x)[::-1]) for name, x in a.items()}
+    both = (jax.jit(lambda a, t, f=f: jax.jvp(f, (a,), (t,))) for f in (f, formula))
+    assert_same_layers(*(f(a, tangents) for f in both))
 
 
 @pytest.mark.parametrize("name", ["rows", "up", "down", "row_weights"])
@@ -119,13 +140,10 @@ def test_derivatives_of_one_operand(arrays: Arrays, name: str) -> None:
     """Of the others none is computed."""
     alone = lambda f: lambda one: f(arrays | {name: one})  # noqa: E731
     one, toward = arrays[name], arrays[name][::-1]
-    assert_same_layers(
-        jax.grad(square(alone(ours)))(one),
-        jax.grad(square(alone(formula)))(one),
-    )
-    assert_same_layers(
-        jax.jvp(alone(ours), (one,), (toward,)), jax.jvp(alone(formula), (one,), (toward,))
-    )
+    both = alone(ours), alone(formula)
+    assert_same_layers(*(jax.jit(jax.grad(square(f)))(one) for f in both))
+    forward = (jax.jit(lambda x, t, f=f: jax.jvp(f, (x,), (t,))) for f in both)
+    assert_same_layers(*(f(one, toward) for f in forward))
     counts = []
     for f, x in ((alone(ours), one), (ours, arrays)):
         calls = jax.jit(jax.grad(square(f))).lower(x).as_text("hlo")
@@ -133,6 +151,7 @@ def test_derivatives_of_one_operand(arrays: Arrays, name: str) -> None:
     assert 0 < counts[0] < counts[1]
 
 
+@dense
 @forms
 def test_mapped(arrays: Arrays, form: str) -> None:
     a = FORMS[form](arrays)
@@ -141,10 +160,10 @@ def test_mapped(arrays: Arrays, form: str) -> None:
         axes = {name: 0 if name in mapped else None for name in a}
         at = {name: (stacked if name in mapped else a)[name] for name in a}
         for f, g in ((ours, formula), (jax.grad(square(ours)), jax.grad(square(formula)))):
-            assert_same_layers(jax.vmap(f, (axes,))(at), jax.vmap(g, (axes,))(at))
+            assert_same_layers(*(jax.jit(jax.vmap(one, (axes,)))(at) for one in (f, g)))
     sizes = np.array([[7, 0, 11, 4], [1, 2, 3, 4]], np.int32)
-    got = jax.vmap(lambda s: ours(a, s))(jnp.asarray(sizes))
-    assert_same_layers(got, jnp.stack([formula(a, s) for s in sizes]))
+    got = jax.jit(jax.vmap(lambda s: ours(a, s)))(jnp.asarray(sizes))
+    assert_same_layers(got, jax.jit(lambda a: jnp.stack([formula(a, s) for s in sizes]))(a))
 
 
 @recomputes
@@ -162,8 +181,7 @@ def test_offset(arrays: Arrays) -> None:
     a = arrays | {name: arrays[name][1:3] for name in ("up", "down")}
     f = functools.partial(ours, group_offset=jnp.int32(1))
     g = functools.partial(formula, offset=1)
-    assert_same_layers(f(a), g(a))
-    assert_same_layers(jax.grad(square(f))(a), jax.grad(square(g))(a))
+    same_with_gradients(f, g, a)
 
 
 # --- moe_mlp ---
@@ -183,11 +201,10 @@ def moe(a: Arrays, experts: jax.Array, **more: Any) -> jax.Array:
 
 
 def moe_formula(a: Arrays, experts: jax.Array) -> jax.Array:
-    y = jnp.zeros((T, N))
-    for i, (up, down) in enumerate(zip(a["up"], a["down"], strict=True)):
-        share = jnp.sum(jnp.where(experts == i, a["weights"], 0), axis=1, keepdims=True)
-        y += share * one_expert(a["x"], up, down)
-    return y
+    own = experts == np.arange(E)[:, None, None]
+    shares = jnp.sum(jnp.where(own, a["weights"], 0), axis=2, keepdims=True)
+    each = jax.vmap(lambda up, down: one_expert(a["x"], up, down))(a["up"], a["down"])
+    return jnp.sum(shares * each, 0)
 
 
 @recomputes
@@ -195,8 +212,14 @@ def test_tokens_through_their_experts(recompute: bool) -> None:
     a, experts = routed()
     f = functools.partial(moe, experts=experts, recompute=recompute)
     g = functools.partial(moe_formula, experts=experts)
-    assert_same_layers(jax.jit(f)(a), g(a))
-    assert_same_layers(jax.jit(jax.grad(square(f)))(a), jax.grad(square(g))(a))
+    same_with_gradients(f, g, a)
+
+
+@dense
+@recomputes
+def test_derivatives_of_tokens(recompute: bool) -> None:
+    a, experts = routed()
+    f = functools.partial(moe, experts=experts, recompute=recompute)
     check_grads(f, (a,), order=2, **CHECK_GRADS)
 
 
@@ -239,8 +262,7 @@ def test_experts_on_several_devices() -> None:
     specs = {"x": P(), "up": P("experts"), "down": P("experts"), "weights": P()}
     f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=P()))
     g = functools.partial(moe_formula, experts=experts)
-    assert_same_layers(f(a), g(a))
-    assert_same_layers(jax.grad(square(f))(a), jax.grad(square(g))(a))
+    same_with_gradients(f, g, a)
 
 
 # --- errors ---

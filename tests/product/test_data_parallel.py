@@ -91,7 +91,8 @@ def test_a_shared_history_gets_the_largest_of_all_devices(mesh: Any, grouped: bo
         return jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=P())(w, history, x)
 
     found = jax.jit(jax.grad(sharded, (0, 1)))(w, history)
-    each = [jax.grad(loss, (0, 1))(w, history, rows) for rows in jnp.split(x, 4)]
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
+    each = [gradient(w, history, rows) for rows in jnp.split(x, 4)]
     np.testing.assert_allclose(found[0], sum(g for g, _ in each), rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(found[1], jnp.max(jnp.stack([h for _, h in each]), 0))
 
@@ -111,6 +112,7 @@ def test_scaled_groups(mesh: Any, scaling: str) -> None:
 
     specs = {"in_specs": P("x"), "out_specs": P("x")}
     got = jax.jit(jax.shard_map(forms, mesh=mesh, **specs))(x)
-    wanted = [jax.jit(forms)(rows) for rows in jnp.split(x, 4)]
+    one = jax.jit(forms)
+    wanted = [one(rows) for rows in jnp.split(x, 4)]
     for found, parts in zip(got, zip(*wanted, strict=True), strict=True):
         np.testing.assert_array_equal(found, jnp.concatenate(parts))

@@ -122,6 +122,6 @@ def test_groups_of_scaled_rows(scalings: tuple[str, str], rows: int) -> None:
         *shapes, sizes
     )
     x, y = (jnp.asarray(normal(RNG, (rows, size), "bfloat16")) for size in (K, N))
-    for got, want in zip(exported.call(x, y, sizes), products(x, y, sizes), strict=True):
+    for got, want in zip(exported.call(x, y, sizes), jax.jit(products)(x, y, sizes), strict=True):
         got, want = (np.asarray(v, np.float32) for v in (got, want))
         np.testing.assert_allclose(got, want, atol=0.01 * np.abs(want).max())

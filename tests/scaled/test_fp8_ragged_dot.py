@@ -48,20 +48,31 @@ def exact_products(x: Any, w: Any, g: Any) -> tuple[np.ndarray, np.ndarray, np.n
     return out, x_bar, w_bar
 
 
+def with_gradients(f: Callable[..., jax.Array], g: jax.Array, *args: jax.Array) -> Any:
+    """The result and the arguments' cotangents, of one program."""
+
+    @jax.jit
+    def both(g: jax.Array, *args: jax.Array) -> Any:
+        out, back = jax.vjp(f, *args)
+        return out, *back(g)
+
+    return both(g, *args)
+
+
 @pytest.mark.parametrize("recipe", NAMES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_all_three_products_are_as_good_as_their_operands(recipe: str, dtype: str) -> None:
     x, w, g = operands(dtype)
     dot = bw.fp8_ragged_dot(recipe)
-    out, back = jax.vjp(lambda x, w: dot(x, w, SIZES), x, w)
+    out, *gradients = with_gradients(lambda x, w: dot(x, w, SIZES), g, x, w)
     want = exact_products(x, w, g)
     assert out.dtype == dtype
     assert decibels(out, want[0]) > PRODUCT_DB[3, 3]
     least = PRODUCT_DB[3, int(jnp.finfo(RECIPES[recipe].gradient_dtype).nmant)]
-    for got, exact in zip(back(g), want[1:], strict=True):
+    for got, exact in zip(gradients, want[1:], strict=True):
         assert got.dtype == dtype
         assert decibels(got, exact) > least
-    assert not np.any(np.asarray(out[SIZES.sum() :], np.float32))
+    assert not np.any(np.asarray(out, np.float32)[SIZES.sum() :])
     np.testing.assert_array_equal(dot(x, w, SIZES), out)  # without a gradient
 
 
@@ -78,8 +89,8 @@ def test_products_are_those_of_the_quantized_operands(recipe: str) -> None:
         of_each = value.ndim == 3 and scaling == "tensor"
         return (jax.vmap(function) if of_each else function)(value)
 
-    out, back = jax.vjp(lambda x, w: bw.fp8_ragged_dot(recipe)(x, w, SIZES), x, w)
-    x_bar, w_bar = back(g)
+    dot = bw.fp8_ragged_dot(recipe)
+    out, x_bar, w_bar = with_gradients(lambda x, w: dot(x, w, SIZES), g, x, w)
     of_w = functools.partial(quantized, scaling=r.rhs, dtype=r.dtype)
     of_x = functools.partial(quantized, scaling=r.lhs, dtype=r.dtype)
     of_g = functools.partial(quantized, scaling=r.gradient, dtype=r.gradient_dtype)
@@ -100,8 +111,7 @@ def test_delayed_scaling() -> None:
     def function(x: jax.Array, w: jax.Array, history: jax.Array) -> jax.Array:
         return dot(x, w, SIZES, amax_history=history)
 
-    out, back = jax.vjp(function, x, w, history)
-    x_bar, w_bar, following = back(g)
+    out, x_bar, w_bar, following = with_gradients(function, g, x, w, history)
     want = exact_products(x, w, g)
     assert decibels(out, want[0]) > PRODUCT_DB[3, 3]
     assert decibels(x_bar, want[1]) > PRODUCT_DB[3, 2]
@@ -113,8 +123,7 @@ def test_delayed_scaling() -> None:
 def test_an_offset_leaves_other_groups_out() -> None:
     x, w, g = operands("float32")
     dot = bw.fp8_ragged_dot()
-    out, back = jax.vjp(lambda x, w: dot(x, w, SIZES, group_offset=2), x, w[2:4])
-    x_bar, w_bar = back(g)
+    out, x_bar, w_bar = with_gradients(lambda x, w: dot(x, w, SIZES, group_offset=2), g, x, w[2:4])
     want = exact_products(x, w, g)
     inside = slice(SIZES[:2].sum(), SIZES[:4].sum())
     for got, exact in ((out, want[0]), (x_bar, want[1])):
@@ -133,7 +142,7 @@ def test_jit_remat_and_vmap(recipe: str) -> None:
         loss = jax.checkpoint(lambda x, w: jnp.sum(dot(x, w, sizes) * g))
         return jax.grad(loss, (0, 1))(x, w)
 
-    plain = gradient(x, jnp.asarray(SIZES))
+    plain = jax.jit(gradient)(x, jnp.asarray(SIZES))
     stacked = jnp.stack([x, x[::-1]]), jnp.stack([SIZES, SIZES[::-1]])
     mapped = jax.jit(jax.vmap(gradient))(*stacked)
     for got, want in zip(jax.tree.map(lambda v: v[0], mapped), plain, strict=True):
@@ -152,7 +161,7 @@ def test_experts_over_devices(cpu_devices: list[jax.Device]) -> None:
     def step(x: jax.Array, w: jax.Array) -> Any:
         return jax.value_and_grad(lambda x, w: jnp.sum(dot(x, w, sizes) ** 2), (0, 1))(x, w)
 
-    want = step(x, w)
+    want = jax.jit(step)(x, w)
     for x_spec, w_spec in ((jax.P(), jax.P("x")), (jax.P("x"), jax.P())):
         placed = (
             jax.device_put(v, jax.NamedSharding(mesh, spec))
@@ -209,10 +218,10 @@ def test_four_bits() -> None:
     """All three products are those of the operands, as good as a format of 4 bits allows."""
     x, w, g = operands("float32")
     dot = bw.fp8_ragged_dot("nvfp4")
-    out, back = jax.vjp(lambda x, w: dot(x, w, SIZES, key=jax.random.key(1)), x, w)
-    for got, exact in zip((out, *back(g)), exact_products(x, w, g), strict=True):
+    found = with_gradients(lambda x, w: dot(x, w, SIZES, key=jax.random.key(1)), g, x, w)
+    for got, exact in zip(found, exact_products(x, w, g), strict=True):
         assert decibels(got, exact) > FRACTION_DB[1] - 7.5
-    assert_exact(dot(x, w, SIZES), out)  # the key is for gradients
+    assert_exact(dot(x, w, SIZES), found[0])  # the key is for gradients
 
 
 def test_rotations_stay_within_groups() -> None:
@@ -222,6 +231,7 @@ def test_rotations_stay_within_groups() -> None:
     second = np.arange(x.shape[0])[:, None] >= ends[0]
     dot = bw.fp8_ragged_dot("nvfp4")
 
+    @jax.jit
     def gradient(x: jax.Array) -> jax.Array:
         return jax.vjp(lambda w: dot(x, w, SIZES, key=jax.random.key(1)), w)[1](g)[0]
 

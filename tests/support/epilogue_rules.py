@@ -39,7 +39,7 @@ class EpilogueRules:
         for f in (self.layer, jax.checkpoint(self.layer)):
             gradient = jax.jit(jax.grad(loss(f), every))
             assert "epilogue_digest" in gradient.lower(*arrays).as_text()
-            want = jax.grad(loss(self.formula), every)(*arrays)
+            want = jax.jit(jax.grad(loss(self.formula), every))(*arrays)
             for ours, theirs in zip(gradient(*arrays), want, strict=True):
                 scale = float(jnp.max(jnp.abs(theirs)))
                 got, wanted = (x.astype(F32) / scale for x in (ours, theirs))
@@ -48,7 +48,7 @@ class EpilogueRules:
     def test_forward_mode(self, arrays) -> None:
         toward = tuple(jnp.cos(x) for x in arrays)
         got = jax.jit(lambda *xs: jax.jvp(self.layer, xs, toward))(*arrays)
-        want = jax.jvp(self.formula, arrays, toward)
+        want = jax.jit(lambda *xs: jax.jvp(self.formula, xs, toward))(*arrays)
         close(got[0], want[0])
         scale = float(jnp.max(jnp.abs(want[1])))  # of a sum of three rounded ones
         close(got[1].astype(F32) / scale, want[1] / scale)
@@ -56,7 +56,8 @@ class EpilogueRules:
     def test_second_order(self, arrays) -> None:
         def twice(f: Any) -> Any:
             scalar = lambda x: jnp.sum(f(x, *arrays[1:]).astype(F32) ** 2)  # noqa: E731
-            return jax.jvp(jax.grad(scalar), arrays[:1], (jnp.cos(arrays[0]),))[1]
+            both = jax.jit(lambda x: jax.jvp(jax.grad(scalar), (x,), (jnp.cos(x),))[1])
+            return both(arrays[0])
 
         got, want = twice(self.layer), twice(self.formula)
         scale = float(jnp.max(jnp.abs(want)))
@@ -66,4 +67,4 @@ class EpilogueRules:
         stacked = tuple(jnp.stack([x, -x]) for x in arrays)
         for axes in self.mapped:
             xs = [s if a == 0 else x for s, x, a in zip(stacked, arrays, axes, strict=True)]
-            close(jax.vmap(self.layer, axes)(*xs), jax.vmap(self.formula, axes)(*xs))
+            close(*(jax.jit(jax.vmap(f, axes))(*xs) for f in (self.layer, self.formula)))

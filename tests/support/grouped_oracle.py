@@ -1,12 +1,17 @@
-"""Grouped GEMMs by loops over groups in numpy, and group sizes to try. Nothing of the package."""
+"""Grouped GEMMs by loops over groups in numpy, or by an einsum, and group sizes to try."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+
+from jax_bwgemm.grouped import contraction as grouped_contraction
 
 
 def bounds(sizes: Any, rows: int, offset: int, experts: int) -> list[tuple[int, int]]:
@@ -103,3 +108,13 @@ def _batched(*operands: jax.Array) -> list[jax.Array]:
     """All with the batch of the largest, in f32."""
     batch = next((x.shape[0] for x in operands if x.shape[0] != 1), 1)
     return [jnp.broadcast_to(x, (batch, *x.shape[1:])).astype(jnp.float32) for x in operands]
+
+
+@contextlib.contextmanager
+def in_one_einsum() -> Iterator[None]:
+    """On the CPU, grouped GEMMs are `dense`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped_contraction, "grouped_reference", dense)
+        jax.clear_caches()
+        yield
+    jax.clear_caches()

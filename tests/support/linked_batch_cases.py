@@ -55,5 +55,10 @@ def case(f: Callable[..., Any], m: int, n: int, k: int) -> tuple[Any, Any, list[
     a, b = (integers(rng, s, "bfloat16") for s in ((BATCH, m, k), (BATCH, k, n)))
     of = SHAPES if f is of_vectors else [((m, n), "bfloat16"), ((BATCH, m, n), "bfloat16")]
     arrays = [integers(rng, shape, dtype, m=m, n=n) for shape, dtype in of]
-    z = jnp.einsum("bmk,bkn->bmn", a.astype(F32), b.astype(F32), precision="highest")
-    return a, b, arrays, f(z, *arrays)
+
+    @jax.jit
+    def exact(a: Any, b: Any, *arrays: Any) -> Any:
+        z = jnp.einsum("bmk,bkn->bmn", a.astype(F32), b.astype(F32), precision="highest")
+        return f(z, *arrays)
+
+    return a, b, arrays, exact(a, b, *arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,12 +35,9 @@ requires_linker = pytest.mark.skipif(unlinkable() is not None, reason=str(unlink
 
 
 @pytest.fixture(autouse=True)
-def linked_for_sm90(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def linked_for_sm90(shared_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Linking is on, for an SM90; one cache for all tests, so that each kernel is linked once."""
-    folder = tmp_path_factory.getbasetemp() / "linked"
-    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(folder))
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(shared_folder / "linked"))
     with config.target("sm90", 4), config.linked_epilogues(True):
         yield
 
@@ -103,14 +101,19 @@ def operands(
 
 def product(rng: np.random.Generator, kernel: Kernel, m: int, n: int, k: int) -> tuple[Any, Any]:
     """Operands of a product, B as the kernel reads it without a copy."""
-    a = jnp.asarray(normal(rng, (m, k), kernel.a_dtype))
-    b = jnp.asarray(normal(rng, (n, k) if kernel.b_major == "k" else (k, n), kernel.b_dtype))
-    return a, b * jnp.asarray(k**-0.5, b.dtype)
+    a = normal(rng, (m, k), kernel.a_dtype)
+    b = normal(rng, (n, k) if kernel.b_major == "k" else (k, n), kernel.b_dtype)
+    return jnp.asarray(a), jnp.asarray(b * np.asarray(k**-0.5, b.dtype))
 
 
 def reference(function: Callable[..., Any], a: Any, b: Any, arrays: list[Any]) -> Any:
     """In f32, of the exact product."""
-    return function(jnp.dot(a.astype(F32), b.astype(F32), precision="highest"), *arrays)
+
+    @jax.jit  # one program, not one for each operation
+    def of_product(a: Any, b: Any, *arrays: Any) -> Any:
+        return function(jnp.dot(a.astype(F32), b.astype(F32), precision="highest"), *arrays)
+
+    return of_product(a, b, *arrays)
 
 
 def close_on_gpu(got: Any, want: Any) -> None:
@@ -124,7 +127,9 @@ def close_on_gpu(got: Any, want: Any) -> None:
 
 def close(got: Any, want: Any) -> None:
     for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
         if jnp.issubdtype(ours.dtype, jnp.integer):
             np.testing.assert_array_equal(ours, theirs)
         else:
-            np.testing.assert_allclose(ours.astype(F32), theirs.astype(F32), **LINKED)
+            wide = (x.astype(np.float32) for x in (ours, theirs))
+            np.testing.assert_allclose(*wide, **LINKED)

@@ -146,6 +146,7 @@ def assert_same_layers(got: Any, want: Any) -> None:
     """Trees of f32 arrays of two computations of a layer are equal but for the order of sums."""
 
     def compare(g: Any, w: Any) -> None:
+        w = np.asarray(w)
         largest = float(np.max(np.abs(w), initial=1.0))
         np.testing.assert_allclose(g, w, rtol=LAYERS["element"], atol=LAYERS["largest"] * largest)
 

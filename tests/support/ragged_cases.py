@@ -31,7 +31,7 @@ def exact_pair(
         return a, b
     a = exact_operand(rng, (m, k), scalings[0], dtypes[0])
     matrices = [exact_operand(rng, (n, k), scalings[1], dtypes[1]) for _ in range(groups)]
-    return a, jax.tree.map(lambda *leaves: jnp.stack(leaves), *matrices)
+    return a, jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *matrices)
 
 
 def expected(
@@ -47,6 +47,7 @@ def expected(
         right = formula_values(b)
         return np.stack([left[:, s] @ right[:, s].T for s in spans])
     out = np.zeros((rows, b.shape[1]))
+    b = jax.tree.map(np.asarray, b)  # whose parts are no programs
     for matrix, span in zip(range(b.shape[0]), spans, strict=False):
         one = jax.tree.map(lambda leaf, matrix=matrix: leaf[matrix], b)
         out[span] = left[span] @ formula_values(one).T

@@ -19,17 +19,17 @@ def exact_operand(
     """Small integers with scales that are powers of two: sums of their products are exact."""
     layout = layout_of(scaling)
     value_dtype = layout.value_dtypes[0] if dtype is None else dtype
-    values = jnp.asarray(rng.integers(-2, 3, shape), jnp.float32).astype(value_dtype)
+    # Rounded by NumPy: JAX would compile a program for each shape and type.
+    values = rng.integers(-2, 3, shape).astype(np.float32).astype(jnp.dtype(value_dtype))
     scales = 2.0 ** rng.integers(-1, 2, layout.scales_shapes(shape)[0])
+    scales = scales.astype(np.float32).astype(jnp.dtype(layout.scale_dtype))
     whole = jnp.float32(0.5) if layout.has_global_scale else None
-    return bw.ScaledArray(
-        values, jnp.asarray(scales, jnp.float32).astype(layout.scale_dtype), scaling, whole
-    )
+    return bw.ScaledArray(jnp.asarray(values), jnp.asarray(scales), scaling, whole)
 
 
 def formula_scales(x: bw.ScaledArray) -> np.ndarray:
     """The scale of every element, as the table in the docstring of `ScaledArray` says it."""
-    scales = np.asarray(x.scales.astype(jnp.float32), np.float64)
+    scales = np.asarray(x.scales).astype(np.float64)
     rows, k = (np.arange(size) for size in x.shape[-2:])
     r, c = rows[:, None], k[None, :]
     index = {
@@ -49,7 +49,7 @@ def formula_scales(x: bw.ScaledArray) -> np.ndarray:
 
 def formula_values(x: bw.ScaledArray) -> np.ndarray:
     """Values times scales in f64."""
-    return np.asarray(x.values.astype(jnp.float32), np.float64) * formula_scales(x)
+    return np.asarray(x.values).astype(np.float64) * formula_scales(x)
 
 
 def formula_product(a: bw.ScaledArray, b: bw.ScaledArray) -> np.ndarray:
