@@ -56,6 +56,26 @@ def test_results_of_products_are_pinned(arrays) -> None:
     assert pinned(jax.grad(block, (0, 1, 2)), *arrays) == [(B, T, D)]
 
 
+def test_the_same_program_in_every_process() -> None:
+    """The order of a set of variables is another one in every process."""
+    x, w = jnp.zeros((B, T, D), jnp.bfloat16), jnp.zeros((12, D, D), jnp.bfloat16)
+
+    def f(x: jax.Array, w: jax.Array) -> list[jax.Array]:
+        kept = []
+        for one in w:
+            product = x @ one
+            x = jnp.tanh(product)
+            kept.append(product)
+        return [jnp.sum(jnp.exp(product)) for product in kept]
+
+    with config.target("sm90"):
+        eqns = jax.make_jaxpr(bw.accelerate(f))(x, w).eqns
+    made = [[v for v in e.outvars] for e in eqns if e.primitive.name == "bw_gemm_epilogue"]
+    reads = [e.invars[0] for e in eqns if e.primitive.name == "layout_constraint"]
+    assert [v for vs in made for v in vs if v in reads] == reads
+    assert sum(len(vs) > 1 for vs in made) > 8
+
+
 def assert_as_wanted(ours: jax.Array, theirs: jax.Array) -> None:
     """Sums in another order, relative to the largest."""
     scale = float(jnp.max(jnp.abs(theirs.astype(jnp.float32))))
