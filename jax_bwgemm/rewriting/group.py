@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
-from jax_bwgemm.rewriting.dataflow import Dataflow, variables
+from jax_bwgemm.rewriting.dataflow import Dataflow, Place, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
 from jax_bwgemm.rewriting.uses import INLINED
 
@@ -64,11 +64,11 @@ def group_of(flow: Dataflow, product: Any) -> Group | None:
     replaced = {id(e) for e in found.replaced}
     there = _Available(flow, found, inside, replaced)
     pending = [flow.place[id(e)] for v in found.roots for e in flow.readers(v)]
-    seen: set[int] = set()
+    seen: set[Place] = set()
     heapq.heapify(pending)
     while pending:
         at = heapq.heappop(pending)
-        eqn = flow.eqns[at]
+        eqn = flow.at(at)
         if at in seen or id(eqn) in replaced or eqn.effects or len(found.eqns) == _MOST_OPERATIONS:
             continue
         seen.add(at)

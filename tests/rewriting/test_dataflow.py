@@ -54,11 +54,11 @@ def test_what_is_stored_follows_every_replacement(monkeypatch: pytest.MonkeyPatc
         made(self, body, eqns, results)
         flows.append((self, results))
 
-    def update(self: Dataflow, eqns: list[Any]) -> None:
-        updated(self, eqns)
+    def update(self: Dataflow, exchanged: dict[int, list[Any]]) -> None:
+        updated(self, exchanged)
         results = next(r for flow, r in flows if flow is self)
         again = Dataflow.__new__(Dataflow)
-        made(again, self.body, eqns, results)
+        made(again, self.body, self.eqns, results)
         assert self.stored & set(again._producers) == again.stored & set(again._producers)
         assert self._producers == again._producers
         assert all(self.readers(v) == again.readers(v) for v in again._readers)
