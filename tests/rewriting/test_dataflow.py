@@ -91,6 +91,25 @@ def test_equations_are_counted_once_however_many_products(monkeypatch: pytest.Mo
     assert many[0] == few[0]
 
 
+def test_equations_get_a_place_once_however_many_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def placed(layers: int) -> int:
+        calls = 0
+        add = Dataflow._add
+
+        def counted(*args: Any) -> None:
+            nonlocal calls
+            calls += 1
+            add(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Dataflow, "_add", counted)
+            jax.make_jaxpr(bw.accelerate(blocks(layers)))(X, W)
+        return calls
+
+    few, more, many = map(placed, (2, 4, 8))
+    assert many - more == 2 * (more - few) > 0
+
+
 def test_who_reads() -> None:
     def f(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         shaped = x.reshape(-1)
