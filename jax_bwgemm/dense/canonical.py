@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 Labels = tuple[int, ...]
 
@@ -25,15 +26,15 @@ class OperandPlan:
         squeezed: Shape without its size-1 dimensions.
         perm: Permutation of ``squeezed`` (a copy), or None.
         shape: Rank-3 shape.
+        groups: How many dimensions (of size other than 1) each one of ``shape`` stands for.
         major: Which canonical dimension is contiguous: ``"k"``, ``"m"`` or ``"n"``.
-        merges: Whether the reshape merges dimensions (of size other than 1).
     """
 
     squeezed: tuple[int, ...]
     perm: tuple[int, ...] | None
     shape: tuple[int, int, int]
+    groups: tuple[int, int, int]
     major: str
-    merges: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +58,6 @@ class CanonicalPlan:
     shape: tuple[int, ...]
     copied: int
     groups: tuple[int, int, int]
-
-    @property
-    def splits(self) -> bool:
-        """Whether b, m or n of the result stands for several dimensions."""
-        return max(self.groups) > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +149,17 @@ def _plan(
         first = (free, g.k) if major == "m" else (g.k, free)
         names = ("m", "k") if major == "m" else ("k", "n")
         squeezed = tuple(size[x] for x in labels)
-        merges = any(len(group) > 1 for group in (batch, free, g.k))
+
+        def merged(outer: Labels, inner: Labels) -> tuple[Any, Any]:
+            three = (batch, outer, inner)
+            return tuple(math.prod(size[x] for x in g) for g in three), tuple(map(len, three))
+
         for (outer, inner), contiguous in ((first, names[1]), (first[::-1], names[0])):
             if labels == batch + outer + inner:
-                dims = _shape(size, batch, outer, inner)
-                return OperandPlan(squeezed, None, dims, contiguous, merges)
+                return OperandPlan(squeezed, None, *merged(outer, inner), contiguous)
         outer, inner = first
         perm = tuple(labels.index(x) for x in batch + outer + inner)
-        return OperandPlan(squeezed, perm, _shape(size, batch, outer, inner), names[1], merges)
+        return OperandPlan(squeezed, perm, *merged(outer, inner), names[1])
 
     left = operand(lhs, g.lhs_batched, g.m, "m")
     right = operand(rhs, g.rhs_batched, g.n, "n")
@@ -171,11 +170,6 @@ def _plan(
     unfolded = tuple(size[x] for x in natural)
     groups = (len(g.batch), len(g.m), len(g.n))
     return CanonicalPlan(left, right, unfolded, perm, shape, copied, groups)
-
-
-def _shape(size: dict[int, int], *groups: Labels) -> tuple[int, int, int]:
-    b, outer, inner = (math.prod(size[x] for x in group) for group in groups)
-    return b, outer, inner
 
 
 def dot_labels(

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import Target, current_partial_sums, explicit_target
+from jax_bwgemm.dense.arrangement import operand_entries, result_entries
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
@@ -20,6 +21,8 @@ from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning import context as tuning_context
+
+_INNER = "is sharded along an inner one of dimensions that a kernel takes as one"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +130,7 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
     batch = b_batch if a_batch == 1 else a_batch
     veto = _sharding_veto(lhs, rhs, plan, options.out_sharding)
     if veto is None and options.out_sharding is not None:
-        spec = dataclasses.replace(spec, out_sharding=_rank3(options.out_sharding, plan))
+        spec = dataclasses.replace(spec, out_sharding=_canonical(options.out_sharding, plan))
     if getattr(lhs, "weak_type", False) and getattr(rhs, "weak_type", False):
         veto = "both operands are weakly typed"
     return Problem(plan, spec, GemmDims(m, n, k, batch, a_batch, b_batch), veto)
@@ -136,13 +139,11 @@ def make_problem(lhs: Any, rhs: Any, labels: Any, options: Options, *, promotes:
 def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -> str | None:
     """Why sharding in types (explicit mesh axes) leaves a call to XLA; None when it does not.
 
-    Merging dimensions is free in memory but not in sharding types: only the outermost of merged
-    dimensions could be sharded, and whether it may be depends on the JAX version.
+    Merging dimensions is free in memory, but only the outermost of them may be sharded.
     """
-    if isinstance(out_sharding, NamedSharding | PartitionSpec):
-        spec = getattr(out_sharding, "spec", out_sharding)
-        if spec.unreduced or spec.reduced:
-            return f"the sums that out_sharding={out_sharding} leaves open are XLA's"
+    spec = getattr(out_sharding, "spec", out_sharding)
+    if spec is not None and (spec.unreduced or spec.reduced):
+        return f"the sums that out_sharding={spec} leaves open are XLA's"
     for name, operand, operand_plan in (("lhs", lhs, plan.lhs), ("rhs", rhs, plan.rhs)):
         if isinstance(operand, jax.ShapeDtypeStruct):
             continue
@@ -151,22 +152,22 @@ def _sharding_veto(lhs: Any, rhs: Any, plan: CanonicalPlan, out_sharding: Any) -
             continue
         if sharding.spec.unreduced or sharding.spec.reduced:
             return f"{name} is sharded as {sharding.spec}, with sums over mesh axes"
-        if operand_plan.merges and any(axis is not None for axis in tuple(sharding.spec)):
-            return f"dimensions of {name}, explicitly sharded as {sharding.spec}, would be merged"
-    if out_sharding is not None and (plan.perm is not None or plan.splits):
-        return f"dimensions of a result with out_sharding={out_sharding} would be merged"
+        if operand_entries(tuple(sharding.spec), operand.shape, operand_plan) is None:
+            return f"{name}, explicitly sharded as {sharding.spec}, {_INNER}"
+    if spec is not None and result_entries(spec, plan) is None:
+        return f"the result, with out_sharding={spec}, {_INNER}"
     return None
 
 
-def _rank3(out_sharding: Any, plan: CanonicalPlan) -> NamedSharding:
-    """The sharding of [b, m, n] from that of the result, whose dimensions are not merged."""
+def _canonical(out_sharding: Any, plan: CanonicalPlan) -> NamedSharding:
+    """The sharding of [b, m, n] from that of the result."""
     if isinstance(out_sharding, PartitionSpec):
         mesh, spec = jax.sharding.get_abstract_mesh(), out_sharding
     else:
         mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
-    entries = [*spec, *[None] * (len(plan.shape) - len(spec))]
-    large = iter(e for e, size in zip(entries, plan.shape, strict=True) if size != 1)
-    return NamedSharding(mesh, PartitionSpec(*(next(large) if g else None for g in plan.groups)))
+    entries = result_entries(spec, plan)
+    assert entries is not None, "other calls are left to XLA"
+    return NamedSharding(mesh, PartitionSpec(*entries))
 
 
 def _swap(shape: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat
+from jax_bwgemm.dense.arrangement import arrange_operand, arrange_result
 from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
@@ -120,30 +120,15 @@ def _run(
     if promotes:  # as jax.numpy's promotion does, whose gradients are weakly typed again
         lhs, rhs = (lax.convert_element_type(x, x.dtype) for x in (lhs, rhs))
     out = gemm(
-        arrange(_unsharded_ones(lhs), plan.lhs.squeezed, plan.lhs.perm, plan.lhs.shape),
-        arrange(_unsharded_ones(rhs), plan.rhs.squeezed, plan.rhs.perm, plan.rhs.shape),
+        arrange_operand(lhs, plan.lhs),
+        arrange_operand(rhs, plan.rhs),
         spec.with_policy(implementations=viable),
     )
-    out = arrange(out, plan.unfolded, plan.perm, plan.shape)
+    out = arrange_result(out, plan)
     # Dimensions of size 1 are dropped on the way, and their sharding with them.
     if expected is not None and jax.typeof(out).sharding != expected.sharding:
         out = jax.sharding.reshard(out, expected.sharding)
     return out
-
-
-def _unsharded_ones(x: jax.Array) -> jax.Array:
-    """An operand whose dimensions of size 1, which have no place in the GEMM, are not sharded.
-
-    Under explicit mesh axes they may be, over axes of size 1. Nothing moves.
-    """
-    sharding = compat.explicit_sharding(jax.typeof(x))
-    if sharding is None:
-        return x
-    entries = tuple(sharding.spec)
-    plain = tuple(None if size == 1 else e for e, size in zip(entries, x.shape, strict=True))
-    if plain == entries:
-        return x
-    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*plain)))
 
 
 def _type_on_mesh(
@@ -154,17 +139,8 @@ def _type_on_mesh(
     Raises:
         TypeError, ValueError: What JAX says of operands or an ``out_sharding`` that do not fit.
     """
-    explicit = (compat.explicit_sharding(jax.typeof(x)) for x in (lhs, rhs))
-    if options.out_sharding is None and all(sharding is None for sharding in explicit):
+    shardings = (compat.explicit_sharding(jax.typeof(x)) for x in (lhs, rhs))
+    if options.out_sharding is None and all(sharding is None for sharding in shardings):
         return None
     (aval,) = jax.make_jaxpr(xla)().out_avals
     return aval if compat.explicit_sharding(aval) is not None else None
-
-
-def arrange(
-    x: jax.Array, before: tuple[int, ...], perm: tuple[int, ...] | None, after: tuple[int, ...]
-) -> jax.Array:
-    """Reshape, transpose, reshape; one reshape when nothing moves, none when nothing changes."""
-    if perm is not None:
-        x = x.reshape(before).transpose(perm)
-    return x if x.shape == after else x.reshape(after)

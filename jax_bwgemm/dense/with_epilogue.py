@@ -11,10 +11,11 @@ import jax.numpy as jnp
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import links_epilogues
+from jax_bwgemm.dense.arrangement import arrange
 from jax_bwgemm.dense.canonical import dot_labels, matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_problem
-from jax_bwgemm.dense.products import arrange, dot_product, is_symbolic, matmul_product
+from jax_bwgemm.dense.products import dot_product, is_symbolic, matmul_product
 from jax_bwgemm.dense.spec import matrices
 from jax_bwgemm.dense.validation import check_dot_general, check_matmul
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results

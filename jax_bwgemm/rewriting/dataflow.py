@@ -1,12 +1,12 @@
 """Equations, with what defines and what reads each variable and what is in memory.
 
 Products are fused one after the other. What this knows follows each replacement, so that a program
-of many layers costs no more than its layers: nothing is counted again over all equations.
+of many layers costs no more than its layers: no replacement counts or numbers all equations again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax_bwgemm import compat_jaxpr
@@ -19,12 +19,15 @@ def variables(atoms: Iterable[Any]) -> list[Any]:
     return [x for x in atoms if not compat_jaxpr.is_literal(x)]
 
 
+# Where an equation is among the others: they are in the order of their places.
+Place = tuple[int, ...]
+
+
 class Dataflow:
     """Of the equations of one jaxpr.
 
     Attributes:
-        eqns: The equations, in order.
-        place: Each equation's number, by its `id`.
+        place: Each equation's, by its `id`. Those that replace one have its place and numbers.
         stored: Variables in memory: something other than a pass of XLA's reads them.
     """
 
@@ -36,8 +39,8 @@ class Dataflow:
             results: What reads its results.
         """
         self.body = body
-        self.eqns: list[Any] = []
-        self.place: dict[int, int] = {}
+        self.place: dict[int, Place] = {}
+        self._at: dict[Place, Any] = {}
         self._producers: dict[Any, Any] = {}
         self._readers: dict[Any, dict[int, Any]] = {}
         self._outside: dict[Any, Uses] = {}
@@ -50,7 +53,17 @@ class Dataflow:
             of_operands = operand_uses(eqn, [uses.get(v, Uses()) for v in eqn.outvars])
             pairs = zip(eqn.invars, of_operands, strict=True)
             self.stored |= {x for x, use in pairs if use.stored and not compat_jaxpr.is_literal(x)}
-        self._replace(eqns)
+        for i, eqn in enumerate(eqns):
+            self._add(eqn, (i,))
+
+    @property
+    def eqns(self) -> list[Any]:
+        """All equations, in order."""
+        return [self._at[place] for place in sorted(self._at)]
+
+    def at(self, place: Place) -> Any:
+        """The equation of a place."""
+        return self._at[place]
 
     def producer(self, v: Any) -> Any | None:
         """The equation that defines a variable; None for arguments, constants and literals."""
@@ -65,12 +78,24 @@ class Dataflow:
         """Whether a variable is one of the jaxpr's results."""
         return v in self._outside
 
-    def update(self, eqns: list[Any]) -> None:
-        """Takes other equations, which compute the same results.
+    def update(self, exchanged: Mapping[int, Sequence[Any]]) -> None:
+        """Takes other equations in the place of some.
 
-        Those that went away read nothing that has to be in memory: they were passes of XLA's.
+        Those that go away read nothing that has to be in memory: they were passes of XLA's.
+
+        Args:
+            exchanged: By the `id` of an equation, those in its place, which may be equations that
+                move there from their own.
         """
-        for eqn in reversed(self._replace(eqns)):
+        places = [(self.place[i], new) for i, new in exchanged.items()]
+        for place, _ in places:
+            self._remove(place)
+        added = []
+        for place, new in sorted(places, key=lambda pair: pair[0]):
+            for i, eqn in enumerate(new):
+                self._add(eqn, (*place, i))
+            added += [eqn for eqn in new if id(eqn) not in exchanged]
+        for eqn in reversed(added):
             self._store(self._stored_by(eqn))
 
     def read_by_pass(self, v: Any, without: Collection[int]) -> bool:
@@ -116,23 +141,19 @@ class Dataflow:
                 pending += eqn.outvars
         return False
 
-    def _replace(self, eqns: list[Any]) -> list[Any]:
-        """Takes other equations; returns the new ones."""
-        kept = {id(e) for e in eqns}
-        for eqn in self.eqns:
-            if id(eqn) not in kept:
-                for v in eqn.outvars:
-                    self._producers.pop(v, None)
-                for v in set(variables(eqn.invars)):
-                    del self._readers[v][id(eqn)]
-        added = [e for e in eqns if id(e) not in self.place]
-        for eqn in added:
-            self._producers.update(dict.fromkeys(eqn.outvars, eqn))
-            for v in variables(eqn.invars):
-                self._readers.setdefault(v, {})[id(eqn)] = eqn
-        self.eqns = eqns
-        self.place = {id(e): i for i, e in enumerate(eqns)}
-        return added
+    def _add(self, eqn: Any, place: Place) -> None:
+        self.place[id(eqn)], self._at[place] = place, eqn
+        self._producers.update(dict.fromkeys(eqn.outvars, eqn))
+        for v in variables(eqn.invars):
+            self._readers.setdefault(v, {})[id(eqn)] = eqn
+
+    def _remove(self, place: Place) -> None:
+        eqn = self._at.pop(place)
+        del self.place[id(eqn)]
+        for v in eqn.outvars:
+            self._producers.pop(v, None)
+        for v in set(variables(eqn.invars)):
+            del self._readers[v][id(eqn)]
 
     def _stored_by(self, eqn: Any) -> list[Any]:
         """The operands that an equation needs in memory."""

@@ -9,9 +9,9 @@ What differs between dense products and those of groups is in `fused_products.py
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
-import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,22 +95,22 @@ def fuse(
     fuse_sources(flow)
     eqns = flow.eqns
     uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
+    returned: dict[int, list[Any]] = {}
     left = []
     for one in provisional:
-        own = {id(e) for e in one.ours}
-        here = [i for i, e in enumerate(eqns) if id(e) in own]
+        own = [id(e) for e in one.ours]
         why = one.why(uses.get(one.eqn.outvars[0], Uses()))
-        if len(here) == len(own) and why:
-            eqns = [one.eqn if i == here[0] else e for i, e in enumerate(eqns)
-                    if i == here[0] or id(e) not in own]  # fmt: skip
+        if why and all(i in flow.place for i in own):
+            returned |= {i: [] for i in own}
+            returned[min(own, key=flow.place.__getitem__)] = [one.eqn]
             left.append((one, why))
-    return eqns, left, reasons
+    return [new for e in eqns for new in returned.get(id(e), [e])], left, reasons
 
 
 def _fused(
     flow: Dataflow, group: Group, sums: list[Any], unsure: Replacement | None
-) -> list[Any] | None:
-    """Equations with the group's product and operations as one; None if that gains nothing.
+) -> dict[int, list[Any]] | None:
+    """What the group's product and operations are exchanged for, one; None if that gains nothing.
 
     sums: The group's sums that the kernel computes.
     unsure: The product's replacement, if it only gains together with the operations.
@@ -172,16 +172,13 @@ def _fused(
         return None
     ahead = _ahead(flow, group, operands)
     gone |= {id(e) for e in ahead}
-    at = flow.place[id(group.product)]
-    before = [e for e in flow.eqns[:at] if id(e) not in gone]
-    after = [_without(e, outs) for e in flow.eqns[at + 1 :] if id(e) not in gone]
-    return [*before, *ahead, *replacement, *after]
+    exchanged = {id(e): [_without(e, outs)] for e in map(flow.producer, outs)}
+    exchanged |= {i: [] for i in gone}
+    return exchanged | {id(group.product): [*ahead, *replacement]}
 
 
 def _without(eqn: Any, defined: list[Any]) -> Any:
     """An equation of which something else defines some results; others of it are still read."""
-    if not any(v in defined for v in eqn.outvars):
-        return eqn
     new = compat_jaxpr.new_variable
     return eqn.replace(outvars=[new(v.aval) if v in defined else v for v in eqn.outvars])
 
@@ -239,10 +236,9 @@ def _unread(
     """
     members = (*group.eqns, *group.sums, *last, *group.arranging.values())
     gone = {id(e) for e in group.replaced}
-    pending = list({-flow.place[id(e)] for e in members})
-    heapq.heapify(pending)
+    pending = sorted({flow.place[id(e)] for e in members})
     while pending:  # from the last one on
-        eqn = flow.eqns[-heapq.heappop(pending)]
+        eqn = flow.at(pending.pop())
         own = [v for v in eqn.outvars if v not in outs]
         others = {*gone, id(group.product)}
         if id(eqn) in gone or any(
@@ -253,7 +249,7 @@ def _unread(
         # An equation that arranged an operand of another kernel may have lost its last reader.
         for made in (flow.producer(v) for v in variables(eqn.invars)):
             if made is not None and made.primitive.name in ARRANGING:
-                heapq.heappush(pending, -flow.place[id(made)])
+                bisect.insort(pending, flow.place[id(made)])
     return gone
 
 

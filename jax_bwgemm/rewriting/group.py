@@ -10,7 +10,7 @@ from typing import Any
 from jax_bwgemm.compat_jaxpr import opened
 from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.product.jaxprs import INLINED
-from jax_bwgemm.rewriting.dataflow import Dataflow, variables
+from jax_bwgemm.rewriting.dataflow import Dataflow, Place, variables
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
 
 # Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
@@ -65,11 +65,11 @@ def group_of(flow: Dataflow, product: Any) -> Group | None:
     replaced = {id(e) for e in found.replaced}
     there = _Available(flow, found, inside, replaced)
     pending = [flow.place[id(e)] for v in found.roots for e in flow.readers(v)]
-    seen: set[int] = set()
+    seen: set[Place] = set()
     heapq.heapify(pending)
     while pending:
         at = heapq.heappop(pending)
-        eqn = flow.eqns[at]
+        eqn = flow.at(at)
         if at in seen or id(eqn) in replaced or eqn.effects or len(found.eqns) == MOST_OPERATIONS:
             continue
         seen.add(at)

@@ -72,11 +72,15 @@ def _row_major(x: jax.Array) -> jax.Array:
 
 
 def _through(eqns: list[Any], values: set[Any], function: Callable[..., Any]) -> list[Any]:
-    """The equations with a function, which is an identity, behind some of their results."""
+    """The equations with a function, which is an identity, behind some of their results.
+
+    In the order of the results: that of a set differs from process to process, and with it the
+    program that is compiled.
+    """
     found = []
     for eqn in eqns:
         names, identities = {}, []
-        for v in values.intersection(eqn.outvars):
+        for v in [v for v in eqn.outvars if v in values]:
             with compat_jaxpr.equation_context(eqn):
                 traced, _ = compat_jaxpr.trace(lambda x: [function(x)], [v.aval])
             (identity,) = traced.eqns

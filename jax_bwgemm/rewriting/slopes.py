@@ -40,8 +40,8 @@ def keep_slopes(flow: Dataflow) -> None:
             flow.update(new)
 
 
-def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
-    """All equations, with the slope instead of what a gradient's epilogue reads."""
+def _with_slope(flow: Dataflow, gradient: Any) -> dict[int, list[Any]] | None:
+    """What exchanges an activation and its gradient for ones that keep and read the slope."""
     fused: Fused = gradient.params["fused"]
     factors, operands = fused.factors(gradient.invars)
     matrices = [i for i, x in enumerate(fused.program.operands) if x.axes == fused.program.whole]
@@ -82,11 +82,10 @@ def _with_slope(flow: Dataflow, gradient: Any) -> list[Any] | None:
         if link_refusal([x.aval for x in atoms], one):
             return None
     atoms = [*own_factors, *own, *(operands[i] for i in added)]
-    exchanged = {
+    return {
         id(activation): _equations(activation, atoms, writes),
         id(gradient): _equations(gradient, [*factors, kept], reads),
     }
-    return [new for e in flow.eqns for new in exchanged.get(id(e), [e])]
 
 
 def array_of(flow: Dataflow, x: Any, operand: Operand) -> tuple[int, Operand]:

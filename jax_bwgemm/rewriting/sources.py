@@ -65,7 +65,7 @@ def fuse_sources(flow: Dataflow) -> None:
     for eqn in [e for e in flow.eqns if e.primitive is bw_quantize_p]:
         new = _replacement(flow, eqn)
         if new is not None:
-            flow.update([one for e in flow.eqns for one in (new if e is eqn else [e])])
+            flow.update({id(eqn): new})
 
 
 def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:

@@ -110,12 +110,11 @@ def test_empty_dimensions(shape: tuple) -> None:
     assert got.rhs.shape == (1, k, n)
 
 
-def test_groups_and_merges() -> None:
+def test_groups() -> None:
     got = plan_matmul((2, 4, 5, 7), (7, 3))
     assert got.groups == (1, 2, 1)
-    assert got.splits
-    assert got.lhs.merges
-    assert not got.rhs.merges
+    assert got.lhs.groups == (1, 2, 1)
+    assert got.rhs.groups == (0, 1, 1)
 
 
 # -- one device's folding

@@ -93,6 +93,35 @@ def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
         np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
 
 
+def test_merged_dimensions_over_devices(mesh: jax.sharding.Mesh) -> None:
+    """Attention without a softmax: heads beside the features, sequences over devices."""
+
+    @bw.accelerate
+    def f(x: jax.Array, to_heads: jax.Array, from_heads: jax.Array) -> jax.Array:
+        heads = jnp.einsum("bsd,dnh->bsnh", x, to_heads)
+        scores = jnp.einsum("bqnh,bknh->bnqk", heads, heads)
+        return jnp.einsum("bqnh,nhd->bqd", jnp.einsum("bnqk,bknh->bqnh", scores, heads), from_heads)
+
+    shapes = ((4, 64, 64), (64, 2, 64), (2, 64, 64))
+    operands = tuple(
+        (array(i, *s) * s[-2] ** -0.2).astype(jnp.bfloat16) for i, s in enumerate(shapes)
+    )
+    _, wanted = value_and_gradients(f, operands)
+    with jax.set_mesh(mesh):
+        placed = tuple(
+            jax.device_put(x, NamedSharding(mesh, spec))
+            for x, spec in zip(operands, (P("x"), P(), P()), strict=True)
+        )
+        explained = bw.explain_program(f, *placed, device="sm90")
+        _, gradients = value_and_gradients(f, placed)
+    assert any(one.rewritten for one in explained.rewrites)
+    assert not [one for one in explained.rewrites if "explicitly sharded" in one.reason]
+    for ours, theirs in zip(gradients, wanted, strict=True):
+        want = np.asarray(theirs, np.float32)
+        error = np.linalg.norm(np.asarray(ours, np.float32) - want) / np.linalg.norm(want)
+        assert error < 0.02
+
+
 def test_hidden_values_of_experts_over_devices(mesh: jax.sharding.Mesh) -> None:
     f, operands = CASES["grouped_mlp"]
     _, wanted = value_and_gradients(f, operands)

@@ -6,6 +6,7 @@ Nothing is compiled: types are decided while tracing.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,6 +76,14 @@ def differences(
     return found
 
 
+H, D = 4, 8
+MERGED = {
+    # name: (dimension numbers, shapes)
+    "into heads": ((((2,), (0,)), ((), ())), ((B, M, K), (K, H, D))),
+    "out of heads": ((((2, 3), (0, 1)), ((), ())), ((B, M, H, D), (H, D, N))),
+    "gradient of a weight": ((((0, 1), (0, 1)), ((), ())), ((B, M, K), (B, M, N))),
+    "scores": ((((3,), (3,)), ((0, 2), (0, 2))), ((B, M, H, D), (B, N, H, D))),
+}
 FORMS = {
     # name: (ours, JAX's, shapes, ranks' mesh axes)
     "matrices": (bw.matmul, jnp.matmul, ((M, K), (K, N)), ("x", "y", ("x", "y"))),
@@ -86,6 +95,15 @@ FORMS = {
         ((B, M, K), (K, N)),
         ("x",),
     ),
+    **{
+        name: (
+            lambda a, b, numbers=numbers: bw.dot_general(a, b, numbers),
+            lambda a, b, numbers=numbers: lax.dot_general(a, b, numbers),
+            shapes,
+            ("x",),
+        )
+        for name, (numbers, shapes) in MERGED.items()
+    },
     "vmap": (
         jax.vmap(bw.matmul, in_axes=(0, None)),
         jax.vmap(jnp.matmul, in_axes=(0, None)),
@@ -106,6 +124,55 @@ def test_every_sharding_of_both_operands(mesh: Any, name: str) -> None:
     ours, jaxs, shapes, axes = FORMS[name]
     cases = itertools.product(*(shardings(len(shape), axes) for shape in shapes))
     assert not differences(mesh, ours, jaxs, shapes, cases)
+
+
+INNER = "is sharded along an inner one of dimensions that a kernel takes as one"
+
+
+@pytest.mark.parametrize(
+    ("name", "specs", "out", "refused"),
+    [
+        ("into heads", (P("x"), P(None, "y")), None, None),
+        ("into heads", (P("x"), P(None, "y")), P("x", None, "y"), None),
+        ("into heads", (P("x"), P(None, None, "y")), None, "rhs"),
+        ("into heads", (P(), P()), P(None, None, None, "y"), "the result"),
+        ("out of heads", (P("x", None, "y"), P("y")), P("x"), None),
+        ("gradient of a weight", (P("x"), P("x", None, "y")), P(None, "y"), None),
+        ("gradient of a weight", (P(None, "x"), P(None, "x")), P(), "lhs"),
+        ("scores", (P("x"), P("x")), None, None),
+        ("scores", (P("x"), P("x")), P("x", None, "y"), None),
+        ("scores", (P("x", None, "y"), P("x", None, "y")), None, "lhs"),
+    ],
+)
+def test_merged_dimensions_may_be_sharded_along_the_outermost(
+    mesh: Any, name: str, specs: tuple[P, P], out: P | None, refused: str | None
+) -> None:
+    numbers, shapes = MERGED[name]
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
+
+    def products(**options: Any) -> list[Any]:
+        def both(a: Any, b: Any) -> Any:
+            return [
+                product(a, b, numbers, out_sharding=out, **kwargs)
+                for product, kwargs in ((bw.dot_general, options), (lax.dot_general, {}))
+            ]
+
+        with jax.set_mesh(mesh), bw.config.target("sm90"):
+            return jax.make_jaxpr(both)(*args).out_avals
+
+    if refused is None:
+        ours, jaxs = products(implementation="cutlass")
+        assert ours == jaxs
+        return
+    with pytest.raises(NotImplementedError) as error:
+        products(implementation="cutlass")
+    assert re.search(
+        rf": {refused}, (explicitly sharded as |with out_sharding=)P\(.*\), {INNER}$",
+        str(error.value),
+    )
 
 
 OUT = [

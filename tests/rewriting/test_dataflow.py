@@ -54,11 +54,11 @@ def test_what_is_stored_follows_every_replacement(monkeypatch: pytest.MonkeyPatc
         made(self, body, eqns, results)
         flows.append((self, results))
 
-    def update(self: Dataflow, eqns: list[Any]) -> None:
-        updated(self, eqns)
+    def update(self: Dataflow, exchanged: dict[int, list[Any]]) -> None:
+        updated(self, exchanged)
         results = next(r for flow, r in flows if flow is self)
         again = Dataflow.__new__(Dataflow)
-        made(again, self.body, eqns, results)
+        made(again, self.body, self.eqns, results)
         assert self.stored & set(again._producers) == again.stored & set(again._producers)
         assert self._producers == again._producers
         assert all(self.readers(v) == again.readers(v) for v in again._readers)
@@ -89,6 +89,25 @@ def test_equations_are_counted_once_however_many_products(monkeypatch: pytest.Mo
     few, many = counted(1), counted(6)
     assert many[1] >= 6 * few[1] > 0
     assert many[0] == few[0]
+
+
+def test_equations_get_a_place_once_however_many_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def placed(layers: int) -> int:
+        calls = 0
+        add = Dataflow._add
+
+        def counted(*args: Any) -> None:
+            nonlocal calls
+            calls += 1
+            add(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Dataflow, "_add", counted)
+            jax.make_jaxpr(bw.accelerate(blocks(layers)))(X, W)
+        return calls
+
+    few, more, many = map(placed, (2, 4, 8))
+    assert many - more == 2 * (more - few) > 0
 
 
 def test_who_reads() -> None:

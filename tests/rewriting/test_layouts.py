@@ -56,6 +56,27 @@ def test_results_of_products_are_pinned(arrays) -> None:
     assert pinned(jax.grad(block, (0, 1, 2)), *arrays) == [(B, T, D)]
 
 
+def test_the_same_program_in_every_process() -> None:
+    """The order of a set of variables is another one in every process."""
+    x, w = jnp.zeros((B, T, D), jnp.bfloat16), jnp.zeros((12, D, D), jnp.bfloat16)
+
+    def f(x: jax.Array, w: jax.Array) -> list[jax.Array]:
+        kept = []
+        for one in w:
+            product = x @ one
+            x = jnp.tanh(product)
+            kept.append(product)
+        return [jnp.sum(jnp.exp(product)) for product in kept]
+
+    with config.target("sm90"):
+        eqns = jax.make_jaxpr(bw.accelerate(f))(x, w).eqns
+    made = [e.outvars for e in eqns if e.primitive.name == "bw_gemm_epilogue"]
+    pairs = [vs for vs in made if len(vs) > 1]
+    reads = [e.invars[0] for e in eqns if e.primitive.name == "layout_constraint"]
+    assert len(pairs) > 8
+    assert [[v for v in reads if v in vs] for vs in pairs] == pairs
+
+
 def assert_as_wanted(ours: jax.Array, theirs: jax.Array) -> None:
     """Sums in another order, relative to the largest."""
     scale = float(jnp.max(jnp.abs(theirs.astype(jnp.float32))))
