@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.products import arrange
+from jax_bwgemm.dense.arrangement import arrange
 from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
