@@ -36,7 +36,9 @@ def operand_entries(spec: Any, shape: Sequence[int], plan: OperandPlan) -> Entri
 
 def result_entries(spec: Any, plan: CanonicalPlan) -> Entries | None:
     """How [b, m, n] is sharded if the result is as asked for; None where no type says it."""
-    entries = list(_large([*spec, *[None] * (len(plan.shape) - len(spec))], plan.shape))
+    rank = len(plan.shape)
+    named = [*spec, *[None] * rank][:rank]  # JAX 0.10 takes a spec with more of None than that
+    entries = list(_large(named, plan.shape))
     if plan.perm is not None:
         moved = dict(zip(plan.perm, entries, strict=True))
         entries = [moved[d] for d in range(len(entries))]
