@@ -72,9 +72,9 @@ def autocast(
     activations and a weight become those of `fp8_dot_general` and `fp8_ragged_dot`. A weight is an
     argument of ``f`` (or an array that it closes over) and what elementwise operations, casts and
     reshapes make of arguments alone; where both operands are, it is the right one. Everything else
-    stays: products of two activations (attention), of float32 operands, with a ``precision``, of
-    dimensions below 128 or that are no multiples of 16, and those inside of functions with
-    derivatives of their own. `jax_bwgemm.explain_program` of the returned function lists them.
+    stays: products of two activations (attention), of float32 operands, with a ``precision`` of
+    their own, of dimensions below 128 or that are no multiples of 16, and those inside of functions
+    with derivatives of their own. `jax_bwgemm.explain_program` of the returned function lists them.
 
     Put it inside of grad, where the backward pass is not yet there: outside, products of the
     backward pass count as products too, and weights' gradients stay as they are. `accelerate`
@@ -241,7 +241,9 @@ def _layer(
         return "no operand is a weight"
     if not {lhs.dtype.name, rhs.dtype.name} <= set(_NARROW):
         return f"operands are {lhs.dtype.name} and {rhs.dtype.name}: only 16-bit ones are cast"
-    if eqn.params["precision"] not in (None, (lax.Precision.DEFAULT,) * 2):
+    # Of 16-bit operands jax_default_matmul_precision means nothing: it is there for others.
+    usual = (None, (lax.Precision.DEFAULT,) * 2, compat.canonical_precision(None))
+    if eqn.params["precision"] not in usual:
         return "it asks for a precision"
     left = given[0] and not given[1]  # the weight is the left operand
     if dense:

@@ -177,6 +177,13 @@ def test_what_weights_are_made_of() -> None:
     assert cast(lambda x: jnp.sort(x) @ W, X) == [True]  # closed over
 
 
+def test_the_default_precision_is_no_layer_s_own() -> None:
+    with jax.default_matmul_precision("high"):
+        assert cast(jnp.matmul, X, W) == [True]
+        highest = lambda x, w: jnp.matmul(x, w, precision="highest")  # noqa: E731
+        assert why(highest, X, W) == "it asks for a precision"
+
+
 def test_what_stays() -> None:
     @jax.custom_vjp
     def own(x: Any, w: Any) -> Any:
