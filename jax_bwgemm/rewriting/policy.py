@@ -4,10 +4,10 @@ There are four reasons:
 
 1. A tiny product costs a launch. XLA may compute it within one of its own passes.
 2. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
-3. A kernel's batch dimension is the outermost. Operands of attention with heads beside the features
-   are transposed for that; XLA's kernels may read them as they are. cuBLAS takes the batch in any
-   place, but needs one stride for all of its dimensions, one for all free and one for all
-   contracted ones: for other operands XLA, too, has a copy or a slower kernel of Triton's.
+3. A kernel's batch dimension is the outermost. An operand with a batch behind its rows
+   (`qhd,khd->hqk`) is transposed first. cuBLAS reads it as it lies, if one stride serves all
+   dimensions of the batch, one all free and one all contracted ones. Otherwise XLA has a copy too,
+   or one of Triton's kernels, which read any strides and are slower.
 4. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
    into, they cost a pass of their own.
 
@@ -32,8 +32,8 @@ from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, TYPICAL_GAIN
 MIN_MACS = 64**3
 # A K of at most this many is short: that of low-rank updates.
 SHORT_K = 32
-# The slower kernel, as a share of the product's time: for several strides of free or contracted
-# dimensions, and of the batch.
+# What XLA loses by operands that cuBLAS cannot read as they lie, as a share of the product's time:
+# if free or contracted dimensions have several strides, and if the batch has.
 STRIDED_ROWS, STRIDED_BATCH = 0.1, 0.45
 
 
