@@ -19,6 +19,7 @@ from jax_bwgemm.product.implementations import SYMBOLIC
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.rewriting import policy
+from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.uses import Uses
 
@@ -183,7 +184,8 @@ def _copied(eqn: Any, traced: Any, taken: list[tuple[str, Any]]) -> policy.Copie
     sides = {x: side for side, x in enumerate(traced.invars[:2])}
     found: dict[str, list[int]] = {"alone": [], "rows": [], "batch": []}
     for one in traced.eqns:
-        side = sides.get(one.invars[0]) if len(one.invars) == 1 else None
+        read = variables(one.invars)
+        side = sides.get(read[0]) if len(read) == 1 else None
         if side is not None:
             sides[one.outvars[0]] = side
         if one.primitive.name == "transpose":
