@@ -18,9 +18,9 @@ if("sm100" IN_LIST BWGEMM_ARCHS)
 endif()
 
 # --no-compress keeps the PTX readable: split_fatbin.py compresses it as the emulator can read it.
-# -O1 is for the host's part of a unit, which launches kernels; the device's is always optimised.
+# -Og is for the host's part of a unit, which launches kernels; the device's is always optimised.
 set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG")
-set(bwgemm_nvcc_flags -O1 --expt-relaxed-constexpr --no-compress -Xcompiler=-fPIC,-fvisibility=hidden -DNDEBUG
+set(bwgemm_nvcc_flags --expt-relaxed-constexpr --no-compress -Xcompiler=-Og,-fPIC,-fvisibility=hidden -DNDEBUG
     -diag-suppress=177 # unused variables inside CUTLASS headers
 )
 

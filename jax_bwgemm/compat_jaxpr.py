@@ -16,6 +16,7 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.lax import _convert_element_type
+from jax._src.sharding_impls import UnspecifiedValue as _UnspecifiedValue
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -58,6 +59,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, _core.Literal)
 
 
+def is_unread(v: Any) -> bool:
+    """Whether a variable that an equation defines stands for a result that nothing reads."""
+    return isinstance(v, _core.DropVar)
+
+
 def opened(jaxpr: Any) -> Any:
     """The open jaxpr of a closed one; an open one itself."""
     return getattr(jaxpr, "jaxpr", jaxpr)
@@ -65,10 +71,14 @@ def opened(jaxpr: Any) -> Any:
 
 def with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
     """A jaxpr, closed or not, with other equations of the same operands, results and effects."""
-    body = opened(jaxpr)
-    if body is jaxpr:  # open; since JAX 0.12 there is one class for both
-        return jaxpr.replace(eqns=eqns)
-    return jaxpr.replace(jaxpr=body.replace(eqns=eqns))
+    return with_body(jaxpr, opened(jaxpr).replace(eqns=eqns))
+
+
+def with_body(jaxpr: Any, body: Any) -> Any:
+    """A jaxpr, closed or not, of another open one of the same arguments, types and effects."""
+    if opened(jaxpr) is jaxpr:  # open; since JAX 0.12 there is one class for both
+        return body
+    return jaxpr.replace(jaxpr=body)
 
 
 def plain_types() -> Any:
@@ -92,6 +102,20 @@ def part_of(jaxpr: Any, operands: list[Any], results: list[Any], eqns: list[Any]
         eqns=eqns,
         effects=_core.no_effects,
         debug_info=debug_info,
+    )
+
+
+def only_groups(call: Any) -> bool:
+    """Whether an equation of jit says nothing about its body: no shardings, donation or options."""
+    params = call.params
+    unspecified = (*params["in_shardings"], *params["out_shardings"])
+    return (
+        all(isinstance(x, _UnspecifiedValue) for x in unspecified)
+        and all(x is None for x in (*params["in_layouts"], *params["out_layouts"]))
+        and not any(params["donated_invars"])
+        and not params["compiler_options_kvs"]
+        # Since JAX 0.12 jit can be told when XLA inlines it.
+        and getattr(params["inline"], "name", "") not in ("XLA_EARLY", "XLA_LATE")
     )
 
 

@@ -4,10 +4,16 @@
 #include "core/cutlass_type.h"
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
-#include "cutlass/gemm/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_builder_decl.hpp"
+#include "cutlass/gemm/collective/collective_mma_decl.hpp"
 #include "dense/kernel_spec.h"
 #include "dense/schedules.h"
 #include "dense/waits_sm100.h"
+
+// CUTLASS's collective_builder.hpp includes the main loops of all architectures. These are the ones
+// in use. They need the declarations above.
+#include "cutlass/gemm/collective/builders/sm100_umma_builder.inl"
+#include "cutlass/gemm/collective/sm100_mma_warpspecialized.hpp"
 
 namespace bwgemm::dense {
 

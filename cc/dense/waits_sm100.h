@@ -21,7 +21,9 @@ CUTLASS_DEVICE void pipeline_init_arrive_relaxed(int cluster_size) {
 
 }  // namespace cutlass::gemm::kernel
 
-#include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "cutlass/gemm/kernel/gemm_universal_decl.h"
+#include "cutlass/gemm/kernel/sm100_gemm_tma_warpspecialized.hpp"
+#include "cutlass/gemm/kernel/tile_scheduler.hpp"
 #include "dense/tensor_fences_sm100.h"
 
 namespace bwgemm::dense {

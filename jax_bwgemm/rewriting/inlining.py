@@ -57,3 +57,37 @@ def placed(traced: Any, operands: Sequence[Any], results: Sequence[Any], source:
             )
         )
     return found
+
+
+def placed_anew(jaxpr: Any, call: Any) -> list[Any] | None:
+    """The equations of a call's jaxpr in the call's place, with variables of their own.
+
+    None where equations alone cannot stand for it: it has constants, returns an argument, a
+    constant or one value twice, or its arguments have other types than the call's operands.
+
+    Args:
+        jaxpr: What is called, closed or not. Other calls may share it.
+        call: The equation.
+    """
+    body = compat_jaxpr.opened(jaxpr)
+    defined = {v for eqn in body.eqns for v in eqn.outvars}
+    results = [v for v in body.outvars if not compat_jaxpr.is_literal(v) and v in defined]
+    types = [(v.aval, x.aval) for v, x in zip(body.invars, call.invars, strict=True)]
+    types += [(v.aval, x.aval) for v, x in zip(body.outvars, call.outvars, strict=True)]
+    if body.constvars or len(set(results)) < len(body.outvars) or any(a != b for a, b in types):
+        return None
+    names = dict(zip(body.invars, call.invars, strict=True))
+    for v, outside in zip(body.outvars, call.outvars, strict=True):
+        names[v] = compat_jaxpr.new_variable(v.aval) if compat_jaxpr.is_unread(outside) else outside
+    found = []
+    for eqn in body.eqns:
+        for v in eqn.outvars:
+            if v not in names and not compat_jaxpr.is_unread(v):
+                names[v] = compat_jaxpr.new_variable(v.aval)
+        found.append(
+            eqn.replace(
+                invars=[x if compat_jaxpr.is_literal(x) else names[x] for x in eqn.invars],
+                outvars=[names.get(v, v) for v in eqn.outvars],
+            )
+        )
+    return found

@@ -15,6 +15,7 @@ from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilo
 from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting.calls import transformed
+from jax_bwgemm.rewriting.duplicates import without_duplicates
 from jax_bwgemm.rewriting.fuse import Provisional, fuse
 from jax_bwgemm.rewriting.fused_products import KINDS
 from jax_bwgemm.rewriting.layouts import in_rows, settled
@@ -93,7 +94,8 @@ def _rewrite(
     jaxpr: Any, results: tuple[Uses, ...], implementations: tuple[str, ...], context: Any
 ) -> _Rewritten:
     del context
-    body = compat_jaxpr.opened(jaxpr)
+    body = without_duplicates(compat_jaxpr.opened(jaxpr))
+    jaxpr = compat_jaxpr.with_body(jaxpr, body)
     uses = uses_of(body, results)
     eqns: list[Any] = []
     decisions: list[Rewrite] = []
@@ -122,7 +124,9 @@ def _rewrite(
                 new = [eqn.replace(params=params)]
         elif name == SCATTER:
             new = as_select(eqn, after[0], producers) or [eqn]
-        changed |= new[0] is not eqn
+        if new[0] is not eqn:
+            changed = True
+            producers |= {v: e for e in new for v in e.outvars}
         eqns += new
     products = changed or any(e.primitive in _FUSED for e in eqns)
     if products and links_epilogues():

@@ -181,6 +181,21 @@ def test_gradients_of_transposed_weights_are_not_transposed() -> None:
     assert [eqn.outvars[0].aval.shape[-2:] for eqn in products] == [(512, 1024), (1024, 256)]
 
 
+def test_what_a_kernel_exchanged_is_no_copy_for_the_next() -> None:
+    """The gradient of a batch's right operand is written in rows, and read in rows after that."""
+
+    def f(w: jax.Array, x: jax.Array, a: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(jnp.einsum("bij,bjd->bid", a, jnp.tanh(x @ w) @ w)))
+
+    a = jax.ShapeDtypeStruct((4, SIZE, SIZE), jnp.bfloat16)
+    with bw.config.target("sm90"), bw.config.linked_epilogues(False):
+        jaxpr = jax.make_jaxpr(bw.accelerate(jax.grad(f)))(X, a, a)
+    transposed = {e.outvars[0] for e in jaxpr.eqns if e.primitive.name == "transpose"}
+    ours = [e for e in jaxpr.eqns if e.primitive.name == "bw_gemm"]
+    assert ours
+    assert not any(x in transposed for e in ours for x in e.invars)
+
+
 def test_products_that_need_copies_are_left_to_xla() -> None:
     """Attention with heads beside the features; a large product is worth them."""
 

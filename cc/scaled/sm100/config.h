@@ -7,6 +7,10 @@
 #include "dense/gemm_kernel.h"
 #include "scaled/kernel_spec.h"
 
+// After the declarations in dense/gemm_kernel.h.
+#include "cutlass/gemm/collective/builders/sm100_blockscaled_umma_builder.inl"
+#include "cutlass/gemm/collective/sm100_blockscaled_mma_warpspecialized.hpp"
+
 namespace bwgemm::scaled::sm100 {
 
 namespace evt = cutlass::epilogue::fusion;

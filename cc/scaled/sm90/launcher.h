@@ -55,7 +55,7 @@ struct Launcher {
   static const void* Function() { return reinterpret_cast<const void*>(&ScaledGemmKernelSm90<C>); }
 
  private:
-  static LaunchShape Shape(dim3 grid, int shared_bytes) {
+  static LaunchShape Shape(dim3 grid, size_t shared_bytes) {
     return {grid, dim3(C::kClusterM, C::kClusterN), dim3(dense::sm90::kThreads), shared_bytes};
   }
 
