@@ -24,6 +24,7 @@ from jax_bwgemm.epilogue.contraction import (
 )
 from jax_bwgemm.epilogue.costs import (
     ALONE,
+    UNHIDDEN,
     Surroundings,
     linked_cycles,
     pass_cycles,
@@ -287,11 +288,11 @@ def _best(
     found: dict[LinkableDense | SplitDense, float] = {}
     for c in heuristics.rank(LINKABLE_DENSE.kernels(name), spec, dtype, dims, target)[0]:
         if not (program.summed and c.kernel.swap_ab):
-            found[LinkableDense(c.kernel.name)] = linked_cycles(c, *more)
+            found[LinkableDense(c.kernel.name)] = linked_cycles(c, *more) + UNHIDDEN * c.cycles
     after_parts = set() if program.summed else {k.name for k in SPLIT_DENSE.kernels(name)}
     for c in plain:
         if c.kernel.name in after_parts and parts_apart(c.kernel, c.splits) > 1:
-            found[SplitDense(c.kernel.name)] = split_k_cycles(c, *more)
+            found[SplitDense(c.kernel.name)] = split_k_cycles(c, *more) + UNHIDDEN * c.cycles
     return min(found, key=found.__getitem__, default=None)
 
 

@@ -52,6 +52,13 @@ INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm
 ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
+# The share of a kernel's own time that moving an epilogue's matrices never hides. It tells kernels
+# apart where memory decides: all move the same bytes.
+UNHIDDEN = 0.1
+# As many matrices are loaded before they are needed. Of more, nothing hides the loads, which reach
+# this share of the memory bandwidth.
+MATRICES_AHEAD = 3
+WAITING_BANDWIDTH = 0.55
 # A pass of XLA's: its least cycles, about a microsecond (assumed), and the share of the memory
 # bandwidth that it reaches.
 LEAST_PASS_CYCLES = 2000
@@ -95,10 +102,19 @@ def matrix_bytes(
     program: Program, result_types: Sequence[str], dims: GemmDims | GroupedDims, products: int = 1
 ) -> int:
     """Of the matrices that it reads and of its results: see `linked_cycles`."""
-    types = [x.dtype for x in program.operands[products - 1 :] if x.axes == program.whole]
+    types = _matrices(program, products)
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
-    elements = dims.batch * dims.m * dims.n // products
-    return elements * sum(np.dtype(t).itemsize for t in types)
+    return _elements(dims, products) * sum(np.dtype(t).itemsize for t in types)
+
+
+def _matrices(program: Program, products: int) -> list[str]:
+    """Types of the matrices that it reads."""
+    return [x.dtype for x in program.operands[products - 1 :] if x.axes == program.whole]
+
+
+def _elements(dims: GemmDims | GroupedDims, products: int) -> int:
+    """Of one of its results."""
+    return dims.batch * dims.m * dims.n // products
 
 
 def linked_cycles(
@@ -135,11 +151,16 @@ def linked_cycles(
         more = candidate.waves * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
         more = candidate.waves * own
+    bandwidth = BYTES_PER_CYCLE[target.arch]
+    read = _matrices(program, products)
+    if len(read) > MATRICES_AHEAD:
+        size = _elements(dims, products) * sum(np.dtype(t).itemsize for t in read)
+        more += size / (WAITING_BANDWIDTH * bandwidth)
     operands = 2 * dims.k * (dims.a_batch * dims.m + dims.b_batch * dims.n)
     memory = operands + matrix_bytes(program, result_types, dims, products)
-    partial = 8 * dims.batch * dims.m * dims.n / _PARTIAL_ROWS / BYTES_PER_CYCLE[target.arch]
+    partial = 8 * dims.batch * dims.m * dims.n / _PARTIAL_ROWS / bandwidth
     after = len(program.summed) * (LEAST_PASS_CYCLES + partial)
-    return max(candidate.cycles + more, memory / BYTES_PER_CYCLE[target.arch] + own) + after
+    return max(candidate.cycles + more, memory / bandwidth + own) + after
 
 
 def grouped_linked_cycles(
