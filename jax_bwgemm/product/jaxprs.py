@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +53,13 @@ def _traced(eqn: Any) -> Any:
     types = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in eqn.invars]
     with compat_jaxpr.equation_context(eqn):
         return jax.make_jaxpr(functools.partial(FUNCTIONS[eqn.primitive], **eqn.params))(*types)
+
+
+def jitted(program: Callable[..., Any]) -> Any:
+    """A function under jit; itself if it is."""
+    # Before Python 3.12 methods of jitted functions pass for `Wrapped`; their `trace` lacks self.
+    method = isinstance(program, types.MethodType)
+    return program if isinstance(program, jax.stages.Wrapped) and not method else jax.jit(program)
 
 
 def is_jaxpr(value: Any) -> bool:

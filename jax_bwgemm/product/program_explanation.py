@@ -14,7 +14,7 @@ import jax
 from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
 from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
-from jax_bwgemm.product.jaxprs import equations, is_jaxpr
+from jax_bwgemm.product.jaxprs import equations, is_jaxpr, jitted
 from jax_bwgemm.product.primitive import (
     CONTRACTIONS,
     EXPLAINED_BESIDE,
@@ -164,10 +164,11 @@ def _unwrapped(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The function inside of jit, methods and partial, and what these call it with."""
     while True:
-        if isinstance(program, jax.stages.Wrapped):
-            program = getattr(program, "__wrapped__", None)
-        elif isinstance(program, types.MethodType):
+        # First: before Python 3.12 a method of a jitted function counts as `Wrapped` too.
+        if isinstance(program, types.MethodType):
             program, args = program.__func__, (program.__self__, *args)
+        elif isinstance(program, jax.stages.Wrapped):
+            program = getattr(program, "__wrapped__", None)
         elif isinstance(program, functools.partial):
             args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
             program = program.func
@@ -185,8 +186,7 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             "explain_program takes a function with its arguments, a jax.stages.Traced or a jaxpr; "
             f"got {type(program).__name__}"
         )
-    jitted = program if isinstance(program, jax.stages.Wrapped) else jax.jit(program)
-    return jitted.trace(*args, **kwargs).jaxpr
+    return jitted(program).trace(*args, **kwargs).jaxpr
 
 
 def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:

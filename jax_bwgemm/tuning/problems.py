@@ -22,7 +22,7 @@ from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.explain import rewritten
 from jax_bwgemm.product.implementations import rounded_types
-from jax_bwgemm.product.jaxprs import equations, is_jaxpr
+from jax_bwgemm.product.jaxprs import equations, is_jaxpr, jitted
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.product.terms import BF16
@@ -78,8 +78,7 @@ def find(program: Any, target: Target, args: tuple[Any, ...], kwargs: dict[str, 
             "autotune takes a function with its arguments, a jax.stages.Traced, Lowered or "
             f"Compiled, or a jaxpr; got {type(program).__name__}"
         )
-    jitted = program if isinstance(program, jax.stages.Wrapped) else jax.jit(program)
-    traced = jitted.trace(*args, **kwargs)
+    traced = jitted(program).trace(*args, **kwargs)
     if any(_device_count(leaf) > 1 for leaf in jax.tree.leaves((args, kwargs))):
         found = _in_text(traced.lower().compile().as_text())
         return dataclasses.replace(found, counts=_as_expected(found.counts, traced.jaxpr))

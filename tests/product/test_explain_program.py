@@ -303,3 +303,17 @@ def test_products_of_scaled_operands(recipe: str) -> None:
     assert len(names) == 6
     assert sorted(names) == sorted(lowered)
     assert "scaled GEMM" in str(got)
+
+
+class Scaled:
+    """A layer whose method is jitted."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def product(self, x: jax.Array) -> jax.Array:
+        return bw.matmul(x, x)
+
+
+def test_methods_that_are_jitted() -> None:
+    x = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
+    ((product, times),) = bw.explain_program(Scaled().product, x, device="sm90").products
+    assert (product.implementation, times) == ("cutlass", 1)
