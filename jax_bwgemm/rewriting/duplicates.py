@@ -21,8 +21,8 @@ import numpy as np
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.rewriting.inlining import placed_anew
+from jax_bwgemm.rewriting.products import PRODUCTS
 
-PRODUCTS = ("dot_general", "ragged_dot_general")
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr"}
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
@@ -36,6 +36,8 @@ def without_duplicates(body: Any) -> Any:
     Args:
         body: An open jaxpr.
     """
+    if any(any(eqn.params.get("donated_invars", ())) for eqn in body.eqns):
+        return body  # a call overwrites a value that equal ones would be
     numbers = _Numbers(body)
     # What one call computes twice is for the rewriting of its body.
     found = [n for eqn in body.eqns for n in set(numbers.products(eqn))]

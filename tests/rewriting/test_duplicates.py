@@ -138,6 +138,17 @@ def test_shared_bodies_and_constants_of_calls(arrays) -> None:
     check(g, x)
 
 
+def test_a_value_that_a_call_overwrites(arrays) -> None:
+    (((up, _, _), _), x) = arrays
+    add = jax.jit(lambda y: y + 1, donate_argnums=0)
+
+    def f(x: jax.Array) -> Any:
+        return add(x @ up), x @ up
+
+    for got, want in zip(bw.accelerate(f)(x), f(x), strict=True):
+        np.testing.assert_array_equal(*(np.asarray(y, np.float32) for y in (got, want)))
+
+
 def test_nothing_changes_where_all_products_differ(arrays) -> None:
     body = compat_jaxpr.opened(jax.make_jaxpr(jax.grad(loss))(*arrays))
     assert without_duplicates(body) is body
