@@ -52,11 +52,10 @@ INSTRUCTION_CYCLES = {"pingpong": 2.5, "cooperative": 3.5, "clusterk": 3.5, "1sm
 ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm": 8.0, "2sm": 8.0}
 # What an instruction costs the main loop beside it.
 MAIN_LOOP_CYCLES = 0.3
-# The share of a kernel's own time that moving an epilogue's matrices never hides. It tells kernels
-# apart where memory decides: all move the same bytes.
+# Where memory bounds all kernels alike, this share of a kernel's own time tells them apart.
 UNHIDDEN = 0.1
-# As many matrices are loaded before they are needed. Of more, nothing hides the loads, which reach
-# this share of the memory bandwidth.
+# A kernel loads this many matrices ahead of their use. With more, nothing hides any of the loads,
+# which reach this share of the memory bandwidth.
 MATRICES_AHEAD = 3
 WAITING_BANDWIDTH = 0.55
 # A pass of XLA's: its least cycles, about a microsecond (assumed), and the share of the memory

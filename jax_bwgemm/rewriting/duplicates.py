@@ -36,8 +36,8 @@ def without_duplicates(body: Any) -> Any:
     Args:
         body: An open jaxpr.
     """
-    if any(any(eqn.params.get("donated_invars", ())) for eqn in body.eqns):
-        return body  # a call overwrites a value that equal ones would be
+    if _overwrites(body):
+        return body  # the value would be another's too
     numbers = _Numbers(body)
     # What one call computes twice is for the rewriting of its body.
     found = [n for eqn in body.eqns for n in set(numbers.products(eqn))]
@@ -69,13 +69,19 @@ def _flat(eqn: Any, numbers: _Numbers, several: set[int]) -> list[Any]:
     """The equations in place of one: a call's own if it holds one of several equal products."""
     if eqn.primitive.name not in _CALLS or several.isdisjoint(numbers.products(eqn)):
         return [eqn]
-    plain = compat_jaxpr.only_groups(eqn)
-    inner = placed_anew(eqn.params[_CALLS[eqn.primitive.name]], eqn) if plain else None
+    called = eqn.params[_CALLS[eqn.primitive.name]]
+    plain = compat_jaxpr.only_groups(eqn) and not _overwrites(compat_jaxpr.opened(called))
+    inner = placed_anew(called, eqn) if plain else None
     if inner is None:
         return [eqn]
     for one in inner:
         numbers.define(one)
     return [new for one in inner for new in _flat(one, numbers, several)]
+
+
+def _overwrites(body: Any) -> bool:
+    """Whether a jaxpr donates values to a call."""
+    return any(any(eqn.params.get("donated_invars", ())) for eqn in body.eqns)
 
 
 def _alive(eqns: list[Any], results: list[Any]) -> list[Any]:

@@ -138,14 +138,20 @@ def test_shared_bodies_and_constants_of_calls(arrays) -> None:
     check(g, x)
 
 
-def test_a_value_that_a_call_overwrites(arrays) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_values_that_a_call_overwrites(arrays, within: bool) -> None:
+    """They are no other's. Within a call nothing is overwritten; in its place it would be."""
     (((up, _, _), _), x) = arrays
     add = jax.jit(lambda y: y + 1, donate_argnums=0)
 
-    def f(x: jax.Array) -> Any:
-        return add(x @ up), x @ up
+    def call(x: jax.Array, up: jax.Array) -> jax.Array:
+        return add(x @ up)
 
-    for got, want in zip(bw.accelerate(f)(x), f(x), strict=True):
+    def f(x: jax.Array, up: jax.Array) -> Any:
+        return x @ up, (jax.jit(call) if within else call)(x, up)
+
+    assert products(f, x, up) == 2
+    for got, want in zip(bw.accelerate(f)(x, up), f(x, up), strict=True):
         np.testing.assert_array_equal(*(np.asarray(y, np.float32) for y in (got, want)))
 
 
