@@ -47,6 +47,7 @@ inline nb::list PythonKernels() {
     k["stages"] = info.stages;
     k["alignment_bytes"] = info.alignment_bytes;
     k["terms"] = info.terms;
+    k["term_dtype"] = Name(info.term_dtype);
     k["uneven_parts"] = info.uneven_parts;
     k["scales"] = Name(info.scales);
     k["f32_twin"] = info.f32_twin;

@@ -27,7 +27,8 @@ struct KernelInfo {
   bool stream_k;        // CTAs may share tiles along K, in a fixed order
   int stages;           // depth of the shared-memory pipeline
   int alignment_bytes;  // of base addresses and of contiguous extents
-  int terms;            // bf16 terms that an f32 operand is split into; 1: none is split
+  int terms;            // that an f32 operand is split into; 1: none is split
+  DType term_dtype;     // their type
   bool uneven_parts;    // parts of K may differ in length by one block
   ScaleUse scales;      // of kernels of scaled operands, grouped ones too
   // The same kernel with f32 results, which computes parts of K; empty if the build has none.
@@ -56,6 +57,7 @@ constexpr KernelInfo InfoOf(const char* name, Arch arch, int stages, int alignme
   info.stages = stages;
   info.alignment_bytes = alignment_bytes;
   info.terms = Spec::kTerms;
+  info.term_dtype = DType::kBF16;
   info.f32_twin = "";
   return info;
 }

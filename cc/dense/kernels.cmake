@@ -32,10 +32,13 @@ foreach(line IN LISTS lines)
   string(REPLACE ", " ";" left_out "${CMAKE_MATCH_9}")
   list(REMOVE_ITEM left_out "")
   foreach(word IN LISTS left_out)
-    if(NOT word MATCHES "^(no_(f32|mk|mn)|linked)$")
-      message(FATAL_ERROR "jax_bwgemm: kernels.def: '${word}' in '${line}' is none of 'no_f32', 'no_mk', 'no_mn', 'linked'")
+    if(NOT word MATCHES "^(no_(f32|mk|mn)|linked|f16_terms)$")
+      message(FATAL_ERROR "jax_bwgemm: kernels.def: '${word}' in '${line}' is none of 'no_f32', 'no_mk', 'no_mn', 'linked', 'f16_terms'")
     endif()
   endforeach()
+  if("f16_terms" IN_LIST left_out AND NOT variant MATCHES "^_F32X6")
+    message(FATAL_ERROR "jax_bwgemm: kernels.def: 'f16_terms' is for F32X6: '${line}'")
+  endif()
   set(types ${bwgemm_dtypes})
   if(variant MATCHES "^_F32")
     if(NOT arch STREQUAL "sm90" OR NOT schedule STREQUAL "cooperative")
@@ -101,7 +104,7 @@ foreach(line IN LISTS lines)
     if(products) # majors that share a kernel have to be in one unit
       set(kernel "sm90::MakePlanesEntry<")
       set(close "")
-      set(line_includes "#include \"dense/sm90/planes_launcher.h\"\n")
+      set(line_includes "#include \"dense/sm90/f16_terms_launcher.h\"\n#include \"dense/sm90/planes_launcher.h\"\n")
       set(line_unit "sm90_f32")
     endif()
   else()
@@ -146,6 +149,14 @@ foreach(line IN LISTS lines)
       string(APPEND instances
              "  table.push_back(${entry}KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
              "${bwgemm_cxx_b_${b_major}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}${terms}>${end}>(\n      \"${name}\", \"${f32_twin}\"));\n")
+      if("f16_terms" IN_LIST left_out) # they launch the kernel above too, and so have to be in its unit
+        string(REPLACE "_f32x6_" "_f32f16x3_" name "${name}")
+        string(REPLACE "_f32x6_" "_f32f16x3_" f32_twin "${f32_twin}")
+        string(APPEND instances
+             "  table.push_back(sm90::MakeF16TermsEntry<KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
+             "${bwgemm_cxx_b_${b_major}}, ${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${stream_k}, 2, DType::kF16>>(\n      \"${name}\", \"${f32_twin}\"));\n")
+        bwgemm_count_kernel(1)
+      endif()
       if(linked)
         string(APPEND linked_instances
                "BWGEMM_${linked}_KERNEL(${name}, KernelSpec<${bwgemm_cxx_${in}}, ${bwgemm_cxx_${in}}, ${bwgemm_cxx_${out}}, ${bwgemm_cxx_a_${a_major}}, "
@@ -176,7 +187,8 @@ set(BWGEMM_CUTLASS_VERSION "${BWGEMM_CUTLASS_VERSION}" CACHE INTERNAL "")
 
 file(GLOB kernel_headers CONFIGURE_DEPENDS *.h cluster_k/*.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h)
 bwgemm_compile_list(bwgemm_kernels HEADERS ${kernel_headers}
-  UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu")
+  UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu"
+  "portable/${CMAKE_CURRENT_SOURCE_DIR}/row_range.cu")
 
 bwgemm_linked_kernels(dense UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
 

@@ -17,16 +17,39 @@ struct Params {
   int64_t pitch, batch_pitch;  // of x
   int64_t plane;               // vectors of a plane
   int32_t rows, k, matrices;
-  int32_t vectors;  // of a row of a plane
+  int32_t vectors;         // of a row of a plane
+  RowExponents exponents;  // for f16
+  const uint32_t* wide;
 };
 
-template <int kTerms>
-__device__ void StoreTerms(const Params& params, int64_t at, const float (&x)[kVector]) {
+// Terms of bf16.
+template <int kTerms_>
+struct BF16Terms {
+  static constexpr int kTerms = kTerms_;
+  __device__ BF16Terms(const Params&, int, int64_t) {}
+  __device__ sm90::TermPairs<kTerms> Split(float first, float second) const {
+    return sm90::Split<kTerms, sm90::Infinity::kLast>(first, second);
+  }
+};
+
+// Terms of f16, of a row that is scaled.
+struct F16Terms {
+  static constexpr int kTerms = 2;
+  float scale;
+  __device__ F16Terms(const Params& params, int matrix, int64_t row)
+      : scale(sm90::RowScale(*params.exponents.At(matrix, static_cast<int>(row)))) {}
+  __device__ sm90::TermPairs<kTerms> Split(float first, float second) const {
+    return sm90::SplitF16(first * scale, second * scale);
+  }
+};
+
+template <class Terms>
+__device__ void StoreTerms(const Params& params, const Terms& terms, int64_t at,
+                           const float (&x)[kVector]) {
+  constexpr int kTerms = Terms::kTerms;
   sm90::TermPairs<kTerms> split[kVector / 2];
 #pragma unroll
-  for (int i = 0; i < kVector / 2; ++i) {
-    split[i] = sm90::Split<kTerms, sm90::Infinity::kLast>(x[2 * i], x[2 * i + 1]);
-  }
+  for (int i = 0; i < kVector / 2; ++i) split[i] = terms.Split(x[2 * i], x[2 * i + 1]);
 #pragma unroll
   for (int term = 0; term < kTerms; ++term) {
     params.planes[term * params.plane + at] = {split[0].pairs[term], split[1].pairs[term],
@@ -40,8 +63,8 @@ __device__ void Load4(float* to, const float* from, bool inside) {
 }
 
 // A warp stores a row's vectors.
-template <int kTerms>
-__global__ void __launch_bounds__(kThreads) SplitKMajorKernel(Params params) {
+template <class Terms>
+__device__ void SplitKMajor(const Params& params) {
   const int vector = blockIdx.x * 32 + threadIdx.x % 32, k = vector * kVector;
   if (vector >= params.vectors) return;
   constexpr int kRows = kThreads / 32;
@@ -52,15 +75,15 @@ __global__ void __launch_bounds__(kThreads) SplitKMajorKernel(Params params) {
       float x[kVector];
       Load4(x, from, true);
       Load4(x + 4, from + 4, k + 4 < params.k);
-      StoreTerms<kTerms>(params, (matrix * int64_t{params.rows} + row) * params.vectors + vector,
-                         x);
+      StoreTerms(params, Terms(params, matrix, row),
+                 (matrix * int64_t{params.rows} + row) * params.vectors + vector, x);
     }
   }
 }
 
 // Squares of x, through shared memory: rows are contiguous in x, k in the planes.
-template <int kTerms>
-__global__ void __launch_bounds__(kThreads) SplitRowMajorKernel(Params params) {
+template <class Terms>
+__device__ void SplitRowMajor(const Params& params) {
   constexpr int kSide = 64, kVectors = kSide / kVector;
   __shared__ float square[kSide][kSide + 1];
   const int first_k = blockIdx.x * kSide;
@@ -87,8 +110,8 @@ __global__ void __launch_bounds__(kThreads) SplitRowMajorKernel(Params params) {
           float x[kVector];
 #pragma unroll
           for (int j = 0; j < kVector; ++j) x[j] = square[vector * kVector + j][in_row];
-          StoreTerms<kTerms>(params, (matrix * int64_t{params.rows} + row) * params.vectors + to,
-                             x);
+          StoreTerms(params, Terms(params, matrix, row),
+                     (matrix * int64_t{params.rows} + row) * params.vectors + to, x);
         }
       }
       __syncthreads();
@@ -96,28 +119,23 @@ __global__ void __launch_bounds__(kThreads) SplitRowMajorKernel(Params params) {
   }
 }
 
-template <int kTerms>
-void Launch(const PlanesProblem& problem, const Params& params, cudaStream_t stream) {
-  const auto blocks = [](int64_t extent, int64_t of_block) {
-    return static_cast<unsigned>((extent + of_block - 1) / of_block);
-  };
-  const auto few = [&](int64_t extent, int64_t of_block) {
-    return std::min<unsigned>(blocks(extent, of_block), kMostBlocks);
-  };
-  const unsigned matrices = few(problem.matrices, 1);
-  if (problem.k_major) {
-    const dim3 grid(blocks(params.vectors, 32), few(problem.rows, kThreads / 32), matrices);
-    SplitKMajorKernel<kTerms><<<grid, kThreads, 0, stream>>>(params);
-  } else {
-    const dim3 grid(blocks(problem.k, 64), few(problem.rows, 64), matrices);
-    SplitRowMajorKernel<kTerms><<<grid, kThreads, 0, stream>>>(params);
-  }
+template <class Terms>
+__global__ void __launch_bounds__(kThreads) KMajorKernel(Params params) {
+  SplitKMajor<Terms>(params);
+}
+template <class Terms>
+__global__ void __launch_bounds__(kThreads) RowMajorKernel(Params params) {
+  SplitRowMajor<Terms>(params);
+}
+__global__ void __launch_bounds__(kThreads) KMajorByRangeKernel(Params params) {
+  *params.wide ? SplitKMajor<BF16Terms<3>>(params) : SplitKMajor<F16Terms>(params);
+}
+__global__ void __launch_bounds__(kThreads) RowMajorByRangeKernel(Params params) {
+  *params.wide ? SplitRowMajor<BF16Terms<3>>(params) : SplitRowMajor<F16Terms>(params);
 }
 
-}  // namespace
-
-Status SplitIntoPlanes(const PlanesProblem& problem, void* planes, cudaStream_t stream) {
-  Params params;
+Params ParamsOf(const PlanesProblem& problem, void* planes) {
+  Params params{};
   params.x = static_cast<const float*>(problem.x.data);
   params.planes = static_cast<uint4*>(planes);
   params.pitch = problem.x.pitch;
@@ -127,8 +145,45 @@ Status SplitIntoPlanes(const PlanesProblem& problem, void* planes, cudaStream_t 
   params.rows = static_cast<int32_t>(problem.rows);
   params.k = static_cast<int32_t>(problem.k);
   params.matrices = static_cast<int32_t>(problem.matrices);
-  problem.terms == 2 ? Launch<2>(problem, params, stream) : Launch<3>(problem, params, stream);
+  return params;
+}
+
+using Kernel = void (*)(Params);
+Status Launch(const PlanesProblem& problem, const Params& params, Kernel k_major, Kernel row_major,
+              cudaStream_t stream) {
+  const auto blocks = [](int64_t extent, int64_t of_block) {
+    return static_cast<unsigned>((extent + of_block - 1) / of_block);
+  };
+  const auto few = [&](int64_t extent, int64_t of_block) {
+    return std::min<unsigned>(blocks(extent, of_block), kMostBlocks);
+  };
+  const unsigned matrices = few(problem.matrices, 1);
+  if (problem.k_major) {
+    const dim3 grid(blocks(params.vectors, 32), few(problem.rows, kThreads / 32), matrices);
+    k_major<<<grid, kThreads, 0, stream>>>(params);
+  } else {
+    const dim3 grid(blocks(problem.k, 64), few(problem.rows, 64), matrices);
+    row_major<<<grid, kThreads, 0, stream>>>(params);
+  }
   return BWGEMM_CUDA_STATUS(cudaGetLastError());
+}
+
+}  // namespace
+
+Status SplitIntoPlanes(const PlanesProblem& problem, void* planes, cudaStream_t stream) {
+  const Params params = ParamsOf(problem, planes);
+  return problem.terms == 2 ? Launch(problem, params, KMajorKernel<BF16Terms<2>>,
+                                     RowMajorKernel<BF16Terms<2>>, stream)
+                            : Launch(problem, params, KMajorKernel<BF16Terms<3>>,
+                                     RowMajorKernel<BF16Terms<3>>, stream);
+}
+
+Status SplitByRange(const PlanesProblem& problem, const RowExponents& exponents,
+                    const uint32_t* wide, void* planes, cudaStream_t stream) {
+  Params params = ParamsOf(problem, planes);
+  params.exponents = exponents;
+  params.wide = wide;
+  return Launch(problem, params, KMajorByRangeKernel, RowMajorByRangeKernel, stream);
 }
 
 }  // namespace bwgemm::dense

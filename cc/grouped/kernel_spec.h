@@ -15,6 +15,7 @@ struct KernelSpec {
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
   static constexpr DType kIn = kA == DType::kF32 ? kB : kA;  // what the MMA multiplies
   static constexpr int kTerms = kA == kB ? 1 : 2;            // of bf16, of an f32 operand
+  static constexpr bool kScalesRows = false;
   static constexpr AMajor kAMajor = kKGrouped ? AMajor::kM : AMajor::kK;
   static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;

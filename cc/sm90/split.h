@@ -1,9 +1,17 @@
-// f32 values as sums of bf16 terms. Each term is the value that is left after the terms before it,
-// rounded to nearest. Two terms have a relative error of at most 2^-17, three are exact, apart from
-// an absolute error of 2^-134, since no term is below bf16's least number.
+// f32 values as sums of 16-bit terms. Each term is the value that is left after the terms before
+// it, rounded to nearest.
+//
+// bf16: two terms have a relative error of at most 2^-17, three are exact, apart from an absolute
+// error of 2^-134, since no term is below bf16's least number.
+//
+// f16: two terms have a relative error of at most 2^-22, but f16 has few exponents. So the rows of
+// an operand are scaled first, by powers of two that bring the largest value of each to 2^14, and
+// the results are scaled back. The absolute error is then at most 2^-39 of the row's largest value:
+// see row_range.h for which rows that is as good as f32.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -78,5 +86,38 @@ __device__ __forceinline__ TermPairs<kTerms> Split(float first, float second) {
   }
   return terms;
 }
+
+// Of finite values below f16's largest.
+__device__ __forceinline__ TermPairs<2> SplitF16(float first, float second) {
+  const __half2 high = __floats2half2_rn(first, second);
+  const float2 value = __half22float2(high);
+  const __half2 low = __floats2half2_rn(first - value.x, second - value.y);
+  return {reinterpret_cast<const uint32_t&>(high), reinterpret_cast<const uint32_t&>(low)};
+}
+
+// The scale of a row whose largest magnitude has the biased exponent `exponent`: a normal number.
+constexpr int kScaledTop = 14;  // exponent of the largest magnitude of a scaled row
+__device__ __forceinline__ uint32_t BiasedScale(uint32_t exponent) {
+  return min(254u, 2 * 127 + kScaledTop - exponent);
+}
+__device__ __forceinline__ float RowScale(uint32_t exponent) {
+  return __uint_as_float(BiasedScale(exponent) << 23);
+}
+
+// What undoes a scale: two factors, each about the square root, because one f32 does not hold the
+// product of two rows' factors.
+struct Unscaling {
+  float first, second;
+
+  __device__ __forceinline__ explicit Unscaling(uint32_t exponent) {
+    const int power = 127 - static_cast<int>(BiasedScale(exponent)), half = power >> 1;
+    first = __uint_as_float((half + 127) << 23);
+    second = __uint_as_float((power - half + 127) << 23);
+  }
+  // A result of the two rows that were scaled. It overflows on the way only if it does so at last.
+  __device__ __forceinline__ float Undo(float x, const Unscaling& other) const {
+    return x * (first * other.first) * (second * other.second);
+  }
+};
 
 }  // namespace bwgemm::sm90

@@ -1,5 +1,5 @@
-// The consumers' main loop where P is f32: it is split in bf16 terms on its way from shared memory
-// to registers. Q is bf16: one plane, or the planes of its own terms.
+// The consumers' main loop where P is f32: it is split in 16-bit terms on its way from shared
+// memory to registers. Q is of the terms' type: one plane, or the planes of its own terms.
 #pragma once
 
 #include <type_traits>
@@ -29,6 +29,17 @@ struct SplitFragment {
       for (int term = 0; term < kTerms; ++term) terms[term].pairs[i] = split.pairs[term];
     }
   }
+  // The f16 terms of rows times `scales`, of the thread's upper and lower row.
+  __device__ __forceinline__ void AssignScaled(const SplitSource& source, const float* scales) {
+    static_assert(kTerms == 2);
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float scale = scales[i % 2];
+      const auto split = SplitF16(source.pairs[i].x * scale, source.pairs[i].y * scale);
+      CUTE_UNROLL
+      for (int term = 0; term < kTerms; ++term) terms[term].pairs[i] = split.pairs[term];
+    }
+  }
 };
 
 // C: as for Mma, with P a stage of f32 (see stage.h) of which each consumer multiplies a block of
@@ -50,6 +61,7 @@ struct SplitMma {
   typename C::Shared& shared;
   int consumer;
   int thread;
+  float p_scales[2] = {1.0f, 1.0f};  // of the thread's rows of P, if C::kScalesRows
 
   // See Mma::Tile.
   template <int kColumns, class Ring, class Ready>
@@ -67,7 +79,7 @@ struct SplitMma {
     Fragment fragments[kFragments];
     Full::wait(&shared.full[state.index], state.phase);
     ready(state.index, k_blocks);
-    fragments[0].Assign(Load(state.index, 0));
+    Assign(fragments[0], Load(state.index, 0));
     FenceResults(accumulator);
     bool accumulate = false;
     // The other consumer is half a run behind, so that its MMAs go on while this one waits.
@@ -99,7 +111,7 @@ struct SplitMma {
           } else {
             if (step == 0 && left < begin) Release(previous);
           }
-          if (step + 1 < kSteps || left > 1) fragments[(step + 1) % kFragments].Assign(next);
+          if (step + 1 < kSteps || left > 1) Assign(fragments[(step + 1) % kFragments], next);
         }
         previous = stage;
       }
@@ -116,12 +128,20 @@ struct SplitMma {
   }
 
  private:
+  __device__ __forceinline__ void Assign(Fragment& fragment, const SplitSource& source) const {
+    if constexpr (C::kScalesRows) {
+      fragment.AssignScaled(source, p_scales);
+    } else {
+      fragment.Assign(source);
+    }
+  }
+
   // All products of one step's terms, small ones first, so that they are not lost in large sums.
   template <int kColumns, class Results>
   __device__ __forceinline__ static void IssueStep(const Fragment& fragment,
                                                    const typename C::DescriptorQ& q, uint32_t stage,
                                                    int step, Results& results, bool accumulate) {
-    using Multiply = WgmmaRegisters<kColumns, C::Q::kKMajor>;
+    using Multiply = WgmmaRegisters<typename C::InQ, kColumns, C::Q::kKMajor>;
     ArriveWarpgroup();
     CUTE_UNROLL
     for (int order = kOrders - 1; order >= 0; --order) {

@@ -1,6 +1,9 @@
-// wgmma whose first operand is in registers: 64 x kColumns x 16, bf16, f32 results.
+// wgmma whose first operand is in registers: 64 x kColumns x 16, bf16 or f16, f32 results.
 #pragma once
 
+#include <type_traits>
+
+#include "cutlass/numeric_types.h"
 #include "sm90/wgmma.h"
 
 namespace bwgemm::sm90 {
@@ -13,11 +16,11 @@ struct WgmmaFragment {
 };
 
 // clang-format off
-#define BWGEMM_WGMMA_OF_REGISTERS(columns, a0, a1, a2, a3, b, adds, b_mn)              \
+#define BWGEMM_WGMMA_OF_REGISTERS(type, columns, a0, a1, a2, a3, b, adds, b_mn)        \
   if constexpr (kColumns == columns) {                                                 \
     asm volatile(                                                                      \
         "{\n.reg .pred p;\nsetp.ne.b32 p, " adds ", 0;\n"                              \
-        "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16"               \
+        "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type          \
         " {" BWGEMM_NUMBERS_##columns "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b        \
         ", p, 1, 1, " b_mn ";\n}"                                                      \
         : BWGEMM_RESULTS_##columns                                                     \
@@ -26,7 +29,8 @@ struct WgmmaFragment {
   }
 // clang-format on
 
-template <int kColumns, bool kBKMajor>
+// Element: of both operands.
+template <class Element, int kColumns, bool kBKMajor>
 struct WgmmaRegisters {
   static_assert(kColumns == 16 || kColumns == 64 || kColumns == 128 || kColumns == 192 ||
                     kColumns == 256,
@@ -37,11 +41,16 @@ struct WgmmaRegisters {
   __device__ static void Issue(const WgmmaFragment& a, uint64_t desc_b, Results&& d,
                                bool accumulate) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    BWGEMM_WGMMA_OF_REGISTERS(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
-    BWGEMM_WGMMA_OF_REGISTERS(64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-    BWGEMM_WGMMA_OF_REGISTERS(128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-    BWGEMM_WGMMA_OF_REGISTERS(192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
-    BWGEMM_WGMMA_OF_REGISTERS(256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+    if constexpr (std::is_same_v<Element, cutlass::half_t>) {
+      static_assert(kColumns == 256, "add the width below");
+      BWGEMM_WGMMA_OF_REGISTERS("f16", 256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+    } else {
+      BWGEMM_WGMMA_OF_REGISTERS("bf16", 16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+      BWGEMM_WGMMA_OF_REGISTERS("bf16", 64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+      BWGEMM_WGMMA_OF_REGISTERS("bf16", 128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+      BWGEMM_WGMMA_OF_REGISTERS("bf16", 192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+      BWGEMM_WGMMA_OF_REGISTERS("bf16", 256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+    }
 #else
     CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif

@@ -44,6 +44,10 @@ SECTOR_ELEMENTS = 16
 # Writing an operand's terms to memory: fixed cycles, and the share of the memory bandwidth reached.
 PLANES_FIXED = 5000
 PLANES_STREAMING = 0.8
+# Finding the range of both operands' rows before that; the launches that then find nothing to do
+# are in the fixed cycles.
+RANGES_FIXED = 20000
+RANGES_STREAMING = 0.8
 # If the second CTA of a pair has no rows of the matrix, half of the tile is zeros, at the same cost
 # in operands and power. Assumed: it makes one CTA per tile win up to its tile_m.
 IDLE_HALF_PENALTY = 0.5
@@ -201,12 +205,18 @@ def _evaluate_cluster_k(
 
 
 def _plane_cycles(kernel: Kernel, dims: GemmDims) -> float:
-    """Cycles to write the terms of one of two f32 operands before the product."""
+    """Cycles of what is done to two f32 operands before the product: terms of one are written."""
     if not kernel.splits_both:
         return 0.0
-    rows = dims.m * dims.a_batch if kernel.swap_ab else dims.n * dims.b_batch
+    bandwidth = BYTES_PER_CYCLE[kernel.arch]
+    a_rows, b_rows = dims.m * dims.a_batch, dims.n * dims.b_batch
+    rows = a_rows if kernel.swap_ab else b_rows
     moved_bytes = rows * dims.k * (BYTES["float32"] + kernel.terms * BYTES["bfloat16"])
-    return PLANES_FIXED + moved_bytes / (PLANES_STREAMING * BYTES_PER_CYCLE[kernel.arch])
+    cycles = PLANES_FIXED + moved_bytes / (PLANES_STREAMING * bandwidth)
+    if kernel.term_dtype == "float16":
+        read_bytes = (a_rows + b_rows) * dims.k * BYTES["float32"]
+        cycles += RANGES_FIXED + read_bytes / (RANGES_STREAMING * bandwidth)
+    return cycles
 
 
 def _bytes_per_k(

@@ -15,7 +15,7 @@ from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import BYTES, Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
-from jax_bwgemm.product.implementations import terms_asked
+from jax_bwgemm.product.implementations import f32_algorithm
 from jax_bwgemm.product.kernels import Kernel
 
 # The measurements behind constants are in docs/decisions.md.
@@ -53,6 +53,8 @@ SWIZZLES = (8, 4, 2)
 SWIZZLE_MAX_EXTRA_TILES = 0.025
 SWIZZLE_2_MIN_WAVES = 8  # a band of two only pays in long launches
 SWIZZLE_MIN_OPERAND_BYTES = 32 * 2**20
+# Two terms of f16 round a value to 2^-22. From this many products on, f32's own sums round more.
+F16_TERMS_MIN_K = 256
 
 
 def aligned_dims(spec: GemmSpec, dims: GemmDims, in_bytes: int, out_bytes: int) -> GemmDims:
@@ -142,7 +144,10 @@ def kernel_mismatch(kernel: Kernel, spec: GemmSpec, in_dtype: str, arch: str) ->
         return f"multiplies {kernel.in_dtype} into {kernel.out_dtype}"
     if kernel.a_major + kernel.b_major != spec.majors:
         return f"majors {kernel.a_major}{kernel.b_major}"
-    if kernel.splits_both and kernel.terms < (terms_asked(spec.policy.precision) or 0):
+    asked = f32_algorithm(spec.policy.precision)
+    if kernel.splits_both and asked is not None and asked not in kernel.f32_algorithms:
+        if kernel.term_dtype == "float16":
+            return "multiplies terms of float16, the precision asks for bfloat16"
         return f"splits float32 into {kernel.terms} terms, too few for the precision"
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
@@ -161,6 +166,8 @@ def rank(
             decomposition = spec.policy.config.decomposition or decomposition
             wanted = spec.policy.config.splits or 1
             reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
+        elif reason is None and kernel.term_dtype == "float16" and dims.k < F16_TERMS_MIN_K:
+            reason = f"K={dims.k} is below {F16_TERMS_MIN_K}: too few sums to hide f16's rounding"
         if reason is not None:
             rejected.append((kernel.name, reason))
             continue

@@ -10,16 +10,20 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.dtypes import narrowest_bytes
-from jax_bwgemm.product.implementations import terms_asked
+from jax_bwgemm.product.implementations import f32_algorithm
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning import lookup
 from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.records import TunedEntry
 
-_PRESETS = lax.DotAlgorithmPreset
-# How tuning keys name two f32 operands, by the number of terms that each is split into.
-_F32_TYPES = {2: "float32x3", 3: "float32x6"}
+_PRECISIONS = {
+    "x3": lax.DotAlgorithmPreset.BF16_BF16_F32_X3,
+    "x6": lax.DotAlgorithmPreset.BF16_BF16_F32_X6,
+    "highest": lax.Precision.HIGHEST,
+}
+# How tuning keys name two f32 operands, by `f32_algorithm`.
+_F32_TYPES = {"x3": "float32x3", "x6": "float32x6", "highest": "float32highest"}
 
 
 def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
@@ -27,9 +31,9 @@ def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
     shared = "none"
     if dims.batch != 1 and dims.a_batch != dims.b_batch:
         shared = "lhs" if dims.a_batch == 1 else "rhs"
-    terms = terms_asked(spec.policy.precision) if in_dtype == "float32" else None
-    if terms is not None:
-        in_dtype = _F32_TYPES[terms]
+    algorithm = f32_algorithm(spec.policy.precision) if in_dtype == "float32" else None
+    if algorithm is not None:
+        in_dtype = _F32_TYPES[algorithm]
     return DenseKey(
         in_dtype, spec.out_dtype, spec.majors, dims.m, dims.n, dims.k, dims.batch, shared
     )
@@ -37,15 +41,15 @@ def key_of(spec: GemmSpec, in_dtype: str, dims: GemmDims) -> DenseKey:
 
 def spec_of(key: DenseKey) -> GemmSpec:
     """The problem as selection sees it."""
-    terms = next((t for t, name in _F32_TYPES.items() if name == key.in_dtype), None)
+    algorithm = next((a for a, name in _F32_TYPES.items() if name == key.in_dtype), None)
     return GemmSpec(
-        *key.majors, out_dtype=key.out_dtype, policy=Policy(precision=precision_of(terms))
+        *key.majors, out_dtype=key.out_dtype, policy=Policy(precision=_PRECISIONS.get(algorithm))
     )
 
 
-def precision_of(terms: int | None) -> Hashable:
-    """The algorithm that splits both of two f32 operands into so many terms; None for None."""
-    return {2: _PRESETS.BF16_BF16_F32_X3, 3: _PRESETS.BF16_BF16_F32_X6, None: None}[terms]
+def precision_of(kernel: Kernel) -> Hashable:
+    """What a kernel of two f32 operands is for; None for others."""
+    return _PRECISIONS[kernel.f32_algorithms[0]] if kernel.splits_both else None
 
 
 def dims_of(key: DenseKey) -> GemmDims:

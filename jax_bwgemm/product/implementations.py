@@ -33,14 +33,17 @@ NATIVE_ALGORITHMS = {
     "bfloat16 x float32": _SPLIT,
 }
 
-# Number of bf16 terms that each of two f32 operands is split into, by the precision asked for.
-# Three terms are exact; the error of their six largest products is below that of f32's own sums.
-F32_TERMS = {
-    lax.Precision.HIGH: 2,
-    lax.DotAlgorithmPreset.BF16_BF16_F32_X3: 2,
-    lax.Precision.HIGHEST: 3,
-    lax.DotAlgorithmPreset.BF16_BF16_F32_X6: 3,
+# How two f32 operands are multiplied, by the precision asked for: as three or six products of bf16
+# terms, or in any way that is as accurate as f32's own sums.
+F32_ALGORITHMS = {
+    lax.Precision.HIGH: "x3",
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X3: "x3",
+    lax.Precision.HIGHEST: "highest",
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X6: "x6",
 }
+# bf16 terms that each of them needs, the least accurate algorithm first. Three terms are exact; the
+# error of their six largest products is below that of f32's own sums.
+F32_TERMS = {"x3": 2, "x6": 3, "highest": 3}
 
 _logger = logging.getLogger("jax_bwgemm")
 
@@ -212,25 +215,30 @@ def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
     return tuple("bfloat16" if dtype == "float32" else dtype for dtype in (a, b))
 
 
-def terms_asked(precision: object) -> int | None:
-    """Terms that each of two f32 operands needs for a precision; None: terms do not satisfy it.
+def f32_algorithm(precision: object) -> str | None:
+    """How kernels multiply two f32 operands for a precision; None: they do not satisfy it.
 
     Args:
         precision: As `Policy.precision`. Of a pair the higher counts, as in XLA.
+
+    Returns:
+        A value of `F32_ALGORITHMS`.
     """
     if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
-        precision = max(precision, key=lambda p: F32_TERMS.get(p, 0))
-    return F32_TERMS.get(precision)
+        order = list(F32_TERMS)
+        asked = [F32_ALGORITHMS[p] for p in precision if p in F32_ALGORITHMS]
+        return max(asked, key=order.index, default=None)
+    return F32_ALGORITHMS.get(precision)
 
 
 def f32_refusal(precision: object) -> str | None:
     """Why kernels that split two f32 operands do not answer a precision request."""
-    if terms_asked(precision) is not None:
+    if f32_algorithm(precision) is not None:
         return None
     if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
         precision = precision[0]  # of a pair, neither is answered
     name = getattr(precision, "name", precision)
-    listed = ", ".join(p.name for p in F32_TERMS)
+    listed = ", ".join(p.name for p in F32_ALGORITHMS)
     return f"precision={name} of float32 operands is left to XLA; kernels answer {listed}"
 
 

@@ -38,7 +38,8 @@ class Kernel:
         stream_k: Whether CTAs may share a tile along K, so that none is idle in the last wave.
         stages: Depth of the mainloop pipeline.
         alignment_bytes: Required multiple of every operand's contiguous extent.
-        terms: Of bf16, that the kernel splits an f32 operand into; 1: it splits none.
+        terms: That the kernel splits an f32 operand into; 1: it splits none.
+        term_dtype: The terms' type: ``"bfloat16"``, or ``"float16"`` for rows that are scaled.
         uneven_parts: Whether parts of K may differ by a block, so that any K has any number of
             parts.
         scales: Of kernels of scaled operands, grouped ones too, where scales are applied:
@@ -68,6 +69,7 @@ class Kernel:
     stages: int = 4
     alignment_bytes: int = 16
     terms: int = 1
+    term_dtype: str = "bfloat16"
     uneven_parts: bool = False
     scales: str = ""
     f32_twin: str = ""
@@ -119,6 +121,15 @@ class Kernel:
     def splits_both(self) -> bool:
         """Whether both operands are f32 and split into terms."""
         return self.terms > 1 and self.a_dtype == self.b_dtype
+
+    @property
+    def f32_algorithms(self) -> tuple[str, ...]:
+        """What a kernel of two f32 operands answers of `f32_algorithm`, its own first."""
+        if not self.splits_both:
+            return ()
+        if self.term_dtype == "float16":
+            return ("highest", "x3")
+        return ("x3",) if self.terms == 2 else ("x6", "highest", "x3")
 
     @property
     def mmas(self) -> int:

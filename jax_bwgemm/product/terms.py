@@ -27,9 +27,9 @@ from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.implementations import (
     F32_TERMS,
+    f32_algorithm,
     of_types,
     precision_refusal,
-    terms_asked,
 )
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.spec import ProductSpec
@@ -161,9 +161,10 @@ def in_terms(
         counts = (2, 1) if dtypes[0] == F32 else (1, 2)
         pairs = tuple((i, 0) if counts[0] > 1 else (0, i) for i in (1, 0))
     else:
-        count = terms_asked(spec.policy.precision)
-        if count is None or _highest(spec.policy.precision) or contraction.operands != 2:
+        algorithm = f32_algorithm(spec.policy.precision)
+        if algorithm in (None, "highest") or contraction.operands != 2:
             return None
+        count = F32_TERMS[algorithm]
         counts, pairs = (count, count), _OF_BOTH[count]
     names, out = contraction.operand_names(spec)[:2], contraction.out_names(spec)
     if "k" not in out:
@@ -181,10 +182,3 @@ def in_terms(
         out.index(letter),
         spec.out_dtype,
     )
-
-
-def _highest(precision: object) -> bool:
-    """Whether the accuracy of f32 is asked for, not an algorithm."""
-    pair = isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm)
-    asked = precision if pair else (precision,)
-    return any(p == lax.Precision.HIGHEST for p in asked if p in F32_TERMS)

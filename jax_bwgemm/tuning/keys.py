@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 # Sizes of groups are kept in this many parts of their mean: what a router does is never the same
@@ -21,7 +22,8 @@ class DenseKey:
 
     Attributes:
         in_dtype: The operands' types, as `dtypes.operand_types` says them; ``"float32x3"`` and
-            ``"float32x6"`` are float32 multiplied as so many products of bf16.
+            ``"float32x6"`` are float32 multiplied as so many products of bf16, ``"float32highest"``
+            as accurately as f32.
         out_dtype: Type of the result.
         majors: Storage of both operands, as in kernel names.
         m: Rows of D, with the padding that alignment demands.
@@ -52,7 +54,7 @@ class DenseKey:
 
 def types_of(key: DenseKey | GroupedKey) -> str:
     """The operands' types, as `dtypes.operand_types` says them."""
-    return key.in_dtype.removesuffix("x3").removesuffix("x6")
+    return "float32" if re.fullmatch("float32(x3|x6|highest)", key.in_dtype) else key.in_dtype
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -217,8 +217,7 @@ def _shapes_in(line: str) -> Iterator[tuple[int, ...]]:
 
 def _spec_of(contraction: Contraction, kernel: Any, line: str) -> Any:
     if contraction is DENSE:
-        precision = dense_tuned.precision_of(kernel.terms if kernel.splits_both else None)
-        policy = Policy(precision=precision)
+        policy = Policy(precision=dense_tuned.precision_of(kernel))
         return GemmSpec(*kernel.majors, out_dtype=kernel.out_dtype, policy=policy)
     experts = 0
     if kernel.kind == K_GROUPED:  # what no operand shows is the second size of the result

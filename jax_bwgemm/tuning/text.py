@@ -37,7 +37,7 @@ _FILE_NAMES = {"b_major": "rhs_major"}
 _KERNEL_NAME = re.compile(r"[a-z0-9_]{1,128}")
 _DTYPES = ("bfloat16", "float16", "float32")
 _MIXED_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
-_IN_DTYPES = (*_MIXED_DTYPES, "float32x3", "float32x6")
+_IN_DTYPES = (*_MIXED_DTYPES, "float32x3", "float32x6", "float32highest")
 _MAJORS = ("kn", "kk", "mn", "mk")
 MAX_SIZE = 2**31 - 1
 

@@ -69,7 +69,7 @@ def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any
             a,
             b,
             (2 if kernel.a_major == "k" else 1, 2 if kernel.b_major == "k" else 1),
-            kernel.terms,
+            kernel,
         )
         return a, b
     return make(rng, a_shape, kernel.a_dtype), make(rng, b_shape, kernel.b_dtype)
@@ -77,7 +77,7 @@ def operands(kernel: Kernel, family: str, make: Any, seed: int = 0) -> tuple[Any
 
 def precision_of(kernel: Kernel) -> Any:
     """What a kernel answers where the types do not say it."""
-    return dense_tuned.precision_of(kernel.terms if kernel.splits_both else None)
+    return dense_tuned.precision_of(kernel)
 
 
 def spec_of(kernel: Kernel, **config: Any) -> GemmSpec:

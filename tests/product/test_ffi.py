@@ -222,7 +222,7 @@ def test_the_record_says_what_names_say() -> None:
         short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
         inputs = "_".join(short[t] for t in dict.fromkeys((k.a_dtype, k.b_dtype)))
         assert (k.terms > 1) == ("f32" in inputs)
-        inputs += f"x{k.mmas}" * k.splits_both
+        inputs += f"f16x{k.mmas}" if k.term_dtype == "float16" else f"x{k.mmas}" * k.splits_both
         types = "_".join([inputs, short[k.out_dtype], k.majors])
         tile = f"{k.tile_m}x{k.tile_n}x{k.tile_k}_{k.cluster_m}x{k.cluster_n}"
         schedule = "_pingpong" if k.schedule == "pingpong" else ""

@@ -35,7 +35,8 @@ def one_per_tile(arch: str) -> tuple[Kernel, ...]:
     first: dict[str, Kernel] = {}
     for k in emulated(arch):
         rest = k.name.split(f"_{k.majors}_", 1)[1]
-        first.setdefault(rest if k.terms == 1 else f"{k.in_dtype} {k.mmas} {rest}", k)
+        terms = "" if k.terms == 1 else f"{k.in_dtype} {k.mmas} {k.term_dtype} "
+        first.setdefault(f"{terms}{rest}", k)
     return tuple(first.values())
 
 
@@ -80,7 +81,7 @@ def operands(kernel: Kernel, p: Problem, seed: int = 0) -> tuple[np.ndarray, np.
     if kernel.splits_both:
         a, b = np.empty(lhs, np.float32), np.empty(rhs, np.float32)
         k_axes = 2 if kernel.a_major == "k" else 1, 2 if kernel.b_major == "k" else 1
-        exact_factors(rng, a, b, k_axes, kernel.terms)
+        exact_factors(rng, a, b, k_axes, kernel)
         return a, b
     return exact_integers(rng, lhs, kernel.a_dtype), exact_integers(rng, rhs, kernel.b_dtype)
 

@@ -74,24 +74,31 @@ def described_kernels() -> tuple[Kernel, ...]:
                     continue
                 rest = f"{majors}_{_text(numbers)}_{schedule}{tail}"
                 has_twin = not stream_k and "no_f32" not in left_out
-                found.append(
-                    Kernel(
-                        name=f"{arch}_{in_name}_{out_name}_{rest}",
-                        arch=arch,
-                        a_dtype=_DTYPES[a],
-                        b_dtype=_DTYPES[b],
-                        out_dtype=_DTYPES[out_name],
-                        a_major=majors[0],
-                        b_major=majors[1],
-                        **_sizes(numbers),
-                        schedule=schedule,
-                        swap_ab=swap_ab,
-                        stream_k=stream_k,
-                        terms=terms,
-                        uneven_parts=not stream_k and schedule in ("cooperative", "pingpong"),
-                        f32_twin=f"{arch}_{in_name}_f32_{rest}" if has_twin else "",
-                    )
+                kernel = Kernel(
+                    name=f"{arch}_{in_name}_{out_name}_{rest}",
+                    arch=arch,
+                    a_dtype=_DTYPES[a],
+                    b_dtype=_DTYPES[b],
+                    out_dtype=_DTYPES[out_name],
+                    a_major=majors[0],
+                    b_major=majors[1],
+                    **_sizes(numbers),
+                    schedule=schedule,
+                    swap_ab=swap_ab,
+                    stream_k=stream_k,
+                    terms=terms,
+                    uneven_parts=not stream_k and schedule in ("cooperative", "pingpong"),
+                    f32_twin=f"{arch}_{in_name}_f32_{rest}" if has_twin else "",
                 )
+                found.append(kernel)
+                if "f16_terms" in left_out:
+                    names = (x.replace("f32x6", "f32f16x3") for x in (kernel.name, kernel.f32_twin))
+                    name, twin = names
+                    found.append(
+                        dataclasses.replace(
+                            kernel, name=name, f32_twin=twin, terms=2, term_dtype="float16"
+                        )
+                    )
     return tuple(found)
 
 

@@ -54,27 +54,44 @@ def exact_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any)
 
 
 def exact_factors(
-    rng: np.random.Generator, lhs: np.ndarray, rhs: np.ndarray, axes: tuple[int, int], terms: int
+    rng: np.random.Generator, lhs: np.ndarray, rhs: np.ndarray, axes: tuple[int, int], kernel: Any
 ) -> None:
     """Overwrites f32 operands with integers whose products need no more than the terms multiplied.
 
     Along K, in turn: many bits times few and few times many; of three terms also some times some.
-    Most of the largest are zero, so that sums of 4,096 stay below 2^24.
+    Most of the largest are zero, so that sums of 4,096 stay below 2^24. For terms of f16, few bits
+    are as large as many, because such rows are narrow (cc/dense/row_range.h).
 
     Args:
         rng: Where they come from.
         lhs: Left operand.
         rhs: Right operand.
         axes: K of either.
-        terms: That each is split into.
+        kernel: Whose terms.
     """
-    most = {2: [(1024, 2), (2, 1024)], 3: [(2**18, 1), (300, 300), (1, 2**18)]}[terms]
+    if kernel.term_dtype == "float16":
+        _exact_factors_of_one_size(rng, lhs, rhs, axes)
+        return
+    most = {2: [(1024, 2), (2, 1024)], 3: [(2**18, 1), (300, 300), (1, 2**18)]}[kernel.terms]
     for i, limits in enumerate(most):
         for x, axis, limit in zip((lhs, rhs), axes, limits, strict=True):
             part = np.moveaxis(x, axis, 0)[i :: len(most)]
             part[...] = rng.integers(-limit, limit + 1, part.shape)
             if limit == 2**18:
                 part *= rng.random(part.shape) < 1 / 8
+
+
+def _exact_factors_of_one_size(
+    rng: np.random.Generator, lhs: np.ndarray, rhs: np.ndarray, axes: tuple[int, int]
+) -> None:
+    size = 2**14
+    for i in range(2):
+        for j, (x, axis) in enumerate(zip((lhs, rhs), axes, strict=True)):
+            part = np.moveaxis(x, axis, 0)[i::2]
+            if i == j:
+                part[...] = rng.integers(-size, size + 1, part.shape)
+            else:
+                part[...] = size * rng.integers(-1, 2, part.shape)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -132,14 +149,18 @@ def split_error(magnitudes: np.ndarray, kernel: Any) -> float:
 
     Of two split operands, the product of both low terms is left out as well. Three terms are exact;
     what is left out of their products, and the additions of the larger ones in f32, are a few of
-    f32's roundings of each product (cc/sm90/split.h).
+    f32's roundings of each product (cc/sm90/split.h). Two terms of f16 leave out 2^-22 of either
+    operand, and the product of both low terms.
 
     Args:
         magnitudes: The product of the operands' magnitudes.
         kernel: The kernel.
     """
     relative = {(1, 1): 0.0, (2, 2): 2.0**-17, (2, 3): 2.0**-15, (3, 6): 2.0**-22}
-    return relative[(kernel.terms, kernel.mmas)] * float(np.max(magnitudes, initial=0.0))
+    of_kernel = relative[(kernel.terms, kernel.mmas)]
+    if kernel.term_dtype == "float16":
+        of_kernel = 2.0**-20
+    return of_kernel * float(np.max(magnitudes, initial=0.0))
 
 
 def assert_same_layers(got: Any, want: Any) -> None:

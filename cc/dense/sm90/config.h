@@ -5,7 +5,7 @@
 // CTAs of a cluster are neighbours along P and share Q, or neighbours along Q and share P.
 //
 // An operand of f32 is P: it is split on its way to the MMA (sm90/split_mma.h). Where both are, Q
-// was split ahead of the launch, into planes of bf16 (planes.h).
+// was split ahead of the launch, into planes of the terms' type (planes.h).
 //
 // The two consumer warpgroups either share a tile, half of P's rows each (cooperative), or own
 // every second tile and take turns on the main loop (ping-pong): then one's epilogue runs under the
@@ -16,6 +16,7 @@
 #include "core/ring.h"
 #include "cutlass/fast_math.h"
 #include "dense/kernel_spec.h"
+#include "dense/row_range.h"
 #include "sm90/cta.h"
 #include "sm90/gpc.h"
 #include "sm90/high_sums.h"
@@ -47,7 +48,7 @@ struct Config : Spec {
   // Whether it works on lines of the store buffers, which its operands are loaded into.
   static constexpr bool kStaged = kLinked && !Spec::kSwapAb;
   static constexpr DType kTypeP = Spec::kSwapAb ? Spec::kB : Spec::kA;
-  static constexpr DType kTypeQ = Spec::kSplitsBoth ? DType::kBF16
+  static constexpr DType kTypeQ = Spec::kSplitsBoth ? Spec::kTermType
                                   : Spec::kSwapAb   ? Spec::kA
                                                     : Spec::kB;
   using InP = typename CutlassType<kTypeP>::type;
@@ -69,11 +70,14 @@ struct Config : Spec {
   static constexpr bool kAIsKMajor = Spec::kAMajor == AMajor::kK;
   static constexpr bool kBIsKMajor = Spec::kBMajor == BMajor::kK;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
+  static constexpr bool kConditional =
+      Spec::kSplitsBoth && (Spec::kTerms == 3 || Spec::kScalesRows);
   static_assert(kTypeQ != DType::kF32, "the f32 operand is P");
   // Planes of Q, and blocks of K after which the upper parts of sums leave the accumulators: see
   // sm90/split_mma.h.
   static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
-  static constexpr int kRunBlocks = bwgemm::sm90::RunK(Spec::kTerms, kPlanes) / kTileK;
+  static constexpr int kRunBlocks =
+      bwgemm::sm90::RunK(Spec::kTerms, kPlanes, Spec::kScalesRows) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
   using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
   using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;
@@ -163,5 +167,13 @@ struct Params {
   int32_t q_plane;                      // matrices of a plane of Q
   uint64_t p_cache_hint, q_cache_hint;  // L2 eviction priority
 };
+
+// Of kernels between which the rows' exponents decide: see f16_terms_launcher.h.
+struct ConditionalParams : Params {
+  Condition condition;
+  RowExponents p_exponents, q_exponents;  // of kernels that scale rows
+};
+template <class C>
+using ParamsOf = std::conditional_t<C::kConditional, ConditionalParams, Params>;
 
 }  // namespace bwgemm::dense::sm90

@@ -15,6 +15,7 @@
 #include "dense/sm90/gated_epilogue.h"
 #include "dense/sm90/linked_epilogue.h"
 #include "dense/sm90/load.h"
+#include "dense/sm90/row_scales.h"
 #include "sm90/split_mma.h"
 
 namespace bwgemm::dense::sm90 {
@@ -42,8 +43,10 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
       continue;
     }
     epilogue.Begin(tiles.Current());
+    if constexpr (C::kScalesRows) LoadRowScales<C>(params, tiles.Current(), consumer, mma.p_scales);
     typename C::template Accumulator<C::kTileN> accumulator;
     mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
+    if constexpr (C::kScalesRows) UnscaleTile<C>(params, tiles.Current(), consumer, accumulator);
     epilogue.StoreTile(tiles.Current(), accumulator);
   }
   epilogue.Finish();
@@ -105,6 +108,9 @@ __device__ __forceinline__ void RunCta(const LaunchParams& params, Consumer&& co
 template <class C>
 __device__ __forceinline__ void RunGemm(const Params& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (C::kConditional) {
+    if (static_cast<const ConditionalParams&>(params).condition.Unmet()) return;
+  }
   RunCta<C>(params, [](const Params& own, typename C::Shared& shared, uint32_t rank) {
     Consume<C>(own, shared, rank);
   });
@@ -115,7 +121,7 @@ __device__ __forceinline__ void RunGemm(const Params& params) {
 
 template <class C>
 __global__ void __launch_bounds__(kThreads, 1)
-    GemmKernelSm90(const __grid_constant__ Params params) {
+    GemmKernelSm90(const __grid_constant__ ParamsOf<C> params) {
   RunGemm<C>(params);
 }
 

@@ -145,7 +145,12 @@ struct Launcher {
   }
 
   static Status Launch(const GemmProblem& p, void*, cudaStream_t stream) {
-    Params params{};
+    ParamsOf<C> params{};
+    return Launch(p, params, stream);
+  }
+
+  // params: what is not about tiles and tensor maps is set.
+  static Status Launch(const GemmProblem& p, ParamsOf<C>& params, cudaStream_t stream) {
     dim3 grid;
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params, &grid));
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),

@@ -13,7 +13,7 @@ using PlanesSpec =
     KernelSpec<Spec::kA, Spec::kB, Spec::kOut, Spec::kSwapAb ? AMajor::kK : Spec::kAMajor,
                Spec::kSwapAb ? Spec::kBMajor : BMajor::kK, Spec::kTileM, Spec::kTileN, Spec::kTileK,
                Spec::kClusterM, Spec::kClusterN, Spec::kSchedule, Spec::kSwapAb, Spec::kStreamK,
-               Spec::kTerms>;
+               Spec::kTerms, Spec::kTermType>;
 
 template <class Spec>
 struct PlanesLauncher {
@@ -25,20 +25,31 @@ struct PlanesLauncher {
     const GemmOperand& q = Spec::kSwapAb ? p.a : p.b;
     const bool k_major = Spec::kSwapAb ? Spec::kAMajor == AMajor::kK : Spec::kBMajor == BMajor::kK;
     const int64_t matrices = q.batch_pitch ? p.batch : 1;
-    return {q, k_major, Spec::kSwapAb ? p.m : p.n, p.k, matrices, Spec::kTerms};
+    return {{q, k_major, Spec::kSwapAb ? p.m : p.n, p.k, matrices}, Spec::kTerms};
   }
 
   static size_t WorkspaceBytes(const GemmProblem& p) { return Planes(p).bytes() + kAlignment; }
 
-  static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
+  static uint8_t* Aligned(void* workspace) {
     const uintptr_t end_of_gap = reinterpret_cast<uintptr_t>(workspace) + kAlignment - 1;
-    void* planes = reinterpret_cast<void*>(end_of_gap / kAlignment * kAlignment);
+    return reinterpret_cast<uint8_t*>(end_of_gap / kAlignment * kAlignment);
+  }
+
+  static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
+    uint8_t* planes = Aligned(workspace);
+    BWGEMM_RETURN_IF_ERROR(SplitIntoPlanes(Planes(p), planes, stream));
+    ParamsOf<C> params{};
+    return Multiply(p, planes, params, stream);
+  }
+
+  // The second launch alone. params: see Dense::Launch.
+  static Status Multiply(const GemmProblem& p, const uint8_t* planes, ParamsOf<C>& params,
+                         cudaStream_t stream) {
     const PlanesProblem problem = Planes(p);
-    BWGEMM_RETURN_IF_ERROR(SplitIntoPlanes(problem, planes, stream));
     GemmProblem split = p;
     GemmOperand& q = Spec::kSwapAb ? split.a : split.b;
     q = {planes, problem.pitch(), q.batch_pitch ? problem.rows * problem.pitch() : 0};
-    return Dense::Launch(split, nullptr, stream);
+    return Dense::Launch(split, params, stream);
   }
 };
 
