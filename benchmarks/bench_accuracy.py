@@ -23,7 +23,7 @@ from jax import lax
 
 PRESETS = lax.DotAlgorithmPreset
 # Precision by column: of ours, of XLA's.
-OURS = {"x3": lax.Precision.HIGH, "x6": lax.Precision.HIGHEST}
+OURS = {"x3": lax.Precision.HIGH, "x6": PRESETS.BF16_BF16_F32_X6, "highest": lax.Precision.HIGHEST}
 XLA = {
     "xla tf32": PRESETS.TF32_TF32_F32,
     "xla x3": PRESETS.BF16_BF16_F32_X3,
@@ -31,7 +31,7 @@ XLA = {
     "xla x9": PRESETS.BF16_BF16_F32_X9,
     "xla f32": PRESETS.F32_F32_F32,
 }
-SIZES = {False: (512, 512, 4096), True: (16, 24, 64)}  # M, N, K; of a rehearsal
+SIZES = {False: (2048, 2048, 4096), True: (16, 24, 64)}  # M, N, K; of a rehearsal
 
 
 def _normal(rng: np.random.Generator, a: np.ndarray, b: np.ndarray) -> None:
