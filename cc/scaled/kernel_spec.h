@@ -19,6 +19,8 @@ struct KernelSpec {
   static constexpr bool kClampsBoxes = false;  // a row's scale follows from its place
   static constexpr bool kSplitsBoth = false;   // no operand is f32
   static constexpr int kTerms = 1;
+  static constexpr DType kTermType = DType::kBF16;
+  static constexpr bool kScalesRows = false;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
   static_assert(kA == DType::kE2M1 ? kB == kA && kScaleUse == ScaleUse::kMma

@@ -15,6 +15,7 @@ from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Parameters, TileKey
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.occupancy import concurrent_ctas
 from jax_bwgemm.dense.spec import GemmDims
+from jax_bwgemm.product.implementations import f32_algorithm
 from jax_bwgemm.product.kernels import Kernel
 
 PARAMETERS = {"sm90": SM90, "sm100": SM100}
@@ -26,6 +27,10 @@ BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 # Share of a product's time that our kernels save over XLA's: the middle of the geometric means of
 # the lists of shapes in docs/performance.md.
 TYPICAL_GAIN = 0.04
+# The same where operands are f32, as a share of the time of bf16's product: if one is bf16, and by
+# `f32_algorithm` if both are f32.
+MIXED_GAIN = 1.0
+F32_GAINS = {"x3": 0.4, "x6": 0.4, "highest": 8.0}
 
 # Bytes of an element.
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -84,6 +89,18 @@ class Candidate:
     cycles: float
     splits: int = 1
     decomposition: str = "heuristic"
+
+
+def typical_gain(in_dtype: str, precision: object) -> float:
+    """What our kernels save over XLA's, as a share of the time of bf16's product.
+
+    Args:
+        in_dtype: The operands' types, as `dtypes.operand_types` says them.
+        precision: As `Policy.precision`.
+    """
+    if in_dtype == "float32":
+        return F32_GAINS.get(f32_algorithm(precision), TYPICAL_GAIN)
+    return MIXED_GAIN if "float32" in in_dtype else TYPICAL_GAIN
 
 
 def is_known(kernel: Kernel) -> bool:

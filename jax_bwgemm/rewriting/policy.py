@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE, TYPICAL_GAIN
+from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
@@ -73,7 +73,9 @@ def short(dims: Any) -> str | None:
     return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"
 
 
-def loses(dims: Any, out_dtype: str, passes: int, copies: Copies, target: Target) -> str | None:
+def loses(
+    dims: Any, out_dtype: str, passes: int, copies: Copies, target: Target, gain: float
+) -> str | None:
     """Why a dense product is better left to XLA because of what surrounds it; None otherwise.
 
     Args:
@@ -82,6 +84,7 @@ def loses(dims: Any, out_dtype: str, passes: int, copies: Copies, target: Target
         passes: Extra readings and writings of the result: `Uses.extra_passes`.
         copies: What a kernel needs transposed.
         target: The GPU.
+        gain: What the kernel saves over XLA's: `typical_gain`.
     """
     results = dims.batch * dims.m * dims.n
     product = results * dims.k / (MACS_PER_CYCLE[target.arch] * target.sm_count)
@@ -92,10 +95,10 @@ def loses(dims: Any, out_dtype: str, passes: int, copies: Copies, target: Target
     extra = moving(passes * results * np.dtype(out_dtype).itemsize + 2 * copies.alone)
     extra += max(0.0, moving(2 * copies.rows) - STRIDED_ROWS * product)
     extra += max(0.0, moving(2 * copies.batch) - STRIDED_BATCH * product)
-    gain = TYPICAL_GAIN * product
-    if extra <= gain:
+    saved = gain * product
+    if extra <= saved:
         return None
-    compared = f"(predicted {extra:.0f} cycles) would cost more than the kernel gains ({gain:.0f})"
+    compared = f"(predicted {extra:.0f} cycles) would cost more than the kernel gains ({saved:.0f})"
     if transposed := copies.alone + copies.rows + copies.batch:
         return (
             f"transposing {transposed} bytes for a kernel {compared}; XLA's may read them as they "

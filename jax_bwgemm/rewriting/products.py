@@ -14,7 +14,9 @@ import numpy as np
 from jax_bwgemm import runtime
 from jax_bwgemm.config import explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
+from jax_bwgemm.dense.costs import typical_gain
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
+from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.implementations import SYMBOLIC
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
@@ -73,9 +75,11 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
+        in_dtype = operand_types(*(str(x.aval.dtype) for x in found.invars[:2]))
+        gain = typical_gain(in_dtype, spec.policy.precision)
 
         def loses(passes: int) -> str | None:
-            return policy.loses(dims, spec.out_dtype, passes, copies, target)
+            return policy.loses(dims, spec.out_dtype, passes, copies, target, gain)
 
         if reason := loses(0):
             return Replacement(None, reason)

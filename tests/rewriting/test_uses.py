@@ -12,6 +12,7 @@ from accelerated import SIZE, counts
 
 import jax_bwgemm as bw
 from jax_bwgemm.config import make_target
+from jax_bwgemm.dense.costs import TYPICAL_GAIN, typical_gain
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.rewriting import policy, products
 from jax_bwgemm.rewriting.uses import STORED, Uses, uses_of
@@ -61,10 +62,30 @@ def test_extra_passes(f: Callable[..., Any], passes: int) -> None:
 
 def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
     target = make_target("sm90")
-    none = policy.Copies()
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 2, none, target)
-    assert policy.loses(GemmDims(4096, 4096, 32768, 1, 1, 1), "bfloat16", 2, none, target) is None
-    assert policy.loses(GemmDims(4096, 4096, 512, 1, 1, 1), "bfloat16", 0, none, target) is None
+    none, short = policy.Copies(), GemmDims(4096, 4096, 512, 1, 1, 1)
+    long = GemmDims(4096, 4096, 32768, 1, 1, 1)
+    assert policy.loses(short, "bfloat16", 2, none, target, TYPICAL_GAIN)
+    assert policy.loses(long, "bfloat16", 2, none, target, TYPICAL_GAIN) is None
+    assert policy.loses(short, "bfloat16", 0, none, target, TYPICAL_GAIN) is None
+
+
+def test_products_of_f32_are_worth_more() -> None:
+    """Their gain is many times bf16's product, by the algorithm that is asked for."""
+    gains = [
+        typical_gain(types, precision)
+        for types, precision in (
+            ("bfloat16", "highest"),
+            ("float32", jax.lax.Precision.HIGH),
+            ("float32 x bfloat16", None),
+            ("float32", jax.lax.Precision.HIGHEST),
+        )
+    ]
+    assert gains == sorted(gains)
+    assert gains[0] == TYPICAL_GAIN
+    target, short = make_target("sm90"), GemmDims(4096, 4096, 512, 1, 1, 1)
+    copies = policy.Copies(alone=16 << 20)
+    lost = [policy.loses(short, "float32", 0, copies, target, gain) is not None for gain in gains]
+    assert lost == [True, True, False, False]
 
 
 @pytest.mark.parametrize("kind", ["alone", "rows", "batch"])
@@ -73,7 +94,7 @@ def test_what_a_copy_may_cost_depends_on_whether_xla_has_one(kind: str) -> None:
     dims = GemmDims(1024, 1024, 4096, 16, 16, 16)  # 138 us; a MiB is read and written in 0.5
 
     def left(size: int) -> str | None:
-        return policy.loses(dims, "bfloat16", 0, policy.Copies(**{kind: size}), target)
+        return policy.loses(dims, "bfloat16", 0, policy.Copies(**{kind: size}), target, TYPICAL_GAIN)
 
     limits = {"alone": 6 << 20, "rows": 24 << 20, "batch": 88 << 20}
     assert left(limits[kind]) is None
