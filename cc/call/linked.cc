@@ -2,10 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/cuda_status.h"
 #include "core/launch.h"
@@ -16,6 +18,9 @@ namespace {
 // Loaded code, and its text for comparison.
 struct Loaded {
   std::string text;
+  // Where equal texts lie: XLA prepares a call before every execution, always with the same text,
+  // and comparing it takes longer than a small product.
+  std::vector<const char*> compared;
   std::string code;
   std::string form, symbol;
   cudaLibrary_t library = nullptr;
@@ -83,6 +88,23 @@ Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* l
   return Status::Ok();
 }
 
+// Whether the epilogue is the one that was loaded. symbol(): see Find.
+template <class Symbol>
+bool IsSame(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, Loaded* loaded) {
+  if (loaded->text.size() != epilogue.code.size() || loaded->form != epilogue.form) return false;
+  if (!compare) return true;
+  if (loaded->symbol != symbol()) return false;
+  auto& compared = loaded->compared;
+  if (std::find(compared.begin(), compared.end(), epilogue.code.data()) != compared.end()) {
+    return true;
+  }
+  if (loaded->text != epilogue.code) return false;
+  constexpr size_t kMostPrograms = 64;
+  if (compared.size() == kMostPrograms) compared.clear();
+  compared.push_back(epilogue.code.data());
+  return true;
+}
+
 // The epilogue's code, loaded before or now. symbol() is the kernel's name in it. It is called only
 // when code is loaded or compared, which most executions do not.
 template <class Symbol>
@@ -94,8 +116,7 @@ Status Find(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, 
     auto loaded = std::make_unique<Loaded>();
     BWGEMM_RETURN_IF_ERROR(Load(symbol(), epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-  } else if (it->second->text.size() != epilogue.code.size() || it->second->form != epilogue.form ||
-             (compare && (it->second->symbol != symbol() || it->second->text != epilogue.code))) {
+  } else if (!IsSame(epilogue, compare, symbol, it->second.get())) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
   }

@@ -26,8 +26,8 @@ struct Params {
 template <int kTerms_>
 struct BF16Terms {
   static constexpr int kTerms = kTerms_;
-  __device__ BF16Terms(const Params&, int, int64_t) {}
-  __device__ sm90::TermPairs<kTerms> Split(float first, float second) const {
+  __device__ __forceinline__ BF16Terms(const Params&, int, int64_t) {}
+  __device__ __forceinline__ sm90::TermPairs<kTerms> Split(float first, float second) const {
     return sm90::Split<kTerms, sm90::Infinity::kLast>(first, second);
   }
 };
@@ -36,16 +36,16 @@ struct BF16Terms {
 struct F16Terms {
   static constexpr int kTerms = 2;
   float scale;
-  __device__ F16Terms(const Params& params, int matrix, int64_t row)
+  __device__ __forceinline__ F16Terms(const Params& params, int matrix, int64_t row)
       : scale(sm90::RowScale(*params.exponents.At(matrix, static_cast<int>(row)))) {}
-  __device__ sm90::TermPairs<kTerms> Split(float first, float second) const {
+  __device__ __forceinline__ sm90::TermPairs<kTerms> Split(float first, float second) const {
     return sm90::SplitF16(first * scale, second * scale);
   }
 };
 
 template <class Terms>
-__device__ void StoreTerms(const Params& params, const Terms& terms, int64_t at,
-                           const float (&x)[kVector]) {
+__device__ __forceinline__ void StoreTerms(const Params& params, Terms terms, int64_t at,
+                                           const float (&x)[kVector]) {
   constexpr int kTerms = Terms::kTerms;
   sm90::TermPairs<kTerms> split[kVector / 2];
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ void Load4(float* to, const float* from, bool inside) {
 
 // A warp stores a row's vectors.
 template <class Terms>
-__device__ void SplitKMajor(const Params& params) {
+__device__ __forceinline__ void SplitKMajor(const Params& params) {
   const int vector = blockIdx.x * 32 + threadIdx.x % 32, k = vector * kVector;
   if (vector >= params.vectors) return;
   constexpr int kRows = kThreads / 32;
@@ -83,7 +83,7 @@ __device__ void SplitKMajor(const Params& params) {
 
 // Squares of x, through shared memory: rows are contiguous in x, k in the planes.
 template <class Terms>
-__device__ void SplitRowMajor(const Params& params) {
+__device__ __forceinline__ void SplitRowMajor(const Params& params) {
   constexpr int kSide = 64, kVectors = kSide / kVector;
   __shared__ float square[kSide][kSide + 1];
   const int first_k = blockIdx.x * kSide;
@@ -120,17 +120,19 @@ __device__ void SplitRowMajor(const Params& params) {
 }
 
 template <class Terms>
-__global__ void __launch_bounds__(kThreads) KMajorKernel(Params params) {
+__global__ void __launch_bounds__(kThreads, 2) KMajorKernel(const __grid_constant__ Params params) {
   SplitKMajor<Terms>(params);
 }
 template <class Terms>
-__global__ void __launch_bounds__(kThreads) RowMajorKernel(Params params) {
+__global__ void __launch_bounds__(kThreads, 2) RowMajorKernel(const __grid_constant__ Params params) {
   SplitRowMajor<Terms>(params);
 }
-__global__ void __launch_bounds__(kThreads) KMajorByRangeKernel(Params params) {
+__global__ void __launch_bounds__(kThreads, 2)
+    KMajorByRangeKernel(const __grid_constant__ Params params) {
   *params.wide ? SplitKMajor<BF16Terms<3>>(params) : SplitKMajor<F16Terms>(params);
 }
-__global__ void __launch_bounds__(kThreads) RowMajorByRangeKernel(Params params) {
+__global__ void __launch_bounds__(kThreads, 2)
+    RowMajorByRangeKernel(const __grid_constant__ Params params) {
   *params.wide ? SplitRowMajor<BF16Terms<3>>(params) : SplitRowMajor<F16Terms>(params);
 }
 

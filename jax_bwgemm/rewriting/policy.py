@@ -1,6 +1,6 @@
 """Which products stay with XLA although a kernel can run them. Pure; the only place that decides.
 
-There are four reasons:
+There are five reasons:
 
 1. A tiny product costs a launch. XLA may compute it within one of its own passes.
 2. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
@@ -10,6 +10,8 @@ There are four reasons:
    or one of Triton's kernels, which read any strides and are slower.
 4. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
    into, they cost a pass of their own.
+5. `Precision.HIGH` of f32 operands is TF32 in XLA: one product. Kernels that are asked for it make
+   three of bf16 terms, which are more accurate and take longer.
 
 In cases 3 and 4 the product stays with XLA unless the kernel's gain is predicted to exceed the
 extra reading and writing. The comparison knows the bytes that are moved and the multiply-adds of
@@ -23,10 +25,12 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
+from jax_bwgemm.product.implementations import f32_algorithm
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
@@ -71,6 +75,21 @@ def short(dims: Any) -> str | None:
     if dims.k > SHORT_K:
         return None
     return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"
+
+
+def tf32(types: tuple[str, str], precision: object) -> str | None:
+    """Why a product is what XLA computes in less time, less accurately; None when it is not.
+
+    Args:
+        types: The operands'.
+        precision: As `Policy.precision`.
+    """
+    pair = isinstance(precision, tuple) and not isinstance(precision, jax.lax.DotAlgorithm)
+    asked = precision if pair else (precision,)
+    named = any(isinstance(p, jax.lax.DotAlgorithmPreset) for p in asked)
+    if set(types) != {"float32"} or f32_algorithm(precision) != "x3" or named:
+        return None
+    return "XLA computes precision=HIGH of float32 as TF32, in less time than kernels take for X3"
 
 
 def loses(

@@ -75,8 +75,10 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
         target = explicit_target() or runtime.local_target().target or make_target("sm90")
-        in_dtype = operand_types(*(str(x.aval.dtype) for x in found.invars[:2]))
-        gain = typical_gain(in_dtype, spec.policy.precision)
+        types = tuple(str(x.aval.dtype) for x in found.invars[:2])
+        if reason := policy.tf32(types, spec.policy.precision):
+            return Replacement(None, reason)
+        gain = typical_gain(operand_types(*types), spec.policy.precision)
 
         def loses(passes: int) -> str | None:
             return policy.loses(dims, spec.out_dtype, passes, copies, target, gain)

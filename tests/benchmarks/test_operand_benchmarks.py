@@ -119,7 +119,7 @@ def test_bench_f32_of_two_f32_operands(tmp_path, capsys):
     argv = ["--small", "--shapes", "24,16,40:mk", "--f32", "both", "--out", str(path)]
     assert bench_f32.main(argv) == 0
     rows = records(path, "f32")
-    names = ["x3", "x6", "bf16", "xla x3", "xla x6", "xla tf32", "xla f32"]
+    names = ["x3", "x6", "highest", "bf16", "xla x3", "xla x6", "xla tf32", "xla f32"]
     assert [r["impl"] for r in rows] == names
     assert all(r["error"] <= 1e-5 and r["f32"] == "both" for r in rows)
     shown = capsys.readouterr().out

@@ -94,7 +94,9 @@ def test_what_a_copy_may_cost_depends_on_whether_xla_has_one(kind: str) -> None:
     dims = GemmDims(1024, 1024, 4096, 16, 16, 16)  # 138 us; a MiB is read and written in 0.5
 
     def left(size: int) -> str | None:
-        return policy.loses(dims, "bfloat16", 0, policy.Copies(**{kind: size}), target, TYPICAL_GAIN)
+        return policy.loses(
+            dims, "bfloat16", 0, policy.Copies(**{kind: size}), target, TYPICAL_GAIN
+        )
 
     limits = {"alone": 6 << 20, "rows": 24 << 20, "batch": 88 << 20}
     assert left(limits[kind]) is None
