@@ -88,15 +88,32 @@ def test_products_of_f32_are_worth_more() -> None:
     assert lost == [True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("precision", "left"),
+    [
+        ("high", True),
+        (("high", "default"), True),
+        ("highest", False),
+        (jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, False),
+    ],
+    ids=str,
+)
+def test_high_of_f32_is_xlas_tf32(precision: Any, left: bool) -> None:
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    step = bw.accelerate(lambda a, b: jnp.dot(a, b, precision=precision))
+    explained = str(bw.explain_program(step, x, x, device="sm90"))
+    assert ("XLA computes precision=HIGH of float32 as TF32" in explained) == left
+    assert ("rewritten: a kernel takes it" in explained) != left
+
+
 @pytest.mark.parametrize("kind", ["alone", "rows", "batch"])
 def test_what_a_copy_may_cost_depends_on_whether_xla_has_one(kind: str) -> None:
     target = make_target("sm90")
     dims = GemmDims(1024, 1024, 4096, 16, 16, 16)  # 138 us; a MiB is read and written in 0.5
 
     def left(size: int) -> str | None:
-        return policy.loses(
-            dims, "bfloat16", 0, policy.Copies(**{kind: size}), target, TYPICAL_GAIN
-        )
+        copies = policy.Copies(**{kind: size})
+        return policy.loses(dims, "bfloat16", 0, copies, target, TYPICAL_GAIN)
 
     limits = {"alone": 6 << 20, "rows": 24 << 20, "batch": 88 << 20}
     assert left(limits[kind]) is None
