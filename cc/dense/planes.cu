@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(kThreads, 2) KMajorKernel(const __grid_constan
   SplitKMajor<Terms>(params);
 }
 template <class Terms>
-__global__ void __launch_bounds__(kThreads, 2) RowMajorKernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(kThreads, 2)
+    RowMajorKernel(const __grid_constant__ Params params) {
   SplitRowMajor<Terms>(params);
 }
 __global__ void __launch_bounds__(kThreads, 2)
