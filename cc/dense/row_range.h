@@ -38,9 +38,9 @@ struct RowExponents {
   }
 };
 
-// Which of two launches does its work: closed, a kernel returns at once.
+// Which of two launches does its work: if its condition is not met, a kernel returns at once.
 struct Condition {
-  const uint32_t* wide = nullptr;  // whether a row is not narrow; null: open
+  const uint32_t* wide = nullptr;  // whether a row is not narrow; null: no condition
   bool if_wide = false;
 
   __device__ __forceinline__ bool Unmet() const { return wide && (*wide != 0) != if_wide; }
