@@ -18,8 +18,9 @@ namespace {
 // Loaded code, and its text for comparison.
 struct Loaded {
   std::string text;
-  // Where equal texts lie: XLA prepares a call before every execution, always with the same text,
-  // and comparing it takes longer than a small product.
+  // Where texts of calls lie that are equal to it: XLA prepares a call before every execution,
+  // always with the same text, and comparing it takes longer than a small product. If another text
+  // came to lie there, this code would run in its place; it is of the same kernel and digest.
   std::vector<const char*> compared;
   std::string code;
   std::string form, symbol;
