@@ -48,24 +48,33 @@ every_kernel = pytest.mark.parametrize(("implementation", "kernel"), kernels())
 
 
 def product(implementation: str, kernel: Kernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """By that kernel. a: [M, K] and b: [K, N], stored as it wants them."""
+    """By that kernel. a: [M, K] and b: [K, N], or either for each of a batch, stored as it wants
+    them.
+    """
     dims = (
         (1,) if kernel.a_major == "k" else (0,),
         (0,) if kernel.b_major == "n" else (1,),
     )
     stored = (
-        jnp.asarray(a if kernel.a_major == "k" else a.T),
-        jnp.asarray(b if kernel.b_major == "n" else b.T),
+        jnp.asarray(a if kernel.a_major == "k" else a.swapaxes(-1, -2)),
+        jnp.asarray(b if kernel.b_major == "n" else b.swapaxes(-1, -2)),
     )
-    emulated = implementation == "emulator"
-    with bw.config.target("sm90", 4) if emulated else contextlib.nullcontext():
+
+    def multiply(x: jax.Array, y: jax.Array) -> jax.Array:
         return bw.dot_general(
-            *stored,
+            x,
+            y,
             (dims, ((), ())),
             precision="highest",
             implementation=implementation,
             config=kernel.name,
         )
+
+    mapped = [0 if x.ndim == 3 else None for x in stored]
+    call = multiply if mapped == [None, None] else jax.vmap(multiply, mapped)
+    emulated = implementation == "emulator"
+    with bw.config.target("sm90", 4) if emulated else contextlib.nullcontext():
+        return call(*stored)
 
 
 def narrow(kernel: Kernel, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -86,6 +95,21 @@ def test_rows_of_any_size_are_scaled(implementation: str, kernel: Kernel) -> Non
     a[3], b[:, 5], want[3], want[:, 5] = 0, 0, 0, 0
     with np.errstate(over="ignore", under="ignore"):
         assert_exact(product(implementation, kernel, a, b), want.astype(np.float32))
+
+
+@every_kernel
+@pytest.mark.parametrize("shared", ["", "a", "b"])
+def test_every_matrix_of_a_batch_has_its_own_scales(
+    implementation: str, kernel: Kernel, shared: str
+) -> None:
+    matrices = [narrow(kernel, seed) for seed in range(3)]
+    a, b = (np.stack(x) for x in zip(*matrices, strict=True))
+    a *= np.float32(2.0) ** np.array([[[-20]], [[3]], [[35]]], np.float32)
+    b *= np.float32(2.0) ** np.array([[[17]], [[-9]], [[2]]], np.float32)
+    if shared:
+        a, b = (x[1] if name == shared else x for name, x in zip("ab", (a, b), strict=True))
+    want = np.float64(a) @ np.float64(b)
+    assert_exact(product(implementation, kernel, a, b), want.astype(np.float32))
 
 
 @every_kernel
