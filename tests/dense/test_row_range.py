@@ -139,9 +139,17 @@ def test_a_row_of_many_exponents_is_not_left_to_f16(
 
 
 @every_kernel
-def test_infinities_and_nan_are_those_of_the_product(implementation: str, kernel: Kernel) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_infinities_and_nan_are_those_of_the_product(
+    implementation: str, kernel: Kernel, alone: bool
+) -> None:
+    """Beside other values of a row, and where nothing else is in it but zeros."""
     a, b = narrow(kernel)
-    a[1, 2], a[3, 4], b[5, 6] = np.inf, np.nan, -np.inf
+    if alone:
+        a[1], b[2] = 0, 1
+    else:
+        a[3, 4], b[5, 6] = np.nan, -np.inf
+    a[1, 2] = np.inf
     with np.errstate(invalid="ignore"):
         want = np.float64(a) @ np.float64(b)
     got = np.float64(product(implementation, kernel, a, b))
