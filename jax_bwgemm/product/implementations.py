@@ -215,6 +215,12 @@ def rounded_types(dtypes: Sequence[str], precision: object) -> tuple[str, str]:
     return tuple("bfloat16" if dtype == "float32" else dtype for dtype in (a, b))
 
 
+def of_operands(precision: object) -> tuple[object, ...]:
+    """A precision request for each operand, or the one for both."""
+    pair = isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm)
+    return precision if pair else (precision,)
+
+
 def f32_algorithm(precision: object) -> str | None:
     """How kernels multiply two f32 operands for a precision; None: they do not satisfy it.
 
@@ -224,19 +230,16 @@ def f32_algorithm(precision: object) -> str | None:
     Returns:
         A value of `F32_ALGORITHMS`.
     """
-    if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
-        order = list(F32_TERMS)
-        asked = [F32_ALGORITHMS[p] for p in precision if p in F32_ALGORITHMS]
-        return max(asked, key=order.index, default=None)
-    return F32_ALGORITHMS.get(precision)
+    order = list(F32_TERMS)
+    asked = [F32_ALGORITHMS[p] for p in of_operands(precision) if p in F32_ALGORITHMS]
+    return max(asked, key=order.index, default=None)
 
 
 def f32_refusal(precision: object) -> str | None:
     """Why kernels that split two f32 operands do not answer a precision request."""
     if f32_algorithm(precision) is not None:
         return None
-    if isinstance(precision, tuple) and not isinstance(precision, lax.DotAlgorithm):
-        precision = precision[0]  # of a pair, neither is answered
+    precision = of_operands(precision)[0]  # of a pair, neither is answered
     name = getattr(precision, "name", precision)
     listed = ", ".join(p.name for p in F32_ALGORITHMS)
     return f"precision={name} of float32 operands is left to XLA; kernels answer {listed}"

@@ -25,12 +25,12 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import numpy as np
+from jax import lax
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
-from jax_bwgemm.product.implementations import f32_algorithm
+from jax_bwgemm.product.implementations import f32_algorithm, of_operands
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
@@ -84,9 +84,7 @@ def tf32(types: tuple[str, str], precision: object) -> str | None:
         types: The operands'.
         precision: As `Policy.precision`.
     """
-    pair = isinstance(precision, tuple) and not isinstance(precision, jax.lax.DotAlgorithm)
-    asked = precision if pair else (precision,)
-    named = any(isinstance(p, jax.lax.DotAlgorithmPreset) for p in asked)
+    named = any(isinstance(p, lax.DotAlgorithmPreset) for p in of_operands(precision))
     if set(types) != {"float32"} or f32_algorithm(precision) != "x3" or named:
         return None
     return "XLA computes precision=HIGH of float32 as TF32, in less time than kernels take for X3"
