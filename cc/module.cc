@@ -5,9 +5,8 @@
 #include <string>
 
 #include "build_config.h"
-#include "call/product_ffi.h"
+#include "call/cuda_handlers.h"
 #include "call/python.h"
-#include "call/quantize_ffi.h"
 
 namespace nb = nanobind;
 
@@ -15,9 +14,9 @@ namespace bwgemm {
 namespace {
 
 template <class Handler>
-nb::dict Stages(Handler* initialize, Handler* execute) {
+nb::dict Stages(Handler* instantiate, Handler* execute) {
   nb::dict stages;
-  stages["initialize"] = call::HandlerCapsule(initialize);
+  stages["instantiate"] = call::HandlerCapsule(instantiate);
   stages["execute"] = call::HandlerCapsule(execute);
   return stages;
 }
@@ -25,10 +24,10 @@ nb::dict Stages(Handler* initialize, Handler* execute) {
 // v1: what earlier versions exported.
 nb::dict Registrations() {
   nb::dict targets;
-  targets["bwgemm.product.v2"] = Stages(BwProductInitialize, BwProductExecute);
-  targets["bwgemm.gemm.v1"] = Stages(BwGemmV1Initialize, BwGemmV1Execute);
-  targets["bwgemm.grouped.v1"] = Stages(BwGroupedV1Initialize, BwGroupedV1Execute);
-  targets["bwgemm.quantize.v1"] = Stages(BwQuantizeInitialize, BwQuantizeExecute);
+  targets["bwgemm.product.v2"] = Stages(BwProductInstantiate, BwProductExecute);
+  targets["bwgemm.gemm.v1"] = Stages(BwGemmV1Instantiate, BwGemmV1Execute);
+  targets["bwgemm.grouped.v1"] = Stages(BwGroupedV1Instantiate, BwGroupedV1Execute);
+  targets["bwgemm.quantize.v1"] = Stages(BwQuantizeInstantiate, BwQuantizeExecute);
   return targets;
 }
 

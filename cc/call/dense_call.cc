@@ -89,8 +89,7 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
                                    std::to_string(problem.n));
   }
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(
-      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  BWGEMM_RETURN_IF_ERROR(FindLinked(kernel, call.epilogue, launch.device, &function));
   const int64_t pairs = int64_t{problem.m} * problem.n / 2;
   constexpr int kThreads = dense::split_k::kThreads;
   // Fits in 32 bits: a workspace for 2^31 blocks is larger than any memory.

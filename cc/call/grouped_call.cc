@@ -141,8 +141,7 @@ Status RunLinked(const KernelOps<Problem>& ops, const Kernel& kernel, const Prod
   BWGEMM_RETURN_IF_ERROR(
       ReadEpilogue(call, kernel.info, {grouped.m, grouped.n, grouped.experts}, &arguments));
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(
-      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  BWGEMM_RETURN_IF_ERROR(FindLinked(kernel, call.epilogue, launch.device, &function));
   return WithContext(ops.launch_linked(problem, function, &arguments,
                                        call.buffers[Role::kWorkspace].data, launch.stream),
                      kernel.info, problem);

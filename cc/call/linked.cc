@@ -18,9 +18,9 @@ namespace {
 // Loaded code, and its text for comparison.
 struct Loaded {
   std::string text;
-  // Where texts of calls lie that are equal to it: XLA prepares a call before every execution,
-  // always with the same text, and comparing it takes longer than a small product. If another text
-  // came to lie there, this code would run in its place; it is of the same kernel and digest.
+  // Where texts of calls lie that are equal to it: a call always comes with the same text, and
+  // comparing it takes longer than a small product. If another text came to lie there, this code
+  // would run in its place; it is of the same kernel and digest.
   std::vector<const char*> compared;
   std::string code;
   std::string form, symbol;
@@ -89,12 +89,12 @@ Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* l
   return Status::Ok();
 }
 
-// Whether the epilogue is the one that was loaded. symbol(): see Find.
-template <class Symbol>
-bool IsSame(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, Loaded* loaded) {
-  if (loaded->text.size() != epilogue.code.size() || loaded->form != epilogue.form) return false;
-  if (!compare) return true;
-  if (loaded->symbol != symbol()) return false;
+// Whether the epilogue is the one that was loaded.
+bool IsSame(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded* loaded) {
+  if (loaded->text.size() != epilogue.code.size() || loaded->form != epilogue.form ||
+      loaded->symbol != symbol) {
+    return false;
+  }
   auto& compared = loaded->compared;
   if (std::find(compared.begin(), compared.end(), epilogue.code.data()) != compared.end()) {
     return true;
@@ -106,18 +106,16 @@ bool IsSame(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, 
   return true;
 }
 
-// The epilogue's code, loaded before or now. symbol() is the kernel's name in it. It is called only
-// when code is loaded or compared, which most executions do not.
-template <class Symbol>
-Status Find(const LinkedEpilogue& epilogue, bool compare, const Symbol& symbol, Loaded** found) {
+// The epilogue's code, loaded before or now. symbol: the kernel's name in it.
+Status Find(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded** found) {
   Cache& cache = TheCache();
   std::lock_guard lock(cache.mutex);
   auto it = cache.by_digest.find(epilogue.digest);
   if (it == cache.by_digest.end()) {
     auto loaded = std::make_unique<Loaded>();
-    BWGEMM_RETURN_IF_ERROR(Load(symbol(), epilogue, loaded.get()));
+    BWGEMM_RETURN_IF_ERROR(Load(symbol, epilogue, loaded.get()));
     it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-  } else if (!IsSame(epilogue, compare, symbol, it->second.get())) {
+  } else if (!IsSame(epilogue, symbol, it->second.get())) {
     return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
                                    "' belongs to other code");
   }
@@ -262,22 +260,20 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
                                  "' can have no epilogue");
 }
 
-Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
+Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
                   const void** function) {
   BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
   Loaded* loaded = nullptr;
-  BWGEMM_RETURN_IF_ERROR(
-      Find(epilogue, compare, [&] { return SymbolOf(kernel, epilogue.form); }, &loaded));
+  BWGEMM_RETURN_IF_ERROR(Find(epilogue, SymbolOf(kernel, epilogue.form), &loaded));
   *function = loaded->function;
   if (epilogue.form == "split_k") return Status::Ok();
   return loaded->prepared.Run(device,
                               [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
 }
 
-Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool compare,
-                  const void** function) {
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, const void** function) {
   Loaded* loaded = nullptr;
-  BWGEMM_RETURN_IF_ERROR(Find(epilogue, compare, [&] { return std::string(kernel); }, &loaded));
+  BWGEMM_RETURN_IF_ERROR(Find(epilogue, std::string(kernel), &loaded));
   *function = loaded->function;
   return Status::Ok();
 }

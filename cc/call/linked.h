@@ -10,14 +10,12 @@ namespace bwgemm::call {
 Status CheckLinkable(const Kernel& kernel, std::string_view form);
 
 // The function to launch, loaded and prepared on the current device. A process loads a piece of
-// code once; later calls find it by its digest. `compare`: whether its text is then compared too,
-// which is too slow for every execution.
-Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device, bool compare,
+// code once; later calls find it by its digest.
+Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
                   const void** function);
 
 // The same of a kernel that is in no table, and needs no preparation: by its name.
-Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, bool compare,
-                  const void** function);
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, const void** function);
 
 // Unimplemented unless the code was linked for this version of the library.
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue);

@@ -92,8 +92,7 @@ Status RunWithEpilogue(const Kernel& kernel, const ProductCall& call, const Laun
   EpilogueArguments arguments{};
   BWGEMM_RETURN_IF_ERROR(ReadEpilogue(call, info, {gemm.m, gemm.n, gemm.batch}, &arguments));
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(
-      FindLinked(kernel, call.epilogue, launch.device, /*compare=*/false, &function));
+  BWGEMM_RETURN_IF_ERROR(FindLinked(kernel, call.epilogue, launch.device, &function));
   return WithContext(ops.launch_linked(problem, function, &arguments, nullptr, launch.stream), info,
                      problem);
 }

@@ -130,7 +130,7 @@ Status Prepare(std::string_view name, const LinkedEpilogue& epilogue, int device
   BWGEMM_RETURN_IF_ERROR(CheckEpilogue(*kernel, epilogue));
   if (!epilogue.code.empty()) {
     const void* function;
-    return FindLinked(*kernel, epilogue, device, /*compare=*/true, &function);
+    return FindLinked(*kernel, epilogue, device, &function);
   }
   return PrepareOf(*kernel)(device);
 }

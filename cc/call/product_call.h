@@ -76,7 +76,7 @@ struct ProductSizes {
   int64_t m = 0, n = 0, k = 0, batch = 1, groups = 0, experts = 0;
 };
 
-// Resolves the kernel and does what must not happen under graph capture. Cheap when repeated.
+// Loads the kernel on a device ahead of its calls; Run does if nobody did. Cheap when repeated.
 Status Prepare(std::string_view kernel, const LinkedEpilogue& epilogue, int device);
 
 // Checks everything, then launches on the stream.

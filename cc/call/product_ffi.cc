@@ -5,6 +5,28 @@
 namespace bwgemm::call {
 namespace {
 
+Status CountError(const char* what, size_t count, std::string_view roles) {
+  return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
+                                 ", their roles are '" + std::string(roles) + "'");
+}
+
+// get(i) is the i-th operand or result.
+template <class Get>
+Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& get,
+                     Buffers* buffers) {
+  const char* const what = results ? "results" : "operands";
+  std::string_view rest = roles;
+  for (size_t i = 0; i < count; ++i) {
+    if (rest.empty()) return CountError(what, count, roles);
+    Role role;
+    BWGEMM_RETURN_IF_ERROR(TakeRole(&rest, results, &role));
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), Name(role), &(*buffers)[role]));
+  }
+  return rest.empty() ? Status::Ok() : CountError(what, count, roles);
+}
+
+}  // namespace
+
 Status DecodeConfig(const Roles& fixed, const ffi::Dictionary& config, ProductCall* call,
                     Roles* roles) {
   *roles = fixed;
@@ -62,45 +84,6 @@ Status DecodeConfig(const Roles& fixed, const ffi::Dictionary& config, ProductCa
   return Status::Ok();
 }
 
-Status CountError(const char* what, size_t count, std::string_view roles) {
-  return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
-                                 ", their roles are '" + std::string(roles) + "'");
-}
-
-// get(i) is the i-th operand or result.
-template <class Get>
-Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& get,
-                     Buffers* buffers) {
-  const char* const what = results ? "results" : "operands";
-  std::string_view rest = roles;
-  for (size_t i = 0; i < count; ++i) {
-    if (rest.empty()) return CountError(what, count, roles);
-    Role role;
-    BWGEMM_RETURN_IF_ERROR(TakeRole(&rest, results, &role));
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), Name(role), &(*buffers)[role]));
-  }
-  return rest.empty() ? Status::Ok() : CountError(what, count, roles);
-}
-
-template <const Roles& kFixed>
-ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
-                      ffi::Dictionary config) {
-  ProductCall call;
-  Roles roles;
-  const Status status = DecodeConfig(kFixed, config, &call, &roles);
-  return ToFfiError(status.ok() ? Prepare(call.kernel, call.epilogue, device) : status);
-}
-
-template <const Roles& kFixed>
-ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
-                   ffi::RemainingRets results, ffi::Dictionary config) {
-  ProductCall call;
-  const Status status = DecodeCall(kFixed, operands, results, config, &call);
-  return ToFfiError(status.ok() ? Run(call, device, stream) : status);
-}
-
-}  // namespace
-
 Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
                   const ffi::RemainingRets& results, const ffi::Dictionary& config,
                   ProductCall* call) {
@@ -116,24 +99,3 @@ Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
 }
 
 }  // namespace bwgemm::call
-
-// Nothing is allocated, queried or synchronised in execute after initialize, and group sizes are
-// read on the device alone: XLA may capture it into a CUDA graph.
-#define BWGEMM_DEFINE_HANDLERS(prefix, target)                                               \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##Initialize, bwgemm::call::Initialize<target>,        \
-                                xla::ffi::Ffi::Bind<xla::ffi::ExecutionStage::kInitialize>() \
-                                    .Ctx<xla::ffi::DeviceOrdinal>()                          \
-                                    .RemainingArgs()                                         \
-                                    .RemainingRets()                                         \
-                                    .Attr<xla::ffi::Dictionary>("config"));                  \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##Execute, bwgemm::call::Execute<target>,              \
-                                xla::ffi::Ffi::Bind()                                        \
-                                    .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()           \
-                                    .Ctx<xla::ffi::DeviceOrdinal>()                          \
-                                    .RemainingArgs()                                         \
-                                    .RemainingRets()                                         \
-                                    .Attr<xla::ffi::Dictionary>("config"),                   \
-                                {xla::ffi::Traits::kCmdBufferCompatible})
-BWGEMM_DEFINE_HANDLERS(BwProduct, bwgemm::call::kProductV2);
-BWGEMM_DEFINE_HANDLERS(BwGemmV1, bwgemm::call::kGemmV1);
-BWGEMM_DEFINE_HANDLERS(BwGroupedV1, bwgemm::call::kGroupedV1);

@@ -25,17 +25,13 @@ inline constexpr Roles kProductV2{};
 inline constexpr Roles kGemmV1{"a b", "d workspace"};
 inline constexpr Roles kGroupedV1{"a b group_sizes group_offset", "d workspace"};
 
+// What does not depend on buffers. roles: of the call's buffers, `fixed` or from config.
+Status DecodeConfig(const Roles& fixed, const ffi::Dictionary& config, ProductCall* call,
+                    Roles* roles);
+
 // The call points into the buffers and attributes.
 Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
                   const ffi::RemainingRets& results, const ffi::Dictionary& config,
                   ProductCall* call);
 
 }  // namespace bwgemm::call
-
-// On platform CUDA: bwgemm.product.v2, bwgemm.gemm.v1, bwgemm.grouped.v1.
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwProductInitialize);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwProductExecute);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmV1Initialize);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGemmV1Execute);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGroupedV1Initialize);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwGroupedV1Execute);

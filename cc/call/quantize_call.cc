@@ -174,7 +174,7 @@ Status PrepareQuantize(const QuantizeCall& call, int device) {
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
   const void* function;
-  return FindLinked(call.kernel, call.source, /*compare=*/true, &function);
+  return FindLinked(call.kernel, call.source, &function);
 }
 
 Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
@@ -186,7 +186,7 @@ Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
   EpilogueArguments source{};
   BWGEMM_RETURN_IF_ERROR(ReadSource(call, problem, &source));
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(FindLinked(call.kernel, call.source, /*compare=*/false, &function));
+  BWGEMM_RETURN_IF_ERROR(FindLinked(call.kernel, call.source, &function));
   return scaled::QuantizeLinked(problem, source, function, stream);
 }
 

@@ -3,6 +3,29 @@
 namespace bwgemm::call {
 namespace {
 
+// get(i) is the i-th operand or result.
+template <class Get>
+Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
+                     QuantizeCall* call) {
+  const std::string what = results ? "results" : "operands";
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view word = Take(&names, ' ');
+    int role = 0;
+    while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
+    if (role == kQuantizeRoles) {
+      return Status::Unimplemented("quantize: buffer '" + std::string(word) + "' among the " +
+                                   what + " is not known to this version of jax_bwgemm");
+    }
+    call->is_result[role] = results;
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), word, &call->buffers[role]));
+  }
+  if (names.empty()) return Status::Ok();
+  return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
+                                 ", fewer than names");
+}
+
+}  // namespace
+
 Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* roles) {
   for (auto member = config.begin(); member != config.end(); ++member) {
     const std::string_view name = *member;
@@ -37,44 +60,6 @@ Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* ro
   return Status::Ok();
 }
 
-// get(i) is the i-th operand or result.
-template <class Get>
-Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
-                     QuantizeCall* call) {
-  const std::string what = results ? "results" : "operands";
-  for (size_t i = 0; i < count; ++i) {
-    const std::string_view word = Take(&names, ' ');
-    int role = 0;
-    while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
-    if (role == kQuantizeRoles) {
-      return Status::Unimplemented("quantize: buffer '" + std::string(word) + "' among the " +
-                                   what + " is not known to this version of jax_bwgemm");
-    }
-    call->is_result[role] = results;
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), word, &call->buffers[role]));
-  }
-  if (names.empty()) return Status::Ok();
-  return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
-                                 ", fewer than names");
-}
-
-ffi::Error Initialize(int32_t device, ffi::RemainingArgs, ffi::RemainingRets,
-                      ffi::Dictionary config) {
-  QuantizeCall call;
-  Roles roles;
-  const Status status = DecodeConfig(config, &call, &roles);
-  return ToFfiError(status.ok() ? PrepareQuantize(call, device) : status);
-}
-
-ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
-                   ffi::RemainingRets results, ffi::Dictionary config) {
-  QuantizeCall call;
-  const Status status = DecodeQuantize(operands, results, config, &call);
-  return ToFfiError(status.ok() ? RunQuantize(call, device, stream) : status);
-}
-
-}  // namespace
-
 Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
                       const ffi::Dictionary& config, QuantizeCall* call) {
   Roles roles;
@@ -88,18 +73,3 @@ Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRe
 }
 
 }  // namespace bwgemm::call
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(BwQuantizeInitialize, bwgemm::call::Initialize,
-                              xla::ffi::Ffi::Bind<xla::ffi::ExecutionStage::kInitialize>()
-                                  .Ctx<xla::ffi::DeviceOrdinal>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<xla::ffi::Dictionary>("config"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(BwQuantizeExecute, bwgemm::call::Execute,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xla::ffi::DeviceOrdinal>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<xla::ffi::Dictionary>("config"),
-                              {xla::ffi::Traits::kCmdBufferCompatible});

@@ -12,12 +12,11 @@
 
 namespace bwgemm::call {
 
+// What does not depend on buffers.
+Status DecodeConfig(const ffi::Dictionary& config, QuantizeCall* call, Roles* roles);
+
 // The call points into the buffers and attributes.
 Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
                       const ffi::Dictionary& config, QuantizeCall* call);
 
 }  // namespace bwgemm::call
-
-// Platform CUDA.
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwQuantizeInitialize);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(BwQuantizeExecute);

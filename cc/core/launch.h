@@ -11,8 +11,8 @@
 
 namespace bwgemm {
 
-// Runs `set` the first time on each device. XLA prepares a kernel on every execution, so after the
-// first time this is one atomic load. Two threads may both run `set`, which must do no harm.
+// Runs `set` the first time on each device. Every launch prepares its kernel, so after the first
+// time this is one atomic load. Two threads may both run `set`, which must do no harm.
 class OncePerDevice {
  public:
   template <class Set>

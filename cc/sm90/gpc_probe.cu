@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/capture_scope.h"
 #include "core/cuda_status.h"
 #include "core/launch.h"
 #include "sm90/gpc.h"
@@ -60,16 +61,6 @@ class Gpcs {
   std::array<int, kMaxSms> parent_;
 };
 
-// Lets other threads capture streams meanwhile, and this one if it does.
-class CaptureScope {
- public:
-  CaptureScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~CaptureScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 struct Stream {
   cudaStream_t handle = nullptr;
   ~Stream() {
@@ -87,7 +78,7 @@ Status ProbeMultiprocessors(int device, std::vector<int>* gpc_of_sm) {
   BWGEMM_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
   if (count > kMaxSms) return Status::Ok();
-  CaptureScope scope;
+  const CaptureScope scope;
   const void* kernel = reinterpret_cast<const void*>(&ProbeKernel);
   BWGEMM_RETURN_IF_ERROR(SetSharedMemoryLimit(kernel, kProbeShared));
   BWGEMM_RETURN_IF_CUDA_ERROR(
