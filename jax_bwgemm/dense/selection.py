@@ -76,3 +76,14 @@ def select_by_heuristic(
         best.splits,
         best.decomposition,
     )
+
+
+def predicted_cycles(
+    spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target, table: Sequence[Kernel]
+) -> float | None:
+    """Clock cycles that the heuristic's kernel is predicted to take; None if no kernel fits.
+
+    The arguments are those of `select`.
+    """
+    usable, _ = heuristics.rank(table, spec, in_dtype, dims, target)
+    return usable[0].cycles if usable else None

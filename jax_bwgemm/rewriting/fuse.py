@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.costs import Surroundings
@@ -95,16 +96,70 @@ def fuse(
     fuse_sources(flow)
     eqns = flow.eqns
     uses = uses_of(compat_jaxpr.with_equations(body, eqns), results) if provisional else {}
-    returned: dict[int, list[Any]] = {}
-    left = []
-    for one in provisional:
-        own = [id(e) for e in one.ours]
-        why = one.why(uses.get(one.eqn.outvars[0], Uses()))
-        if why and all(i in flow.place for i in own):
-            returned |= {i: [] for i in own}
-            returned[min(own, key=flow.place.__getitem__)] = [one.eqn]
-            left.append((one, why))
+    left = [
+        (one, why)
+        for one in provisional
+        if (why := one.why(uses.get(one.eqn.outvars[0], Uses())))
+        and all(id(e) in flow.place for e in one.ours)
+    ]
+    returned, left = _returned(flow, left)
     return [new for e in eqns for new in returned.get(id(e), [e])], left, reasons
+
+
+def _returned(
+    flow: Dataflow, left: list[tuple[Provisional, str]]
+) -> tuple[dict[int, list[Any]], list[tuple[Provisional, str]]]:
+    """What equations of ours are exchanged for where products return to XLA, and those that do.
+
+    Another product may read a variable inside of ours, before a transpose: it becomes a transpose
+    of XLA's result. A product stays if such a variable cannot be had from its result.
+    """
+    again: dict[int, list[Any]] = {}
+    while True:
+        gone = {id(e) for one, _ in left for e in one.ours}
+        stay = set()
+        for one, _ in left:
+            inner = {v for e in one.ours for v in e.outvars} - set(one.eqn.outvars)
+            read = {v for v in inner if flow.readers(v, gone)}
+            undone = _undone(one, read)
+            if undone is None:
+                stay.add(id(one))
+            else:
+                again[id(one)] = undone
+        if not stay:
+            break
+        left = [(one, why) for one, why in left if id(one) not in stay]
+    returned: dict[int, list[Any]] = {}
+    for one, _ in left:
+        own = [id(e) for e in one.ours]
+        returned |= {i: [] for i in own}
+        returned[min(own, key=flow.place.__getitem__)] = [one.eqn, *again[id(one)]]
+    return returned, left
+
+
+def _undone(one: Provisional, wanted: set[Any]) -> list[Any] | None:
+    """Equations that give variables inside of ours from its result, if that is only arranged."""
+    back: list[tuple[Any, Any]] = []
+    known = set(one.eqn.outvars)
+    for e in reversed(one.ours):
+        if e.primitive.name == "transpose":
+            params = {"permutation": tuple(np.argsort(e.params["permutation"]).tolist())}
+        elif e.primitive.name == "reshape":
+            params = {"new_sizes": e.invars[0].aval.shape}
+        else:
+            continue
+        if e.outvars[0] in known:
+            new = e.replace(invars=e.outvars, outvars=e.invars, params=e.params | params)
+            back.append((e.invars[0], new))
+            known.add(e.invars[0])
+    if not wanted <= known:
+        return None
+    needed, eqns = set(wanted), []
+    for v, e in reversed(back):
+        if v in needed:
+            needed.add(e.invars[0])
+            eqns.append(e)
+    return eqns[::-1]
 
 
 def _fused(

@@ -1,22 +1,24 @@
 """Which products stay with XLA although a kernel can run them. Pure; the only place that decides.
 
-There are five reasons:
+There are seven reasons:
 
 1. A tiny product costs a launch. XLA may compute it within one of its own passes.
-2. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
-3. A kernel's batch dimension is the outermost. An operand with a batch behind its rows
+2. A small product saves less than its custom call costs the host.
+3. A product with a short K is bound by its result, which XLA's kernels write as fast as ours.
+4. A kernel's batch dimension is the outermost. An operand with a batch behind its rows
    (`qhd,khd->hqk`) is transposed first. cuBLAS reads it as it lies, if one stride serves all
    dimensions of the batch, one all free and one all contracted ones. Otherwise XLA has a copy too,
    or one of Triton's kernels, which read any strides and are slower.
-4. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
+5. XLA fuses a bias, a residual or a ReLU into its own product. After a kernel that it cannot see
    into, they cost a pass of their own.
-5. `Precision.HIGH` of f32 operands is TF32 in XLA: one product. Kernels that are asked for it make
+6. `Precision.HIGH` of f32 operands is TF32 in XLA: one product. Kernels that are asked for it make
    three of bf16 terms, which are more accurate and take longer.
+7. By `Precision.HIGHEST` f32 operands with few columns or rows fill little of a kernel's tile.
 
-In cases 3 and 4 the product stays with XLA unless the kernel's gain is predicted to exceed the
+In cases 4 and 5 the product stays with XLA unless the kernel's gain is predicted to exceed the
 extra reading and writing. The comparison knows the bytes that are moved and the multiply-adds of
 the product. It knows neither the launches of the passes nor how much faster the kernel is on this
-shape.
+shape. In cases 2 and 3 a kernel that also computes what follows may take the product.
 """
 
 from __future__ import annotations
@@ -29,16 +31,31 @@ import numpy as np
 from jax import lax
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, MACS_PER_CYCLE
+from jax_bwgemm.dense.costs import (
+    BYTES,
+    BYTES_PER_CYCLE,
+    MACS_PER_CYCLE,
+    ceil_div,
+    round_up,
+)
 from jax_bwgemm.product.implementations import f32_algorithm, of_operands
 
 # Fewer multiply-adds than these are tiny.
 MIN_MACS = 64**3
 # A K of at most this many is short: that of low-rank updates.
 SHORT_K = 32
+# A product of 16-bit operands that is predicted to take fewer cycles is small, about 6 us; one with
+# at most so many rows or columns is not, unless its tiles of so many rows and columns fill half of
+# the GPU: XLA's own kernels are slow there (docs/accelerate.md, "Small steps").
+SMALL_CYCLES = 10_500
+FEW_ROWS = 128
 # What XLA loses by operands that cuBLAS cannot read as they lie, as a share of the product's time:
 # if free or contracted dimensions have several strides, and if the batch has.
 STRIDED_ROWS, STRIDED_BATCH = 0.1, 0.45
+# XLA's product of f32 operands by HIGHEST, without tensor cores: multiply-adds of a multiprocessor
+# in a cycle, the share of them that is reached, rows and columns of the least tile, and cycles of a
+# launch. Assumed, but for the share: 0.84 to 0.9 on large matrices (docs/performance.md).
+F32_MACS, F32_SHARE, F32_TILE, F32_LAUNCH = 128, 0.85, 64, 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +94,31 @@ def short(dims: Any) -> str | None:
     return f"K is {dims.k}, at most {SHORT_K}: XLA writes the result as fast as a kernel would"
 
 
+def small(types: tuple[str, str], dims: Any, cycles: float | None, target: Target) -> str | None:
+    """Why a small dense product is better left to XLA unless a kernel also computes what follows.
+
+    A custom call takes the host longer than one of XLA's own kernels, and these may take along what
+    comes before and after.
+
+    Args:
+        types: The operands'.
+        dims: Sizes of the product.
+        cycles: What a kernel is predicted to take.
+        target: The GPU.
+    """
+    if "float32" in types or cycles is None or cycles >= SMALL_CYCLES:
+        return None
+    rows = dims.m * (dims.batch if dims.b_batch == 1 else 1)
+    batch = dims.batch if dims.b_batch > 1 else 1
+    tiles = ceil_div(rows, FEW_ROWS) * ceil_div(dims.n, FEW_ROWS) * batch
+    if min(rows, dims.n) <= FEW_ROWS and tiles <= target.sm_count / 2:
+        return None
+    return (
+        f"it is predicted to take {cycles:.0f} cycles, fewer than {SMALL_CYCLES}: a kernel would "
+        "save less than its call costs the host"
+    )
+
+
 def tf32(types: tuple[str, str], precision: object) -> str | None:
     """Why a product is what XLA computes in less time, less accurately; None when it is not.
 
@@ -88,6 +130,32 @@ def tf32(types: tuple[str, str], precision: object) -> str | None:
     if set(types) != {"float32"} or f32_algorithm(precision) != "x3" or named:
         return None
     return "XLA computes precision=HIGH of float32 as TF32, in less time than kernels take for X3"
+
+
+def slower(
+    types: tuple[str, str], precision: object, dims: Any, cycles: float | None, target: Target
+) -> str | None:
+    """Why XLA computes a product of f32 by HIGHEST faster; None when it does not.
+
+    A kernel's tile is 64 to 256 elements wide, whatever it computes. XLA's product is slow, but few
+    columns (a router's experts) cost it no more than reading the operands.
+
+    Args:
+        types: The operands'.
+        precision: As `Policy.precision`.
+        dims: Sizes of the product: m, n, k and batch.
+        cycles: What a kernel is predicted to take.
+        target: The GPU.
+    """
+    if set(types) != {"float32"} or f32_algorithm(precision) != "highest" or cycles is None:
+        return None
+    macs = dims.batch * round_up(dims.m, F32_TILE) * round_up(dims.n, F32_TILE) * dims.k
+    elements = dims.batch * (dims.m * dims.k + dims.k * dims.n + dims.m * dims.n)
+    moving = BYTES["float32"] * elements / BYTES_PER_CYCLE[target.arch]
+    xla = max(macs / (F32_MACS * F32_SHARE * target.sm_count), moving) + F32_LAUNCH
+    if cycles <= xla:
+        return None
+    return f"XLA is predicted to take {xla:.0f} cycles, a kernel {cycles:.0f}"
 
 
 def loses(

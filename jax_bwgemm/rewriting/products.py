@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from jax_bwgemm import runtime
-from jax_bwgemm.config import explicit_target, links_epilogues, make_target
+from jax_bwgemm.config import Target, explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.dense.costs import typical_gain
+from jax_bwgemm.dense.selection import predicted_cycles
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
 from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.implementations import SYMBOLIC
@@ -78,6 +79,9 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         types = tuple(str(x.aval.dtype) for x in found.invars[:2])
         if reason := policy.tf32(types, spec.policy.precision):
             return Replacement(None, reason)
+        cycles = _predicted(found.primitive, spec, operand_types(*types), dims, target, names[0])
+        if reason := policy.slower(types, spec.policy.precision, dims, cycles, target):
+            return Replacement(None, reason)
         gain = typical_gain(operand_types(*types), spec.policy.precision)
 
         def loses(passes: int) -> str | None:
@@ -87,7 +91,11 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
             return Replacement(None, reason)
 
         def alone(uses: Uses) -> str | None:
-            return loses(uses.extra_passes) or policy.short(dims)
+            return (
+                loses(uses.extra_passes)
+                or policy.short(dims)
+                or policy.small(types, dims, cycles, target)
+            )
 
         if reason := alone(uses):
             if not links_epilogues():
@@ -101,6 +109,15 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
     return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
+
+
+@functools.lru_cache(maxsize=4096)
+def _predicted(
+    primitive: Any, spec: Any, in_dtype: str, dims: Any, target: Target, implementation: str
+) -> float | None:
+    """Cycles that a kernel is predicted to take for a dense product; None if none fits as it is."""
+    table = CONTRACTIONS[primitive].kernels(implementation)
+    return predicted_cycles(spec, in_dtype, dims, target, table)
 
 
 def _ours(eqn: Any, implementations: tuple[str, ...], uses: Uses) -> Callable[..., Any]:

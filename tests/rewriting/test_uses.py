@@ -99,7 +99,7 @@ def test_products_of_f32_are_worth_more() -> None:
     ids=str,
 )
 def test_high_of_f32_is_xlas_tf32(precision: Any, left: bool) -> None:
-    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    x = jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
     step = bw.accelerate(lambda a, b: jnp.dot(a, b, precision=precision))
     explained = str(bw.explain_program(step, x, x, device="sm90"))
     assert ("XLA computes precision=HIGH of float32 as TF32" in explained) == left
