@@ -144,7 +144,7 @@ def _undone(one: Provisional, wanted: set[Any]) -> list[Any] | None:
     for e in reversed(one.ours):
         if e.primitive.name == "transpose":
             params = {"permutation": tuple(np.argsort(e.params["permutation"]).tolist())}
-        elif e.primitive.name == "reshape":
+        elif e.primitive.name == "reshape" and e.params.get("sharding") is None:
             params = {"new_sizes": e.invars[0].aval.shape}
         else:
             continue

@@ -44,9 +44,9 @@ from jax_bwgemm.product.implementations import f32_algorithm, of_operands
 MIN_MACS = 64**3
 # A K of at most this many is short: that of low-rank updates.
 SHORT_K = 32
-# A product of 16-bit operands that is predicted to take fewer cycles is small, about 5 us; one with
-# at most so many rows or columns is not, unless its tiles of so many rows and columns fill half of
-# the GPU: XLA's own kernels are slow there (docs/accelerate.md, "Small steps").
+# A product of 16-bit operands is small if it is predicted to take fewer cycles, about 5 us. But
+# XLA's kernels are slow with few rows or columns, at most this many, if tiles of that size fill
+# less than half of the GPU: such products count as large (docs/accelerate.md, "Small steps").
 SMALL_CYCLES = 9_000
 FEW_ROWS = 128
 # What XLA loses by operands that cuBLAS cannot read as they lie, as a share of the product's time:
