@@ -116,10 +116,11 @@ class TestCalls:
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(self.call(linked, **changes))
 
-    def test_a_digest_belongs_to_one_text(self, linked) -> None:
+    @pytest.mark.parametrize("change", [lambda c: c + b"\n\n\n", lambda c: c[:-1] + b" "])
+    def test_a_digest_belongs_to_one_text(self, linked, change) -> None:
         self.call(linked)
-        # Of another length: that is compared in every call, the text when a program is prepared.
-        other = base64.b64encode(base64.b64decode(linked.code) + b"\n\n\n").decode()
+        other = base64.b64encode(change(base64.b64decode(linked.code))).decode()
+        assert other != linked.code
         with pytest.raises(jax.errors.JaxRuntimeError, match="belongs to other code"):
             jax.block_until_ready(self.call(linked, epilogue=other))
 
