@@ -150,7 +150,8 @@ def slower(
     if set(types) != {"float32"} or f32_algorithm(precision) != "highest" or cycles is None:
         return None
     macs = dims.batch * round_up(dims.m, F32_TILE) * round_up(dims.n, F32_TILE) * dims.k
-    elements = dims.batch * (dims.m * dims.k + dims.k * dims.n + dims.m * dims.n)
+    operands = dims.a_batch * dims.m * dims.k + dims.b_batch * dims.k * dims.n
+    elements = operands + dims.batch * dims.m * dims.n
     moving = BYTES["float32"] * elements / BYTES_PER_CYCLE[target.arch]
     xla = max(macs / (F32_MACS * F32_SHARE * target.sm_count), moving) + F32_LAUNCH
     if cycles <= xla:
