@@ -45,8 +45,9 @@ MIN_MACS = 64**3
 # A K of at most this many is short: that of low-rank updates.
 SHORT_K = 32
 # A product of 16-bit operands is small if it is predicted to take fewer cycles, about 5 us. But
-# XLA's kernels are slow with few rows or columns, at most this many, if tiles of that size fill
-# less than half of the GPU: such products count as large (docs/accelerate.md, "Small steps").
+# XLA's kernels are slow with few rows or columns of one matrix, at most this many, if tiles of that
+# size fill less than half of the GPU: such products count as large (docs/accelerate.md, "Small
+# steps").
 SMALL_CYCLES = 9_000
 FEW_ROWS = 128
 # What XLA loses by operands that cuBLAS cannot read as they lie, as a share of the product's time:
@@ -108,11 +109,11 @@ def small(types: tuple[str, str], dims: Any, cycles: float | None, target: Targe
     """
     if "float32" in types or cycles is None or cycles >= SMALL_CYCLES:
         return None
-    rows = dims.m * (dims.batch if dims.b_batch == 1 else 1)
-    batch = dims.batch if dims.b_batch > 1 else 1
-    tiles = ceil_div(rows, FEW_ROWS) * ceil_div(dims.n, FEW_ROWS) * batch
-    if min(rows, dims.n) <= FEW_ROWS and tiles <= target.sm_count / 2:
-        return None
+    if dims.b_batch == 1:
+        rows = dims.m * dims.batch
+        tiles = ceil_div(rows, FEW_ROWS) * ceil_div(dims.n, FEW_ROWS)
+        if min(rows, dims.n) <= FEW_ROWS and tiles <= target.sm_count / 2:
+            return None
     return (
         f"it is predicted to take {cycles:.0f} cycles, fewer than {SMALL_CYCLES}: a kernel would "
         "save less than its call costs the host"

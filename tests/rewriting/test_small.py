@@ -36,6 +36,7 @@ def decision(f: Any, *shapes: tuple[int, ...], dtype: str = "bfloat16") -> Any:
         ((256, 512), (512, 1024), False),  # a recurrent cell
         ((32, 256, 64), (32, 64, 256), False),
         ((64, 1024), (1024, 1152), True),  # few rows
+        ((32, 64, 512), (32, 512, 64), False),  # few rows, but of many matrices
         ((16, 1024), (1024, 2816), True),
         ((16384, 128), (128, 128), False),  # few columns, but tiles for all multiprocessors
         ((1024, 1024), (1024, 1024), True),
