@@ -19,6 +19,7 @@ MAJORS = ("kn", "kk", "mn", "mk")
 GROUPED_MAJORS = ("kn", "kk", "mn")
 _SHAPE = re.compile(rf"(\d+)[,x](\d+)[,x](\d+)(?:[,x](\d+))?(?::({'|'.join(MAJORS)}))?")
 _GROUPED = re.compile(rf"(\d+),(\d+),(\d+),(\d+)(?:/(\d+))?(?::({'|'.join(GROUPED_MAJORS)}))?")
+_SCALED = re.compile(r"(\d+)[,x](\d+)[,x](\d+)(?:[,x](\d+))?:(\w+)/(\w+)")
 _MAX_SIZE = 2**31 - 1
 _EPILOG = """\
 grouped products (--ragged M,N,K,GROUPS[/MATRICES][:MAJORS]):
@@ -28,6 +29,10 @@ grouped products (--ragged M,N,K,GROUPS[/MATRICES][:MAJORS]):
   /MATRICES  how many of the GROUPS matrices are on this device (expert parallel); default: all
   A layer x[16384,4096] @ w[64,4096,1536] and its gradients:
     --ragged 16384,1536,4096,64:kn 16384,4096,1536,64:kk 16384,1536,4096,64:mn
+products of scaled operands (--scaled M,N,K[xB]:A/B), a[M,K] and b[N,K] in float8_e4m3fn:
+  A and B are layouts of scales: tensor, row, 1x128, 128x128.
+    --scaled 4096,7168,16384:1x128/128x128
+  Other types, and grouped ones: jax_bwgemm.autotune of a function.
 Group sizes are drawn at random, or are --group-sizes in random order. Only calls with about
 the same representative_group_sizes find the entry.
 """
@@ -53,6 +58,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         default=[],
         metavar="M,N,K,GROUPS[/MATRICES][:MAJORS]",
         help="grouped products: see below",
+    )
+    parser.add_argument(
+        "--scaled",
+        nargs="+",
+        default=[],
+        metavar="M,N,K[xB]:A/B",
+        help="products of scaled operands: see below",
+    )
+    parser.add_argument(
+        "--accumulation",
+        choices=("promoted", "fast"),
+        default="promoted",
+        help="of every --scaled (default: promoted)",
     )
     parser.add_argument(
         "--group-sizes",
@@ -126,6 +144,29 @@ def parse_grouped(text: str) -> tuple[tuple[int, int, int, int, int], str | None
     return (m, n, k, groups, sizes[4] if match[5] else groups), match[6]
 
 
+def parse_scaled(text: str) -> tuple[tuple[int, int, int, int], tuple[str, str]]:
+    """Reads ``M,N,K:A/B``, with ``,BATCH`` or ``xBATCH`` where needed.
+
+    Returns:
+        m, n, k and batch; the layouts of both operands' scales.
+
+    Raises:
+        ValueError: The text is not of that form, a size is 0 or too large, or there is no layout of
+            that name.
+    """
+    from jax_bwgemm.scaled.layouts import layout_of
+
+    match = _SCALED.fullmatch(text)
+    if match is None or not _sizes_fit(sizes := [int(size or 1) for size in match.groups()[:4]]):
+        raise ValueError(
+            f"a product of scaled operands is M,N,K[xBATCH]:A/B with sizes from 1 to {_MAX_SIZE} "
+            f"and layouts of scales A and B, got {text!r}"
+        )
+    m, n, k, batch = sizes
+    a, b = (layout_of(name, f"--scaled {text}: a layout").name for name in match.groups()[4:])
+    return (m, n, k, batch), (a, b)
+
+
 def _sizes_fit(sizes: list[int]) -> bool:
     return all(1 <= size <= _MAX_SIZE for size in sizes)
 
@@ -186,14 +227,50 @@ def grouped_problem(
     return problems.key_of(GROUPED, spec, operands, target)
 
 
+def scaled_problem(
+    shape: tuple[int, int, int, int],
+    scalings: tuple[str, str],
+    out_dtype: str,
+    accumulation: str,
+    target: Target,
+) -> Key | str:
+    """The problem of scaled operands as selection sees it, or why there is nothing to tune."""
+    import jax
+
+    from jax_bwgemm.product.spec import Policy
+    from jax_bwgemm.scaled.layouts import layout_of
+    from jax_bwgemm.scaled.primitive import DENSE
+    from jax_bwgemm.scaled.spec import ScaledSpec
+    from jax_bwgemm.tuning import problems
+
+    m, n, k, batch = shape
+    a_scaling, b_scaling = scalings
+    spec = ScaledSpec(
+        a_scaling=a_scaling,
+        b_scaling=b_scaling,
+        accumulation=accumulation,
+        out_dtype=out_dtype,
+        policy=Policy(implementations=("cutlass",)),
+    )
+    shapes = (batch, m, k), (batch, n, k)
+    operands = [jax.ShapeDtypeStruct(x, "float8_e4m3fn") for x in shapes]
+    for x, scaling in zip(shapes, scalings, strict=True):
+        layout = layout_of(scaling)
+        operands.append(jax.ShapeDtypeStruct(layout.scales_shapes(x)[-1], layout.scale_dtype))
+    operands.append(jax.ShapeDtypeStruct((1,), "float32"))
+    return problems.scaled_key_of(DENSE, spec, operands, target)
+
+
 def products(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Sizes and majors of the dense and of the grouped products that the options describe.
 
     Raises:
         ValueError: A malformed shape, majors that grouped products cannot have, or nothing to tune.
     """
-    if not args.shapes and not args.ragged:
-        raise ValueError("nothing to tune: give --shapes or --ragged")
+    if not (args.shapes or args.ragged or args.scaled):
+        raise ValueError("nothing to tune: give --shapes, --ragged or --scaled")
+    for text in args.scaled:
+        parse_scaled(text)
     dense, grouped = (
         [
             (sizes, majors)
@@ -224,6 +301,10 @@ def collect(args: argparse.Namespace, target: Target) -> Problems:
     for sizes, majors in grouped:
         found = grouped_problem(sizes, *types, majors, args.group_sizes, target)
         rows.append((f"{sizes} {majors}", found))
+    for sizes, scalings in map(parse_scaled, args.scaled):
+        out_dtype = _DTYPES[args.out_dtype or "bf16"]
+        scaled = scaled_problem(sizes, scalings, out_dtype, args.accumulation, target)
+        rows.append((f"{sizes} {'/'.join(scalings)}", scaled))
     counts = Counter(found for _, found in rows if not isinstance(found, str))
     skipped = [(what, found) for what, found in rows if isinstance(found, str)]
     return Problems(counts, tuple(skipped))

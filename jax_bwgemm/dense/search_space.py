@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import costs, heuristics
@@ -108,10 +108,22 @@ def orders_to_try(
         return c.kernel, c.splits, c.decomposition
 
     same = [c for c in known if how(c) == how(choice)]
-    seen = [order(c) for c in same]
-    found = []
-    for raster, swizzle in ORDERS:
-        other = dataclasses.replace(choice, raster_order=raster, swizzle=swizzle)
+    others = [dataclasses.replace(choice, raster_order=r, swizzle=s) for r, s in ORDERS]
+    return other_orders(others, same, order)
+
+
+def other_orders(
+    others: Iterable[Choice], known: Iterable[Choice], order: Callable[[Choice], object]
+) -> list[Choice]:
+    """Those of `others` whose order no known one has, and no other before it.
+
+    Args:
+        others: What might be tried.
+        known: What is tried anyway.
+        order: A choice's order of tiles, as far as it differs.
+    """
+    seen, found = [order(c) for c in known], []
+    for other in others:
         if (tiles := order(other)) not in seen:
             seen.append(tiles)
             found.append(other)

@@ -17,9 +17,10 @@ from jax_bwgemm.product.contraction import FfiCall, Folded, KernelCall
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
+from jax_bwgemm.scaled.fit import scales_fit, types_fit
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import DENSE
-from jax_bwgemm.scaled.selection import WHERE, scales_fit, types_fit
+from jax_bwgemm.scaled.selection import WHERE
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense.costs import ceil_div
+from jax_bwgemm.dense.search_space import other_orders
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.selection import select_by_heuristic
 from jax_bwgemm.grouped.spec import M_GROUPED
@@ -61,15 +62,10 @@ def orders_to_try(choice: Choice, key: GroupedKey, known: Sequence[Choice]) -> l
             return "m"
         return min(c.swizzle, most)
 
-    seen = [order(c) for c in known if c.kernel == choice.kernel]
+    same = [c for c in known if c.kernel == choice.kernel]
     others = [dataclasses.replace(choice, raster_order="n", swizzle=s) for s in SWIZZLES]
     others.append(dataclasses.replace(choice, raster_order="m", swizzle=1))
-    found = []
-    for other in others:
-        if (tiles := order(other)) not in seen:
-            seen.append(tiles)
-            found.append(other)
-    return found
+    return other_orders(others, same, order)
 
 
 def _most_row_tiles(kernel: Kernel, key: GroupedKey) -> int:

@@ -17,7 +17,7 @@ from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.product.arguments import as_dtype, as_operands
 from jax_bwgemm.product.implementations import as_implementations
-from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.product.spec import Policy, common_batch
 from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.layouts import FLOAT32
@@ -25,6 +25,7 @@ from jax_bwgemm.scaled.product import computed_by_kernel, scaled_product
 from jax_bwgemm.scaled.scaled_array import ScaledArray, check
 from jax_bwgemm.scaled.spec import ACCUMULATIONS, ScaledDims, ScaledSpec
 from jax_bwgemm.scaled.with_epilogue import product_with_epilogue
+from jax_bwgemm.tuning import context as tuning_context
 
 OUT_DTYPES = tuple(np.dtype(d) for d in (jnp.bfloat16, jnp.float16, jnp.float32))
 
@@ -128,13 +129,15 @@ def specification(
             f"scaled_matmul: leading dimensions of a {a.shape} and b {b.shape} must be equal, or "
             "one of the two must have none"
         )
-    batch = math.prod(a.shape[:-2] or b.shape[:-2])
+    batches = math.prod(a.shape[:-2]), math.prod(b.shape[:-2])
+    types = np.dtype(a.dtype).name, np.dtype(b.dtype).name
     dims = ScaledDims(
-        batch, a.shape[-2], b.shape[-2], a.shape[-1], np.dtype(a.dtype).name, np.dtype(b.dtype).name
+        common_batch(batches), a.shape[-2], b.shape[-2], a.shape[-1], *types, *batches
     )
     policy = Policy(
         implementations=implementations,
         target=explicit_target(),
+        tuning=tuning_context.current(),
         partial_sums=current_partial_sums(),
     )
     spec = ScaledSpec(

@@ -17,11 +17,12 @@ from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled import derivatives, selection
 from jax_bwgemm.scaled.contraction import SCALED
 from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.scaled.fit import by_mma
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.mma_operands import in_tiles, packed
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
-from jax_bwgemm.scaled.selection import Choice, by_mma
+from jax_bwgemm.scaled.selection import Choice
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
@@ -48,7 +49,8 @@ class _Dense(Family):
         a, b, *_ = operands
         batch = common_batch(x.shape[0] for x in operands)
         types = (jnp.dtype(x.dtype).name for x in (a, b))
-        return ScaledDims(batch, a.shape[1], b.shape[1], a.shape[2], *types)
+        batches = a.shape[0], b.shape[0]
+        return ScaledDims(batch, a.shape[1], b.shape[1], a.shape[2], *types, *batches)
 
     def out_shape(self, dims: ScaledDims, spec: ScaledSpec) -> tuple[int, ...]:
         del spec

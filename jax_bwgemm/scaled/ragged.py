@@ -28,6 +28,7 @@ from jax_bwgemm.scaled.product import global_scales
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.scaled_array import ScaledArray
+from jax_bwgemm.tuning import context as tuning_context
 
 _NAME = "scaled_ragged_dot"
 
@@ -189,6 +190,7 @@ def specification(
         policy=Policy(
             implementations=implementations,
             target=explicit_target(),
+            tuning=tuning_context.current(),
             partial_sums=current_partial_sums(),
         ),
     )

@@ -15,12 +15,13 @@ from jax_bwgemm.grouped.spec import out_shape
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import ragged_selection
 from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.scaled.fit import by_mma
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.mma_operands import in_ragged_tiles, in_tiles, packed
 from jax_bwgemm.scaled.ragged_contraction import SCALED_RAGGED
 from jax_bwgemm.scaled.ragged_reference import ragged_reference
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec, ragged_dims
-from jax_bwgemm.scaled.selection import Choice, by_mma
+from jax_bwgemm.scaled.selection import Choice
 
 
 class _Ragged(Family):

@@ -1,4 +1,4 @@
-"""Which kernel computes a grouped scaled product, or why none does. Pure."""
+"""Which kernel computes a grouped scaled product, or why none does: tuned > by rule."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled import tuned
+from jax_bwgemm.scaled.fit import kernel_dtype, scales_fit, types_fit
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
-from jax_bwgemm.scaled.selection import WHERE, Choice, kernel_dtype, scales_fit, types_fit
+from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned
 
 # Contracted rows of an average group up to which a ping-pong tile is chosen, which is stored while
 # the next one is multiplied. With more rows, a larger tile reuses more. See docs/decisions.md.
@@ -48,6 +50,23 @@ def select(
 ) -> Choice | str:
     """The kernel for a product that `refusal` has nothing against, or why a GPU has none.
 
+    Raises:
+        TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
+    """
+    fitting = kernels_for(table, spec, dims, target)
+    if isinstance(fitting, str):
+        return fitting
+    found = tuned.find_tuned_grouped(spec, dims, target, fitting)
+    if found is not None:
+        return as_tuned(found, spec, target)
+    return by_rule(fitting, spec, dims, target)
+
+
+def kernels_for(
+    table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
+) -> list[Kernel] | str:
+    """The kernels that a GPU has for a product, or why it has none.
+
     There is one of each kind, pair of types and use of scales, but for contractions.
     """
     fitting = [
@@ -58,11 +77,18 @@ def select(
         and types_fit(k, spec, dims)
         and scales_fit(k, spec)
     ]
-    if not fitting:
-        return (
-            f"no {spec.kind} kernel for {target.arch} applies scales of {spec.a_scaling} and "
-            f"{spec.b_scaling} to {dims.a_dtype} x {dims.b_dtype}"
-        )
+    if fitting:
+        return fitting
+    return (
+        f"no {spec.kind} kernel for {target.arch} applies scales of {spec.a_scaling} and "
+        f"{spec.b_scaling} to {dims.a_dtype} x {dims.b_dtype}"
+    )
+
+
+def by_rule(
+    fitting: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
+) -> Choice:
+    """The kernel of those that fit, by the number of contracted rows and the width of tiles."""
     short = not spec.m_grouped and dims.m <= PINGPONG_ROWS * dims.experts
 
     def columns(k: Kernel) -> float:

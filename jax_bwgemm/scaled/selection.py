@@ -1,4 +1,4 @@
-"""Which kernel computes a scaled product, or why none does: the shortest predicted time. Pure."""
+"""Which kernel computes a scaled product, or why none does: tuned > shortest predicted time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import waves_text
-from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
-from jax_bwgemm.scaled.layouts import LAYOUTS, layout_of
+from jax_bwgemm.scaled import tuned
+from jax_bwgemm.scaled.costs import BYTES, Candidate, as_dense_dims, candidates
+from jax_bwgemm.scaled.fit import by_mma, kernel_dtype, scales_fit, types_fit
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
+from jax_bwgemm.tuning.lookup import Found
 
-_WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
-_OF_ROWS = ("row", "1x128")
 # What kernels do with scales, in words.
 WHERE = {
     "sums": "scales after the last block of K",
@@ -56,11 +56,6 @@ class Choice:
         )
 
 
-def kernel_dtype(out_dtype: str) -> str:
-    """What kernels write for a result: there are none for float16, which XLA makes of float32."""
-    return "float32" if out_dtype == "float16" else out_dtype
-
-
 def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
     if by_mma(spec) and spec.a_scaling != spec.b_scaling:
@@ -88,23 +83,25 @@ def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str 
 def select(
     table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
 ) -> Choice | str:
-    """The kernel for a product that `refusal` has nothing against, or why a GPU has none."""
-    fitting = [
-        k
-        for k in table
-        if k.arch == target.arch and types_fit(k, spec, dims) and scales_fit(k, spec)
-    ]
-    if not fitting:
-        arches = sorted({k.arch for k in table})
-        if target.arch not in arches:
-            return f"scaled kernels exist for {', '.join(arches)}, this is {target.arch}"
-        return (
-            f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} applies scales of "
-            f"{spec.a_scaling} and {spec.b_scaling}"
-        )
-    by_name = {k.name: k for k in fitting}
-    best = min((c for k in fitting for c in candidates(k, dims, target)), key=heuristics.preference)
-    kernel = by_name[best.kernel.name]
+    """The kernel for a product that `refusal` has nothing against, or why a GPU has none.
+
+    Raises:
+        TuningMissError: There is no tuned entry, and the policy on a miss is ``"error"``.
+    """
+    fitting = kernels_for(table, spec, dims, target)
+    if isinstance(fitting, str):
+        return fitting
+    found = tuned.find_tuned(spec, dims, target, fitting)
+    if found is not None:
+        return as_tuned(found, spec, target)
+    return by_heuristic(fitting, spec, dims, target)
+
+
+def by_heuristic(
+    fitting: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
+) -> Choice:
+    """The kernel of those that fit with the shortest predicted time."""
+    kernel, best = ranked(fitting, dims, target)[0]
     raster_order, swizzle = heuristics.tile_order(best, as_dense_dims(dims), BYTES)
     why = (
         f"{WHERE[kernel.scales]}; {best.tiles_m}x{best.tiles_n} tiles per batch in "
@@ -117,30 +114,36 @@ def select(
     return Choice(kernel, out_dtype, raster_order, swizzle, best.splits, target.sm_count, why)
 
 
-def types_fit(kernel: Kernel, spec: Any, dims: Any) -> bool:
-    """Whether a kernel has the types of a dense or grouped product."""
-    types = (kernel.a_dtype, kernel.b_dtype, kernel.out_dtype)
-    return types == (dims.a_dtype, dims.b_dtype, kernel_dtype(spec.out_dtype))
+def kernels_for(
+    table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
+) -> list[Kernel] | str:
+    """The kernels that a GPU has for a product, or why it has none."""
+    fitting = [
+        k
+        for k in table
+        if k.arch == target.arch and types_fit(k, spec, dims) and scales_fit(k, spec)
+    ]
+    if fitting:
+        return fitting
+    arches = sorted({k.arch for k in table})
+    if target.arch not in arches:
+        return f"scaled kernels exist for {', '.join(arches)}, this is {target.arch}"
+    return (
+        f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} applies scales of "
+        f"{spec.a_scaling} and {spec.b_scaling}"
+    )
 
 
-def scales_fit(kernel: Kernel, spec: Any) -> bool:
-    """Whether a kernel applies a specification's layouts, with the accumulation asked for.
-
-    SM100's accumulators are as precise as promoted sums.
-    """
-    if by_mma(spec) or kernel.scales == "mma":
-        return by_mma(spec) and kernel.scales == "mma"
-    layouts = (spec.a_scaling, spec.b_scaling)
-    whole_k = all(name in _WHOLE_K for name in layouts)
-    fast = spec.accumulation == "fast" or kernel.arch == "sm100"
-    along_n = layouts[0] if kernel.swap_ab else layouts[1]
-    if kernel.scales == "sums":
-        return fast and whole_k
-    if fast and whole_k:
-        return False
-    return (along_n in _OF_ROWS) == (kernel.scales == "rows")
+def ranked(
+    fitting: Sequence[Kernel], dims: ScaledDims, target: Target
+) -> list[tuple[Kernel, Candidate]]:
+    """Kernels with every number of parts of K worth comparing, by predicted time."""
+    pairs = [(k, c) for k in fitting for c in candidates(k, dims, target)]
+    return sorted(pairs, key=lambda pair: heuristics.preference(pair[1]))
 
 
-def by_mma(spec: Any) -> bool:
-    """Whether an operand has scales that MMA instructions read."""
-    return any(layout_of(name).read_by_mma for name in (spec.a_scaling, spec.b_scaling))
+def as_tuned(found: Found, spec: Any, target: Target) -> Choice:
+    """A tuned choice."""
+    entry, out_dtype = found.entry, kernel_dtype(spec.out_dtype)
+    how = entry.raster_order, entry.swizzle, entry.splits
+    return Choice(found.kernel, out_dtype, *how, target.sm_count, found.reason)

@@ -46,6 +46,8 @@ class ScaledDims:
         k: What is contracted.
         a_dtype: Name of the type of A's values.
         b_dtype: Name of the type of B's values.
+        a_batch: Matrices A; None: as many as products.
+        b_batch: Matrices B, likewise.
     """
 
     batch: int
@@ -54,6 +56,8 @@ class ScaledDims:
     k: int
     a_dtype: str
     b_dtype: str
+    a_batch: int | None = None
+    b_batch: int | None = None
 
     def describe(self, spec: ScaledSpec) -> str:
         """The product in one line, for messages."""

@@ -13,6 +13,7 @@ import jax
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.tuning import files, problems, storage
+from jax_bwgemm.tuning.abstract_work import Work
 from jax_bwgemm.tuning.bench import Bench
 from jax_bwgemm.tuning.devices import local_device
 from jax_bwgemm.tuning.kernel_timer import Timer, make_timer
@@ -20,7 +21,7 @@ from jax_bwgemm.tuning.keys import Key
 from jax_bwgemm.tuning.progress import ProgressBar
 from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry
 from jax_bwgemm.tuning.table import TuningTable
-from jax_bwgemm.tuning.work import Work, work_of
+from jax_bwgemm.tuning.work import work_of
 
 # Kernels and splits measured for a problem before the orders of the fastest.
 KERNELS = 12

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
+from jax_bwgemm.tuning.abstract_work import Work
 from jax_bwgemm.tuning.kernel_timer import Timer
 from jax_bwgemm.tuning.records import Choice
-from jax_bwgemm.tuning.work import Work
 
 # Operands are rotated over this much memory, more than any supported GPU's L2, so that a call does
 # not find what the one before it read.

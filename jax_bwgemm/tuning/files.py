@@ -1,7 +1,7 @@
 """The tuning cache and the package's tables: where they are, and reading them where usable.
 
 The cache is one file for each kind of GPU in ``$BWGEMM_TUNING_CACHE``, or else in
-``$XDG_CACHE_HOME/jax_bwgemm/tuning-v2`` (``~/.cache`` when that is not set);
+``$XDG_CACHE_HOME/jax_bwgemm/tuning-v3`` (``~/.cache`` when that is not set);
 ``BWGEMM_TUNING_CACHE=off`` switches it off. A file that cannot be read is ignored with a warning.
 """
 
@@ -26,11 +26,16 @@ def cache_path(device_kind: str) -> Path | None:
     return (Path(folder) if folder else _default_folder(VERSION)) / file_name(device_kind)
 
 
-def older_cache_path(device_kind: str) -> Path | None:
-    """Where the version before kept its cache; None where that is the same folder, or off."""
+def older_cache_paths(device_kind: str) -> list[Path]:
+    """Where versions before kept their caches, the latest first; none with a folder of one's own.
+
+    That folder is the same for all versions, and "off" has none.
+    """
     if os.environ.get("BWGEMM_TUNING_CACHE", ""):
-        return None
-    return _default_folder(VERSION - 1) / file_name(device_kind)
+        return []
+    return [
+        _default_folder(version) / file_name(device_kind) for version in range(VERSION - 1, 0, -1)
+    ]
 
 
 def _default_folder(version: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 # Sizes of groups are kept in this many parts of their mean: what a router does is never the same
 # twice, and near distributions shall find the same entry.
@@ -107,10 +108,90 @@ class GroupedKey:
         )
 
 
-Key = DenseKey | GroupedKey
+@dataclasses.dataclass(frozen=True, order=True)
+class _ScaledKey:
+    """What is the same in all products of scaled operands.
+
+    Attributes:
+        a_dtype: Type of A's values.
+        b_dtype: Type of B's values.
+        a_scaling: Layout of A's scales.
+        b_scaling: Layout of B's scales.
+        accumulation: ``"fast"`` where scales multiply sums over all of K, else ``"promoted"``.
+        out_dtype: Type that kernels write.
+    """
+
+    a_dtype: str
+    b_dtype: str
+    a_scaling: str
+    b_scaling: str
+    accumulation: str
+    out_dtype: str
+
+    @property
+    def types(self) -> str:
+        """Types and layouts in a few words."""
+        a, b = f"{self.a_dtype} {self.a_scaling}", f"{self.b_dtype} {self.b_scaling}"
+        return f"{a} x {b}->{self.out_dtype}, {self.accumulation}"
 
 
-def _batch(key: Key) -> str:
+@dataclasses.dataclass(frozen=True, order=True)
+class ScaledKey(_ScaledKey):
+    """A product of scaled operands.
+
+    Attributes:
+        m: Rows of A.
+        n: Rows of B.
+        k: What is contracted.
+        batch: Number of products.
+        shared: The operand that all of a batch share: ``"none"``, ``"lhs"`` or ``"rhs"``.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    shared: str = "none"
+
+    @property
+    def macs(self) -> int:
+        """Multiplications."""
+        return self.m * self.n * self.k * self.batch
+
+    def __str__(self) -> str:
+        return f"scaled {self.m}x{self.n}x{self.k}{_batch(self)} {self.types}"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class ScaledGroupedKey(_ScaledKey):
+    """A grouped product of scaled operands, without a batch. Sizes as of `GroupedKey`."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    groups: int
+    experts: int
+
+    batch: ClassVar[int] = 1
+    shares: ClassVar[Shares] = ()
+
+    @property
+    def macs(self) -> int:
+        """Multiplications, if every row belongs to a group that has a matrix."""
+        return self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        experts = f" ({self.experts} here)" if self.experts != self.groups else ""
+        return (
+            f"scaled {self.kind} {self.m}x{self.n}x{self.k} in {self.groups}{experts} {self.types}"
+        )
+
+
+Key = DenseKey | GroupedKey | ScaledKey | ScaledGroupedKey
+
+
+def _batch(key: DenseKey | GroupedKey | ScaledKey) -> str:
     shared = f" ({key.shared} shared)" if key.shared != "none" else ""
     return (f" x{key.batch}" if key.batch != 1 else "") + shared
 
@@ -126,7 +207,7 @@ def canonical_shares(representative: Sequence[float] | None) -> Shares:
     return tuple((count, size) for size, count in counts.items())
 
 
-def shares_of(key: GroupedKey) -> tuple[float, ...] | None:
+def shares_of(key: GroupedKey | ScaledGroupedKey) -> tuple[float, ...] | None:
     """Share of the rows of each group, smallest first, as `GroupedSpec.representative`.
 
     Rounding may have made the shares add up to more than all rows; they are scaled then.

@@ -31,6 +31,15 @@ class Found(NamedTuple):
     entry: TunedEntry
     source: str
 
+    @property
+    def reason(self) -> str:
+        """Why this kernel."""
+        entry = self.entry
+        return (
+            f"tuned, from {self.source}: measured {entry.us:g} us ({entry.method}), the "
+            f"heuristic's choice {entry.heuristic_us:g} us"
+        )
+
     def selection(self, table: Sequence[Any]) -> Selection:
         """The choice as selection gives it, from a table of kernels."""
         entry, other = self.entry, "another kernel was measured to be best"
@@ -38,8 +47,7 @@ class Found(NamedTuple):
             self.kernel,
             entry.raster_order,
             entry.swizzle,
-            f"tuned, from {self.source}: measured {entry.us:g} us ({entry.method}), the "
-            f"heuristic's choice {entry.heuristic_us:g} us",
+            self.reason,
             tuple((k.name, other) for k in table if k != self.kernel),
             entry.splits,
             entry.decomposition,
@@ -92,9 +100,10 @@ def _tables(tuning: Tuning, target: Target) -> Iterator[tuple[TuningTable, str]]
         return
     if kind in on_miss.measured:
         yield on_miss.measured[kind], MEASURED
+    older = files.older_cache_paths(kind.kind)
     places: tuple[tuple[Path | None, str], ...] = (
         (files.cache_path(kind.kind), "the tuning cache"),
-        (files.older_cache_path(kind.kind), "the tuning cache of an older version"),
+        *((path, "the tuning cache of an older version") for path in older),
         (files.packaged_path(kind.kind), "the package's tuning table"),
     )
     for path, source in places:

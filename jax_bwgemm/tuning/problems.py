@@ -23,11 +23,26 @@ from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.explain import rewritten
 from jax_bwgemm.product.implementations import rounded_types
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr, jitted
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.product.terms import BF16
-from jax_bwgemm.tuning.keys import GroupedKey, Key, Shares, canonical_shares
+from jax_bwgemm.scaled import primitive as scaled_primitive
+from jax_bwgemm.scaled import ragged_primitive
+from jax_bwgemm.scaled import tuned as scaled_tuned
+from jax_bwgemm.scaled.family import Family
+from jax_bwgemm.tuning.keys import (
+    GroupedKey,
+    Key,
+    ScaledGroupedKey,
+    ScaledKey,
+    Shares,
+    canonical_shares,
+)
 
+_FAMILIES: dict[Any, Family] = {
+    family.primitive: family for family in (scaled_primitive.DENSE, ragged_primitive.RAGGED)
+}
 _KEY_OF: dict[Contraction, Callable[[Any, str, Any], Key]] = {
     DENSE: dense_tuned.key_of,
     GROUPED: grouped_tuned.key_of,
@@ -99,14 +114,19 @@ def _in_jaxpr(jaxpr: Any, target: Target) -> Problems:
     counts: Counter[Key] = Counter()
     skipped: dict[str, str] = {}
     for eqn, times in equations(jaxpr):
-        contraction = CONTRACTIONS.get(eqn.primitive)
-        if contraction is None:
+        contraction, family = CONTRACTIONS.get(eqn.primitive), _FAMILIES.get(eqn.primitive)
+        if contraction is None and family is None:
             continue
         avals, spec = [x.aval for x in eqn.invars], eqn.params["spec"]
-        found = key_of(contraction, spec, avals, target)
-        if isinstance(found, str):
+        if family is not None:
+            found = scaled_key_of(family, spec, avals, target)
+            what = family.dims_of(avals, spec).describe(spec)
+        else:
+            found = key_of(contraction, spec, avals, target)
             dims = contraction.dims(spec, *(x.shape for x in avals))
-            skipped[spec.describe([x.dtype.name for x in avals[:2]], dims)] = found
+            what = spec.describe([x.dtype.name for x in avals[:2]], dims)
+        if isinstance(found, str):
+            skipped[what] = found
         else:
             counts[found] += times
     return Problems(counts, tuple(skipped.items()))
@@ -142,6 +162,30 @@ def key_of(
     return _KEY_OF[contraction](call.folded.spec, operand_types(*dtypes), call.padded)
 
 
+def scaled_key_of(family: Family, spec: Any, operands: Sequence[Any], target: Target) -> Key | str:
+    """As `key_of`, of a product of scaled operands.
+
+    Args:
+        family: The kind of product.
+        spec: The product.
+        operands: Those of the family's primitive, anything with shape and dtype.
+        target: The GPU that it is to be tuned for.
+    """
+    if "cutlass" not in spec.policy.implementations:
+        return f"implementation is {', '.join(spec.policy.implementations)}"
+    spec, dims = spec.with_policy(target=target, tuning=None), family.dims_of(operands, spec)
+    refused = family.refusal(family.table_of("cutlass"), spec, dims)
+    if refused is not None:
+        return refused
+    choice = family.choose("cutlass", "cuda", spec, dims, target)
+    if isinstance(choice, str):
+        return choice
+    if family is scaled_primitive.DENSE:
+        return scaled_tuned.key_of(spec, dims, target)
+    key = scaled_tuned.grouped_key_of(spec, dims, target)
+    return "it is a batch of grouped products" if key is None else key
+
+
 def _as_expected(counts: Mapping[Key, int], jaxpr: Any) -> dict[Key, int]:
     """Problems read in a compiled program, with the group sizes that the traced one expects.
 
@@ -168,6 +212,7 @@ def _as_expected(counts: Mapping[Key, int], jaxpr: Any) -> dict[Key, int]:
 # stand behind the attributes, in HLO with the layouts that they must have.
 _CALL = re.compile(r"(?:custom_call @|custom_call_target=\")bwgemm\.(?!\w+\.emulated)[\w.]+")
 _KERNEL = re.compile(r"kernel = \"(\w+)\"")
+_SCALINGS = re.compile(r"[ab]_scaling = \"(\w+)\"")
 _STABLEHLO_OPERANDS = re.compile(r" : \((tensor<[^()]*>)\) ->")
 _STABLEHLO_SHAPE = re.compile(r"tensor<((?:\d+x)*)\w+>")
 _HLO_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:\w+\[[\d,]*\]\{[^}]*\}(?:, )?)*)\}")
@@ -202,7 +247,35 @@ def _key_in(line: str) -> Key | None:
             spec = _spec_of(contraction, kernel, line)
             dims = contraction.dims(spec, *shapes[: contraction.operands])
             return _KEY_OF[contraction](spec, kernel.in_dtype, dims)
+    for family in _FAMILIES.values():
+        kernel = next((k for k in family.table_of("cutlass") if name and k.name == name[1]), None)
+        if kernel is not None and len(shapes) >= len(family.roles) - 1:  # alpha may be missing
+            return _scaled_key_in(line, kernel, *shapes[:3])
     return None
+
+
+def _scaled_key_in(
+    line: str, kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...], third: tuple[int, ...]
+) -> Key | None:
+    """The problem of a call with scales, but for those whose operands are packed for the MMA.
+
+    third: Shape of the third operand: group sizes where there are groups.
+    """
+    scalings = _SCALINGS.findall(line)
+    if kernel.scales == "mma" or len(scalings) != 2:
+        return None
+    accumulation = "fast" if kernel.scales == "sums" else "promoted"
+    common = kernel.a_dtype, kernel.b_dtype, *scalings, accumulation, kernel.out_dtype
+    batch = max(a[0], b[0])
+    if kernel.contraction == "scaled":
+        shared = "none" if a[0] == b[0] else "lhs" if a[0] == 1 else "rhs"
+        return ScaledKey(*common, a[1], b[1], a[2], batch, shared)
+    if batch != 1:
+        return None
+    if kernel.kind == K_GROUPED:
+        experts = _result_shape(line)[1]
+        return ScaledGroupedKey(*common, kernel.kind, a[2], b[1], a[1], third[1], experts)
+    return ScaledGroupedKey(*common, kernel.kind, a[1], b[2], a[2], third[1], b[1])
 
 
 def _shapes_in(line: str) -> Iterator[tuple[int, ...]]:

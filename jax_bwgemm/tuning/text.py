@@ -16,6 +16,8 @@ from typing import Any
 from jax_bwgemm.dense.tuning_config import DECOMPOSITIONS, MAX_SPLITS, SWIZZLES
 from jax_bwgemm.grouped.grouped_config import MAX_SWIZZLE
 from jax_bwgemm.product.kernel_config import RASTER_ORDERS
+from jax_bwgemm.scaled.layouts import FLOAT4, FLOAT8, LAYOUTS
+from jax_bwgemm.scaled.spec import ACCUMULATIONS
 from jax_bwgemm.tuning.keys import (
     GROUPED_SHARED,
     KINDS,
@@ -24,12 +26,14 @@ from jax_bwgemm.tuning.keys import (
     DenseKey,
     GroupedKey,
     Key,
+    ScaledGroupedKey,
+    ScaledKey,
 )
 from jax_bwgemm.tuning.records import METHODS, TunedDevice, TunedEntry, TuningFileError
 
 FORMAT = "jax_bwgemm tuning"
-# Version 1 had dense products only, in rows without "product".
-VERSION = 2
+# Version 1 had dense products only, in rows without "product"; version 2 none of scaled operands.
+VERSION = 3
 
 # Names of fields in files where they are not the keys'. They stay, so that old caches are read.
 _FILE_NAMES = {"b_major": "rhs_major"}
@@ -39,6 +43,8 @@ _DTYPES = ("bfloat16", "float16", "float32")
 _MIXED_DTYPES = (*_DTYPES, "float32 x bfloat16", "bfloat16 x float32")
 _IN_DTYPES = (*_MIXED_DTYPES, "float32x3", "float32x6", "float32highest")
 _MAJORS = ("kn", "kk", "mn", "mk")
+_SCALED_DTYPES = tuple(dtype.name for dtype in (*FLOAT8, *FLOAT4))
+_SCALINGS = tuple(name for name, layout in LAYOUTS.items() if layout.multiplied_as is None)
 MAX_SIZE = 2**31 - 1
 
 
@@ -46,7 +52,7 @@ def dumps(device: TunedDevice, entries: Mapping[Key, TunedEntry]) -> str:
     """Device and entries as JSON text, an entry a line."""
     rows = [
         json.dumps(
-            {"product": "dense" if isinstance(key, DenseKey) else "grouped"}
+            {"product": _PRODUCT_OF[type(key)]}
             | {_FILE_NAMES.get(f, f): v for f, v in dataclasses.asdict(key).items()}
             | dataclasses.asdict(entry)
         )
@@ -182,10 +188,30 @@ _GROUPED_ENTRY_CHECKS = _DENSE_ENTRY_CHECKS | {
     "splits": _one_of((1,)),
     "decomposition": _one_of(("heuristic",)),
 }
+_SCALED_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "a_dtype": _one_of(_SCALED_DTYPES),
+    "b_dtype": _one_of(_SCALED_DTYPES),
+    "a_scaling": _one_of(_SCALINGS),
+    "b_scaling": _one_of(_SCALINGS),
+    "accumulation": _one_of(ACCUMULATIONS),
+    "out_dtype": _one_of(("bfloat16", "float32")),
+    "m": _is_int,
+    "n": _is_int,
+    "k": _is_int,
+}
+_SCALED_DENSE_CHECKS = _SCALED_CHECKS | {"batch": _is_int, "shared": _one_of(SHARED)}
+_SCALED_GROUPED_CHECKS = _SCALED_CHECKS | {
+    "kind": _one_of(KINDS),
+    "groups": _is_int,
+    "experts": _is_int,
+}
 _KEYS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "dense": (DenseKey, _DENSE_CHECKS, _DENSE_ENTRY_CHECKS),
     "grouped": (GroupedKey, _GROUPED_CHECKS, _GROUPED_ENTRY_CHECKS),
+    "scaled": (ScaledKey, _SCALED_DENSE_CHECKS, _DENSE_ENTRY_CHECKS),
+    "scaled grouped": (ScaledGroupedKey, _SCALED_GROUPED_CHECKS, _GROUPED_ENTRY_CHECKS),
 }
+_PRODUCT_OF: dict[type, str] = {kind: name for name, (kind, *_) in _KEYS.items()}
 _OPTIONAL = ("decomposition",)
 
 

@@ -1,12 +1,8 @@
-"""What tuning has to know of a kind of product: what to try, with which operands, how to run it.
-
-`Bench` and `autotune` are the same for all kinds.
-"""
+"""How to tune every kind of product. `Bench` and `autotune` are the same for all kinds."""
 
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,25 +21,20 @@ from jax_bwgemm.product.contraction import Contraction, Folded, KernelCall
 from jax_bwgemm.product.dtypes import types_of_operands
 from jax_bwgemm.product.ffi import emit
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.tuning.keys import DenseKey, GroupedKey, Key, shares_of, types_of
+from jax_bwgemm.tuning.abstract_work import Operands, Work, draw
+from jax_bwgemm.tuning.group_draws import groups_of_call
+from jax_bwgemm.tuning.keys import DenseKey, GroupedKey, Key, ScaledKey, types_of
 from jax_bwgemm.tuning.records import Choice
-
-Operands = tuple[jax.Array, ...]
-
-# Draws of group sizes that calls go through, whatever the number of copies of A and B.
-DRAWS = 7
+from jax_bwgemm.tuning.scaled_work import ScaledGroupedWork, ScaledWork
 
 
-class Work(abc.ABC):
-    """One problem as tuning sees it.
+class ProductWork(Work):
+    """A product of unscaled operands.
 
     Args:
         key: The problem.
         target: The GPU.
         implementation: ``"cutlass"``; ``"emulator"`` runs the same code on a CPU.
-
-    Attributes:
-        bytes: Size of A and B.
     """
 
     contraction: Contraction
@@ -70,28 +61,7 @@ class Work(abc.ABC):
     def problem(self) -> tuple[Any, Any]:
         """Specification and sizes, as selection sees them."""
 
-    @abc.abstractmethod
-    def kernels_to_try(self, limit: int) -> list[Choice]:
-        """The heuristic's choice, then at most ``limit - 1`` others, the most promising first.
-
-        Raises:
-            ValueError: No kernel can run the problem.
-        """
-
-    @abc.abstractmethod
-    def orders_to_try(self, choice: Choice, known: Sequence[Choice]) -> list[Choice]:
-        """Other tile orders of a choice's kernel that are worth measuring."""
-
     def operands(self, copies: int) -> Callable[[int], Operands]:
-        """Draws that many copies of A and B, and gives the operands of a call by its number.
-
-        Normal numbers: how many bits toggle decides power, and so the clock.
-        """
-
-        @functools.partial(jax.jit, static_argnums=(1, 2))
-        def draw(key: jax.Array, dtype: str, shape: tuple[int, ...]) -> jax.Array:
-            return jax.random.normal(key, shape, dtype)
-
         keys = jax.random.split(jax.random.key(0), (copies, 2))
         drawn = [
             tuple(draw(k, *x) for k, x in zip(row, self._typed_shapes(), strict=True))
@@ -118,7 +88,7 @@ class Work(abc.ABC):
         return emit(self.contraction, call, operands, shape)
 
 
-class DenseWork(Work):
+class DenseWork(ProductWork):
     """A dense product."""
 
     contraction = DENSE
@@ -133,7 +103,7 @@ class DenseWork(Work):
         return dense_search.orders_to_try(choice, self._key, self._target, known)
 
 
-class GroupedWork(Work):
+class GroupedWork(ProductWork):
     """A grouped product, with several draws of group sizes."""
 
     contraction = GROUPED
@@ -149,45 +119,17 @@ class GroupedWork(Work):
 
     def operands(self, copies: int) -> Callable[[int], Operands]:
         large = super().operands(copies)
-        groups = [tuple(map(jnp.asarray, draw)) for draw in draw_groups(self._key, DRAWS)]
-        return lambda i: (*large(i), *groups[i % DRAWS])
-
-
-def draw_groups(key: GroupedKey, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Group sizes and the offset of the first matrix, as a router might give them.
-
-    Sizes that are expected come in random order; where nothing is known the rows are cut at random
-    places. Where there are fewer matrices than groups, as on one device of several, it is any of
-    these devices.
-
-    Args:
-        key: The problem.
-        count: How many draws.
-
-    Returns:
-        Sizes [batch, groups] and offset [1], int32, of each draw. They are the same every time.
-    """
-    rng = np.random.default_rng(0)
-    shares = shares_of(key)
-    places = max(1, key.groups // key.experts)
-    draws = []
-    for _ in range(count):
-        rows = [_sizes(rng, key, shares) for _ in range(key.batch)]
-        offset = key.experts * int(rng.integers(places))
-        draws.append((np.stack(rows).astype(np.int32), np.full(1, offset, np.int32)))
-    return draws
-
-
-def _sizes(rng: np.random.Generator, key: GroupedKey, shares: Sequence[float] | None) -> np.ndarray:
-    if shares is None:
-        cuts = np.sort(rng.integers(0, key.m + 1, key.groups - 1))
-        return np.diff(cuts, prepend=0, append=key.m)
-    # Rounded so that what is lost in one is in the next: the sum stays that of the shares.
-    ends = np.rint(np.cumsum(shares) * key.m)
-    return rng.permutation(np.diff(np.minimum(ends, key.m), prepend=0))
+        groups = groups_of_call(self._key)
+        return lambda i: (*large(i), *groups[i % len(groups)])
 
 
 def work_of(key: Key, target: Target, implementation: str = "cutlass") -> Work:
-    """How to tune a problem."""
-    kind = DenseWork if isinstance(key, DenseKey) else GroupedWork
-    return kind(key, target, implementation)
+    """How to tune a problem.
+
+    Args:
+        key: The problem.
+        target: The GPU.
+        implementation: ``"cutlass"``; ``"emulator"`` runs the same code on a CPU.
+    """
+    kinds = {DenseKey: DenseWork, GroupedKey: GroupedWork, ScaledKey: ScaledWork}
+    return kinds.get(type(key), ScaledGroupedWork)(key, target, implementation)

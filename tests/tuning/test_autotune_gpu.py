@@ -17,8 +17,9 @@ import jax_bwgemm as bw
 from jax_bwgemm.cli import main
 from jax_bwgemm.grouped.tuned import spec_of
 from jax_bwgemm.tuning.devices import local_device
+from jax_bwgemm.tuning.group_draws import draw_groups
 from jax_bwgemm.tuning.table import TuningTable
-from jax_bwgemm.tuning.work import draw_groups, work_of
+from jax_bwgemm.tuning.work import work_of
 
 pytestmark = pytest.mark.gpu
 
@@ -130,6 +131,42 @@ def test_grouped_products_of_a_step_are_tuned_and_right(
         )
     assert_exact(out, rows(x, w, sizes).astype(jnp.bfloat16))
     assert not list(cache.iterdir())  # nothing is saved unless asked for
+
+
+def test_products_of_scaled_operands_are_tuned_and_right(cache: Path) -> None:
+    """Those of a training step's layers, dense and grouped: every choice that was measured."""
+    dot, ragged = bw.fp8_dot_general("per_tensor"), bw.fp8_ragged_dot("blockwise")
+
+    def loss(x: jax.Array, w: jax.Array, experts: jax.Array, sizes: jax.Array) -> jax.Array:
+        hidden = dot(x, w, (((1,), (0,)), ((), ())))
+        return (ragged(hidden, experts, sizes).astype(jnp.float32) ** 2).sum()
+
+    x, experts = ragged_operands(1024, 384, 512, 4)
+    w = small_integers(np.random.default_rng(3), (512, 512), "bfloat16")
+    args = jnp.asarray(x), jnp.asarray(w), jnp.asarray(experts), jnp.array([600, 0, 256, 168])
+    step = jax.value_and_grad(loss, (0, 1, 2))
+    found = bw.autotune(step, *args, timeout=60)
+    assert not found.skipped
+    kinds = [type(key).__name__ for key in found]
+    assert (kinds.count("ScaledKey"), kinds.count("ScaledGroupedKey")) == (3, 3)
+    _, target, _ = local_device()
+    rng = np.random.default_rng(4)
+    for measured in found.measurements:
+        entry = found.get(measured.problem)
+        assert entry.us <= entry.heuristic_us
+        assert not measured.failures
+        work = work_of(measured.problem, target)
+        drawn = work.operands(2)(0)
+        values = [small_integers(rng, v.shape, v.dtype.name) for v in drawn[:2]]
+        operands = [*map(jnp.asarray, values), *drawn[2:]]
+        want = np.asarray(work.reference(*operands))
+        for choice, us in measured.times_us:
+            assert 0 < us < 1e4
+            run = jax.jit(functools.partial(work.emit, choice))
+            assert_exact(run(*operands), want, str(choice))
+    with found:
+        reasons = [p.reason for p, _ in bw.explain_program(step, *args).products if p.kernel]
+        assert sum(reason.startswith("tuned, from the tuning in force") for reason in reasons) == 6
 
 
 def test_a_grouped_miss_is_tuned_while_compiling(cache: Path) -> None:

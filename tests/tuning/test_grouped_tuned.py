@@ -43,10 +43,11 @@ from jax_bwgemm.grouped.tuned import dims_of, spec_of
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import autotuning, kernel_timer
 from jax_bwgemm.tuning.bench import Bench
+from jax_bwgemm.tuning.group_draws import draw_groups
 from jax_bwgemm.tuning.keys import GroupedKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice, TunedEntry, TuningFileError
 from jax_bwgemm.tuning.table import TuningTable
-from jax_bwgemm.tuning.work import draw_groups, work_of
+from jax_bwgemm.tuning.work import work_of
 
 M, N, K, G = 4096, 1024, 768, 8
 X, W, SIZES = array(M, K), array(G, K, N), jax.ShapeDtypeStruct((G,), jnp.int32)
@@ -221,7 +222,7 @@ def test_a_table_of_both_kinds_survives_json() -> None:
     tuned = TuningTable(H200, entries)
     assert TuningTable.loads(tuned.dumps()) == tuned
     assert next(iter(tuned)) == key(8, 8, 8)
-    assert '"version": 2' in tuned.dumps()
+    assert '"version": 3' in tuned.dumps()
     assert '"rhs_major": "n"' in tuned.dumps()  # the field's name in caches that users keep
     assert TuningTable.loads(document()).get(GROUPED_KINDS[3]) == entry_for("sm90_some")
 
@@ -294,7 +295,7 @@ def test_the_command_says_what_is_wrong(
         assert run_command(*args) == 2
         return capsys.readouterr().err
 
-    assert "nothing to tune: give --shapes or --ragged" in error()
+    assert "nothing to tune: give --shapes, --ragged or --scaled" in error()
     for text in ("8,8,8", "8,8,8,0", "8,8,8,2:mk", "8,8,8,2/3", f"8,8,{2**31},2", "8x8x8x2"):
         assert f"majors out of kn kk mn, got '{text}'" in error("--ragged", text)
     assert "--majors mk is for --shapes only" in error("--ragged", "8,8,8,2", "--majors", "mk")

@@ -33,10 +33,11 @@ from jax_bwgemm.grouped.selection import select_by_heuristic
 from jax_bwgemm.grouped.tuned import dims_of, key_of, spec_of
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import problems
+from jax_bwgemm.tuning.group_draws import DRAWS, draw_groups
 from jax_bwgemm.tuning.keys import GroupedKey, Key, canonical_shares, shares_of
 from jax_bwgemm.tuning.problems import Problems
 from jax_bwgemm.tuning.records import Choice
-from jax_bwgemm.tuning.work import DRAWS, draw_groups, work_of
+from jax_bwgemm.tuning.work import work_of
 
 M, N, K, G = 4096, 1024, 768, 8
 X, W, SIZES = array(M, K), array(G, K, N), jax.ShapeDtypeStruct((G,), jnp.int32)

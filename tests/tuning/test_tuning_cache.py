@@ -88,7 +88,7 @@ def test_merging_keeps_both_and_prefers_the_right() -> None:
         (b"\xff\xfe\x00junk", "not JSON"),
         ("[]", "not a tuning file"),
         ('{"entries": []}', "not a tuning file"),
-        (document(version=3), "version 3 of the format, this package reads 1 to 2"),
+        (document(version=4), "version 4 of the format, this package reads 1 to 3"),
         (document(version=0), "version 0 of the format"),
         (document(version=True), "version True of the format"),
         (document(entries=row(product="sparse")), r"entries\[0\]: product has the impossible"),
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_read_or_refused(position: int, junk: bytes) -> None:
 
 
 def test_version_1_is_still_read() -> None:
-    """What the version before wrote: dense products only, in rows without "product"."""
+    """What the first version wrote: dense products only, in rows without "product"."""
     text = """{"format": "jax_bwgemm tuning", "version": 1, "device": {"kind": "NVIDIA H200", \
 "arch": "sm90", "sm_count": 132}, "entries": [
   {"in_dtype": "bfloat16", "out_dtype": "float32", "majors": "kn", "m": 512, "n": 1024, \
@@ -159,11 +159,11 @@ def test_version_1_is_still_read() -> None:
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BWGEMM_TUNING_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    name = Path("/x/jax_bwgemm/tuning-v2/nvidia_h200.json")
+    name = Path("/x/jax_bwgemm/tuning-v3/nvidia_h200.json")
     assert tuning_files.cache_path("NVIDIA H200") == name
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    home = Path("/home/someone/.cache/jax_bwgemm/tuning-v2/nvidia_h200.json")
+    home = Path("/home/someone/.cache/jax_bwgemm/tuning-v3/nvidia_h200.json")
     assert tuning_files.cache_path("NVIDIA H200") == home
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "/y")
     assert tuning_files.cache_path("NVIDIA H200") == Path("/y/nvidia_h200.json")
