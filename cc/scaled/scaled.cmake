@@ -25,10 +25,7 @@ foreach(line IN LISTS lines)
     set(swap_ab true)
     string(APPEND suffix "_swap")
   endif()
-  set(pairs "e4m3:e4m3" "e5m2:e4m3")
-  if(arch STREQUAL "sm90")
-    list(APPEND pairs "e4m3:e5m2")
-  endif()
+  set(pairs "e4m3:e4m3" "e5m2:e4m3" "e4m3:e5m2")
   if(line MATCHES "no_e5m2")
     set(pairs "e4m3:e4m3")
   elseif(line MATCHES ", e2m1[,)]")
@@ -53,8 +50,8 @@ foreach(line IN LISTS lines)
         set(f32_twin "")
       endif()
       string(APPEND instances
-             "  table.push_back(${arch}::MakeEntry<${arch}::Config<KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, "
-             "${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>>>(\n      \"${name}\", \"${f32_twin}\"));\n")
+             "  table.push_back(${arch}::MakeEntry<KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, "
+             "${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>>(\n      \"${name}\", \"${f32_twin}\"));\n")
       if(line MATCHES ", linked\\)" AND out STREQUAL "bf16")
         string(APPEND linked_instances
                "BWGEMM_SCALED_LINKED_KERNEL(${name}, KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${tile}, "
@@ -75,6 +72,6 @@ foreach(line IN LISTS lines)
 endforeach()
 bwgemm_flush_scaled_unit()
 
-file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../grouped/problem.h)
+file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../dense/sm100/*.h ../grouped/problem.h)
 bwgemm_compile_list(bwgemm_scaled_kernels HEADERS ${headers})
 bwgemm_linked_kernels(scaled UNITS ${linked_units} HEADERS ${headers} INDEX "${linked_index}")

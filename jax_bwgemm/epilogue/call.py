@@ -75,6 +75,7 @@ def run_linked(
     form: str = "",
     windows: Windows = NONE,
     batch_dims: int = 0,
+    arrange: Callable[[Sequence[jax.Array]], Sequence[jax.Array]] = lambda factors: factors,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel computes it.
 
@@ -90,6 +91,7 @@ def run_linked(
         form: ``epilogue_form`` of the call: with "halves" the first two results are one.
         windows: Larger arrays that the product's operands are copies of, and what it follows.
         batch_dims: How many dimensions of the shape are the batch.
+        arrange: Gives the product's operands as kernels read them, but for their shapes.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
 
@@ -100,7 +102,8 @@ def run_linked(
         hook, order = hook_of(call, program, result_types, form)
         symbol = hook.symbol(call.selection.kernel.name)
         code = linked_kernel(symbol, hook, ptx=name == "emulator")
-        folded = [x.reshape(s) for x, s in zip(factors, call.folded.shapes, strict=True)]
+        shapes = call.folded.shapes
+        folded = [x.reshape(s) for x, s in zip(arrange(factors), shapes, strict=True)]
         named, words = in_place(call, roles, folded, windows)
         assert call.ffi is not None
         read = (*call.ffi.config["operands"].split(), "after")  # of scaled products not all

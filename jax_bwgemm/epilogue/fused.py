@@ -70,6 +70,10 @@ class Fused:
         """The product's operands, and the epilogue's."""
         return operands[: len(self.roles)], operands[len(self.roles) :]
 
+    def arrange(self, factors: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """The product's operands as kernels read them, but for their shapes."""
+        return factors
+
     def product(self, *factors: jax.Array) -> jax.Array:
         """The product by its own primitive."""
         return gemm(*factors, self.spec).reshape(self.shape)

@@ -195,6 +195,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, fused: Fused) -> Seque
                 platform,
                 form=one.form,
                 batch_dims=one.batch_dims,
+                arrange=one.arrange,
             )
             if isinstance(linked, str):
                 refusals.append(linked)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.epilogue.call import refused_arrays
@@ -91,6 +93,12 @@ def choose_scaled(
     return _call(name, selection, spec, dims, target, factors)
 
 
+def arranged(factors: Sequence[jax.Array], spec: ScaledSpec) -> list[jax.Array]:
+    """A, B, the scales of both and alpha as kernels read them."""
+    named = dict(zip(DENSE.roles, factors, strict=True))
+    return list((named | DENSE.kernel_operands(factors, spec)).values())
+
+
 def _linkable(
     table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims, target: Target
 ) -> list[Kernel]:
@@ -116,6 +124,8 @@ def _call(
     factors: Sequence[Any],
 ) -> KernelCall:
     """The call of a kernel on operands as they are: neither folded nor padded."""
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in factors]
+    read = jax.eval_shape(lambda *xs: arranged(xs, spec), *given)
     ffi_target, config = targets.configure(
         name,
         selection.kernel.name,
@@ -129,7 +139,7 @@ def _call(
         name,
         selection,
         target,
-        Folded(spec, tuple(x.shape for x in factors), (None,) * len(factors)),
+        Folded(spec, tuple(x.shape for x in read), (None,) * len(read)),
         dims,
         dims,
         FfiCall(ffi_target, 0, config),

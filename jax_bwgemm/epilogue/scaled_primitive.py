@@ -13,7 +13,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.primitive import register
-from jax_bwgemm.epilogue.scaled_call import choose_scaled
+from jax_bwgemm.epilogue.scaled_call import arranged, choose_scaled
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.primitive import DENSE
@@ -27,6 +27,9 @@ class ScaledFused(Fused):
     """As `Fused`, of a product of scaled operands, which has no derivative itself."""
 
     roles: ClassVar[tuple[str, ...]] = DENSE.roles
+
+    def arrange(self, factors: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return arranged(factors, self.spec)
 
     def product(self, *factors: jax.Array) -> jax.Array:
         return DENSE.product(factors, self.spec).reshape(self.shape)

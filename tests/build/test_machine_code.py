@@ -22,6 +22,7 @@ from linked_cases import requires_linker
 from jax_bwgemm import runtime
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
+from jax_bwgemm.epilogue.hook import Hook, pairs_along_m, staging_of
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
@@ -322,6 +323,33 @@ def test_no_grouped_sm100_kernel_spills_with_an_epilogue(
     ).program
     hook = grouped_hook(program, ("bfloat16", "bfloat16"), "sm100")
     assert _stack_of(table[0].name, hook, tmp_path) == [("0", "0")]
+
+
+@requires_linker
+def test_no_scaled_sm100_kernel_spills_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row, a matrix that is moved, two results and a sum; of one kernel for each tile."""
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    table = [k for k in runtime.scaled_kernels() if k.name in linkable_kernels()]
+    tiles = {(k.scales, k.tile_n, k.schedule): k for k in table if k.arch == "sm100"}
+    assert len(tiles) == 4
+    kinds = ((128,), "bfloat16"), ((64, 128), "bfloat16")
+    program = trace_epilogue(
+        lambda z, b, r: (jax.nn.gelu(z + b) + r, z, z * z),
+        (64, 128),
+        [jax.ShapeDtypeStruct(*kind) for kind in kinds],
+    ).program
+    program = dataclasses.replace(program, summed=(2,))
+    for kernel in tiles.values():
+        hook = Hook(
+            program,
+            ("bfloat16", "bfloat16", "float32"),
+            "sm100",
+            pairs_along_m(kernel),
+            staging_of(kernel, 128),
+        )
+        assert _stack_of(hook.symbol(kernel.name), hook, tmp_path) == [("0", "0")], kernel.name
 
 
 @requires_linker

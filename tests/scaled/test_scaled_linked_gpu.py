@@ -13,7 +13,7 @@ from jax_bwgemm import config
 pytestmark = [pytest.mark.sm90, requires_linker]
 
 CASES = [
-    (kernel, layouts, name)
+    pytest.param(kernel, layouts, name, marks=getattr(pytest.mark, kernel.arch))
     for kernel in kernels("cutlass")
     for layouts in LAYOUTS[kernel.scales]
     for name in ("activation", "gradient")

@@ -144,7 +144,7 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_kernels() -> tuple[Kernel, ...]:
-    """The scaled kernels as the build makes them: 6 a line of SM90, 2 without e5m2."""
+    """The scaled kernels as the build makes them: 6 a line, 2 without e5m2."""
     found = []
     for swap, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED, SCALED_DEF.read_text(), re.MULTILINE
@@ -155,8 +155,6 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
             pairs = pairs[:1]
         elif "e2m1" in left_out:
             pairs = [("e2m1", "e2m1")]
-        elif arch != "sm90":
-            pairs = pairs[:2]
         for a, b in pairs:
             for out in ("bf16", "f32"):
                 rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"

@@ -23,6 +23,7 @@ F32 = jnp.float32
 LAYOUTS = {
     "sums": [("tensor", "tensor"), ("row", "row"), ("tensor", "row")],
     "blocks": [("1x128", "128x128"), ("row", "tensor")],
+    "mma": [("mxfp8", "mxfp8")],
 }
 
 
@@ -46,7 +47,8 @@ def only(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
 def operand(rng: np.random.Generator, rows: int, k: int, scaling: str, dtype: str) -> Any:
     """Small integers with scales of about 1 / sqrt(k)."""
     x = exact_operand(rng, (rows, k), scaling, dtype)
-    return bw.ScaledArray(x.values, x.scales * np.float32(2.0 ** -int(np.log2(k) / 4)), scaling)
+    scales = x.scales.astype(F32) * np.float32(2.0 ** -int(np.log2(k) / 4))
+    return bw.ScaledArray(x.values, scales.astype(x.scales.dtype), scaling)
 
 
 def run(
@@ -56,6 +58,7 @@ def run(
     f: Callable[..., Any],
     arrays: Sequence[jax.Array],
     implementation: str,
+    sm_count: int | None = None,
 ) -> tuple[Any, Any]:
     """What a kernel with an epilogue gives, and the function of the exact product."""
     rng = np.random.default_rng(0)
@@ -73,7 +76,8 @@ def run(
             epilogue_operands=arrays,
         )
 
-    lowered = jax.jit(call).lower(a, b, *arrays)
+    with bw.config.target(kernel.arch, sm_count):
+        lowered = jax.jit(call).lower(a, b, *arrays)
     assert kernel.name in lowered.as_text()
     assert lowered.as_text().count("epilogue_digest") == 1
     want = jax.jit(f)(jnp.asarray(formula_product(a, b), F32), *arrays)

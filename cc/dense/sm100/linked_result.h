@@ -10,7 +10,8 @@
 
 namespace bwgemm::dense::sm100 {
 
-// As CUTLASS's visitors are: what the host passes, and the callbacks of a tile's epilogue.
+// As CUTLASS's visitors are: what the host passes, and the callbacks of a tile's epilogue. Its
+// values are the accumulator's or, as the root of a tree, those of its one child.
 template <class Spec, class Out>
 struct LinkedResult {
   struct SharedStorage {};
@@ -92,13 +93,20 @@ struct LinkedResult {
       }
     }
 
-    // `index` counts the parts of what one load has brought, and is known when it is compiled.
+    // Registers may not be used before tcgen05.wait::ld: see LoadedAccumulator, a child's leaf.
     template <class Value, int kCount>
     CUTLASS_DEVICE cutlass::Array<Out, kCount> visit(
         const cutlass::Array<Value, kCount>& accumulator, int index, int tile_m, int tile_n) {
-      static_assert(kCount % kVector == 0);
-      // Registers may not be used before tcgen05.wait::ld: see LoadedAccumulator.
       if (index == 0) cutlass::arch::fence_view_async_tmem_load();
+      return visit(accumulator, index, tile_m, tile_n, accumulator);
+    }
+
+    // `index` counts the parts of what one load has brought, and is known when it is compiled.
+    template <class Value, int kCount>
+    CUTLASS_DEVICE cutlass::Array<Out, kCount> visit(const cutlass::Array<Value, kCount>&,
+                                                     int index, int tile_m, int tile_n,
+                                                     const cutlass::Array<float, kCount>& values) {
+      static_assert(kCount % kVector == 0);
       cutlass::Array<float, kCount> results;
       CUTE_UNROLL
       for (int first = 0; first < kCount; first += kVector) {
@@ -112,8 +120,8 @@ struct LinkedResult {
           float2 sums[kMaxSums];
           const int row = Spec::kSwapAb ? in_n + i : in_m, column = Spec::kSwapAb ? in_m : in_n + i;
           const float2 pair =
-              bwgemm_epilogue(accumulator[first + i], accumulator[first + i + 1], row, column,
-                              batch, &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
+              bwgemm_epilogue(values[first + i], values[first + i + 1], row, column, batch,
+                              &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
           results[first + i] = pair.x;
           results[first + i + 1] = pair.y;
           CUTE_UNROLL

@@ -5,6 +5,7 @@
 
 #include "cutlass/epilogue/fusion/sm100_callbacks_tma_warpspecialized.hpp"
 #include "dense/gemm_kernel.h"
+#include "dense/sm100/linked_result.h"
 #include "scaled/kernel_spec.h"
 
 // After the declarations in dense/gemm_kernel.h.
@@ -39,6 +40,14 @@ struct AlphaResult {
                    dense::LoadedAccumulator<float>>;
 };
 
+// A linked function of what ScaledResult gives.
+template <class Spec>
+struct LinkedScaledResult {
+  template <class CtaTile, class Out>
+  using Fusion = evt::Sm90EVT<dense::sm100::LinkedResult<Spec, Out>,
+                              typename ScaledResult::Fusion<CtaTile, float>>;
+};
+
 // Operands of block formats: values, and a scale for some of them along K. The main loop loads the
 // scales beside the values and copies them to tensor memory, where tcgen05.mma reads them.
 struct BlockScaled {
@@ -70,8 +79,12 @@ struct BlockScaledOperands<DType::kE2M1, kPair> : BlockScaled {
 };
 
 // Without promotion: sums of products stay in tensor memory over all of K.
-template <class Spec>
-struct SumsConfig : dense::GemmKernel<Spec, ScaledResult> {
+template <class Spec, bool kLinked_ = false>
+struct SumsConfig
+    : dense::GemmKernel<Spec,
+                        std::conditional_t<kLinked_, LinkedScaledResult<Spec>, ScaledResult>> {
+  static constexpr bool kLinked = kLinked_;
+  static constexpr bool kLinkable = true;
   static_assert(Spec::kScaleUse == ScaleUse::kSums && !Spec::kSwapAb);
 };
 
@@ -79,15 +92,19 @@ template <class Spec>
 using MmaResult = std::conditional_t<Spec::kA == DType::kE2M1, AlphaResult,
                                      dense::PlainResult<dense::ScheduleTraits<Spec::kSchedule>>>;
 
-template <class Spec>
+// A function is linked where no alpha multiplies the sums.
+template <class Spec, bool kLinked_ = false>
 struct MmaConfig
-    : dense::GemmKernel<Spec, MmaResult<Spec>,
+    : dense::GemmKernel<Spec,
+                        std::conditional_t<kLinked_, dense::sm100::Linked<Spec>, MmaResult<Spec>>,
                         BlockScaledOperands<Spec::kA, Spec::kSchedule == Schedule::k2Sm>> {
+  static constexpr bool kLinked = kLinked_;
+  static constexpr bool kLinkable = Spec::kA != DType::kE2M1;
   static_assert(Spec::kScaleUse == ScaleUse::kMma && !Spec::kSwapAb);
 };
 
-template <class Spec>
-using Config =
-    std::conditional_t<Spec::kScaleUse == ScaleUse::kMma, MmaConfig<Spec>, SumsConfig<Spec>>;
+template <class Spec, bool kLinked = false>
+using Config = std::conditional_t<Spec::kScaleUse == ScaleUse::kMma, MmaConfig<Spec, kLinked>,
+                                  SumsConfig<Spec, kLinked>>;
 
 }  // namespace bwgemm::scaled::sm100

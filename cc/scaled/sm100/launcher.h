@@ -33,6 +33,24 @@ struct Launcher {
     return Dense::Launch(args, workspace, stream);
   }
 
+  // With an epilogue linked in. Of the kernel's own config, with `kLinked`. Without a workspace: it
+  // does not split K.
+  static Status PrepareLinked(const void* function, int) {
+    return SetSharedMemoryLimit(function, Dense::Kernel::SharedStorageSize);
+  }
+  static Status LaunchLinked(const ScaledProblem& p, const void* function, const void* arguments,
+                             void*, cudaStream_t stream) {
+    Arguments args = Dense::MakeArguments(p.gemm);
+    SetScales(p, args);
+    const auto& epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    if constexpr (C::kScaleUse == ScaleUse::kMma) {
+      args.epilogue.thread = epilogue;
+    } else {
+      args.epilogue.thread.op_1 = epilogue;
+    }
+    return Dense::Launch(args, nullptr, stream, function);
+  }
+
  private:
   static constexpr int64_t Ceil(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
 
@@ -59,14 +77,27 @@ struct Launcher {
             {p.alpha.data, 0.0f, {false, cute::_0{}, p.alpha.batch_pitch}}, {}, {}};
       }
     } else {
-      const auto& [column, row] = std::tie(p.a, p.b);
-      args.epilogue.thread = {
-          {{column.data, 0.0f, {column.row_pitch != 0, cute::_0{}, column.batch_pitch}},
-           {row.data, 0.0f, {cute::_0{}, row.row_pitch != 0, row.batch_pitch}},
-           {}},
-          {},
-          {}};
+      SetFactors(p, args.epilogue.thread);
     }
+  }
+
+  // The scales that multiply sums: thread's arguments, or those of the linked function's child.
+  template <class Thread>
+  static void SetFactors(const ScaledProblem& p, Thread& thread) {
+    const auto& [column, row] = std::tie(p.a, p.b);
+    if constexpr (C::kLinked) {
+      SetFactorsOf(column, row, thread.op_0);
+    } else {
+      SetFactorsOf(column, row, thread);
+    }
+  }
+  template <class Scales, class Thread>
+  static void SetFactorsOf(const Scales& column, const Scales& row, Thread& thread) {
+    thread = {{{column.data, 0.0f, {column.row_pitch != 0, cute::_0{}, column.batch_pitch}},
+               {row.data, 0.0f, {cute::_0{}, row.row_pitch != 0, row.batch_pitch}},
+               {}},
+              {},
+              {}};
   }
 
   // 0: all matrices have the same scales.
@@ -76,13 +107,20 @@ struct Launcher {
   }
 };
 
-template <class C>
+template <class Spec>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
+  using C = Config<Spec>;
   using L = Launcher<C>;
   // K is not split where MMAs read the scales: their layout is that of all of K.
   const char* twin = C::kScaleUse == ScaleUse::kMma ? "" : f32_twin;
-  return {C::Info(name, twin, Arch::kSm100, C::kStages, /*uneven_parts=*/false),
-          {&L::Supports, &L::WorkspaceBytes, &L::Dense::Prepare, &L::Launch}};
+  KernelEntry entry{C::Info(name, twin, Arch::kSm100, C::kStages, /*uneven_parts=*/false),
+                    {&L::Supports, &L::WorkspaceBytes, &L::Dense::Prepare, &L::Launch}};
+  if constexpr (C::kLinkable && sizeof(typename C::Out) == 2) {
+    using Linked = Launcher<Config<Spec, /*kLinked=*/true>>;
+    entry.ops.prepare_linked = &Linked::PrepareLinked;
+    entry.ops.launch_linked = &Linked::LaunchLinked;
+  }
+  return entry;
 }
 
 }  // namespace bwgemm::scaled::sm100

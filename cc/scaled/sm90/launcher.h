@@ -68,8 +68,9 @@ struct Launcher {
   }
 };
 
-template <class C>
+template <class Spec>
 KernelEntry MakeEntry(const char* name, const char* f32_twin) {
+  using C = Config<Spec>;
   using L = Launcher<C>;
   return {C::Info(name, f32_twin, Arch::kSm90, C::kStages, /*uneven_parts=*/true),
           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch, &L::Dense::PrepareLinked,
