@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import core
 from jax._src import ad_checkpoint as _ad_checkpoint
 from jax._src import core as _core
@@ -70,6 +71,19 @@ def compiled_outside(function: Callable[..., Any], *static: int) -> Callable[...
         return (function if traced else compiled)(*args)
 
     return call
+
+
+def device_tiles(sharding: Any, rank: int) -> np.ndarray | None:
+    """The devices of an array's tiles, by their places in the mesh; None if it is in one piece.
+
+    Args:
+        sharding: The array's.
+        rank: Its dimensions. The result has one more where tiles are replicated.
+    """
+    hlo = sharding._to_xla_hlo_sharding(rank)
+    if not hlo.is_tiled():
+        return None
+    return np.asarray(hlo.tile_assignment_devices()).reshape(hlo.tile_assignment_dimensions())
 
 
 def lower_with_devices(primitive: Primitive) -> None:

@@ -15,6 +15,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm.product.contraction import Axes, Dims, NamedAxes, Operands
+from jax_bwgemm.product.shardings import axes_of
 from jax_bwgemm.product.spec import ProductSpec
 
 
@@ -269,7 +270,10 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
             spec,
             dims,
             dict(mesh.shape),
-            *(_named_axes(x, n) for x, n in zip((*operands[:2], result), named, strict=True)),
+            *(
+                dict(zip(n, axes_of(x.sharding, mesh, len(x.shape)), strict=False))
+                for x, n in zip((*operands[:2], result), named, strict=True)
+            ),
         )
 
         def on_device(*blocks: jax.Array) -> jax.Array:
@@ -298,7 +302,8 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         return mesh, on_device, sharding(decided.out, form.single[2]), shardings
 
     function = custom_partitioning(product, static_argnums=(contraction.operands,))
-    function.def_partition(partition=partition, sharding_rule=rule)
+    # JAX cannot decode all shardings: see `axes_of`.
+    function.def_partition(partition=partition, sharding_rule=rule, decode_shardings=False)
 
     def bind(*operands_and_spec: Any) -> jax.Array:
         *operands, spec = operands_and_spec
@@ -312,13 +317,3 @@ def _exchanged(spec: ProductSpec) -> str:
     """Type of the local results that devices add up."""
     narrow = np.dtype(spec.out_dtype).itemsize < np.dtype(np.float32).itemsize
     return (spec.policy.partial_sums or spec.out_dtype) if narrow else spec.out_dtype
-
-
-def _named_axes(shape: jax.ShapeDtypeStruct, names: str) -> NamedAxes:
-    sharding = shape.sharding
-    entries = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
-    as_tuple = (
-        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-        for entry in entries
-    )
-    return dict(zip(names, as_tuple, strict=False))

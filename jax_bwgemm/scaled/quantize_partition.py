@@ -12,6 +12,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_bwgemm.product import shardings
 from jax_bwgemm.product.contraction import Axes
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 from jax_bwgemm.scaled.random_bits import GROUP, moved
@@ -90,9 +91,9 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
         spec: QuantizeSpec, mesh: Any, operands: tuple[jax.ShapeDtypeStruct, ...], results: Any
     ) -> Any:
         x = operands[0]
-        wanted = _axes(x.sharding, 3)
+        wanted = shardings.axes_of(x.sharding, mesh, 3)
         if not any(wanted):  # as the values are wanted: nothing to communicate
-            wanted = _axes(results[0].sharding, 3)
+            wanted = shardings.axes_of(results[0].sharding, mesh, 3)
         axes = axes_of(spec, x.shape, dict(mesh.shape), wanted)
 
         def on_device(*blocks: jax.Array) -> tuple[jax.Array, ...]:
@@ -124,13 +125,8 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
     def of(spec: QuantizeSpec) -> Partition:
         count = len(spec.operand_names)
         function = custom_partitioning(local, static_argnums=(count,))
-        function.def_partition(partition=partition, sharding_rule=rule)
+        # JAX cannot decode all shardings: see `shardings.axes_of`.
+        function.def_partition(partition=partition, sharding_rule=rule, decode_shardings=False)
         return function
 
     return of
-
-
-def _axes(sharding: Any, rank: int) -> list[Axes]:
-    entries = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
-    entries += (None,) * (rank - len(entries))
-    return [() if e is None else e if isinstance(e, tuple) else (e,) for e in entries]
