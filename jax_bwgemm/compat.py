@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax._src import ad_checkpoint as _ad_checkpoint
@@ -45,13 +46,26 @@ def implement_by_jit(primitive: Primitive, *static: str) -> None:
     """
     compiled = jax.jit(primitive.bind, static_argnames=static)
 
+    # Where NaNs are looked for, and with jit switched off, jit would call this function again.
     def implementation(*operands: Any, **params: Any) -> Any:
-        if not jax.config.jax_disable_jit:
+        nans, infs = jax.config.jax_debug_nans, jax.config.jax_debug_infs
+        if not (jax.config.jax_disable_jit or nans or infs):
             return compiled(*operands, **params)
-        with jax.disable_jit(False):  # or it would be this function again
-            return compiled(*operands, **params)
+        with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+            results = compiled(*operands, **params)
+        for x in jax.tree.leaves(results):
+            if jnp.issubdtype(x.dtype, jnp.inexact):
+                _check_special(primitive.name, x, nans=nans, infs=infs)
+        return results
 
     primitive.def_impl(implementation)
+
+
+def _check_special(name: str, x: jax.Array, *, nans: bool, infs: bool) -> None:
+    """Raises what JAX does for its own operations."""
+    for wanted, found, what in ((nans, jnp.isnan, "nan"), (infs, jnp.isinf, "inf")):
+        if wanted and bool(found(x).any()):
+            raise FloatingPointError(f"invalid value ({what}) encountered in {name}")
 
 
 def compiled_outside(function: Callable[..., Any], *static: int) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_bwgemm import compat_jaxpr
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 
 
@@ -46,7 +47,8 @@ def as_activation(
         TypeError: None of None, a name and a function; or a function that returns something else
             than one array of that shape.
         ValueError: An unknown name.
-        EpilogueError: A function that has to be elementwise and is not.
+        EpilogueError: A function that has to be elementwise and is not, or that reads an array
+            that is traced outside of it.
     """
     if activation is None:
         return None
@@ -76,7 +78,22 @@ def _check(
             raise EpilogueError(f"{caller}: activation: {error}") from None
         one = jax.tree_util.treedef_is_leaf(tree)
     else:
-        tree = jax.eval_shape(function, jax.ShapeDtypeStruct(shape, jnp.float32))
+        argument = jax.ShapeDtypeStruct(shape, jnp.float32)
+        tree = jax.eval_shape(function, argument)
         one = getattr(tree, "shape", None) == shape
+        if one:
+            _check_reads_nothing_traced(caller, function, argument)
     if not one:
         raise TypeError(f"{caller}: activation must return one array of its argument's shape")
+
+
+def _check_reads_nothing_traced(
+    caller: str, function: Callable[..., Any], argument: jax.ShapeDtypeStruct
+) -> None:
+    """Raises where a function reads an array of a program that is traced around it."""
+    _, read = compat_jaxpr.trace(lambda z: [function(z)], [compat_jaxpr.type_of(argument)])
+    if any(isinstance(x, jax.core.Tracer) for x in read):
+        raise EpilogueError(
+            f"{caller}: activation reads an array of the program around it: pass a function of its "
+            "argument alone"
+        )

@@ -16,6 +16,7 @@ from jax_bwgemm.dense.api import matmul
 from jax_bwgemm.dense.canonical import matmul_labels
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.problem import Options, make_options, make_problem
+from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue, check_epilogue, flat_results
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.gated import Gated, gated_gemm, halves
@@ -59,9 +60,8 @@ def gated_product(
         gate, up = weights
         ups = matmul(x, up, **arguments)
         function = _and_product(epilogue.function) if keeps_products else epilogue.function
-        results = matmul(
-            x, gate, epilogue=function, epilogue_operands=(ups, *operands), **arguments
-        )
+        after = Epilogue(function, epilogue.caller)
+        results = product_with_epilogue(x, gate, None, (ups, *operands), options, after)
         return (*results, ups) if keeps_products else results
     k, _, n = weights.shape
     both = matmul(x, weights.reshape(k, 2 * n), **arguments).reshape(*x.shape[:-1], 2, n)

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm.dense.api import matmul
+from jax_bwgemm.dense.problem import make_options
 from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.dense.with_epilogue import product_with_epilogue
 from jax_bwgemm.epilogue.activations import as_activation
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.gated_layer import gated_product
@@ -78,8 +80,8 @@ def linear(
     }
     if function is None and not operands:
         return matmul(x, w, **rest)
-    epilogue = _linear_epilogue(function, b is not None, residual is not None)
-    return matmul(x, w, epilogue=epilogue, epilogue_operands=tuple(operands), **rest)
+    epilogue = Epilogue(_linear_epilogue(function, b is not None, residual is not None), "linear")
+    return product_with_epilogue(x, w, None, tuple(operands), make_options(**rest), epilogue)
 
 
 def gated_linear_unit(

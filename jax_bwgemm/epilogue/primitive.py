@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core
 from jax.interpreters import ad, batching, mlir
 
@@ -122,6 +123,32 @@ def _jvp(
     return results[: -fused.products], list(out)
 
 
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, fused: Fused
+) -> list[jax.Array | ad.Zero | None]:
+    """Of a function that is linear in the operands that are not known, after the product."""
+    unknown = [ad.is_undefined_primal(x) for x in operands]
+
+    def linear(*wanted: jax.Array) -> list[jax.Array]:
+        rest = iter(wanted)
+        whole = [next(rest) if u else x for u, x in zip(unknown, operands, strict=True)]
+        return separate(*whole, fused=fused)
+
+    # A linear function's derivative is itself, anywhere.
+    zeros = [
+        ad.instantiate_zeros(ad.Zero(x.aval)) for x, u in zip(operands, unknown, strict=True) if u
+    ]
+    results, pulled = jax.vjp(linear, *zeros)
+    given = [
+        np.zeros(r.shape, jax.dtypes.float0)
+        if not jnp.issubdtype(r.dtype, jnp.inexact)
+        else ad.instantiate_zeros(c)
+        for r, c in zip(results, cotangents, strict=True)
+    ]
+    found = iter(pulled(given))
+    return [next(found) if u else None for u in unknown]
+
+
 def _batch(
     operands: Sequence[jax.Array], axes: Sequence[int | None], *, fused: Fused
 ) -> tuple[list[jax.Array], list[int]]:
@@ -218,6 +245,7 @@ def register(primitive: Primitive) -> None:
     compat.implement_by_jit(primitive, "fused")
     primitive.def_abstract_eval(_abstract_eval)
     ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive=primitive)
+    ad.primitive_transposes[primitive] = _transpose
     batching.primitive_batchers[primitive] = _batch
     compat_transforms.transform_as(primitive, separate)
     compat.lower_with_devices(primitive)

@@ -155,9 +155,9 @@ class _Tracer:
 
     def run(self, jaxpr: Any, constants: list[_Value], arguments: list[_Value]) -> list[_Value]:
         """The values that a jaxpr, not closed, returns."""
-        values: dict[Any, _Value] = {}
-        values.update(zip(jaxpr.constvars, constants, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
+        # JAX 0.12 has constants as the first operands.
+        variables = (*jaxpr.constvars, *jaxpr.invars)
+        values: dict[Any, _Value] = dict(zip(variables, (*constants, *arguments), strict=True))
 
         def read(atom: Any) -> _Value:
             if compat_jaxpr.is_literal(atom):

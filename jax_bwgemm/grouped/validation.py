@@ -207,7 +207,7 @@ def check_sizes(
         raise TypeError(f"{function} requires group_sizes of shape {wanted}, got {shape}")
     if experts is not None and not has_offset and shape[-1] != experts:
         raise TypeError(
-            f"{function} requires one matrix of rhs for each group, got {experts} matrices and "
+            f"{function} requires one matrix for each group, got {experts} matrices and "
             f"{shape[-1]} group_sizes (fewer matrices need a group_offset)"
         )
 
@@ -227,7 +227,9 @@ def check_size_values(function: str, sizes: np.ndarray, rows: int) -> None:
         raise ValueError(f"{function} group_sizes must not be negative, got {smallest}")
     largest = sizes.astype(object).sum(axis=-1).max() if sizes.ndim > 1 else sum(map(int, sizes))
     if largest > rows:
-        raise ValueError(f"{function} group_sizes sum to {largest}, but lhs has {rows} ragged rows")
+        raise ValueError(
+            f"{function} group_sizes sum to {largest}, but there are {rows} ragged rows"
+        )
 
 
 def check_offset(function: str, offset: Any, groups: int) -> None:
@@ -285,5 +287,5 @@ def as_representative(
     if values.size and values.min() < 0:
         raise ValueError(f"{function} {name} must not be negative, got {values.min()}")
     if (total := sum(map(int, values))) > rows:
-        raise ValueError(f"{function} {name} sum to {total}, but lhs has {rows} ragged rows")
+        raise ValueError(f"{function} {name} sum to {total}, but there are {rows} ragged rows")
     return tuple(int(value) / max(rows, 1) for value in values)

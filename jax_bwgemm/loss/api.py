@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,10 +92,10 @@ def linear_softmax_cross_entropy_loss(
     if logit_softcap is not None:
         float32 = np.finfo(np.float32)
         _check_number("logit_softcap", logit_softcap, float(float32.tiny), float(float32.max))
-    if ignore_index is not None and (
-        isinstance(ignore_index, bool) or not isinstance(ignore_index, int)
-    ):
-        raise TypeError(f"{_NAME}: ignore_index must be an int or None, got {ignore_index!r}")
+    if ignore_index is not None:
+        if isinstance(ignore_index, bool) or not isinstance(ignore_index, numbers.Integral):
+            raise TypeError(f"{_NAME}: ignore_index must be an int or None, got {ignore_index!r}")
+        ignore_index = int(ignore_index)
     products = Products(compat.canonical_precision(precision), as_implementations(implementation))
     options = Options(
         None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
@@ -163,7 +164,7 @@ def _loss(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> A
     count: Any = labels.size or 1
     if kept is not None:
         losses = jnp.where(kept, losses, 0)
-        count = jnp.maximum(jnp.sum(kept), 1)
+        count = jnp.maximum(jnp.sum(kept), 1).astype(losses.dtype)
     if call.reduction == "none":
         loss = losses.reshape(shape)
     else:
@@ -237,7 +238,7 @@ def _check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{_NAME}: {name} must be a number, got {value!r}")
     if not (low <= value <= high and math.isfinite(value)):
         raise ValueError(f"{_NAME}: {name}={value} is out of range: {low:g} to {high:g}, finite")

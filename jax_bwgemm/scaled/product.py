@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_bwgemm import compat
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of, multipliable
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.reference import scaled_reference
@@ -16,13 +17,16 @@ from jax_bwgemm.scaled.scaled_array import ScaledArray
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
-def scaled_product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
+def _scaled_product(a: ScaledArray, b: ScaledArray, spec: ScaledSpec) -> jax.Array:
     """The product of operands that were checked."""
     batch = a.shape[:-2] or b.shape[:-2]
     if not multipliable(a.scaling, b.scaling):
         return _by_xla(a, b, spec)
     out = DENSE.product(factors(a, b), spec)
     return jnp.broadcast_to(out, (math.prod(batch), *out.shape[1:])).reshape(*batch, *out.shape[1:])
+
+
+scaled_product = compat.compiled_outside(_scaled_product, 2)
 
 
 def computed_by_kernel(a: ScaledArray, b: ScaledArray, spec: ScaledSpec, dims: ScaledDims) -> bool:

@@ -228,6 +228,13 @@ class TestMatmul:
         got = bw.matmul(many, w, epilogue=lambda z, b: z + b, epilogue_operands=(b,))
         assert_same_layers(got, many @ w + b)
 
+    @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+    def test_reads_an_array_around_it(self, arrays, shape) -> None:
+        x, w = arrays["x"], arrays["w"]
+        two = jnp.full(shape, 2.0)
+        got = bw.matmul(x, w, epilogue=lambda z: z * two)
+        np.testing.assert_array_equal(got, 2 * bw.matmul(x, w))
+
     def test_derivatives_reach_operands(self, arrays) -> None:
         x, w, b = (arrays[name] for name in "xwb")
 
@@ -252,6 +259,7 @@ class TestMatmul:
 class TestErrors:
     def test_of_linear(self, arrays) -> None:
         x, w, b, _, _ = arrays.values()
+        i = jnp.ones((4, 4), jnp.int32)
         cases = [
             (lambda: bw.linear(x, w.T), r"x must be \[..., K\] and weights \[K, N\], got"),
             (lambda: bw.linear(x[0, 0], w), r"x must be"),
@@ -261,6 +269,7 @@ class TestErrors:
             (lambda: bw.linear(x, w, activation=3), "activation must be None, a name or a func"),
             (lambda: bw.linear([1], w), "linear requires arrays, got x of type list"),
             (lambda: bw.linear(x, w, activation=lambda z: (z, z)), "linear: activation must ret"),
+            (lambda: bw.linear(i, i, activation="relu"), "linear: .* got int32"),
             (lambda: bw.mlp(x, None, w.T), "mlp requires arrays, got up of type NoneType"),
         ]
         for call, message in cases:
@@ -278,6 +287,7 @@ class TestErrors:
 
     def test_of_gated_linear_unit(self, arrays) -> None:
         x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
+        i = jnp.ones((4, 4), jnp.int32)
         cases = [
             (lambda: bw.gated_linear_unit(x, w), r"weights \[K, 2, N\] or a pair"),
             (lambda: bw.gated_linear_unit(x, (w,)), "weights must be a pair, got 1 arrays"),
@@ -288,6 +298,8 @@ class TestErrors:
             ),
             (lambda: bw.gated_linear_unit(x, gated[:, :1]), r"\[K, 2, N\] or a pair, got \(16, 1"),
             (lambda: bw.gated_linear_unit(x, gated, activation=1), "gated_linear_unit: activation"),
+            (lambda: bw.gated_linear_unit(i, jnp.stack([i, i], 1)), "gated_linear_unit: .* int32"),
+            (lambda: bw.gated_linear_unit(i, (i, i)), "gated_linear_unit: .* got int32"),
         ]
         for call, message in cases:
             with pytest.raises(TypeError, match=message):

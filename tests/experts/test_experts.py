@@ -295,10 +295,19 @@ def test_activations_of_another_shape(arrays: Arrays, activation: Any) -> None:
         ours(arrays, activation=activation)
 
 
+def test_an_activation_that_reads_the_program_around_it(arrays: Arrays) -> None:
+    def layer(slope: Any) -> jax.Array:
+        return ours(arrays, activation=lambda z: z * slope)
+
+    np.testing.assert_array_equal(layer(jnp.float32(1)), ours(arrays, activation=lambda z: z))
+    with pytest.raises(bw.EpilogueError, match="grouped_mlp: activation reads an array of the pro"):
+        jax.jit(layer)(jnp.float32(2))
+
+
 @pytest.mark.parametrize(
     ("sizes", "offset", "message"),
     [
-        (np.array([M, 1, 0, 0]), None, "group_sizes sum to 25, but lhs has 24 ragged rows"),
+        (np.array([M, 1, 0, 0]), None, "group_sizes sum to 25, but there are 24 ragged rows"),
         (np.array([-1, 1, 0, 0]), None, "group_sizes must not be negative, got -1"),
         (SIZES, -1, "group_offset must be between 0 and the number of groups, 4, got -1"),
         (SIZES, 99, "group_offset must be between 0 and the number of groups, 4, got 99"),

@@ -91,7 +91,7 @@ CASES = [
     (
         dot(X, W, np.ones(3, np.int32)),
         TypeError,
-        "ragged_dot requires one matrix of rhs for each group, got 2 matrices and 3 group_sizes "
+        "ragged_dot requires one matrix for each group, got 2 matrices and 3 group_sizes "
         "(fewer matrices need a group_offset)",
     ),
     (
@@ -102,12 +102,12 @@ CASES = [
     (
         dot(X, W, np.array([9, 8], np.int8)),
         ValueError,
-        "ragged_dot group_sizes sum to 17, but lhs has 16 ragged rows",
+        "ragged_dot group_sizes sum to 17, but there are 16 ragged rows",
     ),
     (
         dot(X, W, np.array([2**63, 2**63], np.uint64)),
         ValueError,
-        f"ragged_dot group_sizes sum to {2**64}, but lhs has 16 ragged rows",
+        f"ragged_dot group_sizes sum to {2**64}, but there are 16 ragged rows",
     ),
     (
         general(
@@ -117,7 +117,7 @@ CASES = [
             numbers(((1,), (1,)), ((0,), (0,)), (1,), ()),
         ),
         ValueError,
-        "ragged_dot_general group_sizes sum to 17, but lhs has 16 ragged rows",
+        "ragged_dot_general group_sizes sum to 17, but there are 16 ragged rows",
     ),
     # -- group offset
     (
@@ -203,7 +203,7 @@ CASES = [
     (
         dot(X, W, S, representative_group_sizes=[9, 8]),
         ValueError,
-        "ragged_dot representative_group_sizes sum to 17, but lhs has 16 ragged rows",
+        "ragged_dot representative_group_sizes sum to 17, but there are 16 ragged rows",
     ),
     # -- dimension numbers
     (

@@ -271,6 +271,13 @@ def test_statistics_of_a_block_of_several_parts(
         )
 
 
+def test_numbers_of_numpy(operands) -> None:
+    x, labels, weights = operands
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, x, labels, weights)
+    got = loss(ignore_index=np.int64(2), z_loss=np.float32(0.5), label_smoothing=np.float64(0.25))
+    assert got == loss(ignore_index=2, z_loss=0.5, label_smoothing=0.25)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

@@ -318,8 +318,10 @@ def test_transfer_guard_of_eager_calls() -> None:
     numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
     labels = jax.device_put(np.zeros(6, np.int32))
     loss = functools.partial(bw.linear_softmax_cross_entropy_loss, ignore_index=1, z_loss=0.1)
+    codes = bw.quantize(x, "tensor"), bw.quantize(w.T, "tensor")
     with jax.transfer_guard("disallow"):
         bw.matmul(x, w)
+        bw.scaled_matmul(*codes)
         bw.ragged_dot(x, experts, sizes)
         bw.ragged_dot_general(x, x, sizes, numbers)
         loss(x, labels, w, label_smoothing=0.1, reduction="mean")
@@ -358,3 +360,41 @@ def test_without_jit(function: Callable[[jax.Array], jax.Array]) -> None:
     with jax.disable_jit():
         got = function(x)
     np.testing.assert_array_equal(got, want)
+
+
+def linked(z_of: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """A product and a function of it that is one primitive."""
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        with bw.config.target("sm90"), bw.config.linked_epilogues(True):
+            return bw.matmul(x, w, epilogue=z_of)
+
+    return function
+
+
+@pytest.mark.parametrize("look_for", ["nan", "inf"])
+def test_looking_for_nans(look_for: str) -> None:
+    """`jax.debug_nans` of a result that has one: an error, of one that has none: the result."""
+    (x,) = operands((128, 128))
+    good, bad = linked(jnp.tanh), linked(lambda z: (0 * z if look_for == "nan" else z * z + 1) / 0)
+    want = good(x, x)
+    with jax.debug_nans(look_for == "nan"), jax.debug_infs(look_for == "inf"):
+        for compiled in (lambda f: f, jax.jit):
+            np.testing.assert_array_equal(compiled(good)(x, x), want)
+            with pytest.raises(FloatingPointError, match=look_for):
+                compiled(bad)(x, x)
+
+
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit])
+def test_transposed(outside: Callable) -> None:
+    """`jax.linear_transpose` of a product with an epilogue that is linear in it."""
+    x, w, c = operands((128, 64), (64, 256), (128, 256))
+    scaled = linked(lambda z: 2 * z)
+
+    def transposed(x: jax.Array, w: jax.Array, c: jax.Array) -> list[jax.Array]:
+        (of_x,) = jax.linear_transpose(lambda x: scaled(x, w), x)(c)
+        (of_w,) = jax.linear_transpose(lambda w: scaled(x, w), w)(c)
+        return [of_x, of_w]
+
+    for got, want in zip(outside(transposed)(x, w, c), [2 * c @ w.T, 2 * x.T @ c], strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -85,6 +85,12 @@ FUNCTIONS: dict[str, tuple[Callable, list[tuple[tuple[int, ...], str]]]] = {
         lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w, logits="recomputed"),
         [((M, K), "bfloat16"), ((K, N), "float32")],
     ),
+    "loss, mean of some": (
+        lambda x, w: bw.linear_softmax_cross_entropy_loss(
+            x, LABELS, w, reduction="mean", ignore_index=3, label_smoothing=0.1
+        ),
+        [((M, K), "bfloat16"), ((K, N), "bfloat16")],
+    ),
     "per_tensor": (
         lambda a, b: bw.fp8_dot_general("per_tensor")(a, b, NUMBERS),
         [((M, K), "bfloat16"), ((K, N), "bfloat16")],

@@ -286,7 +286,7 @@ X, W, _ = operands()
             "fp8_ragged_dot: preferred_element_type must be",
         ),
         (lambda: bw.fp8_ragged_dot()(X, W[0], SIZES), TypeError, "rhs of rank 3"),
-        (lambda: bw.fp8_ragged_dot()(X, W, SIZES[1:]), TypeError, "one matrix of rhs for each"),
+        (lambda: bw.fp8_ragged_dot()(X, W, SIZES[1:]), TypeError, "one matrix for each"),
         (lambda: bw.fp8_ragged_dot()(X, W, 2 * SIZES), ValueError, "group_sizes sum to 482"),
         (
             lambda: bw.fp8_ragged_dot()(X, W, SIZES, group_offset=6),

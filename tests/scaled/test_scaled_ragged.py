@@ -325,7 +325,7 @@ A, B = exact_pair("m-grouped", ("1x128", "128x128"), (32, 16, 128), 2)
             (jax.tree.map(lambda leaf: leaf[None], A), B, np.array([1, 2])),
             {},
         ),
-        (TypeError, "one matrix of rhs for each group", (A, B, np.array([1, 2, 3])), {}),
+        (TypeError, "one matrix for each group", (A, B, np.array([1, 2, 3])), {}),
         (TypeError, "group_sizes of an integer type", (A, B, np.array([1.0, 2.0])), {}),
         (ValueError, "must not be negative", (A, B, np.array([1, -2])), {}),
         (ValueError, "group_sizes sum to 42", (A, B, np.array([40, 2])), {}),
