@@ -44,8 +44,8 @@ def gated_product(
         epilogue: The function. It returns what an epilogue of `matmul` may.
         operands: Arrays that broadcast to [..., N].
         keeps_products: Whether to return ``(results, gate product, up product)``.
-        **arguments: ``precision``, ``preferred_element_type``, ``implementation`` and ``config``,
-            as in `matmul`.
+        **arguments: ``precision``, ``preferred_element_type``, ``out_sharding``,
+            ``implementation`` and ``config``, as in `matmul`.
 
     Returns:
         What the function returns, floating-point arrays rounded to the products' type.
@@ -54,7 +54,8 @@ def gated_product(
     found = _one_primitive(x, weights, tuple(operands), options, epilogue, keeps_products)
     if found is not None:
         return found
-    if not isinstance(weights, tuple) and compat.may_be_partitioned():
+    placed = options.out_sharding is not None or compat.may_be_partitioned()
+    if not isinstance(weights, tuple) and placed:
         weights = halves(weights)
     if isinstance(weights, tuple):
         gate, up = weights
@@ -101,6 +102,7 @@ def _one_primitive(
         # Which describes a kernel of one product.
         or (options.config is not None and not of_both)
         or options.implementations == ("xla",)
+        or options.out_sharding is not None
         or not all(isinstance(size, int) for size in sizes)
         or any(compat.explicit_sharding(jax.typeof(a)) for a in (x, *given, *operands))
     ):

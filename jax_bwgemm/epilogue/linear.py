@@ -32,6 +32,7 @@ def linear(
     residual: ArrayLike | None = None,
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
 ) -> jax.Array:
@@ -51,6 +52,7 @@ def linear(
         residual: [..., N], the result's shape, or None.
         precision: As in `matmul`.
         preferred_element_type: Type of product and result, as in `matmul`.
+        out_sharding: As in `matmul`; of product and result.
         implementation: As in `matmul`.
         config: As in `matmul`.
 
@@ -75,6 +77,7 @@ def linear(
     rest = {
         "precision": precision,
         "preferred_element_type": preferred_element_type,
+        "out_sharding": out_sharding,
         "implementation": implementation,
         "config": config,
     }
@@ -91,6 +94,7 @@ def gated_linear_unit(
     activation: Activation = None,
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
     implementation: str | Sequence[str] | None = None,
     config: TuningConfig | str | None = None,
 ) -> jax.Array:
@@ -107,6 +111,7 @@ def gated_linear_unit(
         activation: As in `linear`.
         precision: As in `matmul`.
         preferred_element_type: Type of products and result, as in `matmul`.
+        out_sharding: As in `matmul`; of products and result.
         implementation: As in `matmul`.
         config: As in `matmul`: constraints on kernels of one product; or the name of one of both
             (``sm90_..._gated``).
@@ -125,6 +130,7 @@ def gated_linear_unit(
     rest = {
         "precision": precision,
         "preferred_element_type": preferred_element_type,
+        "out_sharding": out_sharding,
         "implementation": implementation,
         "config": config,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,51 @@ def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
         np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
 
 
+LAYERS: dict[str, Case] = {
+    "linear": (
+        lambda x, w, **o: bw.linear(x, w, X[0], activation="gelu", **o),
+        (X, array(8, WIDTH, WIDTH)),
+    ),
+    "gated_linear_unit of a pair": (
+        lambda x, u, v, **o: bw.gated_linear_unit(x, (u, v), activation="silu", **o),
+        (X, *PAIR),
+    ),
+    "gated_linear_unit": (
+        lambda x, w, **o: bw.gated_linear_unit(x, w, activation="silu", **o),
+        (X, array(9, WIDTH, 2, HIDDEN)),
+    ),
+}
+
+
+@pytest.mark.parametrize("out", [P(), P("x"), P(None, "x")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_contracted_dimension_over_devices(
+    name: str, dtype: str, out: P, mesh: jax.sharding.Mesh
+) -> None:
+    """Layers whose product devices add up, as the rows of a tensor-parallel one."""
+    f, operands = LAYERS[name]
+    operands = tuple(x.astype(dtype) for x in operands)
+    (_, want), wanted = value_and_gradients(f, operands)
+    specs = (P(None, "x"), *[P("x")] * (len(operands) - 1))
+    with jax.set_mesh(mesh):
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        ]
+        with pytest.raises(Exception, match="out_sharding"):
+            f(*placed)
+        (_, got), gradients = value_and_gradients(functools.partial(f, out_sharding=out), placed)
+    assert got.sharding.spec == P(*out, *[None] * (2 - len(out)))
+    for ours, theirs in zip((got, *gradients), (want, *wanted), strict=True):
+        assert_close(ours, theirs, 1e-5 if dtype == "float32" else 0.02)
+
+
+def assert_close(ours: jax.Array, theirs: jax.Array, tolerance: float) -> None:
+    want = np.asarray(theirs, np.float32)
+    error = np.linalg.norm(np.asarray(ours, np.float32) - want) / np.linalg.norm(want)
+    assert error < tolerance
+
+
 def test_merged_dimensions_over_devices(mesh: jax.sharding.Mesh) -> None:
     """Attention without a softmax: heads beside the features, sequences over devices."""
 
@@ -117,9 +163,7 @@ def test_merged_dimensions_over_devices(mesh: jax.sharding.Mesh) -> None:
     assert any(one.rewritten for one in explained.rewrites)
     assert not [one for one in explained.rewrites if "explicitly sharded" in one.reason]
     for ours, theirs in zip(gradients, wanted, strict=True):
-        want = np.asarray(theirs, np.float32)
-        error = np.linalg.norm(np.asarray(ours, np.float32) - want) / np.linalg.norm(want)
-        assert error < 0.02
+        assert_close(ours, theirs, 0.02)
 
 
 def test_hidden_values_of_experts_over_devices(mesh: jax.sharding.Mesh) -> None:
