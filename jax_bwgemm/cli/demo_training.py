@@ -156,8 +156,10 @@ def run(options: Options, say: Callable[[str], None]) -> Sequence[Check]:
     say(f"  accuracy on {len(test_y)} held-out digits: {ours:.1%}, on jnp.matmul {theirs:.1%}")
     errors = np.asarray(history)[:, 2:]
     # Of a single step, rounding may leave XLA's error several times smaller than ours, by chance.
-    largest = errors.max(axis=0) if np.isfinite(history).all() else (np.inf, 0.0)
+    finite = np.isfinite(history).all()
+    median, largest = (f(errors, axis=0) if finite else (np.inf, 0.0) for f in (np.median, np.max))
     return [
+        Check.against_xla(f"gradient, median error of {options.steps} steps", *median),
         Check.against_xla(f"gradient, largest error of {options.steps} steps", *largest),
         Check("accuracy against the twin's", abs(ours - theirs), None, ACCURACY_MARGIN),
         Check("last loss over first", history[-1][0] / history[0][0], None, 0.9),

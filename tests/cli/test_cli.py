@@ -215,7 +215,7 @@ def test_demo(capsys):
     assert f"all {CHECKS} checks passed" in printed.out
     assert "FAILED" not in printed.out
     assert "transforms: jvp of grad" in printed.out
-    assert "training: gradient, largest error of 30 steps" in printed.out
+    assert "training: gradient, median error of 30 steps" in printed.out
     assert "\n    30  " in printed.out
     assert (
         "runs on xla (not cutlass: cutlass runs on cuda, this program is lowered for cpu)"
