@@ -205,7 +205,7 @@ def test_checks_table():
 # --- demo ---
 
 # Of all sections; the last one needs the emulator.
-CHECKS = 10 + (runtime.load_emulator() is not None)
+CHECKS = 11 + (runtime.load_emulator() is not None)
 
 
 def test_demo(capsys):
