@@ -104,9 +104,11 @@ def test_all_products_of_a_training_step_are_found() -> None:
 
     args = jax.ShapeDtypeStruct((256, 512), BF16), jax.ShapeDtypeStruct((512, 384), BF16)
     found = problems.find(jax.grad(loss, (0, 1)), SM90, args, {}).counts
-    sizes = {(256, 384, 512), (256, 512, 384), (384, 512, 256), (512, 384, 256)}
-    assert 2 <= len(found) <= 3
-    assert all(isinstance(key, ScaledKey) and (key.m, key.n, key.k) in sizes for key in found)
+    assert {(key.m, key.n, key.k, key.a_dtype, key.b_dtype) for key in found} == {
+        (256, 384, 512, E4M3, E4M3),
+        (256, 512, 384, E5M2, E4M3),
+        (512, 384, 256, E4M3, E5M2),
+    }
 
 
 def test_a_batch_knows_what_it_shares() -> None:
