@@ -2,10 +2,12 @@
 
     python bench_scaled_grouped.py
     python bench_scaled_grouped.py --problems 32768,4096,7168,4 --kinds blockwise --modes forward
+    python bench_scaled_grouped.py --modes forward --epilogues gelu gradient weights
 
 A problem is x[m, k] @ w[groups, k, n]; its modes are those of bench_grouped.py. Kinds are layouts
 of scales, of rows and of weights; `blockwise` has 1x128 for both operands of dw. Operands were
-quantized before; `difference` is 1 - 2xy / (xx + yy) against the product of 16 bits.
+quantized before; `difference` is 1 - 2xy / (xx + yy) against the product of 16 bits. An epilogue
+adds two columns to forward products: in the kernel, and as a pass of XLA's after it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ def parse_args(argv: Sequence[str] | None):
     options.add_turns(parser, rounds=10)
     parser.add_argument("--kinds", nargs="+", choices=tuple(peers.KINDS), default=[*peers.KINDS])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
+    parser.add_argument("--epilogues", nargs="+", choices=tuple(peers.EPILOGUES), default=[])
     return options.parse_problems(parser, argv, "M,N,K,GROUPS", Problem, PROBLEMS, SMALL)
 
 
@@ -47,6 +50,10 @@ def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list
         for kind in args.kinds:
             pair = peers.quantized(kind, mode, given)
             found.append(peers.ours(kind, mode, pair, given.sizes, implementation))
+            for name in args.epilogues if mode == "forward" else ():
+                for linked in (True, False):
+                    more = given.sizes, implementation, name
+                    found.append(peers.with_epilogue(kind, pair, *more, linked=linked))
             if kind == "row" and mode == "forward":
                 try:
                     found.append(peers.torch(pair, given.sizes))
@@ -56,7 +63,9 @@ def measure(problem: Problem, args: Any, out: report.Report, timer: Any) -> list
             timing.warm_up(candidate)
         want = found[0].call(0)
         for candidate in found[1:]:
-            candidate.info["difference"] = peers.difference(candidate.call(0), want)
+            result = candidate.call(0)
+            if candidate.name.split()[-1] not in ("linked", "pass"):
+                candidate.info["difference"] = peers.difference(result, want)
         timings = timing.interleave(
             timer, found, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
         )
@@ -93,6 +102,15 @@ def summary(rows: Sequence[dict]) -> list[str]:
                 if own.get("forward")
                 else []
             )
+            for name in peers.EPILOGUES:
+                column = f"bwgemm {kind} {name}"
+                linked = times.get((problem, f"{column} linked"))
+                if linked:
+                    apart, product = times[problem, f"{column} pass"], own["forward"]
+                    lines.append(
+                        f"{problem} {kind} {name}: linked / product {linked / product:.2f}, "
+                        f"pass / linked {apart / linked:.2f}"
+                    )
             if gains:
                 text = f"{problem} {kind}: bf16 time / ours {', '.join(gains)}"
                 lines.append(text + (f"; of the forward rate {', '.join(rates)}" if rates else ""))

@@ -30,6 +30,7 @@ import sanitize_grouped
 import sanitize_linked
 import sanitize_scaled
 import sanitize_scaled_grouped
+import sanitize_scaled_grouped_linked
 import sanitize_scaled_linked
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -208,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     selected: list[AnyCase] = []
     families = (
         sanitize_grouped, sanitize_linked, sanitize_scaled, sanitize_scaled_grouped,
-        sanitize_scaled_linked,
+        sanitize_scaled_linked, sanitize_scaled_grouped_linked,
     )  # fmt: skip
     for family in (cases, *(module.cases for module in families)):
         selected += family(args.arch, args.filter)

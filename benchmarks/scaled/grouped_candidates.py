@@ -102,6 +102,60 @@ def ours(
     return _candidate(f"bwgemm {kind} {mode}", function, *pair, sizes)
 
 
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """A function after a product, and what it reads.
+
+    Attributes:
+        function: Of the product, an array for each axis of `plain`, then of `groups`.
+        plain: Axes of operands: ``"mn"`` is a matrix of the product's shape, ``"m"`` a column.
+        groups: The same of operands of groups: ``"n"`` is a row for each.
+    """
+
+    function: Callable[..., Any]
+    plain: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+# An activation and its argument; a gradient through it; the weights of rows.
+EPILOGUES = {
+    "gelu": Epilogue(lambda z, b: (jax.nn.gelu(z + b), z + b), groups=("n",)),
+    "gradient": Epilogue(lambda z, slope: z * slope.astype(jnp.float32), plain=("mn",)),
+    "weights": Epilogue(lambda z, w: z * w, plain=("m",)),
+}
+
+
+def with_epilogue(
+    kind: str,
+    pair: tuple[Any, Any],
+    sizes: jax.Array,
+    implementation: str | None,
+    name: str,
+    *,
+    linked: bool,
+) -> Candidate:
+    """`scaled_ragged_dot`, forward, and a function: in the kernel, or as a pass of XLA's."""
+    epilogue = EPILOGUES[name]
+    m, n, groups = pair[0].shape[0], pair[1].shape[1], sizes.size
+    shapes = {"mn": (m, n), "m": (m, 1)}
+    key = jax.random.key(0)
+    plain = [jax.random.normal(key, shapes[axes], jnp.bfloat16) for axes in epilogue.plain]
+    of_groups = [jax.random.normal(key, (groups, n), jnp.bfloat16) for _ in epilogue.groups]
+    function = functools.partial(
+        bw.scaled_ragged_dot,
+        accumulation=KINDS[kind][2],
+        implementation=implementation,
+        epilogue=epilogue.function,
+    )
+
+    def call(a: Any, b: Any, sizes: jax.Array, plain: Any, of_groups: Any) -> Any:
+        return function(a, b, sizes, epilogue_operands=plain, epilogue_group_operands=of_groups)
+
+    with bw.config.linked_epilogues(linked):
+        column = f"bwgemm {kind} {name} {'linked' if linked else 'pass'}"
+        return _candidate(column, call, *pair, sizes, plain, of_groups)
+
+
 def torch(pair: tuple[Any, Any], sizes: jax.Array) -> Candidate:
     """`torch._scaled_grouped_mm` of operands with scales of rows, forward, on the same buffers.
 

@@ -158,12 +158,13 @@ auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
   return kernel.dense     ? kernel.dense->prepare_linked
          : kernel.grouped ? kernel.grouped->prepare_linked
          : kernel.scaled  ? kernel.scaled->prepare_linked
-                          : nullptr;
+                          : kernel.scaled_grouped->prepare_linked;
 }
 
 // How many operands, and how many results, of the kernel's epilogue TMA may move.
 int MostStaged(const KernelInfo& kernel) {
-  return kernel.contraction == Contraction::kMGrouped ? kMaxStaged : 1;
+  if (kernel.contraction != Contraction::kMGrouped) return 1;
+  return kernel.swap_ab ? kMaxStaged : 0;
 }
 
 Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
@@ -206,7 +207,7 @@ Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const Epil
   const int most = MostStaged(kernel);
   const bool halves = call.epilogue.form == "halves";
   const bool can_sum = kernel.contraction == Contraction::kMGrouped
-                           ? kernel.arch == Arch::kSm90
+                           ? kernel.arch == Arch::kSm90 && kernel.swap_ab
                            : !kernel.swap_ab && call.epilogue.form.empty();
   bool half = false;
   std::string_view words = call.epilogue.results;
@@ -249,7 +250,7 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
                      kernel.info.b_major == BMajor::kN;
   const bool split = form == "split_k";
   const bool dense = kernel.info.contraction == Contraction::kDense;
-  const bool halves = form == "halves" && kernel.info.arch == Arch::kSm90;
+  const bool halves = form == "halves" && kernel.info.arch == Arch::kSm90 && kernel.info.swap_ab;
   if (!form.empty() && !(grouped && (gated || halves)) && !(split && dense)) {
     return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
                                    "' can have no epilogue of the form '" + std::string(form) +

@@ -30,7 +30,7 @@ from jax_bwgemm.epilogue.costs import (
     pass_cycles,
     split_k_cycles,
 )
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, grouped_hook
+from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedRowHook, grouped_hook
 from jax_bwgemm.epilogue.hook import (
     MAX_OPERANDS,
     MAX_RESULTS,
@@ -54,12 +54,15 @@ from jax_bwgemm.grouped.spec import GroupedDims
 from jax_bwgemm.product.contraction import KernelCall
 from jax_bwgemm.product.ffi import in_place
 from jax_bwgemm.product.implementations import PLATFORMS
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 from jax_bwgemm.product.targets import settled
 from jax_bwgemm.product.windows import NONE, Windows
 
 # (implementation, platform, operands) -> the kernel of the product, or why there is none.
 Choose = Callable[[str, str, Sequence[Any]], KernelCall | str]
+# (operands, kernel) -> what the kernel reads, by roles.
+Arrange = Callable[[Sequence[jax.Array], Kernel], dict[str, jax.Array]]
 _NO_SUMS = "kernels with swapped operands or of parts of K sum no rows"
 
 
@@ -75,7 +78,7 @@ def run_linked(
     form: str = "",
     windows: Windows = NONE,
     batch_dims: int = 0,
-    arrange: Callable[[Sequence[jax.Array]], Sequence[jax.Array]] = lambda factors: factors,
+    arrange: Arrange | None = None,
 ) -> list[jax.Array] | str:
     """Emits one device's product with its epilogue, or says why no kernel computes it.
 
@@ -91,7 +94,8 @@ def run_linked(
         form: ``epilogue_form`` of the call: with "halves" the first two results are one.
         windows: Larger arrays that the product's operands are copies of, and what it follows.
         batch_dims: How many dimensions of the shape are the batch.
-        arrange: Gives the product's operands as kernels read them, but for their shapes.
+        arrange: Gives the product's operands as a kernel reads them, but for their shapes, by their
+            roles. None: as they are.
     """
     factors, rest = operands[: len(roles)], operands[len(roles) :]
 
@@ -103,11 +107,10 @@ def run_linked(
         symbol = hook.symbol(call.selection.kernel.name)
         code = linked_kernel(symbol, hook, ptx=name == "emulator")
         shapes = call.folded.shapes
-        folded = [x.reshape(s) for x, s in zip(arrange(factors), shapes, strict=True)]
-        named, words = in_place(call, roles, folded, windows)
-        assert call.ffi is not None
-        read = (*call.ffi.config["operands"].split(), "after")  # of scaled products not all
-        named = {role: x for role, x in named.items() if role in read}
+        given = dict(zip(roles, factors, strict=True))
+        given = given if arrange is None else arrange(factors, call.selection.kernel)
+        folded = [x.reshape(s) for x, s in zip(given.values(), shapes, strict=True)]
+        named, words = in_place(call, tuple(given), folded, windows)
         results = emit_linked(call, hook, code, named, rest, call.dims, words)
         there = [i for i in order if form != "halves" or i != 1]
         arranged = dict(zip(there, results, strict=True))
@@ -142,6 +145,8 @@ def hook_of(
     if kernel.contraction == "m_grouped":
         if form == "gated":
             return GatedGroupedHook(program, types), order
+        if not kernel.swap_ab:
+            return GroupedRowHook(program, types, kernel.arch), order
         return grouped_hook(program, types, kernel.arch, halves=form == "halves"), order
     staging = staging_of(kernel, call.dims.n)
     return Hook(program, types, kernel.arch, pairs_along_m(kernel), staging), order

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_bwgemm.epilogue.scaled_primitive import ScaledFused
+from jax_bwgemm.epilogue.scaled_primitive import FusedOfScaled
 from jax_bwgemm.product.explain import Explanation, explain_product, place
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.scaled.explain import explain_family
-from jax_bwgemm.scaled.primitive import DENSE
 
 
 def explain(eqn: Any, device: Any) -> Explanation:
@@ -39,9 +38,9 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 splits=selected.splits,
                 flops=flops_of(dims),
             )
-    if isinstance(fused, ScaledFused):
+    if isinstance(fused, FusedOfScaled):
         _, dims = fused.describe(factors)
-        found = explain_family(DENSE, fused.spec, dims, device)
+        found = explain_family(fused.family, fused.spec, dims, device)
     else:
         found = explain_product(fused.contraction, fused.spec, factors, device)
     why = reason or f"no kernels for {platform} are allowed"

@@ -16,6 +16,7 @@ from jax_bwgemm.epilogue.call import choose_linked
 from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import Contraction, KernelCall
+from jax_bwgemm.product.kernels import Kernel
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -70,9 +71,10 @@ class Fused:
         """The product's operands, and the epilogue's."""
         return operands[: len(self.roles)], operands[len(self.roles) :]
 
-    def arrange(self, factors: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """The product's operands as kernels read them, but for their shapes."""
-        return factors
+    def arrange(self, factors: Sequence[jax.Array], kernel: Kernel) -> dict[str, jax.Array]:
+        """The product's operands as a kernel reads them, but for their shapes, by their roles."""
+        del kernel
+        return dict(zip(self.roles, factors, strict=True))
 
     def product(self, *factors: jax.Array) -> jax.Array:
         """The product by its own primitive."""

@@ -14,6 +14,10 @@ _FUNCTION = (
     "int m, int n, int expert, int end, const bw_arguments* a, const unsigned* staged, "
     "unsigned* stored, float2* summed) {"
 )
+_ROW_FUNCTION = (
+    'extern "C" __device__ float2 bwgemm_grouped_row_epilogue(float x, float y, int m, int n, '
+    "int expert, int end, const bw_arguments* a) {"
+)
 # kPartColumns of cc/core/epilogue_arguments.h.
 PART_COLUMNS = 16
 # No rows: a thread reads one value of them for many results.
@@ -79,6 +83,18 @@ def grouped_hook(
     """Of a kernel of one product: SM100's move nothing, and neither sum nor write halves."""
     staging = _STAGING if arch == "sm90" else None
     return GroupedHook(program, result_types, arch, staging=staging, halves=halves)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedRowHook(GroupedHook):
+    """As `GroupedHook`, of a kernel without swapped operands, which moves and sums nothing."""
+
+    swapped: bool = False
+    staging: Staging | None = None
+
+    @property
+    def _head(self) -> str:
+        return _ROW_FUNCTION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,7 @@ class GroupedFused(Fused):
     def apply(
         self, product: jax.Array, factors: Sequence[jax.Array], operands: Sequence[jax.Array]
     ) -> list[jax.Array]:
-        _, _, sizes, offset = factors
+        sizes, offset = factors[2:4]
         plain = len(operands) - self.of_groups
         rows = rows_of_groups(operands[plain:], sizes[0], offset[0], self.shape[0])
         first, *second = self.parts(product)

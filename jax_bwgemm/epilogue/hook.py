@@ -306,21 +306,26 @@ class Hook:
         def index(m: str, n: str) -> str:
             return _INDICES[axes].format(m=m, n=n, matrix=self._matrix)
 
+        def of_matrix(read: str, nothing: str) -> str:
+            if MATRICES in axes and self._may_have_no_matrix:
+                return f"{self._matrix} < 0 ? {nothing} : {read}"
+            return read
+
         first = index("m0", "n0")
         if along not in axes:
-            one = load(dtype, pointer, first)
-            if MATRICES in axes and self._may_have_no_matrix:
-                one = f"{self._matrix} < 0 ? ({kind})0 : {one}"
+            one = of_matrix(load(dtype, pointer, first), f"({kind})0")
             return [f"  const {kind} x{i}_0 = {one}, x{i}_1 = x{i}_0;"]
         if self.swapped:
             two = [load(dtype, pointer, at) for at in (first, index("m1", "n0"))]
             return [f"  const {kind} x{i}_0 = {two[0]}, x{i}_1 = {two[1]};"]
         # Both at once: n0 and the width are even, and arrays begin at multiples of 16 bytes.
+        pair = _PAIRS.get(dtype, "unsigned")
+        both = f"__ldg((const {pair}*){pointer} + ({first}) / 2)"
         if dtype not in _PAIRS:
-            return self._pair(i, dtype, f"__ldg((const unsigned*){pointer} + ({first}) / 2)")
+            return self._pair(i, dtype, of_matrix(both, "0u"))
+        both = of_matrix(both, f"make_{pair}(0, 0)")
         return [
-            f"  const {_PAIRS[dtype]} w{i} = __ldg((const {_PAIRS[dtype]}*){pointer} + "
-            f"({first}) / 2);",
+            f"  const {pair} w{i} = {both};",
             f"  const {kind} x{i}_0 = w{i}.x, x{i}_1 = w{i}.y;",
         ]
 
@@ -362,4 +367,4 @@ class Hook:
             both = f"(({pair}*){pointer})[({first}) / 2] = make_{pair}(r{i}_0, r{i}_1);"
         else:
             both = f"{one} {store(dtype, pointer, f'{first} + 1', f'r{i}_1')}"
-        return [f"  if (m < a->m && n < a->n) {{ {both} }}"]
+        return [f"  if (m < {self._end} && n < a->n) {{ {both} }}"]

@@ -19,10 +19,11 @@ from jax_bwgemm.product.contraction import FfiCall, Folded, KernelCall
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
+from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.fit import scales_fit, types_fit
 from jax_bwgemm.scaled.layouts import layout_of
-from jax_bwgemm.scaled.primitive import DENSE
-from jax_bwgemm.scaled.selection import WHERE
+from jax_bwgemm.scaled.primitive import DENSE, for_one_group
+from jax_bwgemm.scaled.selection import WHERE, Choice
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
@@ -63,7 +64,8 @@ def choose_scaled(
     if reason := DENSE.refusal(table, spec, dims):
         return reason
     linkable = _linkable(table, spec, dims, target)
-    linkable = [k for k in linkable if not (program.summed and k.swap_ab)]
+    if program.summed:
+        linkable = [k for k in linkable if k.contraction == "scaled" and not k.swap_ab]
     if not linkable:
         return (
             f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} -> {spec.out_dtype} "
@@ -89,14 +91,8 @@ def choose_scaled(
         )
     why = f"{WHERE[kernel.scales]}; predicted {cycles[kernel.name]:.0f} cycles with the epilogue"
     order = heuristics.tile_order(whole[kernel.name], sizes, BYTES)
-    selection = Selection(kernel, *order, why, ())
-    return _call(name, selection, spec, dims, target, factors)
-
-
-def arranged(factors: Sequence[jax.Array], spec: ScaledSpec) -> list[jax.Array]:
-    """A, B, the scales of both and alpha as kernels read them."""
-    named = dict(zip(DENSE.roles, factors, strict=True))
-    return list((named | DENSE.kernel_operands(factors, spec)).values())
+    choice = Choice(kernel, spec.out_dtype, *order, 1, target.sm_count, why)
+    return as_call(DENSE, name, choice, spec, dims, target, factors)
 
 
 def _linkable(
@@ -112,35 +108,53 @@ def _linkable(
         and kernel.out_dtype == spec.out_dtype
         and types_fit(kernel, spec, dims)
         and scales_fit(kernel, spec)
+        and (dims.batch == 1 or not for_one_group(kernel))
     ]
 
 
-def _call(
+def as_call(
+    family: Family,
     name: str,
-    selection: Selection,
-    spec: ScaledSpec,
-    dims: ScaledDims,
+    choice: Choice,
+    spec: Any,
+    dims: Any,
     target: Target,
     factors: Sequence[Any],
 ) -> KernelCall:
-    """The call of a kernel on operands as they are: neither folded nor padded."""
-    given = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in factors]
-    read = jax.eval_shape(lambda *xs: arranged(xs, spec), *given)
+    """The call of a kernel on operands as they are: neither folded nor padded.
+
+    Args:
+        family: The products.
+        name: ``"cutlass"`` or ``"emulator"``.
+        choice: The kernel, which computes all of K at once.
+        spec: The product.
+        dims: Its sizes.
+        target: The GPU.
+        factors: The family's operands, or their types.
+    """
+    roles: list[str] = []
+
+    def read(*operands: jax.Array) -> list[jax.Array]:
+        named = family.call_operands(operands, spec, choice.kernel)
+        roles.extend(named)
+        return list(named.values())
+
+    shapes = [x.shape for x in jax.eval_shape(read, *factors)]
     ffi_target, config = targets.configure(
         name,
-        selection.kernel.name,
-        DENSE.roles[:-1],
+        choice.kernel.name,
+        roles,
         a_scaling=spec.a_scaling,
         b_scaling=spec.b_scaling,
-        raster_order=selection.raster_order,
-        swizzle=selection.swizzle,
+        **family.call_options(choice),
     )
+    scratch = family.workspace(name, choice, dims)
     return KernelCall(
         name,
-        selection,
+        Selection(choice.kernel, choice.raster_order, choice.swizzle, choice.why, ()),
         target,
-        Folded(spec, tuple(x.shape for x in read), (None,) * len(read)),
+        Folded(spec, tuple(shapes), (None,) * len(shapes)),
         dims,
         dims,
-        FfiCall(ffi_target, 0, config),
+        FfiCall(ffi_target, scratch, config),
     )

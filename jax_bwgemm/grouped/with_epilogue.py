@@ -165,10 +165,7 @@ def _fuse(
         return None
     shape = (dims.m, dims.n // 2 if gated else dims.n)
     halves = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
-    rows = [
-        jax.ShapeDtypeStruct((dims.m, *(x.shape[1:] or (1,))), x.dtype) for x in operands.of_groups
-    ]
-    read = (*halves, *operands.plain, *rows)
+    read = (*halves, *operands.plain, *row_types(operands.of_groups, dims.m))
     traced = check_epilogue(epilogue, jnp.dtype(spec.out_dtype), shape, read)
     program = with_groups(traced.program, operands.of_groups)
     if program.summed:
@@ -191,6 +188,11 @@ def _fuse(
     )
     tree = None if after.by_xla else traced.tree
     return FusedRows(factors, (*operands.plain, *operands.of_groups), fused, tree)
+
+
+def row_types(of_groups: Sequence[jax.Array], rows: int) -> list[jax.ShapeDtypeStruct]:
+    """Types of operands of groups as a function of so many rows gets them."""
+    return [jax.ShapeDtypeStruct((rows, *(x.shape[1:] or (1,))), x.dtype) for x in of_groups]
 
 
 def with_groups(program: Program, of_groups: Sequence[jax.Array]) -> Program:

@@ -19,7 +19,12 @@ from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epi
 from jax_bwgemm.epilogue.hook import MAX_SUMS
 from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
 from jax_bwgemm.epilogue.program import Program, as_matrix, batch_dims_of
-from jax_bwgemm.epilogue.scaled_primitive import ScaledFused, scaled_with_epilogue
+from jax_bwgemm.epilogue.scaled_primitive import (
+    ScaledFused,
+    ScaledGroupedFused,
+    scaled_ragged_with_epilogue,
+    scaled_with_epilogue,
+)
 from jax_bwgemm.epilogue.simplify import with_excess_precision
 from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
@@ -28,6 +33,7 @@ from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
+from jax_bwgemm.scaled.ragged_primitive import RAGGED, bw_scaled_ragged_p
 
 Shape = tuple[int, ...]
 # More ways than these to read vectors along rows or columns are not tried.
@@ -174,6 +180,7 @@ class Kind:
 class _Grouped(Kind):
     """Products of groups of rows, whose kernels sum over columns."""
 
+    fused: type[GroupedFused] = GroupedFused
     most_sums = 1
     normalised = False  # rows are permuted or added up before norms
     routed = True  # such as rows' weights, which routing gathers
@@ -237,8 +244,8 @@ class _Grouped(Kind):
         self, product: Any, shape: Shape, operands: list[Any], function: Function
     ) -> tuple[Fused, list[Shape]] | None:
         spec = product.params["spec"]
-        columns = GROUPED.dims(spec, *(x.aval.shape for x in product.invars)).n
-        gated = len(shape) == 2 and columns == 2 * shape[1]
+        (result,) = product.outvars
+        gated = len(shape) == 2 and result.aval.shape[-1] == 2 * shape[1]
         if len(shape) != 2 or (gated and function.halves):
             return None
         second = [jax.ShapeDtypeStruct(shape, jnp.float32)] if gated else []
@@ -250,7 +257,7 @@ class _Grouped(Kind):
         program = dataclasses.replace(program, summed=tuple(range(whole, len(program.results))))
         types = function.types[:1] * function.halves + function.types
         results = _of_shapes(function.results, [x.shape for x in operands], 1 + gated)
-        fused = GroupedFused(
+        fused = self.fused(
             spec,
             _rounding(results, spec.out_dtype, 1 + gated),
             program,
@@ -290,10 +297,41 @@ class _Scaled(Kind):
         return scaled_with_epilogue(factors, operands, fused)
 
 
+class _ScaledGrouped(_Grouped):
+    """Products of groups of rows of scaled operands, whose kernels neither sum nor have halves."""
+
+    fused = ScaledGroupedFused
+    most_sums = 0
+
+    def why_not(self, eqn: Any) -> str | None:
+        if RAGGED.dims_of([x.aval for x in eqn.invars], eqn.params["spec"]).batch != 1:
+            return "the product is a batch"
+        if any(compat.explicit_sharding(x.aval) is not None for x in eqn.invars):
+            return "mesh axes are explicit"
+        return None
+
+    def fits(self, eqn: Any) -> bool:
+        return eqn.params["spec"].m_grouped and self.why_not(eqn) is None
+
+    def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
+        del eqn, shape
+        return False
+
+    def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
+        del readers, shape
+        return []
+
+    def bind(
+        self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
+    ) -> list[jax.Array]:
+        return scaled_ragged_with_epilogue(factors, operands, fused)
+
+
 KINDS: dict[Any, Kind] = {
     bw_gemm_p: Kind(),
     bw_m_grouped_p: _Grouped(),
     bw_scaled_matmul_p: _Scaled(),
+    bw_scaled_ragged_p: _ScaledGrouped(),
 }
 
 

@@ -15,9 +15,19 @@ def of_product(*args: Any, **params: Any) -> NoReturn:
         TypeError: Always.
     """
     del args, params
-    raise TypeError(
-        "scaled_matmul is not differentiable: the derivatives of its values would be unscaled "
-        "8-bit numbers. Use fp8_dot_general"
+    raise _of_values("scaled_matmul", "fp8_dot_general")
+
+
+def of_grouped_product(*args: Any, **params: Any) -> NoReturn:
+    """As `of_product`, of a grouped one."""
+    del args, params
+    raise _of_values("scaled_ragged_dot", "fp8_ragged_dot")
+
+
+def _of_values(function: str, instead: str) -> TypeError:
+    return TypeError(
+        f"{function} is not differentiable: the derivatives of its values would be unscaled 8-bit "
+        f"numbers. Use {instead}"
     )
 
 

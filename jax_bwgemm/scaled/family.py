@@ -107,6 +107,13 @@ class Family(abc.ABC):
         del spec
         return dict(zip(self.roles, operands, strict=True))
 
+    def call_operands(
+        self, operands: Sequence[jax.Array], spec: Any, kernel: Kernel
+    ) -> dict[str, jax.Array]:
+        """The operands of a kernel's call, by their roles."""
+        del kernel
+        return self.kernel_operands(operands, spec)
+
     def emulated_arch(self, spec: Any) -> str:
         """The architecture that the emulator emulates if no GPU is named."""
         del spec
@@ -173,7 +180,8 @@ class Family(abc.ABC):
     ) -> jax.Array:
         """The chosen kernel's call."""
         dims = self.dims_of(operands, spec)
-        named, options = self.kernel_operands(operands, spec), self.call_options(choice)
+        named = self.call_operands(operands, spec, choice.kernel)
+        options = self.call_options(choice)
         return self.call(
             name, choice, named, self.workspace(name, choice, dims), dims, spec, **options
         )

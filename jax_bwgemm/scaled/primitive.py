@@ -109,29 +109,27 @@ class _Dense(Family):
                 named[f"{name}_scales"] = in_tiles(named[f"{name}_scales"])
         return named
 
-    def emit(
-        self, name: str, choice: Choice, operands: Sequence[jax.Array], spec: ScaledSpec
-    ) -> jax.Array:
-        if choice.kernel.contraction == "scaled":
-            return super().emit(name, choice, operands, spec)
+    def call_operands(
+        self, operands: Sequence[jax.Array], spec: ScaledSpec, kernel: Kernel
+    ) -> dict[str, jax.Array]:
+        if kernel.contraction == "scaled":
+            return super().call_operands(operands, spec, kernel)
         a, b, a_scales, b_scales, _ = operands
-        one_group = {
+        return {
+            "a": a,
+            "b": b[:, None],
             "group_sizes": jnp.full((1, 1), a.shape[1], jnp.int32),
             "group_offset": jnp.zeros((1,), jnp.int32),
+            "a_scales": a_scales,
+            "b_scales": b_scales[:, None],
         }
-        matrices = {"b": b[:, None], "b_scales": b_scales[:, None]}
-        named = {"a": a, "a_scales": a_scales, **one_group, **matrices}
-        dims = self.dims_of(operands, spec)
-        sizes = {"m": dims.m, "n": dims.n, "k": dims.k, "batch": dims.batch}
-        workspace = runtime.kernel_workspace_bytes(
-            name, choice.kernel.name, **sizes, groups=1, experts=1, sm_count=choice.sm_count
-        )
-        return self.call(name, choice, named, workspace, dims, spec, swizzle=choice.swizzle)
 
     def emulated_arch(self, spec: ScaledSpec) -> str:
         return "sm100" if by_mma(spec) else super().emulated_arch(spec)
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
+        if choice.kernel.contraction != "scaled":
+            return {"swizzle": choice.swizzle}
         return {
             "raster_order": choice.raster_order,
             "swizzle": choice.swizzle,
@@ -139,11 +137,13 @@ class _Dense(Family):
         }
 
     def workspace(self, name: str, choice: Choice, dims: ScaledDims) -> int:
-        if choice.splits == 1:
+        of_groups = choice.kernel.contraction != "scaled"
+        if choice.splits == 1 and not of_groups:
             return 0
         sizes = {"m": dims.m, "n": dims.n, "k": dims.k, "batch": dims.batch}
+        more = {"groups": 1, "experts": 1} if of_groups else {"splits": choice.splits}
         return runtime.kernel_workspace_bytes(
-            name, choice.kernel.name, **sizes, splits=choice.splits, sm_count=choice.sm_count
+            name, choice.kernel.name, **sizes, **more, sm_count=choice.sm_count
         )
 
 

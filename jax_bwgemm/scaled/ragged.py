@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
-from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
+from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.grouped.groups import as_int32
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
@@ -21,12 +20,14 @@ from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
 from jax_bwgemm.product.arguments import as_array, as_operands
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.scaled import derivatives
 from jax_bwgemm.scaled.api import check_product
 from jax_bwgemm.scaled.conversions import as_operand
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.product import global_scales
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+from jax_bwgemm.scaled.ragged_with_epilogue import by_xla, linked
 from jax_bwgemm.scaled.scaled_array import ScaledArray
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -74,8 +75,8 @@ def scaled_ragged_dot(
         group_offset: Integer scalar: b's first matrix, or the result's, is that of this group.
         num_groups: Second form: matrices of the result. None means all G.
         implementation: As in `jax_bwgemm.matmul`.
-        epilogue: First form: as in `jax_bwgemm.ragged_dot`, and computed by XLA in one pass over
-            the product. It can be differentiated, with respect to its operands.
+        epilogue: First form: as in `jax_bwgemm.ragged_dot`. It can be differentiated, with respect
+            to its operands.
         epilogue_operands: As in `jax_bwgemm.ragged_dot`.
         epilogue_group_operands: Likewise.
 
@@ -118,25 +119,17 @@ def scaled_ragged_dot(
         raise TypeError(f"{_NAME}: {count} epilogue operands and no epilogue")
     if epilogue is not None and not spec.m_grouped:
         raise ValueError(f"{_NAME} has an epilogue only where b has a matrix for each group")
+    _, b, sizes, offset = operands
+    function = None if epilogue is None else Epilogue(epilogue, _NAME)
+    if function is not None:
+        after.check(_NAME, *b.shape[:2])
+        results = linked(_canonical(*operands), after, spec, function)
+        if results is not None:
+            return results
     product = compat.in_automatic_axes(
         lambda *operands: _without_derivative(operands, spec), sharding, *operands
     )
-    if epilogue is None:
-        return product
-    _, b, sizes, offset = operands
-    after.check(_NAME, *b.shape[:2])
-    return _apply(Epilogue(epilogue, _NAME), product, sizes, offset, after)
-
-
-@functools.partial(jax.jit, static_argnums=0, inline=compat.INLINE)
-def _apply(
-    epilogue: Epilogue,
-    product: jax.Array,
-    sizes: jax.Array,
-    offset: jax.Array,
-    operands: EpilogueOperands,
-) -> Any:
-    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product.shape[0]))
+    return product if function is None else by_xla(function, product, sizes, offset, after)
 
 
 def within_derivative(
@@ -221,12 +214,4 @@ def _product(operands: tuple[Any, ...], spec: ScaledRaggedSpec) -> jax.Array:
 
 
 _without_derivative = jax.custom_jvp(_product, nondiff_argnums=(1,))
-
-
-@_without_derivative.defjvp
-def _no_derivative(*args: Any) -> NoReturn:
-    del args
-    raise TypeError(
-        f"{_NAME} is not differentiable: the derivatives of its values would be unscaled 8-bit "
-        "numbers. Use fp8_ragged_dot"
-    )
+_without_derivative.defjvp(derivatives.of_grouped_product)

@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import ad
 
 from jax_bwgemm import runtime
 from jax_bwgemm.compat import DimensionNumbers
 from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.spec import out_shape
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled import ragged_selection
+from jax_bwgemm.scaled import derivatives, ragged_selection
 from jax_bwgemm.scaled.family import Family
 from jax_bwgemm.scaled.fit import by_mma
 from jax_bwgemm.scaled.layouts import layout_of
@@ -103,3 +104,4 @@ class _Ragged(Family):
 
 RAGGED = _Ragged("bw_scaled_ragged")
 bw_scaled_ragged_p = RAGGED.primitive
+ad.primitive_jvps[bw_scaled_ragged_p] = derivatives.of_grouped_product

@@ -213,6 +213,11 @@ def test_bench_scaled_grouped(tmp_path, capsys):
     assert "blockwise: bf16 time / ours forward" in capsys.readouterr().out
     assert bench_scaled_grouped.main(["--dry-run"]) == 0
     assert "512,2048,7168,64: 0.02 TFLOP, tensor" in capsys.readouterr().out
+    more = ["--modes", "forward", "--kinds", "row", "--epilogues", "gelu", "gradient", "weights"]
+    assert bench_scaled_grouped.main(["--small", *more]) == 0
+    printed = capsys.readouterr().out
+    for name in ("gelu", "gradient", "weights"):
+        assert f"row {name}: linked / product" in printed
 
 
 def test_bench_low_precision(tmp_path, capsys):

@@ -21,9 +21,15 @@ from linked_cases import requires_linker
 
 from jax_bwgemm import runtime
 from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.grouped_hook import GatedGroupedHook, GroupedHook, grouped_hook
+from jax_bwgemm.epilogue.grouped_hook import (
+    GatedGroupedHook,
+    GroupedHook,
+    GroupedRowHook,
+    grouped_hook,
+)
 from jax_bwgemm.epilogue.hook import Hook, pairs_along_m, staging_of
 from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.program import MATRICES, Operand
 from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
@@ -350,6 +356,40 @@ def test_no_scaled_sm100_kernel_spills_with_an_epilogue(
             staging_of(kernel, 128),
         )
         assert _stack_of(hook.symbol(kernel.name), hook, tmp_path) == [("0", "0")], kernel.name
+
+
+@requires_linker
+def test_no_grouped_scaled_kernel_spills_with_an_epilogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An activation and its argument, with a bias of every matrix; a gradient.
+
+    SM100's that promote, whose sums are in registers all along, spill some in the epilogue.
+    """
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
+    table = [k for k in runtime.scaled_grouped_kernels() if k.name in linkable_kernels()]
+    codes = {(k.arch, k.scales, k.tile_n): k for k in table}
+    assert len(codes) == 7
+    codes = {(k.arch, k.scales): k for k in codes.values()}
+    del codes["sm100", "blocks"], codes["sm100", "rows"]
+    bias, matrix = ((64, 128), "float32"), ((64, 128), "bfloat16")
+    functions: list[tuple[Any, list[Any], list[tuple[int, ...]]]] = [
+        (lambda z, b: (jax.nn.gelu(z + b), z), [bias], [(MATRICES, 1)]),
+        (
+            lambda z, h, w: z * jnp.tanh(h.astype(z.dtype)) * w,
+            [matrix, bias],
+            [(0, 1), (MATRICES,)],
+        ),
+    ]
+    for function, kinds, axes in functions:
+        types = [jax.ShapeDtypeStruct(*kind) for kind in kinds]
+        program = trace_epilogue(function, (64, 128), types).program
+        found = zip(program.operands, axes, strict=True)
+        operands = tuple(Operand(x.dtype, along) for x, along in found)
+        program = dataclasses.replace(program, operands=operands)
+        for kernel in codes.values():
+            hook = GroupedRowHook(program, ("bfloat16",) * len(program.results), kernel.arch)
+            assert _stack_of(kernel.name, hook, tmp_path) == [("0", "0")], kernel.name
 
 
 @requires_linker

@@ -139,14 +139,17 @@ def test_every_grouped_tile_is_run_with_epilogues_of_every_form(arch: str) -> No
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
 def test_every_kernel_of_low_precision_is_run_with_code_in_it(arch: str) -> None:
+    import sanitize_scaled_grouped_linked
     import sanitize_scaled_linked
 
     from jax_bwgemm.epilogue.linkable import linkable_kernels as names
 
     if not runtime.scaled_kernels():
         pytest.skip("no kernels were built")
-    found = {case.kernel for case in sanitize_scaled_linked.cases(arch, "")}
-    assert found == {x for x in names() if x.startswith((f"{arch}_quantize", f"{arch}_scaled"))}
+    families = sanitize_scaled_linked, sanitize_scaled_grouped_linked
+    found = {case.kernel for family in families for case in family.cases(arch, "")}
+    wanted = {x for x in names() if x.startswith((f"{arch}_quantize", f"{arch}_scaled"))}
+    assert found == {x for x in wanted if not ("_rows_" in x and "_mma_" in x)}
 
 
 @pytest.mark.emulator
@@ -165,6 +168,25 @@ def test_kernels_of_low_precision_are_exact(pattern: str, monkeypatch: pytest.Mo
     if "quantize" in pattern:
         with pytest.raises(ValueError, match="not linked"):
             dataclasses.replace(found[0], half=7).is_exact("emulator")
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_grouped_kernels_of_low_precision_are_exact(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+    import sanitize_gpu
+    import sanitize_scaled_grouped_linked
+
+    if not runtime.emulated_kernels():
+        pytest.skip("the emulator was not built")
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    found = sanitize_scaled_grouped_linked.cases(arch, "e4m3_e4m3_bf16_blocks")[:1]
+    assert len(found) == 1
+    assert sanitize_gpu.run_cases(found, "emulator") == 0
+    with pytest.raises(ValueError, match="not linked"):
+        dataclasses.replace(found[0], kernel=f"{arch}_none").is_exact("emulator")
 
 
 @pytest.mark.emulator

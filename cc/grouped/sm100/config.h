@@ -38,6 +38,9 @@ constexpr int kSharedLimit = 227 * 1024;
 struct PlainResults {
   template <int kCount, class LaunchParams>
   __device__ static void Apply(const LaunchParams&, const Tile&, int, int, uint32_t (&)[kCount]) {}
+  // The same, after `Apply` where there were sums, else of zeros.
+  template <int kCount, class LaunchParams>
+  __device__ static void Finish(const LaunchParams&, const Tile&, int, int, uint32_t (&)[kCount]) {}
   // With swapped operands: of rows from the first number on, and the column.
   template <int kCount, class LaunchParams>
   __device__ static void ApplyToRows(const LaunchParams&, const Tile&, int, int,

@@ -123,16 +123,17 @@ struct Epilogue {
       }
       accumulator.Advance();
     }
-    CUTE_UNROLL
-    for (int piece = 0; piece < C::kTileN / kColumns; ++piece) {
-      if (piece >= part.pieces) break;
+    // No loop, which the compiler might not unroll once a function is linked in.
+    cute::for_each(cute::make_int_sequence<C::kTileN / kColumns>{}, [&](auto piece) {
+      if (piece >= part.pieces) return;
       uint32_t values[kColumns];
       CUTE_UNROLL
       for (int i = 0; i < kColumns; ++i) {
         values[i] = __float_as_uint(sums[piece * kColumns + i]);
       }
+      C::Results::Finish(params, tile, part.row + lane, part.column + piece * kColumns, values);
       StorePiece(values, part.column + piece * kColumns, part.row, part.valid, matrix);
-    }
+    });
   }
 
   // Lane i is row i of the piece.
@@ -161,6 +162,7 @@ struct Epilogue {
         if (i == last_wanted) Release();
         C::Results::Apply(params, tile, row + lane, column + piece * kColumns, values);
       }
+      C::Results::Finish(params, tile, row + lane, column + piece * kColumns, values);
       StorePiece(values, column + piece * kColumns, row, valid, matrix);
     }
   }

@@ -66,6 +66,7 @@ struct NoEpilogueShared {};
 template <class Spec, bool kLinked_ = false, bool kGated_ = false>
 struct Config : Spec {
   static constexpr bool kLinked = kLinked_, kGated = kGated_;
+  static constexpr bool kStaged = kLinked && Spec::kSwapAb;  // see linked_epilogue.h
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
   using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
@@ -120,7 +121,7 @@ struct Config : Spec {
   // work but needs more code. The main loop of split operands has the most code, and linking takes
   // longer with more.
   static constexpr bool kFineSteps = kCluster > 1 && kOut != DType::kF32;
-  static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kLinked      ? 48
+  static constexpr int kColumnStep = kRowsOnQ ? std::min(kTileN, kStaged      ? 48
                                                                  : kSplitsP   ? 64
                                                                  : kFineSteps ? 16
                                                                               : 32)
@@ -129,11 +130,11 @@ struct Config : Spec {
   static constexpr int kRowStep = kRowsOnP ? kTileM : kColumnStep;
 
   // Epilogue: each consumer sends its results through buffers of kStoreRows lines of 128 bytes. A
-  // linked one loads what it reads into them too, some chunks ahead: small ones allow for more.
+  // staged one loads what it reads into them too, some chunks ahead: small ones allow for more.
   static constexpr int kStoreColumns = kRowBytes / static_cast<int>(sizeof(Out));
-  static constexpr int kStoreRows = kLinked ? 16 : kSwapAb ? kQBox : kBlock;
+  static constexpr int kStoreRows = kStaged ? 16 : kSwapAb ? kQBox : kBlock;
   static constexpr int kStoreBytes = kStoreRows * kRowBytes;
-  static constexpr int kStoreBuffers = !kLinked ? 2 : kPingpong ? 16 : 24;
+  static constexpr int kStoreBuffers = !kStaged ? 2 : kPingpong ? 16 : 24;
 
   static constexpr int kBarrierBytes = 1024;  // barriers and the ring of tiles
   static constexpr int kStages =
@@ -148,7 +149,7 @@ struct Config : Spec {
     uint64_t full[kStages], empty[kStages];
     uint64_t turn[kConsumers];
     RingShared tiles;
-    std::conditional_t<kLinked, EpilogueShared<kStoreBuffers>, NoEpilogueShared> epilogue;
+    std::conditional_t<kStaged, EpilogueShared<kStoreBuffers>, NoEpilogueShared> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;  // the base is only 16-byte aligned
   static_assert(kSharedBytes <= kSharedLimit);

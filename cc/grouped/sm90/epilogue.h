@@ -55,6 +55,20 @@ struct Epilogue {
 
   __device__ __forceinline__ void Finish() { buffers.Finish(); }
 
+ protected:
+  // Whole chunks leave by TMA, which stops at the edges of D.
+  __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int valid,
+                                       int matrix) {
+    const bool whole = C::kKGrouped || valid == C::kStoreRows;
+    if (buffers.thread == 0) {
+      if (whole) cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
+      cute::tma_store_arrive();  // even without a store: the wait for a buffer counts groups
+    }
+    if (whole) return;
+    StoreLines<Out>(params.d_data, params, params.n, lines, column, row, valid, matrix,
+                    buffers.thread);
+  }
+
  private:
   // rows: m-grouped: how many rows from `row` on belong to the group. k-grouped: unused, as every
   // matrix of D is one of the tensor map's, and TMA stops at its end.
@@ -107,19 +121,6 @@ struct Epilogue {
       }
       buffers.Next();
     }
-  }
-
-  // Whole chunks leave by TMA, which stops at the edges of D.
-  __device__ __forceinline__ void Send(const uint8_t* lines, int column, int row, int valid,
-                                       int matrix) {
-    const bool whole = C::kKGrouped || valid == C::kStoreRows;
-    if (buffers.thread == 0) {
-      if (whole) cute::SM90_TMA_STORE_3D::copy(&params.d, lines, column, row, matrix);
-      cute::tma_store_arrive();  // even without a store: the wait for a buffer counts groups
-    }
-    if (whole) return;
-    StoreLines<Out>(params.d_data, params, params.n, lines, column, row, valid, matrix,
-                    buffers.thread);
   }
 };
 

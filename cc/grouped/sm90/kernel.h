@@ -13,6 +13,7 @@
 #include "grouped/sm90/claims.h"
 #include "grouped/sm90/epilogue.h"
 #include "grouped/sm90/linked_epilogue.h"
+#include "grouped/sm90/linked_rows_epilogue.h"
 #include "grouped/sm90/load.h"
 #include "grouped/sm90/tail.h"
 #include "sm90/split_mma.h"
@@ -118,7 +119,9 @@ __device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, 
 }
 
 template <class C>
-using EpilogueOf = std::conditional_t<C::kLinked, LinkedEpilogue<C>, Epilogue<C>>;
+using EpilogueOf =
+    std::conditional_t<C::kStaged, LinkedEpilogue<C>,
+                       std::conditional_t<C::kLinked, LinkedRowsEpilogue<C>, Epilogue<C>>>;
 
 template <class C, class MainLoop>
 __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
@@ -137,16 +140,16 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     // be in a divergent branch.
     const int k_blocks = Uniform(KBlocks<C>(tile, params));
     if constexpr (C::kPingpong) {
-      if ((C::kLinked ? static_cast<int>(number % 2) : next) != consumer) {
+      if ((C::kStaged ? static_cast<int>(number % 2) : next) != consumer) {
         state.Skip(k_blocks);
         continue;
       }
-      if constexpr (C::kLinked) turn.phase = (number / 2 & 1) ^ (consumer == 0);
+      if constexpr (C::kStaged) turn.phase = (number / 2 & 1) ^ (consumer == 0);
     }
     const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
     const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
-    if constexpr (C::kLinked) epilogue.Begin(tile);
+    if constexpr (C::kStaged) epilogue.Begin(tile);
     Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
   }
   epilogue.Finish();
@@ -182,7 +185,7 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
       cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_full[i], 1);
       cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_empty[i], 1);
     }
-    if constexpr (C::kLinked) LinkedEpilogue<C>::InitBarriers(shared);
+    if constexpr (C::kStaged) LinkedEpilogue<C>::InitBarriers(shared);
     Assistant::template InitBarriers<C>(shared);
     cutlass::arch::fence_barrier_init();
   }

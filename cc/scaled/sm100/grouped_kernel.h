@@ -21,7 +21,7 @@ __device__ inline const float* ScaleOf(const Scales& scales, const grouped::Tile
          (min(row, rows - 1) >> scales.log_rows) * scales.row_pitch;
 }
 
-struct ScaledResults {
+struct ScaledResults : grouped::sm100::PlainResults {
   // A thread's results: of one row, from `column` on.
   template <int kCount>
   __device__ static void Apply(const GroupedParams& params, const grouped::Tile& tile, int row,

@@ -4,6 +4,7 @@
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm100/grouped_kernel.h"
+#include "scaled/sm100/grouped_linked.h"
 #include "scaled/sm100/grouped_mma_launcher.h"
 
 namespace bwgemm::scaled::sm100 {
@@ -26,17 +27,15 @@ struct GroupedLauncher {
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {
-    const grouped::GroupedProblem& p = problem.grouped;
     GroupedParams params{};
-    BWGEMM_RETURN_IF_ERROR(Plain::MakeMaps(p, &params));
-    Plain::SetSchedule(p, &params);
-    params.p_scales = problem.a;
-    params.q_scales = problem.b;
-    params.p_rows = C::kKGrouped ? p.k : p.m;
-    params.q_rows = p.n;
-    params.p_format = Format(C::kA);
-    params.q_format = Format(C::kB);
-    return Plain::LaunchKernel(Function(), p, params, stream);
+    return LaunchWithScales(problem, Function(), params, stream);
+  }
+
+  static Status LaunchLinked(const GroupedScaledProblem& problem, const void* function,
+                             const void* arguments, void*, cudaStream_t stream) {
+    WithEpilogue<GroupedParams> params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    return LaunchWithScales(problem, function, params, stream);
   }
 
   static constexpr uint8_t Format(DType dtype) {
@@ -49,6 +48,22 @@ struct GroupedLauncher {
     return reinterpret_cast<const void*>(
         &GroupedScaledKernel<GroupedScaledConfig<typename C::Bytes>>);
   }
+
+ private:
+  template <class LaunchParams>
+  static Status LaunchWithScales(const GroupedScaledProblem& problem, const void* function,
+                                 LaunchParams& params, cudaStream_t stream) {
+    const grouped::GroupedProblem& p = problem.grouped;
+    BWGEMM_RETURN_IF_ERROR(Plain::MakeMaps(p, &params));
+    Plain::SetSchedule(p, &params);
+    params.p_scales = problem.a;
+    params.q_scales = problem.b;
+    params.p_rows = C::kKGrouped ? p.k : p.m;
+    params.q_rows = p.n;
+    params.p_format = Format(C::kA);
+    params.q_format = Format(C::kB);
+    return Plain::LaunchKernel(function, p, params, stream);
+  }
 };
 
 template <class Spec>
@@ -59,8 +74,13 @@ template <class C>
 GroupedKernelEntry MakeGroupedEntry(const char* name) {
   using L =
       std::conditional_t<C::kScaleUse == ScaleUse::kMma, GroupedMmaLauncher<C>, GroupedLauncher<C>>;
-  return {C::Info(name, Arch::kSm100, C::kStages),
-          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+  GroupedKernelEntry entry{C::Info(name, Arch::kSm100, C::kStages),
+                           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+  if constexpr (!C::kKGrouped) {
+    entry.ops.prepare_linked = &L::Plain::PrepareLinked;
+    entry.ops.launch_linked = &L::LaunchLinked;
+  }
+  return entry;
 }
 
 }  // namespace bwgemm::scaled::sm100

@@ -64,7 +64,7 @@ __device__ void CopyScaleTile(const uint8_t* tile, uint32_t column) {
 }
 
 // Multiplies by alpha, where there is one.
-struct AlphaResults {
+struct AlphaResults : grouped::sm100::PlainResults {
   template <int kCount>
   __device__ static void Apply(const GroupedMmaParams& params, const grouped::Tile& tile, int, int,
                                uint32_t (&values)[kCount]) {

@@ -3,6 +3,7 @@
 
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
+#include "scaled/sm100/grouped_linked.h"
 #include "scaled/sm100/grouped_mma.h"
 
 namespace bwgemm::scaled::sm100 {
@@ -42,8 +43,22 @@ struct GroupedMmaLauncher {
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {
-    const GroupedProblem& p = problem.grouped;
     GroupedMmaParams params{};
+    return LaunchWithScales(problem, Function(), params, stream);
+  }
+
+  static Status LaunchLinked(const GroupedScaledProblem& problem, const void* function,
+                             const void* arguments, void*, cudaStream_t stream) {
+    WithEpilogue<GroupedMmaParams> params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    return LaunchWithScales(problem, function, params, stream);
+  }
+
+ private:
+  template <class LaunchParams>
+  static Status LaunchWithScales(const GroupedScaledProblem& problem, const void* function,
+                                 LaunchParams& params, cudaStream_t stream) {
+    const GroupedProblem& p = problem.grouped;
     GroupedProblem bytes = p;  // what is contracted, in bytes
     (C::kKGrouped ? bytes.m : bytes.k) /= kPerByte;
     BWGEMM_RETURN_IF_ERROR(Plain::MakeMaps(bytes, &params));
@@ -71,10 +86,9 @@ struct GroupedMmaLauncher {
         encode(problem.a, a_bands * (a_batched ? p.batch : 1), &params.p_scales));
     BWGEMM_RETURN_IF_ERROR(
         encode(problem.b, b_bands * matrices * (b_batched ? p.batch : 1), &params.q_scales));
-    return Plain::LaunchKernel(Function(), p, params, stream);
+    return Plain::LaunchKernel(function, p, params, stream);
   }
 
- private:
   static constexpr int kHalf = kScaleTileBytes / 2;  // a box of TMA is at most 256 long
 
   static int64_t Bands(int64_t rows) { return (rows - 1) / kScaleTileRows + 1; }

@@ -1,11 +1,20 @@
 // The shape of one grouped scaled SM90 kernel: that of a grouped one, whose elements are of 8 bits.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "grouped/sm90/config.h"
 #include "scaled/grouped_kernel_spec.h"
 #include "scaled/sm90/config.h"
 
 namespace bwgemm::scaled::sm90 {
+
+struct GroupedParams : grouped::sm90::Params {
+  Scales p_scales, q_scales;
+  int32_t p_rows, q_rows;  // of the operands that have these scales
+};
+struct LinkedGroupedParams : GroupedParams {
+  EpilogueArguments epilogue;
+};
 
 template <class Base>
 struct GroupedShared {
@@ -16,9 +25,10 @@ struct GroupedShared {
       bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes - kStoreBytes;
 };
 
-template <class Spec>
-struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec>> {
-  using Base = grouped::sm90::Config<Spec>;
+template <class Spec, bool kLinked>
+struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec, kLinked>> {
+  using Base = grouped::sm90::Config<Spec, kLinked>;
+  using LinkedParams = LinkedGroupedParams;
   using ScaledSums<Base>::kScaleSlots, ScaledSums<Base>::kTileScales;
   static constexpr int kAssistants = 1;
   static constexpr int kStages =
@@ -38,9 +48,10 @@ struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec>> {
   static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
 };
 
-template <class Spec>
-struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec>> {
-  using Base = grouped::sm90::Config<Spec>;
+template <class Spec, bool kLinked>
+struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec, kLinked>> {
+  using Base = grouped::sm90::Config<Spec, kLinked>;
+  using LinkedParams = LinkedGroupedParams;
   using PromotedSums<Base>::kPart, PromotedSums<Base>::kStageScales;
   static constexpr int kAssistants = 1;
   static constexpr int kStages =
@@ -61,13 +72,10 @@ struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec>> {
   using DescriptorPart = typename Base::template DescriptorOfQ<kPart>;
 };
 
-template <class Spec>
-using GroupedConfig = std::conditional_t<Spec::kScaleUse == ScaleUse::kSums,
-                                         GroupedSumsConfig<Spec>, GroupedPromotingConfig<Spec>>;
-
-struct GroupedParams : grouped::sm90::Params {
-  Scales p_scales, q_scales;
-  int32_t p_rows, q_rows;  // of the operands that have these scales
-};
+// kLinked: whether an epilogue is linked in (grouped/linked.h).
+template <class Spec, bool kLinked = false>
+using GroupedConfig =
+    std::conditional_t<Spec::kScaleUse == ScaleUse::kSums, GroupedSumsConfig<Spec, kLinked>,
+                       GroupedPromotingConfig<Spec, kLinked>>;
 
 }  // namespace bwgemm::scaled::sm90

@@ -81,15 +81,21 @@ struct GroupedScalesLoader {
   }
 };
 
+// All of a kernel. `params`: in the constant memory of its parameters.
 template <class C>
-__global__ void __launch_bounds__(bwgemm::sm90::kThreads, 1)
-    GroupedScaledKernelSm90(const __grid_constant__ GroupedParams params) {
+__device__ __forceinline__ void RunGroupedScaled(const GroupedParams& params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Loader = std::conditional_t<C::kPromotes, BlockScalesLoader, TileScalesLoader>;
   grouped::sm90::RunCta<C, GroupedMainLoop<C>, GroupedScalesLoader<Loader>>(params);
 #else
   CUTE_INVALID_CONTROL_PATH("compiled for another architecture");
 #endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(bwgemm::sm90::kThreads, 1)
+    GroupedScaledKernelSm90(const __grid_constant__ GroupedParams params) {
+  RunGroupedScaled<C>(params);
 }
 
 }  // namespace bwgemm::scaled::sm90

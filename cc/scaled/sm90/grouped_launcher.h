@@ -40,27 +40,47 @@ struct GroupedLauncher {
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void* workspace, cudaStream_t stream) {
-    const grouped::GroupedProblem& p = problem.grouped;
     GroupedParams params{};
+    return LaunchWithScales(problem, Function(), params, workspace, stream);
+  }
+
+  // With an epilogue linked in, which changes neither tiles nor shared memory.
+  static Status LaunchLinked(const GroupedScaledProblem& problem, const void* function,
+                             const void* arguments, void* workspace, cudaStream_t stream) {
+    LinkedGroupedParams params{};
+    params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
+    return LaunchWithScales(problem, function, params, workspace, stream);
+  }
+
+  static const void* Function() {
+    return reinterpret_cast<const void*>(&GroupedScaledKernelSm90<C>);
+  }
+
+ private:
+  template <class LaunchParams>
+  static Status LaunchWithScales(const GroupedScaledProblem& problem, const void* function,
+                                 LaunchParams& params, void* workspace, cudaStream_t stream) {
+    const grouped::GroupedProblem& p = problem.grouped;
     BWGEMM_RETURN_IF_ERROR(Plain::MakeParams(p, &params));
     static_assert(!C::kSwapAb);
     params.p_scales = problem.a;
     params.q_scales = problem.b;
     params.p_rows = C::kKGrouped ? p.k : p.m;
     params.q_rows = p.n;
-    return Plain::LaunchKernel(Function(), p, params, workspace, stream);
-  }
-
-  static const void* Function() {
-    return reinterpret_cast<const void*>(&GroupedScaledKernelSm90<C>);
+    return Plain::LaunchKernel(function, p, params, workspace, stream);
   }
 };
 
 template <class C>
 GroupedKernelEntry MakeGroupedEntry(const char* name) {
   using L = GroupedLauncher<C>;
-  return {C::Info(name, Arch::kSm90, C::kStages),
-          {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+  GroupedKernelEntry entry{C::Info(name, Arch::kSm90, C::kStages),
+                           {&L::Supports, &L::WorkspaceBytes, &L::Prepare, &L::Launch}};
+  if constexpr (!C::kKGrouped) {
+    entry.ops.prepare_linked = &L::Plain::PrepareLinked;
+    entry.ops.launch_linked = &L::LaunchLinked;
+  }
+  return entry;
 }
 
 }  // namespace bwgemm::scaled::sm90
