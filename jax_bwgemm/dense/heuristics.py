@@ -168,6 +168,9 @@ def rank(
             reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
         elif reason is None and kernel.term_dtype == "float16" and dims.k < F16_TERMS_MIN_K:
             reason = f"K={dims.k} is below {F16_TERMS_MIN_K}: too few sums to hide f16's rounding"
+        cluster = kernel.cluster_m * kernel.cluster_n
+        if reason is None and cluster > target.sm_count:
+            reason = f"a cluster of {cluster} CTAs needs more than {target.sm_count} multiprocessor"
         if reason is not None:
             rejected.append((kernel.name, reason))
             continue

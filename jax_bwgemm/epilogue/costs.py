@@ -178,7 +178,9 @@ def grouped_linked_cycles(
     kernel = candidate.kernel
     ctas = kernel.cluster_m if kernel.arch == "sm100" else 1  # that share a tile
     threads = 256 if kernel.schedule == "cooperative" else 128 * ctas
-    sums = dims.m * dims.n / max(candidate.tiles, 1.0)
+    # With swapped operands a tile is computed no wider than its rows need.
+    of_tile = dims.m * dims.n / max(candidate.tiles, 1.0)
+    sums = of_tile if kernel.swap_ab else kernel.tile_m * kernel.tile_n
     elements = sums / threads / products
     count = instructions(program, in_kernel=True)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count

@@ -27,11 +27,19 @@ def none_fits(
         target: The GPU.
     """
     own = {k.name for k in table if config is not None or k.arch == target.arch}
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected if name in own)
+    names: dict[str, list[str]] = {}
+    for name, reason in rejected:
+        if name in own:
+            names.setdefault(reason, []).append(name)
+    reasons = "; ".join(f"{_first_of(found)}: {reason}" for reason, found in names.items())
     if not reasons:
         others = sorted({k.arch for k in table})
         reasons = f"all are for {' and '.join(others)}" if others else "no kernels"
     return f"no kernel for {target.arch} fits ({reasons})"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,20 +11,14 @@ again is kept apart, since that is what it is for.
 from __future__ import annotations
 
 import collections
-import os
 from collections.abc import Hashable
 from typing import Any
 
-import jax
-import numpy as np
-
 from jax_bwgemm import compat_jaxpr
+from jax_bwgemm.rewriting.comparable import CALLS, is_jaxs, literal_key, place_of
 from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.rewriting.inlining import placed_anew
 from jax_bwgemm.rewriting.products import PRODUCTS
-
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr"}
-_JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def without_duplicates(body: Any) -> Any:
@@ -67,9 +61,9 @@ def without_duplicates(body: Any) -> Any:
 
 def _flat(eqn: Any, numbers: _Numbers, several: set[int]) -> list[Any]:
     """The equations in place of one: a call's own if it holds one of several equal products."""
-    if eqn.primitive.name not in _CALLS or several.isdisjoint(numbers.products(eqn)):
+    if eqn.primitive.name not in CALLS or several.isdisjoint(numbers.products(eqn)):
         return [eqn]
-    called = eqn.params[_CALLS[eqn.primitive.name]]
+    called = eqn.params[CALLS[eqn.primitive.name]]
     plain = compat_jaxpr.only_groups(eqn) and not _overwrites(compat_jaxpr.opened(called))
     inner = placed_anew(called, eqn) if plain else None
     if inner is None:
@@ -130,8 +124,7 @@ class _Numbers:
     def _atom(self, atom: Any, known: dict[Any, int]) -> int:
         if not compat_jaxpr.is_literal(atom):
             return known[atom]
-        value = np.asarray(atom.val)
-        return self._keyed(("literal", str(atom.aval), value.dtype.str, value.tobytes()))
+        return self._keyed(literal_key(atom))
 
     def _results(self, eqn: Any, known: dict[Any, int], products: list[int]) -> list[int]:
         """The numbers of an equation's results.
@@ -144,12 +137,12 @@ class _Numbers:
         name = eqn.primitive.name
         read = [self._atom(x, known) for x in eqn.invars]
         key: Hashable = None
-        if name in _CALLS and not eqn.effects:
-            return self._body(eqn.params[_CALLS[name]], read, products)
-        if name == "custom_jvp_call" and _is_jaxs(eqn.params["call_jaxpr"]):
-            # One place in JAX's code has one rule; what it computes may depend on its arguments.
+        if name in CALLS and not eqn.effects:
+            return self._body(eqn.params[CALLS[name]], read, products)
+        if name == "custom_jvp_call" and is_jaxs(eqn.params["call_jaxpr"]):
+            # What the rule computes may depend on its arguments.
             inner = self._body(eqn.params["call_jaxpr"], read, products)
-            key = (name, _place(eqn.params["call_jaxpr"]), *inner)
+            key = (name, place_of(eqn.params["call_jaxpr"]), *inner)
         elif not eqn.effects and name != "optimization_barrier":
             key = (name, *sorted(eqn.params.items()), *read)
         try:
@@ -175,13 +168,3 @@ class _Numbers:
             found = self._results(eqn, known, products)
             known.update(zip(eqn.outvars, found, strict=True))
         return [self._atom(x, known) for x in body.outvars]
-
-
-def _place(jaxpr: Any) -> str:
-    """Where the function of a traced program is defined."""
-    return str(compat_jaxpr.opened(jaxpr).debug_info.func_src_info)
-
-
-def _is_jaxs(jaxpr: Any) -> bool:
-    """Whether a function is one of JAX's own."""
-    return _JAX in _place(jaxpr)

@@ -30,6 +30,7 @@ from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import bw_m_grouped_p
 from jax_bwgemm.rewriting import varying
+from jax_bwgemm.rewriting.comparable import Comparable, key_of
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
@@ -346,7 +347,7 @@ def function_of(
             return varying.evaluate(jaxpr, operands)
         return compat_jaxpr.evaluate(jaxpr, [], list(operands))
 
-    return function
+    return Comparable(key_of(jaxpr), function)
 
 
 def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:
@@ -366,7 +367,7 @@ def _rounding(
     def call(*given: jax.Array) -> list[jax.Array]:
         return function(*(x.astype(dtype) for x in given[:products]), *given[products:])
 
-    return call
+    return Comparable((function, dtype, products), call)
 
 
 def _of_shapes(
@@ -378,7 +379,7 @@ def _of_shapes(
         rest = [x.reshape(shape) for x, shape in zip(given[products:], shapes, strict=True)]
         return function(*given[:products], *rest)
 
-    return call
+    return Comparable((function, tuple(shapes), products), call)
 
 
 def traced_program(

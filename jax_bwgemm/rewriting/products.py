@@ -17,10 +17,12 @@ from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.dense.costs import typical_gain
 from jax_bwgemm.dense.selection import predicted_cycles
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
+from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.implementations import SYMBOLIC
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
+from jax_bwgemm.product.terms import in_terms
 from jax_bwgemm.rewriting import policy
 from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
@@ -79,6 +81,8 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         types = tuple(str(x.aval.dtype) for x in found.invars[:2])
         if reason := policy.tf32(types, spec.policy.precision):
             return Replacement(None, reason)
+        if reason := _unsupported(contraction, spec, types, target, names[0]):
+            return Replacement(None, reason)
         cycles = _predicted(found.primitive, spec, operand_types(*types), dims, target, names[0])
         if reason := policy.slower(types, spec.policy.precision, dims, cycles, target):
             return Replacement(None, reason)
@@ -109,6 +113,22 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
     return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
+
+
+def _unsupported(
+    contraction: Contraction, spec: Any, types: tuple[str, ...], target: Target, name: str
+) -> str | None:
+    """Why no kernel of a GPU multiplies operands of these types, which those of others do."""
+    table = contraction.kernels(name)
+    if any(k.arch == target.arch and (k.a_dtype, k.b_dtype) == types for k in table):
+        return None
+    if in_terms(contraction, spec, types, target) is not None:
+        return None
+    asked = spec.policy.precision
+    each = asked if isinstance(asked, tuple) else (asked,)
+    names = dict.fromkeys(getattr(x, "name", str(x)) for x in each if x is not None)
+    precision = f" with precision {' and '.join(names)}" if names else ""
+    return f"no kernel for {target.arch} multiplies {types[0]} by {types[1]}{precision}"
 
 
 @functools.lru_cache(maxsize=4096)

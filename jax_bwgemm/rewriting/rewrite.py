@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
+
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
-from jax_bwgemm.product.jaxprs import INLINED
+from jax_bwgemm.product.jaxprs import INLINED, equations, is_jaxpr
 from jax_bwgemm.product.program_explanation import Rewrite
 from jax_bwgemm.rewriting.calls import transformed
 from jax_bwgemm.rewriting.duplicates import without_duplicates
@@ -34,6 +36,7 @@ CONTROL = {
     "scan": {"jaxpr": "scan body"},
     "while": {"cond_jaxpr": "while condition", "body_jaxpr": "while body"},
     "cond": {"branches": "cond branch"},
+    "custom_linear_solve": {"jaxprs": "linear solve"},  # a namedtuple, of which some may be None
 }
 # Bodies that run in place of their equation; jit's is named after its function.
 _PLACES = {
@@ -124,6 +127,8 @@ def _rewrite(
                 new = [eqn.replace(params=params)]
         elif name == SCATTER:
             new = as_select(eqn, after[0], producers) or [eqn]
+        elif name not in PRODUCTS:
+            decisions += _out_of_reach(eqn)
         if new[0] is not eqn:
             changed = True
             producers |= {v: e for e in new for v in e.outvars}
@@ -155,6 +160,17 @@ def decision(eqn: Any, rewritten: bool, why: str, by: str = "accelerate") -> Rew
     return Rewrite(what, rewritten, why, source=compat_jaxpr.source_line(eqn), by=by)
 
 
+def _out_of_reach(eqn: Any) -> list[Rewrite]:
+    """The decisions for products inside of an equation whose bodies stay as they are."""
+    found = []
+    for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr):
+        for one, times in equations(value) if is_jaxpr(value) else ():
+            if one.primitive.name in PRODUCTS:
+                made = decision(one, False, "accelerate does not rewrite what it holds")
+                found.append(made.inside(eqn.primitive.name, times))
+    return found
+
+
 def place_of(eqn: Any) -> str:
     """What an equation that holds one jaxpr is called in explanations."""
     return _PLACES.get(eqn.primitive.name) or f"jit {eqn.params.get('name', '')}".rstrip()
@@ -180,8 +196,9 @@ def _parameters(
         for key, place in CONTROL[name].items():
             old = params[key]
             if isinstance(old, tuple):
-                new = tuple(body(j, f"{place} {i}", None) for i, j in enumerate(old))
-                params[key] = old if all(a is b for a, b in zip(old, new, strict=True)) else new
+                new = [j and body(j, f"{place} {i}", None) for i, j in enumerate(old)]
+                same = all(a is b for a, b in zip(old, new, strict=True))
+                params[key] = old if same else getattr(old, "_make", tuple)(new)
             else:
                 params[key] = body(old, place, None, times)
     params |= _rules(name, params, implementations)

@@ -22,6 +22,7 @@ from jax_bwgemm.epilogue.hook import MAX_OPERANDS
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import FLOATS, Operand, Program, Step
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
+from jax_bwgemm.rewriting.comparable import Comparable
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.group import SHAPES
 from jax_bwgemm.rewriting.inlining import placed, trace_in_place
@@ -139,7 +140,7 @@ class _Pair:
         is_product = first.keeps_product and self.at == len(first.result_types) - 1
         return dataclasses.replace(
             first,
-            function=self._values,
+            function=Comparable(("values", self), self._values),
             program=self._program(),
             keeps_product=first.keeps_product and not is_product,
         )
@@ -154,7 +155,8 @@ class _Pair:
             steps=times,
             results=(3,) * len(second.result_types),
         )
-        return dataclasses.replace(second, function=self._gradients, program=program)
+        function = Comparable(("gradients", self), self._gradients)
+        return dataclasses.replace(second, function=function, program=program)
 
     def _values(self, product: jax.Array, *operands: jax.Array) -> list[jax.Array]:
         own = len(self.first.program.operands)

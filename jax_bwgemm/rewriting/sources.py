@@ -25,6 +25,7 @@ from jax_bwgemm.epilogue.source_primitive import (
 )
 from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting import varying
+from jax_bwgemm.rewriting.comparable import Comparable
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.fused_products import function_of, traced_program
 from jax_bwgemm.rewriting.group import (
@@ -101,7 +102,7 @@ def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:
     whole = function_of(flow.body, arrays, eqns, [x])
     source = QuantizedSource(
         spec,
-        lambda *given: whole(*given)[0],
+        Comparable(("first", whole), lambda *given: whole(*given)[0]),
         tuple(made_parts),
         len(arrays),
         x.aval.dtype.name,

@@ -217,13 +217,21 @@ def test_predicted_time_grows_with_the_problem(candidate: Kernel) -> None:
     assert times == sorted(times)
 
 
+def test_no_cluster_is_larger_than_the_gpu() -> None:
+    one = make_target("sm100", 1)
+    usable, rejected = heuristics.rank(PLAIN, GemmSpec(), "bfloat16", GemmDims(128, 64, 64), one)
+    assert all(c.kernel.cluster_m * c.kernel.cluster_n == 1 for c in usable)
+    reason = "a cluster of 2 CTAs needs more than 1 multiprocessor"
+    assert reason in {why for _, why in rejected}
+
+
 def test_no_usable_kernel_is_a_reason() -> None:
     got = select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, PLAIN)
     assert isinstance(got, str)
     assert got.startswith("no kernel for sm90 fits (")
     own = [k.name for k in PLAIN if k.arch == "sm90"]
-    assert f"{own[0]}: majors kn" in got
-    assert got.count(": majors") == len(own)  # nothing of other GPUs' kernels
+    # Every reason once, and nothing of other GPUs' kernels.
+    assert got == f"no kernel for sm90 fits ({own[0]} and {len(own) - 1} more: majors kn)"
     others = [k for k in PLAIN if k.arch != "sm90"]
     none = select(GemmSpec(), "bfloat16", GemmDims(8, 8, 8), SM90, others)
     assert none == "no kernel for sm90 fits (all are for sm100)"

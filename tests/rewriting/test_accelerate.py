@@ -295,6 +295,38 @@ class Scaled:
     jitted = functools.partial(jax.jit, static_argnums=0)(method)
 
 
+def test_products_that_only_other_gpus_have_kernels_for_stay() -> None:
+    """Products of f32 by HIGHEST have kernels on Hopper alone."""
+    x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+
+    def product(x: Any) -> Any:
+        return jnp.dot(x, x, precision="highest")
+
+    (one,) = bw.explain_program(bw.accelerate(product), x, device="sm100").rewrites
+    assert not one.rewritten
+    assert one.reason == "no kernel for sm100 multiplies float32 by float32 with precision HIGHEST"
+    with bw.config.target("sm100"):
+        lowered = jax.jit(bw.accelerate(product, implementation="cutlass")).lower(x)
+    assert "dot_general" in lowered.as_text()
+    (one,) = bw.explain_program(bw.accelerate(product), x, device="sm90").rewrites
+    assert one.rewritten
+
+
+def test_products_within_what_is_not_rewritten_are_listed() -> None:
+    from jax.experimental import pallas as pl
+
+    def kernel(x: Any, out: Any) -> None:
+        out[...] = jnp.dot(x[...], x[...])
+
+    def call(x: Any) -> Any:
+        return pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    (one,) = bw.explain_program(bw.accelerate(call), jnp.ones((SIZE, SIZE))).rewrites
+    assert not one.rewritten
+    assert one.reason == "accelerate does not rewrite what it holds"
+    assert one.place == "pallas_call"
+
+
 @pytest.mark.parametrize("name", ["method", "jitted", "partial", "jitted partial"])
 def test_explains_methods_and_partial_functions(name: str) -> None:
     found = {"method": Scaled(2).method, "jitted": Scaled(2).jitted}

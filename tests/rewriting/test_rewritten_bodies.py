@@ -68,6 +68,30 @@ def test_a_product_in_a_body(name: str) -> None:
     np.testing.assert_array_equal(bw.accelerate(jax.jit(f))(x), want)
 
 
+def test_a_linear_solve() -> None:
+    """Its matrix is a rotation of signed units, so that one step solves it exactly."""
+    x = square()
+
+    def product(v: jax.Array) -> jax.Array:
+        return jnp.dot(x, v.astype(x.dtype), preferred_element_type=jnp.float32)
+
+    def f(b: jax.Array) -> jax.Array:
+        def solve(_: Any, b: jax.Array) -> jax.Array:
+            return jnp.dot(x.T, b.astype(x.dtype), preferred_element_type=jnp.float32)
+
+        return lax.custom_linear_solve(product, b, solve, transpose_solve=lambda _, b: product(b))
+
+    b = x.astype(jnp.float32)
+    want = jax.jit(f)(b)
+    explained = bw.explain_program(bw.accelerate(f), b, device="sm90")
+    assert {one.place for one in explained.rewrites} >= {"linear solve 0", "linear solve 2"}
+    assert counts(bw.accelerate(f), b)[0] > 0
+    np.testing.assert_array_equal(jax.jit(bw.accelerate(f))(b), want)
+    np.testing.assert_array_equal(
+        jax.jit(jax.grad(loss(bw.accelerate(f))))(b), jax.grad(loss(f))(b)
+    )
+
+
 def loss(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda x: jnp.sum(f(x).astype(jnp.float32))
 

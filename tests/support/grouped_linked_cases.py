@@ -24,10 +24,10 @@ TRANSPOSED = jax.lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (
 
 
 def kernels(implementation: str, arch: str = "sm90") -> list[Kernel]:
-    """The grouped ones that epilogues are linked into."""
+    """The grouped ones of operands without scales that epilogues are linked into."""
     found = linkable_kernels()
     table = [k for k in runtime.kernel_table(implementation) if k.arch == arch]
-    return [k for k in table if k.name in found and k.contraction == "m_grouped"]
+    return [k for k in table if k.name in found and k.contraction == "m_grouped" and not k.scales]
 
 
 # name -> (function, operands, operands of groups); "m", "n" and "e" stand for sizes
