@@ -16,7 +16,7 @@ from jax_bwgemm.dense.arrangement import arrange
 from jax_bwgemm.dense.validation import DimensionNumbers
 from jax_bwgemm.grouped.canonical import Arrangement, RaggedPlan, plan_ragged
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
-from jax_bwgemm.grouped.groups import as_int32
+from jax_bwgemm.grouped.groups import as_int32, first_group
 from jax_bwgemm.grouped.primitive import grouped
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED, GroupedSpec
 from jax_bwgemm.grouped.validation import Mode
@@ -106,7 +106,7 @@ def canonical_rows(
 
 
 def _first_group(offset: jax.Array | None) -> jax.Array:
-    return jnp.zeros((1,), jnp.int32) if offset is None else as_int32(offset)[None]
+    return (first_group() if offset is None else as_int32(offset))[None]
 
 
 def _planned(lhs: jax.Array, rhs: jax.Array, call: RaggedCall) -> tuple[RaggedPlan, GroupedSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from jax_bwgemm import compat
 
 _LARGEST = np.iinfo(np.int32).max
 
@@ -21,6 +24,12 @@ def as_int32(sizes: jax.Array) -> jax.Array:
     if info.max > _LARGEST:
         sizes = jnp.clip(sizes, max(info.min, -_LARGEST), _LARGEST)
     return sizes.astype(jnp.int32)
+
+
+@functools.partial(jax.jit, inline=compat.INLINE)
+def first_group() -> jax.Array:
+    """The offset where none is given, made on the device: `jax.transfer_guard` allows that."""
+    return jnp.zeros((), jnp.int32)
 
 
 def group_bounds(sizes: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.epilogue.apply import Epilogue
-from jax_bwgemm.grouped.groups import as_int32
+from jax_bwgemm.grouped.groups import as_int32, first_group
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
 from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
@@ -187,7 +188,7 @@ def specification(
             partial_sums=current_partial_sums(),
         ),
     )
-    offset = jnp.zeros((), jnp.int32) if group_offset is None else jnp.asarray(group_offset)
+    offset = first_group() if group_offset is None else jnp.asarray(group_offset)
     return (a, b, sizes, offset), spec
 
 
@@ -197,6 +198,7 @@ def dims_of(operands: Sequence[Any], spec: ScaledRaggedSpec) -> ScaledRaggedDims
     return RAGGED.dims_of(shapes, spec)
 
 
+@functools.partial(jax.jit, inline=compat.INLINE)
 def _canonical(
     a: ScaledArray, b: ScaledArray, sizes: jax.Array, offset: jax.Array
 ) -> tuple[jax.Array, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_bwgemm import compat
 from jax_bwgemm.grouped.groups import as_int32, group_bounds
 from jax_bwgemm.scaled.hadamard import SIDE
 from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, mapped_with, next_history
@@ -45,7 +46,7 @@ class RaggedLayer(Layer):
 
     def matrices(self, w: jax.Array) -> Copies:
         """Both copies of w; where a tensor has one scale, each matrix has its own."""
-        return jax.vmap(self.rhs)(w) if self.recipe.rhs == "tensor" else self.rhs(w)
+        return _of_each(self, w) if self.recipe.rhs == "tensor" else self.rhs(w)
 
     def rows(self, x: jax.Array) -> ScaledArray:
         """What the forward product alone needs of x."""
@@ -99,6 +100,12 @@ class RaggedLayer(Layer):
             num_groups=num_groups,
             implementation=self.implementations,
         )
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=compat.INLINE)
+def _of_each(layer: RaggedLayer, w: jax.Array) -> Copies:
+    """Both copies of w, each matrix with its own scale."""
+    return jax.vmap(layer.rhs)(w)
 
 
 def contracted_sizes(sizes: jax.Array, rows: int) -> jax.Array:

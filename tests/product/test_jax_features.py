@@ -319,7 +319,15 @@ def test_transfer_guard_of_eager_calls() -> None:
     labels = jax.device_put(np.zeros(6, np.int32))
     loss = functools.partial(bw.linear_softmax_cross_entropy_loss, ignore_index=1, z_loss=0.1)
     codes = bw.quantize(x, "tensor"), bw.quantize(w.T, "tensor")
+    matrices = bw.quantize(jnp.swapaxes(experts, 1, 2), "128x128")
+    dots = [bw.fp8_ragged_dot(recipe) for recipe in ("per_tensor", "blockwise")]
+    back = jnp.swapaxes(experts, 1, 2)
     with jax.transfer_guard("disallow"):
+        for dot in dots:
+            dot(x, experts, sizes)
+        bw.scaled_ragged_dot(codes[0], matrices, sizes)
+        bw.scaled_ragged_dot(codes[0], matrices, sizes, epilogue=lambda z: z * 2)
+        bw.grouped_mlp(x, experts, back, sizes, activation="relu")
         bw.matmul(x, w)
         bw.scaled_matmul(*codes)
         bw.ragged_dot(x, experts, sizes)
