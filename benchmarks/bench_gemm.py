@@ -12,7 +12,6 @@ package's time: above 1 this package is faster.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -49,31 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default=["xla", "torch", "pallas"],
         help="what to compare with",
     )
-    parser.add_argument(
-        "--pallas-grid",
-        choices=("small", "full"),
-        default="small",
-        help="configurations of the Pallas kernel to try",
-    )
-    parser.add_argument(
-        "--compile-threads",
-        type=options.positive,
-        default=os.cpu_count() or 1,
-        help="threads that compile Pallas kernels",
-    )
-    parser.add_argument(
-        "--timer",
-        choices=("auto", "cupti", "wall"),
-        default="auto",
-        help="kernel times by CUPTI, or the wall clock",
-    )
-    options.add_turns(parser, rounds=7)
-    parser.add_argument(
-        "--rotate-mb",
-        type=float,
-        default=timing.ROTATE_BYTES / 2**20,
-        help="memory that operands rotate through",
-    )
+    options.add_peers(parser, rounds=7)
     parser.add_argument(
         "--all-kernels",
         action="store_true",

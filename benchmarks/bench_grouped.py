@@ -17,7 +17,6 @@ other implementations' preparations included. Ratios are peer time over this pac
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,31 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--layer", action="store_true", help="the whole layer's training step too, on lax and ours"
     )
-    parser.add_argument(
-        "--pallas-grid",
-        choices=("small", "full"),
-        default="small",
-        help="configurations of the Pallas kernel to try",
-    )
-    parser.add_argument(
-        "--compile-threads",
-        type=options.positive,
-        default=os.cpu_count() or 1,
-        help="threads that compile Pallas kernels",
-    )
-    parser.add_argument(
-        "--timer",
-        choices=("auto", "cupti", "wall"),
-        default="auto",
-        help="kernel times by CUPTI, or the wall clock",
-    )
-    options.add_turns(parser, rounds=7)
-    parser.add_argument(
-        "--rotate-mb",
-        type=float,
-        default=timing.ROTATE_BYTES / 2**20,
-        help="memory that operands rotate through",
-    )
+    options.add_peers(parser, rounds=7)
     parser.add_argument(
         "--all-kernels",
         action="store_true",

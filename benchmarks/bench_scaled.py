@@ -4,9 +4,10 @@
     python bench_scaled.py --problems 4096,7168,16384 --kinds blockwise
 
 Kinds are layouts of scales: `tensor` and `row` with fast accumulation, `blockwise` (1x128 by
-128x128), `dW` (1x128 by 1x128). `xla raw fp8` multiplies the values without scales. Operands were
-quantized before; `difference` is 1 - 2xy / (xx + yy) against f32 products of what they stand for
-(of the raw product, which has no scales, it is not given).
+128x128), `dW` (1x128 by 1x128), and `tensor promoted`, which is `tensor` with promoted
+accumulation. `xla raw fp8` multiplies the values without scales. Operands were quantized before;
+`difference` is 1 - 2xy / (xx + yy) against f32 products of what they stand for (of the raw
+product, which has no scales, it is not given).
 """
 
 from __future__ import annotations

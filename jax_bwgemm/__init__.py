@@ -42,6 +42,7 @@ __all__ = [
     "Recipe",
     "ScaledArray",
     "TuningConfig",
+    "TuningFileError",
     "TuningMissError",
     "TuningTable",
     "accelerate",
@@ -50,6 +51,7 @@ __all__ = [
     "config",
     "dequantize",
     "dot_general",
+    "emulator",
     "explain",
     "explain_program",
     "explain_scaled_matmul",
@@ -109,6 +111,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "emulator":
+        return importlib.import_module(f"{__name__}.emulator")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
@@ -117,4 +121,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, "emulator"})

@@ -27,7 +27,19 @@ class Module:
 def registrations() -> dict[str, object]: ...
 def kernels() -> list[dict[str, Any]]: ...
 def workspace_bytes(
-    name: str, m: int, n: int, k: int, batch: int, splits: int, sm_count: int
+    kernel: str,
+    *,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    groups: int = 0,
+    experts: int = 0,
+    sm_count: int,
+    splits: int = 1,
+    raster_order: str = "heuristic",
+    swizzle: int = 1,
+    decomposition: str = "heuristic",
 ) -> int: ...
 def configure(
     *,
@@ -36,6 +48,7 @@ def configure(
     step_limit: int,
     rules: Sequence[tuple[str, str]],
     races: bool,
+    threads: int,
     relaxed: bool,
     poison_outputs: bool,
     trace: bool,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 
-from common.timing import configure_environment
+from common.timing import ROTATE_BYTES, configure_environment
 
 DTYPES = ("bfloat16", "float16", "float32")
 IMPLEMENTATIONS = ("cutlass", "xla", "emulator", "auto")
@@ -49,6 +50,35 @@ def add_turns(made: argparse.ArgumentParser, *, rounds: int) -> None:
         help="make turns last at least so long, with more calls. The GPU rests between short "
         "turns and its clock is high; with 50 it is kept busy, and runs at the clock that its "
         "power limit allows in training",
+    )
+
+
+def add_peers(made: argparse.ArgumentParser, *, rounds: int) -> None:
+    """Options of benchmarks that compare with other libraries' kernels, Pallas's among them."""
+    made.add_argument(
+        "--pallas-grid",
+        choices=("small", "full"),
+        default="small",
+        help="configurations of the Pallas kernel to try",
+    )
+    made.add_argument(
+        "--compile-threads",
+        type=positive,
+        default=os.cpu_count() or 1,
+        help="threads that compile Pallas kernels",
+    )
+    made.add_argument(
+        "--timer",
+        choices=("auto", "cupti", "wall"),
+        default="auto",
+        help="kernel times by CUPTI, or the wall clock",
+    )
+    add_turns(made, rounds=rounds)
+    made.add_argument(
+        "--rotate-mb",
+        type=float,
+        default=ROTATE_BYTES / 2**20,
+        help="memory that operands rotate through",
     )
 
 

@@ -34,7 +34,7 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `jax.numpy.matmul`, on the tensor cores.
 
-    The kernels multiply bf16 by bf16, f16 by f16, and float32 operands as sums of bf16 terms
+    The kernels multiply bf16 by bf16, f16 by f16, and float32 operands as sums of 16-bit terms
     (docs/accuracy.md). They accumulate in f32 and round the result once. Gradients are products of
     the same kind and precision. With ``preferred_element_type=float32`` the cotangent is float32.
     If no kernel multiplies it, XLA computes the backward pass, or ``implementation="cutlass"``

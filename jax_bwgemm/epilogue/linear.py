@@ -64,6 +64,7 @@ def linear(
         ValueError: An unknown activation, or what `matmul` raises.
         EpilogueError: The activation is not elementwise.
         NotImplementedError: What `matmul` raises.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     x, w = as_array("linear", "x", x), as_array("linear", "w", w)
     _check_product("linear", x, w, 2)
@@ -124,6 +125,7 @@ def gated_linear_unit(
         ValueError: An unknown activation, or what `matmul` raises.
         EpilogueError: The activation is not elementwise.
         NotImplementedError: What `matmul` raises.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     caller = "gated_linear_unit"
     x = as_array(caller, "x", x)

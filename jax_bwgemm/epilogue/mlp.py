@@ -63,12 +63,12 @@ def mlp(
         up_bias: [H], a pair of these for a pair of weights, or None.
         down_bias: [N], or None.
         activation: As in `linear`.
-        recompute: Whether the backward pass computes the hidden values again, and what their
-            gradient needs: the activation's slope or, with a pair of weights, both products of x.
-            Only the arguments are kept for it then; else these arrays of [..., H], two or with a
-            pair three, are kept too. A number above 1 is that of blocks of the hidden values, which
-            divides H: the backward pass has one at a time in memory. x's gradient is then a sum, in
-            float32, of a product for each.
+        recompute: What the backward pass computes again. False: nothing. The arguments are kept
+            for it, and arrays of [..., H]: the hidden values and the activation's slope or, with a
+            pair of weights, the hidden values and both products of x. True: these arrays; only the
+            arguments are kept. A number above 1: the same, in so many blocks of the hidden values,
+            of which one at a time is in memory. The number divides H. x's gradient is then the sum,
+            in float32, of the blocks' products.
         precision: As in `matmul`.
         implementation: As in `matmul`.
 
@@ -81,6 +81,7 @@ def mlp(
         ValueError: An unknown activation, blocks that do not divide H, or what `matmul` raises.
         EpilogueError: The activation is not elementwise.
         NotImplementedError: What `matmul` raises.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     gated = isinstance(up, tuple | list)
     x, down = as_array(_CALLER, "x", x), as_array(_CALLER, "down", down)

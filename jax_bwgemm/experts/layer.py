@@ -63,6 +63,7 @@ def moe_mlp(
         ValueError: ``num_experts`` without ``group_offset`` or the other way round, an unknown
             activation, or what `ragged_dot` raises.
         NotImplementedError: What `ragged_dot` raises.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     x, up = as_array(_CALLER, "x", x), as_array(_CALLER, "up", up)
     experts = as_array(_CALLER, "experts", experts)

@@ -75,6 +75,7 @@ def grouped_mlp(
             of the wrong type.
         ValueError: An unknown activation, or what `ragged_dot` raises.
         NotImplementedError: What `ragged_dot` raises.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     known = isinstance(group_sizes, np.ndarray) and group_sizes.ndim == 1
     if known and np.issubdtype(group_sizes.dtype, np.integer):

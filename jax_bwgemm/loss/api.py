@@ -62,7 +62,8 @@ def linear_softmax_cross_entropy_loss(
         logits: ``"stored"`` keeps the logits, in the operands' type, for the backward pass.
             ``"recomputed"`` never has more than a block of their columns in memory and computes
             them again in the backward pass, a fourth product. Columns that are sharded need
-            ``jax.shard_map`` and ``axis_name`` then: else every block is gathered.
+            ``jax.shard_map`` and ``axis_name`` then: else every block is gathered. A symbolic V
+            (`jax.export`) is one block: all logits are in memory, but not between the passes.
         return_logsumexp: Whether lse, [...], is returned too.
         axis_name: Inside `jax.shard_map`: the mesh axis (or axes) over which the columns of
             ``weights`` are sharded; labels count the columns of all. Outside leave it None:
@@ -81,6 +82,7 @@ def linear_softmax_cross_entropy_loss(
         NameError: No mesh axis ``axis_name``.
         NotImplementedError: The named implementation cannot run a product, or recomputed logits
             of weights whose type says that their columns are sharded.
+        ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     x, weights = as_array(_NAME, "x", x), as_array(_NAME, "weights", weights)
     labels = as_array(_NAME, "labels", labels)

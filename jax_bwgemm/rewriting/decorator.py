@@ -22,7 +22,7 @@ def accelerate(
 
     ``f`` is traced. Every `jax.lax.dot_general` and `jax.lax.ragged_dot` in it that a kernel can
     run becomes this package's, in gradients too, and within jit, scan, while, cond, checkpoint,
-    custom derivatives and shard_map. Everything else stays: donation, shardings, names, effects.
+    linear solves, custom derivatives and shard_map. Everything else stays: donation, shardings, names, effects.
     Results differ from f's by the rounding of the products. `jax_bwgemm.explain_program` of the
     returned function says which products stay with XLA, and why.
 

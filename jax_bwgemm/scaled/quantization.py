@@ -59,7 +59,8 @@ def quantize(
             float4_e2m1fn.
         transposed: Whether the transposed matrices [..., K, R] are returned too, with scales of
             their own (along R, which other products contract), made from x, not from the result.
-        power_of_two: Round f32 scales up to powers of two: then no rounding but that of values.
+        power_of_two: Round f32 scales up to powers of two. Dividing by them is exact: only values
+            are rounded.
         square_blocks: Of layouts with scales of 8 bits: as many rows as columns share a scale,
             which is stored for each row. Both copies then stand for the same numbers.
         epsilon: Least amax.
@@ -78,8 +79,9 @@ def quantize(
     Raises:
         TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, a
             scale that is not one float32, or a key that is none. Differentiating also raises it.
-        ValueError: An unknown scaling or implementation, a negative epsilon, a scale for another
-            layout than ``"tensor"``, or square blocks of a layout with f32 scales.
+        ValueError: An unknown scaling or implementation, a negative epsilon, a scale that is not
+            positive and finite, for another layout than ``"tensor"``, or together with
+            ``power_of_two`` or ``epsilon``, or square blocks of a layout with f32 scales.
         NotImplementedError: The named implementation cannot run it, or x's type says that devices
             share blocks.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.

@@ -108,6 +108,7 @@ class Fp8RaggedDot(Fp8Function):
             ValueError: Group sizes or an offset known to be out of range, or an ``amax_history``
                 or key that the recipe has no use for.
             NotImplementedError: An implementation that cannot run it.
+            ExceptionGroup: Of NotImplementedError: none of several implementations can.
         """
         lhs, rhs = as_array(_NAME, "lhs", lhs), as_array(_NAME, "rhs", rhs)
         out_dtype = result_dtype(_NAME, lhs, rhs, preferred_element_type)

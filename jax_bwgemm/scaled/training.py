@@ -130,7 +130,7 @@ class Fp8DotGeneral(Fp8Function):
         It has a reverse-mode derivative, once, and no forward-mode one.
 
         Args:
-            lhs: bfloat16, float16 or float32: the activations.
+            lhs: Of any rank, bfloat16, float16 or float32: the activations.
             rhs: Likewise: the weights.
             dimension_numbers: As in `jax.lax.dot_general`.
             precision: None or DEFAULT.
@@ -144,6 +144,10 @@ class Fp8DotGeneral(Fp8Function):
             key: A key of `jax.random` for each step and product, of recipes whose gradients depend
                 on random numbers; not needed where nothing is differentiated.
 
+        Returns:
+            [*batch, *rows, *columns], as `jax.lax.dot_general`: the batch dimensions, then those
+            of lhs and those of rhs that are neither batched nor contracted.
+
         Raises:
             TypeError: Not arrays, other types, dimensions that do not fit together, or no
                 ``amax_history`` or key where the recipe needs one.
@@ -151,6 +155,7 @@ class Fp8DotGeneral(Fp8Function):
                 for.
             NotImplementedError: An ``out_sharding`` without explicit axes, or an implementation
                 that cannot run it.
+            ExceptionGroup: Of NotImplementedError: none of several implementations can.
         """
         lhs = as_array(_NAME, "lhs", lhs)
         rhs = as_array(_NAME, "rhs", rhs)

@@ -112,7 +112,8 @@ def autotune(
         progress: Whether to draw a progress bar on stderr; None means on a terminal.
 
     Returns:
-        The result: entries for the problems that were reached, heaviest first.
+        The result: entries for the problems that were reached, sorted by kind of product. The
+        heaviest problems are measured first.
 
     Raises:
         RuntimeError: No GPU in this process, or none that kernels exist for.

@@ -39,7 +39,7 @@ class TuningTable:
         return self._entries.get(key)
 
     def items(self) -> Iterable[tuple[Key, TunedEntry]]:
-        """All problems with their choices, sorted: dense ones, then grouped ones."""
+        """All problems with their choices, sorted by kind of product."""
         return self._entries.items()
 
     def __len__(self) -> int:
@@ -58,6 +58,11 @@ class TuningTable:
         return f"<{len(self)} tuned problems of {self.device.kind}>"
 
     def __or__(self, other: TuningTable) -> TuningTable:
+        """Both tables' entries; where both have a problem, the other's entry.
+
+        Raises:
+            ValueError: The tables are of different devices.
+        """
         if not isinstance(other, TuningTable):
             return NotImplemented
         if self.device != other.device:

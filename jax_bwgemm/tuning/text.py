@@ -64,7 +64,7 @@ def dumps(device: TunedDevice, entries: Mapping[Key, TunedEntry]) -> str:
 
 
 def loads(text: str | bytes) -> tuple[TunedDevice, dict[Key, TunedEntry]]:
-    """Reads what `dumps` wrote, also of version 1.
+    """Reads what `dumps` wrote, also of versions 1 and 2.
 
     Raises:
         TuningFileError: It is not such text, or a field has a value it cannot have.

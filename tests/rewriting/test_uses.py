@@ -24,7 +24,7 @@ BIAS = jax.ShapeDtypeStruct((SIZE,), jnp.bfloat16)
 def after_product(f: Callable[..., Any]) -> Uses:
     """What reads x @ x in ``f(x @ x, x, bias)``."""
     closed = jax.make_jaxpr(lambda x, bias: f(x @ x, x, bias))(X, BIAS)
-    (product,) = (e for e in closed.eqns if e.primitive.name == "dot_general")
+    product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
     uses = uses_of(closed, [STORED] * len(closed.out_avals))
     return uses.get(product.outvars[0], Uses())
 
@@ -54,10 +54,7 @@ def after_product(f: Callable[..., Any]) -> Uses:
     ],
 )
 def test_extra_passes(f: Callable[..., Any], passes: int) -> None:
-    closed = jax.make_jaxpr(lambda x, bias: f(x @ x, x, bias))(X, BIAS)
-    product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
-    uses = uses_of(closed, [STORED] * len(closed.out_avals))
-    assert uses.get(product.outvars[0], Uses()).extra_passes == passes
+    assert after_product(f).extra_passes == passes
 
 
 def test_a_long_product_is_worth_a_pass_and_a_short_one_is_not() -> None:
