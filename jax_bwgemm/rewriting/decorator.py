@@ -22,9 +22,10 @@ def accelerate(
 
     ``f`` is traced. Every `jax.lax.dot_general` and `jax.lax.ragged_dot` in it that a kernel can
     run becomes this package's, in gradients too, and within jit, scan, while, cond, checkpoint,
-    linear solves, custom derivatives and shard_map. Everything else stays: donation, shardings, names, effects.
-    Results differ from f's by the rounding of the products. `jax_bwgemm.explain_program` of the
-    returned function says which products stay with XLA, and why.
+    linear solves, custom derivatives and shard_map. Everything else stays: donation, shardings,
+    names, effects. Results differ from f's by the rounding of the products.
+    `jax_bwgemm.explain_program` of the returned function says which products stay with XLA, and
+    why.
 
     Put it inside jit and outside grad: an eager call is traced every time. Arrays are traced, so f
     cannot branch on their values; other arguments reach f unchanged.
