@@ -146,12 +146,21 @@ def _of_result(shape: tuple[int, ...]) -> Places:
 
 @dataclasses.dataclass
 class _Tracer:
-    """Turns equations into the steps of a program, one after the other."""
+    """Turns equations into the steps of a program, one after the other.
+
+    Attributes:
+        shape: The result's.
+        operands: The program's.
+        batch_dims: As in `trace_epilogue`.
+        steps: Those so far.
+        around: Equations whose bodies the current one is in, from the outermost.
+    """
 
     shape: tuple[int, ...]
     operands: tuple[Operand, ...]
     batch_dims: int
     steps: list[Step] = dataclasses.field(default_factory=list)
+    around: list[Any] = dataclasses.field(default_factory=list)
 
     def run(self, jaxpr: Any, constants: list[_Value], arguments: list[_Value]) -> list[_Value]:
         """The values that a jaxpr, not closed, returns."""
@@ -206,7 +215,10 @@ class _Tracer:
         if name in _BODIES:
             body = params[_BODIES[name]]
             constants = [self.constant(c) for c in getattr(body, "consts", ())]
-            return self.run(compat_jaxpr.opened(body), constants, inputs)
+            self.around.append(eqn)
+            results = self.run(compat_jaxpr.opened(body), constants, inputs)
+            self.around.pop()
+            return results
         if name in ALIASES:
             return inputs
         if any(x.summed for x in inputs):
@@ -304,7 +316,7 @@ class _Tracer:
     def iota(self, eqn: Any) -> _Value:
         """The position along one dimension of the result."""
         shape, d, out = eqn.params["shape"], eqn.params["dimension"], eqn.outvars[0].aval
-        if eqn.invars or not isinstance(shape[d], int):
+        if eqn.invars:
             raise self.refused(eqn, "its size is not known")
         if shape[d] == 1:
             zero = self.constant(np.zeros((), out.dtype))
@@ -321,7 +333,9 @@ class _Tracer:
         return self.add("iota", (), _held(out), places, axis=fitting[0])
 
     def refused(self, eqn: Any, why: str) -> EpilogueError:
-        at = compat_jaxpr.source_line(eqn)
+        # The body of a function of jax.numpy has no line of the user's, but its call has one.
+        lines = map(compat_jaxpr.source_line, (eqn, *reversed(self.around)))
+        at = next(filter(None, lines), "")
         return EpilogueError(
             f"an epilogue cannot have {eqn.primitive.name!r}{' at ' + at if at else ''}: {why}"
         )

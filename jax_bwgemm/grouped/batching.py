@@ -37,7 +37,8 @@ def batch_grouped(
     batch = next((x.shape[1] for x in full if x.shape[1] != 1), 1)
     if spec.reduce_batch:
         return _reduce(bind, full, size, batch, spec), 0
-    if spec.kind == M_GROUPED and size > 1 and batch > 1:
+    # A symbolic size (`jax.export`) equals neither.
+    if spec.kind == M_GROUPED and size not in (0, 1) and batch not in (0, 1):
         _, rhs, _, offset = full
         if rhs.shape[:2] == (1, batch) and offset.shape[0] == 1:
             return _fold_into_rows(bind, [x.swapaxes(0, 1) for x in full], size, spec), 1

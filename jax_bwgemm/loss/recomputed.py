@@ -147,6 +147,8 @@ def _over_blocks(
     keep to one block at a time in a loop alone.
     """
     vocabulary = weights.shape[1]
+    if not isinstance(vocabulary, int):  # symbolic (`jax.export`)
+        return body(products, Window(0, vocabulary), carry)
     columns = block_columns(vocabulary)
     if products.implementation != ("xla",) or vocabulary < 2 * columns:
         for first in range(0, vocabulary, columns):

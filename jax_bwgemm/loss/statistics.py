@@ -66,7 +66,7 @@ def reduced(z: jax.Array, labels: jax.Array, first: Any, options: Options) -> li
     """
     columns = z.shape[1]
     parts = -(-columns // MOST_REDUCED)
-    if columns % parts:
+    if not isinstance(columns, int) or columns % parts:
         parts = 1
     picked = jnp.where(is_label(labels, first, columns), z, 0)
     z, picked = (x.reshape(x.shape[0], parts, columns // parts) for x in (z, picked))

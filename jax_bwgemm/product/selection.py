@@ -31,7 +31,9 @@ def none_fits(
     for name, reason in rejected:
         if name in own:
             names.setdefault(reason, []).append(name)
-    reasons = "; ".join(f"{_first_of(found)}: {reason}" for reason, found in names.items())
+    # Of a configuration, what is against the kernel that it names is of interest: all are listed.
+    shown = names if config is not None else {r: [_first_of(found)] for r, found in names.items()}
+    reasons = "; ".join(f"{name}: {reason}" for reason, found in shown.items() for name in found)
     if not reasons:
         others = sorted({k.arch for k in table})
         reasons = f"all are for {' and '.join(others)}" if others else "no kernels"

@@ -56,6 +56,8 @@ def refusal(
             particular kernel never falls back silently.
         ValueError: The configuration names a kernel for another kind of problem.
     """
+    if not all(isinstance(size, int) for size in dims.extents.values()):
+        return implementations.SYMBOLIC
     config = spec.policy.config
     table = contraction.kernels(name)
     if not table:

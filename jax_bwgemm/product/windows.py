@@ -76,7 +76,7 @@ class Windows:
         if self.into is None:
             return d
         rows = self.into.whole.shape[0]
-        return self.into.window.written(self.into.whole, d.reshape(rows, -1))
+        return self.into.window.written(self.into.whole, d.reshape(rows, self.into.window.size))
 
 
 NONE = Windows({})

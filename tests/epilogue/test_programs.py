@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -106,6 +108,17 @@ def test_positions() -> None:
     assert not any(step.op == "iota" for step in one)
 
 
+def test_positions_along_a_symbolic_size() -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    for d in (0, 1):
+        count = functools.partial(lax.broadcasted_iota, jnp.float32, dimension=d)
+        known, symbolic = (
+            trace_epilogue(lambda z, count=count: z + count(shape=z.shape), shape, ()).program
+            for shape in (SHAPE, (rows, 6))
+        )
+        assert str(known) == str(symbolic)
+
+
 def test_the_text_of_a_program() -> None:
     program = trace_epilogue(lambda z, b: jnp.maximum(z + b, 0), SHAPE, [spec(6)]).program
     assert str(program).splitlines() == [
@@ -152,6 +165,22 @@ def with_effect(z: jax.Array) -> jax.Array:
 def test_refused(function: Any, message: str) -> None:
     with pytest.raises(bw.EpilogueError, match=message):
         trace_epilogue(function, SHAPE, ())
+
+
+def flipped(z: jax.Array) -> jax.Array:
+    return jnp.flip(z)
+
+
+def flipped_inside(z: jax.Array) -> jax.Array:
+    return jax.jit(jax.checkpoint(flipped))(z)
+
+
+@pytest.mark.parametrize("function", [flipped, flipped_inside])
+def test_the_line_that_calls_a_function_of_jax_numpy(function: Any) -> None:
+    """What it is made of has no line of the user's: that of the call, which is the innermost."""
+    line = flipped.__code__.co_firstlineno + 1
+    with pytest.raises(bw.EpilogueError, match=rf"'rev' at .*test_programs.py:{line} \(flipped\)"):
+        bw.matmul(jnp.ones((4, 4)), jnp.ones((4, 6)), epilogue=function)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import grouped_oracle
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -380,3 +381,25 @@ def test_routed_arguments(experts: Any, change: Any, more: Any, error: Any, mess
     a, chosen = routed()
     with pytest.raises(error, match=f"moe_mlp: .*{message}"):
         moe(a | change, chosen if experts is None else experts, **more)
+
+
+def test_exported_with_a_symbolic_mapped_dimension(arrays: Arrays) -> None:
+    """Token sequences of which there are any number; with gradients."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(normal(rng, (3, T, K), "float32"))
+    experts = jnp.asarray(rng.integers(0, E, (3, T, TOP)), jnp.int32)
+    weights = jnp.asarray(rng.random((3, T, TOP)), jnp.float32)
+
+    def loss(x: Any, up: Any, down: Any, experts: Any, weights: Any) -> Any:
+        layer = jax.vmap(bw.moe_mlp, (0, None, None, 0, 0))
+        return jnp.sum(layer(x, up, down, experts, weights) ** 2)
+
+    f = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 4)))
+    (b,) = jax.export.symbolic_shape("b")
+    args = x, arrays["up"], arrays["down"], experts, weights
+    types = [jax.ShapeDtypeStruct((b, *a.shape[1:]), a.dtype) for a in args]
+    types[1:3] = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args[1:3]]
+    exported = jax.export.export(f, disabled_checks=bw.DISABLE_EXPORT_CHECKS)(*types)
+    for count in (1, 3):
+        some = [a if i in (1, 2) else a[:count] for i, a in enumerate(args)]
+        assert_same_layers(exported.call(*some), f(*some))

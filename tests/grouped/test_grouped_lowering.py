@@ -324,3 +324,62 @@ def test_export_of_symbolic_shapes_is_laxs() -> None:
     ):
         with pytest.raises(NotImplementedError, match=message):
             jax.export.export(jax.jit(functools.partial(bw.ragged_dot, **kwargs)))(lhs, *rest)
+
+
+def mapped(dot: Callable, lhs: Any, rhs: Any, sizes: Any) -> Any:
+    return jax.vmap(dot)(lhs, rhs, sizes)
+
+
+def twice_mapped(dot: Callable, lhs: Any, rhs: Any, sizes: Any) -> Any:
+    """Matrices that depend on one of the two mapped dimensions: rows are merged."""
+    return jax.vmap(jax.vmap(dot), (0, None, None))(jnp.stack([lhs, 2 * lhs]), rhs, sizes)
+
+
+def of_shared_matrices(dot: Callable, lhs: Any, rhs: Any, sizes: Any) -> Any:
+    """A gradient that is a sum over a mapped dimension, mapped itself."""
+
+    def matrices_bar(a: Any) -> Any:
+        product = jax.vmap(dot, (0, None, None))
+        return jax.vjp(lambda b: product(a, b, sizes[0]), rhs[0])[1](product(a, rhs[0], sizes[0]))
+
+    return jax.vmap(matrices_bar)(jnp.stack([lhs, 2 * lhs], 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("function", [mapped, twice_mapped, of_shared_matrices])
+def test_export_of_a_symbolic_mapped_dimension(function: Callable, dtype: str) -> None:
+    """One exported program, for several sizes: the numbers of known sizes, and lax's."""
+    (b,) = jax.export.symbolic_shape("b")
+    types = struct(b, 6, 4, dtype=dtype), struct(b, 3, 4, 5, dtype=dtype)
+    types += (struct(b, 3, dtype=jnp.int32),)
+
+    def with_gradients(dot: Callable) -> Callable:
+        def loss(*args: Any) -> Any:
+            out = jax.tree.leaves(function(dot, *args))[0]
+            return jnp.sum(out.astype(jnp.float32)), out
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+
+    export = functools.partial(jax.export.export, disabled_checks=bw.DISABLE_EXPORT_CHECKS)
+    assert export(with_gradients(bw.ragged_dot), platforms=("cuda",))(*types).out_avals
+    exported = export(with_gradients(bw.ragged_dot))(*types)
+    rng = np.random.default_rng(0)
+    for batch in (1, 2, 5):
+        lhs, rhs = (
+            jnp.asarray(rng.integers(-2, 3, (batch, *x.shape[1:])), dtype) for x in types[:2]
+        )
+        args = lhs, rhs, jnp.asarray(rng.integers(0, 3, (batch, 3)), jnp.int32)
+        got = exported.call(*args)
+        jax.tree.map(np.testing.assert_array_equal, got, with_gradients(bw.ragged_dot)(*args))
+        if function is mapped:  # lax has no rules for the others
+            want = with_gradients(jax.lax.ragged_dot)(*args)
+            jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_kernels_alone_of_a_symbolic_mapped_dimension() -> None:
+    (b,) = jax.export.symbolic_shape("b")
+    types = struct(b, 6, 4), struct(b, 3, 4, 5), struct(b, 3, dtype=jnp.int32)
+    for implementation in ("cutlass", "emulator"):
+        dot = jax.vmap(functools.partial(bw.ragged_dot, implementation=implementation))
+        with pytest.raises(NotImplementedError, match="a kernel is selected by sizes"):
+            jax.export.export(jax.jit(dot))(*types)

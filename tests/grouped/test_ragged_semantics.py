@@ -182,3 +182,49 @@ def test_memory_does_not_grow_with_the_groups() -> None:
 
     used = jax.jit(step).lower(*shapes, sizes).compile().memory_analysis()
     assert used.temp_size_in_bytes < used.output_size_in_bytes
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "results"),
+    [
+        ("int4", ["int4", "int8", "int32", "float32"]),
+        ("uint4", ["uint4", "uint8", "int32"]),
+        ("int2", ["int8", "int32"]),
+        ("float4_e2m1fn", ["float4_e2m1fn", "float16", "bfloat16", "float32"]),
+    ],
+)
+def test_operands_narrower_than_a_byte(dtype: str, results: list[str], mapped: bool) -> None:
+    """Into their own type and into wider ones: the numbers of lax."""
+    rng = np.random.default_rng(0)
+    low = 0 if dtype.startswith("u") else -2
+    lhs, rhs = (
+        jnp.asarray(rng.integers(low, 2, shape), jnp.float32).astype(dtype)
+        for shape in ((6, 4), (3, 4, 5))
+    )
+    sizes = jnp.array([2, 0, 3])
+    for result in results:
+        want = jax.lax.ragged_dot(lhs, rhs, sizes, preferred_element_type=result)
+        dot = functools.partial(bw.ragged_dot, preferred_element_type=result)
+        if mapped:
+            got = jax.vmap(dot, (0, 0, None))(jnp.stack([lhs] * 2), jnp.stack([rhs] * 2), sizes)
+            want = jnp.stack([want] * 2)
+        else:
+            got = dot(lhs, rhs, sizes)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(*(np.asarray(x, np.float32) for x in (got, want)))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "float4_e2m1fn"])
+def test_contracted_rows_narrower_than_a_byte(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    low = 0 if dtype.startswith("u") else -2
+    lhs, rhs = (jnp.asarray(rng.integers(low, 2, shape), jnp.float32) for shape in ((6, 4), (6, 5)))
+    sizes = jnp.array([2, 0, 3])
+    numbers = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+    result = "float32" if dtype.startswith("float") else "int32"
+    got = bw.ragged_dot_general(
+        lhs.astype(dtype), rhs.astype(dtype), sizes, numbers, preferred_element_type=result
+    )
+    assert got.dtype == result
+    np.testing.assert_array_equal(got, jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers))

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -161,6 +162,34 @@ def test_all_rows_ignored_or_none(operands, logits) -> None:
     )
     assert loss(x, jnp.full_like(labels, -1), weights) == 0
     assert loss(x[:0], labels[:0], weights) == 0
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_no_hidden_values(operands, logits, dtype) -> None:
+    x, labels, weights = operands
+    x, weights = x[:, :0].astype(dtype), weights[:0].astype(dtype)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, logits=logits)
+    got, (dx, dw) = jax.value_and_grad(loss, (0, 2))(x, labels, weights)
+    close(got, ROWS * jnp.log(VOCABULARY))
+    assert (dx.shape, dw.shape) == (x.shape, weights.shape)
+    assert (dx.dtype, dw.dtype) == (x.dtype, weights.dtype)
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("extras", [{}, EXTRAS], ids=["plain", "extras"])
+def test_exported_with_a_symbolic_vocabulary(operands, logits, extras) -> None:
+    x, labels, weights = operands
+    (v,) = jax.export.symbolic_shape("v")
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, logits=logits, **extras)
+    ours = jax.jit(jax.value_and_grad(loss, (0, 2)))
+    exported = jax.export.export(ours, disabled_checks=bw.DISABLE_EXPORT_CHECKS)(
+        x, labels, jax.ShapeDtypeStruct((WIDTH, v), weights.dtype)
+    )
+    theirs = jax.value_and_grad(lambda *args: jnp.sum(formula(*args, **extras)), (0, 2))
+    for columns in (5, VOCABULARY):
+        given = x, labels % columns, weights[:, :columns]
+        close(exported.call(*given), theirs(*given))
 
 
 @pytest.mark.parametrize("logits", LOGITS)

@@ -125,3 +125,17 @@ def test_groups_of_scaled_rows(scalings: tuple[str, str], rows: int) -> None:
     for got, want in zip(exported.call(x, y, sizes), jax.jit(products)(x, y, sizes), strict=True):
         got, want = (np.asarray(v, np.float32) for v in (got, want))
         np.testing.assert_allclose(got, want, atol=0.01 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["matmul", "ragged_dot"])
+def test_a_symbolic_mapped_dimension(name: str) -> None:
+    """It becomes the batch; explanations say so too."""
+    shapes = {"matmul": ((ROWS, K), (K, N)), "ragged_dot": ((ROWS, K), (E, K, N), (E,))}[name]
+    f = jax.vmap(getattr(bw, name))
+    (b,) = jax.export.symbolic_shape("b")
+    dtypes = jnp.bfloat16, jnp.bfloat16, jnp.int32
+    types = [jax.ShapeDtypeStruct((b, *s), t) for s, t in zip(shapes, dtypes, strict=False)]
+    exported = jax.export.export(jax.jit(f), disabled_checks=bw.DISABLE_EXPORT_CHECKS)(*types)
+    args = [jnp.stack([x] * 2) for x in (X, W if name == "matmul" else UPS, jnp.array([3, 0, 2]))]
+    np.testing.assert_array_equal(exported.call(*args[: len(types)]), f(*args[: len(types)]))
+    assert "a kernel is selected by sizes" in str(bw.explain_program(f, *types, device="sm90"))
