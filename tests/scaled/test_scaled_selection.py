@@ -256,12 +256,12 @@ def test_call_of_one_group_for_cuda(
     text = cuda_text(*structs(*layouts), arch="sm100")
     (config,) = re.findall(r"mhlo\.backend_config = \{config = \{(.*?)\}\}", text)
     assert f'kernel = "sm100_scaled_rows_e4m3_e4m3_bf16_{use}_256x128x128_2x1_2sm"' in config
-    assert 'operands = "a a_scales group_sizes group_offset b b_scales"' in config
+    assert 'operands = "a b group_sizes group_offset a_scales b_scales"' in config
     (types,) = re.findall(r"custom_call @bwgemm.*? : \((.*?)\) ->", text)
     sizes = "tensor<1x1xi32>, tensor<1xi32>"
     assert types == (
-        f"tensor<1x512x512xf8E4M3FN>, tensor<1x4x512xf32>, {sizes}, "
-        f"tensor<1x1x512x512xf8E4M3FN>, tensor<{b_scales}xf32>"
+        f"tensor<1x512x512xf8E4M3FN>, tensor<1x1x512x512xf8E4M3FN>, {sizes}, "
+        f"tensor<1x4x512xf32>, tensor<{b_scales}xf32>"
     )
 
 
