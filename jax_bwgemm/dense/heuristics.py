@@ -170,7 +170,7 @@ def rank(
             reason = f"K={dims.k} is below {F16_TERMS_MIN_K}: too few sums to hide f16's rounding"
         cluster = kernel.cluster_m * kernel.cluster_n
         if reason is None and cluster > target.sm_count:
-            reason = f"a cluster of {cluster} CTAs needs more than {target.sm_count} multiprocessor"
+            reason = f"a cluster of {cluster} CTAs does not fit: {target.sm_count} multiprocessors"
         if reason is not None:
             rejected.append((kernel.name, reason))
             continue

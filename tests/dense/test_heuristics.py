@@ -221,7 +221,7 @@ def test_no_cluster_is_larger_than_the_gpu() -> None:
     one = make_target("sm100", 1)
     usable, rejected = heuristics.rank(PLAIN, GemmSpec(), "bfloat16", GemmDims(128, 64, 64), one)
     assert all(c.kernel.cluster_m * c.kernel.cluster_n == 1 for c in usable)
-    reason = "a cluster of 2 CTAs needs more than 1 multiprocessor"
+    reason = "a cluster of 2 CTAs does not fit: 1 multiprocessors"
     assert reason in {why for _, why in rejected}
 
 
