@@ -25,7 +25,8 @@ from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
 from jax_bwgemm.epilogue.primitive import link_refusal
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
-from jax_bwgemm.rewriting.fused_products import KINDS, Function, Shape, function_of
+from jax_bwgemm.rewriting.epilogue_functions import Shape, function_of
+from jax_bwgemm.rewriting.fused_products import KINDS, Function
 from jax_bwgemm.rewriting.group import ARRANGING, Group, choices, group_of, is_elementwise
 from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 from jax_bwgemm.rewriting.materialised import Stored

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_bwgemm import compat, compat_jaxpr
+from jax_bwgemm import compat
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.dense.spec import matrices
@@ -18,27 +17,21 @@ from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.hook import MAX_SUMS
 from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
-from jax_bwgemm.epilogue.program import Program, as_matrix, batch_dims_of
+from jax_bwgemm.epilogue.program import as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.scaled_primitive import (
     ScaledFused,
     ScaledGroupedFused,
     scaled_ragged_with_epilogue,
     scaled_with_epilogue,
 )
-from jax_bwgemm.epilogue.simplify import with_excess_precision
-from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import bw_m_grouped_p
-from jax_bwgemm.rewriting import varying
-from jax_bwgemm.rewriting.comparable import Comparable, key_of
 from jax_bwgemm.rewriting.dataflow import Dataflow
+from jax_bwgemm.rewriting.epilogue_functions import Shape, of_shapes, rounding, traced_program
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import bw_scaled_matmul_p
 from jax_bwgemm.scaled.ragged_primitive import RAGGED, bw_scaled_ragged_p
 
-Shape = tuple[int, ...]
-# More ways than these to read vectors along rows or columns are not tried.
-_MOST_WAYS = 16
 # What XLA computes within the pass that reads it, and an elementwise function cannot have.
 _MOVING = ("split", "slice", "dynamic_slice", "gather", "concatenate", "pad", "transpose", "rev")
 
@@ -167,7 +160,7 @@ class Kind:
         program = as_matrix(program, shape, batch_dims)
         if isinstance(program, str):
             return None
-        results = _of_shapes(results, [x.shape for x in operands], 1)
+        results = of_shapes(results, [x.shape for x in operands], 1)
         types = function.types
         return self.fused(spec, results, program, types, shape, batch_dims=batch_dims), shapes
 
@@ -257,10 +250,10 @@ class _Grouped(Kind):
         whole = len(function.whole) + function.halves
         program = dataclasses.replace(program, summed=tuple(range(whole, len(program.results))))
         types = function.types[:1] * function.halves + function.types
-        results = _of_shapes(function.results, [x.shape for x in operands], 1 + gated)
+        results = of_shapes(function.results, [x.shape for x in operands], 1 + gated)
         fused = self.fused(
             spec,
-            _rounding(results, spec.out_dtype, 1 + gated),
+            rounding(results, spec.out_dtype, 1 + gated),
             program,
             types,
             shape,
@@ -303,6 +296,8 @@ class _ScaledGrouped(_Grouped):
 
     fused = ScaledGroupedFused
     most_sums = 0
+    lays_side_by_side = Kind.lays_side_by_side
+    halves = Kind.halves
 
     def why_not(self, eqn: Any) -> str | None:
         if RAGGED.dims_of([x.aval for x in eqn.invars], eqn.params["spec"]).batch != 1:
@@ -313,14 +308,6 @@ class _ScaledGrouped(_Grouped):
 
     def fits(self, eqn: Any) -> bool:
         return eqn.params["spec"].m_grouped and self.why_not(eqn) is None
-
-    def lays_side_by_side(self, eqn: Any, shape: Shape) -> bool:
-        del eqn, shape
-        return False
-
-    def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
-        del readers, shape
-        return []
 
     def bind(
         self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
@@ -336,20 +323,6 @@ KINDS: dict[Any, Kind] = {
 }
 
 
-def function_of(
-    body: Any, operands: list[Any], inner: list[Any], outs: list[Any]
-) -> Callable[..., list[jax.Array]]:
-    """The operations that results need as a function of the product and operands."""
-    jaxpr = compat_jaxpr.part_of(body, operands, outs, inner)
-
-    def function(*operands: jax.Array) -> list[jax.Array]:
-        if varying.has_casts(inner):
-            return varying.evaluate(jaxpr, operands)
-        return compat_jaxpr.evaluate(jaxpr, [], list(operands))
-
-    return Comparable(key_of(jaxpr), function)
-
-
 def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:
     return (
         eqn.primitive.name == "reduce_sum"
@@ -357,66 +330,3 @@ def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:
         and eqn.invars[0].aval.shape == shape
         and tuple(eqn.params["axes"]) == axes
     )
-
-
-def _rounding(
-    function: Callable[..., list[jax.Array]], dtype: str, products: int
-) -> Callable[..., list[jax.Array]]:
-    """A function of products that are rounded first."""
-
-    def call(*given: jax.Array) -> list[jax.Array]:
-        return function(*(x.astype(dtype) for x in given[:products]), *given[products:])
-
-    return Comparable((function, dtype, products), call)
-
-
-def _of_shapes(
-    function: Callable[..., list[jax.Array]], shapes: Sequence[Shape], products: int
-) -> Callable[..., list[jax.Array]]:
-    """A function of operands in other shapes, which first gives them these."""
-
-    def call(*given: jax.Array) -> list[jax.Array]:
-        rest = [x.reshape(shape) for x, shape in zip(given[products:], shapes, strict=True)]
-        return function(*given[:products], *rest)
-
-    return Comparable((function, tuple(shapes), products), call)
-
-
-def traced_program(
-    function: Callable[..., list[jax.Array]],
-    dtype: str,
-    shape: Shape,
-    second: list[Any],
-    operands: list[Any],
-    batch_dims: int = 0,
-) -> tuple[Program, list[Shape]] | None:
-    """The program of a function of rounded products, and the shapes that operands broadcast in.
-
-    A vector may lie along columns or along rows, which the function knows: what it makes no sense
-    of is refused while it is traced.
-    """
-    products = 1 + len(second)
-    inner = _rounding(_of_shapes(function, [x.shape for x in operands], products), dtype, products)
-    ways = itertools.product(*(_broadcasting(x.shape, shape) for x in operands))
-    for shapes in itertools.islice(ways, _MOST_WAYS):
-        types = [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, operands, strict=True)]
-        try:
-            with compat_jaxpr.plain_types():
-                program = trace_epilogue(inner, shape, [*second, *types], batch_dims).program
-        except (EpilogueError, TypeError):
-            continue
-        # As XLA's passes, which do not round between their operations.
-        return with_excess_precision(program), list(shapes)
-    return None
-
-
-def _broadcasting(shape: Shape, result: Shape) -> list[Shape]:
-    """The shapes that an array's dimensions, and others of size 1, broadcast to the result in."""
-
-    def fits(candidate: Shape) -> bool:
-        sizes = zip(candidate[::-1], result[::-1], strict=False)
-        return len(candidate) <= len(result) and all(n in (1, whole) for n, whole in sizes)
-
-    along_rows = (*shape, *[1] * (len(result) - len(shape)))
-    found = [shape, along_rows] if 0 < len(shape) < len(result) else [shape]
-    return [candidate for candidate in found if fits(candidate)]

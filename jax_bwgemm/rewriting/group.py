@@ -11,7 +11,8 @@ from jax_bwgemm.compat_jaxpr import opened
 from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting.dataflow import Dataflow, Place, variables
-from jax_bwgemm.rewriting.fused_products import KINDS, Kind, Shape
+from jax_bwgemm.rewriting.epilogue_functions import Shape
+from jax_bwgemm.rewriting.fused_products import KINDS, Kind
 
 # Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
 _BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}

@@ -27,7 +27,7 @@ from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.comparable import Comparable
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
-from jax_bwgemm.rewriting.fused_products import function_of, traced_program
+from jax_bwgemm.rewriting.epilogue_functions import function_of, traced_program
 from jax_bwgemm.rewriting.group import (
     ARRANGING,
     MOST_OPERATIONS,
