@@ -54,17 +54,30 @@ ELEMENT_CYCLES = {"pingpong": 20.0, "cooperative": 20.0, "clusterk": 20.0, "1sm"
 MAIN_LOOP_CYCLES = 0.3
 # Where memory bounds all kernels alike, this share of a kernel's own time tells them apart.
 UNHIDDEN = 0.1
-# A kernel loads this many matrices ahead of their use. With more, nothing hides any of the loads,
-# which reach this share of the memory bandwidth.
-MATRICES_AHEAD = 3
-WAITING_BANDWIDTH = 0.55
-# A pass of XLA's: its least cycles, about a microsecond (assumed), and the share of the memory
-# bandwidth that it reaches.
-LEAST_PASS_CYCLES = 2000
-PASS_BANDWIDTH = 0.9
+# Cycles of a thread for each element of a matrix or a further result that the kernel moves for the
+# function, of matrices that the function reads itself, by their types' bytes, and of results that
+# it writes itself. With swapped operands the elements of a thread do not lie side by side. Fitted
+# to times of an H200 (benchmarks/bench_epilogues.py); assumed for SM100.
+MOVED_CYCLES = {"pingpong": 13.0, "cooperative": 13.0, "1sm": 4.0, "2sm": 4.0}
+READ_CYCLES = {
+    "pingpong": {2: 30.0, 4: 30.0},
+    "cooperative": {2: 47.0, 4: 47.0},
+    "swapped": {2: 24.0, 4: 45.0},
+    "clusterk": {2: 12.0, 4: 20.0},
+}
+READ_CYCLES |= dict.fromkeys(("1sm", "2sm"), READ_CYCLES["pingpong"])
+WRITE_CYCLES = {"swapped": 140.0, "clusterk": 140.0}
+WRITE_CYCLES |= dict.fromkeys(("pingpong", "cooperative", "1sm", "2sm"), 40.0)
+# The share of the memory bandwidth that these readings and writings of its own reach.
+OWN_BANDWIDTH = 0.67
+# A pass of XLA's: its least cycles, and the share of the memory bandwidth that it reaches.
+LEAST_PASS_CYCLES = 4400
+PASS_BANDWIDTH = 0.95
 # A sum over rows. In a kernel: instructions for each element, the exchange between lanes included.
-# Outside, as a pass of two steps: the share of the memory bandwidth that it reaches.
+# Outside, as a pass of two steps: the least cycles of each (assumed) and the share of the memory
+# bandwidth that it reaches.
 SUM_INSTRUCTIONS = 2.5
+LEAST_SUM_CYCLES = 2000
 SUM_BANDWIDTH = 0.65
 # Rows that one partial sum of a kernel covers; a step after the kernel adds the partial sums.
 _PARTIAL_ROWS = 32
@@ -103,7 +116,11 @@ def matrix_bytes(
     """Of the matrices that it reads and of its results: see `linked_cycles`."""
     types = _matrices(program, products)
     types += [t for i, t in enumerate(result_types) if i not in program.summed]
-    return _elements(dims, products) * sum(np.dtype(t).itemsize for t in types)
+    return _elements(dims, products) * _bytes_of(types)
+
+
+def _bytes_of(types: Sequence[str]) -> int:
+    return sum(np.dtype(t).itemsize for t in types)
 
 
 def _matrices(program: Program, products: int) -> list[str]:
@@ -142,6 +159,8 @@ def linked_cycles(
     elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # of this function
+    moving, itself = _moves(kernel, program, result_types, products)
+    own += elements * moving
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
     if kernel.arch == "sm100":
         more = candidate.waves * max(0.0, epilogue - _main_cycles(kernel, dims)) + own
@@ -151,15 +170,38 @@ def linked_cycles(
     else:
         more = candidate.waves * own
     bandwidth = BYTES_PER_CYCLE[target.arch]
-    read = _matrices(program, products)
-    if len(read) > MATRICES_AHEAD:
-        size = _elements(dims, products) * sum(np.dtype(t).itemsize for t in read)
-        more += size / (WAITING_BANDWIDTH * bandwidth)
+    more += _elements(dims, products) * itself / (OWN_BANDWIDTH * bandwidth)
     operands = 2 * dims.k * (dims.a_batch * dims.m + dims.b_batch * dims.n)
     memory = operands + matrix_bytes(program, result_types, dims, products)
     partial = 8 * dims.batch * dims.m * dims.n / _PARTIAL_ROWS / bandwidth
-    after = len(program.summed) * (LEAST_PASS_CYCLES + partial)
+    after = len(program.summed) * (LEAST_SUM_CYCLES + partial)
     return max(candidate.cycles + more, memory / bandwidth + own) + after
+
+
+def _moves(
+    kernel: Kernel, program: Program, result_types: Sequence[str], products: int
+) -> tuple[float, int]:
+    """Of the matrices and further results: cycles of a thread, and bytes that the function moves.
+
+    Both for one element. What a kernel moves is what `Hook.staged_operands` and `staged_results`
+    are; a gated one moves all results.
+    """
+    read = _matrices(program, products)
+    written = [t for i, t in enumerate(result_types) if i not in program.summed]
+    written.remove(kernel.out_dtype)  # D
+    moved = 0
+    for types in (read, written):
+        if not kernel.swap_ab and kernel.out_dtype in types:
+            types.remove(kernel.out_dtype)
+            moved += 1
+    if kernel.contraction == "gated":
+        written = []
+    kind = "swapped" if kernel.swap_ab and not kernel.cluster_k else kernel.schedule
+    cycles = WRITE_CYCLES[kind] * len(written)
+    if moved:
+        cycles += MOVED_CYCLES[kind] * moved
+    cycles += sum(READ_CYCLES[kind][np.dtype(t).itemsize] for t in read)
+    return cycles, _bytes_of([*read, *written])
 
 
 def grouped_linked_cycles(
@@ -248,7 +290,7 @@ def pass_cycles(
     size = np.dtype(product_type).itemsize * dims.batch * dims.m * dims.n
     bandwidth = BYTES_PER_CYCLE[target.arch]
     read = size / (SUM_BANDWIDTH * bandwidth)
-    sums = len(program.summed) * (2 * LEAST_PASS_CYCLES + read)
+    sums = len(program.summed) * (2 * LEAST_SUM_CYCLES + read)
     moved = matrix_bytes(program, result_types, dims, products)
     whole = [x for i, x in enumerate(program.results) if i not in program.summed]
     if whole == [0]:  # the sums' passes alone, which read what they need besides the product

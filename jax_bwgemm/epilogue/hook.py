@@ -320,7 +320,7 @@ class Hook:
             return [f"  const {kind} x{i}_0 = {two[0]}, x{i}_1 = {two[1]};"]
         # Both at once: n0 and the width are even, and arrays begin at multiples of 16 bytes.
         pair = _PAIRS.get(dtype, "unsigned")
-        both = f"__ldg((const {pair}*){pointer} + ({first}) / 2)"
+        both = f"BW_LOAD((const {pair}*){pointer} + ({first}) / 2)"
         if dtype not in _PAIRS:
             return self._pair(i, dtype, of_matrix(both, "0u"))
         both = of_matrix(both, f"make_{pair}(0, 0)")

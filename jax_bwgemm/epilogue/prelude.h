@@ -2,10 +2,13 @@
 // not at all. For the device (NVRTC, without headers) and for the host, where tests run it.
 #ifdef __CUDACC_RTC__
 #define BW_FUNCTION __device__ __forceinline__
+// Nothing writes operands while the kernel runs, so that loads may be moved ahead of stores.
+#define BW_LOAD(pointer) __ldg(pointer)
 #else
 #include <cmath>
 #include <cstring>
 #define BW_FUNCTION static inline
+#define BW_LOAD(pointer) (*(pointer))
 #endif
 
 template <class T>

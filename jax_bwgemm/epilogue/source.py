@@ -67,7 +67,7 @@ def load(dtype: str, pointer: str, index: str) -> str:
         pointer: Its address, a ``const void*``.
         index: The element.
     """
-    element = f"((const {memory_type(dtype)}*){pointer})[{index}]"
+    element = f"BW_LOAD((const {memory_type(dtype)}*){pointer} + ({index}))"
     return f"bw_from_{dtype}({element})" if dtype in ("bfloat16", "float16") else element
 
 

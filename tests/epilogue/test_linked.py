@@ -262,7 +262,7 @@ class TestRules(EpilogueRules):
 def test_an_accelerated_training_step() -> None:
     """Operations become part of products, the derivative of an activation too."""
     rng = np.random.default_rng(7)
-    shapes = ((2, 64, 128), (128, 256), (256, 128))
+    shapes = ((2, 512, 128), (128, 256), (256, 128))
     x, w, v = (jnp.asarray(normal(rng, s, "bfloat16")) for s in shapes)
     params = {"w": w / 11, "b": jnp.ones(256, jnp.bfloat16) / 3, "v": v / 16}
 
