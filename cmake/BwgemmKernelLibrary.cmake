@@ -101,7 +101,9 @@ endfunction()
 
 function(bwgemm_kernel_library target)
   cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
-  set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_nvcc_flags};${CMAKE_BUILD_TYPE}")
+  string(REGEX REPLACE "-L[^ ]+" "" cuda_flags "${CMAKE_CUDA_FLAGS}") # where libraries are differs from build to build
+  set(key "${CMAKE_CUDA_COMPILER_VERSION};${CMAKE_CXX_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_cutlass_key}")
+  string(APPEND key ";${bwgemm_nvcc_flags};${cuda_flags};${CMAKE_BUILD_TYPE}")
   set(sources "")
   foreach(unit IN LISTS arg_UNITS)
     string(REGEX MATCH "^[a-z0-9]+" arch "${unit}")
@@ -111,9 +113,6 @@ function(bwgemm_kernel_library target)
     file(SHA256 "${file}" hash)
     string(APPEND key ";${bwgemm_${arch}_gencode};${hash}")
   endforeach()
-  if(BWGEMM_CUTLASS_DIR) # a checkout may differ from the release whose version it carries
-    string(APPEND key ";${BWGEMM_CUTLASS_DIR}")
-  endif()
   foreach(header IN LISTS arg_HEADERS)
     get_filename_component(header "${header}" ABSOLUTE) # one spelling a file: Ninja minds
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")

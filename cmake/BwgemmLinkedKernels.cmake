@@ -13,7 +13,7 @@ function(bwgemm_linked_kernels list)
   endif()
   # CUTLASS's templates are large before they are optimised: so are their files, and links take long.
   set(flags_sm100 --generate-code=arch=compute_100a,code=lto_100a --gen-opt-lto)
-  set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${BWGEMM_CUTLASS_DIR};${flags};${flags_sm90};${flags_sm100}")
+  set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_cutlass_key};${flags};${flags_sm90};${flags_sm100}")
   foreach(header IN LISTS arg_HEADERS)
     file(SHA256 "${header}" hash)
     string(APPEND headers_key ";${hash}")

@@ -35,6 +35,13 @@ if(BWGEMM_CUTLASS_DIR)
   if(NOT EXISTS "${bwgemm_cutlass}/include/cutlass/cutlass.h")
     message(FATAL_ERROR "jax_bwgemm: BWGEMM_CUTLASS_DIR=${bwgemm_cutlass} has no include/cutlass/cutlass.h")
   endif()
+  # A checkout may be edited: what is compiled with it is kept by the content of its headers.
+  file(GLOB_RECURSE headers "${bwgemm_cutlass}/include/*")
+  foreach(header IN LISTS headers)
+    file(SHA256 "${header}" hash)
+    string(APPEND bwgemm_cutlass_key "${hash}")
+  endforeach()
+  string(SHA256 bwgemm_cutlass_key "${bwgemm_cutlass_key}")
 else()
   bwgemm_python_path(bwgemm_cutlass "nvidia-cutlass==4.2.0.0 (build requirement)"
     "import importlib.util as u, os; print(os.path.join(os.path.dirname(u.find_spec('cutlass_library').origin), 'source'))")

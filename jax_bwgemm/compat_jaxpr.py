@@ -48,6 +48,23 @@ def evaluate(jaxpr: Any, constants: list[Any], operands: list[Any]) -> list[Any]
     ]
 
 
+def source_within(eqn: Any, call: Any, name: str) -> Any:
+    """``source_info`` of an equation of a call's jaxpr, seen from outside of the call.
+
+    Args:
+        eqn: The equation.
+        call: The call's.
+        name: Of what is called, in names of operations.
+    """
+    stack = call.source_info.name_stack.extend(name) + eqn.source_info.name_stack
+    return eqn.source_info.replace(name_stack=stack)
+
+
+def runs_eagerly() -> bool:
+    """Whether nothing is being traced: operations run as they are called."""
+    return _core.trace_state_clean()
+
+
 def new_variable(aval: Any) -> Any:
     """A variable of this type that no jaxpr has."""
     jaxpr, _ = trace(lambda x: [x], [aval])

@@ -9,7 +9,13 @@ from typing import Any
 import jax
 from jax._src import checkify as _checkify
 from jax._src.core import Primitive
+from jax._src.pjit import layout_constraint_p as _layout_constraint_p
 from jax.experimental import jet as _jet
+
+# Behind results of rewritten products; JAX has no rule for it.
+_jet.jet_rules.setdefault(
+    _layout_constraint_p, functools.partial(_jet.linear_prop, _layout_constraint_p)
+)
 
 
 def check_nans(primitive: Primitive) -> None:
@@ -52,7 +58,9 @@ def transform_as(primitive: Primitive, function: Callable[..., Any]) -> None:
         return error, (results if primitive.multiple_results else results[0])
 
     def taylor(primals: Any, series: Any, **params: Any) -> Any:
-        return _jet.jet(functools.partial(function, **params), tuple(primals), tuple(series))
+        # Rules get and return coefficients, not derivatives.
+        function_of = functools.partial(function, **params)
+        return _jet.jet(function_of, tuple(primals), tuple(series), factorial_scaled=False)
 
     _checkify.error_checks[primitive] = checked
     _jet.jet_rules[primitive] = taylor

@@ -49,7 +49,7 @@ def make_target(arch: str, sm_count: int | None = None) -> Target:
     Raises:
         ValueError: The architecture is unknown, or ``sm_count`` is not a number of multiprocessors.
     """
-    if arch not in DEFAULT_SM_COUNT:
+    if not isinstance(arch, str) or arch not in DEFAULT_SM_COUNT:
         known = ", ".join(DEFAULT_SM_COUNT)
         raise ValueError(f"unknown target architecture {arch!r}: known are {known}")
     count = DEFAULT_SM_COUNT[arch] if sm_count is None else sm_count

@@ -40,6 +40,7 @@ REQUIRED = {
     "grouped_f32": {"shape", "mode", "impl", "median_us", "error"},
     "loss": {"problem", "what", "dtype", "impl", "median_us"},
     "mlp": {"problem", "impl", "dtype", "median_us", "temporary_gb"},
+    "epilogue": {"problem", "function", "impl", "median_us"},
     "linear": {"problem", "layer", "dtype", "impl", "median_us", "linked"},
     "gated": {"problem", "layer", "dtype", "impl", "median_us", "kernel"},
     "moe": {"problem", "impl", "dtype", "median_us", "tflops", "distance"},

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "call/ceil_div.h"
 #include "call/contractions.h"
 #include "call/linked.h"
 #include "call/plan.h"
@@ -81,6 +82,12 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
 // Split-K whose second kernel has the epilogue.
 Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem& problem,
                       const Launch& launch) {
+  int64_t parts;
+  BWGEMM_RETURN_IF_ERROR(PartsOf(call.options, kernel.info, problem, &parts));
+  if (parts == 1) {
+    return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
+                                   "' leaves no parts of K for an epilogue to follow");
+  }
   dense::split_k::LinkedParams params{};
   BWGEMM_RETURN_IF_ERROR(
       ReadEpilogue(call, kernel.info, {problem.m, problem.n, /*matrices=*/1}, &params.epilogue));
@@ -93,10 +100,8 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
   const int64_t pairs = int64_t{problem.m} * problem.n / 2;
   constexpr int kThreads = dense::split_k::kThreads;
   // Fits in 32 bits: a workspace for 2^31 blocks is larger than any memory.
-  const int64_t blocks = (pairs + kThreads - 1) / kThreads;
-  bool added = false;
-  auto add = [&](int64_t parts) {
-    added = true;
+  const int64_t blocks = CeilDiv(pairs, kThreads);
+  const auto add = [&](int64_t) {
     params.partials = static_cast<const float2*>(call.buffers[Role::kWorkspace].data);
     params.d = call.buffers[Role::kD].data;
     params.pairs = pairs;
@@ -105,10 +110,7 @@ Status RunLinkedParts(const Kernel& kernel, const ProductCall& call, GemmProblem
                           {dim3(static_cast<unsigned>(blocks)), dim3(1), dim3(kThreads), 0},
                           launch.stream);
   };
-  BWGEMM_RETURN_IF_ERROR(RunPlan(kernel, call, launch, problem, add));
-  if (added) return Status::Ok();
-  return Status::InvalidArgument("kernel '" + std::string(kernel.info.name) +
-                                 "' leaves no parts of K for an epilogue to follow");
+  return RunPlan(kernel, call, launch, problem, add);
 }
 
 // A gated kernel's results, D included, are of one type.

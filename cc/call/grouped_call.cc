@@ -77,6 +77,7 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   if (m_grouped) {
     const bool n_major = kernel.b_major == BMajor::kN;
     const int64_t columns = p->gated ? 2 * n : n;
+    BWGEMM_RETURN_IF_ERROR(CheckExtents("b's matrices", {columns}));
     BWGEMM_RETURN_IF_ERROR(
         CheckBuffer(Role::kB, b, BufferType(kernel.b_dtype),
                     {batch, experts, n_major ? k : columns, n_major ? columns : k}, &p->b_batched));
@@ -98,6 +99,11 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   p->sizes = static_cast<const int32_t*>(sizes.data);
   p->offset = static_cast<const int32_t*>(offset.data);
   p->d = d.data;
+  if (const int ctas = kernel.cluster_m * kernel.cluster_n; ctas > sm_count) {
+    return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
+                                   " CTAs does not fit on a GPU of " + std::to_string(sm_count) +
+                                   " multiprocessors");
+  }
   return SetOptions(call.options, p);
 }
 

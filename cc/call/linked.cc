@@ -3,29 +3,32 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "call/ceil_div.h"
 #include "core/cuda_status.h"
 #include "core/launch.h"
 
 namespace bwgemm::call {
 namespace {
 
-// Loaded code, and its text for comparison.
+// Code, and its text for comparison.
 struct Loaded {
   std::string text;
-  // Where texts of calls lie that are equal to it: a call always comes with the same text, and
-  // comparing it takes longer than a small product. If another text came to lie there, this code
-  // would run in its place; it is of the same kernel and digest.
+  // Addresses of texts that were found equal: comparing the text in every call would take longer
+  // than a small product. Another text of the same length, form, kernel and digest at such an
+  // address is not noticed.
   std::vector<const char*> compared;
-  std::string code;
   std::string form, symbol;
-  cudaLibrary_t library = nullptr;
-  const void* function = nullptr;
+  std::mutex loading;
+  std::string code;                            // kept for the library
+  std::atomic<const void*> function{nullptr};  // null until it is loaded
   OncePerDevice prepared;
 };
 
@@ -75,18 +78,25 @@ std::string SymbolOf(const Kernel& kernel, std::string_view form) {
   return name;
 }
 
-Status Load(const std::string& symbol, const LinkedEpilogue& epilogue, Loaded* loaded) {
-  loaded->text = epilogue.code;
-  loaded->form = epilogue.form;
-  loaded->symbol = symbol;
-  BWGEMM_RETURN_IF_ERROR(Decode(epilogue.code, &loaded->code));
+// Unless it is loaded. Not under the cache's lock: loading may take long, and wait for a GPU.
+Status Load(Loaded* loaded) {
+  std::lock_guard lock(loaded->loading);
+  if (loaded->function != nullptr) return Status::Ok();
+  std::string code;
+  BWGEMM_RETURN_IF_ERROR(Decode(loaded->text, &code));
+  loaded->code = std::move(code);
+  cudaLibrary_t library;
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
-      &loaded->library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
+      &library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
   cudaKernel_t function;
-  BWGEMM_RETURN_IF_ERROR(
-      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, loaded->library, symbol.c_str())));
-  loaded->function = reinterpret_cast<const void*>(function);
-  return Status::Ok();
+  const Status found =
+      BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, library, loaded->symbol.c_str()));
+  if (found.ok()) {
+    loaded->function = reinterpret_cast<const void*>(function);
+  } else {
+    (void)cudaLibraryUnload(library);
+  }
+  return found;
 }
 
 // Whether the epilogue is the one that was loaded.
@@ -109,25 +119,31 @@ bool IsSame(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded* l
 // The epilogue's code, loaded before or now. symbol: the kernel's name in it.
 Status Find(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded** found) {
   Cache& cache = TheCache();
-  std::lock_guard lock(cache.mutex);
-  auto it = cache.by_digest.find(epilogue.digest);
-  if (it == cache.by_digest.end()) {
-    auto loaded = std::make_unique<Loaded>();
-    BWGEMM_RETURN_IF_ERROR(Load(symbol, epilogue, loaded.get()));
-    it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-  } else if (!IsSame(epilogue, symbol, it->second.get())) {
-    return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
-                                   "' belongs to other code");
+  {
+    std::lock_guard lock(cache.mutex);
+    auto it = cache.by_digest.find(epilogue.digest);
+    if (it == cache.by_digest.end()) {
+      auto loaded = std::make_unique<Loaded>();
+      loaded->text = epilogue.code;
+      loaded->form = epilogue.form;
+      loaded->symbol = symbol;
+      it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
+    } else if (!IsSame(epilogue, symbol, it->second.get())) {
+      return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
+                                     "' belongs to other code");
+    }
+    *found = it->second.get();
   }
-  *found = it->second.get();
-  return Status::Ok();
+  if ((*found)->function != nullptr) return Status::Ok();
+  return Load(*found);
 }
 
-// Notes an array that TMA moves, which has D's type. staged: the indices of at most `most` arrays.
-Status Stage(std::string_view word, std::string_view dtype, int index, DType d, int most,
-             int32_t* staged) {
+// Notes an array that TMA moves, which has D's type and, if `whole`, its shape. staged: the indices
+// of at most `most` arrays.
+Status Stage(std::string_view word, std::string_view dtype, int index, DType d, bool whole,
+             int most, int32_t* staged) {
   if (word.empty()) return Status::Ok();
-  for (int i = 0; i < most && word == "staged" && dtype == Name(d); ++i) {
+  for (int i = 0; whole && i < most && word == "staged" && dtype == Name(d); ++i) {
     if (staged[i] >= 0) continue;
     staged[i] = index;
     return Status::Ok();
@@ -167,6 +183,15 @@ int MostStaged(const KernelInfo& kernel) {
   return kernel.swap_ab ? kMaxStaged : 0;
 }
 
+// Elements of a result that is not summed, or of the partial sums of one that is.
+int64_t ResultElements(const KernelInfo& kernel, const EpilogueSizes& sizes, bool summed) {
+  const int64_t m = sizes.m, n = sizes.n;
+  if (kernel.contraction == Contraction::kMGrouped) {
+    return summed ? CeilDiv(n, kPartColumns) * m : m * n;
+  }
+  return sizes.matrices * (summed ? SumRows(kernel, m) : m) * n;
+}
+
 Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
                     EpilogueArguments* arguments) {
   std::string_view words = call.epilogue.operands;
@@ -184,21 +209,13 @@ Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const Epi
     if (along.find('n') != along.npos) elements *= sizes.n;
     if (along.find('g') != along.npos) elements *= sizes.matrices;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
-    BWGEMM_RETURN_IF_ERROR(
-        Stage(word, dtype, i, kernel.out_dtype, MostStaged(kernel), arguments->staged_operands));
+    const bool whole = elements == ResultElements(kernel, sizes, /*summed=*/false);
+    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, kernel.out_dtype, whole, MostStaged(kernel),
+                                 arguments->staged_operands));
     arguments->operands[i] = buffer.data;
   }
   if (words.empty()) return Status::Ok();
   return Status::InvalidArgument("the epilogue has too many operands");
-}
-
-// Elements of a result that is not summed, or of the partial sums of one that is.
-int64_t ResultElements(const KernelInfo& kernel, const EpilogueSizes& sizes, bool summed) {
-  const int64_t m = sizes.m, n = sizes.n;
-  if (kernel.contraction == Contraction::kMGrouped) {
-    return summed ? (n + kPartColumns - 1) / kPartColumns * m : m * n;
-  }
-  return sizes.matrices * (summed ? SumRows(kernel, m) : m) * n;
 }
 
 Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
@@ -224,7 +241,8 @@ Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const Epil
       if (buffer.present() || i != 0 || !halves) {
         return Status::InvalidArgument("the epilogue's result 0 cannot be a half of d");
       }
-      BWGEMM_RETURN_IF_ERROR(Stage("staged", dtype, i, d, most, arguments->staged_results));
+      BWGEMM_RETURN_IF_ERROR(
+          Stage("staged", dtype, i, d, /*whole=*/true, most, arguments->staged_results));
       arguments->results[i] =
           static_cast<char*>(call.buffers[Role::kD].data) + int64_t{sizes.n} * SizeOf(d);
       half = true;
@@ -232,7 +250,10 @@ Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const Epil
     }
     const bool summed = can_sum && word == "summed" && dtype == Name(DType::kF32);
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, ResultElements(kernel, sizes, summed)));
-    if (!summed) BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, d, most, arguments->staged_results));
+    if (!summed) {
+      BWGEMM_RETURN_IF_ERROR(
+          Stage(word, dtype, i, d, /*whole=*/true, most, arguments->staged_results));
+    }
     arguments->results[i] = buffer.data;
   }
   if (half != halves) {

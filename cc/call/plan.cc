@@ -44,6 +44,12 @@ int64_t PartsApart(const KernelInfo& kernel, int64_t splits) {
   return splits / inside;
 }
 
+Status CheckRange(const Options& options) {
+  if (options.splits >= 1 && options.splits <= kMaxSplits) return Status::Ok();
+  return Status::InvalidArgument("splits " + std::to_string(options.splits) + " is outside [1, " +
+                                 std::to_string(kMaxSplits) + "]");
+}
+
 // Why a problem cannot be split, or OK.
 Status CheckSplits(const KernelInfo& kernel, const GemmProblem& problem, int64_t all_splits) {
   const int64_t elements = kernel.alignment_bytes * 8 / BitsOf(kernel.a_dtype);
@@ -113,16 +119,14 @@ Status SetOptions(const Options& options, const KernelInfo& kernel, GemmProblem*
                                    "' needs a stream-K kernel, '" + std::string(kernel.name) +
                                    "' is none");
   }
-  if (options.splits < 1 || options.splits > kMaxSplits) {
-    return Status::InvalidArgument("splits " + std::to_string(options.splits) + " is outside [1, " +
-                                   std::to_string(kMaxSplits) + "]");
-  }
+  BWGEMM_RETURN_IF_ERROR(CheckRange(options));
   problem->splits = static_cast<int32_t>(options.splits / PartsApart(kernel, options.splits));
   return Status::Ok();
 }
 
 Status PartsOf(const Options& options, const KernelInfo& kernel, const GemmProblem& problem,
                int64_t* parts) {
+  BWGEMM_RETURN_IF_ERROR(CheckRange(options));
   *parts = PartsApart(kernel, options.splits);
   return CheckSplits(kernel, problem, options.splits);
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "call/ceil_div.h"
 #include "call/linked.h"
 #include "core/device.h"
 #include "scaled/quantize/problem.h"
@@ -18,7 +19,7 @@ constexpr std::array<std::string_view, kQuantizeRoles> kNames = {
     "x1", "x2",     "x3",     "x4",       "x5",     "x6",       "x7"};
 static_assert(kNames.back() == "x7");
 
-int64_t BlocksOf(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
+int64_t BlocksOf(int64_t extent) { return CeilDiv(extent, kScaleBlock); }
 
 std::string Shape(DType dtype, const std::vector<int64_t>& extents) {
   Buffer expected;
@@ -165,6 +166,18 @@ Status ReadSource(const QuantizeCall& call, const QuantizeProblem& problem,
   return Status::InvalidArgument("quantize: the function has too many operands");
 }
 
+// Unimplemented unless the build has code for the device.
+Status CheckDevice(int device) {
+  DeviceProperties properties;
+  BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &properties));
+  if ((properties.major == 9 && properties.minor == 0) || properties.major == 10) {
+    return Status::Ok();
+  }
+  return Status::Unimplemented("quantize needs compute capability 9.0 or 10.x, device " +
+                               std::to_string(device) + " has " + std::to_string(properties.major) +
+                               "." + std::to_string(properties.minor));
+}
+
 }  // namespace
 
 std::string_view Name(QuantizeRole role) { return kNames[static_cast<int>(role)]; }
@@ -178,6 +191,7 @@ Status PrepareQuantize(const QuantizeCall& call, int device) {
 }
 
 Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
+  BWGEMM_RETURN_IF_ERROR(CheckDevice(device));
   QuantizeProblem problem;
   BWGEMM_RETURN_IF_ERROR(MakeProblem(call, &problem));
   DeviceScope scope;

@@ -8,7 +8,12 @@ template <class Get>
 Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
                      QuantizeCall* call) {
   const std::string what = results ? "results" : "operands";
+  const auto wrong_count = [&, all = std::string(names)] {
+    return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
+                                   ", their roles are '" + all + "'");
+  };
   for (size_t i = 0; i < count; ++i) {
+    if (names.empty()) return wrong_count();
     const std::string_view word = Take(&names, ' ');
     int role = 0;
     while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
@@ -19,9 +24,7 @@ Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& g
     call->is_result[role] = results;
     BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), word, &call->buffers[role]));
   }
-  if (names.empty()) return Status::Ok();
-  return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
-                                 ", fewer than names");
+  return names.empty() ? Status::Ok() : wrong_count();
 }
 
 }  // namespace

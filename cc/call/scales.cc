@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "call/ceil_div.h"
+
 namespace bwgemm::call {
 namespace {
-
-int64_t Blocks(int64_t extent, int64_t block = kScaleBlock) { return (extent + block - 1) / block; }
 
 bool ReadByMma(std::string_view scaling) { return scaling == "mxfp8" || scaling == "nvfp4"; }
 
@@ -36,19 +36,19 @@ Status SetScales(Role role, const Buffer& buffer, std::string_view scaling, int6
     scales->row_pitch = 1;
     count = rows;
   } else if (scaling == "1x128") {
-    BWGEMM_RETURN_IF_ERROR(check({Blocks(k), rows}));
+    BWGEMM_RETURN_IF_ERROR(check({CeilDiv(k, kScaleBlock), rows}));
     scales->row_pitch = 1;
     scales->k_pitch = rows;
-    count = Blocks(k) * rows;
+    count = CeilDiv(k, kScaleBlock) * rows;
   } else if (scaling == "128x128") {
-    BWGEMM_RETURN_IF_ERROR(check({Blocks(rows), Blocks(k)}));
-    scales->row_pitch = Blocks(k);
+    BWGEMM_RETURN_IF_ERROR(check({CeilDiv(rows, kScaleBlock), CeilDiv(k, kScaleBlock)}));
+    scales->row_pitch = CeilDiv(k, kScaleBlock);
     scales->k_pitch = 1;
     scales->log_rows = 7;
-    count = Blocks(rows) * Blocks(k);
+    count = CeilDiv(rows, kScaleBlock) * CeilDiv(k, kScaleBlock);
   } else if (tiled) {
-    if (bands == 0) bands = Blocks(rows, kScaleTileRows);
-    const int64_t tiles = Blocks(k, ScaleTileK(scaling == "nvfp4" ? DType::kE2M1 : DType::kE4M3));
+    if (bands == 0) bands = CeilDiv(rows, kScaleTileRows);
+    const int64_t tiles = CeilDiv(k, ScaleTileK(scaling == "nvfp4" ? DType::kE2M1 : DType::kE4M3));
     BWGEMM_RETURN_IF_ERROR(check({bands, tiles, kScaleTileBytes}, DType::kU8));
     count = bands * tiles * kScaleTileBytes;
   } else {

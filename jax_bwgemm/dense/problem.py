@@ -17,7 +17,8 @@ from jax_bwgemm.dense.arrangement import operand_entries, result_entries
 from jax_bwgemm.dense.canonical import CanonicalPlan, canonicalize
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tuning_config import TuningConfig
-from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
+from jax_bwgemm.product.arguments import as_out_sharding, as_precision, as_preferred_type
+from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.tuning import context as tuning_context
@@ -60,12 +61,10 @@ def make_options(
     config = TuningConfig.of(config)
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
-    if preferred_element_type is not None:
-        preferred_element_type = as_element_type(preferred_element_type)
     return Options(
-        precision=compat.canonical_precision(precision),
-        preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding,
+        precision=as_precision(precision),
+        preferred_element_type=as_preferred_type(preferred_element_type),
+        out_sharding=as_out_sharding(out_sharding),
         implementations=implementations,
         config=config,
         target=explicit_target(),

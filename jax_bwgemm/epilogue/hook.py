@@ -362,9 +362,7 @@ class Hook:
             ]
         if dtype in ("bfloat16", "float16"):
             both = f"((unsigned*){pointer})[({first}) / 2] = {self._packed(i)};"
-        elif dtype in _PAIRS:
+        else:
             pair = _PAIRS[dtype]
             both = f"(({pair}*){pointer})[({first}) / 2] = make_{pair}(r{i}_0, r{i}_1);"
-        else:
-            both = f"{one} {store(dtype, pointer, f'{first} + 1', f'r{i}_1')}"
         return [f"  if (m < {self._end} && n < a->n) {{ {both} }}"]

@@ -38,14 +38,21 @@ def _library(name: str) -> ctypes.CDLL:
     found = importlib.util.find_spec("nvidia")
     folders = list(found.submodule_search_locations or ()) if found is not None else []
     paths = [Path(folder, "cu13", "lib", name) for folder in folders]
-    for path in (*(str(p) for p in paths if p.exists()), name):
-        # NVRTC looks for its other half by name, and finds one that is loaded already.
-        for other in sorted(Path(path).parent.glob("libnvrtc-builtins.so.13.*")):
-            ctypes.CDLL(str(other))
+    reasons = []
+    for path in (p for p in paths if p.exists()):
         try:
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
+            # NVRTC looks for its other half by name, and finds one that is loaded already.
+            for other in sorted(path.parent.glob("libnvrtc-builtins.so.13.*")):
+                ctypes.CDLL(str(other))
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            reasons.append(str(error))
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        reasons.append(str(error))
+    if len(reasons) > 1:  # it is there, and damaged
+        raise NoLinkerError(f"{name} cannot be loaded: {'; '.join(reasons)}")
     raise NoLinkerError(
         f"{name} is not installed: `pip install nvidia-cuda-nvrtc nvidia-nvjitlink` brings it, and "
         "so does jax[cuda13]"

@@ -106,9 +106,10 @@ def start_linking(kernel: str, hook: Hook, *, ptx: bool) -> Future[LinkedKernel]
     """Begins what `linked_kernel` does, unless it has begun: kernels are linked side by side."""
     key = (kernel, hook, ptx)
     with _lock:
-        if key not in _futures:
-            _futures[key] = _threads().submit(_find_or_link, kernel, hook, ptx=ptx)
-        return _futures[key]
+        found = _futures.get(key)
+        if found is None or (found.done() and found.exception() is not None):  # try it again
+            found = _futures[key] = _threads().submit(_find_or_link, kernel, hook, ptx=ptx)
+        return found
 
 
 def forget_linked_kernels() -> None:

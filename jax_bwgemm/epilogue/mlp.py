@@ -28,7 +28,7 @@ from jax_bwgemm.epilogue.hidden_values import (
     values_and_slope,
 )
 from jax_bwgemm.epilogue.linear import Activation
-from jax_bwgemm.product.arguments import as_array
+from jax_bwgemm.product.arguments import as_array, as_precision
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
@@ -111,7 +111,7 @@ def mlp(
         len(up_biases),
         len(down_biases),
         _blocks(recompute, down.shape[0]),
-        precision,
+        as_precision(precision),
         as_implementations(implementation),
     )
     return compat.in_automatic_axes(
@@ -142,7 +142,9 @@ def _parts(name: str, given: Any, gated: bool) -> tuple[jax.Array, ...]:
     if given is None and name != "up":
         return ()
     if gated != isinstance(given, tuple | list) or (gated and len(given) != 2):
-        form = "a pair of arrays, as up is" if gated else "an array, as up is"
+        form = "a pair of arrays" if gated else "an array"
+        if name != "up":
+            form += ", as up is"
         raise TypeError(f"{_CALLER}: {name} must be {form}")
     return tuple(as_array(_CALLER, name, x) for x in (given if gated else (given,)))
 

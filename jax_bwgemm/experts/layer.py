@@ -15,7 +15,7 @@ from jax_bwgemm.epilogue.linear import Activation
 from jax_bwgemm.experts.mlp import check_layers, check_weights, grouped_mlp
 from jax_bwgemm.experts.routing import combine, dispatch, sort_by_expert
 from jax_bwgemm.grouped.validation import as_experts, check_offset
-from jax_bwgemm.product.arguments import as_array
+from jax_bwgemm.product.arguments import as_array, as_flag
 
 _CALLER = "moe_mlp"
 
@@ -84,6 +84,7 @@ def moe_mlp(
         check_offset(_CALLER, group_offset, count)
         group_offset = as_array(_CALLER, "group_offset", group_offset)
 
+    recompute = as_flag(_CALLER, "recompute", recompute)
     rows = experts.size, down.shape[1]
     function = as_activation(_CALLER, activation, rows, elementwise=False)
 

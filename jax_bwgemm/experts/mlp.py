@@ -22,7 +22,7 @@ from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.grouped.api import ragged_dot, ragged_dot_general, ragged_dot_with_epilogue
 from jax_bwgemm.grouped.validation import check_offset, check_size_values
 from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
-from jax_bwgemm.product.arguments import as_array
+from jax_bwgemm.product.arguments import as_array, as_flag, as_precision
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
@@ -99,8 +99,8 @@ def grouped_mlp(
         as_activation(_CALLER, activation, (rows.shape[0], down.shape[1]), elementwise=False),
         gated,
         row_weights is not None,
-        bool(recompute),
-        precision,
+        as_flag(_CALLER, "recompute", recompute),
+        as_precision(precision),
         as_implementations(implementation),
     )
 

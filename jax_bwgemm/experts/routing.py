@@ -29,7 +29,8 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
     order = jnp.argsort(flat).astype(jnp.int32)
     place = jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
     # Counted by comparing: thousands of atomic additions to a few counters would be slower.
-    sizes = jnp.sum(flat[:, None] == jnp.arange(count)[None], axis=0, dtype=jnp.int32)
+    each = jnp.arange(count, dtype=flat.dtype)
+    sizes = jnp.sum(flat[:, None] == each[None], axis=0, dtype=jnp.int32)
     return order, place.reshape(experts.shape), sizes
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.epilogue.apply import Epilogue, apply_epilogue
@@ -29,6 +28,7 @@ from jax_bwgemm.grouped.validation import (
     check_ragged_dot,
     check_size_values,
     check_sizes,
+    check_static_groups,
     sizes_prefix,
 )
 from jax_bwgemm.grouped.with_epilogue import (
@@ -37,8 +37,14 @@ from jax_bwgemm.grouped.with_epilogue import (
     run_linked,
     run_with_epilogue,
 )
-from jax_bwgemm.product.arguments import as_array, as_operands
-from jax_bwgemm.product.dtypes import as_element_type, dot_dtype
+from jax_bwgemm.product.arguments import (
+    as_array,
+    as_operands,
+    as_out_sharding,
+    as_precision,
+    as_preferred_type,
+)
+from jax_bwgemm.product.dtypes import dot_dtype
 from jax_bwgemm.product.implementations import SYMBOLIC, as_implementations, log_once, refusal_error
 from jax_bwgemm.tuning import context as tuning_context
 
@@ -272,7 +278,9 @@ def _ragged(
     config = GroupedConfig.of(config)
     if config is not None and implementations == ("xla",):
         raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
-    precision = compat.canonical_precision(precision)
+    precision = as_precision(precision)
+    preferred_element_type = as_preferred_type(preferred_element_type)
+    out_sharding = as_out_sharding(out_sharding)
     numbers, ragged, group = as_ragged_numbers(ragged_numbers)
     sizes = as_array(function, "group_sizes", group_sizes)
     if _symbolic(function, lhs, rhs, implementations, group_offset):
@@ -289,9 +297,11 @@ def _ragged(
         )
         if after is None:
             return product
-        rows = after.operands.rows(sizes, None, lhs.shape[0])
+        rows = after.operands.rows(sizes, None, product)
         return apply_epilogue(after.epilogue, product, rows)
     mode = check_ragged(lhs.shape, rhs.shape, numbers, ragged, group)
+    if mode is not Mode.BATCH:
+        check_static_groups(function, sizes.shape, None)
     check_sizes(
         function,
         sizes.shape,
@@ -318,8 +328,6 @@ def _ragged(
     if group_offset is not None:
         check_offset(function, group_offset, groups)
         group_offset = jnp.asarray(group_offset)
-    if preferred_element_type is not None:
-        preferred_element_type = as_element_type(preferred_element_type)
     representative = as_representative(
         function, representative_group_sizes, groups, lhs.shape[ragged]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -92,12 +91,26 @@ def local_sizes(sizes: jax.Array, rows: int, first: jax.Array, local_rows: int) 
 def group_of_rows(sizes: jax.Array, rows: int) -> jax.Array:
     """The group of every row, [..., M]; G for rows past the last group."""
     _, ends = group_bounds(sizes, rows)
-    flat = ends.reshape(math.prod(ends.shape[:-1]), ends.shape[-1])
-    positions = jnp.arange(rows, dtype=jnp.int32)
-    found = jax.vmap(lambda e: jnp.searchsorted(e, positions, side="right", method="compare_all"))(
-        flat
-    )
-    return found.astype(jnp.int32).reshape(*ends.shape[:-1], rows)
+    return count_until(ends, jnp.arange(rows, dtype=jnp.int32))
+
+
+def count_until(bounds: jax.Array, positions: jax.Array) -> jax.Array:
+    """How many bounds are at most each position: of ends of groups, the group that it is in.
+
+    XLA fuses the comparisons into the sum. JAX's searchsorted cannot be traced where a mesh is
+    partly manual.
+
+    Args:
+        bounds: [..., G].
+        positions: [P] or a scalar.
+
+    Returns:
+        [..., P] or, for a scalar, [...], int32.
+    """
+    if positions.ndim == 0:
+        return jnp.sum(bounds <= positions, axis=-1, dtype=jnp.int32)
+    until = bounds[..., None] <= lax.expand_dims(positions, range(bounds.ndim))
+    return jnp.sum(until, axis=-2, dtype=jnp.int32)
 
 
 def rows_of_groups(
@@ -119,5 +132,12 @@ def rows_of_groups(
     # Neither rows of no group nor those of groups before the offset: outside, from the end on.
     outside = (group == groups) | (expert < 0)
     expert = jnp.where(outside, _LARGEST, expert)
-    found = [x.at[expert].get(mode="fill", fill_value=0) for x in arrays]
+    found = [_taken(x, expert) for x in arrays]
     return [x[:, None] if x.ndim == 1 else x for x in found]
+
+
+def _taken(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Elements of the first dimension, zeros for numbers that are none of them."""
+    if x.shape[0] == 0:
+        return jnp.zeros((*index.shape, *x.shape[1:]), x.dtype)
+    return x.at[index].get(mode="fill", fill_value=0)

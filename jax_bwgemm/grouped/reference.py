@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_bwgemm import compat
-from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
+from jax_bwgemm.grouped.groups import count_until, expert_bounds, group_bounds
 from jax_bwgemm.grouped.spec import M_GROUPED, GroupedDims, GroupedSpec, grouped_dims, out_shape
 from jax_bwgemm.product.dtypes import product_dtype
 
@@ -147,9 +147,7 @@ class Schedule:
         exists = i < self.item_ends[-1]
         # Items past the last one repeat it with no rows, so that they change nothing.
         i = jnp.minimum(i, self.item_ends[-1] - 1)
-        expert = jnp.searchsorted(self.item_ends, i, side="right", method="compare_all").astype(
-            jnp.int32
-        )
+        expert = count_until(self.item_ends, i)
         start, end = self.starts[expert], self.ends[expert]
         nth = i - self.item_starts[expert]
         begin = (start // self.block + nth) * self.block

@@ -212,6 +212,23 @@ def check_sizes(
         )
 
 
+def check_static_groups(function: str, sizes: Sequence[Any], experts: Any) -> None:
+    """Checks that groups can be counted while tracing.
+
+    Args:
+        function: Name for messages.
+        sizes: Shape of the group sizes.
+        experts: Matrices of rhs; None where rhs has none.
+
+    Raises:
+        TypeError: The number of groups or of matrices is symbolic (`jax.export`).
+    """
+    counts = [*sizes[-1:], *([] if experts is None else [experts])]
+    for count in counts:
+        if not isinstance(count, int):
+            raise TypeError(f"{function} requires the number of groups to be static, got {count}")
+
+
 def check_size_values(function: str, sizes: np.ndarray, rows: int) -> None:
     """Checks group sizes that are known while tracing: numpy arrays.
 

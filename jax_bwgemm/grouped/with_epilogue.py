@@ -49,13 +49,33 @@ class EpilogueOperands:
                     f"{(experts, columns)}, operand {i} is {x.shape}"
                 )
 
-    def rows(self, sizes: jax.Array, offset: jax.Array | None, rows: int) -> tuple[jax.Array, ...]:
-        """All of them for each row of the product, as XLA's pass reads them."""
+    def rows(
+        self, sizes: jax.Array, offset: jax.Array | None, product: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """All of them for each row of the product, as XLA's pass reads them.
+
+        Where types have shardings, those of groups get the product's, however they were sharded.
+        """
         first = jnp.int32(0) if offset is None else as_int32(offset)
-        return (*self.plain, *rows_of_groups(self.of_groups, as_int32(sizes), first, rows))
+        factors = as_int32(sizes), first
+        if not compat.has_explicit_axes():
+            found = rows_of_groups(self.of_groups, *factors, product.shape[0])
+        else:
+            found = [_rows_like(product, x, *factors) for x in self.of_groups]
+        return (*self.plain, *found)
 
 
 jax.tree_util.register_dataclass(EpilogueOperands, ("plain", "of_groups"), ())
+
+
+def _rows_like(product: jax.Array, x: jax.Array, sizes: jax.Array, first: jax.Array) -> jax.Array:
+    """An array of groups for each row of a product, sharded as that is."""
+    rows, columns = compat.spec_of(product)
+    return compat.in_automatic_axes(
+        lambda *args: rows_of_groups(args[:1], *args[1:], product.shape[0])[0],
+        lambda: (rows, columns if x.shape[1:] == product.shape[1:] else None),
+        *(x, sizes, first),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +118,7 @@ def run_with_epilogue(
     if fused is not None:
         return fused.run()
     product = run(lhs, rhs, sizes, offset, call)
-    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, lhs.shape[0]))
+    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product))
 
 
 def run_linked(

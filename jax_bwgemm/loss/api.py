@@ -5,24 +5,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
 from jax_bwgemm.loss.statistics import Options, row_statistics
-from jax_bwgemm.product.arguments import as_array
+from jax_bwgemm.product.arguments import as_array, as_flag, as_precision
 from jax_bwgemm.product.implementations import as_implementations
 
 REDUCTIONS = ("sum", "mean", "none")
 LOGITS = ("stored", "recomputed")
 _NAME = "linear_softmax_cross_entropy_loss"
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def linear_softmax_cross_entropy_loss(
@@ -73,7 +75,7 @@ def linear_softmax_cross_entropy_loss(
 
     Returns:
         The loss, float32: a scalar, or [...] for ``reduction="none"``. With ``return_logsumexp``
-        a pair of it and lse.
+        a pair of it and lse. Where types have shardings, rows are sharded as x's are.
 
     Raises:
         TypeError: Not arrays, labels that are not integers, operands that are not floating point,
@@ -90,15 +92,14 @@ def linear_softmax_cross_entropy_loss(
     _check_word("reduction", reduction, REDUCTIONS)
     _check_word("logits", logits, LOGITS)
     _check_number("label_smoothing", label_smoothing, 0, 1)
-    _check_number("z_loss", z_loss, 0, math.inf)
+    _check_number("z_loss", z_loss, 0, _LARGEST)
     if logit_softcap is not None:
-        float32 = np.finfo(np.float32)
-        _check_number("logit_softcap", logit_softcap, float(float32.tiny), float(float32.max))
+        _check_number("logit_softcap", logit_softcap, float(np.finfo(np.float32).tiny), _LARGEST)
     if ignore_index is not None:
         if isinstance(ignore_index, bool) or not isinstance(ignore_index, numbers.Integral):
             raise TypeError(f"{_NAME}: ignore_index must be an int or None, got {ignore_index!r}")
         ignore_index = int(ignore_index)
-    products = Products(compat.canonical_precision(precision), as_implementations(implementation))
+    products = Products(as_precision(precision), as_implementations(implementation))
     options = Options(
         None if logit_softcap is None else float(logit_softcap), total=label_smoothing > 0
     )
@@ -108,8 +109,8 @@ def linear_softmax_cross_entropy_loss(
         float(label_smoothing),
         float(z_loss),
         logits,
-        return_logsumexp,
-        tuple(axis_name) if isinstance(axis_name, list) else axis_name,
+        as_flag(_NAME, "return_logsumexp", return_logsumexp),
+        _as_axis_name(axis_name),
         options,
         products,
     )
@@ -134,7 +135,7 @@ class _Call:
 def _loss(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> Any:
     """The loss of arguments that were checked."""
     options, products, axis_name = call.options, call.products, call.axis_name
-    shape, labels = x.shape[:-1], labels.reshape(-1)
+    shape, labels = x.shape[:-1], _sharded_as_rows(labels, x).reshape(-1)
     columns = weights.shape[1]
     vocabulary = columns * (1 if axis_name is None else _devices(axis_name))
     # Compared in their own type: int32 may not hold a label that is not a column.
@@ -177,12 +178,32 @@ def _loss(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> A
 _compiled = compat.compiled_outside(_loss, 3)
 
 
-def _devices(axis_name: Any) -> int:
-    names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
-    if any(isinstance(name, int) for name in names):
+def _sharded_as_rows(labels: jax.Array, x: jax.Array) -> jax.Array:
+    """Labels whose type has the sharding of x's rows: then statistics and cotangents have it."""
+    if compat.spec_of(labels) == compat.spec_of(x)[:-1]:
+        return labels
+    return jax.sharding.reshard(labels, PartitionSpec(*compat.spec_of(x)[:-1]))
+
+
+def _as_axis_name(axis_name: Any) -> Hashable:
+    """The argument, names as a tuple. Numbers would be positions to JAX."""
+    names = tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+    if any(isinstance(name, int) or not _is_hashable(name) for name in names):
         raise TypeError(
             f"{_NAME}: axis_name must be the name of a mesh axis, or names, got {axis_name!r}"
         )
+    return names if isinstance(axis_name, tuple | list) else axis_name
+
+
+def _is_hashable(name: Any) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
+
+
+def _devices(axis_name: Any) -> int:
     try:
         return lax.axis_size(axis_name)
     except NameError as error:

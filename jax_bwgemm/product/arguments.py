@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_bwgemm import compat
+from jax_bwgemm.product.dtypes import as_element_type
 
 
 def as_array(function: str, name: str, x: Any) -> jax.Array:
@@ -53,6 +57,45 @@ def as_dtype(function: str, name: str, given: Any) -> np.dtype:
         with contextlib.suppress(TypeError, ValueError):
             return np.dtype(given)
     raise TypeError(f"{function}: {name} must be a type, got {given!r}")
+
+
+def as_preferred_type(given: Any) -> np.dtype | None:
+    """An argument ``preferred_element_type``, in JAX's mode of 32 or 64 bits.
+
+    Raises:
+        TypeError: Neither None nor a type of numbers.
+    """
+    if given is None:
+        return None
+    with contextlib.suppress(TypeError, ValueError):
+        found = as_element_type(given)
+        if jnp.issubdtype(found, np.number) or found == np.bool_:
+            return found
+    raise TypeError(f"preferred_element_type must be a type of numbers, got {given!r}")
+
+
+def as_out_sharding(given: Any) -> NamedSharding | PartitionSpec | None:
+    """An argument ``out_sharding``.
+
+    Raises:
+        TypeError: It is no sharding.
+    """
+    if given is not None and not isinstance(given, NamedSharding | PartitionSpec):
+        raise TypeError(
+            "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
+            f"{type(given).__name__}"
+        )
+    return given
+
+
+def as_precision(given: Any) -> Hashable:
+    """An argument ``precision`` as `compat.canonical_precision` has it, a list as a tuple.
+
+    Raises:
+        ValueError: None of what JAX accepts.
+    """
+    found = compat.canonical_precision(given)
+    return tuple(found) if isinstance(found, list) else found
 
 
 def as_flag(function: str, name: str, given: Any) -> bool:

@@ -62,11 +62,8 @@ def choose(
         return target
     if terms := in_terms(contraction, spec, dtypes, target):
         return _choose_in_terms(contraction, name, platform, terms, shapes)
-    folded = contraction.fold(spec, shapes)
-    dims = contraction.dims(folded.spec, *folded.shapes)
+    folded, dims, padded = _aligned(contraction, spec, dtypes, shapes)
     types = operand_types(*dtypes)
-    in_bytes, out_bytes = narrowest_bytes(types), np.dtype(spec.out_dtype).itemsize
-    padded = contraction.aligned_dims(folded.spec, dims, in_bytes, out_bytes)
     if not spec.policy.only_kernels and (refused := contraction.padding_refusal(dims, padded)):
         return refused
     table = contraction.kernels(name)
@@ -83,6 +80,38 @@ def choose(
         raise NotImplementedError(
             f"{spec.policy.config} cannot be satisfied: {reason}"
         ) from refused
+
+
+def padding_refusal(
+    contraction: Contraction,
+    spec: ProductSpec,
+    dtypes: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+) -> str | None:
+    """Why a problem is not worth padding for a kernel; None if it is, or needs none.
+
+    Args:
+        contraction: The family of products.
+        spec: The problem.
+        dtypes: As in `choose`.
+        shapes: As in `choose`.
+    """
+    _, dims, padded = _aligned(contraction, spec, dtypes, shapes)
+    return contraction.padding_refusal(dims, padded)
+
+
+def _aligned(
+    contraction: Contraction,
+    spec: ProductSpec,
+    dtypes: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+) -> tuple[Any, Any, Any]:
+    """The folded problem, its sizes, and those that kernels can address."""
+    folded = contraction.fold(spec, shapes)
+    dims = contraction.dims(folded.spec, *folded.shapes)
+    in_bytes = narrowest_bytes(operand_types(*dtypes))
+    out_bytes = np.dtype(spec.out_dtype).itemsize
+    return folded, dims, contraction.aligned_dims(folded.spec, dims, in_bytes, out_bytes)
 
 
 def _choose_in_terms(

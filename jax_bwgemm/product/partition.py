@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -247,8 +248,7 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         local: Computes one device's product; its last argument is the specification.
     """
 
-    def product(*operands_and_form: Any) -> jax.Array:
-        *operands, form = operands_and_form
+    def product(form: Form, *operands: jax.Array) -> jax.Array:
         return _without_batch(local(*form.full(operands), form.spec), form.single[2])
 
     def rule(form: Form, mesh: Any, operands: Sequence[Any], results: Any) -> Any:
@@ -301,14 +301,21 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         shardings = tuple(map(sharding, decided.operands, form.flags(operands)))
         return mesh, on_device, sharding(decided.out, form.single[2]), shardings
 
-    function = custom_partitioning(product, static_argnums=(contraction.operands,))
-    # JAX cannot decode all shardings: see `axes_of`.
-    function.def_partition(partition=partition, sharding_rule=rule, decode_shardings=False)
+    # One for each form: with static arguments JAX would keep the traced ones, too.
+    @functools.lru_cache(maxsize=4096)
+    def of_form(form: Form) -> custom_partitioning:
+        function = custom_partitioning(functools.partial(product, form))
+        function.def_partition(
+            partition=functools.partial(partition, form),
+            sharding_rule=functools.partial(rule, form),
+            decode_shardings=False,  # JAX cannot decode all of them: see `axes_of`
+        )
+        return function
 
     def bind(*operands_and_spec: Any) -> jax.Array:
         *operands, spec = operands_and_spec
         form = Form.of(contraction, spec, operands)
-        return _with_batch(function(*form.without(operands), form), form.single[2])
+        return _with_batch(of_form(form)(*form.without(operands)), form.single[2])
 
     return bind
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
 from jax_bwgemm.product.explain import Explanation, explain_product, locate
@@ -169,11 +170,20 @@ def _unwrapped(
             program, args = program.__func__, (program.__self__, *args)
         elif isinstance(program, jax.stages.Wrapped):
             program = getattr(program, "__wrapped__", None)
+            args, kwargs = jax.tree.map(_traced_argument, (args, kwargs))
         elif isinstance(program, functools.partial):
             args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
             program = program.func
         else:
             return program, args, kwargs
+
+
+def _traced_argument(x: Any) -> Any:
+    """A leaf of what a jitted function is called with, as it is traced.
+
+    Python's numbers stay: they may be static, which arrays cannot be.
+    """
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray | np.generic) else x
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

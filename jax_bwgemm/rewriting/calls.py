@@ -36,15 +36,23 @@ class TracedCall:
         return self.rebuild(compat_jaxpr.evaluate(jaxpr, self.constants, self.operands))
 
 
-def trace_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
+def trace_call(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operand: Any = jax.Array
+) -> TracedCall:
     """Traces a call.
 
-    Only arrays of JAX's (tracers included) become operands, and `jax.ShapeDtypeStruct`, for calls
-    that are not run. So Python scalars keep their weak types, and strings, functions and whatever
-    else the arguments hold need not be declared static. The same holds for results.
+    Only arrays of JAX's (tracers included) become operands. So Python scalars keep their weak
+    types, and strings, functions and whatever else the arguments hold need not be declared static.
+    The same holds for results.
+
+    Args:
+        f: The function.
+        args: Of the call.
+        kwargs: Of the call.
+        operand: The types of arguments that become operands.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)]
+    places = [i for i, x in enumerate(leaves) if isinstance(x, operand)]
     rest: list[Any] = []  # of the results: those that are not arrays, None in the place of arrays
     structure: list[Any] = []
 
@@ -121,7 +129,8 @@ def rewritable(
         if flax_nnx.has_objects(args, kwargs):
             called, state, _ = flax_nnx.functional(f, args, kwargs)
             args, kwargs = (state,), {}
-        return rewrite(trace_call(called, args, kwargs).jaxpr)
+        operand = jax.Array | jax.ShapeDtypeStruct
+        return rewrite(trace_call(called, args, kwargs, operand).jaxpr)
 
     wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
     return wrapper

@@ -16,6 +16,8 @@ import numpy as np
 
 from jax_bwgemm import compat_jaxpr
 
+# Primitives whose equal equations differ: in what they return, or in what they are for.
+UNIQUE = ("rng_uniform", "optimization_barrier")
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr"}  # primitives that run a jaxpr, and its parameter
 _JAX = os.path.dirname(jax.__file__) + os.sep
 

@@ -138,8 +138,21 @@ class Dataflow:
                 name = eqn.primitive.name
                 if name not in INLINED and name not in ALIASES and name not in FUSIBLE:
                     return True
+                if eqn.effects:
+                    return True
                 pending += eqn.outvars
         return False
+
+    def after(self, values: Iterable[Any], without: Collection[int]) -> set[int]:
+        """The `id`s of equations that compute something from variables, but for those of some."""
+        found: set[int] = set()
+        pending = list(values)
+        while pending:
+            for eqn in self.readers(pending.pop(), without):
+                if id(eqn) not in found:
+                    found.add(id(eqn))
+                    pending += eqn.outvars
+        return found
 
     def _add(self, eqn: Any, place: Place) -> None:
         self.place[id(eqn)], self._at[place] = place, eqn

@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.rewriting.comparable import CALLS, is_jaxs, literal_key, place_of
+from jax_bwgemm.rewriting.comparable import CALLS, UNIQUE, is_jaxs, literal_key, place_of
 from jax_bwgemm.rewriting.dataflow import variables
 from jax_bwgemm.rewriting.inlining import placed_anew
 from jax_bwgemm.rewriting.products import PRODUCTS
@@ -143,7 +143,7 @@ class _Numbers:
             # What the rule computes may depend on its arguments.
             inner = self._body(eqn.params["call_jaxpr"], read, products)
             key = (name, place_of(eqn.params["call_jaxpr"]), *inner)
-        elif not eqn.effects and name != "optimization_barrier":
+        elif not eqn.effects and name not in UNIQUE:
             key = (name, *sorted(eqn.params.items()), *read)
         try:
             hash(key)

@@ -16,14 +16,21 @@ import jax
 
 def _objects(args: Any) -> list[Any]:
     """Modules, optimizers and variables of flax.nnx among the arguments."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
+    if "flax.nnx" not in sys.modules:
         return []
+    return [x for x in jax.tree.leaves(args, is_leaf=_is_object) if _is_object(x)]
 
-    def is_object(x: Any) -> bool:
-        return isinstance(x, (nnx.Object, nnx.Variable))
 
-    return [x for x in jax.tree.leaves(args, is_leaf=is_object) if is_object(x)]
+def _is_object(x: Any) -> bool:
+    nnx = sys.modules["flax.nnx"]
+    return isinstance(x, (nnx.Object, nnx.Variable))
+
+
+def _is_shared(x: Any) -> bool:
+    """Whether it is a module, an optimizer or a variable: what is changed in place."""
+    nnx = sys.modules["flax.nnx"]
+    # Since flax 0.12 modules derive from Pytree, and no longer from Object.
+    return isinstance(x, (nnx.Object, nnx.Variable, getattr(nnx, "Pytree", nnx.Object)))
 
 
 def has_objects(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -67,6 +74,9 @@ def functional(
     def finish(new: Any) -> Any:
         inner, result = nnx.merge(after[-1], new)
         nnx.update(_objects(modules), nnx.state(_objects(inner)))
-        return result
+        # Their structure is the same: what the function returns of them are the caller's own.
+        pairs = zip(nnx.iter_graph(inner), nnx.iter_graph(modules), strict=True)
+        own = {id(copy): x for (_, copy), (_, x) in pairs if _is_shared(x)}
+        return jax.tree.map(lambda x: own.get(id(x), x), result, is_leaf=_is_shared)
 
     return pure, (state, others), finish

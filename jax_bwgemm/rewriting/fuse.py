@@ -210,9 +210,11 @@ def _fused(
     fused, shapes = found
     # Whether other equations still read the product itself.
     gone = _unread(flow, group, [*sums, *both], outs, operands)
-    keeps = any(flow.is_result(v) or flow.readers(v, gone) for v in group.roots)
+    keeps = any(flow.is_needed(v, gone) for v in group.roots)
     if not (whole or keeps):
         return None
+    if not keeps:  # dead code may still read it
+        gone |= flow.after(group.roots, gone)
     fused = fused.with_product() if keeps else fused
     made = [*outs, *group.roots] if keeps else outs
     also_read = sum(flow.read_by_pass(v, gone) for v in outs[:whole])

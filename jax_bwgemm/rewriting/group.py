@@ -176,9 +176,9 @@ def choices(group: Group) -> list[list[Any]]:
 
 
 def is_elementwise(eqn: Any) -> bool:
+    """Whether an equation, or all that it calls, computes each element by itself."""
     name = eqn.primitive.name
     if name not in _BODIES:
         return name in _ELEMENTWISE
-    inner = eqn.params[_BODIES[name]]
-    inner = opened(inner)
+    inner = opened(eqn.params[_BODIES[name]])
     return all(is_elementwise(e) or e.primitive.name in ARRANGING for e in inner.eqns)

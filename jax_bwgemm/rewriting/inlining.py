@@ -79,6 +79,7 @@ def placed_anew(jaxpr: Any, call: Any) -> list[Any] | None:
     names = dict(zip(body.invars, call.invars, strict=True))
     for v, outside in zip(body.outvars, call.outvars, strict=True):
         names[v] = compat_jaxpr.new_variable(v.aval) if compat_jaxpr.is_unread(outside) else outside
+    called = f"jit({call.params.get('name', '')})"
     found = []
     for eqn in body.eqns:
         for v in eqn.outvars:
@@ -88,6 +89,7 @@ def placed_anew(jaxpr: Any, call: Any) -> list[Any] | None:
             eqn.replace(
                 invars=[x if compat_jaxpr.is_literal(x) else names[x] for x in eqn.invars],
                 outvars=[names.get(v, v) for v in eqn.outvars],
+                source_info=compat_jaxpr.source_within(eqn, call, called),
             )
         )
     return found

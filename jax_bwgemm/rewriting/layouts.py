@@ -30,8 +30,8 @@ def in_rows(eqns: list[Any]) -> list[Any]:
     A result that the program transposes itself is left alone, since either layout may serve; so are
     all where there are several devices, over which XLA may yet partition the program.
     """
-    if jax.device_count() != 1:
-        return eqns
+    if jax.device_count() != 1 or compat_jaxpr.runs_eagerly():
+        return eqns  # eagerly a pin would commit arrays to their device
     readers: dict[Any, list[Any]] = collections.defaultdict(list)
     for eqn in eqns:
         for x in variables(eqn.invars):

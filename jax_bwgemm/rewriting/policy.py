@@ -18,7 +18,7 @@ There are seven reasons:
 In cases 4 and 5 the product stays with XLA unless the kernel's gain is predicted to exceed the
 extra reading and writing. The comparison knows the bytes that are moved and the multiply-adds of
 the product. It knows neither the launches of the passes nor how much faster the kernel is on this
-shape. In cases 2 and 3 a kernel that also computes what follows may take the product.
+shape. In cases 2, 3 and 5 a kernel that also computes what follows may take the product.
 """
 
 from __future__ import annotations

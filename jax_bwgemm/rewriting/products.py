@@ -19,7 +19,8 @@ from jax_bwgemm.dense.selection import predicted_cycles
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
 from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.dtypes import operand_types
-from jax_bwgemm.product.implementations import SYMBOLIC
+from jax_bwgemm.product.implementations import SYMBOLIC, rounded_types
+from jax_bwgemm.product.lowering import padding_refusal
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
 from jax_bwgemm.product.terms import in_terms
@@ -72,6 +73,8 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     found = next((e for e in traced.eqns if e.primitive in CONTRACTIONS), None)
     if found is None or found.params["spec"].policy.implementations[0] == "xla":
         return Replacement(None, _refusal(eqn, found, names, uses))
+    if "xla" in implementations and (reason := _padding_refusal(found)):
+        return Replacement(None, reason)
     unless_fused, taken_by_xla = None, False
     if dense:
         copies = _copied(eqn, traced, _taken(eqn, uses))
@@ -113,6 +116,18 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
     return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
+
+
+def _padding_refusal(found: Any) -> str | None:
+    """Why our product's operands are not worth padding for a kernel.
+
+    Args:
+        found: Its equation.
+    """
+    spec, avals = found.params["spec"], [x.aval for x in found.invars]
+    dtypes = rounded_types([x.dtype.name for x in avals[:2]], spec.policy.precision)
+    contraction = CONTRACTIONS[found.primitive]
+    return padding_refusal(contraction, spec, dtypes, [x.shape for x in avals])
 
 
 def _unsupported(

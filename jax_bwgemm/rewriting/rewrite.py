@@ -83,6 +83,7 @@ def current_context() -> Hashable:
         tuning_context.current(),
         current_partial_sums(),
         links_epilogues(),
+        compat_jaxpr.runs_eagerly(),
     )
 
 
@@ -100,56 +101,83 @@ def _rewrite(
     body = without_duplicates(compat_jaxpr.opened(jaxpr))
     jaxpr = compat_jaxpr.with_body(jaxpr, body)
     uses = uses_of(body, results)
-    eqns: list[Any] = []
-    decisions: list[Rewrite] = []
-    deciding: dict[Any, int] = {}
-    provisional: list[Provisional] = []
     given = split_products(body.eqns, uses)
-    changed = len(given) != len(body.eqns)
-    if changed:
+    if len(given) != len(body.eqns):
         uses = uses_of(compat_jaxpr.with_equations(body, given), results)
-    producers = {v: e for e in given for v in e.outvars}
+    made = _Equations(given, uses, implementations)
     for eqn in given:
-        after = [uses.get(v, Uses()) for v in eqn.outvars]
+        made.add(eqn)
+    ours = made.differ_from(body) or any(e.primitive in _FUSED for e in made.eqns)
+    if ours and links_epilogues():
+        made.fuse(body, results)
+    if not made.differ_from(body):
+        return _Rewritten(None, tuple(made.decisions))
+    eqns = settled(in_rows(made.eqns), body.outvars)
+    return _Rewritten(compat_jaxpr.with_equations(jaxpr, eqns), tuple(made.decisions))
+
+
+class _Equations:
+    """A body's equations while they are rewritten, one after the other.
+
+    Attributes:
+        eqns: The new ones.
+        decisions: One for each product so far.
+    """
+
+    def __init__(
+        self, given: Sequence[Any], uses: dict[Any, Uses], implementations: tuple[str, ...]
+    ) -> None:
+        self.eqns: list[Any] = []
+        self.decisions: list[Rewrite] = []
+        self._uses, self._implementations = uses, implementations
+        self._producers = {v: e for e in given for v in e.outvars}
+        self._deciding: dict[Any, int] = {}  # of results of products: where the decision is
+        self._provisional: list[Provisional] = []
+
+    def add(self, eqn: Any) -> None:
+        """Appends what an equation becomes."""
+        after = [self._uses.get(v, Uses()) for v in eqn.outvars]
         name = eqn.primitive.name
-        new = [eqn]
-        if name in PRODUCTS and after[0].count:
-            found = replace(read_through(eqn, producers), after[0], implementations)
-            if found.unless_fused and found.eqns is not None:
-                provisional.append(Provisional(eqn, found, len(decisions)))
-            deciding |= {v: len(decisions) for e in found.eqns or () for v in e.outvars}
-            decisions.append(decision(eqn, found.eqns is not None, found.why))
-            new = [eqn] if found.eqns is None else found.eqns
+        new = None
+        if name in PRODUCTS:
+            new = self._product(eqn, after[0]) if after[0].count else None
         elif name in INLINED or name in CONTROL:
-            params, inner = _parameters(eqn, after, implementations)
-            decisions += inner
-            if params is not None:
-                new = [eqn.replace(params=params)]
+            params, inner = _parameters(eqn, after, self._implementations)
+            self.decisions += inner
+            new = None if params is None else [eqn.replace(params=params)]
         elif name == SCATTER:
-            new = as_select(eqn, after[0], producers) or [eqn]
-        elif name not in PRODUCTS:
-            decisions += _out_of_reach(eqn)
-        if new[0] is not eqn:
-            changed = True
-            producers |= {v: e for e in new for v in e.outvars}
-        eqns += new
-    products = changed or any(e.primitive in _FUSED for e in eqns)
-    if products and links_epilogues():
-        eqns, left, reasons = fuse(body, eqns, results, provisional)
+            new = as_select(eqn, after[0], self._producers)
+        else:
+            self.decisions += _out_of_reach(eqn)
+        if new:
+            self._producers |= {v: e for e in new for v in e.outvars}
+        self.eqns += new or [eqn]
+
+    def _product(self, eqn: Any, after: Uses) -> list[Any] | None:
+        """What a product becomes; None if it stays."""
+        found = replace(read_through(eqn, self._producers), after, self._implementations)
+        if found.unless_fused and found.eqns is not None:
+            self._provisional.append(Provisional(eqn, found, len(self.decisions)))
+        for new in found.eqns or ():
+            self._deciding |= dict.fromkeys(new.outvars, len(self.decisions))
+        self.decisions.append(decision(eqn, found.eqns is not None, found.why))
+        return found.eqns
+
+    def fuse(self, body: Any, results: tuple[Uses, ...]) -> None:
+        """Makes what surrounds products part of them, and takes back what pays only so."""
+        self.eqns, left, reasons = fuse(body, self.eqns, results, self._provisional)
         for v, why in reasons.items():
-            if v in deciding:  # another product is the program's own
-                old = decisions[deciding[v]]
-                why = f"{old.reason}; what follows is a pass of XLA's: {why}"
-                decisions[deciding[v]] = dataclasses.replace(old, reason=why)
+            if v in self._deciding:  # another product is the program's own
+                at = self._deciding[v]
+                why = f"{self.decisions[at].reason}; what follows is a pass of XLA's: {why}"
+                self.decisions[at] = dataclasses.replace(self.decisions[at], reason=why)
         for one, why in left:
-            decisions[one.decision] = decision(one.eqn, False, why)
-        changed = any(new is not old for new, old in zip(eqns, body.eqns, strict=False))
-        changed |= len(eqns) != len(body.eqns)
-    if changed:
-        eqns = settled(in_rows(eqns), body.outvars)
-    return _Rewritten(
-        compat_jaxpr.with_equations(jaxpr, eqns) if changed else None, tuple(decisions)
-    )
+            self.decisions[one.decision] = decision(one.eqn, False, why)
+
+    def differ_from(self, body: Any) -> bool:
+        """Whether any equation is not one of the body's, or one is missing."""
+        pairs = zip(self.eqns, body.eqns, strict=False)
+        return len(self.eqns) != len(body.eqns) or any(new is not old for new, old in pairs)
 
 
 def decision(eqn: Any, rewritten: bool, why: str, by: str = "accelerate") -> Rewrite:

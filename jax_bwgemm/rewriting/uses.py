@@ -100,7 +100,7 @@ def uses_of(jaxpr: Any, results: Sequence[Uses]) -> dict[Any, Uses]:
     found: dict[Any, Uses] = {}
 
     def add(atom: Any, uses: Uses) -> None:
-        if not is_literal(atom):  # no literal
+        if not is_literal(atom):
             found[atom] = found.get(atom, Uses()) | uses
 
     for atom, uses in zip(jaxpr.outvars, results, strict=True):

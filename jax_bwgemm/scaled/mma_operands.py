@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_bwgemm.grouped.groups import expert_bounds, group_bounds
+from jax_bwgemm.grouped.groups import count_until, expert_bounds, group_bounds
 from jax_bwgemm.product.spec import common_batch
 from jax_bwgemm.scaled.layouts import FLOAT4
 
@@ -77,8 +77,7 @@ def in_ragged_tiles(
     def rows_of_bands(sizes: jax.Array, offset: jax.Array) -> jax.Array:
         starts, _ = expert_bounds(*group_bounds(sizes, rows), offset, experts)
         first_bands = starts // TILE_ROWS + jnp.arange(experts, dtype=jnp.int32)
-        found = jnp.searchsorted(first_bands, bands, side="right", method="compare_all")
-        expert = jnp.maximum(found.astype(jnp.int32) - 1, 0)
+        expert = jnp.maximum(count_until(first_bands, bands) - 1, 0)
         first = starts[expert] + (bands - first_bands[expert]) * TILE_ROWS
         index = first[:, None] + jnp.arange(TILE_ROWS, dtype=jnp.int32)
         return jnp.clip(index, 0, rows - 1).reshape(-1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +62,7 @@ def quantize(
             are rounded.
         square_blocks: Of layouts with scales of 8 bits: as many rows as columns share a scale,
             which is stored for each row. Both copies then stand for the same numbers.
-        epsilon: Least amax.
+        epsilon: Least amax, which float32 holds.
         scale: One scale, float32 and positive, known before: what it makes too large saturates.
             Only of ``"tensor"``, which then reads x once.
         key: Round stochastically, by this random key: away from zero with the probability of the
@@ -168,7 +167,8 @@ def _specification(
         raise TypeError(
             f"quantize to scaling {scaling!r} has values of type {known}, got {value_dtype}"
         )
-    if not (isinstance(epsilon, (int, float)) and 0 <= epsilon <= sys.float_info.max):
+    number = isinstance(epsilon, (int, float)) and not isinstance(epsilon, bool)
+    if not (number and 0 <= epsilon <= float(np.finfo(np.float32).max)):
         raise ValueError(f"quantize requires a finite epsilon of at least 0, got {epsilon!r}")
     return QuantizeSpec(
         scaling,

@@ -123,10 +123,12 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
 
     @functools.cache
     def of(spec: QuantizeSpec) -> Partition:
-        count = len(spec.operand_names)
-        function = custom_partitioning(local, static_argnums=(count,))
-        # JAX cannot decode all shardings: see `shardings.axes_of`.
-        function.def_partition(partition=partition, sharding_rule=rule, decode_shardings=False)
+        function = custom_partitioning(lambda *operands: local(*operands, spec))
+        function.def_partition(
+            partition=functools.partial(partition, spec),
+            sharding_rule=functools.partial(rule, spec),
+            decode_shardings=False,  # JAX cannot decode all of them: see `shardings.axes_of`
+        )
         return function
 
     return of

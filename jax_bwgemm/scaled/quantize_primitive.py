@@ -182,10 +182,10 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, spec: QuantizeSpec) ->
     given = dataclasses.replace(spec, implementations=names, target=target)
     function: Any = _partitioned(given)
     if compat.is_manual(ctx):
-        function = _local
+        function = functools.partial(bw_quantize_local_p.bind, spec=given)
         if compat.automatic_axes(ctx):  # XLA partitions the reference itself
-            function = lambda *args: quantize_reference(*args[:-1], spec=args[-1])  # noqa: E731
-    rule = mlir.lower_fun(lambda *args: function(*args, given), multiple_results=True)
+            function = functools.partial(quantize_reference, spec=given)
+    rule = mlir.lower_fun(function, multiple_results=True)
     return compat.without_types_of_axes(rule)(ctx, *operands)
 
 

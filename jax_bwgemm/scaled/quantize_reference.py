@@ -116,11 +116,11 @@ def _of_squares(amax: jax.Array, layout: Layout) -> jax.Array:
     batch, rows, blocks, _ = amax.shape
     side = layout.block_k
     assert side is not None  # of layouts with scales of 8 bits
-    squares = jnp.pad(amax, ((0, 0), (0, -rows % side), (0, 0), (0, 0)))
-    squares = rounding.largest(
-        squares.reshape(batch, squares.shape[1] // side, side, blocks, 1), (2,)
-    )[:, :, 0]
-    return jnp.repeat(squares, side, 1)[:, :rows]
+    count = -(-rows // side)  # once: JAX does not see that a padded symbolic size is a multiple
+    padded = jnp.pad(amax, ((0, 0), (0, count * side - rows), (0, 0), (0, 0)))
+    squares = rounding.largest(padded.reshape(batch, count, side, blocks, 1), (2,))
+    of_rows = jnp.broadcast_to(squares, (batch, count, side, blocks, 1))
+    return first_of(of_rows.reshape(padded.shape), amax.shape)
 
 
 def _positive(scale: jax.Array, amax: jax.Array) -> jax.Array:
@@ -156,12 +156,16 @@ def out_of_blocks(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return values
     inner = values.shape[1:]
     rows, k = (math.prod(half) for half in (inner[:-2], inner[-2:]))
-    values = values.reshape(*values.shape[:-2], k).reshape(shape[0], rows, k)
+    return first_of(values.reshape(*values.shape[:-2], k).reshape(shape[0], rows, k), shape)
+
+
+def first_of(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The part of an array, which is at least that large, that begins where it does."""
     if all(isinstance(size, int) for size in shape):
-        return values[:, : shape[1], : shape[2]]
+        return x[tuple(map(slice, shape))]
     # JAX cannot check that a slice of a symbolic size is inside.
-    taken = [(0, size - have, 0) for size, have in zip(shape, values.shape, strict=True)]
-    return lax.pad(values, jnp.zeros((), values.dtype), taken)
+    taken = [(0, size - have, 0) for size, have in zip(shape, x.shape, strict=True)]
+    return lax.pad(x, jnp.zeros((), x.dtype), taken)
 
 
 def stored(scales: jax.Array, axes: tuple[int, ...], layout: Layout) -> jax.Array:

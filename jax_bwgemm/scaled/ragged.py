@@ -16,7 +16,13 @@ from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.grouped.groups import as_int32, first_group
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
-from jax_bwgemm.grouped.validation import as_experts, check_offset, check_size_values, check_sizes
+from jax_bwgemm.grouped.validation import (
+    as_experts,
+    check_offset,
+    check_size_values,
+    check_sizes,
+    check_static_groups,
+)
 from jax_bwgemm.grouped.with_epilogue import EpilogueOperands
 from jax_bwgemm.product.arguments import as_array, as_operands
 from jax_bwgemm.product.implementations import as_implementations
@@ -167,6 +173,7 @@ def specification(
     sizes = as_array(_NAME, "group_sizes", group_sizes)
     rows = a.shape[0] if b.ndim == 3 else a.shape[1]
     experts = b.shape[0] if b.ndim == 3 else None
+    check_static_groups(_NAME, sizes.shape, experts)
     check_sizes(_NAME, sizes.shape, sizes.dtype, (), experts, has_offset=group_offset is not None)
     if isinstance(group_sizes, np.ndarray):
         check_size_values(_NAME, group_sizes, rows)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm import compat
-from jax_bwgemm.grouped.groups import as_int32, group_bounds
+from jax_bwgemm.grouped.groups import as_int32, count_until, group_bounds
 from jax_bwgemm.scaled.hadamard import SIDE
 from jax_bwgemm.scaled.layer import Copies, Layer, delayed_copies, mapped_with, next_history
 from jax_bwgemm.scaled.ragged import within_derivative
@@ -122,11 +122,13 @@ def contracted(x: jax.Array, sizes: jax.Array) -> jax.Array:
     rows, groups = x.shape[0], sizes.shape[0]
     if rows == 0:  # a zero to take
         x = jnp.zeros((1, *x.shape[1:]), x.dtype)
+    places = jnp.arange(-(-(rows + groups * (SIDE - 1)) // 32) * 32, dtype=jnp.int32)
+    if groups == 0:
+        return compat.zeros_like_varying((places.size, *x.shape[1:]), x.dtype, x)
     starts, ends = group_bounds(as_int32(sizes), rows)
     filled = contracted_sizes(sizes, rows)
     filled_ends = jnp.cumsum(filled)
-    places = jnp.arange(-(-(rows + groups * (SIDE - 1)) // 32) * 32, dtype=jnp.int32)
-    group = jnp.searchsorted(filled_ends, places, side="right", method="compare_all")
+    group = count_until(filled_ends, places)
     inside = jnp.minimum(group, groups - 1)
     within = places - (filled_ends - filled)[inside]
     exists = (group < groups) & (within < (ends - starts)[inside])

@@ -18,6 +18,7 @@ from jax_bwgemm.grouped.validation import (
     check_ragged_dot,
     check_size_values,
     check_sizes,
+    check_static_groups,
 )
 from jax_bwgemm.product.arguments import as_array
 from jax_bwgemm.product.implementations import as_implementations
@@ -114,6 +115,7 @@ class Fp8RaggedDot(Fp8Function):
         out_dtype = result_dtype(_NAME, lhs, rhs, preferred_element_type)
         check_ragged_dot(lhs.shape, rhs.shape, _NAME)
         sizes = as_array(_NAME, "group_sizes", group_sizes)
+        check_static_groups(_NAME, sizes.shape, rhs.shape[0])
         has_offset = group_offset is not None
         check_sizes(_NAME, sizes.shape, sizes.dtype, (), rhs.shape[0], has_offset=has_offset)
         if isinstance(group_sizes, np.ndarray):

@@ -69,4 +69,4 @@ def by_xla(
     operands: EpilogueOperands,
 ) -> Any:
     """The same of the product that a kernel has stored, by XLA."""
-    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product.shape[0]))
+    return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product))

@@ -222,7 +222,7 @@ def _measure_one(
         return times, times
     challengers = [choice for choice in ordered if choice != first][:CHALLENGERS]
     finalists = dict(measure([first, *challengers], deadline))
-    return times | finalists, finalists or times
+    return times | finalists, finalists if first in finalists else times
 
 
 def _entry(first: Choice, times: Mapping[Choice, float], method: str) -> TunedEntry:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jax_bwgemm.tuning.abstract_work import Work
-from jax_bwgemm.tuning.kernel_timer import Timer
+from jax_bwgemm.tuning.kernel_timer import MeasurementError, Timer
 from jax_bwgemm.tuning.records import Choice
 
 # Operands are rotated over this much memory, more than any supported GPU's L2, so that a call does
@@ -69,14 +69,20 @@ class Bench:
                 call = self._compile(choice)
                 self._timer.burst(call, 0, 2)  # once unmeasured: loading, clocks
             # What a kernel refuses comes as either; one kernel must not cost the others.
-            except (jax.errors.JaxRuntimeError, ValueError) as error:
+            except (jax.errors.JaxRuntimeError, ValueError, MeasurementError) as error:
                 self.failures.append((choice, str(error).splitlines()[0]))
                 continue
             ready.append((choice, call))
         times: dict[Choice, list[float]] = {choice: [] for choice, _ in ready}
+        disturbed: dict[Choice, str] = {}
         for turn in range(ROUNDS):
             if turn and time.monotonic() > deadline:
                 break
             for choice, call in random.Random(turn).sample(ready, len(ready)):
-                times[choice] += self._timer.burst(call, turn * BURST, BURST)
-        return {choice: statistics.median(found) for choice, found in times.items()}
+                try:
+                    times[choice] += self._timer.burst(call, turn * BURST, BURST)
+                except MeasurementError as error:  # other work: this turn does not count
+                    disturbed[choice] = str(error)
+        unknown = [choice for choice, found in times.items() if not found]
+        self.failures += [(choice, disturbed[choice]) for choice in unknown]
+        return {choice: statistics.median(found) for choice, found in times.items() if found}

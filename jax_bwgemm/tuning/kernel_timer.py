@@ -14,6 +14,10 @@ from jax_bwgemm import compat
 Call = Callable[[int], Any]
 
 
+class MeasurementError(RuntimeError):
+    """The times of calls cannot be told from those of other work."""
+
+
 class Timer(Protocol):
     """Measures calls.
 
@@ -24,7 +28,11 @@ class Timer(Protocol):
     method: str
 
     def burst(self, call: Call, start: int, count: int) -> list[float]:
-        """Microseconds of ``count`` calls ``call(start)``, ``call(start + 1)``, ..."""
+        """Microseconds of ``count`` calls ``call(start)``, ``call(start + 1)``, ...
+
+        Raises:
+            MeasurementError: Other work ran at the same time.
+        """
 
 
 class WallTimer:
@@ -64,10 +72,10 @@ def per_call(kernels_us: Sequence[float], calls: int) -> list[float]:
     """Divides kernel times, in launch order, among identical calls.
 
     Raises:
-        RuntimeError: There are none, or no whole number per call.
+        MeasurementError: There are none, or no whole number per call.
     """
     if not kernels_us or len(kernels_us) % calls:
-        raise RuntimeError(
+        raise MeasurementError(
             f"CUPTI saw {len(kernels_us)} kernels for {calls} identical calls; is another "
             "profiler attached, or other work running in this process?"
         )

@@ -7,6 +7,7 @@ lowering. So that neither imports the other, the code that measures registers he
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 
 from jax_bwgemm.tuning import files
@@ -18,20 +19,24 @@ Tuner = Callable[[Key, TunedDevice], TuningTable]
 
 # Tuned in this process, also with the cache switched off.
 measured: dict[TunedDevice, TuningTable] = {}
-_tuners: list[Tuner] = []
+_adding = threading.Lock()
+_tuner: Tuner | None = None
 
 
 def register(tuner: Tuner) -> None:
     """Sets what measures a problem on a GPU of this process; the last one registered counts."""
-    _tuners.append(tuner)
+    global _tuner
+    _tuner = tuner
 
 
 def tune_now(key: Key, kind: TunedDevice) -> TuningTable:
     """Tunes one problem and keeps the result, in this process and in the cache."""
     # A thread of its own has none of the tracing state of the program that is being compiled.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        found = pool.submit(_tuners[-1], key, kind).result()
-    measured[kind] = measured[kind] | found if kind in measured else found
+        assert _tuner is not None, "importing the package registers one"
+        found = pool.submit(_tuner, key, kind).result()
+    with _adding:  # programs may be compiled side by side
+        measured[kind] = measured[kind] | found if kind in measured else found
     path = files.cache_path(kind.kind)
     if path is not None:
         try:

@@ -70,8 +70,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
-        raise NotAFileError(f"{os.fspath(path)}: {kind} and not a tuning file")
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise NotAFileError(f"{os.fspath(path)}: {kind} and not a regular file")
 
 
 @contextlib.contextmanager

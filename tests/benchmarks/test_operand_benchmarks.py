@@ -55,6 +55,19 @@ def test_bench_linear(tmp_path, capsys):
     assert "gelu + residual: 0 of 1 linked; fused / product" in capsys.readouterr().out
 
 
+def test_bench_epilogues(tmp_path, capsys):
+    import bench_epilogues
+
+    path = tmp_path / "epilogues.jsonl"
+    arguments = ["--small", "--functions", "gelu", "two results", "--out", str(path)]
+    assert bench_epilogues.main(arguments) == 0
+    rows = records(path, "epilogue")
+    assert [row["impl"] for row in rows] == ["apart", "product", "xla"] * 2
+    assert "two results" in capsys.readouterr().out
+    assert bench_epilogues.main(["--dry-run", "--functions", "gelu"]) == 0
+    assert "16384,128,128: gelu" in capsys.readouterr().out
+
+
 def test_bench_linear_names_a_bad_problem(capsys):
     import bench_linear
 

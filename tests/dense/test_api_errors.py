@@ -77,6 +77,23 @@ CASES = [
         TypeError,
         "preferred_element_type must be a type of numbers, got key<fry>",
     ),
+    *(
+        (
+            lambda given=given: bw.matmul(X, X, preferred_element_type=given),
+            TypeError,
+            f"preferred_element_type must be a type of numbers, got {given!r}",
+        )
+        for given in ([1], (1,), "x", {}, "f4,f4", "S4")
+    ),
+    *(
+        (
+            lambda given=given: bw.matmul(X, X, out_sharding=given),
+            TypeError,
+            "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
+            f"{type(given).__name__}",
+        )
+        for given in ([1], {}, X, "x")
+    ),
     # -- dimension numbers
     (
         dot((2, 3), (3, 4), ((1,), (0,))),
@@ -264,6 +281,11 @@ CASES = [
         lambda: config.target("sm80"),
         ValueError,
         "unknown target architecture 'sm80': known are sm90, sm100",
+    ),
+    (
+        lambda: config.target(["sm90"]),
+        ValueError,
+        "unknown target architecture ['sm90']: known are sm90, sm100",
     ),
     (
         lambda: config.target("sm90", 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -133,6 +134,18 @@ class TestCache:
         close(got, jnp.abs(jnp.dot(a.astype(F32), b.astype(F32))))
 
 
+def test_a_failure_is_tried_again(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path))
+    linking.forget_linked_kernels()
+    program = trace_epilogue(jnp.sin, (16, 16), ()).program
+    hook = Hook(program, ("bfloat16",), "sm90", swapped=KERNELS[0].swap_ab)
+    with monkeypatch.context() as broken:
+        broken.setattr(linking, "linker", lambda: (_ for _ in ()).throw(LinkError("no space")))
+        with pytest.raises(LinkError, match="no space"):
+            linking.linked_kernel(KERNELS[0].name, hook, ptx=True)
+    assert linking.linked_kernel(KERNELS[0].name, hook, ptx=True).code
+
+
 class TestLinker:
     def test_errors_of_the_tools(self) -> None:
         tools = linker()
@@ -158,6 +171,32 @@ class TestLinker:
 
         with pytest.raises(NoLinkerError, match=r"libnothing.so.1 is not installed: `pip install"):
             module._library("libnothing.so.1")
+
+    def test_only_the_wheels_folder_is_searched(self, tmp_path, monkeypatch) -> None:
+        """Not that of the process, where anyone may have put a library."""
+        from jax_bwgemm.epilogue import linker as module
+
+        (tmp_path / "libnvrtc-builtins.so.13.9").write_bytes(b"no library")
+        monkeypatch.chdir(tmp_path)
+        loaded = []
+        monkeypatch.setattr(module.ctypes, "CDLL", lambda path: loaded.append(path) or path)
+        monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+        assert module._library("libnvrtc.so.13") == "libnvrtc.so.13"
+        assert loaded == ["libnvrtc.so.13"]
+
+    def test_damaged(self, tmp_path, monkeypatch) -> None:
+        from jax_bwgemm.epilogue import linker as module
+
+        folder = tmp_path / "cu13" / "lib"
+        folder.mkdir(parents=True)
+        for name in ("libnothing.so.1", "libnvrtc-builtins.so.13.0"):
+            (folder / name).write_bytes(b"no library")
+        wheels = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+        monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: wheels)
+        with pytest.raises(NoLinkerError, match=r"libnothing.so.1 cannot be loaded: .*builtins"):
+            module._library("libnothing.so.1")
+
+    def test_forbidden(self, monkeypatch) -> None:
         monkeypatch.setenv("BWGEMM_LINKER", "0")
         linker.cache_clear()
         with pytest.raises(NoLinkerError, match="BWGEMM_LINKER=0 forbids linking"):

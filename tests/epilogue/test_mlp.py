@@ -221,8 +221,9 @@ def test_types_that_do_not_fit(arrays: Arrays) -> None:
         bw.mlp(x, (up, up), down, up_bias=bias)
     with pytest.raises(TypeError, match="up_bias must be an array, as up is"):
         bw.mlp(x, up, down, up_bias=(bias, bias))
-    with pytest.raises(TypeError, match="up must be a pair of arrays"):
-        bw.mlp(x, (up, up, up), down)
+    for ups in ((up, up, up), (up,)):
+        with pytest.raises(TypeError, match=r"mlp: up must be a pair of arrays$"):
+            bw.mlp(x, ups, down)
     with pytest.raises(ValueError, match="mlp: unknown activation 'geluu'"):
         bw.mlp(x, up, down, activation="geluu")
 

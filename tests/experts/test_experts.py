@@ -305,6 +305,14 @@ def test_an_activation_that_reads_the_program_around_it(arrays: Arrays) -> None:
         jax.jit(layer)(jnp.float32(2))
 
 
+@pytest.mark.parametrize("recompute", [4, "no", float("nan"), np.ones(2), jnp.ones(2)], ids=str)
+def test_recompute_is_a_flag(arrays: Arrays, recompute: Any) -> None:
+    with pytest.raises(TypeError, match="grouped_mlp: recompute must be True or False, got"):
+        ours(arrays, recompute=recompute)
+    with pytest.raises(TypeError, match="moe_mlp: recompute must be True or False, got"):
+        moe(*routed(), recompute=recompute)
+
+
 @pytest.mark.parametrize(
     ("sizes", "offset", "message"),
     [

@@ -57,6 +57,23 @@ CASES = [
         "ragged_dot contracts dimension 1 of lhs (16, 8) with dimension 1 of rhs (2, 4, 8): 8 and "
         "4 differ",
     ),
+    *(
+        (
+            dot(X, W, S, preferred_element_type=given),
+            TypeError,
+            f"preferred_element_type must be a type of numbers, got {given!r}",
+        )
+        for given in ([1], (1,), "x", {})
+    ),
+    *(
+        (
+            dot(X, W, S, out_sharding=given),
+            TypeError,
+            "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
+            f"{type(given).__name__}",
+        )
+        for given in ([1], {}, X)
+    ),
     # -- group sizes
     (
         dot(X, W, np.ones(2, np.float32)),

@@ -261,6 +261,50 @@ def test_explicit_mesh_axes(cpu_devices: list[jax.Device], name: str) -> None:
     assert forward.sharding.spec == P(entry, columns)
 
 
+@pytest.mark.parametrize("shape", [(E,), (E, 1), (E, N)])
+@pytest.mark.parametrize("sizes_spec", [(), ("x",)])
+@pytest.mark.parametrize(
+    ("lhs_spec", "rhs_spec"), [((), ("x",)), (("x",), ("x",)), (("x",), ("y",)), (("y",), ())]
+)
+def test_epilogue_on_explicit_mesh_axes(
+    cpu_devices: list[jax.Device],
+    lhs_spec: Any,
+    rhs_spec: Any,
+    sizes_spec: Any,
+    shape: tuple[int, ...],
+) -> None:
+    """Its operands of groups and the group sizes may be sharded, as matrices are or otherwise."""
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    bias = values(shape, 2)
+
+    def f(a: Any, b: Any, sizes: Any, bias: Any) -> Any:
+        return bw.ragged_dot(
+            a, b, sizes, epilogue=lambda z, v: z + v, epilogue_group_operands=(bias,)
+        )
+
+    def total(bias: Any, *args: Any) -> Any:
+        return jnp.sum(f(*args, bias).astype(jnp.float32))
+
+    with jax.set_mesh(mesh):
+        args = (
+            place(mesh, LHS, lhs_spec),
+            place(mesh, RHS, rhs_spec),
+            place(mesh, SIZES, sizes_spec),
+        )
+        placed = place(mesh, bias, rhs_spec)
+        out, gradient = jax.jit(f)(*args, placed), jax.jit(jax.grad(total))(placed, *args)
+        plain = jax.eval_shape(bw.ragged_dot, *args)
+        assert jax.typeof(out).sharding.spec == plain.sharding.spec
+        assert jax.typeof(gradient).sharding.spec == jax.typeof(placed).sharding.spec
+    rows = np.broadcast_to(np.asarray(bias, np.float32).reshape(E, -1), (E, N)).repeat(SIZES, 0)
+    want = expected_out().astype(np.float32)
+    want[: len(rows)] += rows
+    assert_exact(out, want.astype(jnp.bfloat16))
+    columns = 1 if shape == (E, N) else N
+    counts = SIZES.reshape(E, *[1] * (len(shape) - 1)) * columns
+    assert_exact(gradient, np.broadcast_to(counts, shape).astype(jnp.bfloat16))
+
+
 @pytest.mark.parametrize(
     ("out_spec", "expected"), [((), {"all-reduce": 1}), (("x",), {"reduce-scatter": 1})]
 )

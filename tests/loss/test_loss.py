@@ -326,6 +326,15 @@ def test_numbers_of_numpy(operands) -> None:
         ({"label_smoothing": "a"}, TypeError, "label_smoothing must be a number"),
         ({"z_loss": -1}, ValueError, "z_loss=-1 is out of range"),
         ({"z_loss": float("nan")}, ValueError, "z_loss=nan is out of range"),
+        ({"z_loss": 1e300}, ValueError, r"z_loss=1e\+300 is out of range: 0 to 3.40282e\+38"),
+        *(
+            ({"return_logsumexp": x}, TypeError, "return_logsumexp must be True or False, got")
+            for x in ("no", float("nan"), np.ones(2), {})
+        ),
+        *(
+            ({"axis_name": x}, TypeError, "axis_name must be the name of a mesh axis, or names")
+            for x in ({}, np.ones(2), ["t", {}])
+        ),
         ({"logit_softcap": 0}, ValueError, "logit_softcap=0 is out of range"),
         ({"axis_name": 0}, TypeError, "axis_name must be the name of a mesh axis, or names, got 0"),
         ({"axis_name": "t"}, NameError, "axis_name='t' is no mesh axis of a jax.shard_map around"),

@@ -26,7 +26,8 @@ LOSS_OF = functools.partial(bw.linear_softmax_cross_entropy_loss, label_smoothin
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recomputed, "block_columns", lambda vocabulary: min(vocabulary, 12))
+    """At most five or six, whatever the vocabulary."""
+    monkeypatch.setattr(recomputed, "block_columns", lambda v: min(v, max(12, v // 4 - 4)))
 
 
 @pytest.fixture
@@ -71,6 +72,25 @@ def test_sharded_arrays(cpu_devices, operands, kind) -> None:
     mesh = mesh_of(cpu_devices, kind)
     with jax.set_mesh(mesh):
         check(LOSS_OF, place(mesh, operands), operands)
+
+
+@pytest.mark.parametrize(
+    ("logits", "columns"), [("stored", None), ("stored", "data"), ("recomputed", None)]
+)
+def test_labels_get_the_sharding_of_rows(cpu_devices, operands, logits, columns) -> None:
+    """Where types have shardings: also where the labels' one is not that of x, or of columns."""
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    f = functools.partial(LOSS_OF, logits=logits)
+    with jax.set_mesh(mesh):
+        specs = (P(), P("data"), P(None, columns))
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        ]
+        got = jax.jit(jax.value_and_grad(f, (0, 2)))(*placed)
+        rows = jax.eval_shape(functools.partial(f, reduction="none"), *placed)
+        assert rows.sharding.spec == P(None)
+    want = jax.value_and_grad(LOSS_OF, (0, 2))(*operands)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LOSS), got, want)
 
 
 @pytest.mark.parametrize("logits", ["stored", "recomputed"])

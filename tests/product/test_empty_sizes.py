@@ -68,3 +68,43 @@ def test_a_batch_of_none_in_low_precision() -> None:
     dot = bw.fp8_dot_general("blockwise")
     product = lambda x, w: dot(x, w, (((2,), (1,)), ((0,), (0,))))  # noqa: E731
     check(product, zeros(0, 4, 32), zeros(0, 32, 8), shape=(0, 4, 8))
+
+
+OF_NO_GROUP = {
+    "ragged_dot": lambda x, w, sizes, **options: bw.ragged_dot(x, w, sizes, **options),
+    "scaled_ragged_dot": lambda x, w, sizes, **options: bw.scaled_ragged_dot(
+        bw.quantize(x, "row"), bw.quantize(w.mT, "row"), sizes, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 8)])
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("name", OF_NO_GROUP)
+def test_epilogue_of_no_matrices(name: str, groups: int, shape: tuple[int, ...]) -> None:
+    """Its value at zeros."""
+    sizes = jnp.full(groups, 3)
+    options = {"group_offset": 1} if groups else {}
+
+    def product(values: jax.Array) -> jax.Array:
+        return OF_NO_GROUP[name](
+            zeros(6, 32),
+            zeros(0, 32, 8),
+            sizes,
+            epilogue=lambda z, v: z + v + 3,
+            epilogue_group_operands=(values,),
+            **options,
+        )
+
+    values = jnp.ones(shape)
+    np.testing.assert_array_equal(product(values), np.full((6, 8), 3))
+    assert jax.grad(lambda v: jnp.sum(product(v)).astype(jnp.float32))(values).shape == shape
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("rows", [0, 4])
+def test_no_matrices_in_low_precision(recipe: str, rows: int) -> None:
+    more = {"key": jax.random.key(0)} if recipe == "nvfp4" else {}
+    dot, sizes = bw.fp8_ragged_dot(recipe), jnp.zeros(0, jnp.int32)
+    of_groups = lambda x, w: dot(x, w, sizes, **more)  # noqa: E731
+    check(of_groups, jnp.ones((rows, 32)), zeros(0, 32, 8), shape=(rows, 8))

@@ -150,6 +150,8 @@ def test_refusals(operands: tuple[np.ndarray, ...], config: dict[str, Any], mess
 
 WINDOW_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"splits": np.int64(2)}, "takes no window of d: parts of K are added there"),
+    ({"splits": np.int64(0)}, r"splits 0 is outside \[1, "),
+    ({"splits": np.int64(-1)}, r"splits -1 is outside \[1, "),
     ({"epilogue": "AAAA"}, "takes no window of d: an epilogue follows the product"),
     ({"windows": "d:0:32 d:0:16"}, "no window 0:16 of d"),
 ]

@@ -276,12 +276,33 @@ def test_jet_of_fused_products(name: str) -> None:
     with bw.config.target("sm90"), bw.config.linked_epilogues(True):
         primal, (first, second) = jet.jet(lambda x: FUSED[name](x, w), (x,), ([dx, 0 * dx],))
         want, slope = jax.jvp(lambda x: FUSED[name](x, w), (x,), (dx,))
-    for got, right in ((primal, want), (first, slope)):
+        with bw.config.linked_epilogues(False):
+            plain = jet.jet(jax.jit(lambda x: FUSED[name](x, w)), (x,), ([dx, 0 * dx],))
+    for got, right in ((primal, want), (first, slope), (second, plain[1][1])):
         scale = np.abs(np.asarray(right, np.float32)).max()
         np.testing.assert_allclose(
             np.asarray(got, np.float32), np.asarray(right, np.float32), atol=0.02 * scale
         )
     assert np.any(second)
+
+
+def test_jet_of_terms_of_all_orders() -> None:
+    """Against the plain function: terms of a fused one are neither scaled twice nor lost."""
+    x, w, dx = normals(3)
+    f = lambda x: jnp.exp((x @ w) @ w)  # noqa: E731
+    with bw.config.target("sm90"), bw.config.linked_epilogues(True):
+        got = jet.jet(bw.accelerate(f), (x,), ([dx, dx, dx],))
+    for ours, plain in zip(got[1], jet.jet(f, (x,), ([dx, dx, dx],))[1], strict=True):
+        ours, plain = (np.asarray(v, np.float32) for v in (ours, plain))
+        np.testing.assert_allclose(ours, plain, atol=0.03 * np.abs(plain).max())
+
+
+def test_no_tracer_is_kept() -> None:
+    x, w = normals(2)
+    with jax.checking_leaks():
+        jax.jit(bw.accelerate(lambda x: jnp.tanh(x @ w)))(x)
+        jax.jit(lambda x: bw.quantize(x, "1x128").values)(x)
+        jax.jit(lambda x: bw.ragged_dot(x, w[None], np.array([128])))(x)
 
 
 def test_jet_takes_no_kernel_of_two_products_apart() -> None:

@@ -51,6 +51,31 @@ def test_what_jax_does_not_know_is_an_error(name: str, precision: Any, implement
     assert str(ours.value) == str(jaxs.value)
 
 
+LAYERS: dict[str, Callable[..., Any]] = {
+    **FUNCTIONS,
+    "linear": lambda **kw: bw.linear(X, X, **kw),
+    "gated_linear_unit": lambda **kw: bw.gated_linear_unit(X, (X, X), **kw),
+    "mlp": lambda **kw: bw.mlp(X, X, X, **kw),
+    "grouped_mlp": lambda **kw: bw.grouped_mlp(X, W, W, SIZES, **kw),
+    "moe_mlp": lambda **kw: bw.moe_mlp(X, W, W, np.zeros((16, 1), int), np.ones((16, 1)), **kw),
+    "loss": lambda **kw: bw.linear_softmax_cross_entropy_loss(X, np.zeros(16, int), X, **kw),
+}
+
+
+@pytest.mark.parametrize("precision", [[lax.Precision.HIGHEST] * 2, ["high", "highest"]], ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_list_is_a_pair(name: str, precision: list[Any]) -> None:
+    found, want = (str(LAYERS[name](precision=p)) for p in (precision, tuple(precision)))
+    assert found == want
+
+
+@pytest.mark.parametrize("precision", [{}, np.ones(2), [1, {}]], ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_not_hashable_is_an_error_of_jax(name: str, precision: Any) -> None:
+    with pytest.raises(ValueError, match="Precision argument must be one of"):
+        LAYERS[name](precision=precision)
+
+
 @pytest.mark.parametrize("precision", ["F64_F64_F64", lax.DotAlgorithmPreset.F64_F64_F64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_algorithm_by_name_is_refused_as_its_preset_is(name: str, precision: Any) -> None:

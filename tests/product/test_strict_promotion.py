@@ -135,6 +135,24 @@ def test_types_are_those_of_standard_promotion(name: str) -> None:
     assert [x.dtype for x in expected[1]] == [x.dtype for x in args]
 
 
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_experts_of_any_integer_type(dtype: str, x64: bool) -> None:
+    shapes = ((M, K), (E, K, N), (E, N, K))
+    rng = np.random.default_rng(0)
+    x, up, down = (rng.standard_normal(s, np.float32) * s[-2] ** -0.5 for s in shapes)
+    weights = np.ones((M, 2), np.float32)
+    layer = jax.jit(bw.moe_mlp)
+    want = layer(x, up, down, EXPERTS, weights)
+    with (
+        jax.enable_x64(x64),
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+    ):
+        got = layer(x, up, down, EXPERTS.astype(dtype), weights)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8"])
 def test_experts_in_8_bits_run_by_xla(recipe: str) -> None:
     """The reference is traced when it is lowered."""

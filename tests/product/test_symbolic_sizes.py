@@ -39,14 +39,22 @@ FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
         for name in ("per_tensor", "blockwise", "mxfp8")
     },
     "mxfp8": lambda x: bw.fp8_dot_general("mxfp8")(x, W, NUMBERS),
+    "nvfp4 weights": lambda x: bw.fp8_dot_general("nvfp4")(W, x, (((0,), (1,)), ((), ()))),
+    **{
+        f"{name} squares": lambda x, name=name: bw.dequantize(
+            bw.quantize(x, name, square_blocks=True)
+        )
+        for name in ("mxfp8", "nvfp4")
+    },
 }
+NO_GRADIENT = {"tiles", "nvfp4 weights", "mxfp8 squares", "nvfp4 squares"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_rows(name: str) -> None:
     layer = FUNCTIONS[name]
     f = jax.grad(lambda x: jnp.sum(layer(x).astype(jnp.float32) ** 2))
-    if name == "tiles":  # which have no gradient
+    if name in NO_GRADIENT:
         f = layer
     (rows,) = jax.export.symbolic_shape("rows")
     exported = jax.export.export(jax.jit(f), disabled_checks=bw.DISABLE_EXPORT_CHECKS)(
@@ -125,6 +133,42 @@ def test_groups_of_scaled_rows(scalings: tuple[str, str], rows: int) -> None:
     for got, want in zip(exported.call(x, y, sizes), jax.jit(products)(x, y, sizes), strict=True):
         got, want = (np.asarray(v, np.float32) for v in (got, want))
         np.testing.assert_allclose(got, want, atol=0.01 * np.abs(want).max())
+
+
+NUMBERS_OF_ROWS = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        (
+            "ragged_dot_general",
+            lambda w, sizes: bw.ragged_dot_general(X, X, sizes, NUMBERS_OF_ROWS),
+        ),
+        (
+            "scaled_ragged_dot",
+            lambda w, sizes: bw.scaled_ragged_dot(
+                bw.quantize(X, "row"), bw.quantize(w.mT, "row"), sizes
+            ),
+        ),
+        (
+            "scaled_ragged_dot",
+            lambda w, sizes: bw.scaled_ragged_dot(
+                bw.quantize(X, "row"), bw.quantize(w.mT, "row"), jnp.array([3]), group_offset=0
+            ),
+        ),
+        ("fp8_ragged_dot", lambda w, sizes: bw.fp8_ragged_dot()(X, w, sizes)),
+    ],
+)
+def test_groups_are_counted_while_tracing(name: str, call: Any) -> None:
+    (groups,) = jax.export.symbolic_shape("groups")
+    args = [
+        jax.ShapeDtypeStruct((groups, K, N), X.dtype),
+        jax.ShapeDtypeStruct((groups,), jnp.int32),
+    ]
+    message = f"{name} requires the number of groups to be static, got groups"
+    with pytest.raises(TypeError, match=message):
+        jax.export.export(jax.jit(call))(*args)
 
 
 @pytest.mark.parametrize("name", ["matmul", "ragged_dot"])

@@ -96,6 +96,50 @@ def test_other_arguments_reach_the_function_as_they_are() -> None:
     assert got["host"] is host
 
 
+def test_types_of_arrays_reach_the_function_as_they_are() -> None:
+    like = jax.ShapeDtypeStruct((3,), jnp.float32)
+    assert bw.accelerate(lambda x, like: type(like))(jnp.ones(2), like) is jax.ShapeDtypeStruct
+
+
+def test_eager_results_stay_uncommitted() -> None:
+    x, w = jnp.ones((4, 64, 128), jnp.bfloat16), jnp.ones((128, 128), jnp.bfloat16)
+    f = lambda x: jnp.tanh(jnp.einsum("btk,kn->btn", x, w)).sum(0)  # noqa: E731
+    with bw.config.target("sm90"):
+        assert bw.accelerate(f)(x).committed == f(x).committed
+
+
+def test_products_that_are_not_worth_padding_stay_with_xla() -> None:
+    x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((4096, 1024), (1024, 10)))
+    sizes, experts = (
+        jax.ShapeDtypeStruct((4,), jnp.int32),
+        jax.ShapeDtypeStruct((4, 1024, 10), w.dtype),
+    )
+    dense = lambda x, w: jax.nn.gelu(x @ w)  # noqa: E731
+    for f, args in ((dense, (x, w)), (jax.lax.ragged_dot, (x, experts, sizes))):
+        found = bw.explain_program(bw.accelerate(f), *args, device="sm90")
+        (one,) = found.rewrites
+        assert not one.rewritten
+        assert "does not pay" in one.reason
+        only = bw.accelerate(f, implementation="cutlass")  # at any cost
+        (one,) = bw.explain_program(only, *args, device="sm90").rewrites
+        assert one.rewritten
+
+
+def test_a_result_that_only_dead_code_reads_is_not_written() -> None:
+    x, w = (jnp.ones((1024, 1024), jnp.bfloat16) for _ in range(2))
+    step = jax.grad(lambda x: jnp.tanh(x @ w).sum(dtype=jnp.float32))
+    with bw.config.target("sm90"), bw.config.linked_epilogues(True):
+        jaxpr = jax.make_jaxpr(bw.accelerate(step))(x)
+    ours = [(e.primitive.name, len(e.outvars)) for e in jaxpr.eqns if "bw_" in e.primitive.name]
+    assert ours == [("bw_gemm_epilogue", 1), ("bw_gemm", 1)]
+
+
+def test_arrays_of_numpy_are_explained_as_jit_traces_them() -> None:
+    x = np.ones((1024, 1024), jnp.bfloat16)
+    found = bw.explain_program(jax.jit(bw.accelerate(lambda x: x @ x)), x, device="sm90")
+    assert [one.rewritten for one in found.rewrites] == [True]
+
+
 def test_static_arguments_of_an_outer_jit() -> None:
     @functools.partial(jax.jit, static_argnames=("times", "mode"))
     @bw.accelerate

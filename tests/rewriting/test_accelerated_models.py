@@ -166,3 +166,20 @@ def test_a_changed_nnx_structure_is_refused() -> None:
     with pytest.raises(ValueError, match=r"changes the structure of a flax\.nnx module"):
         bw.accelerate(f)(model, jnp.ones((2, 8)))
     assert not hasattr(model, "extra")
+
+
+def test_returned_nnx_modules_are_the_arguments() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    optax = pytest.importorskip("optax")
+
+    def step(optimizer: Any, x: jax.Array) -> Any:
+        grads = nnx.grad(lambda model: jnp.mean(model(x) ** 2))(optimizer.model)
+        optimizer.update(grads)
+        return {"model": optimizer.model, "bias": optimizer.model.bias, "new": nnx.Variable(x)}
+
+    for f in (bw.accelerate(step), nnx.jit(bw.accelerate(step)), bw.accelerate(nnx.jit(step))):
+        model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+        found = f(nnx.ModelAndOptimizer(model, optax.sgd(0.1)), jnp.ones((2, 8)))
+        assert found["model"] is model
+        assert found["bias"] is model.bias
+        assert isinstance(found["new"], nnx.Variable)

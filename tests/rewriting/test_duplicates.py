@@ -99,6 +99,32 @@ def test_other_operands_types_and_random_numbers_differ(arrays) -> None:
     check(f, x, up, jax.random.key(0))
 
 
+def test_numbers_of_a_generator_without_a_key_differ(arrays) -> None:
+    (up, _, _), x = arrays[0][0], arrays[1]
+
+    def f(x: jax.Array) -> Any:
+        first, second = (jax.lax.rng_uniform(0.0, 1.0, (64,)) for _ in range(2))
+        return x @ up, x @ up, first, second
+
+    assert products(f, x) == 1
+    *_, first, second = jax.jit(bw.accelerate(f))(x)
+    assert not np.array_equal(first, second)
+
+
+def test_scopes_of_merged_calls(arrays) -> None:
+    x = arrays[1]
+    inner = jax.jit(lambda x: jnp.tanh(x @ x.T))
+
+    def f(x: jax.Array) -> Any:
+        with jax.named_scope("outer"):
+            first = inner(x)
+        return first, inner(x)
+
+    with config.target("sm90"):
+        lowered = jax.jit(bw.accelerate(f)).trace(x).lower(lowering_platforms=("cuda",))
+    assert "outer/jit(<lambda>)/" in lowered.as_text(debug_info=True)
+
+
 def test_what_checkpoint_computes_again_stays(arrays) -> None:
     def f(params: Any, x: jax.Array) -> Any:
         return jax.grad(jax.checkpoint(loss))(params, x)

@@ -172,6 +172,29 @@ def test_experts_over_devices(cpu_devices: list[jax.Device]) -> None:
             assert decibels(one, other) > SAME_OPERANDS_DB
 
 
+@pytest.mark.parametrize("recipe", [*NAMES, "nvfp4"])
+def test_partly_manual_mesh(cpu_devices: list[jax.Device], recipe: str) -> None:
+    """Each device of the manual axis has rows of its own; the other axis is the compiler's."""
+    kind = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind, kind), devices=cpu_devices[:4])
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((128, 64), (4, 64, 48)))
+    more = {"key": jax.random.key(0)} if recipe == "nvfp4" else {}
+    sizes, dot = jnp.array([20, 0, 30, 9]), bw.fp8_ragged_dot(recipe)
+
+    def step(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out, back = jax.vjp(lambda x: dot(x, w, sizes, **more), x)
+        return out, *back(jnp.cos(out))
+
+    mapped = jax.shard_map(
+        step, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x"), axis_names={"x"}
+    )
+    got = jax.jit(mapped)(x, w)
+    each = [jax.jit(step)(part, w) for part in jnp.split(x, 2)]
+    for one, *parts in zip(got, *each, strict=True):
+        assert decibels(one, jnp.concatenate(parts)) > SAME_OPERANDS_DB
+
+
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_mixture_of_experts_trains_as_in_bfloat16(recipe: str) -> None:
     """Two products of experts, tokens sorted by a router that is fixed."""

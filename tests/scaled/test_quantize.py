@@ -130,6 +130,15 @@ def test_special_numbers_are_seen(scaling: str, special: float, dtype: str) -> N
         assert_exact(got, np.ones((128, 256), np.float32))
 
 
+@pytest.mark.parametrize("scaling", ["tensor", "row", "mxfp8", "nvfp4"])
+def test_the_largest_epsilon(scaling: str) -> None:
+    q = bw.quantize(jnp.ones((32, 128)), scaling, epsilon=float(np.finfo(np.float32).max))
+    scales = np.asarray(q.scales, np.float32) * (1 if q.global_scale is None else q.global_scale)
+    least = np.finfo(np.float32).max / float(jnp.finfo(q.values.dtype).max)
+    assert np.all((scales > 0.99 * least) & (scales < 2.01 * least))
+    assert not np.any(np.asarray(q.values, np.float32))
+
+
 def test_epsilon_is_the_least_amax() -> None:
     q = bw.quantize(jnp.full((2, 128), 1e-6), "1x128", epsilon=1e-4)
     np.testing.assert_array_equal(q.scales, np.float32(1e-4) / np.float32(448))
@@ -238,6 +247,14 @@ def test_jit_and_vmap(scaling: str) -> None:
             lambda: bw.quantize(normal(4, 4), "row", epsilon=-1.0),
             ValueError,
             "a finite epsilon of at least 0, got -1.0",
+        ),
+        *(
+            (
+                lambda epsilon=epsilon: bw.quantize(normal(4, 4), "row", epsilon=epsilon),
+                ValueError,
+                f"a finite epsilon of at least 0, got {re.escape(repr(epsilon))}",
+            )
+            for epsilon in (1e300, 3.5e38, 10**400, True)
         ),
         *(
             (

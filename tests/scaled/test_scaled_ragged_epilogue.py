@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from numerics import assert_exact
 from ragged_cases import exact_pair, expected
 
@@ -41,11 +43,11 @@ def pair(scaling: str = "1x128") -> tuple[Any, Any]:
     return exact_pair("m-grouped", layouts, SHAPE, len(SIZES))
 
 
-def call(a: Any, b: Any, bias: Any, **options: Any) -> Any:
+def call(a: Any, b: Any, bias: Any, sizes: Any = SIZES, **options: Any) -> Any:
     return bw.scaled_ragged_dot(
         a,
         b,
-        SIZES,
+        sizes,
         implementation=CUTLASS_OR_XLA,
         epilogue=lambda z, x: (jnp.maximum(z + x, 0), (z > 0).astype(jnp.int32)),
         epilogue_group_operands=(bias,),
@@ -100,6 +102,21 @@ def test_mapped() -> None:
     z = jnp.asarray(expected(a, b, SIZES) * 2, jnp.bfloat16).astype(F32)
     got = jax.jit(jax.vmap(of))(scales)[1]
     assert_exact(got, jnp.maximum(z + biases(), 0).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("spec", [P(), P("x")], ids=str)
+def test_on_explicit_mesh_axes(cpu_devices: list[jax.Device], spec: P) -> None:
+    """Operands of groups, sharded as matrices are, and sharded group sizes."""
+    a, b = pair("row")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,), devices=cpu_devices[:2])
+    want = call(a, b, BIAS)
+    with jax.set_mesh(mesh):
+        b, bias, sizes = jax.device_put((b, BIAS, jnp.asarray(SIZES)), NamedSharding(mesh, P("x")))
+        a = jax.device_put(a, NamedSharding(mesh, spec))
+        got = jax.jit(call)(a, b, bias, sizes)
+        assert all(jax.typeof(x).sharding.spec == P(*spec, *[None] * (2 - len(spec))) for x in got)
+    for ours, theirs in zip(got, want, strict=True):
+        assert_exact(ours, theirs)
 
 
 def test_derivative_of_operands_alone() -> None:

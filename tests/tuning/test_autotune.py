@@ -9,7 +9,7 @@ Only the clock is invented: a fake GPU and a fake measurement; everything around
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
 def test_a_place_to_save_that_is_no_file_is_an_error_before_measuring(
     gpu: None, clock: list[Choice], tmp_path: Path
 ) -> None:
-    with pytest.raises(TuningFileError, match=f"{tmp_path}: a folder and not a tuning file"):
+    with pytest.raises(TuningFileError, match=f"{tmp_path}: a folder and not a regular file"):
         bw.autotune(bw.matmul, array(512, 512), array(512, 512), save=tmp_path)
     assert not clock
 
@@ -209,7 +209,8 @@ class CountingTimer:
 def test_per_call_times() -> None:
     assert kernel_timer.per_call([1.0, 2.0, 3.0, 4.0], 2) == [3.0, 7.0]
     for times in ([], [1.0, 2.0, 3.0]):
-        with pytest.raises(RuntimeError, match=f"CUPTI saw {len(times)} kernels for 2 identical"):
+        message = f"CUPTI saw {len(times)} kernels for 2 identical"
+        with pytest.raises(kernel_timer.MeasurementError, match=message):
             kernel_timer.per_call(times, 2)
 
 
@@ -249,6 +250,34 @@ def test_the_measured_calls_are_the_kernels(cpu_devices: list[jax.Device]) -> No
     assert list(times) == choices[:1]
     assert timer.calls == 2 + 3
     assert not bench.failures
+
+
+class DisturbedTimer:
+    """Other work makes every measurement of the calls in `disturbed` fail, and each first turn."""
+
+    method = "cupti"
+
+    def __init__(self, disturbed: Sequence[Any]) -> None:
+        self.disturbed = disturbed
+
+    def burst(self, call: Any, start: int, count: int) -> list[float]:
+        if (start == 0 and count > 2) or (call in self.disturbed and count > 2):
+            raise kernel_timer.MeasurementError("CUPTI saw 7 kernels for 3 identical calls")
+        return [1.0] * count
+
+
+def test_other_work_costs_a_measurement_and_no_more(
+    cpu_devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, problem = make_target("sm90", 132), key(64, 64, 64)
+    found = heuristics.rank(
+        table_for(target), spec_of(problem), "bfloat16", dims_of(problem), target
+    )
+    good, bad = (Choice(c.kernel, "m", 1) for c in found[0][:2])
+    monkeypatch.setattr(Bench, "_compile", lambda self, choice: choice)
+    bench = Bench(work_of(problem, target, "cutlass"), cpu_devices[0], DisturbedTimer([bad]))
+    assert bench.measure([good, bad], float("inf")) == {good: 1.0}
+    assert bench.failures == [(bad, "CUPTI saw 7 kernels for 3 identical calls")]
 
 
 # --- the command ---
@@ -296,7 +325,7 @@ def test_the_command_says_what_is_wrong(
         assert run_command("--shapes", text) == 2
         assert f"majors out of kn kk mn mk, got '{text}'" in (capsys.readouterr().err)
     assert run_command("--shapes", "8,8,8", "--out", str(tmp_path)) == 2
-    assert f"error: {tmp_path}: a folder and not a tuning file" in capsys.readouterr().err
+    assert f"error: {tmp_path}: a folder and not a regular file" in capsys.readouterr().err
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     assert run_command("--shapes", "8,8,8") == 2
     assert "BWGEMM_TUNING_CACHE=off, and no --out was given" in capsys.readouterr().err

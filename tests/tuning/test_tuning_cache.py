@@ -299,9 +299,9 @@ def test_what_is_not_a_file_is_refused_without_waiting(
     near: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     make(near)
-    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a tuning file$"):
+    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a regular file$"):
         TuningTable.load(near)
-    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a tuning file$"):
+    with pytest.raises(TuningFileError, match=rf"^t.json: {kind} and not a regular file$"):
         table(8).dump(near)
     assert near.exists()  # it was not moved aside
     tuning_files._load_state.cache_clear()
@@ -311,7 +311,7 @@ def test_what_is_not_a_file_is_refused_without_waiting(
 
 
 def test_a_device_is_refused_before_it_is_opened() -> None:
-    with pytest.raises(TuningFileError, match=r"^/dev/zero: a device and not a tuning file$"):
+    with pytest.raises(TuningFileError, match=r"^/dev/zero: a device and not a regular file$"):
         TuningTable.load("/dev/zero")
 
 
@@ -324,7 +324,7 @@ def test_what_is_exchanged_for_a_pipe_in_between_is_refused_too(
     near.unlink()
     make_pipe(near)
     monkeypatch.setattr(os, "stat", lambda *_, **__: before)
-    with pytest.raises(TuningFileError, match=r"^t\.json: a pipe and not a tuning file"):
+    with pytest.raises(TuningFileError, match=r"^t\.json: a pipe and not a regular file"):
         TuningTable.load(near)
 
 
@@ -333,7 +333,7 @@ def test_a_lock_that_is_not_a_file_is_refused(
     near: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     make(near.with_name(".t.json.lock"))
-    with pytest.raises(TuningFileError, match=rf"^\.t\.json\.lock: {kind} and not a tuning file$"):
+    with pytest.raises(TuningFileError, match=rf"^\.t\.json\.lock: {kind} and not a regular file$"):
         table(8).dump(near)
 
 
@@ -348,7 +348,7 @@ def test_a_lock_is_never_written_through_a_link(near: Path) -> None:
 def test_a_path_that_cannot_be_written_is_found_out_before(near: Path) -> None:
     storage.check_writable(Path("new") / near)
     near.mkdir()
-    with pytest.raises(TuningFileError, match="a folder and not a tuning file"):
+    with pytest.raises(TuningFileError, match="a folder and not a regular file"):
         storage.check_writable(near)
     Path("file").touch()
     with pytest.raises(OSError, match="file"):

@@ -299,7 +299,7 @@ def test_a_miss_is_measured_in_the_middle_of_a_partitioned_compilation(
         return TuningTable(kind, {problem: entry_for(choice.kernel.name)})
 
     monkeypatch.setattr(devices, "local_kind", lambda target: kind)
-    monkeypatch.setattr(on_miss, "_tuners", [tune_one])
+    monkeypatch.setattr(on_miss, "_tuner", tune_one)
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     mesh = Mesh(np.array(cpu_devices[:2]), ("x",))
     a = jax.device_put(np.ones((128, 64), BF16), NamedSharding(mesh, P("x")))
