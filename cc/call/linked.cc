@@ -32,10 +32,11 @@ struct Loaded {
   OncePerDevice prepared;
 };
 
-// Never unloaded: a graph that XLA captured may launch a kernel at any time.
+// What is loaded stays: a graph that XLA captured may launch a kernel at any time.
 struct Cache {
   std::mutex mutex;
-  std::map<std::string, std::unique_ptr<Loaded>, std::less<>> by_digest;
+  std::map<std::string, std::shared_ptr<Loaded>, std::less<>> by_digest;
+  std::vector<std::shared_ptr<Loaded>> others;  // loaded, while their digest was another's
 };
 
 Cache& TheCache() {
@@ -116,26 +117,39 @@ bool IsSame(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded* l
   return true;
 }
 
-// The epilogue's code, loaded before or now. symbol: the kernel's name in it.
-Status Find(const LinkedEpilogue& epilogue, const std::string& symbol, Loaded** found) {
+// The entry of a digest, or a new one. symbol: the kernel's name in the code.
+Status Entry(const LinkedEpilogue& epilogue, const std::string& symbol,
+             std::shared_ptr<Loaded>* found) {
   Cache& cache = TheCache();
-  {
-    std::lock_guard lock(cache.mutex);
-    auto it = cache.by_digest.find(epilogue.digest);
-    if (it == cache.by_digest.end()) {
-      auto loaded = std::make_unique<Loaded>();
-      loaded->text = epilogue.code;
-      loaded->form = epilogue.form;
-      loaded->symbol = symbol;
-      it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
-    } else if (!IsSame(epilogue, symbol, it->second.get())) {
-      return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
-                                     "' belongs to other code");
-    }
-    *found = it->second.get();
+  std::lock_guard lock(cache.mutex);
+  auto it = cache.by_digest.find(epilogue.digest);
+  if (it == cache.by_digest.end()) {
+    auto loaded = std::make_shared<Loaded>();
+    loaded->text = epilogue.code;
+    loaded->form = epilogue.form;
+    loaded->symbol = symbol;
+    it = cache.by_digest.emplace(std::string(epilogue.digest), std::move(loaded)).first;
+  } else if (!IsSame(epilogue, symbol, it->second.get())) {
+    return Status::InvalidArgument("epilogue_digest '" + std::string(epilogue.digest) +
+                                   "' belongs to other code");
   }
+  *found = it->second;
+  return Status::Ok();
+}
+
+// The epilogue's code, loaded before or now. What cannot be loaded has no claim to its digest.
+Status Find(const LinkedEpilogue& epilogue, const std::string& symbol,
+            std::shared_ptr<Loaded>* found) {
+  BWGEMM_RETURN_IF_ERROR(Entry(epilogue, symbol, found));
   if ((*found)->function != nullptr) return Status::Ok();
-  return Load(*found);
+  const Status status = Load(found->get());
+  Cache& cache = TheCache();
+  std::lock_guard lock(cache.mutex);
+  const auto it = cache.by_digest.find(epilogue.digest);
+  const bool there = it != cache.by_digest.end() && it->second == *found;
+  if (status.ok() && !there) cache.others.push_back(*found);  // another thread failed meanwhile
+  if (!status.ok() && there) cache.by_digest.erase(it);
+  return status;
 }
 
 // Notes an array that TMA moves, which has D's type and, if `whole`, its shape. staged: the indices
@@ -285,7 +299,7 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form) {
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
                   const void** function) {
   BWGEMM_RETURN_IF_ERROR(CheckLinkable(kernel, epilogue.form));
-  Loaded* loaded = nullptr;
+  std::shared_ptr<Loaded> loaded;
   BWGEMM_RETURN_IF_ERROR(Find(epilogue, SymbolOf(kernel, epilogue.form), &loaded));
   *function = loaded->function;
   if (epilogue.form == "split_k") return Status::Ok();
@@ -294,7 +308,7 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
 }
 
 Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, const void** function) {
-  Loaded* loaded = nullptr;
+  std::shared_ptr<Loaded> loaded;
   BWGEMM_RETURN_IF_ERROR(Find(epilogue, std::string(kernel), &loaded));
   *function = loaded->function;
   return Status::Ok();

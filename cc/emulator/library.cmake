@@ -2,6 +2,7 @@
 add_library(bwgemm_emulator STATIC
   ptx/lexer.cc
   ptx/declarations.cc
+  ptx/constants.cc
   ptx/operands.cc
   ptx/parser.cc
   machine/error.cc
@@ -13,6 +14,7 @@ add_library(bwgemm_emulator STATIC
   machine/race_maps.cc
   machine/race_reports.cc
   machine/race_sync.cc
+  machine/barrier.cc
   machine/memory.cc
   machine/mbarrier.cc
   machine/decoder.cc
@@ -21,6 +23,7 @@ add_library(bwgemm_emulator STATIC
   machine/function_pointers.cc
   machine/recursion.cc
   machine/module.cc
+  machine/targets.cc
   machine/undefined.cc
   machine/warp.cc
   machine/warp_memory.cc
@@ -45,6 +48,7 @@ add_library(bwgemm_emulator STATIC
   isa/convert_pack.cc
   isa/move.cc
   isa/control.cc
+  isa/setmaxnreg.cc
   isa/call.cc
   isa/recursive_call.cc
   isa/extern_call.cc

@@ -142,6 +142,17 @@ def test_last_tiles_of_every_width(kernel: Kernel) -> None:
         check(kernel, p, "widths")
 
 
+def test_a_cluster_must_fit_on_the_gpu() -> None:
+    kernel = next((k for k in emulated() if k.cluster_m * k.cluster_n == 2), None)
+    if kernel is None:
+        pytest.skip("the emulator was not built with such a kernel")
+    with (
+        emulator.configure(sm_count=1),
+        pytest.raises(Exception, match="a cluster of 2 CTAs does not fit on a GPU of 1 multip"),
+    ):
+        check(kernel, problem(kernel, 64, 72, 72, [64]), "one multiprocessor")
+
+
 @pytest.mark.parametrize(
     "kernel",
     [k for k in emulated() if (k.arch, k.kind, row_tile(k)) == ("sm90", "m-grouped", 192)],

@@ -90,6 +90,19 @@ def test_clusters(compiled, seed: int) -> None:
     assert "asked(int*): grid (6,1,1) is not a multiple of the cluster (4,1,1)" in err
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_threads_that_return_early(compiled, seed: int) -> None:
+    out, err = command("--seed", seed, "--program", compiled("early_exit", "90"))
+    assert out.splitlines() == ["block cudaSuccess: 39 0 -1", "cluster cudaSuccess: 139 39 -1"]
+    assert err == ""
+
+
+def test_wide_integers_and_packed_pointers(compiled) -> None:
+    out, err = command("--program", compiled("wide_integers"))
+    assert out == "0 wrong, 7 3\n"
+    assert err == ""
+
+
 def test_tensor_map_of_the_driver(compiled) -> None:
     out, err = command("--program", compiled("tensor_copy"))
     assert out == "tile copied\n"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "emulator/isa/float_modes.h"
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/isa/numbers.h"
@@ -69,7 +70,15 @@ uint32_t apply_half(Op op, uint32_t old_bits, uint32_t value_bits) {
   }
 }
 
-uint64_t apply(const Args& a, uint64_t old, uint64_t value) {
+// Sums of f32 know no subnormal numbers in global memory; elsewhere they do.
+bool flushes(const Args& a, uint64_t address) {
+  if (a.op != Op::kAdd || a.type.kind != TypeKind::kFloat || a.type.bits != 32 || a.type.lanes != 1)
+    return false;
+  return a.space == ptx::Space::kGlobal ||
+         (a.space == ptx::Space::kGeneric && (address & kWindowMask) == 0);
+}
+
+uint64_t apply(const Args& a, uint64_t old, uint64_t value, bool flushed) {
   const Type t = a.type;
   if (a.op == Op::kExch) return value;
   if (t.kind == TypeKind::kBfloat || (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16)) {
@@ -85,8 +94,10 @@ uint64_t apply(const Args& a, uint64_t old, uint64_t value) {
     return out;
   }
   if (t.kind == TypeKind::kFloat) {
-    if (t.bits == 32)
-      return bits_of(f32_of(static_cast<uint32_t>(old)) + f32_of(static_cast<uint32_t>(value)));
+    if (t.bits == 32) {
+      const float x = f32_of(static_cast<uint32_t>(old)), y = f32_of(static_cast<uint32_t>(value));
+      return bits_of(flushed ? flush(flush(x) + flush(y)) : x + y);
+    }
     return bits_of(f64_of(old) + f64_of(value));
   }
   if (t.bits == 16) return apply_int<uint16_t>(a.op, old, value);
@@ -133,7 +144,9 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
   const auto lock = w.launch().lock_memory();
   bool changed = false;
   for_lanes(mask, [&](int lane) {
-    uint8_t* at = locate(w, a, w.address(a.addr, lane), lane, bytes);
+    const uint64_t address = w.address(a.addr, lane);
+    uint8_t* at = locate(w, a, address, lane, bytes);
+    const bool flushed = flushes(a, address);
     for (int i = 0; i < a.count; ++i, at += width) {
       uint64_t old = 0;
       std::memcpy(&old, at, width);
@@ -144,7 +157,7 @@ Step exec_atomic(Warp& w, const Instr& in, uint32_t mask) {
         if (width == 2) expected &= 0xFFFF;
         result = old == expected ? value : old;
       } else {
-        result = apply(a, old, value);
+        result = apply(a, old, value, flushed);
       }
       changed = changed || std::memcmp(at, &result, width) != 0;
       std::memcpy(at, &result, width);

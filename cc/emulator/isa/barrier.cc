@@ -6,7 +6,7 @@
 namespace bwgemm::emulator {
 namespace {
 
-constexpr uint32_t kAllThreads = kFullMask;  // NamedBarrier::expected without a thread count
+constexpr uint32_t kAllThreads = NamedBarrier::kAllThreads;
 
 enum class Mode : uint8_t { kSync, kArrive, kPopc, kAnd, kOr };
 
@@ -18,28 +18,11 @@ struct BarArgs {
   bool aligned = true;
 };
 
-uint32_t threads_expected(const NamedBarrier& b, Cta& cta) {
-  return b.expected == kAllThreads ? cta.live_warps() * kWarpSize : b.expected;
-}
-
 std::string describe_bar(const Warp&, const WaitInfo& info) {
   Cta& cta = *info.cta;
   const NamedBarrier& b = cta.barrier(static_cast<uint32_t>(info.a));
   return format("barrier %u: %u of %u threads have arrived", static_cast<uint32_t>(info.a),
-                b.arrived, threads_expected(b, cta));
-}
-
-void complete(NamedBarrier& b, Cta& cta) {
-  b.arrived = 0;
-  b.expected = 0;
-  ++b.generation;
-  b.last_and = b.red_and;
-  b.last_or = b.red_or;
-  b.last_popc = b.red_popc;
-  b.red_and = kFullMask;
-  b.red_or = b.red_popc = 0;
-  cta.launch().races().complete(b.history);
-  cta.launch().wake(wait_key(&b), cta);
+                b.arrived, b.threads_expected(cta));
 }
 
 void passed(Warp& w, const BarArgs& args, const NamedBarrier& b, uint32_t mask) {
@@ -65,7 +48,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const BarArgs*>(in.aux);
   Cta& cta = w.cta();
   const uint32_t id = w.r32(args.id)[first_lane(mask)];
-  if (id >= 16) w.fault("barrier %u: there are 16", id);
+  if (id >= kNamedBarriers) w.fault("barrier %u: there are 16", id);
   NamedBarrier& b = cta.barrier(id);
   if (w.token() == 0) {
     uint32_t expected = kAllThreads;
@@ -75,7 +58,7 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
         w.fault("barrier %u with %u threads: not a positive multiple of 32", id, expected);
     }
     if (b.arrived != 0 && b.expected != expected) {
-      w.fault("barrier %u is used with %u threads and with %u", id, threads_expected(b, cta),
+      w.fault("barrier %u is used with %u threads and with %u", id, b.threads_expected(cta),
               expected == kAllThreads ? cta.live_warps() * kWarpSize : expected);
     }
     const bool reduces = args.mode >= Mode::kPopc;
@@ -83,31 +66,26 @@ Step exec_bar(Warp& w, const Instr& in, uint32_t mask) {
       w.fault("barrier %u is used by a reduction and without one at once", id);
     b.reduces = reduces;
     b.expected = expected;
-    // A whole warp counts 32 threads, also those that do not exist or have exited.
-    b.arrived += mask == w.live() ? kWarpSize : static_cast<uint32_t>(__builtin_popcount(mask));
+    b.count(w, mask);
     if (reduces) {
       const uint32_t votes = w.pred(args.source) & mask;
       b.red_popc += static_cast<uint32_t>(__builtin_popcount(votes));
       if (votes != mask) b.red_and = 0;
       if (votes != 0) b.red_or = 1;
     }
-    const uint32_t target = threads_expected(b, cta);
-    if (b.arrived > target)
-      w.fault("barrier %u: %u threads have arrived, %u were expected", id, b.arrived, target);
     w.release();
     w.launch().races().arrive_named(w, b.history, id, mask);
     w.launch().progress();
     const uint64_t generation = b.generation;
-    if (b.arrived == target) complete(b, cta);
+    b.complete_if_all_arrived(cta);
     if (args.mode == Mode::kArrive) return Step::kNext;
     if (b.generation != generation) {
       passed(w, args, b, mask);
       return Step::kNext;
     }
     w.token() = generation;
-  } else if (b.generation == w.token() && b.expected == kAllThreads &&
-             b.arrived == threads_expected(b, cta)) {
-    complete(b, cta);  // the missing warps have exited
+  } else if (b.generation == w.token() && b.expected == kAllThreads) {
+    b.complete_if_all_arrived(cta);  // the missing warps may have exited
   }
   if (b.generation != w.token()) {
     passed(w, args, b, mask);
@@ -151,58 +129,45 @@ void decode_bar(Decoder& d, bool aligned) {
 void decode_bar_aligned(Decoder& d) { decode_bar(d, true); }
 void decode_barrier(Decoder& d) { decode_bar(d, false); }
 
-// ---- barrier.cluster: arrivals counted in threads, live ones of all CTAs.
-
-uint32_t cluster_threads(Cluster& cluster) {
-  uint32_t threads = 0;
-  for (uint32_t rank = 0; rank < cluster.size(); ++rank)
-    threads += cluster.cta(rank).live_warps() * kWarpSize;
-  return threads;
-}
+// ---- barrier.cluster
 
 std::string describe_cluster(const Warp&, const WaitInfo& info) {
   Cluster& cluster = info.cta->cluster();
-  return format("the cluster barrier: %u of %u threads have arrived", cluster.barrier_arrived,
-                cluster_threads(cluster));
+  return format("the cluster barrier: %u of %u threads have arrived", cluster.barrier.arrived,
+                ClusterBarrier::threads_expected(cluster));
 }
 
-void complete_cluster(Cluster& cluster, Launch& launch) {
-  cluster.barrier_arrived = 0;
-  ++cluster.barrier_generation;
-  launch.races().complete(cluster.barrier_history);
-  launch.wake(wait_key(&cluster), cluster);
-}
-
-// Each warp remembers the generation it arrived in; wait returns when that one is over.
 Step exec_cluster_arrive(Warp& w, const Instr& in, uint32_t mask) {
   Cluster& cluster = w.cta().cluster();
-  if (w.cluster_arrived_lanes() & mask)
+  ClusterBarrier& barrier = cluster.barrier;
+  ClusterArrivals& own = w.cluster_arrivals;
+  own.follow(barrier.generation);
+  if (((own.lanes | own.complete) & mask) != 0)
     w.fault("barrier.cluster.arrive twice without a wait in between");
-  const uint32_t before = w.cluster_arrived_lanes();
-  w.set_cluster_arrived(mask, cluster.barrier_generation);
-  // Partial warps count as whole ones once all their live lanes are there.
-  const bool whole = (before | mask) == w.live();
-  cluster.barrier_arrived += whole ? kWarpSize - static_cast<uint32_t>(__builtin_popcount(before))
-                                   : static_cast<uint32_t>(__builtin_popcount(mask));
+  barrier.arrived -= own.threads(w.live());
+  own.lanes |= mask;
+  barrier.arrived += own.threads(w.live());
   w.release();
-  w.launch().races().arrive(w, cluster.barrier_history, in.sub != 0);
+  w.launch().races().arrive(w, barrier.history, in.sub != 0);
   w.launch().progress();
-  if (cluster.barrier_arrived >= cluster_threads(cluster)) complete_cluster(cluster, w.launch());
+  barrier.complete_if_all_arrived(cluster);
   return Step::kNext;
 }
 
+// Lanes of the warp may be a generation apart: those that wait for an earlier one go on alone.
 Step exec_cluster_wait(Warp& w, const Instr&, uint32_t mask) {
   Cluster& cluster = w.cta().cluster();
-  if ((mask & ~w.cluster_arrived_lanes()) != 0)
+  ClusterBarrier& barrier = cluster.barrier;
+  ClusterArrivals& own = w.cluster_arrivals;
+  if ((mask & ~(own.lanes | own.complete)) != 0)
     w.fault("barrier.cluster.wait without an arrive before it");
-  // Warps that have exited no longer count.
-  if (cluster.barrier_generation == w.cluster_generation() &&
-      cluster.barrier_arrived >= cluster_threads(cluster))
-    complete_cluster(cluster, w.launch());
-  if (cluster.barrier_generation != w.cluster_generation()) {
-    w.clear_cluster_arrived(mask);
-    w.launch().races().observe(w, cluster.barrier_history, false);
-    return Step::kNext;
+  barrier.complete_if_all_arrived(cluster);  // warps that have exited no longer count
+  own.follow(barrier.generation);
+  const uint32_t done = mask & own.complete;
+  if (done != 0) {
+    own.complete &= ~done;
+    w.launch().races().observe(w, barrier.history, false);
+    return w.leave(done, mask);
   }
   WaitInfo info;
   info.describe = describe_cluster;

@@ -1,6 +1,7 @@
 // Comparison: set and setp (PTX ISA 9.7.6.1, 9.7.6.2), half-precision forms (9.7.7).
 #include <cmath>
 
+#include "emulator/isa/float_modes.h"
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/isa/numbers.h"
@@ -83,6 +84,14 @@ struct F16 {
 struct Bf16 {
   static float load(uint32_t bits) { return bf16_to_f32(bits & 0xFFFF); }
 };
+struct FlushedF16 {
+  static float load(uint32_t bits) {
+    return F16::load((bits & 0x7C00) != 0 ? bits : bits & 0x8000);
+  }
+};
+struct FlushedF32 {
+  static float load(uint32_t bits) { return flush(f32_of(bits)); }
+};
 template <typename T>
 struct Plain {};
 
@@ -141,7 +150,7 @@ Step exec_setp(Warp& w, const Instr& in, uint32_t mask) {
 }
 
 template <typename Source>
-Step exec_setp_half(Warp& w, const Instr& in, uint32_t mask) {
+Step exec_setp_loaded(Warp& w, const Instr& in, uint32_t mask) {
   const Loader<Source> a(w, in.op[2]), b(w, in.op[3]);
   uint32_t result = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -196,10 +205,10 @@ Step exec_set_x2(Warp& w, const Instr& in, uint32_t mask) {
 enum class Form : uint8_t { kSetp, kSetpX2, kSet, kSetX2 };
 
 template <typename Source>
-ExecFn pick_half(Form form) {
+ExecFn pick_loaded(Form form) {
   switch (form) {
     case Form::kSetp:
-      return exec_setp_half<Source>;
+      return exec_setp_loaded<Source>;
     case Form::kSetpX2:
       return exec_setp_x2<Source>;
     case Form::kSet:
@@ -255,10 +264,12 @@ ExecFn pick(Decoder& d, Form form, Cmp cmp) {
   return nullptr;
 }
 
-ExecFn pick_source(Decoder& d, Type t, Form form, Cmp cmp) {
+ExecFn pick_source(Decoder& d, Type t, Form form, Cmp cmp, bool ftz) {
   const bool s = t.is_signed();
-  if (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16) return pick_half<F16>(form);
-  if (t.kind == TypeKind::kBfloat) return pick_half<Bf16>(form);
+  if (t.kind == TypeKind::kFloat && t.bits / t.lanes == 16)
+    return ftz ? pick_loaded<FlushedF16>(form) : pick_loaded<F16>(form);
+  if (t.kind == TypeKind::kBfloat) return pick_loaded<Bf16>(form);
+  if (t.name == "f32" && ftz) return pick_loaded<FlushedF32>(form);
   if (t.kind == TypeKind::kFloat && t.lanes == 1)
     return t.bits == 32 ? pick<float>(d, form, cmp) : pick<double>(d, form, cmp);
   if (t.is_int() && t.lanes == 1) {
@@ -302,7 +313,7 @@ void decode_setp(Decoder& d) {
   bool is_unsigned;
   const Cmp cmp = take_cmp(d, &is_unsigned);
   const Combine how = take_combine(d);
-  d.mod("ftz");
+  const bool ftz = d.mod("ftz");
   Type t = d.type();
   if (is_unsigned) t.kind = TypeKind::kUnsigned;
   const size_t n = how == Combine::kNone ? 3 : 4;
@@ -320,14 +331,14 @@ void decode_setp(Decoder& d) {
   d.out().op[3] = d.src(2, t);
   if (how != Combine::kNone) d.out().op[4] = d.pred_src(3);
   d.out().sub = packed(how, cmp);
-  d.out().exec = pick_source(d, t, t.lanes == 2 ? Form::kSetpX2 : Form::kSetp, cmp);
+  d.out().exec = pick_source(d, t, t.lanes == 2 ? Form::kSetpX2 : Form::kSetp, cmp, ftz);
 }
 
 void decode_set(Decoder& d) {
   bool is_unsigned;
   const Cmp cmp = take_cmp(d, &is_unsigned);
   const Combine how = take_combine(d);
-  d.mod("ftz");
+  const bool ftz = d.mod("ftz");
   const Type to = d.type();
   Type from = d.type();
   if (is_unsigned) from.kind = TypeKind::kUnsigned;
@@ -343,7 +354,7 @@ void decode_set(Decoder& d) {
   if (to.kind == TypeKind::kFloat) yes = to.bits / to.lanes == 16 ? 0x3C00 : 0x3F800000;
   if (to.kind == TypeKind::kBfloat) yes = 0x3F80;
   d.out().imm = yes;
-  d.out().exec = pick_source(d, from, from.lanes == 2 ? Form::kSetX2 : Form::kSet, cmp);
+  d.out().exec = pick_source(d, from, from.lanes == 2 ? Form::kSetX2 : Form::kSet, cmp, ftz);
 }
 
 }  // namespace

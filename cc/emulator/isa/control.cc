@@ -2,9 +2,6 @@
 // scheduling.
 #include "emulator/isa/control.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 #include "emulator/machine/launch.h"
@@ -57,52 +54,10 @@ void decode_brx(Decoder& d) {
   d.out().exec = exec_brx;
 }
 
-// setmaxnreg is for all warps of a warpgroup. Called for each warp that exits.
-void check_registers_of_group(Warp& w) {
-  constexpr size_t kGroup = 4;
-  auto& warps = w.cta().warps();
-  const size_t first = w.index() / kGroup * kGroup;
-  if (first + kGroup > warps.size()) return;
-  for (size_t i = first; i < first + kGroup; ++i) {
-    const Warp& other = *warps[i];
-    const bool exited = other.live() == 0 || i == w.index();
-    if (exited && (other.max_registers == 0) != (w.max_registers == 0))
-      w.fault("some warps of a warpgroup have executed setmaxnreg, others exit without it");
-  }
-}
-
-constexpr uint32_t kSmRegisters = 65536, kLeastRegisters = 24;
-
-// The most registers that a thread can be given at the launch: a multiple of 8 up to 256.
-uint32_t most_registers(const Cta& cta) {
-  const uint32_t threads = static_cast<uint32_t>(cta.warps().size()) * kWarpSize;
-  return std::min(kSmRegisters / threads / 8 * 8, 256u);
-}
-
-// The warps of a CTA only exchange what they were given at the launch, and an .inc waits for what
-// others give back. A warp that exits without setmaxnreg has given nothing back.
-void check_registers_of_cta(Warp& w, bool exits) {
-  const Cta& cta = w.cta();
-  uint32_t total = 0;
-  for (const auto& warp : cta.warps()) {
-    const bool over = warp->live() == 0 || (exits && warp.get() == &w);
-    total += warp->max_registers != 0 ? warp->max_registers
-             : over                   ? cta.most_registers
-                                      : kLeastRegisters;
-  }
-  const uint32_t most = cta.most_registers * static_cast<uint32_t>(cta.warps().size());
-  if (total > most)
-    w.fault("setmaxnreg: the CTA would have %u registers, its launch gives it at most %u",
-            total * kWarpSize, most * kWarpSize);
-}
-
 }  // namespace
 
 Step exec_exit(Warp& w, const Instr&, uint32_t mask) {
-  if (mask == w.live()) {
-    check_registers_of_group(w);
-    if (w.max_registers == 0 && w.cta().most_registers != 0) check_registers_of_cta(w, true);
-  }
+  if (mask == w.live()) check_registers_at_exit(w);
   return w.exit_lanes(mask);
 }
 
@@ -160,46 +115,6 @@ void decode_griddepcontrol(Decoder& d) {
   d.out().exec = mode == "wait" ? exec_grid_wait : exec_launch_dependents;
 }
 
-// sub: 1: .inc; imm: the count. How many registers a thread has at the launch is the assembler's
-// choice: at least what a first .dec leaves it, at most what a first .inc gives it.
-Step exec_setmaxnreg(Warp& w, const Instr& in, uint32_t) {
-  const uint32_t count = static_cast<uint32_t>(in.imm), before = w.max_registers;
-  const bool more = in.sub != 0;
-  Cta& cta = w.cta();
-  if (cta.most_registers == 0) cta.most_registers = most_registers(cta);
-  const uint32_t least = before != 0 ? before : cta.least_registers;
-  const uint32_t most = before != 0 ? before : cta.most_registers;
-  if (more ? count < least : count > most)
-    w.fault("setmaxnreg.%s to %u registers from %s%u", more ? "inc" : "dec", count,
-            before != 0 ? ""
-            : more      ? "at least "
-                        : "at most ",
-            more ? least : most);
-  if (before == 0) {
-    uint32_t& bound = more ? cta.most_registers : cta.least_registers;
-    bound = more ? std::min(bound, count) : std::max(bound, count);
-  }
-  w.max_registers = count;
-  check_registers_of_cta(w, false);
-  return Step::kNext;
-}
-
-// setmaxnreg only moves registers between warps; the register count must be a multiple of 8 from 24
-// to 256 (PTX ISA 9.7.19.5).
-void decode_setmaxnreg(Decoder& d) {
-  const auto direction = d.mod_one_of({"inc", "dec"});
-  if (direction.empty()) d.error("setmaxnreg needs .inc or .dec");
-  d.out().sub = direction == "inc";
-  d.ignore_mods({"sync", "aligned", "u32"});
-  d.expect_operands(1, 1);
-  const int64_t count = d.int_constant(0);
-  if (count < 24 || count > 256 || count % 8 != 0)
-    d.error("register count must be a multiple of 8 from 24 to 256");
-  d.out().imm = count;
-  d.out().exec = exec_setmaxnreg;
-  d.out().flags |= kConverge | kWholeWarp;
-}
-
 void decode_pmevent(Decoder& d) {
   d.mod("mask");
   d.expect_operands(1, 1);
@@ -216,7 +131,6 @@ void register_control(IsaTable& t) {
   t.add({"brkpt", decode_trap, "9.7.19.1"});
   t.add({"nanosleep", decode_nanosleep, "9.7.19.2"});
   t.add({"pmevent", decode_pmevent, "9.7.19.3"});
-  t.add({"setmaxnreg", decode_setmaxnreg, "9.7.19.5"});
   t.add({"griddepcontrol", decode_griddepcontrol, "9.7.13.13"});
 }
 

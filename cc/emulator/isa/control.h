@@ -8,6 +8,9 @@
 
 namespace bwgemm::emulator {
 
+// setmaxnreg is for all warps of a warpgroup. Called for each warp that exits.
+void check_registers_at_exit(Warp& w);
+
 // exit, and the return from a kernel.
 Step exec_exit(Warp& w, const Instr& in, uint32_t mask);
 

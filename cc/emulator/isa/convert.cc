@@ -162,9 +162,9 @@ Step exec_float_int(Warp& w, const Instr& in, uint32_t mask) {
     const double integral = round_integral(value, c.rounding);
     uint64_t out;
     const int bits = c.to.bits;
-    // Conversions saturate; NaN gives 0 (for 64-bit results the top bit alone).
+    // Conversions saturate; NaN gives 0 (of f64 and for 64-bit results the top bit alone).
     if (std::isnan(value)) {
-      out = bits == 64 ? uint64_t{1} << 63 : 0;
+      out = bits == 64 || c.from.bits == 64 ? uint64_t{1} << (bits - 1) : 0;
     } else if (c.to.is_signed()) {
       const double top = std::ldexp(1.0, bits - 1);
       if (integral >= top)

@@ -11,7 +11,8 @@ namespace {
 
 using namespace integer;
 
-// ---- carry chains. The carry flag is one hidden row per function, written by .cc.
+// ---- carry chains. The carry flag is one hidden row per function, written by .cc. Subtraction
+// adds the complement: its flag is 1 where nothing is borrowed, and addc and madc may follow it.
 
 template <typename T, bool kSubtract, bool kCarryIn, bool kCarryOut>
 Step exec_carry(Warp& w, const Instr& in, uint32_t mask) {
@@ -19,8 +20,9 @@ Step exec_carry(Warp& w, const Instr& in, uint32_t mask) {
   const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
   uint32_t* carry = w.r32(in.op[4]);
   for_lanes(mask, [&](int lane) {
-    const unsigned __int128 x = a.get(lane), y = b.get(lane), c = kCarryIn ? carry[lane] & 1 : 0;
-    const unsigned __int128 exact = kSubtract ? x - y - c : x + y + c;
+    const T y = kSubtract ? ~b.get(lane) : b.get(lane);
+    const unsigned __int128 c = kCarryIn ? carry[lane] & 1 : kSubtract;
+    const unsigned __int128 exact = c + a.get(lane) + y;
     d.set(lane, static_cast<T>(exact));
     if (kCarryOut) carry[lane] = static_cast<uint32_t>(exact >> (8 * sizeof(T))) & 1;
   });

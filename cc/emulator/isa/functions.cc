@@ -154,6 +154,22 @@ Step exec_general1(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
+// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 read and write the high words alone.
+double high_word(double x) {
+  const uint64_t high = bits_of(x) >> 32 << 32;
+  return f64_of(std::fpclassify(x) == FP_SUBNORMAL ? high & uint64_t{1} << 63 : high);
+}
+template <typename Op>
+Step exec_high_word(Warp& w, const Instr& in, uint32_t mask) {
+  Lanes<double> d(w, in.op[0]);
+  const Lanes<double> a(w, in.op[1]);
+  for_lanes(mask, [&](int lane) {
+    const double x = a.get(lane);
+    d.set(lane, std::isnan(x) ? NAN : high_word(Op::template f<double>(high_word(x))));
+  });
+  return Step::kNext;
+}
+
 template <typename Op>
 void decode_function(Decoder& d) {
   const Rounding rounding = take_rounding(d);
@@ -165,7 +181,7 @@ void decode_function(Decoder& d) {
   if (t.name == "f32")
     d.out().exec = exec_general1<float, Op>;
   else if (t.name == "f64")
-    d.out().exec = exec_general1<double, Op>;
+    d.out().exec = d.out().sub != 0 ? exec_high_word<Op> : exec_general1<double, Op>;
   else
     d.unsupported("type ." + std::string(t.name));
 }

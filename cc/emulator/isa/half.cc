@@ -2,8 +2,8 @@
 // fma (9.7.5).
 //
 // Sums and products of two 16-bit numbers are formed in float and rounded again: with 24 >= 2 p + 2
-// significant bits (p = 11 or 8) the second rounding is harmless. fma is formed in double and
-// rounded from there.
+// significant bits (p = 11 or 8) the second rounding is harmless. fma is formed in double, rounded
+// to odd, and rounded again from there.
 #include <cmath>
 
 #include "emulator/isa/arithmetic.h"
@@ -14,6 +14,7 @@ namespace bwgemm::emulator {
 namespace {
 
 struct F16 {
+  static constexpr float kLeastNormal = 0x1p-14f;
   static float load(uint32_t bits) { return f16_to_f32(bits & 0xFFFF); }
   static uint32_t store(float value) { return f32_to_f16_rn(value); }
   static uint32_t store_exact(double value) {
@@ -21,6 +22,7 @@ struct F16 {
   }
 };
 struct Bf16 {
+  static constexpr float kLeastNormal = 0x1p-126f;
   static float load(uint32_t bits) { return bf16_to_f32(bits & 0xFFFF); }
   static uint32_t store(float value) { return f32_to_bf16_rn(value); }
   static uint32_t store_exact(double value) {
@@ -32,13 +34,23 @@ enum Flags : uint8_t { kFtz = 1, kSat = 2, kRelu = 4, kNan = 8, kXorSign = 16, k
 
 template <typename H>
 float flush(float x) {
-  return std::is_same_v<H, F16> && std::fabs(x) < 0x1p-14f ? std::copysign(0.0f, x) : x;
+  return std::fabs(x) < H::kLeastNormal ? std::copysign(0.0f, x) : x;
 }
 
 float limit(float x, uint8_t flags) {
   if (flags & kSat) x = x > 0 ? (x < 1 ? x : 1.0f) : 0.0f;
   if ((flags & kRelu) != 0 && x < 0) x = 0.0f;
   return x;
+}
+
+// The sum, whose last bit is 1 if some of it was cut off: rounding it to fewer bits then gives what
+// rounding the exact sum would.
+double add_to_odd(double a, double b) {
+  const double sum = a + b, of_b = sum - a;
+  const double rest = (a - (sum - of_b)) + (b - of_b);
+  const uint64_t bits = bits_of(sum);
+  if (rest == 0 || !std::isfinite(sum) || (bits & 1) != 0) return sum;
+  return f64_of((rest > 0) == (sum > 0) ? bits + 1 : bits - 1);
 }
 
 struct Add {
@@ -81,7 +93,7 @@ Step exec_half_fma(Warp& w, const Instr& in, uint32_t mask) {
       float x = H::load(a[lane] >> half), y = H::load(b[lane] >> half),
             z = H::load(c[lane] >> half);
       if (flags & kFtz) x = flush<H>(x), y = flush<H>(y), z = flush<H>(z);
-      double r = static_cast<double>(x) * y + z;
+      double r = add_to_odd(static_cast<double>(x) * y, z);
       if (flags & kSat) r = r > 0 ? (r < 1 ? r : 1.0) : 0.0;
       if ((flags & kRelu) != 0 && r < 0) r = 0;
       uint32_t bits = H::store_exact(r);
@@ -131,21 +143,37 @@ template <typename H, float (*kFunction)(float), int kLanes>
 Step exec_half1(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   const uint32_t* a = w.r32(in.op[1]);
+  const bool ftz = (in.sub & kFtz) != 0;
   for_lanes(mask, [&](int lane) {
     uint32_t out = 0;
-    for (int half = 0; half < 16 * kLanes; half += 16)
-      out |= H::store(kFunction(H::load(a[lane] >> half))) << half;
+    for (int half = 0; half < 16 * kLanes; half += 16) {
+      const float x = H::load(a[lane] >> half);
+      const float r = kFunction(ftz ? flush<H>(x) : x);
+      out |= H::store(ftz ? flush<H>(r) : r) << half;
+    }
     d[lane] = out;
   });
   return Step::kNext;
 }
 
+// Clears subnormal halves but for their signs.
+uint32_t flush_f16_bits(uint32_t bits) {
+  for (const uint32_t half : {0x0000FFFFu, 0xFFFF0000u}) {
+    if ((bits & half & 0x7C007C00u) == 0) bits &= ~half | 0x80008000u;
+  }
+  return bits;
+}
+
 // abs and neg only touch the sign bits: imm is the mask, sub 1 clears, 0 flips.
+template <bool kFlushes>
 Step exec_sign(Warp& w, const Instr& in, uint32_t mask) {
   uint32_t* d = w.r32(in.op[0]);
   const uint32_t* a = w.r32(in.op[1]);
   const uint32_t bits = static_cast<uint32_t>(in.imm);
-  for_lanes(mask, [&](int lane) { d[lane] = in.sub != 0 ? a[lane] & ~bits : a[lane] ^ bits; });
+  for_lanes(mask, [&](int lane) {
+    const uint32_t out = in.sub != 0 ? a[lane] & ~bits : a[lane] ^ bits;
+    d[lane] = kFlushes ? flush_f16_bits(out) : out;
+  });
   return Step::kNext;
 }
 
@@ -188,17 +216,18 @@ void decode_min_max(Decoder& d) {
 }
 
 void decode_sign(Decoder& d, bool clear) {
-  d.mod("ftz");
+  const bool ftz = d.mod("ftz");
   const Type t = d.type();
   decode_operands(d, 1, t);
   d.out().imm = t.lanes == 2 ? 0x80008000 : 0x8000;
   d.out().sub = clear;
-  d.out().exec = exec_sign;
+  d.out().exec = ftz && !is_bf16(t) ? exec_sign<true> : exec_sign<false>;
 }
 
 template <float (*kF16)(float), float (*kBf16)(float)>
 void decode_function(Decoder& d) {
-  d.ignore_mods({"approx", "ftz"});
+  d.mod("approx");
+  d.out().sub = d.mod("ftz") ? kFtz : 0;
   const Type t = d.type();
   decode_operands(d, 1, t);
   if (is_bf16(t))

@@ -38,6 +38,7 @@ const IsaTable& IsaTable::instance() {
     register_convert(t);
     register_move(t);
     register_control(t);
+    register_setmaxnreg(t);
     register_call(t);
     register_memory(t);
     register_bulk_store(t);

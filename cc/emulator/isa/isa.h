@@ -47,6 +47,7 @@ void register_compare(IsaTable& table);
 void register_convert(IsaTable& table);
 void register_move(IsaTable& table);
 void register_control(IsaTable& table);
+void register_setmaxnreg(IsaTable& table);
 void register_call(IsaTable& table);
 void register_memory(IsaTable& table);
 void register_bulk_store(IsaTable& table);

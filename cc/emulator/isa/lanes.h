@@ -86,12 +86,4 @@ inline void decode_operands(Decoder& d, size_t sources, Type type) {
   for (size_t i = 0; i < sources; ++i) d.out().op[1 + i] = d.src(1 + i, type);
 }
 
-template <typename To, typename From>
-To bits_cast(From value) {
-  static_assert(sizeof(To) == sizeof(From));
-  To out;
-  std::memcpy(&out, &value, sizeof out);
-  return out;
-}
-
 }  // namespace bwgemm::emulator

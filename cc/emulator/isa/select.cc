@@ -2,6 +2,7 @@
 #include <cmath>
 #include <optional>
 
+#include "emulator/isa/float_modes.h"
 #include "emulator/isa/isa.h"
 #include "emulator/isa/lanes.h"
 
@@ -39,18 +40,25 @@ void decode_selp(Decoder& d) {
   }
 }
 
-// slct d = c >= 0 ? a : b; -0.0 counts as >= 0, NaN selects b.
+// slct d = c >= 0 ? a : b; -0.0 counts as >= 0, NaN selects b. sub 1: .ftz, which makes a negative
+// subnormal -0.0.
 template <typename T, typename C>
 Step exec_slct(Warp& w, const Instr& in, uint32_t mask) {
   Lanes<T> d(w, in.op[0]);
   const Lanes<T> a(w, in.op[1]), b(w, in.op[2]);
   const Lanes<C> c(w, in.op[3]);
-  for_lanes(mask, [&](int lane) { d.set(lane, c.get(lane) >= 0 ? a.get(lane) : b.get(lane)); });
+  for_lanes(mask, [&](int lane) {
+    C chooser = c.get(lane);
+    if constexpr (std::is_floating_point_v<C>) {
+      if (in.sub != 0) chooser = flush(chooser);
+    }
+    d.set(lane, chooser >= 0 ? a.get(lane) : b.get(lane));
+  });
   return Step::kNext;
 }
 
 void decode_slct(Decoder& d) {
-  d.mod("ftz");
+  d.out().sub = d.mod("ftz");
   const Type t = d.type(), c = d.type();
   d.expect_operands(4, 4);
   d.out().op[0] = d.dst(0, t.bits);

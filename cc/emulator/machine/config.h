@@ -21,7 +21,7 @@ struct Dim3 {
 // One span or instant of the timeline. Times are scheduler ticks (one executed warp instruction =
 // one tick).
 struct TraceEvent {
-  enum class Kind : uint8_t { kWait, kAsync, kInstant, kSpan };
+  enum class Kind : uint8_t { kWait, kAsync, kInstant };
   Kind kind = Kind::kInstant;
   const char* name = "";  // static storage: "mbarrier.try_wait", "tma.load", "tcgen05.mma"
   uint32_t cta = 0;       // linear CTA index in the grid

@@ -169,14 +169,8 @@ void Launch::warp_exited(Warp& w) {
   progress();
   --cta.live_warps_;
   races_.exited(w);
-  // An arrival at the cluster barrier without a wait: exited threads are no longer expected, so
-  // they must not be counted either.
-  Cluster& group = *cta.cluster_;
-  if (w.cluster_arrived_ != 0 && w.cluster_generation_ == group.barrier_generation) {
-    group.barrier_arrived -= std::min<uint32_t>(group.barrier_arrived, kWarpSize);
-  }
   // A barrier of all threads may now be complete: its waiters look again.
-  for (uint32_t id = 0; id < 16; ++id) wake(wait_key(&cta.barriers_[id]), cta);
+  for (uint32_t id = 0; id < kNamedBarriers; ++id) wake(wait_key(&cta.barriers_[id]), cta);
   wake(wait_key(cta.cluster_), *cta.cluster_);
   if (cta.live_warps_ > 0) return;
   if (cta_exit_hook != nullptr) cta_exit_hook(cta);

@@ -125,6 +125,7 @@ struct Kernel {
       kMasks,      // the same; some bits may be defined though no operand's are
       kParts,      // takes bits: undefined if all bits of an operand are
       kTakes,      // the same; some bits are defined then
+      kHalves,     // dp2a takes a half of its second operand: the three of `read`
       kPermutes,   // prmt takes bytes of two operands, as the third says: the three of `read`
       kShuffles,   // the first of `read` in another lane
       kExchanges,  // among lanes: undefined if it is in all of them
@@ -157,6 +158,8 @@ struct Kernel {
   std::vector<KernelParam> params;
   uint32_t param_bytes = 0;
   int max_threads = 0;
+  int max_registers = 0;  // .maxnreg, 0 if not given
+  uint32_t min_ctas = 1;  // .minnctapersm
   int required_ntid[3] = {0, 0, 0};
   int required_cluster[3] = {0, 0, 0};
   std::vector<std::shared_ptr<void>> owned;  // aux data

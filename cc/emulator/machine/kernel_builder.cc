@@ -4,6 +4,7 @@
 
 #include "emulator/isa/control.h"
 #include "emulator/isa/isa.h"
+#include "emulator/machine/targets.h"
 #include "emulator/machine/undefined.h"
 
 namespace bwgemm::emulator {
@@ -92,11 +93,17 @@ void KernelBuilder::build(const ptx::Function& entry) {
   kernel_.preds = 1;  // predicate 0 is always false
   kernel_.static_shared_bytes = kSharedReserved;
   kernel_.max_threads = entry.max_threads;
+  kernel_.max_registers = entry.max_registers;
+  kernel_.min_ctas = static_cast<uint32_t>(entry.min_ctas);
   std::copy(entry.required_ntid, entry.required_ntid + 3, kernel_.required_ntid);
   std::copy(entry.required_cluster, entry.required_cluster + 3, kernel_.required_cluster);
-  if (!entry.has_body) throw Error(ErrorKind::kParse, entry.line, "entry without a body");
-  lay_out(entry, 0);
-  if (uses_pointers_) lay_out_pointed_to();
+  try {
+    if (!entry.has_body) throw Error(ErrorKind::kParse, entry.line, "entry without a body");
+    lay_out(entry, 0);
+    if (uses_pointers_) lay_out_pointed_to();
+  } catch (const Error& error) {
+    throw with_line(error);
+  }
   find_recursive_functions();
   uint32_t base = 0;
   for (auto& info : functions_) {
@@ -139,6 +146,12 @@ void KernelBuilder::find_wgmma_registers() {
   }
 }
 
+Error KernelBuilder::with_line(const Error& error) const {
+  const std::string text(kernel_.module->line_text(error.line).substr(0, 160));
+  return Error(error.kind, error.line,
+               format("line %d: %s: %s", error.line, error.what(), text.c_str()));
+}
+
 void KernelBuilder::decode_function(FunctionInfo& info) {
   current_ = &info;
   if (info.recursive != nullptr) info.recursive->first_pred = kernel_.preds;
@@ -148,9 +161,7 @@ void KernelBuilder::decode_function(FunctionInfo& info) {
     try {
       decode_statement(*statement_, &kernel_.code[pc_]);
     } catch (const Error& error) {
-      const std::string text(kernel_.module->line_text(error.line).substr(0, 160));
-      throw Error(error.kind, error.line,
-                  format("line %d: %s: %s", error.line, error.what(), text.c_str()));
+      throw with_line(error);
     }
   }
   pc_ = info.statement_pc.back();
@@ -168,6 +179,11 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
   if (entry == nullptr) {
     throw Error(ErrorKind::kUnsupported, statement.line,
                 "unsupported instruction '" + std::string(statement.mnemonic) + "'");
+  }
+  if (const auto need = lacking_target(module_.ast().target, statement.mnemonic); !need.empty()) {
+    throw Error(ErrorKind::kParse, statement.line,
+                format("'%s' needs .target %s, not %s", std::string(statement.mnemonic).c_str(),
+                       std::string(need).c_str(), module_.ast().target.c_str()));
   }
   out->line = statement.line;
   auto name = std::make_shared<std::string>(statement.mnemonic);

@@ -140,6 +140,7 @@ class KernelBuilder {
   void place_stack();
   void note_pointer_call(const ptx::Function& function, const ptx::Statement& call);
   void decode_function(FunctionInfo& info);
+  Error with_line(const Error& error) const;  // in front of its text, the line's behind
   void find_wgmma_registers();
   void decode_statement(const ptx::Statement& statement, Instr* out);
   uint32_t allocate_local(uint64_t bytes, uint64_t align, int line);

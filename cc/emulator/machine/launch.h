@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulator/machine/async.h"
+#include "emulator/machine/barrier.h"
 #include "emulator/machine/config.h"
 #include "emulator/machine/grid.h"
 #include "emulator/machine/kernel.h"
@@ -42,23 +43,14 @@ class Random {
   uint64_t state_;
 };
 
-// Named barrier (bar / barrier.cta), PTX ISA 9.7.13.1.
-struct NamedBarrier {
-  uint32_t arrived = 0;   // threads of the current generation
-  uint32_t expected = 0;  // 0: not in use
-  uint64_t generation = 1;
-  bool reduces = false;                                    // by bar.red in the current generation
-  uint32_t red_and = kFullMask, red_or = 0, red_popc = 0;  // accumulating
-  uint32_t last_and = 0, last_or = 0, last_popc = 0;       // of the completed generation
-  BarrierHistory history;
-};
-
 // One streaming multiprocessor: what co-resident CTAs share.
 struct Sm {
   uint32_t index = 0;
   uint32_t free_slots = 0;
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor (tensor memory belongs to the SM)
 };
+
+constexpr uint32_t kNamedBarriers = 16;
 
 class Cta {
  public:
@@ -68,9 +60,9 @@ class Cta {
   Dim3 id() const { return id_; }
   uint32_t linear() const { return linear_; }  // in the grid
   uint32_t rank() const { return rank_; }      // in the cluster
-  uint32_t thread_count() const { return threads_; }
   SharedMemory& shared() { return shared_; }
   NamedBarrier& barrier(uint32_t id) { return barriers_[id]; }
+  uint32_t barrier_id(const NamedBarrier& b) const { return static_cast<uint32_t>(&b - barriers_); }
   std::vector<std::unique_ptr<Warp>>& warps() { return warps_; }
   const std::vector<std::unique_ptr<Warp>>& warps() const { return warps_; }
   uint32_t live_warps() const { return live_warps_; }
@@ -93,7 +85,7 @@ class Cta {
   Dim3 id_{0, 0, 0};
   uint32_t linear_ = 0, rank_ = 0, threads_ = 0, live_warps_ = 0;
   SharedMemory shared_;
-  NamedBarrier barriers_[16];
+  NamedBarrier barriers_[kNamedBarriers];
   std::vector<std::unique_ptr<Warp>> warps_;
 };
 
@@ -104,11 +96,7 @@ class Cluster {
   Dim3 id() const { return id_; }  // %clusterid
   Dim3 first_cta() const { return first_cta_; }
 
-  // barrier.cluster, PTX ISA 9.7.13.3: counted in threads.
-  uint32_t barrier_arrived = 0;
-  uint64_t barrier_generation = 1;
-  BarrierHistory barrier_history;
-
+  ClusterBarrier barrier;
   std::unique_ptr<Extension> tensor;  // for cc/emulator/tensor
   ClusterHistory history;
 
@@ -145,7 +133,6 @@ class Launch {
   uint64_t now() const { return now_; }
   Dim3 grid() const { return grid_; }
   Dim3 block() const { return block_; }
-  Dim3 cluster_dim() const { return cluster_dim_; }
   const std::vector<uint8_t>& params() const { return params_; }
 
   // Hands over an operation that finishes later. Operations with the same non-zero queue finish in

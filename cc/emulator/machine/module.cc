@@ -44,7 +44,13 @@ std::unique_ptr<Module> Module::load(std::string text) {
                            "global variable nor a function",
                            v.line, std::string(v.name).c_str(), std::string(fixup.symbol).c_str()));
       }
-      if (fixup.offset + 8 <= storage.size) std::memcpy(storage.data + fixup.offset, &value, 8);
+      size_t bytes = 8;
+      if (fixup.mask_byte >= 0) {
+        value >>= 8 * fixup.mask_byte;
+        bytes = 1;
+      }
+      if (fixup.offset + bytes <= storage.size)
+        std::memcpy(storage.data + fixup.offset, &value, bytes);
     }
   }
   return module;

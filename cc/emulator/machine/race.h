@@ -209,7 +209,6 @@ class Races {
 
   // --- Actors. Those of a cluster's warps come first.
   void start(Cluster& cluster);
-  uint16_t mbarrier_actor(Cta& cta, uint32_t offset) { return mbarrier(cta, offset).actor; }
   // The queue of this kind of a warp's lane; made when it is first used.
   enum class Queue : uint8_t { kBulkRead, kBulkWrite, kTensorPipe, kWarpgroup, kCpAsync };
   Stamp queue(Cluster& cluster, Queue kind, uint32_t owner, uint32_t lane, uint32_t clock,

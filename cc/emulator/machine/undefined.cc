@@ -181,6 +181,7 @@ Kernel::Tracking::Use use_of(const Kernel& kernel, size_t pc, const Access& acce
   if (starts_with(name, "vote")) return Use::kExchanges;
   if (starts_with(name, "redux")) return Use::kReduces;
   if (starts_with(name, "prmt")) return Use::kPermutes;
+  if (starts_with(name, "dp2a")) return Use::kHalves;
   for (const char* prefix : {"match", "activemask", "elect"}) {
     if (starts_with(name, prefix)) return Use::kOpaque;
   }
@@ -243,18 +244,19 @@ void find_undefined_registers(Kernel& kernel) {
     tracking.selects = starts_with(in.name, "selp.");
     tracking.guard = slot_of(access.guard);
     bool followed = tracking.guard != Kernel::Tracking::kOther;
-    const bool permutes = tracking.use == Kernel::Tracking::Use::kPermutes;
+    const bool by_operand = tracking.use == Kernel::Tracking::Use::kPermutes ||
+                            tracking.use == Kernel::Tracking::Use::kHalves;
     const bool shuffles = tracking.use == Kernel::Tracking::Use::kShuffles;
     if (tracking.selects) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2])};
     if (shuffles) tracking.read = {slot_of(in.op[1])};
-    if (permutes) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2]), slot_of(in.op[3])};
+    if (by_operand) tracking.read = {slot_of(in.op[1]), slot_of(in.op[2]), slot_of(in.op[3])};
     const std::vector<Row>& back = kernel.rows_of[pc].read_back;
     tracking.read_back_if = kernel.rows_of[pc].read_back_if;
     for (const Id id : access.read) {
       followed |= slot_of(id) != Kernel::Tracking::kOther;
       if (std::find(back.begin(), back.end(), id) != back.end()) {
         tracking.read_back.push_back(slot_of(id));
-      } else if (id != access.guard && !permutes && !(shuffles && id == in.op[1]) &&
+      } else if (id != access.guard && !by_operand && !(shuffles && id == in.op[1]) &&
                  (!tracking.selects || id >= kernel.rows)) {
         tracking.read.push_back(slot_of(id));
       }

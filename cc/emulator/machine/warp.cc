@@ -88,8 +88,10 @@ Step Warp::branch_and_stay(uint32_t taken, uint32_t target, uint32_t stay) {
 Step Warp::exit_lanes(uint32_t mask) {
   if (launch_->lane_exit_hook != nullptr) launch_->lane_exit_hook(*this, mask);
   LaneGroup& g = group();
+  cluster_arrivals.count_exit(*this, live_ & ~mask);
   live_ &= ~mask;
   g.mask &= ~mask;
+  for (uint32_t id = 0; id < kNamedBarriers; ++id) cta_->barrier(id).count_exited(*this);
   // Those that wait for all live lanes may now be complete.
   for (LaneGroup& other : groups_) {
     if (other.state == GroupState::kConverging) other.state = GroupState::kReady;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulator/machine/async.h"
+#include "emulator/machine/barrier.h"
 #include "emulator/machine/instr.h"
 #include "emulator/machine/memory.h"
 #include "emulator/machine/race.h"
@@ -141,9 +142,6 @@ class Warp {
   const LaneGroup& group() const { return groups_[current_]; }
   uint32_t executing() const { return executing_; }  // lanes that execute the instruction
   uint32_t live() const { return live_; }            // lanes that exist and have not exited
-  uint32_t existing() const {
-    return existing_;
-  }  // lanes that exist (the last warp of a CTA may be partial)
 
   [[noreturn, gnu::format(printf, 2, 3)]] void fault(const char* fmt, ...);
   void report(Rule rule, const std::string& message);
@@ -211,15 +209,7 @@ class Warp {
   AsyncGroups& bulk_groups(int lane);
   AsyncGroups& wgmma_groups();  // wgmma.commit_group is warp-wide
 
-  // Lanes that have arrived at the cluster barrier and not waited yet, and the generation they
-  // arrived in.
-  uint32_t cluster_arrived_lanes() const { return cluster_arrived_; }
-  uint64_t cluster_generation() const { return cluster_generation_; }
-  void set_cluster_arrived(uint32_t mask, uint64_t generation) {
-    cluster_arrived_ |= mask;
-    cluster_generation_ = generation;
-  }
-  void clear_cluster_arrived(uint32_t mask) { cluster_arrived_ &= ~mask; }
+  ClusterArrivals cluster_arrivals;
 
   // Calls of recursive functions: what each lane has saved, and lanes that come from a return.
   struct CallStack {
@@ -274,8 +264,6 @@ class Warp {
   uint64_t polls_ = 0;
   bool read_time_ = false;
   uint32_t proxy_epoch_ = 1, proxy_released_ = 0, proxy_fenced_ = 0;
-  uint32_t cluster_arrived_ = 0;
-  uint64_t cluster_generation_ = 0;
   std::vector<uint8_t> row_uses_;  // RowUse; empty: none so far
   std::vector<Row> watched_rows_;  // those that are not 0
   // Lanes, by slot of Kernel::tracking: in which some bits are undefined, in which all are. Empty:

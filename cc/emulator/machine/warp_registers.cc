@@ -124,7 +124,11 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   }
   for (size_t i = shuffles ? 1 : 0; i < tracking.read.size(); ++i) {
     const bool chosen = tracking.selects && i < 2;
-    reads(tracking.read[i], mask & (!chosen ? kFullMask : i == 0 ? first : ~first));
+    uint32_t lanes = mask & (!chosen ? kFullMask : i == 0 ? first : ~first);
+    // What is undefined in part counts as defined: it may be the other half that is not.
+    if (tracking.use == Tracking::Use::kHalves && i == 1 && tracking.read[i] != Tracking::kOther)
+      lanes &= wholly_[tracking.read[i]];
+    reads(tracking.read[i], lanes);
   }
   if (!tracking.read_back.empty() && (pred(tracking.read_back_if) & mask) != 0) {
     for (const uint32_t slot : tracking.read_back) reads(slot, mask);
@@ -154,6 +158,7 @@ void Warp::track(const Instr& in, uint32_t group, uint32_t mask) {
   }
   switch (tracking.use) {
     case Tracking::Use::kComputes:
+    case Tracking::Use::kHalves:
       break;
     case Tracking::Use::kPermutes: {
       const auto wholly_in = [&](size_t operand) {

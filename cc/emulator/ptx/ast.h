@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 namespace bwgemm::emulator::ptx {
 
 // State spaces of variables (PTX ISA 5.1).
-enum class Space : uint8_t { kReg, kConst, kGlobal, kLocal, kParam, kShared, kGeneric };
+enum class Space : uint8_t { kConst, kGlobal, kLocal, kParam, kShared, kGeneric };
 
 struct Operand {
   enum class Kind : uint8_t {
@@ -52,12 +53,13 @@ struct Variable {
   uint64_t align = 1;
   uint64_t bytes = 0;  // 0 with is_extern shared: dynamic shared memory
   bool is_extern = false;
+  bool in_register = false;   // a parameter declared as .reg
   std::vector<uint8_t> init;  // shorter than bytes: the rest is zero
   struct AddressFixup {
     uint64_t offset;
     int64_t addend;
     std::string_view symbol;
-    bool generic;
+    int mask_byte = -1;  // an element of 8 bits holds this byte of the address; -1: all bytes
   };
   std::vector<AddressFixup> fixups;
 };
@@ -95,9 +97,12 @@ struct Function {
   std::vector<Statement> body;
   std::vector<Scope> scopes;  // [0] is the function's own
   int max_threads = 0;        // product of .maxntid, 0 if not given
+  int max_registers = 0;      // .maxnreg, 0 if not given
+  int min_ctas = 1;           // .minnctapersm
   int required_ntid[3] = {0, 0, 0};
   int required_cluster[3] = {0, 0, 0};
   bool explicit_cluster = false;
+  std::deque<std::string> made_names;  // of what the text does not name
 };
 
 // Where the statements of the lines from `line` on come from (.loc); file 0: unknown.

@@ -131,41 +131,50 @@ void Declarations::initializer(Variable& variable, int depth) {
   expect('}');
 }
 
-void Declarations::initial_value(Variable& variable) {
-  const size_t bytes = static_cast<size_t>(variable.elem_bits / 8);
-  uint64_t value = 0;
-  if (cur().kind == Kind::kName) {
-    Variable::AddressFixup fixup{variable.init.size(), 0, cur().text, false};
-    advance();
-    if (fixup.symbol == "generic") {
-      expect('(');
-      fixup.symbol = expect_name("a symbol");
-      fixup.generic = true;
-      expect(')');
-    }
-    if (accept('+')) fixup.addend = expect_int("an offset");
-    if (bytes != 8) fail("an address needs a 64-bit element");
-    variable.fixups.push_back(fixup);
-  } else {
-    const bool negative = accept('-');
-    if (cur().kind == Kind::kFloat) {
-      const double real = negative ? -cur().real : cur().real;
-      if (bytes == 4) {
-        const float single = static_cast<float>(real);
-        uint32_t bits;
-        std::memcpy(&bits, &single, 4);
-        value = bits;
-      } else {
-        std::memcpy(&value, &real, 8);
-      }
-    } else if (cur().kind == Kind::kInt) {
-      value = negative ? 0 - cur().value : cur().value;
-    } else {
-      fail("unexpected '" + std::string(cur().text) + "' in an initialiser");
-    }
-    advance();
+Variable::AddressFixup Declarations::address() {
+  Variable::AddressFixup fixup{0, 0, expect_name("a symbol")};
+  if (fixup.symbol == "generic") {
+    expect('(');
+    fixup.symbol = expect_name("a symbol");
+    expect(')');
   }
-  const size_t begin = variable.init.size();
+  if (accept('+')) fixup.addend = integer("an offset");
+  return fixup;
+}
+
+void Declarations::initial_value(Variable& variable) {
+  const size_t bytes = static_cast<size_t>(variable.elem_bits / 8), begin = variable.init.size();
+  uint64_t value = 0;
+  if (cur().kind == Kind::kInt && ahead(1).punct() == '(') {  // 0xFF00(symbol): one of its bytes
+    const uint64_t mask = cur().value;
+    int byte = 0;
+    while (byte < 8 && mask != uint64_t{0xFF} << (8 * byte)) ++byte;
+    if (byte == 8) fail("a mask of an address must be one byte of ones");
+    if (bytes != 1) fail("a masked address needs an 8-bit element");
+    advance();
+    expect('(');
+    variable.fixups.push_back(address());
+    variable.fixups.back().mask_byte = byte;
+    variable.fixups.back().offset = begin;
+    expect(')');
+  } else if (at_constant()) {
+    const Constant c = constant();
+    value = c.bits;
+    if (c.kind == Constant::Kind::kFloat && bytes == 4) {
+      const float single = static_cast<float>(c.real);
+      uint32_t bits;
+      std::memcpy(&bits, &single, 4);
+      value = bits;
+    } else if (c.kind == Constant::Kind::kFloat) {
+      std::memcpy(&value, &c.real, 8);
+    }
+  } else if (cur().kind == Kind::kName) {
+    variable.fixups.push_back(address());
+    variable.fixups.back().offset = begin;
+    if (bytes != 8) fail("an address needs a 64-bit element");
+  } else {
+    fail("unexpected '" + std::string(cur().text) + "' in an initialiser");
+  }
   variable.init.resize(begin + bytes, 0);
   std::memcpy(variable.init.data() + begin, &value, std::min<size_t>(bytes, 8));
 }
@@ -175,11 +184,11 @@ void Declarations::param_list(std::vector<Variable>& params) {
   if (accept(')')) return;
   do {
     Space space = Space::kParam;
-    // A register parameter of the old ABI is treated as a .param of the same size.
-    if (!accept_directive("reg") && (!variable_space(&space) || space != Space::kParam)) {
+    const bool in_register = accept_directive("reg");
+    if (!in_register && (!variable_space(&space) || space != Space::kParam))
       fail("expected .param");
-    }
     params.push_back(param());
+    params.back().in_register = in_register;
   } while (accept(','));
   expect(')');
 }

@@ -31,6 +31,8 @@ class Declarations : public Operands {
   bool pointer_hint();
   void initializer(Variable& variable, int depth);
   void initial_value(Variable& variable);
+  // symbol, generic(symbol), either with an offset
+  Variable::AddressFixup address();
   Variable param();
 };
 

@@ -157,8 +157,11 @@ class Lexer {
     }
     const size_t begin = at_;
     uint64_t value = 0;
+    bool fits = true;
     while (hex_digit(peek(0)) >= 0 && static_cast<uint64_t>(hex_digit(peek(0))) < base) {
-      value = value * base + static_cast<uint64_t>(hex_digit(peek(0)));
+      const uint64_t digit = static_cast<uint64_t>(hex_digit(peek(0)));
+      fits = fits && value <= (~uint64_t{0} - digit) / base;
+      value = value * base + digit;
       ++at_;
     }
     if (at_ == begin) fail("malformed number");
@@ -180,8 +183,10 @@ class Lexer {
       at_ = end;
       return;
     }
+    token.is_unsigned = peek(0) == 'U' || value >> 63 != 0;
     if (peek(0) == 'U') ++at_;
     if (is_name_char(peek(0))) fail("malformed number");
+    if (!fits) fail("integer literal of more than 64 bits");
     token.value = value;
   }
 

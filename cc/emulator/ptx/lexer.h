@@ -20,9 +20,10 @@ struct Token {
   Kind kind = Kind::kEnd;
   int line = 0;
   std::string_view text;
-  uint64_t value = 0;      // kInt; bits of 0f/0d literals
-  double real = 0;         // kFloat
-  bool is_single = false;  // 0f literal
+  uint64_t value = 0;        // kInt; bits of 0f/0d literals
+  double real = 0;           // kFloat
+  bool is_single = false;    // 0f literal
+  bool is_unsigned = false;  // kInt: with U, or beyond signed numbers of 64 bits
   char punct() const { return kind == Kind::kPunct ? text[0] : '\0'; }
 };
 

@@ -13,28 +13,11 @@ Operand Operands::operand(int depth) {
   if (depth > kMaxDepth) fail("operand nested too deeply");
   Operand o;
   const Token& token = cur();
-  if (accept('!')) {
+  if (token.punct() == '!' && ahead(1).kind == Kind::kName && ahead(1).text != "WARP_SZ") {
+    advance();
     o = operand(depth + 1);
     if (o.kind != Operand::Kind::kName) fail("'!' needs a predicate");
-    o.negated = !o.negated;
-    return o;
-  }
-  if (accept('~')) {
-    o = operand(depth + 1);
-    if (o.kind != Operand::Kind::kInt) fail("'~' needs an integer");
-    o.value = ~o.value;
-    return o;
-  }
-  if (accept('-')) {
-    o = operand(depth + 1);
-    if (o.kind == Operand::Kind::kInt) {
-      o.value = static_cast<int64_t>(0 - static_cast<uint64_t>(o.value));
-    } else if (o.kind == Operand::Kind::kFloat) {
-      o.real = -o.real;
-      o.value ^= o.is_single ? int64_t{1} << 31 : static_cast<int64_t>(uint64_t{1} << 63);
-    } else {
-      fail("'-' needs a number");
-    }
+    o.negated = true;
     return o;
   }
   if (accept('{')) {
@@ -42,7 +25,7 @@ Operand Operands::operand(int depth) {
     list(o, '}', depth);
     return o;
   }
-  if (accept('(')) {
+  if (lists_ && depth == 0 && accept('(')) {
     o.kind = Operand::Kind::kList;
     list(o, ')', depth);
     return o;
@@ -53,18 +36,12 @@ Operand Operands::operand(int depth) {
     if (o.items.empty()) fail("empty address");
     return o;
   }
-  if (token.kind == Kind::kInt) {
-    o.kind = Operand::Kind::kInt;
-    o.value = static_cast<int64_t>(token.value);
-    advance();
-    return o;
-  }
-  if (token.kind == Kind::kFloat) {
-    o.kind = Operand::Kind::kFloat;
-    o.value = static_cast<int64_t>(token.value);
-    o.real = token.real;
-    o.is_single = token.is_single;
-    advance();
+  if (at_constant()) {
+    const Constant c = constant();
+    o.kind = c.kind == Constant::Kind::kFloat ? Operand::Kind::kFloat : Operand::Kind::kInt;
+    o.value = static_cast<int64_t>(c.bits);
+    o.real = c.real;
+    o.is_single = c.is_single;
     return o;
   }
   if (token.kind != Kind::kName) fail("unexpected '" + std::string(token.text) + "' in an operand");
@@ -80,10 +57,8 @@ Operand Operands::operand(int depth) {
   o.kind = Operand::Kind::kName;
   o.name = token.text;
   advance();
-  if (accept('+')) {
-    o.value = expect_int("an offset");
-  } else if (cur().punct() == '-' && ahead(1).kind == Kind::kInt) {
-    o.value = expect_int("an offset");
+  if (accept('+') || (cur().punct() == '-' && ahead(1).kind == Kind::kInt)) {
+    o.value = integer("an offset");
   } else if (cur().punct() == '[' && ahead(1).kind == Kind::kInt) {
     advance();
     o.value = expect_int("an index");

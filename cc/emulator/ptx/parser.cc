@@ -122,8 +122,11 @@ class Parser : Declarations {
         dimensions(f.required_cluster);
       } else if (accept_directive("explicitcluster")) {
         f.explicit_cluster = true;
-      } else if (accept_directive("minnctapersm") || accept_directive("maxnreg") ||
-                 accept_directive("maxclusterrank") || accept_directive("maxnctapersm") ||
+      } else if (accept_directive("maxnreg")) {
+        f.max_registers = performance_number();
+      } else if (accept_directive("minnctapersm")) {
+        f.min_ctas = performance_number();
+      } else if (accept_directive("maxclusterrank") || accept_directive("maxnctapersm") ||
                  accept_directive("abi_preserve") || accept_directive("abi_preserve_control")) {
         expect_int("a number");
       } else if (accept_directive("noreturn") || accept_directive("blocksareclusters")) {
@@ -135,10 +138,13 @@ class Parser : Declarations {
     }
     if (!accept(';')) {
       f.has_body = true;
+      if (!is_entry) parameter_registers(f);
       module_.source_lines.push_back({cur().line, 0, 0});  // not the last function's place
       expect('{');
       function_ = &f;
       block(0, 0);
+      store_returns(cur().line, 0, {}, false);
+      returned_.clear();
       function_ = nullptr;
     }
     const auto known = module_.function_index.find(f.name);
@@ -153,6 +159,64 @@ class Parser : Declarations {
     f.index = static_cast<uint32_t>(module_.functions.size());
     module_.function_index[f.name] = owned.get();
     module_.functions.push_back(std::move(owned));
+  }
+
+  // Parameters declared as registers are passed in .param variables, as all others are: the
+  // function begins with loads of its arguments, and stores its results where it returns.
+  void parameter_registers(Function& f) {
+    for (std::vector<Variable>* variables : {&f.params, &f.returns}) {
+      for (Variable& v : *variables) {
+        if (!v.in_register) continue;
+        const int bits = v.elem_bits;
+        if (v.bytes * 8 != static_cast<uint64_t>(bits) || bits > 64) {
+          throw Error(ErrorKind::kUnsupported, v.line,
+                      "unsupported parameter '" + std::string(v.name) + "' in a register");
+        }
+        const std::string_view name = v.name;
+        f.scopes[0].regs[name] = {bits, v.line};
+        v.name = f.made_names.emplace_back(std::string(name) + " in memory");
+        if (variables == &f.params) {
+          f.body.push_back(transfer(f, v.line, 0, "ld.param", bits, name, v.name));
+        } else {
+          returned_.push_back({name, v.name, bits});
+        }
+      }
+    }
+  }
+
+  void store_returns(int line, int scope, std::string_view guard, bool guard_negated) {
+    for (const Returned& r : returned_) {
+      Statement s = transfer(*function_, line, scope, "st.param", r.bits, r.name, r.memory);
+      s.guard = guard;
+      s.guard_negated = guard_negated;
+      function_->body.push_back(std::move(s));
+    }
+  }
+
+  // "ld.param.b32 name, [memory]" and the like.
+  static Statement transfer(Function& f, int line, int scope, const std::string& what, int bits,
+                            std::string_view name, std::string_view memory) {
+    Statement s;
+    s.line = line;
+    s.scope = scope;
+    s.mnemonic = f.made_names.emplace_back(what + ".b" + std::to_string(bits));
+    split(s);
+    Operand in_register, address;
+    in_register.kind = Operand::Kind::kName;
+    in_register.name = name;
+    address.kind = Operand::Kind::kAddress;
+    address.items.push_back(in_register);
+    address.items[0].name = memory;
+    s.operands = {in_register, address};
+    if (what[0] == 's') std::swap(s.operands[0], s.operands[1]);
+    return s;
+  }
+
+  // Of .maxnreg and .minnctapersm.
+  int performance_number() {
+    const int64_t value = expect_int("a number");
+    if (value < 1 || value > 1024) fail("number out of range");
+    return static_cast<int>(value);
   }
 
   void skip_parens() {
@@ -316,12 +380,14 @@ class Parser : Declarations {
     }
     s.mnemonic = std::string_view(begin, static_cast<size_t>(end - begin));
     split(s);
+    expect_lists(s.parts[0] == "call");
     if (cur().punct() != ';') {
       do {
         s.operands.push_back(operand(0));
       } while (accept(','));
     }
     expect(';');
+    if (s.parts[0] == "ret") store_returns(s.line, s.scope, s.guard, s.guard_negated);
     function_->body.push_back(std::move(s));
   }
 
@@ -342,6 +408,11 @@ class Parser : Declarations {
 
   Module& module_;
   Function* function_ = nullptr;
+  struct Returned {
+    std::string_view name, memory;
+    int bits;
+  };
+  std::vector<Returned> returned_;  // results of the function in registers
 };
 
 }  // namespace

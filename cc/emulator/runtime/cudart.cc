@@ -216,6 +216,13 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   return cudaSuccess;
 }
 
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  const auto* fat = reinterpret_cast<const bwgemm::emulator::FatModule*>(library);
+  return Registry::Get().RemoveLibrary(fat)
+             ? cudaSuccess
+             : Fail(cudaErrorInvalidResourceHandle, "emulator: cudaLibraryUnload: no such library");
+}
+
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* handle, cudaLibrary_t library, const char* name) {
   auto* fat = reinterpret_cast<bwgemm::emulator::FatModule*>(library);
   try {

@@ -1,6 +1,7 @@
 #include "emulator/runtime/registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -30,7 +31,7 @@ Module& FatModule::module() {
   // Not under the lock: Python unpacks the PTX, and whoever has Python's lock may wait for ours.
   std::string fat_ptx = wrapper_ ? OnlyPtx(wrapper_) : std::string();
   std::lock_guard lock(mutex_);
-  if (!module_) module_ = Module::load(std::move(wrapper_ ? fat_ptx : ptx_));
+  if (!module_) module_ = Module::load(wrapper_ ? std::move(fat_ptx) : ptx_);
   return *module_;
 }
 
@@ -74,9 +75,13 @@ const RegisteredVariable* Registry::FindVariable(const void* host_variable) {
 }
 
 int Registry::HighestArch() {
-  std::lock_guard lock(mutex_);
-  int highest = 0;
-  for (const auto& fat : fats_) highest = std::max(highest, fat->arch());
+  std::vector<FatModule*> fats;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& fat : fats_) fats.push_back(fat.get());
+  }
+  int highest = 0;  // not under the lock, as in FatModule::module
+  for (FatModule* fat : fats) highest = std::max(highest, fat->arch());
   return highest;
 }
 
@@ -84,6 +89,18 @@ FatModule* Registry::AddLibrary(std::string ptx) {
   std::lock_guard lock(mutex_);
   fats_.push_back(std::make_unique<FatModule>(std::move(ptx)));
   return fats_.back().get();
+}
+
+bool Registry::RemoveLibrary(const FatModule* library) {
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(fats_.begin(), fats_.end(),
+                                  [&](const auto& fat) { return fat.get() == library; });
+  if (found == fats_.end()) return false;
+  for (auto it = by_host_function_.begin(); it != by_host_function_.end();) {
+    it = it->second->fat == library ? by_host_function_.erase(it) : std::next(it);
+  }
+  fats_.erase(found);
+  return true;
 }
 
 RegisteredKernel* Registry::AddLibraryKernel(FatModule* library, const std::string& name) {

@@ -2,6 +2,7 @@
 // kernel name.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,7 +44,7 @@ struct RegisteredVariable {
 struct RegisteredKernel {
   std::string name;  // mangled, as in the PTX
   FatModule* fat = nullptr;
-  int max_dynamic_shared = 48 * 1024;  // raised by cudaFuncSetAttribute
+  std::atomic<int> max_dynamic_shared{48 * 1024};  // raised by cudaFuncSetAttribute
 };
 
 class Registry {
@@ -54,8 +55,9 @@ class Registry {
   void AddKernel(FatModule* fat, const void* host_function, const char* name);
   void AddVariable(FatModule* fat, const void* host_variable, const char* name);
 
-  // A library of PTX, and one of its kernels.
+  // A library of PTX, and one of its kernels. Removing a library removes its kernels.
   FatModule* AddLibrary(std::string ptx);
+  bool RemoveLibrary(const FatModule* library);
   RegisteredKernel* AddLibraryKernel(FatModule* library, const std::string& name);
 
   // Takes a host function or a kernel handle (a RegisteredKernel*); null if it is neither.

@@ -140,7 +140,11 @@ TEST(libraries_are_ptx) {
   CHECK_TEXT(text(cudaLibraryGetKernel(&kernel, library, "spill")), "no kernel 'spill'");
   CHECK_EQ(cudaLibraryLoadData(&library, "no PTX", nullptr, nullptr, 0, nullptr, nullptr, 0),
            cudaSuccess);
-  CHECK_TEXT(text(cudaLibraryGetKernel(&kernel, library, "fill")), "emulator: ");
+  const std::string first = text(cudaLibraryGetKernel(&kernel, library, "fill"));
+  CHECK_TEXT(first, "emulator: ");
+  CHECK_EQ(text(cudaLibraryGetKernel(&kernel, library, "fill")), first);
+  CHECK_EQ(cudaLibraryUnload(library), cudaSuccess);
+  CHECK_TEXT(text(cudaLibraryUnload(library)), "cudaLibraryUnload: no such library");
 }
 
 TEST(cluster_attribute_is_used) {

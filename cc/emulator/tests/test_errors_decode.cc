@@ -229,6 +229,44 @@ TEST(counts_of_mbarriers) {
       .fails(ErrorKind::kFault, "the mbarrier is in another CTA than the data");
 }
 
+TEST(instructions_that_the_target_lacks) {
+  const auto refusal = [](const char* target, const std::string& instruction) -> std::string {
+    std::string text = Run::text("", "", instruction);
+    text.replace(text.find("sm_100a"), 7, target);
+    try {
+      Module::load(text)->kernel("k");
+      return "accepted";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string wgmma = "wgmma.fence.sync.aligned;",
+                    registers = "setmaxnreg.dec.sync.aligned.u32 40;",
+                    tensor = "tcgen05.fence::before_thread_sync;",
+                    elect = "elect.sync %r0|%p0, -1;", bulk = "cp.async.bulk.commit_group;";
+  CHECK_TEXT(refusal("sm_100a", wgmma),
+             "line 14: 'wgmma.fence.sync.aligned' needs .target sm_90a, not sm_100a: wgmma.fence");
+  CHECK_TEXT(refusal("sm_90", wgmma), "needs .target sm_90a, not sm_90");
+  CHECK_TEXT(refusal("sm_90a", tensor), "needs .target sm_100f or the like, not sm_90a");
+  CHECK_TEXT(refusal("sm_120a", tensor), "needs .target sm_100f or the like, not sm_120a");
+  CHECK_TEXT(refusal("sm_90", registers), "needs .target sm_90a, sm_100f or the like, not sm_90");
+  CHECK_TEXT(refusal("sm_80", elect), "needs .target sm_90 or higher, not sm_80");
+  CHECK_TEXT(refusal("sm_80", bulk), "needs .target sm_90 or higher, not sm_80");
+  CHECK_TEXT(refusal("sm_90a",
+                     "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::"
+                     "bytes.b128 [%r0], [%r1];"),
+             "needs .target sm_100 or higher, not sm_90a");
+  for (const char* target : {"sm_90a", "sm_100f"})
+    CHECK_TEXT(refusal(target, registers), "accepted");
+  for (const char* target : {"sm_90", "sm_90a", "sm_100", "sm_120a"}) {
+    CHECK_TEXT(refusal(target, elect), "accepted");
+    CHECK_TEXT(refusal(target, bulk), "accepted");
+  }
+  CHECK_TEXT(refusal("sm_90a", wgmma), "accepted");
+  CHECK_TEXT(refusal("sm_103a", tensor), "accepted");
+  CHECK_TEXT(refusal("sm_80", "cp.async.commit_group;"), "accepted");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) { return run_all(argc, argv); }

@@ -80,7 +80,7 @@ TEST(tokens_and_operands) {
       {"mov.f32 x, 1.5e;", "malformed number '1.5e'"},
       {"mov.u32 x, 12ab;", "malformed number"},
       {"mov.u32 x, " + std::string(20, '{') + ";", "operand nested too deeply"},
-      {"mov.u32 x, !5;", "'!' needs a predicate"},
+      {"mov.u32 x, !_;", "'!' needs a predicate"},
       {"mov.u32 x, ~y;", "'~' needs an integer"},
       {"mov.u32 x, -y;", "'-' needs a number"},
       {"ld.u32 x, [];", "empty address"},
@@ -103,8 +103,13 @@ TEST(kernels_that_are_too_large) {
        "global or constant variable inside a function"},
       {".extern .global .b32 g;\n" + kernel("", "mov.u64 %d0, g;").substr(kHeader.size()),
        "extern variable 'g' is not defined"},
-      {kernel(".param .b8 a[65536], .param .b8 b[65536]", ""), "more than 64 KiB of parameters"},
-      {kHeader + ".entry k();\n", "entry without a body"},
+      {kernel(".param .b8 a[65536], .param .b8 b[65536]", ""),
+       "line 4: more than 64 KiB of parameters"},
+      {kHeader + ".entry k();\n", "line 4: entry without a body"},
+      {kHeader + ".entry k() .maxnreg 0 {\n}\n", "number out of range"},
+      {kHeader + ".entry k() .minnctapersm 2000 {\n}\n", "number out of range"},
+      {kHeader + ".func f(.reg .b128 q) {\n}\n.entry k() {\n}\n",
+       "unsupported parameter 'q' in a register"},
   };
   for (const auto& [text, message] : cases) {
     CHECK_TEXT(refusal(text[1] == 'e' && text[2] == 'x' ? kHeader + text : text, true), message);
@@ -115,7 +120,7 @@ TEST(kernels_that_are_too_large) {
              (i < 70 ? "call.uni f" + std::to_string(i + 1) + ";\n" : "") + "}\n";
   }
   CHECK_TEXT(refusal(kHeader + chain + ".entry k() {\ncall.uni f0;\n}\n", true),
-             "calls nested too deeply");
+             "line 21: calls nested too deeply: .func f64() {");
 }
 
 TEST(launch_limits) {

@@ -158,6 +158,19 @@ TEST(conversion) {
       {"cvt.rzi.s16.f16 %h0, %ha;", 'h',
        [](u64 a, u64, u64) -> u64 { return to_int(std::trunc(H(a & 0xFFFF)), -32768, 32767); },
        Values::kHalves},
+      // Of f64, what is no number becomes the top bit alone.
+      {"cvt.rzi.s32.f64 %r0, %da;", 'r',
+       [](u64 a, u64, u64) -> u64 {
+         const double v = D(a);
+         return std::isnan(v) ? 0x80000000 : to_int(std::trunc(v), -0x1p31, 0x1p31 - 1);
+       },
+       Values::kDoubles},
+      {"cvt.rzi.u16.f64 %h0, %da;", 'h',
+       [](u64 a, u64, u64) -> u64 {
+         const double v = D(a);
+         return std::isnan(v) ? 0x8000 : to_int(std::trunc(v), 0, 65535);
+       },
+       Values::kDoubles},
       {"cvt.rni.u64.f32 %d0, %fa;", 'd',
        [](u64 a, u64, u64) -> u64 {
          const float v = F(a);

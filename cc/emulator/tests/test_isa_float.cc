@@ -212,6 +212,24 @@ TEST(half_arithmetic) {
       {"ex2.approx.ftz.bf16 %h0, %ha;", 'h',
        [=](u64 a, u64, u64) -> u64 { return bf16(static_cast<float>(std::exp2(BF(a)))); },
        Values::kBf16, 1e-2},
+      // 9 * 29 is half way between two numbers: what is added decides, however small.
+      {"mov.b16 %h1, 0x4110; mov.b16 %h2, 0x41e8; mov.b16 %h3, 0x2180; fma.rn.bf16 %h0, %h1, %h2, "
+       "%h3;",
+       'h', [](u64, u64, u64) -> u64 { return 0x4383; }},
+      {"mov.b16 %h1, 0x4110; mov.b16 %h2, 0x41e8; mov.b16 %h3, 0xa180; fma.rn.bf16 %h0, %h1, %h2, "
+       "%h3;",
+       'h', [](u64, u64, u64) -> u64 { return 0x4382; }},
+      {"mov.b32 %r1, 0xc1104110; mov.b32 %r2, 0x41e841e8; mov.b32 %r3, 0xa1802180; fma.rn.bf16x2 "
+       "%r0, %r1, %r2, %r3;",
+       'r', [](u64, u64, u64) -> u64 { return 0xC3834383; }},
+      // Subnormal results and operands of .ftz.
+      {"mov.b16 %h1, 0xc302; ex2.approx.ftz.bf16 %h0, %h1;", 'h',
+       [](u64, u64, u64) -> u64 { return 0; }},
+      {"mov.b16 %h1, 0x8001; abs.ftz.f16 %h0, %h1;", 'h', [](u64, u64, u64) -> u64 { return 0; }},
+      {"mov.b32 %r1, 0x0001bc00; neg.ftz.f16x2 %r0, %r1;", 'r',
+       [](u64, u64, u64) -> u64 { return 0x80003C00; }},
+      {"mov.b32 %r1, 0x0001bc00; neg.f16x2 %r0, %r1;", 'r',
+       [](u64, u64, u64) -> u64 { return 0x80013C00; }},
       {"add.f32.bf16 %f0, %ha, %fb;", 'f',
        [=](u64 a, u64 b, u64) -> u64 { return B(static_cast<float>(BF(a)) + F(b)); },
        Values::kBf16},
@@ -220,6 +238,28 @@ TEST(half_arithmetic) {
          return B(std::fma(static_cast<float>(lo(a)), static_cast<float>(lo(b)), F(c)));
        },
        Values::kHalves},
+  });
+}
+
+// They read and write the high words alone, and no subnormal numbers.
+TEST(approximate_double_functions) {
+  const auto high = [](u64 bits) -> u64 { return bits >> 32 << 32; };
+  const auto flushed = [=](u64 bits) -> u64 {
+    return std::fpclassify(D(bits)) == FP_SUBNORMAL ? bits >> 63 << 63 : high(bits);
+  };
+  run_all_cases({
+      {"rcp.approx.ftz.f64 %d0, %da;", 'd',
+       [=](u64 a, u64, u64) -> u64 { return flushed(BD(1 / D(flushed(a)))); }, Values::kDoubles},
+      {"rsqrt.approx.ftz.f64 %d0, %da;", 'd',
+       [=](u64 a, u64, u64) -> u64 { return flushed(BD(1 / std::sqrt(D(flushed(a))))); },
+       Values::kDoubles},
+      {"rcp.approx.ftz.f64 %d0, 0d8008000000000000;", 'd',
+       [](u64, u64, u64) -> u64 { return 0xFFF0000000000000; }},
+      {"rsqrt.approx.ftz.f64 %d0, 0d0008000000000000;", 'd',
+       [](u64, u64, u64) -> u64 { return 0x7FF0000000000000; }},
+      {"rcp.approx.ftz.f64 %d0, 0d7FE8000000000000;", 'd', [](u64, u64, u64) -> u64 { return 0; }},
+      {"rcp.approx.ftz.f64 %d0, 0d7FF0000000000001;", 'd',
+       [](u64, u64, u64) -> u64 { return 0x7FF8000000000000; }},
   });
 }
 

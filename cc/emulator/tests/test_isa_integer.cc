@@ -133,6 +133,15 @@ TEST(integer_arithmetic) {
        }},
       {"sub.cc.u32 %r0, %ra, %rb; subc.u32 %r0, %rc, 0;", 'r',
        [](u64 a, u64 b, u64 c) -> u64 { return c - (U(a) < U(b)); }},
+      // Subtraction leaves the carry of a + ~b + 1, which additions may take.
+      {"sub.cc.u32 %r1, %ra, %rb; addc.u32 %r0, 0, 0;", 'r',
+       [](u64 a, u64 b, u64) -> u64 { return U(a) >= U(b); }},
+      {"sub.cc.u32 %r1, %ra, %rb; madc.lo.u32 %r0, %ra, %rb, %rc;", 'r',
+       [](u64 a, u64 b, u64 c) -> u64 { return a * b + c + (U(a) >= U(b)); }},
+      {"sub.cc.u64 %d0, %da, %db; subc.cc.u64 %d0, %dc, %da; addc.u32 %r0, 7, 0;", 'r',
+       [](u64 a, u64 b, u64 c) -> u64 { return 7 + (U128(c) >= U128(a) + (a < b)); }},
+      {"add.cc.u32 %r1, %ra, %rb; subc.u32 %r0, %rc, %ra;", 'r',
+       [](u64 a, u64 b, u64 c) -> u64 { return c - a - (u64{U(a)} + U(b) <= 0xFFFFFFFF); }},
       {"add.cc.u64 %d0, %da, %db; addc.cc.u64 %d0, %dc, %dc; addc.u32 %r0, 0, 0;", 'r',
        [](u64 a, u64 b, u64 c) -> u64 {
          const u64 first = a + b < a;
@@ -141,6 +150,21 @@ TEST(integer_arithmetic) {
       {"mad.lo.cc.u32 %r1, %ra, %rb, %rc; madc.hi.u32 %r0, %ra, %rb, 0;", 'r',
        [](u64 a, u64 b, u64 c) -> u64 { return (u64{U(a)} * U(b) + U(c)) >> 32; }},
   });
+}
+
+// As compilers divide numbers of 128 bits: subtract the divisor where it fits, which the carry
+// says.
+TEST(long_division) {
+  std::string body = "mov.b64 %d1, 0; mov.b64 %d2, 0; mov.b64 %d3, 0; mov.b64 %d0, %da;";
+  for (int i = 0; i < 64; ++i) {
+    body +=
+        "add.cc.u64 %d0, %d0, %d0; addc.cc.u64 %d1, %d1, %d1; addc.u64 %d2, %d2, %d2;"
+        "sub.cc.u64 %d4, %d1, %db; subc.cc.u64 %d5, %d2, 0; addc.u64 %d3, %d3, %d3;"
+        "and.b64 %d6, %d3, 1; setp.ne.u64 %p1, %d6, 0;"
+        "@%p1 mov.b64 %d1, %d4; @%p1 mov.b64 %d2, %d5;";
+  }
+  run({(body + "mov.b64 %d0, %d3;").c_str(), 'd',
+       [](u64 a, u64 b, u64) -> u64 { return b == 0 ? ~u64{0} : a / b; }});
 }
 
 TEST(moves) {

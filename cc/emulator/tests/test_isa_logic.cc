@@ -6,6 +6,8 @@ using namespace bwgemm::emulator::testing;
 
 namespace {
 
+float ftz(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
 TEST(logic_and_bits) {
   run_all_cases({
       {"and.b32 %r0, %ra, %rb;", 'r', [](u64 a, u64 b, u64) -> u64 { return a & b; }},
@@ -173,6 +175,18 @@ TEST(comparison) {
        [](u64 a, u64 b, u64 c) -> u64 { return (U(a) > U(b)) != (c & 1); }},
       {"setp.lt.f32 %p0, %fa, %fb;", 'p', [](u64 a, u64 b, u64) -> u64 { return F(a) < F(b); },
        Values::kFloats},
+      {"setp.ltu.ftz.f32 %p0, %fa, %fb;", 'p',
+       [](u64 a, u64 b, u64) -> u64 { return !(ftz(F(a)) >= ftz(F(b))); }, Values::kFloats},
+      {"setp.gt.ftz.f32 %p0, 0f00000001, 0f00000000;", 'p', [](u64, u64, u64) -> u64 { return 0; }},
+      {"mov.b16 %h1, 0x8001; mov.b16 %h2, 0; setp.eq.ftz.f16 %p0, %h1, %h2;", 'p',
+       [](u64, u64, u64) -> u64 { return 1; }},
+      {"mov.b32 %r1, 0x00010400; mov.b32 %r2, 0; setp.gt.ftz.f16x2 %p1|%p0, %r1, %r2;", 'p',
+       [](u64, u64, u64) -> u64 { return 0; }},
+      {"set.eq.ftz.u32.f32 %r0, 0f80000001, 0f00000000;", 'r',
+       [](u64, u64, u64) -> u64 { return 0xFFFFFFFF; }},
+      {"slct.ftz.u32.f32 %r0, %ra, %rb, 0f80000001;", 'r',
+       [](u64 a, u64, u64) -> u64 { return a; }},
+      {"slct.u32.f32 %r0, %ra, %rb, 0f80000001;", 'r', [](u64, u64 b, u64) -> u64 { return b; }},
       {"setp.ltu.f32 %p0, %fa, %fb;", 'p', [](u64 a, u64 b, u64) -> u64 { return !(F(a) >= F(b)); },
        Values::kFloats},
       {"setp.ne.f32 %p0, %fa, %fb;", 'p',

@@ -157,6 +157,33 @@ TEST(warp) {
   for (const WarpCase& c : cases) run_warp(c);
 }
 
+// Sums of f32 flush subnormal numbers in global memory, and in no other.
+TEST(subnormal_sums) {
+  const std::string half = "mov.b32 %f1, 0x00400000; ";  // of the least normal number
+  const auto global = [&](const std::string& sum) {
+    return half +
+           "ld.param.u64 %d1, [out]; mul.wide.u32 %d2, %thread, 32; add.s64 %d1, %d1, %d2; "
+           "st.global.u32 [%d1+16], 0; " +
+           sum + " ld.global.u32 %r0, [%d1+16];";
+  };
+  const auto shared = [&](const std::string& sum) {
+    return half +
+           ".shared .align 8 .b32 s[32]; mov.u32 %r2, s; mad.lo.u32 %r2, %thread, 4, %r2; "
+           "cvt.u64.u32 %d1, %r2; cvta.shared.u64 %d1, %d1; st.shared.u32 [%r2], 0; " +
+           sum + " ld.shared.u32 %r0, [%r2];";
+  };
+  const auto check = [](const std::string& body, u32 want) {
+    run_warp({body.c_str(), [=](const u32*, int) { return want; }});
+  };
+  check(global("red.global.add.f32 [%d1+16], %f1; red.global.add.f32 [%d1+16], %f1;"), 0);
+  check(global("atom.add.f32 %f2, [%d1+16], %f1;"), 0);
+  check(global("red.global.add.v2.f32 [%d1+16], {%f1, %f1};"), 0);
+  check(global("mov.b32 %f2, 0x00800000; mov.b32 %f3, 0x80C00000; red.add.f32 [%d1+16], %f2; "
+               "red.add.f32 [%d1+16], %f3;"),
+        0x80000000);
+  check(shared("red.shared.add.f32 [%r2], %f1; atom.add.f32 %f2, [%d1], %f1;"), 0x00800000);
+}
+
 // mma.sync against plain sums: every lane gets packed ones and small integers.
 TEST(mma_sync) {
   const WarpCase cases[] = {

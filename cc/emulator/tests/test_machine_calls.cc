@@ -98,6 +98,31 @@ TEST(recursion_through_a_pointer_is_refused) {
       .fails(ErrorKind::kUnsupported, "unsupported recursive call of 'again'");
 }
 
+TEST(parameters_in_registers) {
+  Run run;
+  run.declarations =
+      ".func (.reg .u32 rv) sum(.reg .u32 a, .reg .u32 b);\n"
+      ".func (.reg .u32 rv) sum(.reg .u32 a, .reg .u32 b) {\nadd.u32 rv, a, b;\nret;\n}\n"
+      // Returns early in some lanes, and at its end without saying so; changes its argument.
+      ".func (.reg .u64 wide, .param .b32 kept) mixed(.reg .u64 a, .param .b32 b) {\n.reg .pred "
+      "p;\n.reg .b32 r;\nld.param.b32 r, [b];\nst.param.b32 [kept], r;\nmov.u64 wide, "
+      "7;\nsetp.gt.u32 p, r, 15;\n@p ret;\nadd.u64 a, a, 1;\nmov.u64 wide, a;\n}\n"
+      ".func (.reg .u32 f) factorial(.reg .u32 n) {\n.reg .pred p;\n.reg .b32 r;\nmov.u32 f, "
+      "1;\nsetp.eq.u32 p, n, 0;\n@p ret;\nsub.u32 r, n, 1;\ncall (r), factorial, (r);\nmul.lo.u32 "
+      "f, r, n;\nret;\n}\n";
+  run(std::string("mov.u32 %r1, 100;\ncall (%r0), sum, (%thread, %r1);") + kStore).ok();
+  for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], t + 100);
+  run(std::string("{\n.param .b32 b, kept;\nst.param.b32 [b], %thread;\ncvt.u64.u32 %d1, "
+                  "%thread;\ncall (%d2, kept), mixed, (%d1, b);\nld.param.b32 %r0, [kept];\n"
+                  "cvt.u32.u64 %r1, %d2;\nmad.lo.u32 %r0, %r1, 1000, %r0;\n}") +
+      kStore)
+      .ok();
+  for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[t], 1000 * (t > 15 ? 7 : t + 1) + t);
+  run(std::string("and.b32 %r1, %thread, 7;\ncall (%r0), factorial, (%r1);") + kStore).ok();
+  CHECK_EQ(run.out[0], 1u);
+  CHECK_EQ(run.out[13], 120u);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) { return run_all(argc, argv); }

@@ -282,6 +282,128 @@ TEST(st_async_and_red_async) {
   for (uint32_t i = 0; i < 64; ++i) CHECK_EQ(run.out[i], (i < 32 ? 1000u : 0u) + i % 32 + 5);
 }
 
+// Lanes 48 and up exit before or after the others arrive, whichever path comes first in the text.
+void check_barriers_with_exited_lanes(Run run, const std::string& barrier) {
+  const std::string leave = kStore + std::string("exit;\n"), stay = barrier + "\nbra END;\n";
+  for (const bool exits_first : {true, false}) {
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      run.config.seed = seed;
+      run("setp.ge.u32 %p0, %thread, 48;\n" +
+          (exits_first ? "@!%p0 bra OTHER;\n" + leave + "OTHER:\n" + stay
+                       : "@%p0 bra OTHER;\n" + stay + "OTHER:\n" + leave) +
+          "END:\n" + kStore)
+          .ok();
+    }
+  }
+}
+
+TEST(exited_lanes_do_not_hold_up_a_barrier) {
+  Run run;
+  run.block.x = 64;
+  for (const char* barrier :
+       {"barrier.sync 1;", "barrier.sync 1, 64;", "bar.sync 1, 64;",
+        "barrier.cta.red.popc.u32 %r1, 1, 64, !%p0;\nsetp.ne.u32 %p1, %r1, 48;\n@%p1 trap;",
+        "barrier.cta.red.and.pred %p2, 1, 64, !%p0;\n@!%p2 trap;",
+        "barrier.sync 1;\nbarrier.sync 1;\nbarrier.sync 2, 64;",
+        "barrier.cluster.arrive;\nbarrier.cluster.wait;",
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"})
+    check_barriers_with_exited_lanes(run, barrier);
+  run.grid.x = run.cluster.x = 2;
+  check_barriers_with_exited_lanes(run,
+                                   "barrier.cluster.arrive;\nbarrier.cluster.wait;\n"
+                                   "barrier.cluster.arrive;\nbarrier.cluster.wait;");
+  // They are not all that is missing.
+  run("setp.ge.u32 %p0, %thread, 48;\n@%p0 exit;\nbarrier.sync 1, 96;")
+      .fails(ErrorKind::kDeadlock, "waits for barrier 1: 64 of 96 threads have arrived");
+}
+
+TEST(parts_of_a_warp_arrive_at_a_barrier) {
+  // Sixteen lanes have exited; eight arrive, and then the other eight.
+  Run run;
+  run.block.x = 64;
+  run(std::string(
+          "setp.lt.u32 %p0, %thread, 16;\n@%p0 exit;\nsetp.lt.u32 %p1, %thread, 24;\n@%p1 "
+          "bra FIRST;\nbarrier.sync 1, 64;\nmov.u32 %r0, 5;\nbra END;\nFIRST:\nbarrier.sync "
+          "1, 64;\nmov.u32 %r0, 6;\nEND:\n") +
+      kStore)
+      .ok();
+  CHECK_EQ(run.out[16], 6u);
+  CHECK_EQ(run.out[63], 5u);
+}
+
+TEST(lanes_of_a_warp_at_two_generations_of_the_cluster_barrier) {
+  // Every second lane takes another way through each round.
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Run run;
+    run.block.x = 64;
+    run.grid.x = run.cluster.x = 2;
+    run.config.seed = seed;
+    run(std::string("and.b32 %r1, %thread, 1;\nsetp.eq.u32 %p0, %r1, 0;\nmov.u32 %r0, "
+                    "0;\nL:\nbarrier.cluster.arrive;\n@%p0 bra EVEN;\nadd.u32 %r0, %r0, "
+                    "1;\nbarrier.cluster.wait;\nbra NEXT;\nEVEN:\nadd.u32 %r0, %r0, "
+                    "2;\nbarrier.cluster.wait;\nNEXT:\nsetp.lt.u32 %p1, %r0, 8;\n@%p1 bra L;\n"
+                    "@%p0 bra END;\nEND:\n") +
+        kStore);
+    // Odd lanes go on for four more rounds, in which even ones have exited.
+    CHECK_TEXT(run.result.error, "");
+    CHECK_EQ(run.out[0], 8u);
+    CHECK_EQ(run.out[1], 8u);
+  }
+}
+
+// Registers of 384 threads: two warpgroups wait for what the first gives back, and it has more
+// itself before.
+std::string exchange(const std::string& first, const std::string& others) {
+  return "setp.ge.u32 %p0, %thread, 128;\n@%p0 bra OTHERS;\n" + first + "bra END;\nOTHERS:\n" +
+         others + "END:\n";
+}
+const std::string kMeet = "bar.sync 1, 384;\n";
+std::string registers(const char* direction, int count) {
+  return "setmaxnreg." + std::string(direction) + ".sync.aligned.u32 " + std::to_string(count) +
+         ";\n";
+}
+
+TEST(setmaxnreg_waits_for_registers) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Run run;
+    run.block.x = 384;
+    run.config.seed = seed;
+    run.directives = ".reqntid 384 .maxnreg 168 ";
+    run(exchange(registers("inc", 256) + kMeet + registers("dec", 40) + kMeet,
+                 registers("dec", 120) + kMeet + registers("inc", 232) + kMeet))
+        .ok();
+    // What the launch bounds allow is the same, and so is what an .inc tells of it.
+    run.directives = ".maxntid 384 .minnctapersm 1 ";
+    run(exchange(registers("dec", 40), registers("inc", 232))).ok();
+    run(registers("inc", 160)).ok();
+    // Never granted.
+    run.directives = ".maxntid 384 .minnctapersm 2 ";
+    run(exchange(registers("dec", 40), registers("inc", 232)))
+        .fails(ErrorKind::kDeadlock,
+               "setmaxnreg.inc.sync.aligned.u32: waits for registers: 232 for each thread, for "
+               "which others of the CTA must give back");
+    run.directives = ".reqntid 384 .maxnreg 64 ";
+    run(exchange(registers("dec", 24) + kMeet, registers("inc", 128) + kMeet))
+        .fails(ErrorKind::kDeadlock, "waits for registers: 128 for each thread");
+  }
+}
+
+TEST(setmaxnreg_in_the_wrong_direction) {
+  Run run;
+  run.block.x = 128;
+  run.directives = ".reqntid 128 .maxnreg 60 ";
+  run(registers("inc", 56)).fails(ErrorKind::kFault, "setmaxnreg.inc to 56 registers from 64");
+  run(registers("dec", 72)).fails(ErrorKind::kFault, "setmaxnreg.dec to 72 registers from 64");
+  run(registers("dec", 40) + registers("inc", 64)).ok();
+  run.directives.clear();
+  run(registers("dec", 40) + registers("inc", 32))
+      .fails(ErrorKind::kFault, "setmaxnreg.inc to 32 registers from 40");
+  run.block.x = 384;
+  run(registers("dec", 176)).fails(ErrorKind::kFault, "to 176 registers from at most 168");
+  run(exchange(registers("dec", 120) + kMeet, kMeet + registers("inc", 112)))
+      .fails(ErrorKind::kFault, "setmaxnreg.inc to 112 registers from at least 120");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) { return run_all(argc, argv); }

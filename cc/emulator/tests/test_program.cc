@@ -127,6 +127,11 @@ TEST(memory_of_two_dimensions) {
   CHECK_TEXT(text(cudaMemcpy2D(device, pitch, rows, 4, 5, 3, cudaMemcpyHostToDevice)),
              "rows of 5 bytes are longer than a pitch");
   OK(cudaFree(device));
+  auto** pointer = reinterpret_cast<void**>(&device);
+  CHECK_TEXT(text(cudaMallocPitch(pointer, nullptr, 5, 3)), "no place for the pitch");
+  for (size_t width : {~size_t{0}, ~size_t{0} / 2}) {
+    CHECK_TEXT(text(cudaMallocPitch(pointer, &pitch, width, 4)), "more bytes than 2^64 - 1");
+  }
 }
 
 TEST(memory_of_the_host) {

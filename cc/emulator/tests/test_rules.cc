@@ -195,6 +195,10 @@ TEST(undefined_registers_must_not_reach_a_result) {
   check("mov.b32 %r21, {%h1, %h2};\nst.global.u32 [%d2], %r21;\n",
         "mov.u16 %h1, 3;\nmov.b32 %r21, {%h1, %h2};\nmov.b32 {%h3, %h4}, %r21;\n"
         "st.global.u16 [%d2], %h3;\n");
+  // A dot product with a half of a register: the other half may hold anything.
+  check("dp2a.lo.s32.s32 %r21, %r0, %r20, 5;\nst.global.u32 [%d2], %r21;\n",
+        "prmt.b32 %r22, %r0, %r20, 0x5410;\ndp2a.lo.s32.s32 %r21, %r0, %r22, "
+        "5;\nst.global.u32 [%d2], %r21;\n");
   // Lanes whose store is guarded may hold nothing; a value from another lane is defined there.
   check("setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\nst.global.u32 [%d2], %r20;\n",
         "setp.eq.u32 %p1, %r0, 0;\n@%p1 mov.u32 %r20, 9;\n@%p1 st.global.u32 [%d2], %r20;\n"

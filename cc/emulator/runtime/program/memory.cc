@@ -99,8 +99,17 @@ cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
 }
 
 cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
-  *pitch = (width + 511) / 512 * 512;
-  return Allocate("cudaMallocPitch", pointer, *pitch * height, Kind::kDevice);
+  constexpr size_t kStep = 512;
+  size_t row, bytes;
+  if (pitch == nullptr) {
+    return Fail(cudaErrorInvalidValue, "cudaMallocPitch: no place for the pitch");
+  }
+  if (__builtin_add_overflow(width, kStep - 1, &row) ||
+      __builtin_mul_overflow(row / kStep * kStep, height, &bytes)) {
+    return Fail(cudaErrorMemoryAllocation, "cudaMallocPitch: more bytes than 2^64 - 1");
+  }
+  *pitch = row / kStep * kStep;
+  return Allocate("cudaMallocPitch", pointer, bytes, Kind::kDevice);
 }
 
 cudaError_t cudaFree(void* pointer) { return Free("cudaFree", pointer, Kind::kDevice); }
