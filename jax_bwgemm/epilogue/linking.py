@@ -49,6 +49,9 @@ class LinkedKernel:
     digest: str
 
 
+# Linked kernels that a process remembers, of 60 KB each; those on disk are found again.
+MOST_KEPT = 1024
+
 _lock = threading.Lock()
 _futures: dict[tuple[str, Hook, bool], Future[LinkedKernel]] = {}
 
@@ -109,6 +112,9 @@ def start_linking(kernel: str, hook: Hook, *, ptx: bool) -> Future[LinkedKernel]
         found = _futures.get(key)
         if found is None or (found.done() and found.exception() is not None):  # try it again
             found = _futures[key] = _threads().submit(_find_or_link, kernel, hook, ptx=ptx)
+            done = [k for k, future in _futures.items() if future.done()]
+            for old in done[: max(0, len(_futures) - MOST_KEPT)]:
+                del _futures[old]
         return found
 
 

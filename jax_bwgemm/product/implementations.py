@@ -48,9 +48,9 @@ F32_TERMS = {"x3": 2, "x6": 3, "highest": 3}
 _logger = logging.getLogger("jax_bwgemm")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def log_once(message: str) -> None:
-    """Logs a message the first time it is seen in this process."""
+    """Logs a message the first time it is seen in this process, of the last 4096."""
     _logger.info(message)
 
 

@@ -80,7 +80,7 @@ def _load_state(path: Path, mtime_ns: int, size: int, inode: int) -> TuningTable
         return None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def warn_once(message: str) -> None:
-    """Warns the first time a message is seen in this process."""
+    """Warns the first time a message is seen in this process, of the last 1024."""
     warnings.warn(message, RuntimeWarning, stacklevel=2)

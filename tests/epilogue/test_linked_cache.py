@@ -146,6 +146,20 @@ def test_a_failure_is_tried_again(tmp_path, monkeypatch) -> None:
     assert linking.linked_kernel(KERNELS[0].name, hook, ptx=True).code
 
 
+def test_a_process_forgets_the_oldest(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BWGEMM_LINK_CACHE", str(tmp_path))
+    monkeypatch.setattr(linking, "MOST_KEPT", 2)
+    linking.forget_linked_kernels()
+    linked = []
+    for f in (jnp.sin, jnp.cos, jnp.tan, jnp.sin):
+        program = trace_epilogue(f, (16, 16), ()).program
+        hook = Hook(program, ("bfloat16",), "sm90", swapped=KERNELS[0].swap_ab)
+        linked.append(linking.linked_kernel(KERNELS[0].name, hook, ptx=True))
+        assert len(linking._futures) <= 2
+    assert linked[0] == linked[3]
+    assert linked[0] is not linked[3]
+
+
 class TestLinker:
     def test_errors_of_the_tools(self) -> None:
         tools = linker()

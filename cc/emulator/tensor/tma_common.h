@@ -32,9 +32,9 @@ Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int
              uint32_t shared);
 uint32_t footprint(const TensorOperand& operand, const TensorMap& map);
 
-// The lanes of `mask` whose operands no lower lane has. A tensor copy is issued by the warp, not by
-// its threads: lanes that name the same copy ask for it once (kernels rely on it, reductions above
-// all).
+// The lanes of `mask` whose operands no lower lane has. Where ptxas knows that a warp is together,
+// lanes that name the same copy ask for it once, and kernels rely on it; elsewhere each of them
+// does. Taken for the former.
 uint32_t distinct_lanes(Warp& warp, const TensorOperand& operand,
                         std::initializer_list<Address> others, uint32_t mask);
 
