@@ -398,3 +398,9 @@ def _offloaded(eqn: Any, case: Any) -> tuple[Any, Any]:
         lambda _: eqn.outvars,
     )
     return known, staged
+
+
+def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """Positions and names of a jitted function's static arguments; None if its jit is not JAX's."""
+    info = getattr(jitted, "_jit_info", None)
+    return None if info is None else (tuple(info.static_argnums), tuple(info.static_argnames))

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_bwgemm.compat import static_arguments
 from jax_bwgemm.config import DEFAULT_SM_COUNT, explicit_target, target
 from jax_bwgemm.product.explain import Explanation, explain_product, locate
 from jax_bwgemm.product.flops import flops_of_equation
@@ -29,6 +30,7 @@ _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
 _LOGGED = "the log, jax_bwgemm, INFO, says why"
 _BELOW = "the decisions below say why"
+_ARRAYS, _NUMBERS = np.ndarray | np.generic, bool | int | float | complex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +171,8 @@ def _unwrapped(
         if isinstance(program, types.MethodType):
             program, args = program.__func__, (program.__self__, *args)
         elif isinstance(program, jax.stages.Wrapped):
+            args, kwargs = _as_traced(program, args, kwargs)
             program = getattr(program, "__wrapped__", None)
-            args, kwargs = jax.tree.map(_traced_argument, (args, kwargs))
         elif isinstance(program, functools.partial):
             args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
             program = program.func
@@ -178,12 +180,24 @@ def _unwrapped(
             return program, args, kwargs
 
 
-def _traced_argument(x: Any) -> Any:
-    """A leaf of what a jitted function is called with, as it is traced.
+def _as_traced(
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A jitted function's arguments as it is traced: numbers and NumPy's arrays become types."""
+    known = static_arguments(jitted)
+    kinds = _ARRAYS if known is None else _ARRAYS | _NUMBERS  # which may be static there
+    numbers, names = known or ((), ())
+    static = {number % max(len(args), 1) for number in numbers}
 
-    Python's numbers stay: they may be static, which arrays cannot be.
-    """
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray | np.generic) else x
+    def types_of(x: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: jax.eval_shape(lambda y: y, leaf) if isinstance(leaf, kinds) else leaf, x
+        )
+
+    return (
+        tuple(x if i in static else types_of(x) for i, x in enumerate(args)),
+        {k: x if k in names else types_of(x) for k, x in kwargs.items()},
+    )
 
 
 def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

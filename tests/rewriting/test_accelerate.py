@@ -139,6 +139,15 @@ def test_arrays_of_numpy_are_explained_as_jit_traces_them() -> None:
     found = bw.explain_program(jax.jit(bw.accelerate(lambda x: x @ x)), x, device="sm90")
     assert [one.rewritten for one in found.rewrites] == [True]
 
+    def loop(x: jax.Array, times: int, scale: float) -> jax.Array:
+        return jax.lax.fori_loop(0, times, lambda _, c: c @ x, x) * scale
+
+    x = jnp.asarray(x)
+    for options, place in (({}, "while body"), ({"static_argnums": 1}, "scan body")):
+        step = jax.jit(bw.accelerate(loop), **options)
+        (one,) = bw.explain_program(step, x, 3, 2.0, device="sm90").rewrites
+        assert one.place == place
+
 
 def test_static_arguments_of_an_outer_jit() -> None:
     @functools.partial(jax.jit, static_argnames=("times", "mode"))
