@@ -170,12 +170,8 @@ Status ReadSource(const QuantizeCall& call, const QuantizeProblem& problem,
 Status CheckDevice(int device) {
   DeviceProperties properties;
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &properties));
-  if ((properties.major == 9 && properties.minor == 0) || properties.major == 10) {
-    return Status::Ok();
-  }
-  return Status::Unimplemented("quantize needs compute capability 9.0 or 10.x, device " +
-                               std::to_string(device) + " has " + std::to_string(properties.major) +
-                               "." + std::to_string(properties.minor));
+  const Arch arch = properties.major >= 10 ? Arch::kSm100 : Arch::kSm90;
+  return CheckArch("quantize", arch, device, properties);
 }
 
 }  // namespace
