@@ -188,7 +188,8 @@ def _moves(
     """
     read = _matrices(program, products)
     written = [t for i, t in enumerate(result_types) if i not in program.summed]
-    written.remove(kernel.out_dtype)  # D
+    if kernel.out_dtype in written:
+        written.remove(kernel.out_dtype)  # D
     moved = 0
     for types in (read, written):
         if not kernel.swap_ab and kernel.out_dtype in types:
