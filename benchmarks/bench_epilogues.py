@@ -11,7 +11,6 @@ tests/epilogue/test_choice_regret.py bounds it for the times that are kept.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import statistics
@@ -22,41 +21,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from common import compiling, options, report, timing
-from dense import epilogue_choice
+from dense import epilogue_choice, layer_columns
 from dense.epilogue_functions import FUNCTIONS
+from dense.layer_columns import Layer
 
 # What is no way to compute a function with our kernels.
 OTHERS = ("product", "xla")
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """x [m, k] @ w [k, n]."""
-
-    m: int
-    n: int
-    k: int
-
-    def __str__(self) -> str:
-        return f"{self.m},{self.n},{self.k}"
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.m, self.n, self.k
-
-
 PROBLEMS = (
-    Problem(16384, 128, 128),
-    Problem(16384, 256, 512),
-    Problem(4096, 512, 512),
-    Problem(16384, 1024, 1024),
-    Problem(8192, 3072, 768),
-    Problem(2048, 1024, 4096),
-    Problem(512, 4096, 1024),
-    Problem(256, 1024, 1024),
-    Problem(64, 4096, 1024),
+    Layer(16384, 128, 128),
+    Layer(16384, 256, 512),
+    Layer(4096, 512, 512),
+    Layer(16384, 1024, 1024),
+    Layer(8192, 3072, 768),
+    Layer(2048, 1024, 4096),
+    Layer(512, 4096, 1024),
+    Layer(256, 1024, 1024),
+    Layer(64, 4096, 1024),
 )
-SMALL = (Problem(32, 64, 64),)
+SMALL = (Layer(32, 64, 64),)
 
 
 def parse_args(argv: Sequence[str] | None):
@@ -66,14 +50,13 @@ def parse_args(argv: Sequence[str] | None):
     parser.add_argument(
         "--write", metavar="NAME", help="keep the times as costs/epilogues/NAME.json"
     )
-    return options.parse_problems(parser, argv, "M,N,K", Problem, PROBLEMS, SMALL)
+    return options.parse_problems(parser, argv, "M,N,K", Layer, PROBLEMS, SMALL)
 
 
 def columns(args, name: str) -> dict[str, Callable[..., Any]]:
     """Every column: a function of x, w and the function's operands."""
     import jax_bwgemm
-    from jax_bwgemm import config, runtime
-    from jax_bwgemm.epilogue.linkable import linkable_kernels
+    from jax_bwgemm import config
 
     implementation, function = options.implementation_of(args), FUNCTIONS[name]
 
@@ -97,18 +80,14 @@ def columns(args, name: str) -> dict[str, Callable[..., Any]]:
         "xla": xla,
     }
     if implementation == "cutlass":
-        short = {"bfloat16": "bf16", "float16": "f16"}[args.dtype]
-        prefix = f"{runtime.local_target().target.arch}_{short}_{short}_kn_"
-        for kernel in linkable_kernels():
-            if kernel.startswith(prefix) and not kernel.endswith("_gated"):
-                call = functools.partial(ours, linked=True, kernel=kernel)
-                found[epilogue_choice.label(kernel)] = call
+        for tile, kernel in layer_columns.linkable(args.dtype).items():
+            found[tile] = functools.partial(ours, linked=True, kernel=kernel)
     return found
 
 
-def types(args, problem: Problem, name: str) -> list[jax.ShapeDtypeStruct]:
+def types(args, problem: Layer, name: str) -> list[jax.ShapeDtypeStruct]:
     """Of x, w and the function's operands."""
-    m, n, k = problem.shape
+    m, n, k = problem.m, problem.n, problem.k
     factors = [jax.ShapeDtypeStruct(s, jnp.dtype(args.dtype)) for s in ((m, k), (k, n))]
     return [*factors, *FUNCTIONS[name].types(m, n)]
 
@@ -121,7 +100,7 @@ def operands(key: jax.Array, like: Sequence[jax.ShapeDtypeStruct]) -> list[jax.A
     return made
 
 
-def measure(args, problem: Problem, name: str, timer, out: report.Report) -> dict[str, float]:
+def measure(args, problem: Layer, name: str, timer, out: report.Report) -> dict[str, float]:
     """Median microseconds by column."""
     given = types(args, problem, name)
     programs = compiling.side_by_side(
@@ -133,7 +112,10 @@ def measure(args, problem: Problem, name: str, timer, out: report.Report) -> dic
     arrays = [operands(jax.random.key(args.seed + i), given) for i in range(copies)]
     candidates = [
         timing.Candidate(
-            label, functools.partial(_call, program.call, arrays), jax.block_until_ready, copies
+            label,
+            functools.partial(layer_columns.call_copy, program.call, arrays),
+            jax.block_until_ready,
+            copies,
         )
         for label, program in programs.items()
     ]
@@ -156,10 +138,6 @@ def measure(args, problem: Problem, name: str, timer, out: report.Report) -> dic
     return us
 
 
-def _call(compiled: Callable[..., Any], arrays: Sequence[Sequence[jax.Array]], copy: int) -> Any:
-    return compiled(*arrays[copy % len(arrays)])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dry_run:
@@ -171,17 +149,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     timer = timing.make_timer("auto", platform)
     kept, regrets = [], []
     for problem in args.problems:
-        rows = []
+        rows, shape = [], (problem.m, problem.n, problem.k)
         for name in args.functions:
             out.progress(f"{problem} {name}: {options.turns(args)}")
             us = measure(args, problem, name, timer, out)
             row: dict[str, Any] = {"problem": str(problem), "function": name}
             own = {label: x for label, x in us.items() if label not in OTHERS}
             if len(own) > 1:
-                choice = epilogue_choice.chosen(*problem.shape, FUNCTIONS[name], args.dtype)
+                choice = epilogue_choice.chosen(*shape, FUNCTIONS[name], args.dtype)
                 row |= {"chosen": choice, "regret": own[choice] / min(own.values())}
                 regrets.append(row["regret"])
-            kept.append({"shape": problem.shape, "function": name, "us": _rounded(own)})
+            kept.append({"shape": shape, "function": name, "us": _rounded(own)})
             rows.append(row | us)
         print(report.table(rows, tuple(rows[0])))
     out.close()

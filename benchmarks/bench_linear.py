@@ -20,25 +20,9 @@ import jax
 import jax.numpy as jnp
 from common import compiling, options, report, timing
 from dense import layer_columns
+from dense.layer_columns import Layer
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "none")
-
-
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """x [m, k] @ w [k, n]."""
-
-    m: int
-    n: int
-    k: int
-
-    def __str__(self) -> str:
-        return f"{self.m},{self.n},{self.k}"
-
-    @property
-    def bytes(self) -> int:
-        """Of 16-bit operands and result."""
-        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
 LAYERS = (
@@ -72,8 +56,7 @@ def formula(name: str) -> Callable[[jax.Array], jax.Array]:
 def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Array]]:
     """Every column: a function of x, w, b and perhaps a residual."""
     import jax_bwgemm
-    from jax_bwgemm import config, runtime
-    from jax_bwgemm.epilogue.linkable import linkable_kernels
+    from jax_bwgemm import config
 
     implementation = options.implementation_of(args)
     named = None if activation == "none" else activation
@@ -101,12 +84,8 @@ def columns(args, activation: str, dtype: str) -> dict[str, Callable[..., jax.Ar
         "xla": xla,
     }
     if args.kernels:
-        short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
-        arch = (runtime.local_target().target or config.make_target("sm90")).arch
-        for kernel in linkable_kernels():
-            if kernel.startswith(f"{arch}_{short}_{short}_kn_") and not kernel.endswith("_gated"):
-                tile = kernel.removeprefix(f"{arch}_{short}_{short}_kn_")
-                found[f"fused {tile}"] = functools.partial(ours, linked=True, kernel=kernel)
+        for tile, kernel in layer_columns.linkable(dtype).items():
+            found[f"fused {tile}"] = functools.partial(ours, linked=True, kernel=kernel)
     return found
 
 

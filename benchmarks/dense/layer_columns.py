@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,42 @@ from common import compiling, report, timing
 
 # Name of the program, beside a case's columns, that computes the error of a column's result.
 ERROR = "error of a column"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """x [m, k] @ w [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.m},{self.n},{self.k}"
+
+    @property
+    def bytes(self) -> int:
+        """Of 16-bit operands and result."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def linkable(dtype: str) -> dict[str, str]:
+    """Kernels of this GPU that epilogues are linked into, by their tiles.
+
+    Args:
+        dtype: Of operands and results.
+    """
+    from jax_bwgemm import config, runtime
+    from jax_bwgemm.epilogue.linkable import linkable_kernels
+
+    short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+    arch = (runtime.local_target().target or config.make_target("sm90")).arch
+    prefix = f"{arch}_{short}_{short}_kn_"
+    return {
+        kernel.removeprefix(prefix): kernel
+        for kernel in linkable_kernels()
+        if kernel.startswith(prefix) and not kernel.endswith("_gated")
+    }
 
 
 def measure(
@@ -44,7 +81,7 @@ def measure(
         result = jax.tree.leaves(found.call(*arrays[0]))[0]
         if name != "product":
             info["error"] = float(programs[case, ERROR].call(result, *arrays[0]))
-        call = functools.partial(_call, found.call, arrays)
+        call = functools.partial(call_copy, found.call, arrays)
         candidates.append(timing.Candidate(name, call, jax.block_until_ready, len(arrays), info))
     timings = timing.interleave(
         timer, candidates, rounds=args.rounds, burst=args.burst, turn_ms=args.turn_ms
@@ -72,5 +109,8 @@ def measure(
     return [out.add(event, **row) for row in rows]
 
 
-def _call(compiled: Callable[..., Any], arrays: Sequence[Sequence[jax.Array]], copy: int) -> Any:
+def call_copy(
+    compiled: Callable[..., Any], arrays: Sequence[Sequence[jax.Array]], copy: int
+) -> Any:
+    """Runs a program on one of the copies of its operands."""
     return compiled(*arrays[copy % len(arrays)])
