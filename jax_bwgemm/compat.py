@@ -100,6 +100,11 @@ def device_tiles(sharding: Any, rank: int) -> np.ndarray | None:
     return np.asarray(hlo.tile_assignment_devices()).reshape(hlo.tile_assignment_dimensions())
 
 
+def devices_of(sharding: Any) -> tuple[jax.Device, ...]:
+    """The devices of a sharding, in the order in which XLA counts them."""
+    return tuple(sharding._device_assignment)
+
+
 def lower_with_devices(primitive: Primitive) -> None:
     """Declares that a primitive's lowering looks at the devices, as custom_partitioning's does."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)

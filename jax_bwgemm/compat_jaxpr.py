@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -26,14 +26,43 @@ def type_of(x: Any) -> Any:
     return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
 
 
-def trace(f: Callable[..., list[Any]], types: list[Any]) -> tuple[Any, list[Any]]:
+def call_info(
+    caller: str, f: Callable[..., Any], args: Any, kwargs: Any, places: Sequence[int]
+) -> Any:
+    """How JAX's errors are to name a function that is traced, and those of its arguments.
+
+    Args:
+        caller: What it is traced for.
+        f: The function.
+        args: Of the call.
+        kwargs: Of the call.
+        places: Which leaves of both are traced.
+    """
+    info = _api_util.debug_info(caller, f, args, kwargs)
+    names = info.arg_names
+    known = names is not None and len(names) > max(places, default=-1)
+    return info._replace(arg_names=tuple(names[i] for i in places) if known else None)
+
+
+def trace(
+    f: Callable[..., list[Any]], types: list[Any], debug_info: Any = None
+) -> tuple[Any, list[Any]]:
     """Traces a function of arrays of given types.
+
+    Args:
+        f: The function.
+        types: Of its operands.
+        debug_info: `call_info`; None for a function of our own.
 
     Returns:
         Its jaxpr, not closed, and the arrays (tracers of callers included) that it found elsewhere.
     """
-    debug_info = _api_util.debug_info("accelerate", f, types, {})
-    jaxpr, _, constants = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(f, debug_info=debug_info), types)
+    debug_info = debug_info or _api_util.debug_info("accelerate", f, types, {})
+    # What `jax.ensure_compile_time_eval` would compute now, constants for their reader, is to be
+    # part of the program.
+    with _config.eager_constant_folding(False):
+        traced = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(f, debug_info=debug_info), types)
+    jaxpr, _, constants = traced
     return jaxpr, list(constants)
 
 

@@ -19,6 +19,12 @@ struct EpilogueArguments {
   int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 
+// The parameters of a kernel without an epilogue, and these.
+template <class Plain>
+struct WithEpilogue : Plain {
+  EpilogueArguments epilogue;
+};
+
 // A result that is summed over rows leaves partial sums, f32 [batch, rows, N]. Each of these rows
 // is the sum of the rows that one warp has of a tile. consumers: warpgroups that share a tile.
 inline constexpr int64_t PartialSumRows(int64_t m, int tile_m, int consumers) {

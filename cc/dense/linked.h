@@ -5,8 +5,9 @@
 #include "core/epilogue_arguments.h"
 #include "core/epilogue_plan.h"
 
-// x and y are neighbouring results of matrix `batch`: of row m and columns n and n + 1 or, with
-// swapped operands, of rows m and m + 1 and column n. Rows and columns may lie beyond the matrix.
+// x and y are neighbouring results of matrix `batch`: of row m and columns n and n + 1 or, in
+// SM90's kernels with swapped operands, of rows m and m + 1 and column n. Cluster-K and split-K
+// kernels always have them side by side in a row. Rows and columns may lie beyond the matrix.
 // Returns what is stored instead of x and y. Kernels without swapped operands also pass
 //   staged   both values of the operand that the kernel loads
 //   stored   the place for both values of the result that it stores

@@ -40,8 +40,7 @@ inline int UnitGroups(int tiles, int units, int steps, int rows) {
 
 // clusters: that run at the same time. rows: clusters along the dimension that the order of tiles
 // runs along.
-inline StreamKPlan PlanStreamK(const GemmProblem& p, int tiles, int clusters, int cluster,
-                               int steps, int rows) {
+inline StreamKPlan PlanStreamK(const GemmProblem& p, int tiles, int clusters, int steps, int rows) {
   StreamKPlan plan{tiles, steps};
   if (p.splits > 1 || p.decomposition == Decomposition::kSplitK ||
       p.decomposition == Decomposition::kDataParallel) {
@@ -55,7 +54,7 @@ inline StreamKPlan PlanStreamK(const GemmProblem& p, int tiles, int clusters, in
   }
   // One whole wave is shared together with the last one: alone, that is too little for all CTAs.
   const int shared = tiles - std::max(0, tiles / clusters - 1) * clusters;
-  const int64_t most = static_cast<int64_t>(steps) * shared * cluster / kMinPieceSteps / cluster;
+  const int64_t most = static_cast<int64_t>(steps) * shared / kMinPieceSteps;
   const int units = static_cast<int>(std::min<int64_t>(clusters, most));
   if (units == 0) return plan;
   if (by_itself && shared < units && units % shared == 0) {

@@ -22,7 +22,7 @@ constexpr int kProbeShared = 200 * 1024;  // more than half: one CTA a multiproc
 // Multiprocessor of each CTA of each launch.
 __device__ int probed[kLaunches][kMaxSms];
 
-// Stays until every CTA has come: no two on the same multiprocessor.
+// Stays long enough for every CTA to start, so that no two are on the same multiprocessor.
 __global__ void ProbeKernel(int launch) {
   constexpr int kCycles = 20000;
   int sm;

@@ -55,6 +55,7 @@ SM100 = Parameters(
     unaligned_stream_k=2.0,
     epilogue_cycles=0.1,
     reduction_cycles=2198,
+    reduction_round=800,
     reduction_bytes_per_cycle=3391,
     stream_k_cycles=6000,
     stream_k_bytes_per_cycle=60,

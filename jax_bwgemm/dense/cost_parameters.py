@@ -58,6 +58,8 @@ class Parameters:
         epilogue_cycles: Least cycles in which a CTA writes one result from registers: the limit if
             K is short.
         reduction_cycles: Launch of the kernel that adds the f32 results of split-K.
+        reduction_round: Latency of each further round of its loads: it has so many parts on their
+            way at once (`SUM_ROUND` of costs.py).
         reduction_bytes_per_cycle: L2 rate at which the parts write these results and it reads them.
         stream_k_cycles: Clearing the counters before a stream-K launch.
         stream_k_bytes_per_cycle: Rate, for one multiprocessor, at which a further part of a tile is
@@ -86,6 +88,7 @@ class Parameters:
     unaligned_stream_k: float
     epilogue_cycles: float
     reduction_cycles: float
+    reduction_round: float
     reduction_bytes_per_cycle: float
     stream_k_cycles: float
     stream_k_bytes_per_cycle: float

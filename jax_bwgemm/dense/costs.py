@@ -44,6 +44,9 @@ GPC_MIN_TILES = 4
 # As `Parameters.padded_tile`, for CUTLASS's kernels (SM100's), which load what lies outside the
 # matrix.
 PADDED_TILE_PENALTY_CUTLASS = 0.5
+# Parts of K that a thread of the kernel that adds them loads at once (kBatch of
+# cc/dense/split_k.cu).
+SUM_ROUND = 16
 # Elements of a 32-byte L2 sector.
 SECTOR_ELEMENTS = 16
 # Writing an operand's terms to memory: fixed cycles, and the share of the memory bandwidth reached.
@@ -278,7 +281,9 @@ def _sum_cycles(dims: GemmDims, parts: int, p: Parameters) -> float:
     if parts == 1:
         return 0.0
     partial_bytes = 2 * 4 * dims.m * dims.n * parts  # written, then read
-    return p.reduction_cycles + partial_bytes / p.reduction_bytes_per_cycle
+    rounds = ceil_div(parts, SUM_ROUND)
+    latency = p.reduction_cycles + (rounds - 1) * p.reduction_round
+    return latency + partial_bytes / p.reduction_bytes_per_cycle
 
 
 def stream_k_plan(

@@ -58,9 +58,7 @@ def make_options(
         ValueError: An unknown implementation or precision, or a configuration for ``"xla"``.
     """
     implementations = as_implementations(implementation)
-    config = TuningConfig.of(config)
-    if config is not None and implementations == ("xla",):
-        raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    config = TuningConfig.of(config, implementations)
     return Options(
         precision=as_precision(precision),
         preferred_element_type=as_preferred_type(preferred_element_type),

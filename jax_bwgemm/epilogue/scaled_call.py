@@ -18,12 +18,12 @@ from jax_bwgemm.product import targets
 from jax_bwgemm.product.contraction import FfiCall, Folded, KernelCall
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
-from jax_bwgemm.scaled.costs import BYTES, as_dense_dims, candidates
+from jax_bwgemm.scaled.costs import Candidate, as_dense_dims, candidates
 from jax_bwgemm.scaled.family import Family
-from jax_bwgemm.scaled.fit import scales_fit, types_fit
+from jax_bwgemm.scaled.fit import satisfying, scales_fit, types_fit
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.primitive import DENSE, for_one_group
-from jax_bwgemm.scaled.selection import WHERE, Choice
+from jax_bwgemm.scaled.selection import WHERE, Choice, chosen_by, order_of, ordered_by
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
@@ -63,6 +63,9 @@ def choose_scaled(
     table = DENSE.table_of(name)
     if reason := DENSE.refusal(table, spec, dims):
         return reason
+    config = spec.policy.config
+    if config is not None and (config.splits or 1) > 1:
+        return f"a kernel with an epilogue computes all of K at once, not in {config.splits} parts"
     linkable = _linkable(table, spec, dims, target)
     if program.summed:
         linkable = [k for k in linkable if k.contraction == "scaled" and not k.swap_ab]
@@ -71,11 +74,17 @@ def choose_scaled(
             f"no kernel of {target.arch} for {dims.a_dtype} x {dims.b_dtype} -> {spec.out_dtype} "
             f"with scales of {spec.a_scaling} and {spec.b_scaling} has an epilogue"
         )
+    linkable = satisfying(linkable, config, target)
+    if isinstance(linkable, str):
+        return f"{linkable}, with an epilogue"
     sizes = as_dense_dims(dims)
     whole = {k.name: candidates(k, dims, target)[0] for k in linkable}
     more = program, result_types, sizes, target
     cycles = {k.name: linked_cycles(whole[k.name], *more) for k in linkable}
     kernel = min(linkable, key=lambda k: cycles[k.name])
+    choice = _choice(kernel, whole[kernel.name], spec, dims, target, cycles[kernel.name])
+    if config is not None:
+        return as_call(DENSE, name, choice, spec, dims, target, factors)
     plain = DENSE.select(table, spec, dims, target)
     if isinstance(plain, str):
         return plain
@@ -89,10 +98,34 @@ def choose_scaled(
             f"{plain.kernel.name} without it and a pass over the result are predicted to take "
             f"{apart:.0f} cycles, {kernel.name} with it {cycles[kernel.name]:.0f}"
         )
-    why = f"{WHERE[kernel.scales]}; predicted {cycles[kernel.name]:.0f} cycles with the epilogue"
-    order = heuristics.tile_order(whole[kernel.name], sizes, BYTES)
-    choice = Choice(kernel, spec.out_dtype, *order, 1, target.sm_count, why)
     return as_call(DENSE, name, choice, spec, dims, target, factors)
+
+
+def _choice(
+    kernel: Kernel,
+    whole: Candidate,
+    spec: ScaledSpec,
+    dims: ScaledDims,
+    target: Target,
+    cycles: float,
+) -> Choice:
+    """A kernel with an epilogue, predicted to take so many cycles.
+
+    Args:
+        kernel: The kernel.
+        whole: What it costs without the epilogue.
+        spec: The product.
+        dims: Its sizes.
+        target: The GPU.
+        cycles: With the epilogue.
+    """
+    config = spec.policy.config
+    raster_order, swizzle = ordered_by(config, order_of(kernel, whole, dims))
+    why = (
+        f"{WHERE[kernel.scales]}; {chosen_by(config)}predicted {cycles:.0f} cycles with the "
+        "epilogue"
+    )
+    return Choice(kernel, spec.out_dtype, raster_order, swizzle, 1, target.sm_count, why)
 
 
 def _linkable(

@@ -60,6 +60,8 @@ def choose_scaled_grouped(
     choice = RAGGED.select(linkable, spec, dims, target)
     if isinstance(choice, str):
         return f"{choice}, with an epilogue"
+    if spec.policy.config is not None:
+        return as_call(RAGGED, name, choice, spec, dims, target, factors)
     linked, apart = _cycles(choice.kernel, spec, program, result_types, dims, target, also_read)
     if apart < linked:
         return (

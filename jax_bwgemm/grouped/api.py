@@ -275,9 +275,7 @@ def _ragged(
 ) -> Any:
     """The product; with `after`, which only products of rank 2 have, that function of it."""
     implementations = as_implementations(implementation)
-    config = GroupedConfig.of(config)
-    if config is not None and implementations == ("xla",):
-        raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+    config = GroupedConfig.of(config, implementations)
     precision = as_precision(precision)
     preferred_element_type = as_preferred_type(preferred_element_type)
     out_sharding = as_out_sharding(out_sharding)

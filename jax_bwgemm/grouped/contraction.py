@@ -32,8 +32,8 @@ from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.selection import Selection
 from jax_bwgemm.product.targets import configure
 
-# Raster orders, as the kernel's call names them.
-_ORDERS = {"heuristic": "heuristic", "n": "horizontal", "m": "vertical"}
+# Raster orders, as calls of grouped kernels name them.
+ORDERS = {"heuristic": "heuristic", "n": "horizontal", "m": "vertical"}
 
 
 class GroupedOperands(Operands):
@@ -190,7 +190,7 @@ class Grouped(GroupedOperands, Contraction):
             call.implementation,
             selected.kernel.name,
             ("a", "b", "group_sizes", "group_offset"),
-            order=_ORDERS[selected.raster_order],
+            order=ORDERS[selected.raster_order],
             swizzle=selected.swizzle,
         )
         return FfiCall(target, scratch, config)

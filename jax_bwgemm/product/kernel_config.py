@@ -1,10 +1,10 @@
-"""What a user may demand of a kernel, as far as dense and grouped products have it in common."""
+"""What a user may demand of a kernel, as far as all products have it in common."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, dataclass_transform
 
 CLUSTER_SIZES = (1, 2, 4, 8, 16)
@@ -93,17 +93,28 @@ class KernelConfig:
         self._check_choice("raster_order", RASTER_ORDERS)
 
     @classmethod
-    def of(cls, config: Self | str | None) -> Self | None:
+    def of(
+        cls, config: Self | str | None, implementations: Sequence[str] = ("cutlass",)
+    ) -> Self | None:
         """Normalises a ``config=`` argument; a string is a kernel name.
+
+        Args:
+            config: The argument.
+            implementations: Those of the call.
 
         Raises:
             TypeError: Neither a configuration of this class, a string nor None.
+            ValueError: There is a configuration, and only XLA may compute the product.
         """
-        if config is None or isinstance(config, cls):
-            return config
         if isinstance(config, str):
-            return cls(kernel=config)
-        raise TypeError(f"config must be a {cls.__name__}, a kernel name or None, got {config!r}")
+            config = cls(kernel=config)
+        if not (config is None or isinstance(config, cls)):
+            raise TypeError(
+                f"config must be a {cls.__name__}, a kernel name or None, got {config!r}"
+            )
+        if config is not None and tuple(implementations) == ("xla",):
+            raise ValueError(f"{config} is for the kernels; implementation='xla' has none")
+        return config
 
     def mismatch(self, kernel: Any) -> str | None:
         """Why a kernel does not satisfy this configuration; None when it does."""

@@ -16,7 +16,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm.product.contraction import Axes, Dims, NamedAxes, Operands
-from jax_bwgemm.product.shardings import axes_of
+from jax_bwgemm.product.shardings import axes_of, mesh_with_axes
 from jax_bwgemm.product.spec import ProductSpec
 
 
@@ -261,6 +261,7 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         operands: tuple[jax.ShapeDtypeStruct, ...],
         result: jax.ShapeDtypeStruct,
     ) -> Any:
+        mesh = mesh_with_axes(mesh, (x.sharding for x in (*operands, result)))
         spec, dims = form.spec, form.dims(contraction, operands)
         a_names, b_names, *_ = contraction.operand_names(spec)
         names = (a_names, b_names, contraction.out_names(spec))

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from jax_bwgemm import compat
 from jax_bwgemm.product.contraction import Axes
+
+
+def mesh_with_axes(mesh: Mesh, shardings: Iterable[Any]) -> Mesh:
+    """The mesh itself, or one of the same devices where there is none.
+
+    JAX names no mesh if the arguments of a program have different ones, as one that is sharded and
+    one that lies on a single device. Axes are then the prime factors of the number of devices.
+
+    Args:
+        mesh: As JAX gives it to a partitioner.
+        shardings: Of the arrays; None: it has none.
+    """
+    given = next((s for s in shardings if s is not None), None)
+    if not mesh.empty or given is None:
+        return mesh
+    devices = np.array(compat.devices_of(given), object)
+    sizes = _prime_factors(devices.size)
+    return Mesh(devices.reshape(sizes), tuple(f"devices{i}" for i in range(len(sizes))))
+
+
+def _prime_factors(x: int) -> list[int]:
+    found, factor = [], 2
+    while x > 1:
+        while x % factor == 0:
+            found.append(factor)
+            x //= factor
+        factor += 1
+    return found
 
 
 def axes_of(sharding: Any, mesh: Any, rank: int) -> list[Axes]:

@@ -108,7 +108,7 @@ def autocast(
             autocast, recipe=found, only=only, implementation=settings.implementations
         )
     check_function("autocast", f)
-    return rewritable(f, lambda jaxpr: cast(jaxpr, settings))
+    return rewritable("autocast", f, lambda jaxpr: cast(jaxpr, settings))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +169,14 @@ def _cast(
             new = [eqn] if isinstance(made, str) else inlined(trace_for(made, eqn), eqn)
         elif name in ("custom_jvp_call", "custom_vjp_call"):
             why = "it is inside of a function with a derivative of its own"
-            for inner, times in equations(eqn.params[INLINED[name]]):
-                if inner.primitive.name in PRODUCTS:
-                    decisions.append(decision(inner, False, why, NAME).inside(place_of(eqn), times))
+            decisions += _left(eqn.params[INLINED[name]], place_of(eqn), why)
+        elif name == "custom_linear_solve":
+            for i, inner in enumerate(eqn.params["jaxprs"]):
+                if inner is not None:
+                    place = f"{CONTROL[name]['jaxprs']} {i}"
+                    decisions += _left(
+                        inner, place, "it is part of the solution of a linear system"
+                    )
         elif name in INLINED or name in CONTROL:
             params, inner, out = _bodies(eqn, own, here, settings)
             decisions += inner
@@ -183,6 +188,15 @@ def _cast(
     changed |= len(eqns) != len(body.eqns)
     replacement = compat_jaxpr.with_equations(jaxpr, eqns) if changed else None
     return _Cast(replacement, tuple(decisions), tuple(is_given(x) for x in body.outvars))
+
+
+def _left(jaxpr: Any, place: str, why: str) -> list[Rewrite]:
+    """The decisions for the products of a body that stays as it is."""
+    return [
+        decision(eqn, False, why, NAME).inside(place, times)
+        for eqn, times in equations(jaxpr)
+        if eqn.primitive.name in PRODUCTS
+    ]
 
 
 def _why(made: Any, settings: Settings) -> str:
@@ -282,7 +296,9 @@ def _dense(eqn: Any, left: bool, settings: Settings) -> Callable[..., jax.Array]
     numbers, out = eqn.params["dimension_numbers"], eqn.outvars[0].aval
     options = {"preferred_element_type": out.dtype}
     if not left:
-        return lambda a, b: dot(a, b, numbers, out_sharding=eqn.params["out_sharding"], **options)
+        # Of manual axes it says nothing.
+        sharding = eqn.params["out_sharding"] if compat.has_explicit_axes() else None
+        return lambda a, b: dot(a, b, numbers, out_sharding=sharding, **options)
     # A product's dimensions are the batch's, its left operand's and its right operand's.
     batch = len(numbers[1][0])
     own = eqn.invars[1].aval.ndim - batch - len(numbers[0][1])

@@ -37,7 +37,11 @@ class TracedCall:
 
 
 def trace_call(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operand: Any = jax.Array
+    caller: str,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operand: Any = jax.Array,
 ) -> TracedCall:
     """Traces a call.
 
@@ -46,6 +50,7 @@ def trace_call(
     The same holds for results.
 
     Args:
+        caller: Who traces it, for JAX's errors.
         f: The function.
         args: Of the call.
         kwargs: Of the call.
@@ -70,7 +75,8 @@ def trace_call(
         return [x for x, is_array in zip(results, arrays, strict=True) if is_array]
 
     operands = [leaves[i] for i in places]
-    jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in operands])
+    info = compat_jaxpr.call_info(caller, f, args, kwargs, places)
+    jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in operands], info)
 
     def rebuild(results: list[Any]) -> Any:
         arrays = iter(results)
@@ -80,8 +86,10 @@ def trace_call(
     return TracedCall(jaxpr, constants, operands, rebuild)
 
 
-def transformed(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function whose program is ``f``'s, changed by a function of jaxprs."""
+def transformed(
+    caller: str, f: Callable[..., Any], change: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """The function whose program is ``f``'s, changed by a function of jaxprs for a caller."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if flax_nnx.has_objects(args, kwargs):
@@ -90,7 +98,7 @@ def transformed(f: Callable[..., Any], change: Callable[[Any], Any]) -> Callable
         return plain(f, args, kwargs)
 
     def plain(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        traced = trace_call(f, args, kwargs)
+        traced = trace_call(caller, f, args, kwargs)
         return traced.run(change(traced.jaxpr))
 
     return call
@@ -106,23 +114,25 @@ def check_function(caller: str, f: Any) -> None:
         raise TypeError(f"{caller} takes a function, got {type(f).__name__}")
     for kind in ("coroutine", "generator", "asyncgen"):
         # A call of one runs nothing yet: there would be nothing to trace.
-        if getattr(inspect, f"is{kind}function")(f):
+        called = getattr(inspect, f"is{kind}function")
+        if called(f) or called(inspect.getattr_static(type(f), "__call__", None)):
             raise TypeError(f"{caller} takes a function that returns results, got a {kind}")
 
 
 def rewritable(
-    f: Callable[..., Any], rewrite: Callable[[Any], tuple[Any, tuple[Rewrite, ...]]]
+    caller: str, f: Callable[..., Any], rewrite: Callable[[Any], tuple[Any, tuple[Rewrite, ...]]]
 ) -> Callable[..., Any]:
     """A function with a rewritten program, which `explain_program` finds the decisions of.
 
     Args:
+        caller: Who rewrites it, for JAX's errors.
         f: The function.
         rewrite: From a jaxpr, another of the same operands and results, and the decisions.
     """
 
     @functools.wraps(f, updated=())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return transformed(f, lambda jaxpr: rewrite(jaxpr)[0])(*args, **kwargs)
+        return transformed(caller, f, lambda jaxpr: rewrite(jaxpr)[0])(*args, **kwargs)
 
     def rewritten(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Rewrite, ...]]:
         called = f
@@ -130,7 +140,7 @@ def rewritable(
             called, state, _ = flax_nnx.functional(f, args, kwargs)
             args, kwargs = (state,), {}
         operand = jax.Array | jax.ShapeDtypeStruct
-        return rewrite(trace_call(called, args, kwargs, operand).jaxpr)
+        return rewrite(trace_call(caller, called, args, kwargs, operand).jaxpr)
 
     wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
     return wrapper

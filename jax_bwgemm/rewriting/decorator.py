@@ -47,4 +47,4 @@ def accelerate(
     if f is None:
         return functools.partial(accelerate, implementation=implementations)
     check_function("accelerate", f)
-    return rewritable(f, lambda jaxpr: rewrite(jaxpr, implementations))
+    return rewritable("accelerate", f, lambda jaxpr: rewrite(jaxpr, implementations))

@@ -89,7 +89,7 @@ def current_context() -> Hashable:
 
 def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Callable[..., Any]:
     """The function whose program is ``f``'s, rewritten."""
-    return transformed(f, lambda jaxpr: rewrite(jaxpr, implementations)[0])
+    return transformed("accelerate", f, lambda jaxpr: rewrite(jaxpr, implementations)[0])
 
 
 # One jaxpr has one replacement, as JAX's caches of compiled programs are by the jaxpr's identity.

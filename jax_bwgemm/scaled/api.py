@@ -14,6 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
+from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.product.arguments import as_dtype, as_operands
 from jax_bwgemm.product.implementations import as_implementations
@@ -37,6 +38,7 @@ def scaled_matmul(
     preferred_element_type: DTypeLike = jnp.bfloat16,
     accumulation: str = "promoted",
     implementation: str | Sequence[str] | None = None,
+    config: TuningConfig | str | None = None,
     epilogue: Callable[..., Any] | None = None,
     epilogue_operands: Sequence[ArrayLike] = (),
 ) -> Any:
@@ -59,6 +61,7 @@ def scaled_matmul(
             Hopper's FP8 accumulators keep 14 bits. ``"fast"``: the hardware's accumulators for all
             of K. Layouts with blocks of 128 along K are always promoted.
         implementation: As in `jax_bwgemm.matmul`.
+        config: As in `jax_bwgemm.matmul`.
         epilogue: As in `jax_bwgemm.matmul`. It can be differentiated, with respect to its operands.
         epilogue_operands: As in `jax_bwgemm.matmul`.
 
@@ -71,12 +74,14 @@ def scaled_matmul(
             result type, or epilogue operands that do not fit. Differentiating a or b also raises
             it.
         EpilogueError: A NotImplementedError: the epilogue is not elementwise.
-        ValueError: An unknown accumulation or implementation.
-        NotImplementedError: The named implementation cannot run the product.
+        ValueError: An unknown accumulation or implementation, or a configuration that is impossible
+            or for another kind of problem.
+        NotImplementedError: The named implementation cannot run the product, or no kernel of this
+            build satisfies ``config``.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
-    spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
+    spec, dims = specification(a, b, preferred_element_type, accumulation, implementation, config)
     operands = as_operands("scaled_matmul", "epilogue_operands", epilogue_operands)
     if operands and epilogue is None:
         raise TypeError(f"scaled_matmul: {len(operands)} epilogue_operands and no epilogue")
@@ -120,6 +125,7 @@ def specification(
     preferred_element_type: DTypeLike,
     accumulation: str,
     implementation: str | Sequence[str] | None,
+    config: TuningConfig | str | None = None,
 ) -> tuple[ScaledSpec, ScaledDims]:
     """Checks a call: what is static about it, and its sizes. Errors are those of the call."""
     implementations = as_implementations(implementation)
@@ -136,6 +142,7 @@ def specification(
     )
     policy = Policy(
         implementations=implementations,
+        config=TuningConfig.of(config, implementations),
         target=explicit_target(),
         tuning=tuning_context.current(),
         partial_sums=current_partial_sums(),

@@ -78,10 +78,18 @@ def as_dense_dims(dims: ScaledDims) -> GemmDims:
     return GemmDims(dims.m, dims.n, k, dims.batch, dims.batch, dims.batch)
 
 
-def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candidate]:
+def candidates(
+    kernel: Kernel, dims: ScaledDims, target: Target, splits: int | None = None
+) -> list[Candidate]:
     """A kernel with each number of parts of K that is worth comparing.
 
     The candidates' kernel is the dense one that stands for it: `as_dense`.
+
+    Args:
+        kernel: The kernel.
+        dims: The product's sizes.
+        target: The GPU.
+        splits: The only number of parts to try: none is found if the kernel cannot.
     """
     dense, sizes = as_dense(kernel), as_dense_dims(dims)
     parameters = parameters_of(kernel)
@@ -89,6 +97,14 @@ def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candida
     def predict(splits: int) -> Candidate:
         return costs.evaluate(dense, sizes, target, splits, parameters=parameters)
 
+    def possible(splits: int) -> bool:
+        return heuristics.run_refusal(dense, sizes, splits, "heuristic", BYTES) is None
+
+    if splits is not None:
+        if kernel.uneven_parts:  # no part is shorter than a step of K
+            splits = max(1, min(splits, costs.ceil_div(dims.k, kernel.tile_k)))
+        can = splits == 1 or (kernel.contraction == "scaled" and possible(splits))
+        return [predict(splits)] if can else []
     whole = predict(1)
     if not kernel.f32_twin:
         return [whole]
@@ -97,7 +113,5 @@ def candidates(kernel: Kernel, dims: ScaledDims, target: Target) -> list[Candida
     return [whole] + [
         predict(s)
         for s in heuristics.SPLITS
-        if s <= most
-        and sizes.k // s >= heuristics.MIN_SPLIT_K
-        and heuristics.run_refusal(dense, sizes, s, "heuristic", BYTES) is None
+        if s <= most and sizes.k // s >= heuristics.MIN_SPLIT_K and possible(s)
     ]

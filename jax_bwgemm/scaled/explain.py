@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm.dense.tuning_config import TuningConfig
+from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.product.explain import ASKED_FOR, Explanation, locate
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import refusal_error
@@ -29,6 +31,7 @@ def explain_scaled_matmul(
     preferred_element_type: DTypeLike = jnp.bfloat16,
     accumulation: str = "promoted",
     implementation: str | Sequence[str] | None = None,
+    config: TuningConfig | str | None = None,
     device: jax.Device | str | None = None,
 ) -> Explanation:
     """Says which implementation and kernel `scaled_matmul` would get, without running it.
@@ -39,6 +42,7 @@ def explain_scaled_matmul(
         preferred_element_type: As in `scaled_matmul`.
         accumulation: As in `scaled_matmul`.
         implementation: As in `scaled_matmul`.
+        config: As in `scaled_matmul`.
         device: Where it would run: a JAX device, ``"cpu"``, ``"sm90"`` or ``"sm100"``. None means
             the explicit target (`jax_bwgemm.config.target`) if there is one, else JAX's default
             device.
@@ -50,7 +54,7 @@ def explain_scaled_matmul(
         TypeError, ValueError, NotImplementedError, ExceptionGroup: As the call itself.
     """
     a, b = as_operand(a, "scaled_matmul: a"), as_operand(b, "scaled_matmul: b")
-    spec, dims = specification(a, b, preferred_element_type, accumulation, implementation)
+    spec, dims = specification(a, b, preferred_element_type, accumulation, implementation, config)
     return explain_family(DENSE, spec, dims, device)
 
 
@@ -64,6 +68,7 @@ def explain_scaled_ragged_dot(
     group_offset: ArrayLike | None = None,
     num_groups: int | None = None,
     implementation: str | Sequence[str] | None = None,
+    config: GroupedConfig | str | None = None,
     device: jax.Device | str | None = None,
 ) -> Explanation:
     """Says which implementation and kernel `scaled_ragged_dot` would get, without running it.
@@ -77,6 +82,7 @@ def explain_scaled_ragged_dot(
         group_offset: As in `scaled_ragged_dot`.
         num_groups: As in `scaled_ragged_dot`.
         implementation: As in `scaled_ragged_dot`.
+        config: As in `scaled_ragged_dot`.
         device: As in `explain_scaled_matmul`.
 
     Returns:
@@ -94,6 +100,7 @@ def explain_scaled_ragged_dot(
         group_offset,
         num_groups,
         implementation,
+        config,
     )
     return explain_family(RAGGED, spec, dims_of(operands, spec), device)
 

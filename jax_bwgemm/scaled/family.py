@@ -20,6 +20,7 @@ from jax_bwgemm.product.contraction import Operands
 from jax_bwgemm.product.devices import first_that_runs, for_devices, register_local
 from jax_bwgemm.product.implementations import (
     SYMBOLIC,
+    check_config,
     log_once,
     target_here,
     viable,
@@ -77,6 +78,10 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def table_of(self, implementation: str) -> tuple[Kernel, ...]:
         """The kernels of an implementation."""
+
+    @abc.abstractmethod
+    def fitting(self, table: Sequence[Kernel], spec: Any, dims: Any) -> list[Kernel]:
+        """The kernels of any GPU that have a product's kind, types and use of scales."""
 
     @abc.abstractmethod
     def refusal(self, table: Sequence[Kernel], spec: Any, dims: Any) -> str | None:
@@ -140,14 +145,29 @@ class Family(abc.ABC):
     def viable_implementations(
         self, spec: Any, dims: Any, rejected: list[tuple[str, str]]
     ) -> tuple[str, ...]:
-        """Those left to try, knowing everything but the device. Reasons are logged once."""
+        """Those left to try, knowing everything but the device. Reasons are logged once.
+
+        Raises:
+            NotImplementedError, ValueError: As `check_config`.
+        """
+        config = spec.policy.config
 
         def refuse(name: str) -> str | None:
             table = self.table_of(name)
             if not table:
-                return "jax_bwgemm was installed without kernels for scaled operands"
+                missing = "jax_bwgemm was installed without kernels for scaled operands"
+                if config is not None:
+                    raise NotImplementedError(f"{config} cannot be satisfied: {missing}")
+                return missing
             if not all(isinstance(x, int) for x in (dims.batch, dims.m, dims.n, dims.k)):
                 return SYMBOLIC
+            if config is not None:
+                check_config(
+                    config,
+                    table,
+                    self.fitting(table, spec, dims),
+                    lambda k: f"does not compute {dims.describe(spec)}",
+                )
             return self.refusal(table, spec, dims)
 
         return viable(spec.policy.implementations, dims.describe(spec), refuse, rejected)

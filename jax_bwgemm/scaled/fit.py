@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from jax_bwgemm.config import Target
+from jax_bwgemm.product.kernel_config import KernelConfig
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.selection import none_fits
 from jax_bwgemm.scaled.layouts import LAYOUTS, layout_of
 
 _WHOLE_K = tuple(name for name, layout in LAYOUTS.items() if layout.block_k is None)
@@ -34,6 +38,18 @@ def scales_fit(kernel: Kernel, spec: Any) -> bool:
         return whole and kernel.scales == "sums"
     along_n = spec.a_scaling if kernel.swap_ab else spec.b_scaling
     return (along_n in _OF_ROWS) == (kernel.scales == "rows")
+
+
+def satisfying(
+    fitting: Sequence[Kernel], config: KernelConfig | None, target: Target
+) -> list[Kernel] | str:
+    """The kernels that satisfy a user's configuration, or what is against each."""
+    if config is None:
+        return list(fitting)
+    against = {k.name: config.mismatch(k) for k in fitting}
+    found = [k for k in fitting if against[k.name] is None]
+    rejected = [(name, reason) for name, reason in against.items() if reason is not None]
+    return found or none_fits(fitting, rejected, config, target)
 
 
 def scales_whole_sums(spec: Any, arch: str) -> bool:

@@ -22,7 +22,7 @@ from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.mma_operands import in_tiles, packed
 from jax_bwgemm.scaled.reference import scaled_reference
 from jax_bwgemm.scaled.scaled_array import ScaledArray
-from jax_bwgemm.scaled.selection import Choice
+from jax_bwgemm.scaled.selection import Choice, grouped_options
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
 
@@ -63,6 +63,9 @@ class _Dense(Family):
             table = runtime.emulated_scaled_kernels()
             grouped = runtime.emulated_scaled_grouped_kernels()
         return (*table, *filter(for_one_group, grouped)) if table else ()
+
+    def fitting(self, table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> list[Kernel]:
+        return selection.fitting_kernels(table, spec, dims)
 
     def refusal(self, table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str | None:
         return selection.refusal(table, spec, dims)
@@ -129,7 +132,7 @@ class _Dense(Family):
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
         if choice.kernel.contraction != "scaled":
-            return {"swizzle": choice.swizzle}
+            return grouped_options(choice)
         return {
             "raster_order": choice.raster_order,
             "swizzle": choice.swizzle,

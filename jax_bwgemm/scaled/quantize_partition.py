@@ -91,6 +91,8 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
         spec: QuantizeSpec, mesh: Any, operands: tuple[jax.ShapeDtypeStruct, ...], results: Any
     ) -> Any:
         x = operands[0]
+        given = (x.sharding for x in (*operands, *results))
+        mesh = shardings.mesh_with_axes(mesh, given)
         wanted = shardings.axes_of(x.sharding, mesh, 3)
         if not any(wanted):  # as the values are wanted: nothing to communicate
             wanted = shardings.axes_of(results[0].sharding, mesh, 3)

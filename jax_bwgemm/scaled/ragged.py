@@ -14,6 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_bwgemm import compat
 from jax_bwgemm.config import current_partial_sums, explicit_target
 from jax_bwgemm.epilogue.apply import Epilogue
+from jax_bwgemm.grouped.grouped_config import GroupedConfig
 from jax_bwgemm.grouped.groups import as_int32, first_group
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.grouped.validation import (
@@ -51,6 +52,7 @@ def scaled_ragged_dot(
     group_offset: ArrayLike | None = None,
     num_groups: int | None = None,
     implementation: str | Sequence[str] | None = None,
+    config: GroupedConfig | str | None = None,
     epilogue: Callable[..., Any] | None = None,
     epilogue_operands: Sequence[ArrayLike] = (),
     epilogue_group_operands: Sequence[ArrayLike] = (),
@@ -82,6 +84,7 @@ def scaled_ragged_dot(
         group_offset: Integer scalar: b's first matrix, or the result's, is that of this group.
         num_groups: Second form: matrices of the result. None means all G.
         implementation: As in `jax_bwgemm.matmul`.
+        config: As in `jax_bwgemm.ragged_dot`.
         epilogue: First form: as in `jax_bwgemm.ragged_dot`. It can be differentiated, with respect
             to its operands.
         epilogue_operands: As in `jax_bwgemm.ragged_dot`.
@@ -97,9 +100,11 @@ def scaled_ragged_dot(
             another result type, or epilogue operands that do not fit. Differentiating a or b also
             raises it.
         ValueError: An unknown accumulation or implementation, sizes or an offset known to be out
-            of range, or ``num_groups`` in the first form or an epilogue in the second.
+            of range, ``num_groups`` in the first form or an epilogue in the second, or a
+            configuration that is impossible or for another kind of problem.
         EpilogueError: A NotImplementedError: the epilogue is not elementwise.
-        NotImplementedError: The named implementation cannot run the product.
+        NotImplementedError: The named implementation cannot run the product, or no kernel of this
+            build satisfies ``config``.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
     operands, spec = specification(
@@ -111,6 +116,7 @@ def scaled_ragged_dot(
         group_offset,
         num_groups,
         implementation,
+        config,
     )
 
     def sharding() -> tuple[Any, ...]:
@@ -155,6 +161,7 @@ def specification(
     group_offset: ArrayLike | None,
     num_groups: int | None,
     implementation: str | Sequence[str] | None,
+    config: GroupedConfig | str | None = None,
 ) -> tuple[tuple[Any, ...], ScaledRaggedSpec]:
     """Checks a call: A, B, sizes and offset, and what is static about it."""
     implementations = as_implementations(implementation)
@@ -190,6 +197,7 @@ def specification(
         out_dtype=out_dtype.name,
         policy=Policy(
             implementations=implementations,
+            config=GroupedConfig.of(config, implementations),
             target=explicit_target(),
             tuning=tuning_context.current(),
             partial_sums=current_partial_sums(),

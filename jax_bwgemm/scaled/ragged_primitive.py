@@ -22,7 +22,7 @@ from jax_bwgemm.scaled.mma_operands import in_ragged_tiles, in_tiles, packed
 from jax_bwgemm.scaled.ragged_contraction import SCALED_RAGGED
 from jax_bwgemm.scaled.ragged_reference import ragged_reference
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec, ragged_dims
-from jax_bwgemm.scaled.selection import Choice
+from jax_bwgemm.scaled.selection import Choice, grouped_options
 
 
 class _Ragged(Family):
@@ -46,6 +46,11 @@ class _Ragged(Family):
         if implementation == "cutlass":
             return runtime.scaled_grouped_kernels()
         return runtime.emulated_scaled_grouped_kernels()
+
+    def fitting(
+        self, table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
+    ) -> list[Kernel]:
+        return ragged_selection.fitting_kernels(table, spec, dims)
 
     def refusal(
         self, table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
@@ -92,7 +97,7 @@ class _Ragged(Family):
         return "sm100" if by_mma(spec) else super().emulated_arch(spec)
 
     def call_options(self, choice: Choice) -> dict[str, int | str]:
-        return {"swizzle": choice.swizzle}
+        return grouped_options(choice)
 
     def workspace(self, name: str, choice: Choice, dims: ScaledRaggedDims) -> int:
         sizes = {"m": dims.m, "n": dims.n, "k": dims.k, "batch": dims.batch}

@@ -1,4 +1,4 @@
-"""Which kernel computes a grouped scaled product, or why none does: tuned > by rule."""
+"""Which kernel computes a grouped scaled product, or why none does: explicit > tuned > by rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import tuned
-from jax_bwgemm.scaled.fit import kernel_dtype, scales_fit, types_fit
+from jax_bwgemm.scaled.fit import kernel_dtype, satisfying, scales_fit, types_fit
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
-from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned
+from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned, chosen_by, ordered_by
 
 # Contracted rows of an average group up to which a ping-pong tile is chosen, which is stored while
 # the next one is multiplied. With more rows, a larger tile reuses more. See docs/decisions.md.
@@ -56,10 +56,20 @@ def select(
     fitting = kernels_for(table, spec, dims, target)
     if isinstance(fitting, str):
         return fitting
-    found = tuned.find_tuned_grouped(spec, dims, target, fitting)
-    if found is not None:
-        return as_tuned(found, spec, target)
+    if spec.policy.config is None:
+        found = tuned.find_tuned_grouped(spec, dims, target, fitting)
+        if found is not None:
+            return as_tuned(found, spec, target)
     return by_rule(fitting, spec, dims, target)
+
+
+def fitting_kernels(
+    table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims
+) -> list[Kernel]:
+    """The kernels of any GPU that have a product's kind, types and use of scales."""
+    return [
+        k for k in table if k.kind == spec.kind and types_fit(k, spec, dims) and scales_fit(k, spec)
+    ]
 
 
 def kernels_for(
@@ -69,16 +79,9 @@ def kernels_for(
 
     There is one of each kind, pair of types and use of scales, but for contractions.
     """
-    fitting = [
-        k
-        for k in table
-        if k.arch == target.arch
-        and k.kind == spec.kind
-        and types_fit(k, spec, dims)
-        and scales_fit(k, spec)
-    ]
+    fitting = [k for k in fitting_kernels(table, spec, dims) if k.arch == target.arch]
     if fitting:
-        return fitting
+        return satisfying(fitting, spec.policy.config, target)
     return (
         f"no {spec.kind} kernel for {target.arch} applies scales of {spec.a_scaling} and "
         f"{spec.b_scaling} to {dims.a_dtype} x {dims.b_dtype}"
@@ -98,6 +101,9 @@ def by_rule(
     kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, columns(k), k.name))
     operands = dims.k * (dims.m + dims.experts * dims.n)
     swizzle = SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1
-    why = f"{WHERE[kernel.scales]}; tiles of {kernel.tile_m}x{kernel.tile_n}"
+    config = spec.policy.config
+    raster_order, swizzle = ordered_by(config, ("heuristic", swizzle))
+    tiles = f"tiles of {kernel.tile_m}x{kernel.tile_n}"
+    why = f"{WHERE[kernel.scales]}; {chosen_by(config)}{tiles}"
     out_dtype = kernel_dtype(spec.out_dtype)
-    return Choice(kernel, out_dtype, "heuristic", swizzle, 1, target.sm_count, why)
+    return Choice(kernel, out_dtype, raster_order, swizzle, 1, target.sm_count, why)

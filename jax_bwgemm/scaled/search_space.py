@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.search_space import MAX_PREDICTED_RATIO, ORDERS, other_orders
 from jax_bwgemm.dense.tile_schedule import tile_order
 from jax_bwgemm.grouped.search_space import SWIZZLES
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import ragged_selection, selection
-from jax_bwgemm.scaled.costs import BYTES, as_dense, as_dense_dims
+from jax_bwgemm.scaled.costs import as_dense
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 from jax_bwgemm.tuning.records import Choice
@@ -41,7 +40,7 @@ def kernels_to_try(
     choices = []
     for kernel, predicted in ranked[:limit]:
         if predicted.cycles <= longest:
-            raster, swizzle = heuristics.tile_order(predicted, as_dense_dims(dims), BYTES)
+            raster, swizzle = selection.order_of(kernel, predicted, dims)
             choices.append(Choice(kernel, raster, swizzle, predicted.splits))
     return choices
 

@@ -25,7 +25,7 @@ from jax_bwgemm.product.implementations import rounded_types
 from jax_bwgemm.product.jaxprs import equations, is_jaxpr, jitted
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.primitive import CONTRACTIONS
-from jax_bwgemm.product.spec import Policy
+from jax_bwgemm.product.spec import Policy, ProductSpec
 from jax_bwgemm.product.terms import BF16
 from jax_bwgemm.scaled import primitive as scaled_primitive
 from jax_bwgemm.scaled import ragged_primitive
@@ -143,10 +143,8 @@ def key_of(
         operands: Anything with shape and dtype.
         target: The GPU that it is to be tuned for.
     """
-    if spec.policy.config is not None:
-        return f"it has an explicit {spec.policy.config}"
-    if "cutlass" not in spec.policy.implementations:
-        return f"implementation is {', '.join(spec.policy.implementations)}"
+    if (refused := _not_ours_to_choose(spec)) is not None:
+        return refused
     if contraction.dims(spec, *(x.shape for x in operands)).empty:
         return "it is empty"
     # Neither tables nor policies of the context may matter for what is to be tuned.
@@ -162,6 +160,15 @@ def key_of(
     return _KEY_OF[contraction](call.folded.spec, operand_types(*dtypes), call.padded)
 
 
+def _not_ours_to_choose(spec: ProductSpec) -> str | None:
+    """Why the user leaves nothing to choose; None if a kernel is to be chosen."""
+    if spec.policy.config is not None:
+        return f"it has an explicit {spec.policy.config}"
+    if "cutlass" not in spec.policy.implementations:
+        return f"implementation is {', '.join(spec.policy.implementations)}"
+    return None
+
+
 def scaled_key_of(family: Family, spec: Any, operands: Sequence[Any], target: Target) -> Key | str:
     """As `key_of`, of a product of scaled operands.
 
@@ -171,8 +178,8 @@ def scaled_key_of(family: Family, spec: Any, operands: Sequence[Any], target: Ta
         operands: Those of the family's primitive, anything with shape and dtype.
         target: The GPU that it is to be tuned for.
     """
-    if "cutlass" not in spec.policy.implementations:
-        return f"implementation is {', '.join(spec.policy.implementations)}"
+    if (refused := _not_ours_to_choose(spec)) is not None:
+        return refused
     spec, dims = spec.with_policy(target=target, tuning=None), family.dims_of(operands, spec)
     refused = family.refusal(family.table_of("cutlass"), spec, dims)
     if refused is not None:

@@ -34,6 +34,9 @@ class TuningTable:
         self._hash = hash(self._identity)
         self._entered = threading.local()  # contexts belong to the thread that entered them
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.device, self._entries)  # the hash is another process's own
+
     def get(self, key: Key) -> TunedEntry | None:
         """The choice for a problem; None when it was not tuned."""
         return self._entries.get(key)

@@ -14,7 +14,6 @@ from linked_batch_cases import BATCH, call, case, integers, of_matrices, of_vect
 from linked_cases import F32, close, kernels, linked_for_sm90, requires_linker  # noqa: F401
 from numerics import assert_exact, normal
 from scaled_linked_cases import kernels as scaled_kernels
-from scaled_linked_cases import only
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -62,8 +61,8 @@ def test_a_shared_operand() -> None:
     assert "epilogue_digest" not in lowered.as_text()
 
 
-def test_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    only(next(k for k in scaled_kernels("emulator") if k.scales == "blocks"), monkeypatch)
+def test_scaled() -> None:
+    kernel = next(k for k in scaled_kernels("emulator") if k.scales == "blocks")
     rng = np.random.default_rng(2)
     shapes = ((BATCH, 136, 256), (BATCH, 264, 256))
     a, b = (
@@ -77,7 +76,12 @@ def test_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def product(a: Any, b: Any, *arrays: Any) -> Any:
         return bw.scaled_matmul(
-            a, b, implementation="emulator", epilogue=f, epilogue_operands=arrays
+            a,
+            b,
+            implementation="emulator",
+            config=kernel.name,
+            epilogue=f,
+            epilogue_operands=arrays,
         )
 
     z = jnp.einsum("bmk,bnk->bmn", *(bw.dequantize(x, F32) for x in (a, b)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, small_integers
 
 import jax_bwgemm as bw
-from jax_bwgemm.product.shardings import _named, axes_of
+from jax_bwgemm.product.shardings import _named, axes_of, mesh_with_axes
 
 SPECS = [
     P(), P("x"), P(None, "y"), P("y", "x"), P(("x", "y")), P(("y", "x"), "z"), P(None, ("z", "x")),
@@ -149,3 +150,37 @@ def test_data_parallel_gradients_of_few_blocks(cpu_devices: list[jax.Device], re
     got, want = jax.jit(jax.grad(loss))(*placed), jax.grad(loss)(jnp.asarray(w), jnp.asarray(x))
     got, want = (np.asarray(v, np.float32) for v in (got, want))
     assert np.linalg.norm(got - want) < 0.02 * np.linalg.norm(want)  # devices exchange bf16
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("devices", [2, 6])
+def test_a_sharded_operand_beside_one_without_a_mesh(
+    cpu_devices: list[jax.Device], transposed: bool, devices: int
+) -> None:
+    """JAX then names no mesh to the partitioner."""
+    mesh = jax.make_mesh((devices,), ("a",), (AxisType.Explicit,), devices=cpu_devices[:devices])
+    rng = np.random.default_rng(0)
+    plain = small_integers(rng, (96, 96), "bfloat16")
+    how = {"implementation": ("cutlass", "xla")}  # as for a GPU; XLA computes it here
+    with bw.config.target("sm90"), jax.set_mesh(mesh):
+        sharded = jax.device_put(plain, NamedSharding(mesh, P("a")))
+        product = jax.jit(functools.partial(bw.matmul, **how))
+
+        def total(x: jax.Array, y: jax.Array) -> jax.Array:
+            return product(x, y).sum()
+
+        pair = (plain, sharded) if transposed else (sharded, plain)
+        assert_exact(product(*pair), jnp.matmul(plain, plain))
+        for i, want in enumerate(jax.grad(lambda x, y: jnp.matmul(x, y).sum(), (0, 1))(*pair)):
+            assert_exact(jax.jit(jax.grad(total, i))(*pair), want)
+        values = jax.jit(lambda x: bw.quantize(x, "row").values)(sharded)
+        assert_exact(values, bw.quantize(plain, "row", implementation="xla").values)
+
+
+def test_a_mesh_of_prime_factors(cpu_devices: list[jax.Device]) -> None:
+    empty = Mesh(np.empty((), object), ())
+    named = NamedSharding(Mesh(np.array(cpu_devices[:6]).reshape(2, 3), ("x", "y")), P("y", "x"))
+    found = mesh_with_axes(empty, [None, named])
+    assert dict(found.shape) == {"devices0": 2, "devices1": 3}
+    assert axes_of(_as_xla_has_it(named), found, 2) == [("devices1",), ("devices0",)]
+    assert mesh_with_axes(empty, [None]) is empty

@@ -67,8 +67,43 @@ async def asyncgen() -> AsyncIterator[int]:
 @pytest.mark.parametrize("name", ["accelerate", "autocast"])
 def test_functions_whose_calls_return_nothing_yet(name: str, f: Any) -> None:
     message = f"{name} takes a function that returns results, got a {f.__name__}"
-    with pytest.raises(TypeError, match=message):
-        getattr(bw, name)(f)
+    called = type("Called", (), {"__call__": f})
+    for one in (f, called()):
+        with pytest.raises(TypeError, match=message):
+            getattr(bw, name)(one)
+
+
+@pytest.mark.parametrize("name", ["accelerate", "autocast"])
+def test_errors_while_tracing_name_the_user_s_function(name: str) -> None:
+    def step(params: dict[str, Any], kind: str, batch: jax.Array) -> Any:
+        return params["w"] if batch.sum() > 0 else kind
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+        getattr(bw, name)(step)({"w": square()}, "a", batch=square())
+    text = str(error.value)
+    assert "step at " in text
+    assert f"for {name}." in text
+    assert "the argument batch" in text
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_within_compile_time_evaluation(jit: bool) -> None:
+    """JAX then computes zeros and counts while they are traced; they stay part of the program."""
+    x = square()
+    labels = jnp.arange(len(x))
+
+    def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+        logits = (x @ w).astype(jnp.float32)
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
+        mlp = bw.mlp(x, w, w, activation="silu", implementation="xla")
+        return mlp.astype(jnp.float32).sum() - picked.sum()
+
+    ours = bw.accelerate(jax.grad(loss, (0, 1)))
+    want = jax.jit(jax.grad(loss, (0, 1)))(x, x)
+    with jax.ensure_compile_time_eval():
+        got = (jax.jit(ours) if jit else ours)(x, x)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=0.05, atol=0.5)
 
 
 def test_errors() -> None:

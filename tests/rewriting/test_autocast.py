@@ -168,6 +168,39 @@ def test_within_shard_map() -> None:
     assert 0 < float(jnp.linalg.norm(got - want)) < 0.1 * float(jnp.linalg.norm(want))
 
 
+@pytest.mark.parametrize("kind", ["shard_map", "pmap"])
+def test_around_gradients_of_what_is_mapped_over_devices(kind: str) -> None:
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    f = {
+        "shard_map": jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i")),
+        "pmap": lambda x, w: jax.pmap(jnp.matmul, in_axes=(0, None))(x.reshape(2, -1, D), w),
+    }[kind]
+    grads = jax.grad(lambda x, w: jnp.sum(f(x, w).astype(F32) ** 2), (0, 1))
+    x = jnp.concatenate([X, X])
+    got, want = jax.jit(bw.autocast(grads))(x, W), jax.jit(grads)(x, W)
+    for a, b in zip(got, want, strict=True):
+        a, b = a.astype(F32), b.astype(F32)
+        assert float(jnp.linalg.norm(a - b)) < 0.1 * float(jnp.linalg.norm(b))
+
+
+def test_beside_linear_systems() -> None:
+    """Their products stay as they are."""
+
+    def f(x: jax.Array, w: jax.Array) -> Any:
+        def operator(v: jax.Array) -> jax.Array:
+            return 2 * v + (w.T @ (w @ v))
+
+        return x @ w, jax.scipy.sparse.linalg.cg(operator, x.T, maxiter=2)[0]
+
+    square = W[:, :D]
+    decisions = bw.explain_program(bw.autocast(f), X, square, device="sm90").rewrites
+    assert [one.rewritten for one in decisions].count(True) == 1
+    left = {one.reason for one in decisions if not one.rewritten}
+    assert left == {"it is part of the solution of a linear system"}
+    solved = lambda x, w: (x @ w, jnp.linalg.solve(jnp.eye(8), jnp.ones(8)))  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(bw.autocast(solved))(X, W)[1], np.ones(8))
+
+
 def test_what_weights_are_made_of() -> None:
     """Casts, reshapes and elementwise operations of arguments alone."""
     master = W.astype(F32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from linked_cases import close, linked_for_sm90, requires_linker  # noqa: F401
-from scaled_linked_cases import LAYOUTS, arrays_of, kernels, only, operand, run
+from scaled_linked_cases import LAYOUTS, arrays_of, kernels, operand, run
 
 import jax_bwgemm as bw
 from jax_bwgemm import config, emulator
@@ -33,21 +33,17 @@ CASES += [(kernel, LAYOUTS[kernel.scales][0], "gradient") for kernel in KERNELS]
 @pytest.mark.parametrize(
     ("kernel", "layouts", "name"), CASES, ids=lambda x: getattr(x, "name", str(x))
 )
-def test_every_kernel(
-    kernel: Any, layouts: tuple[str, str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only(kernel, monkeypatch)
+def test_every_kernel(kernel: Any, layouts: tuple[str, str], name: str) -> None:
     sizes = (kernel.tile_m + 9, kernel.tile_n + 40, 272)
     f, arrays = arrays_of(name, *sizes[:2])
     close(*run(kernel, layouts, sizes, f, arrays, "emulator"))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
-def test_many_tiles_of_a_consumer(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_tiles_of_a_consumer(kernel: Any) -> None:
     """What one tile reads and stores takes the places of what the one before it did."""
     if kernel.b_dtype != kernel.a_dtype:
         pytest.skip("types differ in the MMA's name only")
-    only(kernel, monkeypatch)
     sizes = (3 * kernel.tile_m + 64, 4 * kernel.tile_n + 8, 128)
     f, arrays = arrays_of("activation", *sizes[:2])
     with emulator.configure(sm_count=2):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from linked_cases import close_on_gpu, requires_linker
-from scaled_linked_cases import LAYOUTS, arrays_of, kernels, only, run
+from scaled_linked_cases import LAYOUTS, arrays_of, kernels, run
 
 from jax_bwgemm import config
 
@@ -29,9 +29,7 @@ def test_every_kernel(
     layouts: tuple[str, str],
     name: str,
     sizes: tuple[int, int, int],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    only(kernel, monkeypatch)
     f, arrays = arrays_of(name, *sizes[:2])
     with config.linked_epilogues(True):
         close_on_gpu(*run(kernel, layouts, sizes, f, arrays, "cutlass"))

@@ -8,13 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from numerics import normal
 from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
-from jax_bwgemm.epilogue import scaled_call
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.product.kernels import Kernel
 
@@ -35,13 +33,6 @@ def kernels(implementation: str) -> list[Kernel]:
         else runtime.emulated_scaled_kernels()
     )
     return [k for k in table if k.name in linkable_kernels()]
-
-
-def only(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no kernel but one have an epilogue, whatever that costs."""
-    found = linkable_kernels()
-    monkeypatch.setattr(scaled_call, "linkable_kernels", lambda: {kernel.name: found[kernel.name]})
-    monkeypatch.setattr(scaled_call, "pass_cycles", lambda *_: float("inf"))
 
 
 def operand(rng: np.random.Generator, rows: int, k: int, scaling: str, dtype: str) -> Any:
@@ -72,6 +63,7 @@ def run(
             b,
             accumulation="fast" if kernel.scales == "sums" else "promoted",
             implementation=implementation,
+            config=kernel.name,
             epilogue=f,
             epilogue_operands=arrays,
         )

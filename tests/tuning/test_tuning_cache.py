@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import dataclasses
 import json
 import os
+import pickle
 import socket
 import warnings
 from collections.abc import Callable
@@ -353,3 +355,12 @@ def test_a_path_that_cannot_be_written_is_found_out_before(near: Path) -> None:
     Path("file").touch()
     with pytest.raises(OSError, match="file"):
         storage.check_writable("file/t.json")
+
+
+def test_tables_can_be_sent_to_other_processes() -> None:
+    first = table(64, 128)
+    for other in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first), copy.copy(first)):
+        assert other == first
+        assert hash(other) == hash(first)
+        with other, first:  # each has contexts of its own
+            pass

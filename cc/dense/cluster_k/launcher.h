@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "core/epilogue_arguments.h"
 #include "core/launch.h"
 #include "core/tensor_map.h"
 #include "dense/cluster_k/kernel.h"
-#include "dense/cluster_k/linked.h"
 #include "dense/limits.h"
 #include "dense/problem.h"
 
@@ -105,7 +105,7 @@ struct Launcher {
 
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
                              void*, cudaStream_t stream) {
-    LinkedParams params{};
+    WithEpilogue<Params> params{};
     params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, &params));
     return LaunchClusters(function, params, ShapeOf(p, params), stream);

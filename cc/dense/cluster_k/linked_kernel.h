@@ -2,8 +2,8 @@
 // a CTA applies it to its slice of the tile. It moves nothing for the function.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "dense/cluster_k/kernel.h"
-#include "dense/cluster_k/linked.h"
 #include "dense/linked.h"
 
 namespace bwgemm::dense::cluster_k {
@@ -27,7 +27,7 @@ struct LinkedResult {
 #define BWGEMM_LINKED_KERNEL(name, ...)                                                    \
   extern "C" __global__ void __launch_bounds__(dense::cluster_k::kThreads,                 \
                                                dense::cluster_k::kCtasPerSm)               \
-      name(const __grid_constant__ dense::cluster_k::LinkedParams params) {                \
+      name(const __grid_constant__ WithEpilogue<dense::cluster_k::Params> params) {        \
     using Spec = __VA_ARGS__;                                                              \
     using C = dense::cluster_k::Config<Spec>;                                              \
     dense::cluster_k::RunGemm<C>(params, dense::cluster_k::LinkedResult{params.epilogue}); \

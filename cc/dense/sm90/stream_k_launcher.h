@@ -63,8 +63,7 @@ struct StreamKLauncher {
   static StreamKPlan Plan(const GemmProblem& p, const TileOrder& order, const dim3& grid) {
     const int band = order.along_q ? Dense::Tiles(Dense::QTiles(p), C::kClusterN)
                                    : Dense::Tiles(Dense::PTiles(p), C::kClusterM);
-    return PlanStreamK(p, order.clusters, grid.x * grid.y / C::kCluster, C::kCluster, Steps(p),
-                       band);
+    return PlanStreamK(p, order.clusters, grid.x * grid.y / C::kCluster, Steps(p), band);
   }
 
   // Tiles whose sums are in memory, times the CTAs and consumers that have some of a tile.

@@ -23,7 +23,7 @@
 namespace bwgemm::grouped::sm100 {
 
 constexpr int kEpilogueWarps = 4;  // warp i may only read the tensor-memory lanes 32 i to 32 i + 31
-constexpr int kLoadWarp = 4, kMmaWarp = 5, kScheduleWarp = 6;
+constexpr int kLoadWarp = 4, kMmaWarp = 5;
 constexpr int kThreads = 32 * 7;
 constexpr int kLanes = 128;      // rows of P in one CTA: lanes of tensor memory
 constexpr int kLineBytes = 128;  // of a swizzle line

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "core/epilogue_arguments.h"
 #include "core/launch.h"
 #include "grouped/limits.h"
 #include "grouped/sm100/kernel.h"
-#include "grouped/sm100/linked.h"
 #include "grouped/sm100/tensor_maps.h"
 
 namespace bwgemm::grouped::sm100 {
@@ -117,7 +117,7 @@ struct Launcher {
   }
   static Status LaunchLinked(const GroupedProblem& p, const void* function, const void* arguments,
                              void*, cudaStream_t stream) {
-    LinkedParams params{};
+    WithEpilogue<Params> params{};
     params.epilogue = *static_cast<const EpilogueArguments*>(arguments);
     BWGEMM_RETURN_IF_ERROR(MakeMaps(p, &params));
     SetSchedule(p, &params);

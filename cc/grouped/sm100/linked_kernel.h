@@ -3,16 +3,16 @@
 // kernel moves nothing for it: a warp's lanes read and write neighbours.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "grouped/linked.h"
 #include "grouped/sm100/kernel.h"
-#include "grouped/sm100/linked.h"
 
 namespace bwgemm::grouped::sm100 {
 
 struct LinkedResults {
   template <int kCount>
-  __device__ __forceinline__ static void ApplyToRows(const LinkedParams& params, const Tile& tile,
-                                                     int row, int column,
+  __device__ __forceinline__ static void ApplyToRows(const WithEpilogue<Params>& params,
+                                                     const Tile& tile, int row, int column,
                                                      uint32_t (&values)[kCount]) {
     CUTE_UNROLL
     for (int i = 0; i < kCount; i += 2) {
@@ -28,16 +28,16 @@ struct LinkedResults {
 template <class Spec>
 struct LinkedConfig : Config<Spec> {
   static_assert(Spec::kSwapAb && !Spec::kKGrouped);
-  using Params = LinkedParams;
+  using Params = WithEpilogue<sm100::Params>;
   using Results = LinkedResults;
 };
 
 }  // namespace bwgemm::grouped::sm100
 
-#define BWGEMM_LINKED_KERNEL(name, gated, ...)                                          \
-  extern "C" __global__ void __launch_bounds__(bwgemm::grouped::sm100::kThreads, 1)     \
-      name(const __grid_constant__ bwgemm::grouped::sm100::LinkedParams params) {       \
-    static_assert(!(gated), "of one product");                                          \
-    using Spec = __VA_ARGS__;                                                           \
-    bwgemm::grouped::sm100::RunCta<bwgemm::grouped::sm100::LinkedConfig<Spec>>(params); \
+#define BWGEMM_LINKED_KERNEL(name, gated, ...)                                                    \
+  extern "C" __global__ void __launch_bounds__(bwgemm::grouped::sm100::kThreads, 1)               \
+      name(const __grid_constant__ bwgemm::WithEpilogue<bwgemm::grouped::sm100::Params> params) { \
+    static_assert(!(gated), "of one product");                                                    \
+    using Spec = __VA_ARGS__;                                                                     \
+    bwgemm::grouped::sm100::RunCta<bwgemm::grouped::sm100::LinkedConfig<Spec>>(params);           \
   }

@@ -6,15 +6,15 @@
 //             MMA may be 8, 16, 24.. columns wide but never less than 64 rows high: few rows fill a
 //             narrow tile, and a group's last tile costs what its rows need. The result is
 //             transposed on its way to D.
-//             8-bit kernels for large groups have it the other way round, P = lhs rows: scales of
-//             rows cost least along P.
+//             It is the other way round, P = lhs rows, for an f32 lhs (see below) and in 8-bit
+//             kernels for large groups, since scales of rows cost least along P.
 //   contract  P = lhs columns, Q = rhs columns, contracted over the rows of a group.
 //
 // An f32 operand is P, whichever it is: it is split on its way to the MMA (sm90/split_mma.h). So
 // those of contract may be swapped too.
 //
-// CTAs of a cluster have neighbouring P and the same Q: each loads every second of Q's 64-wide
-// boxes, into both. If P is lhs rows, they have neighbouring Q and the same P.
+// CTAs of a cluster have neighbouring P and the same Q: each loads every second of Q's boxes, into
+// both. If P is lhs rows, they have neighbouring Q and the same P.
 //
 // The two consumer warpgroups either share a tile, 64 rows of P each (cooperative), or own every
 // second tile and take turns on the main loop (ping-pong). In ping-pong kernels one's epilogue runs

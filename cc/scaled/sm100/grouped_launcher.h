@@ -1,10 +1,10 @@
 // KernelOps for one grouped scaled SM100 kernel.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm100/grouped_kernel.h"
-#include "scaled/sm100/grouped_linked.h"
 #include "scaled/sm100/grouped_mma_launcher.h"
 
 namespace bwgemm::scaled::sm100 {

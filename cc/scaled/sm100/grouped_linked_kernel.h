@@ -3,9 +3,9 @@
 // moves nothing for it.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "grouped/linked.h"
 #include "scaled/sm100/grouped_kernel.h"
-#include "scaled/sm100/grouped_linked.h"
 #include "scaled/sm100/grouped_mma.h"
 
 namespace bwgemm::scaled::sm100 {

@@ -1,9 +1,9 @@
 // KernelOps for one grouped SM100 kernel of a block format.
 #pragma once
 
+#include "core/epilogue_arguments.h"
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
-#include "scaled/sm100/grouped_linked.h"
 #include "scaled/sm100/grouped_mma.h"
 
 namespace bwgemm::scaled::sm100 {
