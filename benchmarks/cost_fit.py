@@ -3,6 +3,7 @@
     python cost_fit.py                 # regret: what the chosen kernels lose to the best recorded
     python cost_fit.py --fit --write   # fits again and writes jax_bwgemm/dense/fitted_costs.py
     python cost_fit.py --fit --folds 4 # each problem's regret with its fold left out of the fit
+    python cost_fit.py --fit --only 64x16 64x32 reduction_cycles   # whatever else stays
 
 The records are benchmarks/costs/data/*.json (cost_record.py makes them). What is minimised is, over
 the problems, the expected loss of a choice between kernels whose predicted times are nearly equal,
@@ -141,10 +142,18 @@ class Fit:
     """The loss of parameters over problems, and its descent one number at a time.
 
     Keeps the predicted times, so that a change of one tile's cost predicts only that tile again.
+
+    Args:
+        problems: The records.
+        start: The parameters to begin with.
+        only: Tiles, as ``"64x128"``, and names of parameters that may change; None: all.
     """
 
-    def __init__(self, problems: Sequence[Problem], start: Parameters) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], start: Parameters, only: Sequence[str] | None = None
+    ) -> None:
         self.problems = problems
+        self.only = only
         self.parameters = start
         self.logs = [[math.log(x.us) for x in p.launches] for p in problems]
         self.uses: dict[TileKey, list[int]] = {}
@@ -196,7 +205,7 @@ class Fit:
     def _descend_others(self, start: Parameters, step: float) -> None:
         everywhere = range(len(self.problems))
         for field in dataclasses.fields(Parameters):
-            if field.name == "tiles":
+            if field.name == "tiles" or not self._may_change(field.name):
                 continue
             for direction in (1 + step, 1 - step):
                 value = getattr(self.parameters, field.name) * direction
@@ -207,12 +216,19 @@ class Fit:
                 ):
                     break
 
+    def _may_change(self, name: str) -> bool:
+        return self.only is None or name in self.only
+
     def run(self, rounds: int) -> Parameters:
         """Descends; returns the parameters found."""
         start, order = self.parameters, random.Random(0)
         for step in STEPS:
             for _ in range(rounds):
-                keys = sorted(k for k in self.uses if k in self.parameters.tiles)
+                keys = sorted(
+                    k
+                    for k in self.uses
+                    if k in self.parameters.tiles and self._may_change(f"{k.tile_m}x{k.tile_n}")
+                )
                 order.shuffle(keys)
                 for key in keys:
                     self._descend_tile(key, step)
@@ -231,9 +247,14 @@ def with_all_tiles(parameters: Parameters, problems: Sequence[Problem]) -> Param
     )
 
 
-def fit(problems: Sequence[Problem], start: Parameters, rounds: int = 2) -> Parameters:
-    """Parameters with which the chosen kernels lose little to the best."""
-    return Fit(problems, with_all_tiles(start, problems)).run(rounds)
+def fit(
+    problems: Sequence[Problem],
+    start: Parameters,
+    rounds: int = 2,
+    only: Sequence[str] | None = None,
+) -> Parameters:
+    """Parameters with which the chosen kernels lose little to the best. only: as of `Fit`."""
+    return Fit(problems, with_all_tiles(start, problems), only).run(rounds)
 
 
 def rounded(parameters: Parameters) -> Parameters:
@@ -301,6 +322,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=0,
         help="cross-validate: fit so often, each time without a part",
     )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help="tiles (64x128) and parameters of the model that a fit may change (default: all)",
+    )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
     try:
@@ -309,16 +336,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     parameters = costs.SM90
+    names = {f"{k.tile_m}x{k.tile_n}" for k in parameters.tiles}
+    names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
+    if unknown := sorted({*(args.only or ())} - names):
+        print(f"error: --only {' '.join(unknown)}: known are {' '.join(sorted(names))}")
+        return 2
     if args.folds:
         left_out = {}
         for fold in range(args.folds):
             held = problems[fold :: args.folds]
             names = {p.name for p in held}
-            found = fit([p for p in problems if p.name not in names], parameters, args.rounds)
+            kept = [p for p in problems if p.name not in names]
+            found = fit(kept, parameters, args.rounds, args.only)
             left_out |= {p.name: regret(p, found) for p in held}
         print(f"left out of the fit: {report(left_out)}")
     if args.fit:
-        parameters = rounded(fit(problems, parameters, args.rounds))
+        parameters = rounded(fit(problems, parameters, args.rounds, args.only))
     print(report({p.name: regret(p, parameters) for p in problems}))
     if args.write:
         OUTPUT.write_text(module_text(parameters), encoding="utf-8")

@@ -48,8 +48,11 @@ def quantize(
     in e5m2; of ``mxfp4`` and ``nvfp4``, whose values have neither, the scale is NaN.
 
     Scales of ``mxfp8`` and ``mxfp4`` are powers of two, rounded up. Of ``nvfp4`` the global scale
-    is ``max(|x|) / (448 * 6)`` of the whole matrix and a block's scale, relative to it, is rounded
-    to e4m3fn.
+    is ``max(|x|) / (448 * 6)`` of all finite numbers, and a block's scale, relative to it, is
+    rounded to e4m3fn, to nearest: the largest values of a block may saturate.
+
+    Scales of ``mxfp8`` and ``mxfp4`` reach 2^127: within a factor of two of the largest float32 (or
+    bfloat16), a rounded number times its scale may be infinite.
 
     Args:
         x: [..., R, K], floating point. K is what products will contract.
@@ -58,8 +61,8 @@ def quantize(
             float4_e2m1fn.
         transposed: Whether the transposed matrices [..., K, R] are returned too, with scales of
             their own (along R, which other products contract), made from x, not from the result.
-        power_of_two: Round f32 scales up to powers of two. Dividing by them is exact: only values
-            are rounded.
+        power_of_two: Round f32 scales up to powers of two, but for the global one of ``nvfp4``.
+            Dividing by them is exact: only values are rounded.
         square_blocks: Of layouts with scales of 8 bits: as many rows as columns share a scale,
             which is stored for each row. Both copies then stand for the same numbers.
         epsilon: Least amax, which float32 holds.
@@ -67,7 +70,8 @@ def quantize(
             Only of ``"tensor"``, which then reads x once.
         key: Round stochastically, by this random key: away from zero with the probability of the
             distance to the neighbour nearer to zero, so that the mean of many roundings is the
-            number. An element is rounded by the same random number in both copies. Which, depends
+            number, unless it saturates (about every second block's largest of ``nvfp4``, by up to
+            6 %). An element is rounded by the same random number in both copies. Which, depends
             on the key and its place alone, not on devices or shardings.
         implementation: As in `jax_bwgemm.matmul`. Kernels read x once, and write layouts with f32
             scales; results are equal bit by bit.
@@ -79,8 +83,9 @@ def quantize(
         TypeError: Not an array, not floating point, of rank less than 2, an impossible dtype, a
             scale that is not one float32, or a key that is none. Differentiating also raises it.
         ValueError: An unknown scaling or implementation, a negative epsilon, a scale that is not
-            positive and finite, for another layout than ``"tensor"``, or together with
-            ``power_of_two`` or ``epsilon``, or square blocks of a layout with f32 scales.
+            positive, finite and normal (of Python's and NumPy's numbers; those of a device are not
+            waited for), for another layout than ``"tensor"``, or together with ``power_of_two`` or
+            ``epsilon``, or square blocks of a layout with f32 scales.
         NotImplementedError: The named implementation cannot run it, or x's type says that devices
             share blocks.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
@@ -111,8 +116,10 @@ def _known_scale(scale: ArrayLike) -> jax.Array:
         raise TypeError(
             f"quantize requires a float32 scale of shape (), got {found.dtype}{found.shape}"
         )
-    if isinstance(given, (np.generic, np.ndarray)) and not (given > 0 and np.isfinite(given)):
-        raise ValueError(f"quantize requires a positive, finite scale, got {scale!r}")
+    if isinstance(given, (np.generic, np.ndarray)) and not (
+        given >= rounding.TINY and np.isfinite(given)
+    ):
+        raise ValueError(f"quantize requires a positive, finite, normal scale, got {scale!r}")
     return found
 
 
@@ -167,7 +174,8 @@ def _specification(
         raise TypeError(
             f"quantize to scaling {scaling!r} has values of type {known}, got {value_dtype}"
         )
-    number = isinstance(epsilon, (int, float)) and not isinstance(epsilon, bool)
+    numbers = int, float, np.integer, np.floating
+    number = isinstance(epsilon, numbers) and not isinstance(epsilon, bool)
     if not (number and 0 <= epsilon <= float(np.finfo(np.float32).max)):
         raise ValueError(f"quantize requires a finite epsilon of at least 0, got {epsilon!r}")
     return QuantizeSpec(
@@ -235,7 +243,8 @@ def _narrow(
     bits = None if random is None else random_bits.bits_of(random, *x.shape[1:])
     whole = None
     if how.layout.has_global_scale:
-        whole = rounding.largest(rounding.widened(x)).reshape(())
+        wide = rounding.widened(x)
+        whole = rounding.largest(jnp.where(jnp.isfinite(wide), wide, 0)).reshape(())
 
     def made(x: jax.Array, bits: jax.Array | None) -> ScaledArray:
         values, scales, global_scale = narrow_reference(

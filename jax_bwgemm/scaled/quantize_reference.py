@@ -78,7 +78,7 @@ def narrow_reference(
         layout: The layout.
         dtype: The values' type.
         epsilon: Least amax.
-        whole: Largest magnitude of everything, for a layout with a global scale.
+        whole: Largest magnitude of all finite numbers, for a layout with a global scale.
         square: Whether as many rows as columns share a scale.
     """
     blocks, axes = in_blocks(rounding.widened(x), layout)

@@ -186,7 +186,7 @@ def _contract(
         left = of_block(a_scales, spec.a_scaling, block, dims.k)
         right = of_block(b_scales, spec.b_scaling, block, dims.n)
         # Blocks outside the group may have any scales, NaN included.
-        product = jnp.where(jnp.any(item.mask), product * (left[:, None] * right[None]), 0)
+        product = jnp.where(jnp.any(item.mask), product * left[:, None] * right[None], 0)
         total = jnp.where(item.opens, product, total + product)
         return lax.dynamic_update_index_in_dim(out, total, item.expert, 0), total
 

@@ -92,8 +92,9 @@ def _promoted(
 
     def step(out: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         left, right, left_scales, right_scales = block
-        scales = left_scales[:, None] * right_scales[None]
-        return out + _dot(left, right, None) * scales, None
+        # One after the other: the product of both may leave the range of float32.
+        scaled = _dot(left, right, None) * left_scales[:, None] * right_scales[None]
+        return out + scaled, None
 
     operands = (
         leading_blocks(left),

@@ -247,9 +247,9 @@ X, W, _ = operands()
             (
                 lambda scale=scale: bw.quantize(X, "tensor", scale=scale),
                 ValueError,
-                "quantize requires a positive, finite scale, got ",
+                "quantize requires a positive, finite, normal scale, got ",
             )
-            for scale in (-1.0, 0.0, np.float32("nan"))
+            for scale in (-1.0, 0.0, 1e-40, np.float32("nan"))
         ),
         (
             lambda: bw.quantize(X, "tensor", scale="a"),

@@ -351,3 +351,26 @@ def test_outside_of_a_trace_it_is_one_program(caplog: pytest.LogCaptureFixture) 
     assert sorted(found) == ["_product_with_scales", "_quantize"]
     names = {str(e.params.get("name")) for e in jax.make_jaxpr(quantized)(x).eqns}
     assert not names & set(found)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_spoils_its_own_block_of_nvfp4_alone(bad: float) -> None:
+    x = np.full((2, 64), 5000.0, np.float32)
+    x[1] = 3.0
+    clean = bw.quantize(jnp.asarray(x), "nvfp4")
+    x[0, 3] = bad
+    q = bw.quantize(jnp.asarray(x), "nvfp4")
+    spoilt = np.isnan(np.asarray(q.scales, np.float32))
+    np.testing.assert_array_equal(spoilt, [[True, False, False, False], [False] * 4])
+    assert float(q.global_scale) == float(clean.global_scale)
+    np.testing.assert_array_equal(
+        np.asarray(bw.dequantize(q))[~np.repeat(spoilt, 16, 1)],
+        np.asarray(bw.dequantize(clean))[~np.repeat(spoilt, 16, 1)],
+    )
+
+
+def test_epsilon_of_numpy() -> None:
+    x = jnp.full((2, 128), 1e-6)
+    for epsilon in (np.float32(0.5), np.int32(1)):
+        same = bw.quantize(x, "row", epsilon=float(epsilon))
+        jax.tree.map(np.testing.assert_array_equal, bw.quantize(x, "row", epsilon=epsilon), same)

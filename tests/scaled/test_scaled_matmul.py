@@ -190,3 +190,16 @@ def test_errors(change: Any, error: type[Exception], message: str) -> None:
     x, y = pair("row", "row")
     with pytest.raises(error, match=message):
         change(x, y)
+
+
+@pytest.mark.parametrize("layouts", [("1x128", "128x128"), ("row", "row"), ("1x128", "1x128")])
+def test_scales_whose_product_is_no_float32_number(layouts: tuple[str, str]) -> None:
+    """The sum times one scale is."""
+    a, b = (bw.quantize(jnp.full((2, 256), 1e-18), scaling) for scaling in layouts)
+    got = bw.scaled_matmul(a, b, preferred_element_type=jnp.float32)
+    np.testing.assert_allclose(got, np.full((2, 2), 256e-36), rtol=1e-5)
+    sizes = np.array([2])
+    grouped = bw.scaled_ragged_dot(
+        a, jax.tree.map(lambda x: x[None], b), sizes, preferred_element_type=jnp.float32
+    )
+    np.testing.assert_allclose(grouped, got, rtol=1e-5)
