@@ -339,7 +339,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = {f"{k.tile_m}x{k.tile_n}" for k in parameters.tiles}
     names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
     if unknown := sorted({*(args.only or ())} - names):
-        print(f"error: --only {' '.join(unknown)}: known are {' '.join(sorted(names))}")
+        known = " ".join(sorted(names))
+        print(f"error: --only {' '.join(unknown)}: known are {known}", file=sys.stderr)
         return 2
     if args.folds:
         left_out = {}

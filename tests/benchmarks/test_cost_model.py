@@ -139,3 +139,18 @@ def test_the_b200_table_is_near_what_others_publish() -> None:
         # Large shapes are what the assumed clock was chosen by; for 512 and 1024 rows the model is
         # known to be pessimistic.
         assert (0.8 if shape.m >= 2048 else 0.6) * least <= tflops <= 1.15 * most, (name, tflops)
+
+
+def test_a_fit_changes_only_what_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    import cost_fit
+
+    assert cost_fit.main(["--only", "64x16", "nothing"]) == 2
+    assert "--only nothing: known are 128x112" in capsys.readouterr().err
+    records = [p for p in cost_fit.load() if p.name.startswith("128,128,16384")]
+    start = dataclasses.replace(costs.SM90, reduction_round=0.01)
+    found = cost_fit.fit(records, start, 1, ["64x32", "reduction_round"])
+    changed = {k for k, cost in found.tiles.items() if cost != start.tiles[k]}
+    assert {(k.tile_m, k.tile_n) for k in changed} <= {(64, 32)}
+    same = dataclasses.replace(found, tiles=start.tiles, reduction_round=start.reduction_round)
+    assert same == start
+    assert found != start
