@@ -37,6 +37,14 @@ bool Takes(const KernelInfo& kernel, Role role) {
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
 
+Status CheckCluster(const KernelInfo& kernel, int sm_count) {
+  const int ctas = kernel.cluster_m * kernel.cluster_n;
+  if (ctas <= sm_count) return Status::Ok();
+  return Status::InvalidArgument(
+      "kernel '" + std::string(kernel.name) + "': a cluster of " + std::to_string(ctas) +
+      " CTAs does not fit: " + std::to_string(sm_count) + " multiprocessors");
+}
+
 // A kernel without an option refuses all values except the default.
 Status CheckOptions(const KernelInfo& kernel, const Options& options) {
   const Options none;
@@ -142,6 +150,7 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &launch.properties));
   BWGEMM_RETURN_IF_ERROR(
       CheckArch(kernel->info.name, kernel->info.arch, device, launch.properties));
+  BWGEMM_RETURN_IF_ERROR(CheckCluster(kernel->info, launch.properties.sm_count));
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, call.options));
   BWGEMM_RETURN_IF_ERROR(CheckBuffers(kernel->info, call.buffers));
   if (call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckNoEpilogue(call));

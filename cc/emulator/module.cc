@@ -208,7 +208,7 @@ std::vector<std::string> ModuleKernels(Module& module) { return module.kernels()
 // takes the GIL now and then while it holds the lock.
 const Kernel& FindKernel(Module& module, const std::string& name) {
   nb::gil_scoped_release no_gil;
-  std::lock_guard lock(Session::Get().run_mutex());
+  const auto lock = Session::Get().LockRuns();
   return module.kernel(name);
 }
 

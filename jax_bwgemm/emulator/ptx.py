@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -279,7 +280,7 @@ def _extent(name: str, value: Any) -> int:
 def _dims(name: str, dims: int | Sequence[int]) -> tuple[int, int, int]:
     if isinstance(dims, str) or not isinstance(dims, Iterable):
         dims = (dims,)
-    values = tuple(dims)
+    values = tuple(itertools.islice(dims, 4))  # it may have no end
     if not 1 <= len(values) <= 3:
         raise _launch_error(f"{name} has 1 to 3 extents, got {values}")
     values += (1,) * (3 - len(values))
@@ -291,7 +292,7 @@ def _map_extents(name: str, values: Any, ndim: int | None = None, bits: int = 32
     """Extents or strides of a tensor map, checked as far as Python's types go."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a sequence of ints, got {values!r}")
-    values = tuple(values)
+    values = tuple(itertools.islice(values, 6))  # it may have no end; maps have 5 dimensions
     if any(isinstance(v, bool) or not isinstance(v, int | np.integer) for v in values):
         raise TypeError(f"{name} must be a sequence of ints, got {values}")
     if ndim is not None and len(values) != ndim:

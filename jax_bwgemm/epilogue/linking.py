@@ -183,10 +183,17 @@ def _read(path: Path) -> str | None:
     except (OSError, ValueError, storage.TuningFileError) as error:
         _logger.warning("%s is not used: %s", path, error)
         return None
-    if hashlib.sha256(code.encode()).hexdigest() == digest:
+    if hashlib.sha256(code.encode()).hexdigest() == digest and _is_base64(code):
         return code
     _logger.warning("%s is not used: it is damaged, and will be written again", path)
     return None
+
+
+def _is_base64(code: str) -> bool:
+    try:
+        return bool(base64.b64decode(code, validate=True))
+    except ValueError:
+        return False
 
 
 def _write(path: Path, code: str) -> None:

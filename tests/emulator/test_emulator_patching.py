@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from emulator_mutations import original_ptx
+from ptx_samples import HEADER
 
+import jax_bwgemm as bw
 from jax_bwgemm import emulator
 
 pytestmark = requires_emulator
@@ -26,6 +32,22 @@ def test_substitution_ends_with_its_block(ptx: str) -> None:
 def test_substitute_must_be_ptx() -> None:
     with pytest.raises(emulator.PtxError), emulator.substituted_ptx("nonsense"):
         pass
+
+
+@pytest.mark.parametrize("params", [".param .b8 big[60000]", ".param .b64 a, .param .b64 b", ""])
+def test_substitute_must_take_what_the_host_passes(params: str) -> None:
+    a, b = jnp.ones((64, 64), jnp.bfloat16), jnp.ones((64, 64), jnp.bfloat16)
+    with bw.config.target("sm100"):
+        bw.matmul(a, b, implementation="emulator").block_until_ready()
+        name = re.search(r"\.entry\s+(\w+)\(", emulator.last_ptx())[1]
+        other = HEADER + f".visible .entry {name}({params}) {{ ret; }}\n"
+        with (
+            emulator.substituted_ptx(other),
+            pytest.raises(
+                (ValueError, jax.errors.JaxRuntimeError), match="must have the same sizes"
+            ),
+        ):
+            bw.matmul(a, b, implementation="emulator").block_until_ready()
 
 
 def test_substitute_must_be_text() -> None:

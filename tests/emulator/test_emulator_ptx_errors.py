@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
-from ptx_samples import AXPB, HEADER, TMA_COPY, axpb_arguments
+from ptx_samples import AXPB, HEADER, SPIN, TMA_COPY, axpb_arguments
 
+import jax_bwgemm as bw
 from jax_bwgemm import emulator
 
 pytestmark = requires_emulator
@@ -283,3 +292,91 @@ def test_settings_are_restored() -> None:
         assert emulator.settings() == inside
         assert (inside.seed, inside.sm_count) == (5, 9)
     assert emulator.settings() == before
+
+
+def kernel(body: str, params: str = "", declarations: str = "") -> emulator.Module:
+    return emulator.Module(
+        HEADER + declarations + f".visible .entry k({params}) {{\n.reg .b64 %d<4>;\n"
+        f".reg .b32 %r<4>;\n.local .align 4 .b8 loc[16];\n{body}\nret;\n}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "ld.param.b32 %r1, [loc];",
+        "ld .local.b32 %r1, [loc];",
+        "mov.u64 %d1, loc; cvta.local.u64 %d1, %d1; ldu.b32 %r1, [%d1];",
+    ],
+)
+def test_every_load_of_an_unwritten_local_variable(load: str) -> None:
+    kernel(load).launch("k", block=32)
+    out = np.zeros(1, np.uint32)
+    store = "ld.param.b64 %d3, [x];\nadd.u32 %r2, %r1, 1;\nst.global.b32 [%d3], %r2;"
+    with emulator.configure(rules={"uninitialized-register": "warning"}):
+        stats = kernel(f"{load}\n{store}", ".param .b64 x").launch("k", out, block=32)
+    assert [w.rule for w in stats.warnings] == ["uninitialized-register"]
+
+
+def test_a_wide_special_register_is_stored() -> None:
+    out = np.zeros(32, np.uint32)
+    body = (
+        "ld.param.b64 %d1, [x];\nmov.u32 %r1, %tid.x;\nmul.wide.u32 %d2, %r1, 4;\n"
+        "add.u64 %d1, %d1, %d2;\nst.global.b32 [%d1], %gridid;"
+    )
+    kernel(body, ".param .b64 x").launch("k", out, block=32)
+    np.testing.assert_array_equal(out, out[0])
+
+
+def test_variables_have_a_limit_together() -> None:
+    many = "".join(f".global .b8 g{i}[268435456];\n" for i in range(17))
+    with pytest.raises(emulator.EmulatorError, match="variables of a module take more than"):
+        kernel("", declarations=many)
+
+
+def test_extents_without_an_end() -> None:
+    with pytest.raises(emulator.EmulatorError, match="grid has 1 to 3 extents"):
+        kernel("").launch("k", grid=itertools.count(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["params", "launch"])
+def test_a_signal_handler_cannot_launch(what: str) -> None:
+    """It runs while a launch asks for signals, which would wait for itself."""
+    module, spin, raised = kernel(""), emulator.Module(SPIN), []
+
+    def handler(*_: object) -> None:
+        try:
+            module.params("k") if what == "params" else module.launch("k")
+        except emulator.EmulatorError as error:
+            raised.append(str(error))
+        raise InterruptedError
+
+    ended = threading.Event()
+
+    def interrupt_the_launch() -> None:
+        while emulator.progress() == (0, 0):  # not begun
+            if ended.is_set():
+                return
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt_the_launch)
+    thread.start()
+    try:
+        with pytest.raises(InterruptedError):
+            spin.launch("spin", block=32)
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    (message,) = raised
+    assert "a signal handler cannot use it" in message
+
+
+def test_a_cluster_larger_than_the_gpu() -> None:
+    x = jnp.ones((64, 64), jnp.bfloat16)
+    product = functools.partial(bw.matmul, implementation="emulator")
+    with bw.config.target("sm90"), emulator.configure(sm_count=1):
+        config = bw.TuningConfig(cluster_m=2)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="cluster of 2 CTAs does not fit: 1 "):
+            product(x, x, config=config).block_until_ready()

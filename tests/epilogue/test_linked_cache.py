@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,11 @@ pytestmark = [*requires_emulator, requires_linker]
 KERNELS = kernels("emulator")
 
 
+def signed(code: str) -> bytes:
+    """A file of the cache whose digest is right."""
+    return f"{hashlib.sha256(code.encode()).hexdigest()}\n{code}".encode()
+
+
 class TestCache:
     """Linked kernels on disk."""
 
@@ -62,7 +68,9 @@ class TestCache:
         monkeypatch.setattr(linking, "linker", None)  # the tools are not even looked for
         assert self.link(hook) == first
 
-    @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "binary", "folder"])
+    @pytest.mark.parametrize(
+        "damage", ["flipped", "truncated", "empty", "binary", "no code", "text", "folder"]
+    )
     def test_damaged_files_are_refused(self, hook, folder, caplog, damage) -> None:
         first = self.link(hook)
         (path,) = self.files(folder)
@@ -77,6 +85,8 @@ class TestCache:
                     "truncated": text[:-100].encode(),
                     "empty": b"",
                     "binary": b"\xff\xfe" * 50,
+                    "no code": signed(""),
+                    "text": signed("!!!"),
                 }[damage]
             )
         assert self.link(hook) == first

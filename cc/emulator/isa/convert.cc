@@ -328,7 +328,7 @@ void decode_cvt(Decoder& d) {
   c->dst = d.dst(0, to.bits, true);
   c->dst_bits = std::max(d.reg_bits(d.operand(0)), 16);
   c->src[0] = d.src(1, from, true);
-  const int src_bits = d.reg_bits(d.operand(1));
+  const int src_bits = d.source_bits(d.operand(1));
   c->src_bits = src_bits != 0 ? src_bits : from.bits == 64 ? 64 : 32;
   if (c->dst_bits > 64 || c->src_bits > 64) d.unsupported("128-bit register in cvt");
   if (to.lanes == 2 || from.lanes == 2) {

@@ -350,7 +350,7 @@ void decode_access(Decoder& d, bool store) {
     const ptx::Operand& item = items == nullptr ? value : (*items)[static_cast<size_t>(i)];
     if (store) {
       a->rows[i] = d.src(item, t, true);
-      const int bits = d.reg_bits(item);
+      const int bits = d.source_bits(item);
       a->reg_bits[i] = static_cast<uint8_t>(bits != 0 ? bits : t.bits == 64 ? 64 : 32);
     } else {
       a->rows[i] = d.dst(item, t.bits, true, true);

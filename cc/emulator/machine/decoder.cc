@@ -240,6 +240,12 @@ int Decoder::reg_bits(const Operand& o) {
              : 0;
 }
 
+int Decoder::source_bits(const Operand& o) {
+  const bool special =
+      o.kind == Operand::Kind::kName && builder_.resolve(o.name).kind == Symbol::Kind::kSpecial;
+  return special ? 0 : reg_bits(o);
+}
+
 bool Decoder::is_pred(const Operand& o) {
   return o.kind == Operand::Kind::kName &&
          builder_.resolve(o.name).kind == Symbol::Kind::kPredicate;

@@ -106,6 +106,8 @@ class Decoder {
     return dst(operand(i), bits, loose, sink_allowed);
   }
   int reg_bits(const ptx::Operand& operand);  // declared size of the register, 0 if not a register
+  // As reg_bits, of a source: 0 also of a special register, whose row is as wide as it was asked.
+  int source_bits(const ptx::Operand& operand);
   Pred pred_src(const ptx::Operand& operand);
   Pred pred_src(size_t i) { return pred_src(operand(i)); }
   Pred pred_dst(const ptx::Operand& operand);  // kNoRow for '_'

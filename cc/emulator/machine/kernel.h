@@ -106,6 +106,7 @@ struct Kernel {
     bool unpacks = false;       // mov of a register's parts, which may go nowhere
     bool wgmma = false;         // wgmma.mma_async
     bool loads_tensor = false;  // tcgen05.ld
+    bool loads_local = false;   // a load that may be of local memory
   };
   std::vector<Rows> rows_of;
   std::vector<Row> undefined_rows;  // first ones of registers that may be read before a write

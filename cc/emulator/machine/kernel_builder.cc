@@ -80,12 +80,29 @@ void KernelBuilder::lay_out(const ptx::Function& function, int depth) {
       const ptx::Function* callee =
           o.kind == ptx::Operand::Kind::kName ? find_function(o.name) : nullptr;
       if (callee == nullptr || !callee->has_body) continue;
+      if (callee->is_entry) {
+        throw Error(ErrorKind::kParse, s.line,
+                    "call of '" + std::string(callee->name) + "', which is a kernel");
+      }
       laid_out.callees.push_back(callee->name);
       lay_out(*callee, depth + 1);
     }
     note_pointer_call(function, s);
   }
 }
+
+namespace {
+
+// Of a local variable, of a generic address, or of a function's parameter, which is local, too.
+bool loads_local(const std::vector<std::string_view>& parts) {
+  const auto elsewhere = [](std::string_view part) {
+    return part == "global" || part == "const" || part.substr(0, 6) == "shared";
+  };
+  return (parts[0] == "ld" || parts[0] == "ldu") &&
+         std::none_of(parts.begin(), parts.end(), elsewhere);
+}
+
+}  // namespace
 
 void KernelBuilder::build(const ptx::Function& entry) {
   kernel_.name = std::string(entry.name);
@@ -206,6 +223,7 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
   const bool second = statement.parts.size() > 1;
   rows.wgmma = second && statement.parts[0] == "wgmma" && statement.parts[1] == "mma_async";
   rows.loads_tensor = second && statement.parts[0] == "tcgen05" && statement.parts[1] == "ld";
+  rows.loads_local = loads_local(statement.parts);
   if (!decoder.no_mods_left()) decoder.unsupported("modifier '" + decoder.mods_left() + "'");
 }
 

@@ -162,8 +162,9 @@ KernelBuilder::Symbol KernelBuilder::resolve(std::string_view name) {
       size_t digits = name.size();
       while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
       // A family name may itself end in digits; the longest stem with a declaration that covers the
-      // number wins.
-      for (size_t stem = name.size() - 1; digits < name.size() && stem >= digits && stem > 0;
+      // number wins. Numbers have at most 8 digits.
+      const size_t shortest = std::max(digits, name.size() - std::min<size_t>(name.size(), 8));
+      for (size_t stem = name.size() - 1; digits < name.size() && stem >= shortest && stem > 0;
            --stem) {
         const auto family = s.reg_families.find(name.substr(0, stem));
         if (family == s.reg_families.end()) continue;

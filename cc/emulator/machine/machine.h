@@ -65,6 +65,9 @@ uint32_t ctas_per_sm(const LaunchConfig& config, const Kernel& kernel, Dim3 bloc
 
 // The parameter block from separately passed arguments (cudaLaunchKernel's void**): copies each
 // parameter from args[i].
+// Throws an Error unless both take parameters of the same sizes: `text` is to run in the place of
+// `compiled`.
+void check_same_params(const Kernel& text, const Kernel& compiled);
 std::vector<uint8_t> pack_params(const Kernel& kernel, const void* const* args);
 
 }  // namespace bwgemm::emulator

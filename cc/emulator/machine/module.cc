@@ -11,15 +11,28 @@
 #include "emulator/machine/machine.h"
 
 namespace bwgemm::emulator {
+namespace {
+
+// Of all variables of a module: a short text may declare many.
+constexpr uint64_t kMaxModuleBytes = uint64_t{4} << 30;
+
+}  // namespace
 
 std::unique_ptr<Module> Module::load(std::string text) {
   std::unique_ptr<Module> module(new Module);
   module->ast_ = ptx::parse(std::move(text));
+  uint64_t total = 0;
   for (const ptx::Variable& v : module->ast_->variables) {
     if (v.space == ptx::Space::kShared || v.is_extern) continue;
     Storage& storage = module->variables_[v.name];
     const uint64_t align = std::max<uint64_t>(v.align, 16);
     storage.size = v.bytes;
+    total += v.bytes;
+    if (total > kMaxModuleBytes) {
+      throw Error(ErrorKind::kUnsupported, v.line,
+                  format("line %d: the variables of a module take more than %llu bytes", v.line,
+                         static_cast<unsigned long long>(kMaxModuleBytes)));
+    }
     storage.writable = v.space != ptx::Space::kConst;
     storage.bytes.assign(v.bytes + align, 0);
     const uintptr_t raw = reinterpret_cast<uintptr_t>(storage.bytes.data());
@@ -98,6 +111,21 @@ void Module::unregister_variables(GlobalMemory& memory) {
   for (auto& [name, storage] : variables_) {
     if (storage.size > 0) memory.remove(storage.data);
   }
+}
+
+void check_same_params(const Kernel& text, const Kernel& compiled) {
+  const auto same = [](const KernelParam& a, const KernelParam& b) {
+    return a.size == b.size && a.offset == b.offset;
+  };
+  if (std::equal(text.params.begin(), text.params.end(), compiled.params.begin(),
+                 compiled.params.end(), same)) {
+    return;
+  }
+  throw Error(ErrorKind::kLaunch, 0,
+              format("kernel '%s' of the text has %zu parameters of %u bytes, the compiled one %zu "
+                     "of %u: they must have the same sizes",
+                     text.name.c_str(), text.params.size(), text.param_bytes,
+                     compiled.params.size(), compiled.param_bytes));
 }
 
 std::vector<uint8_t> pack_params(const Kernel& kernel, const void* const* args) {

@@ -130,15 +130,6 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-// A load that may be of local memory: of it, or of a generic address.
-bool loads_local(std::string_view name) {
-  if (!starts_with(name, "ld.")) return false;
-  for (const char* other : {".global", ".shared", ".const", ".param"}) {
-    if (name.find(other) != std::string_view::npos) return false;
-  }
-  return true;
-}
-
 // Conversions of integers to shorter ones take the low bits.
 bool narrows(std::string_view name) {
   if (!starts_with(name, "cvt.")) return false;
@@ -215,7 +206,7 @@ void find_undefined_registers(Kernel& kernel) {
   // So are bytes of local variables that nothing has written.
   const bool has_locals = !kernel.local_variables.empty();
   for (uint32_t pc = 0; pc < size && has_locals; ++pc) {
-    if (!loads_local(kernel.code[pc].name)) continue;
+    if (!kernel.rows_of[pc].loads_local) continue;
     for (const Row row : kernel.rows_of[pc].written)
       slots.emplace(row, static_cast<uint32_t>(slots.size()));
   }

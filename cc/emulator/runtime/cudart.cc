@@ -122,8 +122,10 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, const LaunchOpti
                            options.cooperative, options.programmatic, options.stream};
     std::vector<uint8_t> params;
     {
-      std::lock_guard lock(session.run_mutex());  // decodes the kernel on first use
+      const auto lock = session.LockRuns();  // decodes the kernel on first use
       const emu::Kernel& decoded = module.kernel(kernel->name);
+      // The host passes what the compiled kernel takes.
+      if (substitute) emu::check_same_params(decoded, compiled.kernel(kernel->name));
       params = emu::pack_params(decoded, args);
       shape.cluster = ClusterOf(options, grid, decoded, config);
       const uint64_t room = uint64_t{emu::ctas_per_sm(config, decoded, shape.block, shared)} *

@@ -39,6 +39,30 @@ std::shared_ptr<Module> Session::SubstituteFor(const std::string& kernel) {
   return std::find(names.begin(), names.end(), kernel) == names.end() ? nullptr : substitute_;
 }
 
+std::unique_lock<std::mutex> Session::LockRuns() {
+  if (runner_.load() == std::this_thread::get_id()) {
+    throw Error(ErrorKind::kLaunch, 0,
+                "the emulator runs a launch in this thread: a signal handler cannot use it");
+  }
+  return std::unique_lock(run_mutex_);
+}
+
+namespace {
+
+// Notes the thread that runs a launch.
+class Running {
+ public:
+  explicit Running(std::atomic<std::thread::id>* runner) : runner_(runner) {
+    runner_->store(std::this_thread::get_id());
+  }
+  ~Running() { runner_->store({}); }
+
+ private:
+  std::atomic<std::thread::id>* runner_;
+};
+
+}  // namespace
+
 std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& module,
                                                  const std::string& kernel,
                                                  const std::vector<uint8_t>& params,
@@ -69,7 +93,8 @@ std::shared_ptr<const LaunchRecord> Session::Run(GlobalMemory& memory, Module& m
     return !keep_going || keep_going();
   };
   {
-    std::lock_guard lock(run_mutex_);
+    const auto lock = LockRuns();
+    const Running running(&runner_);
     if (!shape.programmatic || shape.stream != before->stream) before->history.reset();
     before->stream = shape.stream;
     config.history = &before->history;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "emulator/machine/config.h"
@@ -82,9 +83,13 @@ class Session {
 
   // Guards modules (kernels are decoded on first use) and launches.
   std::mutex& run_mutex() { return run_mutex_; }
+  // Locks it. Throws an Error in the thread of the launch in progress, as a signal handler of
+  // Python is that runs while the launch asks for signals.
+  std::unique_lock<std::mutex> LockRuns();
 
  private:
   std::mutex run_mutex_;
+  std::atomic<std::thread::id> runner_{};  // the thread of the launch in progress
   std::mutex state_mutex_;
   Settings settings_;
   std::shared_ptr<const LaunchRecord> last_;

@@ -158,7 +158,14 @@ void decode_ldst(Decoder& d, bool load) {
   // ld: registers, [address] {, split}; st: [address] {, split}, registers.
   const size_t address_at = load ? 1 : 0;
   args->address = d.address(d.operand(address_at));
-  if (split) args->half_split = static_cast<int>(d.int_constant(address_at + 1));
+  if (split) {
+    const int64_t columns = d.int_constant(address_at + 1);
+    if (columns < 0 || columns >= kTmemColumns) {
+      d.error("the halves are 0 to " + std::to_string(kTmemColumns - 1) + " columns apart, not " +
+              std::to_string(columns));
+    }
+    args->half_split = static_cast<int>(columns);
+  }
   const ptx::Operand& vector = d.operand(load ? 0 : d.count() - 1);
   const std::vector<ptx::Operand>* items = Decoder::vector_items(vector);
   const size_t count = items != nullptr ? items->size() : 1;
