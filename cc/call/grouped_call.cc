@@ -99,11 +99,6 @@ Status MakeProblem(const KernelInfo& kernel, const ProductCall& call, int sm_cou
   p->sizes = static_cast<const int32_t*>(sizes.data);
   p->offset = static_cast<const int32_t*>(offset.data);
   p->d = d.data;
-  if (const int ctas = kernel.cluster_m * kernel.cluster_n; ctas > sm_count) {
-    return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
-                                   " CTAs does not fit on a GPU of " + std::to_string(sm_count) +
-                                   " multiprocessors");
-  }
   return SetOptions(call.options, p);
 }
 

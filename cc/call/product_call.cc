@@ -40,9 +40,9 @@ bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || ro
 Status CheckCluster(const KernelInfo& kernel, int sm_count) {
   const int ctas = kernel.cluster_m * kernel.cluster_n;
   if (ctas <= sm_count) return Status::Ok();
-  return Status::InvalidArgument(
-      "kernel '" + std::string(kernel.name) + "': a cluster of " + std::to_string(ctas) +
-      " CTAs does not fit: " + std::to_string(sm_count) + " multiprocessors");
+  return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
+                                 " CTAs does not fit on a GPU of " + std::to_string(sm_count) +
+                                 " multiprocessors");
 }
 
 // A kernel without an option refuses all values except the default.
