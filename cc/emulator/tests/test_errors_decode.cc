@@ -269,18 +269,15 @@ TEST(instructions_that_the_target_lacks) {
 
 TEST(halves_of_a_tensor_load) {
   for (const char* columns : {"-1", "-100000000", "512", "2147483647", "4294967296"}) {
-    check_all({{std::string("tcgen05.ld.sync.aligned.16x32bx2.x1.b32 {%r0}, [%r1], ") + columns +
-                    ";",
-                "the halves are 0 to 511 columns apart"},
-               {std::string("tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%r1], ") + columns +
-                    ", {%r0};",
-                "the halves are 0 to 511 columns apart"}});
+    check_all(
+        {{std::string("tcgen05.ld.sync.aligned.16x32bx2.x1.b32 {%r0}, [%r1], ") + columns + ";",
+          "the halves are 0 to 511 columns apart"},
+         {std::string("tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%r1], ") + columns + ", {%r0};",
+          "the halves are 0 to 511 columns apart"}});
   }
 }
 
-TEST(calls_of_kernels) {
-  check_all({{"call k, (%d0);", "call of 'k', which is a kernel"}});
-}
+TEST(calls_of_kernels) { check_all({{"call k, (%d0);", "call of 'k', which is a kernel"}}); }
 
 }  // namespace
 
