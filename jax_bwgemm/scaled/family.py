@@ -22,6 +22,7 @@ from jax_bwgemm.product.implementations import (
     SYMBOLIC,
     check_config,
     log_once,
+    missing_kernels,
     target_here,
     viable,
 )
@@ -155,10 +156,7 @@ class Family(abc.ABC):
         def refuse(name: str) -> str | None:
             table = self.table_of(name)
             if not table:
-                missing = "jax_bwgemm was installed without kernels for scaled operands"
-                if config is not None:
-                    raise NotImplementedError(f"{config} cannot be satisfied: {missing}")
-                return missing
+                return missing_kernels(name, config, " for scaled operands")
             if not all(isinstance(x, int) for x in (dims.batch, dims.m, dims.n, dims.k)):
                 return SYMBOLIC
             if config is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import signal
 import threading
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from ptx_samples import AXPB, COUNTER, ROWS_COPY, SPIN, TMA_COPY, axpb_arguments
+from signals import signalled_within_a_launch
 
 from jax_bwgemm import emulator
 
@@ -252,23 +252,10 @@ def test_step_limit() -> None:
 def test_interrupt_stops_a_launch() -> None:
     """Ctrl-C ends a kernel that never ends by itself, and the next launch works."""
     module = emulator.Module(SPIN)
-    ended = threading.Event()
-
-    def interrupt_the_launch() -> None:
-        while emulator.progress() == (0, 0):  # not begun
-            if ended.is_set():
-                return
-        os.kill(os.getpid(), signal.SIGINT)
-
     # A process that a shell started in the background ignores it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    thread = threading.Thread(target=interrupt_the_launch)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            module.launch("spin", block=32)
-    finally:
-        ended.set()
-        thread.join()
-        signal.signal(signal.SIGINT, before)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        signalled_within_a_launch(signal.SIGINT, signal.default_int_handler),
+    ):
+        module.launch("spin", block=32)
     test_launch_computes_and_counts()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import signal
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from ptx_samples import AXPB, HEADER, SPIN, TMA_COPY, axpb_arguments
+from signals import signalled_within_a_launch
 
 import jax_bwgemm as bw
 from jax_bwgemm import emulator
@@ -351,24 +350,11 @@ def test_a_signal_handler_cannot_launch(what: str) -> None:
             raised.append(str(error))
         raise InterruptedError
 
-    ended = threading.Event()
-
-    def interrupt_the_launch() -> None:
-        while emulator.progress() == (0, 0):  # not begun
-            if ended.is_set():
-                return
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    thread = threading.Thread(target=interrupt_the_launch)
-    thread.start()
-    try:
-        with pytest.raises(InterruptedError):
-            spin.launch("spin", block=32)
-    finally:
-        ended.set()
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
+    with (
+        pytest.raises(InterruptedError),
+        signalled_within_a_launch(signal.SIGUSR1, handler),
+    ):
+        spin.launch("spin", block=32)
     (message,) = raised
     assert "a signal handler cannot use it" in message
 

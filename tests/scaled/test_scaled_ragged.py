@@ -307,7 +307,7 @@ def test_types_whose_kernels_apply_no_such_scales(
 def test_a_build_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "scaled_grouped_kernels", lambda: ())
     pair = exact_pair("m-grouped", ("row", "row"), SHAPE, len(SIZES))
-    with pytest.raises(NotImplementedError, match="without kernels for scaled operands"):
+    with pytest.raises(NotImplementedError, match="without its compiled kernels for scaled"):
         bw.scaled_ragged_dot(*pair, jnp.array(SIZES), implementation="cutlass")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -169,6 +170,13 @@ def test_why_kernels_leave_an_epilogue_to_xla(monkeypatch: pytest.MonkeyPatch) -
         assert not isinstance(fused.choose("cutlass", "cuda", types), str)
         monkeypatch.setattr(scaled_grouped_call, "pass_cycles", lambda *_: -1.0)
         assert "without it and a pass over the result are predicted to take" in reason()
+        # Whoever asks for a kernel gets it, whatever that costs.
+        asked = fused.spec.with_policy(config=bw.GroupedConfig(raster_order="m"))
+        found = dataclasses.replace(fused, spec=asked).choose("cutlass", "cuda", types)
+        assert not isinstance(found, str)
+        assert found.selection.raster_order == "m"
+        other = fused.spec.with_policy(config=bw.GroupedConfig(tile_m=8))
+        assert re.search("tile_m is .* not 8.*, with an epilogue", reason(spec=other))
 
 
 def test_sums_are_passes_of_their_own() -> None:
