@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse
@@ -182,3 +185,27 @@ class TestAccelerated:
             np.testing.assert_allclose(
                 ours, theirs, rtol=LINKED["rtol"], atol=0.05 * np.abs(theirs).max()
             )
+
+
+def test_a_configuration_with_an_epilogue() -> None:
+    """Whoever asks for a kernel gets it, whatever that costs; or a pass, and why."""
+    a, b = pair()
+
+    def call(a: Any, b: Any, x: jax.Array, **options: Any) -> Any:
+        options |= {"epilogue": bias_relu, "epilogue_operands": (x,)}
+        return bw.scaled_matmul(a, b, implementation=CUTLASS_OR_XLA, **options)
+
+    found = equations(jax.make_jaxpr(call)(a, b, bias()))
+    (eqn,) = [e for e, _ in found if e.primitive is bw_scaled_epilogue_p]
+    fused = eqn.params["fused"]
+    types = [x.aval for x in fused.factors(eqn.invars)[0]]
+
+    def choice(**config: Any) -> Any:
+        spec = fused.spec.with_policy(config=bw.TuningConfig(**config))
+        return dataclasses.replace(fused, spec=spec).choose("cutlass", "cuda", types)
+
+    assert "computes all of K at once, not in 2 parts" in choice(splits=2)
+    if linkable_kernels():
+        chosen = choice(raster_order="m", swizzle=2).selection
+        assert (chosen.raster_order, chosen.swizzle) == ("m", 2)
+        assert re.search("tile_m is .* not 8.*, with an epilogue", choice(tile_m=8))
