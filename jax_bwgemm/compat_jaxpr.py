@@ -127,9 +127,23 @@ def with_body(jaxpr: Any, body: Any) -> Any:
     return jaxpr.replace(jaxpr=body)
 
 
-def plain_types() -> Any:
-    """Context manager: traced arrays need not say over which manual axes they vary."""
-    return _config._check_vma(False)
+@contextlib.contextmanager
+def plain_types() -> Iterator[None]:
+    """Traced arrays are of no mesh, and need not say over which manual axes they vary.
+
+    Types made under `jax.set_mesh` would name its mesh, and operations that were traced within
+    shard_map begin with casts to theirs.
+    """
+    with (
+        _config._check_vma(False),
+        jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())),
+    ):
+        yield
+
+
+def unchecked() -> Any:
+    """Context manager: `jax_enable_checks` does not compare types, which may be of another mesh."""
+    return _config.enable_checks(False)
 
 
 def varying_axes(aval: Any) -> frozenset[str]:

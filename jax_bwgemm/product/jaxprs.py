@@ -22,6 +22,7 @@ INLINED = {
     "checkpoint": "jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
+    "remat_opt": "fwd_jaxpr",  # of custom_vjp's optimize_remat
     "shard_map": "jaxpr",
 }
 

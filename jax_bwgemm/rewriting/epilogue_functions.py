@@ -27,9 +27,10 @@ def function_of(
     jaxpr = compat_jaxpr.part_of(body, operands, outs, inner)
 
     def function(*operands: jax.Array) -> list[jax.Array]:
-        if varying.has_casts(inner):
-            return varying.evaluate(jaxpr, operands)
-        return compat_jaxpr.evaluate(jaxpr, [], list(operands))
+        with compat_jaxpr.unchecked():
+            if varying.has_casts(inner):
+                return varying.evaluate(jaxpr, operands)
+            return compat_jaxpr.evaluate(jaxpr, [], list(operands))
 
     return Comparable(key_of(jaxpr), function)
 

@@ -9,13 +9,15 @@ from typing import Any
 
 from jax_bwgemm.compat_jaxpr import opened
 from jax_bwgemm.epilogue.primitives import ALIASES, POLYNOMIAL, PRIMITIVES, SPECIAL
+from jax_bwgemm.epilogue.program import TYPES
 from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting.dataflow import Dataflow, Place, variables
 from jax_bwgemm.rewriting.epilogue_functions import Shape
 from jax_bwgemm.rewriting.fused_products import KINDS, Kind
 
 # Bodies that may be part of a group. Not a checkpoint, which says where to compute again.
-_BODIES = {k: v for k, v in INLINED.items() if k not in ("shard_map", "remat2", "checkpoint")}
+_NOT_IN_GROUPS = ("shard_map", "remat2", "checkpoint", "remat_opt")
+_BODIES = {k: v for k, v in INLINED.items() if k not in _NOT_IN_GROUPS}
 _ELEMENTWISE = {*PRIMITIVES, *SPECIAL, POLYNOMIAL, *ALIASES} - {"iota", "optimization_barrier"}
 # What gives an array another shape, if it repeats nothing.
 SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
@@ -140,6 +142,8 @@ class _Available:
             return None
         if eqn.primitive.name in ARRANGING or is_elementwise(eqn):
             return group.arranging
+        if eqn.primitive.name == "reshard" and eqn.outvars[0].aval.size == 1:
+            return group.ahead  # a loss's cotangent, where arrays are of a mesh
         return group.ahead if group.kind.routed and _is_small(eqn, group.shape) else None
 
 
@@ -179,6 +183,7 @@ def is_elementwise(eqn: Any) -> bool:
     """Whether an equation, or all that it calls, computes each element by itself."""
     name = eqn.primitive.name
     if name not in _BODIES:
-        return name in _ELEMENTWISE
+        types = (x.aval.dtype.name for x in (*eqn.invars, *eqn.outvars))
+        return name in _ELEMENTWISE and all(t in TYPES for t in types)
     inner = opened(eqn.params[_BODIES[name]])
     return all(is_elementwise(e) or e.primitive.name in ARRANGING for e in inner.eqns)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
 
 from jax_bwgemm import runtime
 from jax_bwgemm.config import Target, explicit_target, links_epilogues, make_target
@@ -59,6 +60,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         uses: What reads its result.
         implementations: As the argument of `jax_bwgemm.dot_general`.
     """
+    eqn = _of_no_mesh(eqn)
     sizes = [size for x in eqn.invars[:2] for size in x.aval.shape]
     if not all(isinstance(size, int) for size in sizes):
         return Replacement(None, f"sizes are symbolic, and {SYMBOLIC}")
@@ -116,6 +118,17 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     rounded = dict(_taken(eqn, uses)).get("round")
     why = WHY if rounded is None else f"{WHY}, which rounds to {rounded}"
     return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
+
+
+def _of_no_mesh(eqn: Any) -> Any:
+    """An equation without an ``out_sharding`` that says nothing.
+
+    Under `jax.set_mesh` JAX's gradients of products have one, of automatic and manual axes too.
+    """
+    sharding = eqn.params.get("out_sharding")
+    if sharding is None or any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
+        return eqn
+    return eqn.replace(params=eqn.params | {"out_sharding": None})
 
 
 def _padding_refusal(found: Any) -> str | None:

@@ -44,6 +44,7 @@ _PLACES = {
     "checkpoint": "checkpoint",
     "custom_jvp_call": "custom_jvp",
     "custom_vjp_call": "custom_vjp",
+    "remat_opt": "custom_vjp",
     "shard_map": "shard_map",
     "closed_call": "call",
     "core_call": "call",
@@ -97,7 +98,8 @@ def accelerated(f: Callable[..., Any], implementations: tuple[str, ...]) -> Call
 def _rewrite(
     jaxpr: Any, results: tuple[Uses, ...], implementations: tuple[str, ...], context: Any
 ) -> _Rewritten:
-    del context
+    del context  # part of the cache's key
+    given_jaxpr = jaxpr
     body = without_duplicates(compat_jaxpr.opened(jaxpr))
     jaxpr = compat_jaxpr.with_body(jaxpr, body)
     uses = uses_of(body, results)
@@ -110,6 +112,12 @@ def _rewrite(
     ours = made.differ_from(body) or any(e.primitive in _FUSED for e in made.eqns)
     if ours and links_epilogues():
         made.fuse(body, results)
+        # A result that nothing reads outside has to be defined nevertheless.
+        defined = {*body.constvars, *body.invars, *(v for e in made.eqns for v in e.outvars)}
+        gone = [not compat_jaxpr.is_literal(v) and v not in defined for v in body.outvars]
+        if any(gone):
+            kept = (STORED if g else use for g, use in zip(gone, results, strict=True))
+            return _rewrite(given_jaxpr, tuple(kept), implementations, current_context())
     if not made.differ_from(body):
         return _Rewritten(None, tuple(made.decisions))
     eqns = settled(in_rows(made.eqns), body.outvars)
@@ -247,4 +255,7 @@ def _rules(name: str, params: dict[str, Any], implementations: tuple[str, ...]) 
             "fwd_jaxpr_thunk": compat_jaxpr.after(params["fwd_jaxpr_thunk"], rewritten),
             "bwd": compat_jaxpr.around(params["bwd"], lambda f: accelerated(f, implementations)),
         }
+    if name == "remat_opt":  # the function itself, where no residual is read
+        thunk = params["fun_jaxpr_thunk"]
+        return {"fun_jaxpr_thunk": lambda: rewritten(*thunk())}
     return {}

@@ -50,6 +50,8 @@ def _with_slope(flow: Dataflow, gradient: Any) -> dict[int, list[Any]] | None:
         return None
     if instructions(fused.program, in_kernel=True) < _LEAST_INSTRUCTIONS:
         return None
+    if fused.spec.out_dtype == "float16" and any(map(_may_overflow, fused.program.steps)):
+        return None
     (matrix,) = matrices
     kept = operands[matrix]
     activation = flow.producer(kept)
@@ -87,6 +89,12 @@ def _with_slope(flow: Dataflow, gradient: Any) -> dict[int, list[Any]] | None:
         id(activation): _equations(activation, atoms, writes),
         id(gradient): _equations(gradient, [*factors, kept], reads),
     }
+
+
+def _may_overflow(step: Step) -> bool:
+    """Whether a slope of this step may be beyond float16 where the activation is not."""
+    negative_power = step.op == "integer_pow" and step.param("y") < 0
+    return negative_power or step.op in ("div", "rsqrt", "pow", "tan")
 
 
 def array_of(flow: Dataflow, x: Any, operand: Operand) -> tuple[int, Operand]:

@@ -267,7 +267,7 @@ def test_constants_within_shard_map(arrays, activation: Any) -> None:
 
         return jax.lax.pmean(jax.value_and_grad(loss, (0, 1))(w, b), "i")
 
-    assert len(fused(gradients, *args)) == 2
+    assert len(fused(gradients, *args)) == 3
     check(gradients, *args)
     check(jax.grad(lambda x, w, b: gradients(x, w, b)[0]), *args)
 
@@ -438,3 +438,37 @@ def test_why_nothing_is_linked(monkeypatch) -> None:
     assert "no kernels that epilogues are linked into" in str(link_refusal(shapes, fused))
     only_xla = dataclasses.replace(fused, spec=spec.with_policy(implementations=("xla",)))
     assert link_refusal(shapes, only_xla) == "no kernels for cpu are allowed"
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, "shard_map"])
+@pytest.mark.parametrize("unread", ["product", "multiple", "mean"])
+def test_results_of_bodies_that_nothing_reads(arrays, wrap: Any, unread: str) -> None:
+    """Such as a metric: outside of jit they are still results of the body."""
+    of = {"product": lambda z: z, "multiple": lambda z: z * 2, "mean": lambda z: jnp.mean(z**2)}
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        z = x @ w
+        return jax.nn.gelu(z + b), of[unread](z)
+
+    if wrap == "shard_map":
+        p = jax.sharding.PartitionSpec()
+        mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        wrap = functools.partial(jax.shard_map, mesh=mesh, in_specs=p, out_specs=p)
+    model = lambda x, w, b, v: wrap(layer)(x, w, b)[0] @ v  # noqa: E731
+    args = [arrays[name] for name in "xwbv"]
+    assert len(fused(model, *args)) == 1
+    check(model, *args)
+    got, want = bw.accelerate(model)(*args), model(*args)
+    np.testing.assert_allclose(got.astype(F32), want.astype(F32), rtol=0.05, atol=0.05)
+
+
+def test_types_that_no_kernel_has_end_a_function(arrays) -> None:
+    """Fake quantization: what comes before it is fused."""
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        h = jax.nn.gelu(x @ w)
+        return h @ v, h.astype(jnp.float8_e4m3fn).astype(h.dtype) @ v
+
+    args = [arrays[name] for name in "xwv"]
+    assert len(fused(f, *args)) == 1
+    check(f, *args)

@@ -29,6 +29,16 @@ def with_vjp(x: jax.Array) -> jax.Array:
 with_vjp.defvjp(lambda x: (x @ x, x), lambda x, ct: (jnp.tanh(ct @ x),))
 
 
+@jax.custom_vjp
+def with_optimized_vjp(x: jax.Array) -> jax.Array:
+    return x @ x
+
+
+with_optimized_vjp.defvjp(
+    lambda x: (x @ x, x), lambda x, ct: (jnp.tanh(ct @ x),), optimize_remat=True
+)
+
+
 @jax.custom_jvp
 def with_jvp(x: jax.Array) -> jax.Array:
     return jnp.sin(x)
@@ -118,6 +128,9 @@ def test_rules_of_custom_derivatives_are_rewritten_and_kept() -> None:
     np.testing.assert_array_equal(got, jax.jit(jax.grad(loss(with_vjp)))(x))
     # One product forward, and the rule's.
     assert counts(jax.value_and_grad(loss(bw.accelerate(with_vjp))), x) == (2, 0)
+    step = jax.value_and_grad(loss(with_optimized_vjp))
+    assert counts(bw.accelerate(step), x) == (2, 0)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(bw.accelerate(step))(x), jax.jit(step)(x))
 
     def tangent(f: Callable) -> Callable:
         return lambda x: jax.jvp(f, (x,), (x,))[1]

@@ -174,3 +174,19 @@ def test_multiples_of_the_product(f: Callable[..., Any], expected: bool) -> None
     shape = (8, 16)
     program = trace_epilogue(f, shape, [jax.ShapeDtypeStruct(shape, F32)]).program
     assert slopes.is_multiple(program) is expected
+
+
+def test_slopes_beyond_float16_are_not_kept() -> None:
+    """The slope of log(z + 1e-6) is 1e6 at 0, which float16 does not have."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.random((M, K)), jnp.float16).at[M - 8 :].set(0)
+    w = jnp.asarray(rng.random((K, N)) * 0.01, jnp.float16)
+    v = jnp.asarray(rng.standard_normal((N, K)) * 0.04, jnp.float16)
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        features = jnp.log((x @ w).astype(F32) + 1e-6).astype(jnp.float16)
+        return jnp.mean((features @ v).astype(F32) ** 2)
+
+    step = jax.value_and_grad(loss, (0, 1))
+    assert len(steps_of(step, w, x)) == 3
+    assert all(bool(jnp.isfinite(g).all()) for g in jax.jit(bw.accelerate(step))(w, x)[1])
