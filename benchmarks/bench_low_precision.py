@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 PROBLEMS = (Problem(8192, 4096, 14336),)
 SMALL = (Problem(128, 128, 256),)
 RECIPES: dict[str, str | bw.Recipe] = {
-    name: name for name in ("per_tensor", "per_tensor_delayed", "blockwise")
+    name: name for name in ("per_tensor", "per_tensor_delayed", "blockwise", "blockwise_2d")
 }
 # Gradients too with the hardware's accumulators.
 RECIPES["per_tensor fast"] = bw.Recipe(

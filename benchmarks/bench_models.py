@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None):
     names = [model.name for model in MODELS]
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--logits", choices=options.DTYPES, help="type of the logits")
-    recipes = ("per_tensor", "blockwise", "mxfp8")
+    recipes = ("per_tensor", "blockwise", "blockwise_2d", "mxfp8")
     parser.add_argument("--recipes", nargs="+", choices=recipes, default=[])
     parser.add_argument("--rounds", type=options.positive, default=5)
     return parser.parse_args(argv)

@@ -57,7 +57,7 @@ def measure(problem: peers.ScaledProblem, args: Any, out: report.Report, timer: 
         found.append((peers.ours(kind, quantized, implementation), quantized[0]))
         if kind == "tensor":
             found.append((peers.xla_raw(quantized), None))
-        if kind == "dW":
+        if kind.startswith("dW"):
             continue  # torch has it for other layouts of memory only
         try:
             found.append((peers.torch(kind, quantized), quantized[0]))

@@ -25,7 +25,7 @@ from language_model import text
 
 import jax_bwgemm
 
-RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise", "mxfp8", "nvfp4")
+RECIPES = ("per_tensor", "per_tensor_delayed", "blockwise", "blockwise_2d", "mxfp8", "nvfp4")
 # Losses are compared by their mean over so many last steps.
 LAST = 20
 

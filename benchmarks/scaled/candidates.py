@@ -23,6 +23,7 @@ KINDS = {
     "row": ("row", "row", "fast"),
     "blockwise": ("1x128", "128x128", "promoted"),
     "dW": ("1x128", "1x128", "promoted"),
+    "dW 2d": ("128x128", "1x128", "promoted"),
     "tensor promoted": ("tensor", "tensor", "promoted"),
 }
 

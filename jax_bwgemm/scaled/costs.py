@@ -30,6 +30,7 @@ BLOCKS = dataclasses.replace(SM90, tiles={
     TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.8000, 2234, 2859, 0.902),
     TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.6943, 1353, 1528, 0.9843),
     TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5459, 348.8, 3168, 0.95),
+    TileKey("cooperative", 128, 256, 2, 1, True): Cost(0.8000, 2234, 2859, 0.902),
 })
 ROWS = dataclasses.replace(SM90, tiles={
     TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.5600, 2234, 6709, 1.1),

@@ -43,8 +43,8 @@ def fp8_ragged_dot(
 
     Args:
         recipe: ``"per_tensor"`` (of rhs each matrix has a scale), ``"per_tensor_delayed"``,
-            ``"blockwise"``, ``"mxfp8"``, ``"nvfp4"``, or a `Recipe` whose layouts can be multiplied
-            with each other.
+            ``"blockwise"``, ``"blockwise_2d"``, ``"mxfp8"``, ``"nvfp4"``, or a `Recipe` whose
+            layouts can be multiplied with each other.
         implementation: As in `jax_bwgemm.matmul`, of the three products.
 
     Returns:

@@ -106,6 +106,7 @@ RECIPES = {
         history=1024,
     ),
     "blockwise": Recipe("1x128", "128x128", "1x128", power_of_two=True),
+    "blockwise_2d": Recipe("128x128", "128x128", "1x128", power_of_two=True),
     "mxfp8": Recipe("mxfp8", "mxfp8", "mxfp8"),
     "nvfp4": Recipe(
         "nvfp4",

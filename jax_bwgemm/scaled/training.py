@@ -41,7 +41,8 @@ def fp8_dot_general(
         recipe: ``"per_tensor"`` (current scaling: e4m3fn operands, e5m2 gradients),
             ``"per_tensor_delayed"`` (scales from earlier steps: see `Fp8DotGeneral.__call__`),
             ``"blockwise"`` (1x128 activations and gradients, 128x128 weights, scales that are
-            powers of two), ``"mxfp8"``, ``"nvfp4"`` (with a key for gradients), or a `Recipe`.
+            powers of two), ``"blockwise_2d"`` (the same with 128x128 activations), ``"mxfp8"``,
+            ``"nvfp4"`` (with a key for gradients), or a `Recipe`.
         implementation: As in `jax_bwgemm.matmul`, of the three products.
 
     Returns:

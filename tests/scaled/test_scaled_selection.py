@@ -83,7 +83,13 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
             dims(16, 7168, 16384),
             "e4m3_e4m3_bf16_rows_64x16x128_1x1_pingpong_swap 1",
         ),
-        # One scale for 128 rows of A: no swapped kernel has that.
+        # One scale for 128 rows of A, as weights' gradients of square blocks of activations have.
+        (
+            spec("128x128", "1x128"),
+            dims(4096, 28672, 8192),
+            "e4m3_e4m3_bf16_blocks_128x256x128_2x1_cooperative_swap 1",
+        ),
+        # None of the small swapped kernels has that.
         (
             spec("tensor", "128x128"),
             dims(16),
