@@ -70,7 +70,13 @@ void exchange_shfl(Warp& w, const Instr& in, uint32_t members, uint32_t mask) {
   if (undefined != 0) w.undefines(in, in.op[0], undefined, Rule::kShuffleSource);
 }
 
+// PTX writes ".sync" first; ptxas takes it in any place, and CUB writes it later.
+void expect_sync(Decoder& d, const char* what) {
+  if (!d.mod("sync")) d.unsupported(std::string(what) + " without .sync");
+}
+
 void decode_shfl(Decoder& d) {
+  expect_sync(d, "shfl");
   const auto mode = d.mod_one_of({"up", "down", "bfly", "idx"});
   if (mode.empty()) d.error("shfl.sync without a mode");
   if (d.type().bits != 32) d.unsupported("type");
@@ -114,6 +120,7 @@ void exchange_vote(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
 }
 
 void decode_vote(Decoder& d) {
+  expect_sync(d, "vote");
   const auto mode = d.mod_one_of({"all", "any", "uni", "ballot"});
   if (mode.empty()) d.error("vote.sync without a mode");
   d.ignore_mods({"pred", "b32"});
@@ -238,6 +245,7 @@ void exchange_redux_f32(Warp& w, const Instr& in, uint32_t, uint32_t mask) {
 }
 
 void decode_redux(Decoder& d) {
+  expect_sync(d, "redux");
   const auto op = d.mod_one_of({"add", "min", "max", "and", "or", "xor"});
   if (op.empty()) d.error("redux.sync without an operation");
   const bool abs = d.mod("abs"), nan = d.mod("NaN");
@@ -318,12 +326,12 @@ void decode_warp_sync(Decoder& d) {
 }  // namespace
 
 void register_warp(IsaTable& t) {
-  t.add({"shfl.sync", decode_shfl, "9.7.9.6"});
+  t.add({"shfl", decode_shfl, "9.7.9.6"});
   t.add({"bar.warp.sync", decode_warp_sync, "9.7.13.2"});
-  t.add({"vote.sync", decode_vote, "9.7.13.9"});
+  t.add({"vote", decode_vote, "9.7.13.9"});
   t.add({"match", decode_match, "9.7.13.10"});
   t.add({"activemask", decode_activemask, "9.7.13.11"});
-  t.add({"redux.sync", decode_redux, "9.7.13.12"});
+  t.add({"redux", decode_redux, "9.7.13.12"});
   t.add({"elect.sync", decode_elect, "9.7.13.14"});
 }
 

@@ -47,6 +47,7 @@ TEST(warp) {
   };
   const WarpCase cases[] = {
       {"shfl.sync.idx.b32 %r0, %ra, 5, 31, -1;", [](const u32* a, int) { return a[5]; }},
+      {"shfl.idx.sync.b32 %r0, %ra, 5, 31, -1;", [](const u32* a, int) { return a[5]; }},
       {"shfl.sync.up.b32 %r0, %ra, 3, 0, -1;",
        [](const u32* a, int lane) { return lane >= 3 ? a[lane - 3] : a[lane]; }},
       {"shfl.sync.down.b32 %r0|%p1, %ra, 2, 0x1c03, -1; @!%p1 mov.u32 %r0, 77;",
@@ -54,6 +55,8 @@ TEST(warp) {
       {"shfl.sync.bfly.b32 %r0, %ra, 16, 31, -1;",
        [](const u32* a, int lane) { return a[lane ^ 16]; }},
       {"vote.sync.ballot.b32 %r0, %pa, -1;",
+       [=](const u32* a, int) { return sum_if(a, [](u32 v) { return (v & 1) != 0; }); }},
+      {"vote.ballot.sync.b32 %r0, %pa, -1;",
        [=](const u32* a, int) { return sum_if(a, [](u32 v) { return (v & 1) != 0; }); }},
       {"vote.sync.any.pred %p1, %pa, -1; selp.u32 %r0, 1, 0, %p1;",
        [](const u32*, int) { return 1u; }},
@@ -76,7 +79,7 @@ TEST(warp) {
          for (int i = 1; i < 32; ++i) s = std::min(s, S(a[i]));
          return U(static_cast<u64>(s));
        }},
-      {"redux.sync.xor.b32 %r0, %ra, -1;",
+      {"redux.xor.sync.b32 %r0, %ra, -1;",
        [](const u32* a, int) {
          u32 s = 0;
          for (int i = 0; i < 32; ++i) s ^= a[i];
