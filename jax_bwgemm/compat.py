@@ -197,6 +197,15 @@ def may_be_partitioned() -> bool:
     return jax.device_count() != 1 and not manual
 
 
+def of_no_mesh() -> Any:
+    """Context manager: the types of what is traced name no mesh.
+
+    With the user's mesh in context a scalar's type names it: JAX puts `reshard` before it meets an
+    array of no mesh, and shardings into what one device computes.
+    """
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
 def spec_of(x: Any) -> tuple[Any, ...]:
     """How the type of an array (or the type given) is sharded, for each dimension."""
     aval = x if isinstance(x, core.ShapedArray) else jax.typeof(x)
@@ -298,7 +307,7 @@ def without_types_of_axes(rule: mlir.LoweringRule) -> mlir.LoweringRule:
 
     def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Any:
         plain = [core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in]
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        with of_no_mesh():
             return rule(ctx.replace(avals_in=plain), *operands, **params)
 
     return lower

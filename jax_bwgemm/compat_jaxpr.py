@@ -18,6 +18,8 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.lax import _convert_element_type
 from jax._src.sharding_impls import UnspecifiedValue as _UnspecifiedValue
 
+from jax_bwgemm import compat
+
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 
@@ -129,15 +131,8 @@ def with_body(jaxpr: Any, body: Any) -> Any:
 
 @contextlib.contextmanager
 def plain_types() -> Iterator[None]:
-    """Traced arrays are of no mesh, and need not say over which manual axes they vary.
-
-    Types made under `jax.set_mesh` would name its mesh, and operations that were traced within
-    shard_map begin with casts to theirs.
-    """
-    with (
-        _config._check_vma(False),
-        jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())),
-    ):
+    """Traced arrays are of no mesh, and need not say over which manual axes they vary."""
+    with _config._check_vma(False), compat.of_no_mesh():
         yield
 
 

@@ -54,7 +54,7 @@ def mlp(
     the backward pass, the gradient of the hidden values: docs/epilogues.md.
 
     All arrays have one floating-point type. Products, hidden values and slopes are rounded to it;
-    what is between is computed in float32.
+    what is between is computed in float32. A slope above 65504 (a logarithm's) overflows float16.
 
     Args:
         x: [..., K].

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_bwgemm import compat_jaxpr
+from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step, without_dead_steps
 from jax_bwgemm.product.jaxprs import INLINED
@@ -103,7 +103,8 @@ def trace_epilogue(
                 raise EpilogueError(f"an epilogue returns arrays, not {type(x).__name__}")
         return results
 
-    jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
+    with compat.of_no_mesh():
+        jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
     tracer = _Tracer(shape, tuple(found), batch_dims)
     values = [_Value(0, _of_result(shape))]
     values += [_Value(1 + i, own) for i, own in enumerate(places)]

@@ -20,6 +20,7 @@ from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
 from jax_bwgemm.loss.statistics import Options, row_statistics
 from jax_bwgemm.product.arguments import as_array, as_flag, as_precision
 from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.shardings import sharded_first
 
 REDUCTIONS = ("sum", "mean", "none")
 LOGITS = ("stored", "recomputed")
@@ -134,6 +135,18 @@ class _Call:
 
 def _loss(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> Any:
     """The loss of arguments that were checked."""
+    dims = x.ndim - 1
+    order = sharded_first(x, dims)
+    if order == tuple(range(dims)):
+        return _loss_of_rows(x, labels, weights, call)
+    labels = _sharded_as_rows(labels, x).transpose(order)
+    found = _loss_of_rows(x.transpose(*order, dims), labels, weights, call)
+    back = np.argsort(order)
+    return jax.tree.map(lambda rows: rows.transpose(back) if rows.ndim else rows, found)
+
+
+def _loss_of_rows(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Call) -> Any:
+    """The same, of dimensions in an order that a reshape joins."""
     options, products, axis_name = call.options, call.products, call.axis_name
     shape, labels = x.shape[:-1], _sharded_as_rows(labels, x).reshape(-1)
     columns = weights.shape[1]

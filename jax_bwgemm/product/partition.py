@@ -15,6 +15,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_bwgemm import compat
 from jax_bwgemm.product.contraction import Axes, Dims, NamedAxes, Operands
 from jax_bwgemm.product.shardings import axes_of, mesh_with_axes
 from jax_bwgemm.product.spec import ProductSpec
@@ -280,7 +281,7 @@ def partitioned(contraction: Operands, local: Callable[..., jax.Array]) -> Calla
         def on_device(*blocks: jax.Array) -> jax.Array:
             # One device's arrays have no mesh. With the user's explicit mesh in context, the
             # reduction would get a sharding, on which XLA's all-reduce passes abort.
-            with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            with compat.of_no_mesh():
                 one, blocks = contraction.on_shard(
                     dataclasses.replace(spec, out_sharding=None),
                     dims,

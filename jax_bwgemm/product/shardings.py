@@ -94,3 +94,16 @@ def _counted(axes: Sequence[str], sizes: dict[str, int]) -> np.ndarray:
     for axis in axes:
         place = place * sizes[axis] + coordinates[axis]
     return place
+
+
+def sharded_first(x: Any, dims: int) -> tuple[int, ...]:
+    """An order of the leading dimensions in which those that x's type says are sharded come first.
+
+    No reshape joins a whole dimension with a sharded one after it.
+
+    Args:
+        x: The array.
+        dims: How many leading dimensions.
+    """
+    spec = compat.spec_of(x)[:dims]
+    return tuple(sorted(range(dims), key=lambda d: spec[d] is None))

@@ -17,6 +17,7 @@ from jax_bwgemm import compat
 from jax_bwgemm.config import explicit_target
 from jax_bwgemm.product.arguments import as_array, as_dtype, as_flag, as_key
 from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.shardings import sharded_first
 from jax_bwgemm.scaled import derivatives, random_bits, rounding
 from jax_bwgemm.scaled.layouts import FLOAT32, layout_of
 from jax_bwgemm.scaled.quantize_partition import granularity
@@ -133,7 +134,7 @@ def _check_blocks(x: jax.Array, how: QuantizeSpec) -> None:
         axes = compat.spec_of(x)[axis] or ()
         named = axes if isinstance(axes, tuple) else (axes,)
         parts = math.prod(sharding.mesh.shape[name] for name in named)
-        if x.shape[axis] % (parts * block):
+        if parts > 1 and x.shape[axis] % (parts * block):
             raise NotImplementedError(
                 f"quantize: dimension {axis} of {jax.typeof(x)} has blocks of {block}, which "
                 f"{parts} devices would share: use jax.reshard before, or fp8_dot_general"
@@ -193,9 +194,31 @@ def _quantize(
     x: jax.Array, scale: jax.Array | None, key: jax.Array | None, how: QuantizeSpec
 ) -> tuple[Any, jax.Array | None]:
     """What `quantize` returns, and x's largest magnitude if `how` says so."""
+    batch = x.shape[:-2]
+    random = None if key is None else random_bits.origins(key, math.prod(batch))
+    dims = len(batch)
+    order = sharded_first(x, dims)
+    if order == tuple(range(dims)):
+        return _quantize_matrices(x, scale, random, how)
+    if random is not None:
+        words = random.reshape(*batch, random.shape[1]).transpose(*order, dims)
+        random = words.reshape(random.shape)
+    found, amax = _quantize_matrices(x.transpose(*order, dims, dims + 1), scale, random, how)
+    back = np.argsort(order)
+
+    def restored(x: jax.Array) -> jax.Array:
+        # Scales of whole tensors have no dimensions.
+        return x.transpose(*back, *range(dims, x.ndim)) if x.ndim else x
+
+    return jax.tree.map(restored, found), amax
+
+
+def _quantize_matrices(
+    x: jax.Array, scale: jax.Array | None, random: jax.Array | None, how: QuantizeSpec
+) -> tuple[Any, jax.Array | None]:
+    """The same, of dimensions in an order that a reshape joins. random: words of each matrix."""
     *batch, rows, k = x.shape
     flat = x.reshape(math.prod(batch), rows, k)
-    random = None if key is None else random_bits.origins(key, flat.shape[0])
     if how.layout.scale_dtype != FLOAT32:
         narrow = functools.partial(_narrow, batch=tuple(batch), how=how)
         return derivatives.without(derivatives.of_quantization, narrow)(flat, random), None

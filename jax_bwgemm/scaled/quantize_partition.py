@@ -12,6 +12,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_bwgemm import compat
 from jax_bwgemm.product import shardings
 from jax_bwgemm.product.contraction import Axes
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
@@ -99,6 +100,10 @@ def partitioned(local: Partition) -> Callable[[QuantizeSpec], Partition]:
         axes = axes_of(spec, x.shape, dict(mesh.shape), wanted)
 
         def on_device(*blocks: jax.Array) -> tuple[jax.Array, ...]:
+            with compat.of_no_mesh():
+                return of_blocks(blocks)
+
+        def of_blocks(blocks: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             given = dict(zip(spec.operand_names, blocks, strict=True))
             if spec.stochastic:
                 _, rows, columns = given["x"].shape

@@ -90,8 +90,11 @@ def narrow_reference(
         assert whole is not None  # the caller's
         whole = jnp.where(whole < epsilon, epsilon, whole)
         most = float(jnp.finfo(layout.scale_dtype).max)
-        global_scale = _positive(whole / (most * top), whole)
-        scale = _positive(amax / global_scale / top, amax)
+        # XLA rearranges chains of divisions, depending on what is compiled beside them, and a scale
+        # that is a tie becomes another e4m3fn. Products with constants stay as they are.
+        global_scale = _positive(whole * np.float32(1 / (most * top)), whole)
+        global_scale = lax.optimization_barrier(global_scale)
+        scale = _positive(amax * (1 / global_scale) * np.float32(1 / top), amax)
         scale = jnp.where(jnp.isfinite(amax), scale, jnp.nan)
         # The least positive e4m3fn, lest a block of small values be divided by zero.
         least = float(jnp.finfo(layout.scale_dtype).smallest_subnormal)

@@ -34,6 +34,8 @@ ONES = array(7, EXPERTS, WIDTH, HIDDEN)
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 CASES: dict[str, Case] = {
     "linear": (lambda x, w: bw.linear(x, w, activation="gelu"), (X, UP)),
+    # Scalars that are made within an epilogue have the mesh of the context.
+    "where": (lambda x, w: bw.linear(x, w, activation="elu"), (X, UP)),
     "mlp": (lambda x, *w: bw.mlp(x, *w, activation="gelu"), (X, UP, DOWN)),
     "mlp of a pair": (lambda x, u, v, d: bw.mlp(x, (u, v), d), (X, *PAIR, DOWN)),
     "ragged_dot": (lambda x, w: bw.ragged_dot(x, w, SIZES), (X, ONES)),
@@ -60,7 +62,7 @@ CASES: dict[str, Case] = {
     ),
     **{
         name: (lambda x, w, name=name: bw.fp8_dot_general(name)(x, w, NUMBERS), (X, UP))
-        for name in ("per_tensor", "blockwise", "mxfp8")
+        for name in ("per_tensor", "blockwise", "blockwise_2d", "mxfp8")
     },
 }
 
@@ -207,6 +209,53 @@ def test_quantize_where_no_block_is_divided(mesh: jax.sharding.Mesh) -> None:
             bw.quantize(columns, "1x128")
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_quantize_takes_any_size_that_is_not_divided(mesh: jax.sharding.Mesh) -> None:
+    x = array(8, 4, 40, 100)
+    want = bw.quantize(x, "128x128")
+    with jax.set_mesh(mesh):
+        got = bw.quantize(jax.device_put(x, NamedSharding(mesh, P("x"))), "128x128")
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "mxfp8", "nvfp4"])
+def test_quantize_of_an_inner_batch_dimension(mesh: jax.sharding.Mesh, scaling: str) -> None:
+    """Random numbers are those of the array's own order."""
+    x, key = array(8, 3, 4, 32, 128), jax.random.key(0)
+
+    def quantized(x: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(bw.quantize(x, scaling, transposed=True, key=key))
+
+    want = quantized(x)
+    with jax.set_mesh(mesh):
+        got = quantized(jax.device_put(x, NamedSharding(mesh, P(None, "x"))))
+        assert got[0].sharding.spec[1] == "x"
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_of_sharded_sequences(mesh: jax.sharding.Mesh, logits: str, reduction: str) -> None:
+    """Sequence parallelism: the dimension behind the batch is divided."""
+    x, labels = X.reshape(2, -1, WIDTH), LABELS.reshape(2, -1)
+
+    def loss(x: jax.Array, labels: jax.Array, w: jax.Array) -> Any:
+        found, lse = bw.linear_softmax_cross_entropy_loss(
+            x, labels, w, reduction=reduction, logits=logits, return_logsumexp=True
+        )
+        return jnp.sum(found * jnp.arange(found.size).reshape(found.shape)), (found, lse)
+
+    step = jax.jit(jax.value_and_grad(loss, (0, 2), has_aux=True))
+    want = step(x, labels, UP)
+    with jax.set_mesh(mesh):
+        sharding = NamedSharding(mesh, P(None, "x"))
+        got = step(jax.device_put(x, sharding), jax.device_put(labels, sharding), UP)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
