@@ -70,7 +70,11 @@ def traced_program(
 
     A vector may lie along columns or along rows, which the function knows: what it makes no sense
     of is refused while it is traced.
+
+    Raises:
+        EpilogueError: It has an operation that epilogues do not have.
     """
+    refused = None
     products = 1 + len(second)
     inner = rounding(of_shapes(function, [x.shape for x in operands], products), dtype, products)
     ways = itertools.product(*(_broadcasting(x.shape, shape) for x in operands))
@@ -79,10 +83,15 @@ def traced_program(
         try:
             with compat_jaxpr.plain_types():
                 program = trace_epilogue(inner, shape, [*second, *types], batch_dims).program
-        except (EpilogueError, TypeError):
+        except EpilogueError as error:
+            refused = error
+            continue
+        except TypeError:
             continue
         # As XLA's passes, which do not round between their operations.
         return with_excess_precision(program), list(shapes)
+    if refused is not None:
+        raise refused
     return None
 
 

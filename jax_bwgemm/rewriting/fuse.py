@@ -23,6 +23,7 @@ from jax_bwgemm.epilogue.costs import Surroundings
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
 from jax_bwgemm.epilogue.primitive import link_refusal
+from jax_bwgemm.epilogue.tracing import EpilogueError
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.epilogue_functions import Shape, function_of
@@ -88,11 +89,19 @@ def fuse(
         if why_not:
             reasons[product.outvars[0]] = why_not
             continue
+        refused = None
         for sums in choices(group):
-            new = _fused(flow, group, sums, unsure.get(id(product)))
+            try:
+                new = _fused(flow, group, sums, unsure.get(id(product)))
+            except EpilogueError as error:
+                refused = str(error)
+                continue
             if new:
                 flow.update(new)
                 break
+        else:
+            if refused is not None:
+                reasons[product.outvars[0]] = refused
     keep_slopes(flow)
     fuse_sources(flow)
     eqns = flow.eqns

@@ -23,6 +23,7 @@ from jax_bwgemm.epilogue.source_primitive import (
     quantized_source,
     source_refusal,
 )
+from jax_bwgemm.epilogue.tracing import EpilogueError
 from jax_bwgemm.product.jaxprs import INLINED
 from jax_bwgemm.rewriting import varying
 from jax_bwgemm.rewriting.comparable import Comparable
@@ -240,9 +241,12 @@ def _part(
     function = function_of(flow.body, found.leaves, eqns, [part])
     types = [v.aval for v in found.leaves]
     shape = part.aval.shape
-    traced = traced_program(
-        lambda _, *given: function(*given), part.aval.dtype.name, shape, [], types
-    )
+    try:
+        traced = traced_program(
+            lambda _, *given: function(*given), part.aval.dtype.name, shape, [], types
+        )
+    except EpilogueError:  # XLA computes it
+        return None
     program = None if traced is None else as_matrix(traced[0], shape)
     if program is None or isinstance(program, str):
         return None

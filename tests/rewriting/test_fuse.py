@@ -23,11 +23,11 @@ from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.linker import NoLinkerError
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p, link_refusal
 from jax_bwgemm.epilogue.program import MATRICES
-from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.rewriting import fuse
+from jax_bwgemm.rewriting import epilogue_functions, fuse
 from jax_bwgemm.rewriting.rewrite import rewrite
 
 M, K, N = 128, 192, 256
@@ -472,3 +472,14 @@ def test_types_that_no_kernel_has_end_a_function(arrays) -> None:
     args = [arrays[name] for name in "xwv"]
     assert len(fused(f, *args)) == 1
     check(f, *args)
+
+
+def test_why_a_function_stays_with_xla_is_said(arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise EpilogueError("an epilogue cannot have 'such'")
+
+    monkeypatch.setattr(epilogue_functions, "trace_epilogue", refuse)
+    args = [arrays[name] for name in "xw"]
+    f = bw.accelerate(lambda x, w: jax.nn.gelu(x @ w))
+    (one,) = bw.explain_program(f, *args, device="sm90").rewrites
+    assert one.reason.endswith("what follows is a pass of XLA's: an epilogue cannot have 'such'")
