@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_bwgemm import compat_jaxpr
+from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.epilogue.costs import Surroundings
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.hook import MAX_OPERANDS, MAX_RESULTS
@@ -333,9 +333,21 @@ def _equations(
     def bind(*given: jax.Array) -> list[jax.Array]:
         factors, rest = fused.factors(given)
         rest = [x.reshape(shape) for x, shape in zip(rest, shapes, strict=True)]
-        return group.kind.bind(factors, rest, fused)
+        found = group.kind.bind(factors, rest, fused)
+        return [_of_mesh(x, v.aval) for x, v in zip(found, made, strict=True)]
 
     jaxpr = trace_in_place(bind, product, atoms)
     if [v.aval for v in jaxpr.outvars] != [v.aval for v in made]:
         return None
     return placed(jaxpr, atoms, made, product.source_info)
+
+
+def _of_mesh(x: jax.Array, wanted: Any) -> jax.Array:
+    """A result whose type names the mesh of a type that it has to have, whole on all devices.
+
+    Operands that were made outside of the mesh name none, but scalars within the function do.
+    """
+    sharding = compat.explicit_sharding(wanted)
+    if sharding is None or any(sharding.spec) or compat.explicit_sharding(jax.typeof(x)):
+        return x
+    return jax.sharding.reshard(x, sharding)

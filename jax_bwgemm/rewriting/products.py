@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType
 
-from jax_bwgemm import runtime
+from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import Target, explicit_target, links_epilogues, make_target
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.dense.costs import typical_gain
@@ -60,7 +60,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         uses: What reads its result.
         implementations: As the argument of `jax_bwgemm.dot_general`.
     """
-    eqn = _of_no_mesh(eqn)
+    eqn = _without_needless_sharding(eqn)
     sizes = [size for x in eqn.invars[:2] for size in x.aval.shape]
     if not all(isinstance(size, int) for size in sizes):
         return Replacement(None, f"sizes are symbolic, and {SYMBOLIC}")
@@ -120,15 +120,40 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
     return Replacement(inlined(traced, eqn), why, unless_fused, taken_by_xla)
 
 
-def _of_no_mesh(eqn: Any) -> Any:
+def _without_needless_sharding(eqn: Any) -> Any:
     """An equation without an ``out_sharding`` that says nothing.
 
-    Under `jax.set_mesh` JAX's gradients of products have one, of automatic and manual axes too.
+    JAX's gradients of products have one wherever arrays belong to a mesh: of automatic and manual
+    axes too, and where the operands' types say the same.
     """
     sharding = eqn.params.get("out_sharding")
-    if sharding is None or any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
+    if sharding is None:
+        return eqn
+    explicit = any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types)
+    if explicit and not _follows(sharding.spec, eqn):
         return eqn
     return eqn.replace(params=eqn.params | {"out_sharding": None})
+
+
+def _follows(spec: Any, eqn: Any) -> bool:
+    """Whether a product's result is sharded as its operands are, which contract nothing sharded."""
+    operands = [x.aval for x in eqn.invars[:2]]
+    if eqn.primitive.name != "dot_general" or None in map(compat.explicit_sharding, operands):
+        return False
+    contracted, batch = eqn.params["dimension_numbers"]
+    specs = [compat.spec_of(x) for x in operands]
+    if any(spec[d] is not None for spec, dims in zip(specs, contracted, strict=True) for d in dims):
+        return False
+    batches = [[spec[d] for d in dims] for spec, dims in zip(specs, batch, strict=True)]
+    free = [
+        [axes for d, axes in enumerate(spec) if d not in (*contracted[i], *batch[i])]
+        for i, spec in enumerate(specs)
+    ]
+    found = [*batches[0], *free[0], *free[1]]
+    named = [x for axes in found if axes for x in (axes if isinstance(axes, tuple) else (axes,))]
+    if batches[0] != batches[1] or len({*named}) != len(named):
+        return False
+    return found == [*spec, *[None] * (len(found) - len(spec))]
 
 
 def _padding_refusal(found: Any) -> str | None:

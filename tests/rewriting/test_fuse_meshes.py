@@ -97,6 +97,37 @@ def test_a_step_is_fused_as_without_a_mesh(
         assert_close(jax.jit(bw.accelerate(f))(params, x), expected)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("rows", ["sharded", "replicated"])
+def test_a_step_on_explicit_axes(rows: str, devices: int, cpu_devices: list[jax.Device]) -> None:
+    """Gradients' types say what their operands' do. The weights' contract sharded rows: no less."""
+    params, x = operands()
+    step = jax.value_and_grad(loss)
+    expected = jax.jit(step)(params, x)
+    mesh = jax.make_mesh(
+        (devices,), ("d",), axis_types=(AxisType.Explicit,), devices=cpu_devices[:devices]
+    )
+    with jax.set_mesh(mesh):
+        params = jax.device_put(params, NamedSharding(mesh, P()))
+        x = jax.device_put(x, NamedSharding(mesh, P("d" if rows == "sharded" else None)))
+        assert primitives(step, params, x).count(bw_gemm_epilogue_p.name) == 3
+        got = jax.jit(bw.accelerate(step))(params, x)
+        types = jax.tree.map(jax.typeof, jax.jit(step)(params, x))
+    assert jax.tree.map(jax.typeof, got) == types
+    assert_close(got, expected)
+
+
+def test_arrays_from_outside_of_explicit_axes(cpu_devices: list[jax.Device]) -> None:
+    """Scalars within the model name the mesh, its arrays none."""
+    params, x = operands()
+    step = jax.value_and_grad(loss)
+    expected = jax.jit(step)(params, x)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,), devices=cpu_devices[:2])
+    with jax.set_mesh(mesh):
+        assert primitives(step, params, x).count(bw_gemm_epilogue_p.name) >= 2
+        assert_close(jax.jit(bw.accelerate(step))(params, x), expected)
+
+
 @pytest.mark.parametrize("kind", ["explicit axes", "partly manual"])
 def test_types_that_name_a_mesh_pass_jax_checks(kind: str, cpu_devices: list[jax.Device]) -> None:
     """`jax_enable_checks` compares the types of a function's variables with its arguments'."""
