@@ -14,6 +14,7 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k
 from jax_bwgemm.dense.costs import BYTES, Candidate, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.tile_schedule import MAX_GRID_Y
 from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.implementations import f32_algorithm
 from jax_bwgemm.product.kernels import Kernel
@@ -152,6 +153,16 @@ def kernel_mismatch(kernel: Kernel, spec: GemmSpec, in_dtype: str, arch: str) ->
     return spec.policy.config.mismatch(kernel) if spec.policy.config is not None else None
 
 
+def grid_refusal(kernel: Kernel, batch: int) -> str | None:
+    """Why a launch cannot have so many matrices; None when it can.
+
+    SM100's kernels without groups count matrices along grid.z, all others in one dimension.
+    """
+    if kernel.arch != "sm100" or kernel.contraction not in ("dense", "scaled"):
+        return None
+    return f"a batch of more than {MAX_GRID_Y}" if batch > MAX_GRID_Y else None
+
+
 def rank(
     table: Sequence[Kernel], spec: GemmSpec, in_dtype: str, dims: GemmDims, target: Target
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
@@ -168,6 +179,7 @@ def rank(
             reason = run_refusal(kernel, dims, wanted, decomposition, in_bytes)
         elif reason is None and kernel.term_dtype == "float16" and dims.k < F16_TERMS_MIN_K:
             reason = f"K={dims.k} is below {F16_TERMS_MIN_K}: too few sums to hide f16's rounding"
+        reason = reason or grid_refusal(kernel, dims.batch)
         cluster = kernel.cluster_m * kernel.cluster_n
         if reason is None and cluster > target.sm_count:
             reason = f"a cluster of {cluster} CTAs does not fit: {target.sm_count} multiprocessors"
@@ -229,6 +241,8 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
+    if round_up(tiles_m, clusters_m) // clusters_m * kernel.cluster_n > MAX_GRID_Y:
+        return "heuristic", 1
     for swizzle in SWIZZLES:
         if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:
             continue

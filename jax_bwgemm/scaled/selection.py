@@ -138,6 +138,10 @@ def kernels_for(
 ) -> list[Kernel] | str:
     """The kernels that a GPU has for a product, or why it has none."""
     fitting = [k for k in fitting_kernels(table, spec, dims) if k.arch == target.arch]
+    refusals = [heuristics.grid_refusal(k, dims.batch) for k in fitting]
+    if fitting and all(refusals):
+        return refusals[0] or ""
+    fitting = [k for k, refusal in zip(fitting, refusals, strict=True) if refusal is None]
     if fitting:
         return satisfying(fitting, spec.policy.config, target)
     arches = sorted({k.arch for k in table})

@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from jax_bwgemm.tuning.records import TuningFileError
 
 # Far more than any table needs; protects from being pointed at something huge.
 MAX_FILE_BYTES = 64 * 2**20
+# To wait for another writer, which needs milliseconds.
+LOCK_SECONDS = 30.0
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -82,6 +85,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises:
         OSError: The folder or the lock file cannot be made.
+        TimeoutError: Another process, stopped perhaps, holds the lock for LOCK_SECONDS.
         NotAFileError: Something else than a file is in the lock file's place.
     """
     path = Path(path)
@@ -92,10 +96,23 @@ def locked(path: str | os.PathLike[str]) -> Iterator[Path]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(lock, flags, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        _lock(handle, lock)
         yield path
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, lock: Path) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"another process has held {lock} for {LOCK_SECONDS:g} seconds"
+                ) from None
+        time.sleep(0.02)
 
 
 def replace(path: Path, content: str) -> None:

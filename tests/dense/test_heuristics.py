@@ -162,6 +162,21 @@ def test_batches_count_as_tiles() -> None:
     assert one.tile_m * one.tile_n < many.tile_m * many.tile_n
 
 
+def test_a_batch_that_no_grid_has() -> None:
+    """SM100's kernels count matrices along grid.z; SM90's count all tiles in one dimension."""
+    a, b = (jax.ShapeDtypeStruct((70000, 16, 16), jnp.bfloat16) for _ in range(2))
+    found = bw.explain(a, b, device="sm100")
+    assert found.implementation == "xla"
+    assert "a batch of more than 65535" in str(found)
+    assert bw.explain(a, b, device="sm90").implementation == "cutlass"
+
+
+def test_a_raster_order_that_no_grid_has() -> None:
+    """Tiles along grid.y. Left to the kernel, it takes the other order."""
+    assert chosen(2**24, 512, 256, SM100).raster_order == "heuristic"
+    assert chosen(2**22, 512, 256, SM100).raster_order != "heuristic"
+
+
 @pytest.mark.parametrize(
     ("target", "rows", "columns"),
     [(SM90, 1, 16), (SM90, 16, 16), (SM100, 1, 16), (SM100, 16, 16)],

@@ -189,6 +189,14 @@ def test_a_batch_is_not_split() -> None:
     assert choice(spec("row", "row", accumulation="fast"), sizes).endswith(" 1")
 
 
+@pytest.mark.parametrize("scaling", ["row", "mxfp8"])
+def test_a_batch_that_no_grid_has(scaling: str) -> None:
+    """SM100's kernels count matrices along grid.z."""
+    sizes = ScaledDims(70000, 32, 32, 128, E4M3, E4M3)
+    given = spec(scaling, scaling, accumulation="fast")
+    assert select(TABLE, given, sizes, make_target("sm100")) == "a batch of more than 65535"
+
+
 @pytest.mark.parametrize("k", [16, 48, 1000, 4096])
 def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
     kernel = next(t for t in TABLE if t.scales == "sums")

@@ -339,6 +339,19 @@ def test_a_lock_that_is_not_a_file_is_refused(
         table(8).dump(near)
 
 
+def test_a_lock_that_is_never_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stopped process, say: other writers end with an error."""
+    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.0)
+    path = tmp_path / "t.json"
+    with storage.locked(path):
+        with pytest.raises(
+            TimeoutError, match=r"another process has held .*t\.json\.lock for 0 seconds"
+        ):
+            table(8).dump(path)
+        assert not path.exists()
+    table(8).dump(path)
+
+
 def test_a_lock_is_never_written_through_a_link(near: Path) -> None:
     Path("precious").write_text("kept")
     near.with_name(".t.json.lock").symlink_to("precious")
