@@ -366,3 +366,12 @@ def test_a_cluster_larger_than_the_gpu() -> None:
         config = bw.TuningConfig(cluster_m=2)
         with pytest.raises(jax.errors.JaxRuntimeError, match="cluster of 2 CTAs does not fit on a"):
             product(x, x, config=config).block_until_ready()
+
+
+def test_lines_are_quoted_short_and_in_ascii() -> None:
+    """A character is not cut in two, which no text could hold."""
+    with pytest.raises(emulator.PtxError) as caught:
+        emulator.Module(HEADER + "  bogus " + "é" * 1000)
+    assert str(caught.value).isascii()
+    assert "bogus ??" in str(caught.value)
+    assert len(str(caught.value)) < 400

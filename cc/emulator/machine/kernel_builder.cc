@@ -164,9 +164,9 @@ void KernelBuilder::find_wgmma_registers() {
 }
 
 Error KernelBuilder::with_line(const Error& error) const {
-  const std::string text(kernel_.module->line_text(error.line).substr(0, 160));
   return Error(error.kind, error.line,
-               format("line %d: %s: %s", error.line, error.what(), text.c_str()));
+               format("line %d: %s: %s", error.line, error.what(),
+                      kernel_.module->quoted_line(error.line).c_str()));
 }
 
 void KernelBuilder::decode_function(FunctionInfo& info) {

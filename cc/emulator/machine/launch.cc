@@ -27,11 +27,8 @@ std::string Launch::report_text(const Origin& origin, const std::string& message
                                 const char* rule) const {
   std::string text;
   if (origin.line > 0) {
-    std::string_view source = kernel_.module->line_text(origin.line);
-    while (!source.empty() && (source.front() == ' ' || source.front() == '\t'))
-      source.remove_prefix(1);
     text = format("line %d: %s: %s", origin.line, message.c_str(),
-                  std::string(source.substr(0, 160)).c_str());
+                  kernel_.module->quoted_line(origin.line).c_str());
     const std::string place = kernel_.module->source_text(origin.line);
     if (!place.empty()) text += " (" + place + ")";
   } else {

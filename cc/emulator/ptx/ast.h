@@ -132,6 +132,9 @@ struct Module {
     if (line < 1 || static_cast<size_t>(line) > lines.size()) return {};
     return lines[line - 1];
   }
+
+  // A line for a message: without its indentation, shortened, in ASCII.
+  std::string quoted_line(int line) const;
 };
 
 // Parses `text`; throws Error{kParse} with the line and its text.

@@ -417,6 +417,17 @@ class Parser : Declarations {
 
 }  // namespace
 
+std::string Module::quoted_line(int line) const {
+  constexpr size_t kMost = 160;
+  std::string_view text = line_text(line);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  std::string found(text.substr(0, kMost));
+  for (char& c : found) {
+    if (c < ' ' || c > '~') c = c == '\t' ? ' ' : '?';
+  }
+  return found;
+}
+
 std::string Module::source_text(int line) const {
   const auto next = std::upper_bound(source_lines.begin(), source_lines.end(), line,
                                      [](int l, const SourceLine& s) { return l < s.line; });
@@ -440,9 +451,9 @@ std::unique_ptr<Module> parse(std::string text) {
   try {
     Parser(*module).run();
   } catch (const Error& error) {
-    const std::string near(module->line_text(error.line).substr(0, 160));
     throw Error(error.kind, error.line,
-                format("line %d: %s: %s", error.line, error.what(), near.c_str()));
+                format("line %d: %s: %s", error.line, error.what(),
+                       module->quoted_line(error.line).c_str()));
   }
   return module;
 }
