@@ -138,3 +138,27 @@ def test_the_compiler_sees_no_batch_of_one(
 ) -> None:
     form = Form.of(DENSE, spec, [SimpleNamespace(shape=lhs), SimpleNamespace(shape=rhs)])
     assert sharding_rule(DENSE, form, DENSE.dims(spec, lhs, rhs))[0] == rule
+
+
+def test_a_scatter_continues_no_other_sharding_than_the_result_s() -> None:
+    """The rows have y, which is no beginning of what is wanted: they are reduced everywhere."""
+    mesh, both = {"x": 2, "y": 2, "z": 2}, ("x", "z")
+    got = plan(DENSE, GemmSpec(), DIMS, mesh, {"m": Y, "k": both}, {"k": both}, {"m": both})
+    assert got.out == ((), Y, ())
+    assert (got.scatter, got.reduce_axes) == ((), both)
+
+
+def test_an_axis_after_one_that_does_not_divide_is_not_used() -> None:
+    """Devices would hold other rows than the neighbours': all axes from there on are gathered."""
+    dims = GemmDims(m=6, n=32, k=64)
+    rows = {"m": (*X, *Y)}
+    got = decide(rows, {}, rows, dims=dims)
+    assert got.out == ((), (), ())
+    assert got.operands[0] == ((), (), ())
+
+
+def test_an_operand_is_gathered_along_k_where_the_result_needs_its_axes() -> None:
+    """The left one; `test_weights_sharded_over_the_data_axis_are_gathered` is the right one's."""
+    got = decide({"k": X}, {"n": X}, {"n": X})
+    assert got.operands[:2] == (((), (), ()), ((), (), X))
+    assert (got.out, got.reduce_axes, got.scatter) == (((), (), X), (), ())

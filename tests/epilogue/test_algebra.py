@@ -108,3 +108,19 @@ def test_what_has_no_better_form(f: Any) -> None:
 def test_without_activations_nothing_changes() -> None:
     program = traced(lambda z: jnp.exp(z * 2 * 3) + z, [])
     assert in_few_operations(program) is program
+
+
+# lines among the parameters of test_what_has_no_better_form
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda z: 1 + jnp.tanh(z) ** 2,  # not 1 - tanh^2
+        lambda z: 1 - jax.nn.sigmoid(z) ** 2,
+        lambda z: 1 + jax.nn.sigmoid(z),
+        lambda z: jnp.tanh(z) + 0.0,
+        lambda z: 0.0 - jnp.tanh(z),
+    ],
+)
+def test_what_is_near_a_better_form(f: Any) -> None:
+    test_what_has_no_better_form(f)

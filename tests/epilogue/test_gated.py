@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from linked_cases import close, linked_for_sm90  # noqa: F401
 from numerics import assert_exact, normal, small_integers
 from random_epilogues import functions
+from sharded import collectives
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -246,3 +247,13 @@ class TestMlp:
                 np.testing.assert_allclose(
                     got[name].astype(F32) / scale, want[name].astype(F32) / scale, atol=0.03
                 )
+
+
+def test_sharded_columns_of_stacked_weights_stay_where_they_are() -> None:
+    """Side by side in one dimension the columns of both matrices would be gathered."""
+    x, w = factors(np.random.default_rng(4), "bfloat16", 24, 64, 64)
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    columns = jax.sharding.NamedSharding(mesh, jax.P(None, None, "i"))
+    whole = jax.sharding.NamedSharding(mesh, jax.P())
+    compiled = jax.jit(layer).lower(jax.device_put(x, whole), jax.device_put(w, columns)).compile()
+    assert collectives(compiled) == {}

@@ -181,3 +181,9 @@ class TestConfiguration:
         got = jax.grad(lambda x: jnp.sum(named(x, arrays[1]).astype(F32)))(arrays[0])
         want = jax.grad(lambda x: jnp.sum(formula(x, arrays[1])))(arrays[0])
         np.testing.assert_allclose(got.astype(F32), want.astype(F32), atol=0.1, rtol=0.05)
+
+
+def test_columns_of_one_matrix_that_are_no_multiple_of_16_bytes(caplog) -> None:
+    """Those of both are: 2 x 92 of 2 bytes."""
+    text = TestFallbacks.reason(caplog, lambda g, u: g * u + 3.5, n=92)
+    assert "row pitches are not multiples of 16 bytes" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import types
 from typing import Any
 
@@ -19,11 +20,14 @@ from linked_cases import (  # noqa: F401
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.dense.costs import TYPICAL_GAIN
 from jax_bwgemm.dense.spec import GemmSpec
 from jax_bwgemm.epilogue import call as epilogue_call
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.call import choose_linked
+from jax_bwgemm.epilogue.costs import Surroundings
 from jax_bwgemm.epilogue.linker import Linker, NoLinkerError
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = [*requires_emulator, requires_linker]
 
@@ -141,3 +145,43 @@ class TestSwitch:
             config.links_epilogues()
         with pytest.raises(TypeError, match="enabled must be True or False, got 'no'"):
             config.linked_epilogues("no")
+
+
+def test_xlas_product_that_takes_the_epilogue_along_is_slower_by_what_kernels_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, cycles in (("linked_cycles", 1e9), ("split_k_cycles", 1e9), ("pass_cycles", 0.0)):
+        monkeypatch.setattr(epilogue_call, name, lambda *_, cycles=cycles: cycles)
+    x = jax.ShapeDtypeStruct((1, 1024, 1024), jnp.bfloat16)
+    program = trace_epilogue(lambda z: z + 1, (1024, 1024), []).program
+
+    def apart(**surroundings: Any) -> int:
+        options = program, ("bfloat16",), (x, x), Surroundings(**surroundings)
+        found = choose_linked("emulator", "cpu", GemmSpec(), *options)
+        return int(re.search(r"predicted to take (\d+) cycles", found)[1])
+
+    assert apart(taken_by_xla=True) == pytest.approx(apart() * (1 + TYPICAL_GAIN), abs=2)
+
+
+def test_kernels_of_parts_of_k_are_no_choice_where_rows_are_summed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even where they would be the fastest."""
+    monkeypatch.setattr(epilogue_call, "linked_cycles", lambda *_: 1e9)
+    monkeypatch.setattr(epilogue_call, "split_k_cycles", lambda *_: 0.0)
+    operands = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((1, 128, 16384), (1, 16384, 128))]
+    for f, count in ((lambda z: z, 1), (lambda z: (z, z.sum(0)), 2)):
+        program = trace_epilogue(f, (128, 128), []).program
+        options = program, ("bfloat16",) * count, operands
+        with config.target("sm90", 132):
+            found = choose_linked("emulator", "cpu", GemmSpec(), *options)
+        assert isinstance(found, str) == bool(program.summed)
+
+
+def test_a_program_for_several_platforms_links_nothing() -> None:
+    a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 24), jnp.bfloat16)
+    some = ("emulator", "xla")
+    f = jax.jit(lambda a, b: bw.matmul(a, b, epilogue=jax.nn.gelu, implementation=some))
+    for platforms, linked in ((("cpu",), True), (("cpu", "cuda"), False)):
+        text = f.trace(a, b).lower(lowering_platforms=platforms).as_text()
+        assert ("epilogue_digest" in text) == linked

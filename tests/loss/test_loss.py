@@ -17,6 +17,7 @@ import jax_bwgemm as bw
 from jax_bwgemm.dense import windowed
 from jax_bwgemm.dense.windowed import bw_gemm_windowed_p
 from jax_bwgemm.loss import recomputed, statistics
+from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.windows import Window
 
 ROWS, WIDTH, VOCABULARY = 15, 16, 40
@@ -347,3 +348,45 @@ def test_errors(change: dict, error: type[Exception], text: str) -> None:
     operands = {"x": jnp.ones((3, 4)), "labels": jnp.zeros(3, int), "weights": jnp.ones((4, 5))}
     with pytest.raises(error, match=text):
         bw.linear_softmax_cross_entropy_loss(**{**operands, **change})
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_labels_of_8_bits(logits: str, dtype: Any) -> None:
+    """Neither the number of columns nor what is ignored need be one of their numbers."""
+    x = jnp.asarray(normal(np.random.default_rng(0), (3, WIDTH), "float32"))
+    weights = jnp.asarray(normal(np.random.default_rng(1), (WIDTH, 300), "float32"))
+    labels = np.array([0, 100, np.iinfo(dtype).max], dtype)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, reduction="none", logits=logits)
+    for ignored in (-1 if dtype is np.uint8 else 255, 300):
+        got = loss(x, labels, weights, ignore_index=ignored)
+        close(got, formula(x, labels.astype(int), weights))
+
+
+def test_gradients_of_blocks_are_added_in_float32() -> None:
+    x = jnp.ones((ROWS, WIDTH), jnp.bfloat16)
+    weights, labels = jnp.ones((WIDTH, VOCABULARY), jnp.bfloat16), jnp.zeros(ROWS, int)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, logits="recomputed")
+    jaxpr = jax.make_jaxpr(jax.grad(lambda x: loss(x, labels, weights)))(x)
+    added = [e.outvars[0].aval for e, _ in equations(jaxpr) if e.primitive.name == "add"]
+    assert {a.dtype.name for a in added if a.shape == x.shape} == {"float32"}
+
+
+def test_blocks_of_kernels_come_one_after_the_other() -> None:
+    """Each waits for the gradients of the block before it, or all logits would be in memory."""
+    x = jnp.ones((128, 64), jnp.bfloat16)
+    weights, labels = jnp.ones((64, 512), jnp.bfloat16), jnp.zeros(128, int)
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, logits="recomputed")
+    with bw.config.target("sm90"):
+        jaxpr = jax.make_jaxpr(jax.grad(lambda x, w: loss(x, labels, w), (0, 1)))(x, weights)
+    found = [e for e, _ in equations(jaxpr)]
+    products = [e.params["windowed"] for e in found if e.primitive is bw_gemm_windowed_p]
+    cotangents = [p for p in products if p.epilogue is not None]
+    assert all(p.follows for p in cotangents)
+    assert len(cotangents) == -(-512 // 12)
+    assert [e.primitive.name for e in found].count("optimization_barrier") == len(cotangents)
+
+
+# of test_errors: a line among the parameters
+def test_a_bool_is_no_index_to_ignore() -> None:
+    test_errors({"ignore_index": True}, TypeError, "ignore_index must be an int or None")

@@ -317,3 +317,23 @@ def test_methods_that_are_jitted() -> None:
     x = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
     ((product, times),) = bw.explain_program(Scaled().product, x, device="sm90").products
     assert (product.implementation, times) == ("cutlass", 1)
+
+
+def test_an_empty_product_of_another_platform_is_xlas() -> None:
+    args = (struct(0, K), MATRICES, SIZES)
+    ((found, _),) = bw.explain_program(bw.ragged_dot, *args, device="cpu").products
+    assert found.implementation == "xla"
+
+
+def test_a_target_is_the_emulators_gpu() -> None:
+    with bw.config.target("sm100"):
+        found = bw.explain(ROWS, struct(K, N), implementation="emulator")
+    assert (found.implementation, "sm100" in found.kernel) == ("emulator", True)
+
+
+def test_arguments_of_the_call_come_before_those_of_partial() -> None:
+    def f(x: jax.Array, *, times: int) -> list[jax.Array]:
+        return [x @ (x + i) for i in range(times)]
+
+    bound = functools.partial(bw.accelerate(f), times=1)
+    assert len(bw.explain_program(bound, struct(512, 512), times=3, device="sm90").rewrites) == 3

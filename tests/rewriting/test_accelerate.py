@@ -427,3 +427,15 @@ def test_explains_methods_and_partial_functions(name: str) -> None:
     assert one.rewritten
     ((product, times),) = explained.products
     assert (product.implementation, times) == ("cutlass", 1)
+
+
+def test_attention_reads_heads_through_a_transpose() -> None:
+    """Batch, tokens, heads, features: the dimension of heads follows the transpose."""
+    q = jax.ShapeDtypeStruct((2, 2048, 8, 64), jnp.bfloat16)
+
+    def scores(q: Any, k: Any) -> Any:
+        q, k = (x.transpose(0, 2, 1, 3) for x in (q, k))
+        return jax.lax.dot_general(q, k, (((3,), (3,)), ((0, 1), (0, 1))))
+
+    explained = bw.explain_program(bw.accelerate(scores), q, q, device="sm90")
+    assert [one.rewritten for one in explained.rewrites] == [True]

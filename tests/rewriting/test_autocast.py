@@ -347,3 +347,30 @@ def test_errors(
 ) -> None:
     with pytest.raises(error, match=message):
         bw.autocast(*arguments, **options)
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_what_a_loop_carries_is_no_weight(loop: str) -> None:
+    """Not even where it begins with an argument: a power of a matrix stays in 16 bits."""
+    body = lambda h, _=None: (h @ h, None)  # noqa: E731
+
+    def power(x: Any) -> Any:
+        if loop == "scan":
+            return lax.scan(body, x, length=3)[0]
+        return lax.fori_loop(0, jnp.sum(x > 9), lambda _, h: body(h)[0], x)
+
+    assert why(power, array(D, D)) == "no operand is a weight"
+
+
+def test_a_branch_has_the_weights_of_its_operands() -> None:
+    """The activations are the left operand: layouts of both differ."""
+    dot = bw.fp8_dot_general()
+
+    def layer(times: Callable[..., Any]) -> Callable[..., Any]:
+        def f(x: Any, w: Any) -> Any:
+            return lax.cond(jnp.sum(x) > 0, times, lambda h, w: times(h, 2 * w), jnp.sort(x), w)
+
+        return f
+
+    numbers = (((1,), (0,)), ((), ()))
+    same(layer(jnp.matmul), layer(lambda h, w: dot(h, w, numbers)), X, W)

@@ -131,3 +131,17 @@ def test_who_reads() -> None:
     assert not flow.read_by_pass(x, {id(names["tanh"])})
     assert not flow.read_by_pass(w, ())  # by dead code and a product
     assert {x, w, body.outvars[0]} <= flow.stored
+
+
+def test_a_variable_returned_twice_has_the_uses_of_both() -> None:
+    body = jax.make_jaxpr(lambda x: (lambda y: (y, y))(jnp.sin(x)))(X).jaxpr
+    flow = Dataflow(body, body.eqns, [STORED, Uses()])
+    assert body.outvars[0] in flow.stored
+    assert flow.is_needed(body.outvars[0], ())
+
+
+def test_an_effect_needs_what_it_reads() -> None:
+    show = jax.jit(lambda y: jax.debug.print("{}", y[0, 0]))
+    body = jax.make_jaxpr(lambda x: (show(y := jnp.sin(x)), y)[1])(X).jaxpr
+    flow = Dataflow(body, body.eqns, [Uses()])
+    assert flow.is_needed(body.outvars[0], ())

@@ -483,3 +483,71 @@ def test_why_a_function_stays_with_xla_is_said(arrays, monkeypatch: pytest.Monke
     f = bw.accelerate(lambda x, w: jax.nn.gelu(x @ w))
     (one,) = bw.explain_program(f, *args, device="sm90").rewrites
     assert one.reason.endswith("what follows is a pass of XLA's: an epilogue cannot have 'such'")
+
+
+def test_a_reshape_of_the_columns_ends_what_a_kernel_takes(arrays: Any) -> None:
+    """A bias of one head is no row of the result."""
+    x, w, b = arrays["x"], arrays["w"], arrays["b"][: N // 4]
+    heads = lambda x, w, b: jax.nn.gelu((x @ w).reshape(M, 4, N // 4) + b)  # noqa: E731
+    assert fused(heads, x, w, b) == []
+    check(heads, x, w, b)
+
+
+def test_one_of_two_sums_where_both_are_too_many(
+    arrays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = lambda _, fused: "too many" * (len(fused.program.summed) > 1) or None  # noqa: E731
+    monkeypatch.setattr(fuse, "link_refusal", few)
+
+    def f(x: Any, w: Any) -> Any:
+        y = jax.nn.gelu(x @ w)
+        return y, jnp.sum(y, 0), jnp.sum(y * 2, 0)
+
+    jax.clear_caches()
+    assert fused(f, arrays["x"], arrays["w"]) == [([], 2)]
+
+
+def test_a_jitted_print_of_a_product_stays(arrays: Any, capfd: Any) -> None:
+    """It has no results, but an effect."""
+    show = jax.jit(lambda z: jax.debug.print("largest {}", jnp.max(z)))
+
+    def f(x: Any, w: Any) -> Any:
+        z = x @ w
+        show(z)
+        return jax.nn.gelu(z)
+
+    jax.block_until_ready(jax.jit(bw.accelerate(f))(arrays["x"], arrays["w"]))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("largest") == 1
+
+
+def test_a_product_that_a_body_returns_twice_of_which_one_is_read(arrays: Any) -> None:
+    def twice(x: Any, w: Any) -> Any:
+        z = x @ w
+        return jax.nn.gelu(z), z, z
+
+    def f(x: Any, w: Any) -> Any:
+        h, z, _ = jax.jit(twice)(x, w)
+        return h, jnp.sort(z)
+
+    check(f, arrays["x"], arrays["w"])
+
+
+@pytest.mark.parametrize("also", [0, 1])
+def test_costs_know_whether_a_pass_also_reads_the_result(arrays: Any, also: int) -> None:
+    """Then a pass would have computed it on its way."""
+
+    def f(x: Any, w: Any) -> Any:
+        y = jax.nn.gelu(x @ w)
+        return (y, jnp.sum(jnp.sin(y))) if also else y
+
+    jaxpr = jax.make_jaxpr(bw.accelerate(f))(arrays["x"], arrays["w"])
+    (one,) = [e for e, _ in equations(jaxpr) if e.primitive is bw_gemm_epilogue_p]
+    assert one.params["fused"].surroundings.also_read == also
+
+
+def test_what_follows_does_not_pay_for_a_transposed_operand(arrays: Any) -> None:
+    """Copies cost the same whether a kernel takes more along or not."""
+    f = lambda q, k: jax.nn.gelu(jnp.einsum("qhd,khd->hqk", q, k))  # noqa: E731
+    q = jnp.ones((256, 8, 64), jnp.bfloat16)
+    assert fused(f, q, q) == []

@@ -104,3 +104,7 @@ class TestFused:
         sums = [axes for axes, s in programs if s]
         assert len(sums) >= 2
         assert all(axes.count((0, 1)) <= 3 for axes in sums)
+
+
+def test_sums_over_rows_are_no_row_statistics() -> None:
+    assert found(lambda x, y: (lambda z: (z * 2, jnp.sum(z, 0)))(x + y), X, X) == []

@@ -66,3 +66,15 @@ def test_programs_stay_whole(
                 np.testing.assert_allclose(np.float32(a), np.float32(b), rtol=2e-2, atol=1e-1)
             else:
                 assert_exact(a, b)
+
+
+def test_a_result_read_before_its_transpose_of_three_dimensions() -> None:
+    """That transpose is not its own inverse."""
+    x, w, y = integers(512, 32), integers(32, 256), integers(256, 384)
+
+    def f(x: jax.Array, w: jax.Array, y: jax.Array) -> jax.Array:
+        z = jnp.tensordot(x.reshape(4, 128, 32), w, 1).transpose(2, 0, 1)
+        return jnp.tensordot(z, y, ((0,), (0,)))
+
+    with bw.config.target("sm90"):
+        assert_exact(jax.jit(bw.accelerate(f))(x, w, y), jax.jit(f)(x, w, y))

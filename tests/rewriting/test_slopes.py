@@ -21,7 +21,9 @@ from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse, slopes
+from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.rewrite import rewrite
+from jax_bwgemm.rewriting.uses import STORED
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
@@ -190,3 +192,32 @@ def test_slopes_beyond_float16_are_not_kept() -> None:
     step = jax.value_and_grad(loss, (0, 1))
     assert len(steps_of(step, w, x)) == 3
     assert all(bool(jnp.isfinite(g).all()) for g in jax.jit(bw.accelerate(step))(w, x)[1])
+
+
+def test_what_is_computed_from_the_activation_is_no_operand_of_its_kernel(arrays: Any) -> None:
+    """The gradient's factor exists only after the activation: the slope stays in the gradient."""
+
+    def step(x: Any, w: Any, v: Any) -> Any:
+        h, back = jax.vjp(jax.nn.gelu, x @ w)
+        factor = jnp.max(h, 0)
+        (z_bar,) = back(((x @ v.T).astype(F32) * factor).astype(h.dtype))
+        return h, z_bar.T @ x
+
+    check(step, arrays["x"], arrays["w"], arrays["v"])
+
+
+def test_a_row_repeated_in_another_order_is_another_array() -> None:
+    tile = lambda b: jax.lax.broadcast_in_dim(b, (2, M), (1,)).reshape(-1)  # noqa: E731
+    repeat = lambda b: jax.lax.broadcast_in_dim(b, (M, 2), (0,)).reshape(-1)  # noqa: E731
+    body = jax.make_jaxpr(lambda b: (tile(b), repeat(b)))(jnp.zeros(M)).jaxpr
+    flow = Dataflow(body, body.eqns, [STORED] * 2)
+    tiled, repeated = (slopes.array_of(flow, x, Operand("float32", (1,))) for x in body.outvars)
+    assert tiled != repeated
+
+
+# of test_multiples_of_the_product: a line among the parameters
+@pytest.mark.parametrize("f", [lambda z, x: (z * x).astype(jnp.int32).astype(F32)])
+def test_rounding_to_an_integer_is_no_multiple(f: Callable[..., Any]) -> None:
+    shape = (8, 16)
+    program = trace_epilogue(f, shape, [jax.ShapeDtypeStruct(shape, F32)]).program
+    assert not slopes.is_multiple(program)

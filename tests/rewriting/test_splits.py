@@ -118,3 +118,20 @@ def test_what_stays_whole(arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     monkeypatch.setattr(splits, "_LAUNCH_BYTES", 16e6)
     assert widths(whole, x, w) == [3 * N]
+
+
+def test_parts_that_passes_read_too_stay_in_one_product(arrays) -> None:
+    """Those passes split the result: memory has the parts without a copy."""
+    x, w, *_ = arrays
+    f = lambda x, w: [(t, t + 1) for t in jnp.split(x @ w, 3, axis=-1)]  # noqa: E731
+    assert widths(f, x, w) == [3 * N]
+
+
+def test_a_bias_with_dimensions_of_one_is_a_row(arrays) -> None:
+    x, w, b, _ = arrays
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return jnp.split(x @ w + jnp.broadcast_to(b[None, None], (B, S, 3 * N)), 3, axis=-1)
+
+    assert widths(f, x, w, b) == [N] * 3
+    check(f, x, w, b)

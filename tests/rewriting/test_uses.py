@@ -184,3 +184,11 @@ def test_what_no_kernel_takes_stays_untouched(x: Any, reason: str) -> None:
     (one,) = bw.explain_program(bw.accelerate(f), x, device="sm90").rewrites
     assert not one.rewritten
     assert reason in one.reason
+
+
+# of test_extra_passes: a line after the same with `d + bias`
+def test_a_bias_repeated_by_the_program_is_no_residual() -> None:
+    f = lambda d, x, bias: (lambda z: jnp.tanh(z) + jnp.sum(z))(  # noqa: E731
+        d + jnp.broadcast_to(bias, d.shape)
+    )
+    assert after_product(f).extra_passes == 0

@@ -274,3 +274,25 @@ def test_a_given_scale_is_used() -> None:
     assert_exact(q.values, want)
     assert_exact(t.values, want.T)
     assert q.scales == 8
+
+
+def test_devices_with_histories_of_their_own(cpu_devices: list[jax.Device]) -> None:
+    """As elements of vmap: only those that share one get the largest magnitudes of all."""
+    mesh = jax.sharding.Mesh(cpu_devices[:2], "i")
+    _, w, _ = operands()
+    x = jnp.arange(1.0, 3)[:, None, None] * jnp.ones((2, 4, 48))
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+    def next_histories(x: jax.Array, history: jax.Array) -> jax.Array:
+        loss = lambda h: jnp.sum(DOT(x[0], w, NUMBERS, amax_history=h))  # noqa: E731
+        return jax.grad(loss)(history[0])[None]
+
+    found = jax.jit(next_histories)(x, jnp.zeros((2, *DOT.new_history().shape)))
+    assert_exact(found[:, 0, 0], np.float32([1, 2]))
+
+
+# of test_errors: a line among the parameters
+def test_delayed_scaling_has_no_stochastic_rounding() -> None:
+    recipe = {"history": 4, "stochastic_gradient": True}
+    with pytest.raises(ValueError, match="neither rotations nor stochastic rounding"):
+        bw.Recipe("tensor", "tensor", "tensor", **recipe)

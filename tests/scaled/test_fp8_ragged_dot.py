@@ -347,3 +347,16 @@ X, W, _ = operands()
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(("sizes", "same_as"), [((100, 400), (100, 156)), ((-20, 100), (0, 100))])
+def test_rotated_groups_end_with_the_rows(sizes: Any, same_as: Any) -> None:
+    """Sizes that are negative or go beyond the last row count as elsewhere."""
+    x, w, g = operands()
+    dot, key = bw.fp8_ragged_dot("nvfp4"), jax.random.key(0)
+
+    def gradients(sizes: Any) -> Any:
+        return with_gradients(lambda x, w: dot(x, w, jnp.array(sizes), key=key), g, x, w[:2])
+
+    for got, want in zip(gradients(sizes), gradients(same_as), strict=True):
+        assert_exact(got, want)

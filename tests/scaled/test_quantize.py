@@ -386,3 +386,19 @@ def test_ties_between_scales_do_not_depend_on_the_program() -> None:
     constant = jax.jit(lambda: bw.quantize(x, "nvfp4").scales)()
     for got in (eager, mapped, constant):
         assert_exact(got, want)
+
+
+def test_a_block_too_small_for_its_scale_stays_finite() -> None:
+    """A scale of e4m3fn relative to the global one would be zero, and 0 / 0 no number."""
+    x = jnp.zeros((2, 16)).at[0, 0].set(1.0).at[1, 3].set(1e-9)
+    q = bw.quantize(x, "nvfp4")
+    assert float(q.scales[1, 0]) > 0
+    assert_exact(bw.dequantize(q), x.at[1, 3].set(0))
+
+
+@pytest.mark.parametrize("scaling", ["mxfp8", "mxfp4", "nvfp4"])
+def test_both_copies_are_rounded_by_the_same_random_numbers(scaling: str) -> None:
+    q, t = bw.quantize(
+        normal(96, 64), scaling, square_blocks=True, transposed=True, key=jax.random.key(0)
+    )
+    assert_exact(bw.dequantize(t), np.asarray(bw.dequantize(q)).T)

@@ -17,6 +17,7 @@ from sharded import collectives, mesh_of
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.scaled import quantize_partition
+from jax_bwgemm.scaled.quantization import quantize_with_amax
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
 
@@ -127,3 +128,10 @@ def test_rules() -> None:
         "b r (q j) -> b r (q j), b (q j) r, b p q, b q p",
         {"j": 128},
     )
+
+
+@pytest.mark.parametrize("spec", [("x",), (None, "y"), ("x", "y")])
+def test_the_largest_magnitude_is_that_of_all_devices(mesh: Any, spec: Any) -> None:
+    x = jnp.ones((64, 256)).at[-1, -1].set(7.0)
+    f = jax.jit(lambda x: quantize_with_amax(x, jnp.float32(1), dtype="float8_e4m3fn")[1])
+    assert f(jax.device_put(x, NamedSharding(mesh, P(*spec)))) == 7

@@ -163,3 +163,25 @@ def test_rules() -> None:
         assert_exact(got[i], f(x[i], b))
     with pytest.raises(TypeError, match="quantize is not differentiable"):
         jax.jvp(g, (x[0], b), (x[0], b))
+
+
+def test_pads_of_another_value_than_zero_are_added() -> None:
+    """Only with zeros a sum of two pads is both side by side."""
+
+    def f(x: Any, y: Any) -> Any:
+        one = jnp.bfloat16(1)
+        left = jax.lax.pad(x * 2, one, ((0, 0, 0), (0, 128, 0)))
+        return quantize(left + jax.lax.pad(y * 2, one, ((0, 0, 0), (128, 0, 0))))
+
+    args = arrays((64, 128), (64, 128))
+    check(lambda *xs: bw.dequantize(f(*xs)), *args)
+    assert all(len(source.parts) == 1 for source in found(f, *args))
+
+
+def test_what_is_in_memory_is_read_not_computed_again() -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = jnp.exp(x)
+        return quantize(jnp.sin(y) * 2), y @ w
+
+    (source,) = found(f, *arrays((64, 128), (128, 128)))
+    assert "exp" not in {step.op for step in source.parts[0].program.steps}

@@ -377,3 +377,15 @@ def test_tables_can_be_sent_to_other_processes() -> None:
         assert hash(other) == hash(first)
         with other, first:  # each has contexts of its own
             pass
+
+
+def test_a_file_exchanged_for_one_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    """Where two writers come within a tick of the file system's clock."""
+    path = tmp_path / "t.json"
+    table(16).dump(path)
+    assert tuning_files.load_if_usable(path) == table(16)
+    before = path.stat()
+    table(24).dump(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert tuning_files.load_if_usable(path) == table(24)

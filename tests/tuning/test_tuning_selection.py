@@ -308,3 +308,13 @@ def test_a_miss_is_measured_in_the_middle_of_a_partitioned_compilation(
         out = jax.jit(lambda a, b: bw.matmul(a, b, implementation="emulator"))(a, b)
     assert tuned == [key(64, 128, 64)]  # one device's part, once
     assert np.all(np.asarray(out, np.float32) == 64)
+
+
+def test_a_miss_that_is_measured_keeps_what_the_cache_has(
+    gpu: None, clock: list[Choice], tmp_path: Path
+) -> None:
+    path, other = tmp_path / "cache" / "nvidia_h200.json", key(512, 512, 512)
+    tuned_for(other).dump(path)
+    with bw.config.tuning_miss("autotune"):
+        explained(4096, 4096, 4096)
+    assert set(TuningTable.load(path)) == {other, key(4096, 4096, 4096)}
