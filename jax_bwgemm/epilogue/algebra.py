@@ -30,6 +30,8 @@ _MOST_TERMS, _MOST_POWER = 6, 8
 # Programs without one of these are left as they are.
 _FUNCTIONS = ("tanh", "logistic")
 _LOG2_E = math.log2(math.e)
+# Factors that are finite and normal in float32, also after one of those of `_by_logistic`.
+_LEAST, _MOST = (float(x) for x in (np.finfo(np.float32).tiny * 8, np.finfo(np.float32).max / 8))
 
 
 def in_few_operations(program: Program) -> Program:
@@ -100,7 +102,7 @@ class _Rewriter:
         match step.op:
             case "literal":
                 (value,) = struct.unpack("<f", bytes.fromhex(str(step.param("value"))))
-                return {_ONE: value} if math.isfinite(value) and value else None
+                return _in_range({_ONE: value})
             case "neg":
                 return _scaled(terms[0], -1.0)
             case "add" | "add_any":
@@ -137,8 +139,7 @@ class _Rewriter:
                 for other, y in terms.items()
             }
         powers = [power for term in product for _, power in term]
-        fits = all(map(math.isfinite, product.values())) and max(powers, default=0) <= _MOST_POWER
-        return product if fits else None
+        return _in_range(product) if max(powers, default=0) <= _MOST_POWER else None
 
     def _single(self, terms: Sum) -> Sum:
         return terms if len(terms) == 1 else self._of_atom("value", self._write(terms))
@@ -148,7 +149,7 @@ class _Rewriter:
         if any(one[term] * other[term] < 0 for term in shared):
             return None
         total = {term: one.get(term, 0.0) + other.get(term, 0.0) for term in {**one, **other}}
-        if len(total) > _MOST_TERMS:
+        if len(total) > _MOST_TERMS or not _in_range(total):
             return None
         return self._by_logistic(total)
 
@@ -237,6 +238,11 @@ class _Rewriter:
             own = dict([next((t, c) for t, c in terms.items() if t)])
         rest = {t: c for t, c in terms.items() if t not in own}
         return self._emit("add", (self._write(own), self._write(rest)))
+
+
+def _in_range(terms: Sum) -> Sum | None:
+    """The sum itself; None where a factor, which is computed in more digits, is none of float32."""
+    return terms if all(_LEAST <= abs(c) <= _MOST for c in terms.values()) else None
 
 
 def _scaled(terms: Sum | None, by: float) -> Sum:

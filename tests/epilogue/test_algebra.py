@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from epilogue_host import COMPILER, run_on_host
 
+import jax_bwgemm as bw
+from jax_bwgemm import config
 from jax_bwgemm.epilogue.algebra import in_few_operations
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
@@ -124,3 +126,12 @@ def test_without_activations_nothing_changes() -> None:
 )
 def test_what_is_near_a_better_form(f: Any) -> None:
     test_what_has_no_better_form(f)
+
+
+def test_factors_beyond_float32_are_not_multiplied_together() -> None:
+    """0 * 1e20 * 1e20 is 0, and 0 times infinity no number."""
+    f = lambda z: jnp.tanh(z) + z * 1e20 * 1e20  # noqa: E731
+    a, b = jnp.zeros((128, 64), jnp.bfloat16), jnp.ones((64, 128), jnp.bfloat16)
+    with config.target("sm90", 4):
+        got = bw.matmul(a, b, epilogue=f, implementation=("emulator", "xla"))
+    np.testing.assert_array_equal(got, 0)
