@@ -118,7 +118,8 @@ class _Rewriter:
             case "tanh" | "logistic":
                 return self._of_atom(step.op, self._argument(terms[0]))
             case "one_minus_square" if len(terms[0]) == 1:
-                return self._added({_ONE: 1.0}, _scaled(self._multiplied(step.inputs * 2), -1.0))
+                square = self._multiplied(step.inputs * 2)
+                return square and self._added({_ONE: 1.0}, _scaled(square, -1.0))
         return None
 
     def _argument(self, terms: Sum) -> int:
@@ -245,8 +246,8 @@ def _in_range(terms: Sum) -> Sum | None:
     return terms if all(_LEAST <= abs(c) <= _MOST for c in terms.values()) else None
 
 
-def _scaled(terms: Sum | None, by: float) -> Sum:
-    return {term: c * by for term, c in (terms or {}).items()}
+def _scaled(terms: Sum, by: float) -> Sum:
+    return {term: c * by for term, c in terms.items()}
 
 
 def _times(one: Monomial, other: Monomial) -> Monomial:

@@ -340,6 +340,7 @@ def test_numbers_of_numpy(operands) -> None:
         ({"axis_name": 0}, TypeError, "axis_name must be the name of a mesh axis, or names, got 0"),
         ({"axis_name": "t"}, NameError, "axis_name='t' is no mesh axis of a jax.shard_map around"),
         ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int or None"),
+        ({"ignore_index": True}, TypeError, "ignore_index must be an int or None"),
         ({"implementation": "cublas"}, ValueError, "unknown implementation 'cublas'"),
         ({"x": "x"}, TypeError, "linear_softmax_cross_entropy_loss"),
     ],
@@ -385,8 +386,3 @@ def test_blocks_of_kernels_come_one_after_the_other() -> None:
     assert all(p.follows for p in cotangents)
     assert len(cotangents) == -(-512 // 12)
     assert [e.primitive.name for e in found].count("optimization_barrier") == len(cotangents)
-
-
-# of test_errors: a line among the parameters
-def test_a_bool_is_no_index_to_ignore() -> None:
-    test_errors({"ignore_index": True}, TypeError, "ignore_index must be an int or None")

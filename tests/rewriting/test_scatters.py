@@ -144,9 +144,45 @@ def rows_in_another_order(x: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.sum(jnp.tanh(x)) + jnp.sum(x[ROWS - 1 - jnp.arange(ROWS), labels])
 
 
+def diagonal(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """Two parts of each index count along the same dimension."""
+    cube = jnp.tanh(jnp.broadcast_to(x, (ROWS, *x.shape)))
+    return jnp.sum(cube) + jnp.sum(cube[jnp.arange(ROWS), jnp.arange(ROWS), labels] ** 2)
+
+
+def parts_of_rows(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """Three of the five elements that the row chosen has."""
+    numbers = lax.GatherDimensionNumbers((0,), (0,), (0,))
+
+    def pick(row: jax.Array, label: jax.Array) -> jax.Array:
+        return lax.gather(row, label[None], numbers, (1, 3), mode="clip")
+
+    parts = jnp.tanh(x.reshape(ROWS, 4, 5))
+    return jnp.sum(parts) + jnp.sum(jax.vmap(pick)(parts, labels) ** 2)
+
+
+def places_in_one_array(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """Of three parts of an index the first two come as one array."""
+    cube = jnp.tanh(x.reshape(3, 4, WIDTH))
+    rows = jnp.stack([labels % 3, labels % 4], 1)
+    places = jnp.concatenate([rows, labels[:, None] % WIDTH], 1)
+    numbers = lax.GatherDimensionNumbers((), (0, 1, 2), (0, 1, 2))
+    picked = lax.gather(cube, places, numbers, (1, 1, 1), mode="promise_in_bounds")
+    return jnp.sum(cube) + jnp.sum(picked**2)
+
+
 @pytest.mark.parametrize(
     "f",
-    [several_in_a_row, rows_may_repeat, embedding, one_element, rows_in_another_order],
+    [
+        several_in_a_row,
+        rows_may_repeat,
+        embedding,
+        one_element,
+        rows_in_another_order,
+        diagonal,
+        parts_of_rows,
+        places_in_one_array,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_others_stay(f: Callable[..., jax.Array]) -> None:
@@ -178,38 +214,3 @@ def test_a_sum_that_is_carried_keeps_its_scatter() -> None:
 
     logits, labels = operands()
     assert count(bw.accelerate(step), logits, labels) == 3
-
-
-def diagonal(x: jax.Array, labels: jax.Array) -> jax.Array:
-    """Two parts of each index count along the same dimension."""
-    cube = jnp.tanh(jnp.broadcast_to(x, (ROWS, *x.shape)))
-    return jnp.sum(cube) + jnp.sum(cube[jnp.arange(ROWS), jnp.arange(ROWS), labels] ** 2)
-
-
-def parts_of_rows(x: jax.Array, labels: jax.Array) -> jax.Array:
-    """Three of the five elements that the row chosen has."""
-    numbers = lax.GatherDimensionNumbers((0,), (0,), (0,))
-
-    def pick(row: jax.Array, label: jax.Array) -> jax.Array:
-        return lax.gather(row, label[None], numbers, (1, 3), mode="clip")
-
-    parts = jnp.tanh(x.reshape(ROWS, 4, 5))
-    return jnp.sum(parts) + jnp.sum(jax.vmap(pick)(parts, labels) ** 2)
-
-
-def places_in_one_array(x: jax.Array, labels: jax.Array) -> jax.Array:
-    """Of three parts of an index the first two come as one array."""
-    cube = jnp.tanh(x.reshape(3, 4, WIDTH))
-    rows = jnp.stack([labels % 3, labels % 4], 1)
-    places = jnp.concatenate([rows, labels[:, None] % WIDTH], 1)
-    numbers = lax.GatherDimensionNumbers((), (0, 1, 2), (0, 1, 2))
-    picked = lax.gather(cube, places, numbers, (1, 1, 1), mode="promise_in_bounds")
-    return jnp.sum(cube) + jnp.sum(picked**2)
-
-
-# three more of test_others_stay
-@pytest.mark.parametrize(
-    "f", [diagonal, parts_of_rows, places_in_one_array], ids=lambda f: f.__name__
-)
-def test_more_others_stay(f: Callable[..., jax.Array]) -> None:
-    test_others_stay(f)

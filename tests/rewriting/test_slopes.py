@@ -215,7 +215,6 @@ def test_a_row_repeated_in_another_order_is_another_array() -> None:
     assert tiled != repeated
 
 
-# of test_multiples_of_the_product: a line among the parameters
 @pytest.mark.parametrize("f", [lambda z, x: (z * x).astype(jnp.int32).astype(F32)])
 def test_rounding_to_an_integer_is_no_multiple(f: Callable[..., Any]) -> None:
     shape = (8, 16)

@@ -186,7 +186,6 @@ def test_what_no_kernel_takes_stays_untouched(x: Any, reason: str) -> None:
     assert reason in one.reason
 
 
-# of test_extra_passes: a line after the same with `d + bias`
 def test_a_bias_repeated_by_the_program_is_no_residual() -> None:
     f = lambda d, x, bias: (lambda z: jnp.tanh(z) + jnp.sum(z))(  # noqa: E731
         d + jnp.broadcast_to(bias, d.shape)

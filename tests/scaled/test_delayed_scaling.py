@@ -291,7 +291,6 @@ def test_devices_with_histories_of_their_own(cpu_devices: list[jax.Device]) -> N
     assert_exact(found[:, 0, 0], np.float32([1, 2]))
 
 
-# of test_errors: a line among the parameters
 def test_delayed_scaling_has_no_stochastic_rounding() -> None:
     recipe = {"history": 4, "stochastic_gradient": True}
     with pytest.raises(ValueError, match="neither rotations nor stochastic rounding"):

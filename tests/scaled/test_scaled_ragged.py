@@ -416,17 +416,3 @@ def test_it_has_no_derivative() -> None:
 
     with pytest.raises(TypeError, match="scaled_ragged_dot is not differentiable"):
         jax.grad(loss)(A.scales)
-
-
-def test_explicit_axes_of_columns_are_the_results(cpu_devices: list[jax.Device]) -> None:
-    kind = (jax.sharding.AxisType.Explicit,)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=kind, devices=cpu_devices[:2])
-    a = bw.quantize(jnp.ones((64, 128)), "row")
-    b = bw.quantize(jnp.ones((3, 32, 128)), "row")
-    sizes = jnp.array([10, 20, 34])
-    with jax.set_mesh(mesh):
-        split = lambda x, *spec: jax.device_put(x, jax.P(*spec))  # noqa: E731
-        columns = bw.ScaledArray(split(b.values, None, "i"), split(b.scales, None, "i"), "row")
-        got = jax.jit(bw.scaled_ragged_dot)(a, columns, sizes)
-    assert jax.typeof(got).sharding.spec == jax.P(None, "i")
-    assert_exact(np.asarray(got), np.asarray(bw.scaled_ragged_dot(a, b, sizes)))
