@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,24 +15,14 @@ from jaxprs import assert_defined_once
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
-from jax_bwgemm.rewriting import fuse, slopes
 from jax_bwgemm.rewriting.rewrite import rewrite
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
-
-
-@pytest.fixture(autouse=True)
-def _linked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No kernel runs: what is traced counts, and is then computed by XLA."""
-    for module in (fuse, slopes):
-        monkeypatch.setattr(module, "link_refusal", lambda *_: None)
-    with config.target("sm90"), config.linked_epilogues(True):
-        yield
+pytestmark = pytest.mark.usefixtures("everything_links")
 
 
 def operands() -> tuple[dict[str, jax.Array], jax.Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,28 +14,19 @@ from jaxprs import assert_defined_once
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.epilogue.program import Operand
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
-from jax_bwgemm.rewriting import fuse, slopes
+from jax_bwgemm.rewriting import slopes
 from jax_bwgemm.rewriting.dataflow import Dataflow
 from jax_bwgemm.rewriting.rewrite import rewrite
 from jax_bwgemm.rewriting.uses import STORED
 
 M, K, N = 128, 192, 256
 F32 = jnp.float32
-
-
-@pytest.fixture(autouse=True)
-def _linked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No kernel runs: what is traced counts, and is then computed by XLA."""
-    for module in (fuse, slopes):
-        monkeypatch.setattr(module, "link_refusal", lambda *_: None)
-    with config.target("sm90"), config.linked_epilogues(True):
-        yield
+pytestmark = pytest.mark.usefixtures("everything_links")
 
 
 @pytest.fixture
