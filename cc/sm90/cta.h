@@ -7,7 +7,6 @@ namespace bwgemm::sm90 {
 
 constexpr int kConsumers = 2;  // warpgroups that issue MMAs
 constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kSharedLimit = 227 * 1024;  // bytes of a CTA
 
 // One thread's job, ahead of AwaitBarriers.
 template <class C>

@@ -27,7 +27,6 @@ namespace bwgemm::dense::sm90 {
 
 using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
-using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
