@@ -37,7 +37,6 @@ namespace bwgemm::grouped::sm90 {
 
 using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
-using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 constexpr int kRing = 4;        // tiles that the scheduler may be ahead
 constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
@@ -75,6 +74,9 @@ struct Config : Spec {
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   static constexpr DType kTypeP = kSwapAb ? kB : kA, kTypeQ = kSwapAb ? kA : kB;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
+  // Main loops of split operands, and linked epilogues, leave few registers for anything else. The
+  // former also leave a tile in the ring until its epilogue has read it.
+  static constexpr bool kKeepsTiles = kSplitsP, kFewRegisters = kSplitsP || kLinked;
   using InP = typename CutlassType<kTypeP>::type;
   using InQ = typename CutlassType<kTypeQ>::type;
   using Out = typename CutlassType<kOut>::type;
