@@ -8,10 +8,15 @@
 
 namespace bwgemm::scaled::sm90 {
 
-// Called by a warp.
+// Called by a warp. Only this CTA's consumers read what it copies, so it waits for no other CTA.
 struct BlockScalesLoader {
+  using Empty = cutlass::arch::ClusterBarrier;
+
   template <class C>
-  __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}  // stages have theirs
+  __device__ __forceinline__ static void InitBarriers(typename C::Shared& shared) {
+    for (int i = 0; i < C::kStages; ++i)
+      Empty::init(&shared.scales_empty[i], 4 * C::kTileConsumers);
+  }
 
   template <class C, class LaunchParams>
   __device__ __forceinline__ static void Load(const LaunchParams& params,
@@ -26,7 +31,6 @@ struct BlockScalesLoader {
   template <class C, class Ring>
   __device__ __forceinline__ static void LoadTile(const ScaledTile& tile,
                                                   typename C::Shared& shared, Ring& state) {
-    using Empty = cutlass::arch::ClusterBarrier;
     constexpr int kWarp = 32;
     constexpr int kP = C::kTileM / kWarp, kQ = C::kOfRows ? (C::kTileN + kWarp - 1) / kWarp : 1;
     const int lane = threadIdx.x % kWarp;
@@ -43,7 +47,7 @@ struct BlockScalesLoader {
              first * static_cast<uint32_t>(q_scales.k_pitch);
     }
     for (int left = tile.k_blocks; left > 0; --left) {
-      Empty::wait(&shared.empty[state.index], state.phase ^ 1);
+      Empty::wait(&shared.scales_empty[state.index], state.phase ^ 1);
       float* scales = shared.scales[state.index];
       CUTE_UNROLL
       for (int i = 0; i < kP; ++i) {

@@ -114,8 +114,10 @@ struct PromotingMma {
     }
   }
 
+  // The stage's scales, then its operands.
   __device__ __forceinline__ void Release(uint32_t stage) {
-    __syncwarp();  // all lanes have read the stage's scales
+    __syncwarp();  // all lanes have read the scales
+    if (mma.thread % 32 == 0) Base::Empty::arrive(&mma.shared.scales_empty[stage]);
     mma.Release(stage);
   }
 
