@@ -37,7 +37,7 @@ bool Takes(const KernelInfo& kernel, Role role) {
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
 
-// Kernels rely on it: a stream-K launch divides by the number of clusters that run at once.
+// A stream-K plan divides by the number of clusters that run at once.
 Status CheckClusterOf(const KernelInfo& kernel, int sm_count) {
   return CheckCluster(kernel.cluster_m * kernel.cluster_n, sm_count);
 }
@@ -166,7 +166,7 @@ Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Op
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, options));
   BWGEMM_RETURN_IF_ERROR(CheckExtents("a product, or sm_count,",
                                       {sizes.m, sizes.n, sizes.k, sizes.batch, int64_t{sm_count}}));
-  BWGEMM_RETURN_IF_ERROR(CheckClusterOf(kernel->info, sm_count));
+  if (kernel->info.stream_k) BWGEMM_RETURN_IF_ERROR(CheckClusterOf(kernel->info, sm_count));
   return kernel->dense    ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
          : kernel->scaled ? ScaledWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
                           : GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);
