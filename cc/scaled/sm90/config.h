@@ -45,7 +45,6 @@ struct PromotedSums : Base_ {
 
   // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
   static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
-  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
 };
 
 // A linked epilogue reads rows in place: shared memory for them would cost a stage.
@@ -97,7 +96,7 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec, kLinked>> {
     uint8_t p[kStages][Base::P::kBytes];
     uint8_t q[kStages][Base::Q::kBytes];
     alignas(1024) uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
-    uint64_t full[kStages], empty[kStages], scales_empty[kStages];
+    uint64_t full[kStages], empty[kStages], scales_full[kStages], scales_empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     alignas(16) float scales[kStages][kStageScales];
     EpilogueSharedOf<Base> epilogue;

@@ -60,7 +60,7 @@ struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec, kLinked
     uint8_t p[kStages][Base::kPBytes];
     uint8_t q[kStages][Base::kQBytes];
     uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
-    uint64_t full[kStages], empty[kStages], scales_empty[kStages];
+    uint64_t full[kStages], empty[kStages], scales_full[kStages], scales_empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     grouped::sm90::RingShared tiles;
     alignas(16) float scales[kStages][kStageScales];
