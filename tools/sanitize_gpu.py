@@ -15,6 +15,7 @@ run.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import os
 import re
@@ -167,6 +168,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def hazards(text: str) -> dict[str, int]:
+    """How often racecheck reports each kernel, whose name is that of its parameters."""
+    found = re.findall(r"reported between \w+ access at (?:void )?(.+?)>*\([^()]*\)\+0x", text)
+    names = (re.sub(r"\((?:bwgemm::\w+|int|bool)\)|bwgemm::", "", name) for name in found)
+    return dict(collections.Counter(names))
+
+
 def check(program: str, tool: str, args: argparse.Namespace) -> bool:
     """Runs one tool; returns whether it found nothing."""
     arguments = ["--arch", args.arch, "--filter", args.filter]
@@ -190,6 +198,8 @@ def check(program: str, tool: str, args: argparse.Namespace) -> bool:
     summary = [x for x in done.stdout.splitlines() if "SUMMARY" in x]
     print(f"{tool}: {exact} launches exact, exit code {done.returncode}, {seconds:.0f} s")
     print("\n".join(summary))
+    for kernel, count in hazards(done.stdout).items():
+        print(f"{count} x {kernel}")
     if done.returncode or not summary:
         print(done.stdout[-6000:], done.stderr[-2000:], sep="\n")
         return False

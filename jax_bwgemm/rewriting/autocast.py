@@ -161,7 +161,8 @@ def _cast(
     for eqn in body.eqns:
         name, new = eqn.primitive.name, [eqn]
         own = [is_given(x) for x in eqn.invars]
-        out = [all(own) and (name in ALIASES or name in FUSIBLE)] * len(eqn.outvars)
+        made_of = own[:1] if name == "dynamic_slice" else own  # whatever the place
+        out = [all(made_of) and (name in ALIASES or name in FUSIBLE)] * len(eqn.outvars)
         here = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
         if name in PRODUCTS:
             made = _layer(eqn, own, here, settings)

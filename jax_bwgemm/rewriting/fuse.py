@@ -189,8 +189,10 @@ def _fused(
     both = [e for e in group.side_by_side if written(e.outvars[0])][:1]
     outs = [e.outvars[0] for e in both]
     outs += [v for e in group.eqns for v in e.outvars if written(v)]
-    if not (outs or sums) or len(outs) + len(both) + len(sums) >= MAX_RESULTS:
+    if not (outs or sums):
         return None
+    if len(outs) + len(both) + len(sums) > MAX_RESULTS:
+        raise EpilogueError(f"more than {MAX_RESULTS} results")
     whole, outs = len(outs), [*outs, *(e.outvars[0] for e in sums)]
     inner = _needed(flow, group, outs, stored, [*sums, *both])
     if not sums and all(e.primitive.name == "convert_element_type" for e in inner):
@@ -198,7 +200,9 @@ def _fused(
     defined = {*group.roots, *(v for e in inner for v in e.outvars)}
     operands = list(dict.fromkeys(v for e in inner for v in variables(e.invars)))
     operands = [v for v in operands if v not in defined]
-    if len(operands) > MAX_OPERANDS or kind.reads_badly(operands, flow, stored, group.shape):
+    if len(operands) > MAX_OPERANDS:
+        raise EpilogueError(f"more than {MAX_OPERANDS} operands")
+    if kind.reads_badly(operands, flow, stored, group.shape):
         return None
     if not varying.can_evaluate(inner, [*group.product.invars, *operands]):
         return None
@@ -222,6 +226,8 @@ def _fused(
     keeps = any(flow.is_needed(v, gone) for v in group.roots)
     if not (whole or keeps):
         return None
+    if keeps and len(outs) + len(both) == MAX_RESULTS:
+        raise EpilogueError(f"more than {MAX_RESULTS} results, the product being one")
     if not keeps:  # dead code may still read it
         gone |= flow.after(group.roots, gone)
     fused = fused.with_product() if keeps else fused

@@ -97,17 +97,19 @@ class Kind:
 
     def fits(self, eqn: Any) -> bool:
         """Whether kernels that compute a product may also compute operations after it."""
-        spec = eqn.params["spec"]
-        a, b = (x.aval for x in eqn.invars)
-        return (
-            not spec.reduce_batch
-            and spec.out_sharding is None
-            and a.dtype.name == b.dtype.name == spec.out_dtype
-        )
+        return self.why_not(eqn) is None
 
     def why_not(self, eqn: Any) -> str | None:
         """Why no kernel computes operations after it, for explanations; None: nothing to say."""
-        del eqn
+        spec = eqn.params["spec"]
+        a, b = (x.aval for x in eqn.invars)
+        if spec.reduce_batch:
+            return "the product is a sum over a batch"
+        if spec.out_sharding is not None:
+            return "it has an out_sharding"
+        if not a.dtype.name == b.dtype.name == spec.out_dtype:
+            return "operands and result are not of one type"
+        return None
 
     def batch_dims(self, product: Any, shape: Shape) -> int | None:
         """How many dimensions of the shape are the batch; None where some are it in part."""
@@ -276,6 +278,10 @@ class _Scaled(Kind):
     def batch_dims(self, product: Any, shape: Shape) -> int | None:
         (result,) = product.outvars
         return batch_dims_of(shape, result.aval.shape[0])
+
+    def why_not(self, eqn: Any) -> str | None:
+        del eqn
+        return None
 
     def fits(self, eqn: Any) -> bool:
         spec = eqn.params["spec"]

@@ -148,6 +148,9 @@ class _Available:
 
 
 def _is_small(eqn: Any, shape: Shape) -> bool:
+    sizes = [n for v in eqn.outvars for n in v.aval.shape]
+    if not all(isinstance(n, int) for n in sizes):  # symbolic
+        return False
     return SMALL * sum(v.aval.size for v in eqn.outvars) <= math.prod(shape)
 
 

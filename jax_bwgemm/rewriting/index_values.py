@@ -23,8 +23,10 @@ def value_of(atom: Any, producers: Mapping[Any, Any]) -> np.ndarray | None:
     if is_literal(atom):
         return np.asarray(atom.val)
     eqn = producers.get(atom)
-    if eqn is None or atom.aval.size > _MAX_SIZE or atom.aval.dtype.kind not in "iub":
+    if eqn is None or atom.aval.dtype.kind not in "iub":
         return None
+    if not all(isinstance(n, int) for n in atom.aval.shape) or atom.aval.size > _MAX_SIZE:
+        return None  # symbolic, or large
     step = _STEPS.get(eqn.primitive.name)
     if step is None:
         return None

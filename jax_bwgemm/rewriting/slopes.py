@@ -30,6 +30,8 @@ from jax_bwgemm.rewriting.inlining import placed, trace_in_place
 _PRIMITIVES = (bw_gemm_epilogue_p, bw_scaled_epilogue_p)
 # A slope of fewer instructions (ReLU's) may as well be computed where it is needed.
 _LEAST_INSTRUCTIONS = 8
+# Factors of slopes that leave these in float16's range.
+_NEAR_ONE = (2.0**-6, 2.0**6)
 _ONE = Step("literal", (), "float32", (("value", np.float32(1).tobytes().hex()),))
 
 
@@ -50,7 +52,7 @@ def _with_slope(flow: Dataflow, gradient: Any) -> dict[int, list[Any]] | None:
         return None
     if instructions(fused.program, in_kernel=True) < _LEAST_INSTRUCTIONS:
         return None
-    if fused.spec.out_dtype == "float16" and any(map(_may_overflow, fused.program.steps)):
+    if fused.spec.out_dtype == "float16" and not _fits_float16(fused.program):
         return None
     (matrix,) = matrices
     kept = operands[matrix]
@@ -89,6 +91,38 @@ def _with_slope(flow: Dataflow, gradient: Any) -> dict[int, list[Any]] | None:
         id(activation): _equations(activation, atoms, writes),
         id(gradient): _equations(gradient, [*factors, kept], reads),
     }
+
+
+def _fits_float16(program: Program) -> bool:
+    """Whether a slope is in float16's range where the activation and the gradient are.
+
+    A factor far from 1 (a scaled gradient) may bring a gradient into the range, and the slope out
+    of it.
+    """
+    first = 1 + len(program.operands)
+    matrices = {1 + i for i, x in enumerate(program.operands) if x.axes == program.whole}
+
+    def source(value: int) -> Step | int:
+        while value >= first:
+            step = program.steps[value - first]
+            if step.op != "convert_element_type":
+                return step
+            (value,) = step.inputs
+        return value
+
+    def far(value: int) -> bool:
+        found = source(value)
+        if isinstance(found, int):  # an operand: its values are not known
+            return found > 0 and found not in matrices
+        if found.op != "literal" or found.dtype not in FLOATS:
+            return False
+        size = abs(float(np.frombuffer(bytes.fromhex(found.param("value")), np.float32)[0]))
+        return size != 0 and not _NEAR_ONE[0] <= size <= _NEAR_ONE[1]
+
+    return not any(
+        _may_overflow(step) or (step.op in ("mul", "div") and any(map(far, step.inputs)))
+        for step in program.steps
+    )
 
 
 def _may_overflow(step: Step) -> bool:

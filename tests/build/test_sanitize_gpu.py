@@ -287,6 +287,19 @@ def test_cases_are_exact() -> None:
     assert sanitize_gpu.run_cases(found, "emulator") == 0
 
 
+def test_hazards_are_counted_by_kernel() -> None:
+    import sanitize_gpu
+
+    kernel = "void bwgemm::Kernel<bwgemm::Spec<(bwgemm::DType)3, (int)64, (bool)1>>(bwgemm::Params)"
+    lines = [
+        f"========= Error: Race reported between Read access at {kernel}+0x8d00",
+        f"=========     and Write access at {kernel}+0x10 [256 hazards]",
+        f"========= Warning: Race reported between Write access at {kernel}+0x20",
+        "========= RACECHECK SUMMARY: 2 hazards displayed (1 errors, 1 warnings)",
+    ]
+    assert sanitize_gpu.hazards("\n".join(lines)) == {"Kernel<Spec<3, 64, 1": 2}
+
+
 def test_a_dry_run_prints_commands_and_launches(capsys: pytest.CaptureFixture) -> None:
     import sanitize_gpu
 

@@ -327,6 +327,30 @@ def test_symbolic_sizes_stay_with_xla() -> None:
     np.testing.assert_array_equal(got, jnp.ones((8, SIZE), jnp.bfloat16) @ square())
 
 
+def loss_of_indexed_labels(w: Any, x: Any, labels: Any) -> Any:
+    logits = (x @ w).astype(jnp.float32)
+    return jnp.sum(logits[jnp.arange(labels.shape[0]), labels])
+
+
+def static_rows_times_a_symbolic_sum(w: Any, x: Any, labels: Any) -> Any:
+    y = jax.lax.ragged_dot(square(), w[None], jnp.array([SIZE]))
+    return jax.nn.silu(y) * jnp.sum(jnp.cumsum(labels)).astype(y.dtype), x
+
+
+@pytest.mark.parametrize("f", [jax.grad(loss_of_indexed_labels), static_rows_times_a_symbolic_sum])
+@pytest.mark.usefixtures("everything_links")
+def test_symbolic_sizes_beside_static_ones(f: Any) -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    x = jax.ShapeDtypeStruct((size, SIZE), jnp.bfloat16)
+    labels = jax.ShapeDtypeStruct((size,), jnp.int32)
+    exported = jax.export.export(jax.jit(bw.accelerate(f)), platforms=("cpu",))(square(), x, labels)
+    args = square(), jnp.ones((8, SIZE), jnp.bfloat16), jnp.arange(8)
+    for got, want in zip(
+        jax.tree.leaves(exported.call(*args)), jax.tree.leaves(f(*args)), strict=True
+    ):
+        np.testing.assert_allclose(got.astype(jnp.float32), want.astype(jnp.float32), rtol=0.02)
+
+
 def test_explains_what_precision_f32_needs() -> None:
     x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
     for implementation in (None, ("cutlass", "emulator")):

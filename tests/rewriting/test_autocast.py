@@ -362,6 +362,17 @@ def test_what_a_loop_carries_is_no_weight(loop: str) -> None:
     assert why(power, array(D, D)) == "no operand is a weight"
 
 
+def test_a_loop_may_pick_its_weights() -> None:
+    """Whatever the index is made of."""
+    stacked = jnp.stack([array(D, D, seed=i) for i in range(3)])
+
+    def layers(w: Any, x: Any) -> Any:
+        body = lambda i, h: jax.nn.gelu(h @ lax.dynamic_index_in_dim(w, i, 0, False))  # noqa: E731
+        return lax.fori_loop(0, 3, body, x)
+
+    assert cast(layers, stacked, array(T, D)) == [True]
+
+
 def test_a_branch_has_the_weights_of_its_operands() -> None:
     """The activations are the left operand: layouts of both differ."""
     dot = bw.fp8_dot_general()

@@ -485,6 +485,31 @@ def test_why_a_function_stays_with_xla_is_said(arrays, monkeypatch: pytest.Monke
     assert one.reason.endswith("what follows is a pass of XLA's: an epilogue cannot have 'such'")
 
 
+@pytest.mark.parametrize(
+    ("f", "reason"),
+    [
+        (lambda x, w, more: jax.nn.gelu(x @ w) + sum(more), "more than 8 operands"),
+        (lambda x, w, more: [jnp.sin(x @ w) * r for r in more[:5]], "more than 4 results"),
+        (
+            lambda x, w, more: [x @ w, *(jnp.sin(x @ w) * r for r in more[:4])],
+            "more than 4 results, the product being one",
+        ),
+        (
+            lambda x, w, more: jax.nn.gelu(jnp.matmul(x, w, preferred_element_type=F32)).astype(
+                x.dtype
+            ),
+            "operands and result are not of one type",
+        ),
+    ],
+)
+def test_why_kernels_cannot_take_what_follows_is_said(f: Any, reason: str, arrays: Any) -> None:
+    x, w = arrays["x"], arrays["w"]
+    more = [jnp.full((M, N), i, x.dtype) for i in range(9)]
+    (one,) = bw.explain_program(bw.accelerate(f), x, w, more, device="sm90").rewrites
+    assert one.rewritten
+    assert one.reason.endswith(reason)
+
+
 def test_a_reshape_of_the_columns_ends_what_a_kernel_takes(arrays: Any) -> None:
     """A bias of one head is no row of the result."""
     x, w, b = arrays["x"], arrays["w"], arrays["b"][: N // 4]

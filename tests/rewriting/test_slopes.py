@@ -185,6 +185,44 @@ def test_slopes_beyond_float16_are_not_kept() -> None:
     assert all(bool(jnp.isfinite(g).all()) for g in jax.jit(bw.accelerate(step))(w, x)[1])
 
 
+def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
+    """The identity, whose gradient is multiplied by a constant in float32."""
+
+    @jax.custom_vjp
+    def identity(x: jax.Array) -> jax.Array:
+        return x
+
+    def backward(_: None, g: jax.Array) -> tuple[jax.Array]:
+        return ((g.astype(F32) * factor).astype(g.dtype),)
+
+    identity.defvjp(lambda x: (x, None), backward)
+    return identity
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(2.0, True), (2.0**16, False), (2.0**-26, False)])
+def test_a_scaled_gradient_brings_no_slope_out_of_float16(factor: float, kept: bool) -> None:
+    """The factor times a gradient is in the range of float16; the slope times it is not."""
+    rng = np.random.default_rng(0)
+    arrays = {"x": (M, K), "w": (K, N), "v": (N, K)}
+    x, w, v = (
+        jnp.asarray(rng.standard_normal(shape) * shape[0] ** -0.5, jnp.float16)
+        for shape in arrays.values()
+    )
+    g = jnp.asarray(rng.standard_normal((M, K)) * (2.0**-9 if factor > 1 else 2.0**12), jnp.float16)
+
+    def gradient(w: jax.Array, x: jax.Array, g: jax.Array) -> jax.Array:
+        return jax.vjp(lambda w: scaled(factor)(jax.nn.silu(x @ w)) @ v, w)[1](g)[0]
+
+    multiplications = [steps for steps in steps_of(gradient, w, x, g) if steps == ["mul"]]
+    assert bool(multiplications) == kept
+    want = jax.jit(gradient)(w, x, g)
+    got = jax.jit(bw.accelerate(gradient))(w, x, g)
+    assert float(jnp.abs(want).max()) > 0
+    np.testing.assert_allclose(
+        got.astype(F32), want.astype(F32), rtol=0.02, atol=0.01 * float(jnp.abs(want).max())
+    )
+
+
 def test_what_is_computed_from_the_activation_is_no_operand_of_its_kernel(arrays: Any) -> None:
     """The gradient's factor exists only after the activation: the slope stays in the gradient."""
 
