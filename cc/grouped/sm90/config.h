@@ -69,7 +69,6 @@ struct Config : Spec {
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
   using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
-  static constexpr int kLoadingThreads = 1;
   static constexpr int kAssistants = 0;  // warps of the producer's that read the tiles too
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   static constexpr DType kTypeP = kSwapAb ? kB : kA, kTypeQ = kSwapAb ? kA : kB;
