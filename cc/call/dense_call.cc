@@ -1,9 +1,9 @@
 #include <string>
 
-#include "call/ceil_div.h"
 #include "call/contractions.h"
 #include "call/linked.h"
 #include "call/plan.h"
+#include "core/ceil_div.h"
 #include "core/launch.h"
 #include "dense/split_k/linked.h"
 

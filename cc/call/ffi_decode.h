@@ -20,6 +20,24 @@ struct Roles {
   std::string_view operands, results;
 };
 
+// Reads the operands or the results of a call. roles: their names. get(i): the i-th of them.
+// take(&rest, &buffer): takes the next name off `rest`, and says where its buffer belongs.
+template <class Get, class TakeBuffer>
+Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get get,
+                     TakeBuffer take) {
+  std::string_view rest = roles;
+  for (size_t i = 0; i < count && !rest.empty(); ++i) {
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    Buffer* buffer;
+    BWGEMM_RETURN_IF_ERROR(take(&rest, &buffer));
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), name, buffer));
+    if (i + 1 == count && rest.empty()) return Status::Ok();
+  }
+  if (count == 0 && rest.empty()) return Status::Ok();
+  return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
+                                 ", their roles are '" + std::string(roles) + "'");
+}
+
 ffi::Error ToFfiError(const Status& status);
 
 template <class T>

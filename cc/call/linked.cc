@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "call/ceil_div.h"
+#include "core/ceil_div.h"
 #include "core/cuda_status.h"
 #include "core/launch.h"
 
@@ -79,6 +79,20 @@ std::string SymbolOf(const Kernel& kernel, std::string_view form) {
   return name;
 }
 
+// Launches pass one parameter: for a second one, CUDA would read beyond the list.
+Status CheckOneParameter(cudaKernel_t kernel, const std::string& name) {
+  size_t offset, bytes;
+  const auto has = [&](size_t index) {
+    return cudaFuncGetParamInfo(reinterpret_cast<const void*>(kernel), index, &offset, &bytes) ==
+           cudaSuccess;
+  };
+  const bool one = has(0) && !has(1);
+  (void)cudaGetLastError();  // the second one's
+  if (one) return Status::Ok();
+  return Status::InvalidArgument("the epilogue's kernel '" + name +
+                                 "' has not exactly one parameter");
+}
+
 // Unless it is loaded. Not under the cache's lock: loading may take long, and wait for a GPU.
 Status Load(Loaded* loaded) {
   std::lock_guard lock(loaded->loading);
@@ -90,8 +104,9 @@ Status Load(Loaded* loaded) {
   BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(cudaLibraryLoadData(
       &library, loaded->code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
   cudaKernel_t function;
-  const Status found =
+  Status found =
       BWGEMM_CUDA_STATUS(cudaLibraryGetKernel(&function, library, loaded->symbol.c_str()));
+  if (found.ok()) found = CheckOneParameter(function, loaded->symbol);
   if (found.ok()) {
     loaded->function = reinterpret_cast<const void*>(function);
   } else {

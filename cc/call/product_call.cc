@@ -37,12 +37,9 @@ bool Takes(const KernelInfo& kernel, Role role) {
 
 bool OfEpilogue(Role role) { return (role >= Role::kX0 && role < Role::kD) || role >= Role::kY1; }
 
-Status CheckCluster(const KernelInfo& kernel, int sm_count) {
-  const int ctas = kernel.cluster_m * kernel.cluster_n;
-  if (ctas <= sm_count) return Status::Ok();
-  return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
-                                 " CTAs does not fit on a GPU of " + std::to_string(sm_count) +
-                                 " multiprocessors");
+// A stream-K plan divides by the number of clusters that run at once.
+Status CheckClusterOf(const KernelInfo& kernel, int sm_count) {
+  return CheckCluster(kernel.cluster_m * kernel.cluster_n, sm_count);
 }
 
 // A kernel without an option refuses all values except the default.
@@ -150,7 +147,7 @@ Status Run(const ProductCall& call, int device, cudaStream_t stream) {
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &launch.properties));
   BWGEMM_RETURN_IF_ERROR(
       CheckArch(kernel->info.name, kernel->info.arch, device, launch.properties));
-  BWGEMM_RETURN_IF_ERROR(CheckCluster(kernel->info, launch.properties.sm_count));
+  BWGEMM_RETURN_IF_ERROR(CheckClusterOf(kernel->info, launch.properties.sm_count));
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, call.options));
   BWGEMM_RETURN_IF_ERROR(CheckBuffers(kernel->info, call.buffers));
   if (call.epilogue.code.empty()) BWGEMM_RETURN_IF_ERROR(CheckNoEpilogue(call));
@@ -169,6 +166,7 @@ Status WorkspaceBytes(std::string_view name, const ProductSizes& sizes, const Op
   BWGEMM_RETURN_IF_ERROR(CheckOptions(kernel->info, options));
   BWGEMM_RETURN_IF_ERROR(CheckExtents("a product, or sm_count,",
                                       {sizes.m, sizes.n, sizes.k, sizes.batch, int64_t{sm_count}}));
+  if (kernel->info.stream_k) BWGEMM_RETURN_IF_ERROR(CheckClusterOf(kernel->info, sm_count));
   return kernel->dense    ? DenseWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
          : kernel->scaled ? ScaledWorkspaceBytes(*kernel, sizes, options, sm_count, bytes)
                           : GroupedWorkspaceBytes(*kernel, sizes, options, sm_count, bytes);

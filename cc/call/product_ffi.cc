@@ -5,24 +5,14 @@
 namespace bwgemm::call {
 namespace {
 
-Status CountError(const char* what, size_t count, std::string_view roles) {
-  return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
-                                 ", their roles are '" + std::string(roles) + "'");
-}
-
-// get(i) is the i-th operand or result.
-template <class Get>
-Status DecodeBuffers(std::string_view roles, size_t count, bool results, Get&& get,
-                     Buffers* buffers) {
-  const char* const what = results ? "results" : "operands";
-  std::string_view rest = roles;
-  for (size_t i = 0; i < count; ++i) {
-    if (rest.empty()) return CountError(what, count, roles);
+// What DecodeBuffers takes buffers by.
+auto TakeInto(Buffers* buffers, bool results) {
+  return [=](std::string_view* rest, Buffer** buffer) {
     Role role;
-    BWGEMM_RETURN_IF_ERROR(TakeRole(&rest, results, &role));
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), Name(role), &(*buffers)[role]));
-  }
-  return rest.empty() ? Status::Ok() : CountError(what, count, roles);
+    BWGEMM_RETURN_IF_ERROR(TakeRole(rest, results, &role));
+    *buffer = &(*buffers)[role];
+    return Status::Ok();
+  };
 }
 
 }  // namespace
@@ -89,12 +79,13 @@ Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
                   ProductCall* call) {
   Roles roles;
   BWGEMM_RETURN_IF_ERROR(DecodeConfig(fixed, config, call, &roles));
+  Buffers* buffers = &call->buffers;
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
-      roles.operands, operands.size(), /*results=*/false,
-      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, &call->buffers));
+      "operands", roles.operands, operands.size(),
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, false)));
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
-      roles.results, results.size(), /*results=*/true,
-      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, &call->buffers));
+      "results", roles.results, results.size(),
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, true)));
   return SetWindows(call->windows, &call->buffers);
 }
 

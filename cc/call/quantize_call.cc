@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "call/ceil_div.h"
 #include "call/linked.h"
+#include "core/ceil_div.h"
 #include "core/device.h"
 #include "scaled/quantize/problem.h"
 

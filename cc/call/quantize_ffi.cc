@@ -3,28 +3,20 @@
 namespace bwgemm::call {
 namespace {
 
-// get(i) is the i-th operand or result.
-template <class Get>
-Status DecodeBuffers(std::string_view names, size_t count, bool results, Get&& get,
-                     QuantizeCall* call) {
-  const std::string what = results ? "results" : "operands";
-  const auto wrong_count = [&, all = std::string(names)] {
-    return Status::InvalidArgument("quantize: the call has " + std::to_string(count) + " " + what +
-                                   ", their roles are '" + all + "'");
-  };
-  for (size_t i = 0; i < count; ++i) {
-    if (names.empty()) return wrong_count();
-    const std::string_view word = Take(&names, ' ');
-    int role = 0;
-    while (role < kQuantizeRoles && word != Name(static_cast<QuantizeRole>(role))) ++role;
-    if (role == kQuantizeRoles) {
-      return Status::Unimplemented("quantize: buffer '" + std::string(word) + "' among the " +
-                                   what + " is not known to this version of jax_bwgemm");
+// What DecodeBuffers takes buffers by.
+auto TakeInto(QuantizeCall* call, bool results) {
+  return [=](std::string_view* rest, Buffer** buffer) {
+    const std::string_view name = Take(rest, ' ');
+    for (int role = 0; role < kQuantizeRoles; ++role) {
+      if (name != Name(static_cast<QuantizeRole>(role))) continue;
+      call->is_result[role] = results;
+      *buffer = &call->buffers[role];
+      return Status::Ok();
     }
-    call->is_result[role] = results;
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), word, &call->buffers[role]));
-  }
-  return names.empty() ? Status::Ok() : wrong_count();
+    return Status::Unimplemented("quantize: buffer '" + std::string(name) + "' among the " +
+                                 (results ? "results" : "operands") +
+                                 " is not known to this version of jax_bwgemm");
+  };
 }
 
 }  // namespace
@@ -68,11 +60,11 @@ Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRe
   Roles roles;
   BWGEMM_RETURN_IF_ERROR(DecodeConfig(config, call, &roles));
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
-      roles.operands, operands.size(), /*results=*/false,
-      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, call));
+      "operands", roles.operands, operands.size(),
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, TakeInto(call, false)));
   return DecodeBuffers(
-      roles.results, results.size(), /*results=*/true,
-      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, call);
+      "results", roles.results, results.size(),
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, TakeInto(call, true));
 }
 
 }  // namespace bwgemm::call

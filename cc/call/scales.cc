@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "call/ceil_div.h"
+#include "core/ceil_div.h"
 
 namespace bwgemm::call {
 namespace {

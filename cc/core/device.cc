@@ -43,6 +43,13 @@ Status CheckArch(std::string_view kernel, Arch arch, int device, const DevicePro
                                "." + std::to_string(props.minor));
 }
 
+Status CheckCluster(int ctas, int sm_count) {
+  if (ctas <= sm_count) return Status::Ok();
+  return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
+                                 " CTAs does not fit on a GPU of " + std::to_string(sm_count) +
+                                 " multiprocessors");
+}
+
 Status DeviceScope::Enter(int device) {
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaGetDevice(&previous_));
   if (previous_ == device) return Status::Ok();

@@ -24,6 +24,9 @@ Status QueryDevice(int device, DeviceProperties* out);
 // Unimplemented unless kernels of that architecture run on the device.
 Status CheckArch(std::string_view kernel, Arch arch, int device, const DeviceProperties& props);
 
+// InvalidArgument unless a cluster of so many CTAs has a multiprocessor for each.
+Status CheckCluster(int ctas, int sm_count);
+
 // Makes `device` current for the scope, and restores what was.
 class DeviceScope {
  public:

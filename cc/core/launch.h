@@ -34,6 +34,13 @@ inline Status SetSharedMemoryLimit(const void* kernel, int bytes) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
+// The same, the first time on each device. kKernel: returns the kernel.
+template <const void* (*kKernel)(), int kBytes>
+Status SetSharedMemoryLimitOnce(int device) {
+  static OncePerDevice once;
+  return once.Run(device, [] { return SetSharedMemoryLimit(kKernel(), kBytes); });
+}
+
 struct LaunchShape {
   dim3 grid, cluster, block;  // grid in CTAs: a multiple of cluster
   size_t shared_bytes;

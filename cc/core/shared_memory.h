@@ -1,4 +1,4 @@
-// Where a kernel's dynamic shared memory begins.
+// A kernel's dynamic shared memory: how much there is, and where it begins.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include "cute/arch/util.hpp"
 
 namespace bwgemm {
+
+inline constexpr int kSharedLimit = 227 * 1024;  // bytes of a CTA, on SM90 and SM100
 
 // Dynamic shared memory is only 16-byte aligned, swizzled tiles lie at multiples of 1024. By
 // pointer arithmetic: an address made of an integer is generic to the compiler, and so is every

@@ -76,9 +76,6 @@ struct Launcher {
   }
 
   static Status Supports(const GemmProblem& p) {
-    if constexpr (Gemm::kStreamK) {
-      BWGEMM_RETURN_IF_ERROR(CheckCluster(p, Gemm::kClusterM * Gemm::kClusterN));
-    }
     if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
     return NotAligned(p);
   }
@@ -88,9 +85,7 @@ struct Launcher {
   }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device,
-                    [] { return SetSharedMemoryLimit(Function(), Kernel::SharedStorageSize); });
+    return SetSharedMemoryLimitOnce<&Function, Kernel::SharedStorageSize>(device);
   }
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {

@@ -31,12 +31,4 @@ inline Status CheckTiles(const GemmProblem& p, int64_t rows, int64_t columns, in
   return Status::InvalidArgument(p.ToString() + " has more than 2^31 - 1 " + of);
 }
 
-// A stream-K launch divides by the number of clusters that run at once.
-inline Status CheckCluster(const GemmProblem& p, int ctas) {
-  if (p.sm_count >= ctas) return Status::Ok();
-  return Status::InvalidArgument("a cluster of " + std::to_string(ctas) +
-                                 " CTAs does not fit on a GPU of " + std::to_string(p.sm_count) +
-                                 " multiprocessors");
-}
-
 }  // namespace bwgemm::dense

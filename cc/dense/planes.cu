@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/cuda_status.h"
 #include "dense/planes.h"
 #include "sm90/split.h"
@@ -155,7 +156,7 @@ using Kernel = void (*)(Params);
 Status Launch(const PlanesProblem& problem, const Params& params, Kernel k_major, Kernel row_major,
               cudaStream_t stream) {
   const auto blocks = [](int64_t extent, int64_t of_block) {
-    return static_cast<unsigned>((extent + of_block - 1) / of_block);
+    return static_cast<unsigned>(CeilDiv(extent, of_block));
   };
   const auto few = [&](int64_t extent, int64_t of_block) {
     return std::min<unsigned>(blocks(extent, of_block), kMostBlocks);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/cuda_status.h"
 #include "dense/row_range.h"
 
@@ -148,7 +149,7 @@ Status FindRowExponents(const RowsOfF32& operand, uint8_t* exponents, uint32_t* 
   params.matrices = static_cast<int32_t>(operand.matrices);
   const bool long_rows = operand.k > 2048;
   const int64_t in_block = !operand.k_major ? kWarp : long_rows ? 1 : 8;
-  const auto blocks = std::min<int64_t>((operand.rows + in_block - 1) / in_block, INT32_MAX);
+  const auto blocks = std::min<int64_t>(CeilDiv(operand.rows, in_block), INT32_MAX);
   const dim3 grid(static_cast<unsigned>(blocks), 1,
                   static_cast<unsigned>(std::min<int64_t>(operand.matrices, kMostBlocks)));
   if (!operand.k_major) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/ceil_div.h"
 #include "core/cuda_status.h"
 #include "dense/split_k.h"
 
@@ -73,7 +74,7 @@ template <class Out, int kVector>
 Status LaunchVectors(const float* partials, Out* d, int64_t elements, int splits,
                      cudaStream_t stream) {
   const int64_t vectors = elements / kVector;
-  const int64_t blocks = (vectors + kThreads - 1) / kThreads;
+  const int64_t blocks = CeilDiv(vectors, kThreads);
   if (blocks > INT32_MAX) {
     return Status::InvalidArgument("split-K result of " + std::to_string(elements) +
                                    " elements is too large");
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) ClearKernel(float4* words, int64_t v
 
 Status ClearCounters(void* counters, size_t bytes, cudaStream_t stream) {
   const int64_t vectors = static_cast<int64_t>(bytes / sizeof(float4));
-  const int64_t blocks = (vectors + kThreads - 1) / kThreads;
+  const int64_t blocks = CeilDiv(vectors, kThreads);
   ClearKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       static_cast<float4*>(counters), vectors);
   return BWGEMM_CUDA_STATUS(cudaGetLastError());

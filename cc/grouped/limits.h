@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "core/ceil_div.h"
 #include "core/status.h"
 #include "grouped/problem.h"
 
@@ -17,8 +18,6 @@ struct TileShape {
   int rows;     // m-grouped: rows of A; k-grouped: columns of A, of a whole cluster
   int columns;  // of B, of a whole cluster
 };
-
-inline int64_t CeilDiv(int64_t value, int64_t by) { return (value - 1) / by + 1; }
 
 // Most rows of tiles of one batch element. m-grouped: every group, and the rows of no group, may
 // leave one tile partly empty; a group without rows has no tile.

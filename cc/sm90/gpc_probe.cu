@@ -33,20 +33,6 @@ __global__ void ProbeKernel(int launch) {
   }
 }
 
-Status Launch(int launch, int ctas, int cluster_ctas, cudaStream_t stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(cluster_ctas), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(1);
-  config.dynamicSmemBytes = kProbeShared;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return BWGEMM_CUDA_STATUS(cudaLaunchKernelEx(&config, ProbeKernel, launch));
-}
-
 // GPCs as sets of multiprocessors: each is named by one of its members.
 class Gpcs {
  public:
@@ -95,7 +81,8 @@ Status ProbeMultiprocessors(int device, std::vector<int>* gpc_of_sm) {
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
   for (int i = 0; i < kLaunches; ++i) {
     const int size = sizes[i % 3];
-    BWGEMM_RETURN_IF_ERROR(Launch(i, count / size * size, size, stream.handle));
+    const LaunchShape shape{dim3(count / size * size), dim3(size), dim3(1), kProbeShared};
+    BWGEMM_RETURN_IF_ERROR(LaunchClusters(kernel, i, shape, stream.handle));
   }
   static int sm_of[kLaunches][kMaxSms];  // one thread at a time
   BWGEMM_RETURN_IF_CUDA_ERROR(cudaMemcpyFromSymbolAsync(sm_of, probed, sizeof(sm_of), 0,

@@ -100,6 +100,8 @@ def work_order(
         decomposition,
     )  # fmt: skip
     if not dynamic:
+        if plan.splits > 1:
+            ctas = plan.units  # a part waits for the one before it, which has to be running
         grid = (cm, ctas // cm, 1) if order.raster_order == "n" else (ctas // cn, cn, 1)
     elif plan.kind == "stream_k":
         grid = (plan.shared_units // cn, cn, ceil_div(plan.units, plan.shared_units))

@@ -143,7 +143,8 @@ def test_simulation_shows_why() -> None:
 
 
 # --- by CUTLASS 4.2: digests of what its scheduler's code, compiled for the host, gives the CTAs.
-# tools/compare_tile_schedule.py compares any number of random problems.
+# tools/compare_tile_schedule.py compares any number of random problems. Without splits on SM90,
+# where every part has a CTA of its own.
 # m, n, k, batch, SMs, raster order, swizzle, splits, decomposition ---
 
 OF_CUTLASS = [
@@ -152,7 +153,6 @@ OF_CUTLASS = [
     ("sm90", (128, 128, 2, 1), (1024, 768, 8192, 1, 132, "heuristic", 2, 1, "heuristic")),
     ("sm90", (128, 128, 2, 1), (384, 384, 16384, 1, 132, "m", 1, 1, "heuristic")),
     ("sm90", (128, 128, 2, 2), (1000, 3000, 3000, 3, 114, "m", 4, 1, "stream_k")),
-    ("sm90", (128, 128, 1, 1), (300, 300, 2000, 2, 132, "n", 1, 5, "split_k")),
     ("sm100", (256, 128, 2, 1), (1024, 3264, 4096, 1, 148, "heuristic", 1, 1, "stream_k")),
     ("sm100", (256, 128, 2, 1), (4096, 1664, 8192, 1, 148, "n", 8, 1, "heuristic")),
     ("sm100", (256, 128, 2, 1), (500, 500, 5000, 2, 148, "heuristic", 1, 3, "heuristic")),
@@ -164,7 +164,6 @@ DIGESTS = [
     "07d6792dda71a8fa",
     "347e28aa0a1e7b45",
     "398266ceef967002",
-    "f5c4c594bfa5dd7c",
     "ba197412911104ba",
     "172a614b710da5ad",
     "d2de81dcadf5372d",

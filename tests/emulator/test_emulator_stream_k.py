@@ -71,6 +71,14 @@ def test_split_inside_of_the_kernel(kernel: Kernel, decomposition: str, splits: 
     with emulator.configure(sm_count=6):
         out = run_gemm(kernel, a, b, splits=splits, decomposition=decomposition)
     assert_exact(out, expected(kernel, a, b), f"{decomposition} in {splits}")
+    # No CTA has a second part: it would wait for one that may not have started.
+    order = {"splits": splits, "decomposition": decomposition}
+    work = work_order(kernel, p.m, p.n, p.k, p.batch, 6, **order)
+    stats = emulator.last_launch()
+    assert stats is not None
+    assert stats.grid == work.grid
+    if kernel.arch == "sm90" and splits > 1:
+        assert all(len(parts) <= 1 for parts in work.assignment())
 
 
 @pytest.mark.parametrize("kernel", TILES, ids=_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Any
 
 import jax
@@ -96,6 +98,15 @@ class TestCalls:
     def test_refusals(self, linked, changes, message) -> None:
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(self.call(linked, **changes))
+
+    def test_code_with_more_parameters_than_a_launch_passes(self, linked) -> None:
+        ptx = base64.b64decode(linked.code).decode().rstrip("\0")
+        entry = re.compile(r"(\.entry \w+\(\s*\.param[^)]*?)\s*\)")
+        other = entry.sub(r"\1,\n.param .u64 second)", ptx)
+        assert other != ptx
+        code = base64.b64encode(other.encode() + b"\0").decode()
+        with pytest.raises(jax.errors.JaxRuntimeError, match="has not exactly one parameter"):
+            jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest="other"))
 
     def test_other_kernels_take_no_second_matrix(self, linked) -> None:
         dense = next(

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/epilogue_arguments.h"
 #include "core/launch.h"
 #include "core/tensor_map.h"
@@ -15,13 +16,14 @@ namespace bwgemm::dense::cluster_k {
 template <class C>
 struct Launcher {
   static int64_t TilesOfBatch(const GemmProblem& p) {
-    return int64_t{(p.n - 1) / kBlock + 1} * ((p.m - 1) / kBlock + 1);
+    return CeilDiv(p.n, kBlock) * CeilDiv(p.m, kBlock);
   }
 
   // Fits in 32 bits where Supports says so.
   static int64_t Ctas(const GemmProblem& p) { return TilesOfBatch(p) * p.batch * p.splits; }
 
   static Status Supports(const GemmProblem& p) {
+    BWGEMM_RETURN_IF_ERROR(CheckCluster(p.splits, p.sm_count));
     BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kIn, C::kOut));
     if (p.n % (kAlignmentBytes / SizeOf(C::kOut)) != 0) return NotAligned(p);
     return CheckTiles(p, TilesOfBatch(p), 1, int64_t{p.batch} * p.splits, "tiles times parts of K");
@@ -30,7 +32,7 @@ struct Launcher {
   // As deep as the CTAs that share a multiprocessor allow.
   static int Stages(const GemmProblem& p) {
     const int together = static_cast<int>(
-        std::clamp<int64_t>((Ctas(p) - 1) / std::max(p.sm_count, 1) + 1, 1, kCtasPerSm));
+        std::clamp<int64_t>(CeilDiv(Ctas(p), std::max(p.sm_count, 1)), 1, kCtasPerSm));
     return StagesOf(together);
   }
 
@@ -77,9 +79,9 @@ struct Launcher {
     params.rows = p.m;
     params.columns = p.n;
     params.stages = Stages(p);
-    params.k_blocks = (p.k - 1) / kBlock + 1;
-    params.p_tiles = (p.n - 1) / kBlock + 1;
-    params.q_tiles = (p.m - 1) / kBlock + 1;
+    params.k_blocks = static_cast<int32_t>(CeilDiv(p.k, kBlock));
+    params.p_tiles = static_cast<int32_t>(CeilDiv(p.n, kBlock));
+    params.q_tiles = static_cast<int32_t>(CeilDiv(p.m, kBlock));
     params.stage_bytes =
         kRowBytes * ((C::kPKMajor ? BoxRows(p.n) : kBlock) + (C::kQKMajor ? BoxRows(p.m) : kBlock));
     params.p_batched = p.b.batch_pitch != 0;

@@ -27,7 +27,6 @@ namespace bwgemm::dense::sm90 {
 
 using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
-using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 using bwgemm::sm90::Stage;
 
@@ -59,7 +58,6 @@ struct Config : Spec {
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
   static constexpr int kPHalves = kGated ? 2 : 1;
   static constexpr int kPRows = kTileM / kPHalves;  // of P's matrix or matrices, in a tile
-  static constexpr int kLoadingThreads = 1;
   static constexpr int kCluster = Spec::kClusterM * Spec::kClusterN;
   static constexpr bool kSharesP = Spec::kClusterN > 1, kSharesQ = Spec::kClusterM > 1;
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/launch.h"
 #include "core/tensor_map.h"
 #include "cutlass/gemm/kernel/tile_scheduler_params.h"
@@ -18,7 +19,7 @@ struct Launcher {
   using Scheduler = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Params;
   using LinkedConfig = typename C::WithEpilogue;
 
-  static int Tiles(int rows, int tile) { return (rows - 1) / tile + 1; }
+  static int Tiles(int rows, int tile) { return static_cast<int>(CeilDiv(rows, tile)); }
   static int PTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.n : p.m, C::kPRows); }
   static int QTiles(const GemmProblem& p) { return Tiles(C::kSwapAb ? p.m : p.n, C::kTileN); }
 

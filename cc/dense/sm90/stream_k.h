@@ -1,8 +1,9 @@
 // Stream-K on SM90: pieces of tiles instead of tiles, and how the sums of a tile's pieces meet.
 //
 // A tile's pieces are added in the order of K, in f32 in memory, so that the bits of D do not
-// depend on which CTA finishes first. There is no deadlock: a piece only waits for a piece of a
-// unit with a lower number, and each CTA takes its units in order.
+// depend on which CTA finishes first. A piece only waits for a piece of a unit with a lower number,
+// and only units of the first round wait. So a CTA waits for none of those after it, and as CTAs
+// start in their order, there is no deadlock, whatever else runs on the GPU.
 #pragma once
 
 #include "dense/sm90/tiles.h"

@@ -48,16 +48,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class C>
 struct StreamKLauncher {
   using Dense = Launcher<C>;
+  static constexpr int64_t kMostGridY = 65535;
 
   static int Steps(const GemmProblem& p) { return Dense::Tiles(p.k, C::kTileK); }
 
   static Status Supports(const GemmProblem& p) {
     BWGEMM_RETURN_IF_ERROR(Dense::Supports(p));
-    BWGEMM_RETURN_IF_ERROR(CheckCluster(p, C::kCluster));
     const int64_t parts = std::max(1, std::min({p.splits, p.sm_count, Steps(p)}));
-    return CheckTiles(p, Dense::Tiles(Dense::PTiles(p), C::kClusterM) * C::kClusterM,
-                      Dense::Tiles(Dense::QTiles(p), C::kClusterN) * C::kClusterN, p.batch * parts,
-                      "tiles times parts of K");
+    const int64_t p_clusters = Dense::Tiles(Dense::PTiles(p), C::kClusterM);
+    const int64_t q_clusters = Dense::Tiles(Dense::QTiles(p), C::kClusterN);
+    if (parts == 1 || p_clusters * q_clusters <= kMostGridY / C::kCluster / p.batch / parts) {
+      return Status::Ok();
+    }
+    return Status::InvalidArgument(p.ToString() + " has more than " + std::to_string(kMostGridY) +
+                                   " tiles times parts of K");
   }
 
   static StreamKPlan Plan(const GemmProblem& p, const TileOrder& order, const dim3& grid) {
@@ -87,8 +91,7 @@ struct StreamKLauncher {
   }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, C::kSharedBytes>(device);
   }
 
   static Status Launch(const GemmProblem& p, void* workspace, cudaStream_t stream) {
@@ -102,6 +105,12 @@ struct StreamKLauncher {
     // XLA hands out the workspace as it is.
     if (const int64_t bytes = StepBytes(params.plan)) {
       BWGEMM_RETURN_IF_ERROR(ClearCounters(steps, bytes, stream));
+    }
+    // Each part of K has a cluster of its own: see stream_k.h.
+    if (params.plan.splits > 1) {
+      const unsigned units = params.plan.tiles * params.plan.splits;
+      (params.order.along_q ? grid.y : grid.x) =
+          units * (params.order.along_q ? C::kClusterN : C::kClusterM);
     }
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),
                             C::kSharedBytes};

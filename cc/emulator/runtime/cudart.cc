@@ -292,30 +292,6 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
                 args);
 }
 
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-  RegisteredKernel* kernel = Registry::Get().Find(function);
-  if (!kernel) return Fail(cudaErrorInvalidDeviceFunction, "the function is no kernel");
-  switch (attribute) {
-    case cudaFuncAttributeMaxDynamicSharedMemorySize: {
-      const size_t limit = bwgemm::emulator::LaunchConfig().shared_per_cta;
-      if (value < 0 || static_cast<size_t>(value) > limit) {
-        return Fail(cudaErrorInvalidValue, std::to_string(value) +
-                                               " bytes of dynamic shared memory are not in [0, " +
-                                               std::to_string(limit) + "]");
-      }
-      kernel->max_dynamic_shared = value;
-      return cudaSuccess;
-    }
-    case cudaFuncAttributeNonPortableClusterSizeAllowed:
-      return cudaSuccess;  // every cluster size that fits is allowed
-    case cudaFuncAttributePreferredSharedMemoryCarveout:
-      return cudaSuccess;  // how many CTAs a multiprocessor holds does not change results
-    default:
-      return Fail(cudaErrorNotSupported, "emulator: function attribute " +
-                                             std::to_string(attribute) + " is not implemented");
-  }
-}
-
 // --- Devices
 
 cudaError_t cudaGetDevice(int* device) {

@@ -234,6 +234,18 @@ TEST(function_attributes) {
   CHECK_TEXT(text(cudaFuncSetAttribute(&call, shared, 1)), "the function is no kernel");
 }
 
+TEST(function_parameters) {
+  const void* kernel = register_kernel({{1, kFill}});
+  size_t offset = 1, bytes = 0;
+  CHECK_EQ(cudaFuncGetParamInfo(kernel, 0, &offset, &bytes), cudaSuccess);
+  CHECK_EQ(offset, 0u);
+  CHECK_EQ(bytes, 8u);
+  CHECK_TEXT(text(cudaFuncGetParamInfo(kernel, 9, &offset, &bytes)), "parameters");
+  CHECK_TEXT(text(cudaFuncGetParamInfo(&offset, 0, &offset, &bytes)), "the function is no kernel");
+  const void* broken = register_kernel({{1, ".version 8.6 {"}});
+  CHECK_TEXT(text(cudaFuncGetParamInfo(broken, 0, &offset, &bytes)), "emulator: line 1");
+}
+
 TEST(devices) {
   Call call;
   int value = -1;

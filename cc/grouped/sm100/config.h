@@ -32,7 +32,6 @@ constexpr int kLineBytes = 128;  // of a swizzle line
 constexpr int kSharedColumns = 64;
 constexpr int kStoreBuffers = 2;  // per epilogue warp
 constexpr int kStoreBytes = 32 * kLineBytes;
-constexpr int kSharedLimit = 227 * 1024;
 
 // The sums are the results.
 struct PlainResults {

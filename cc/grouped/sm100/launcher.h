@@ -67,7 +67,7 @@ struct Launcher {
     params->d_expert = C::kKGrouped ? 1 : 0;
     params->d_rows = C::kKGrouped ? p.k : p.m;
     params->d_columns = p.n;
-    params->k_blocks = (p.k - 1) / C::kTileK + 1;
+    params->k_blocks = static_cast<int32_t>(CeilDiv(p.k, C::kTileK));
 
     ScheduleParams& s = params->schedule;
     s.sizes = p.sizes;
@@ -88,8 +88,7 @@ struct Launcher {
   }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, C::kSharedBytes>(device);
   }
 
   static Status Launch(const GroupedProblem& p, void*, cudaStream_t stream) {

@@ -37,7 +37,6 @@ namespace bwgemm::grouped::sm90 {
 
 using bwgemm::sm90::kBlock;
 using bwgemm::sm90::kConsumers;
-using bwgemm::sm90::kSharedLimit;
 using bwgemm::sm90::kThreads;
 constexpr int kRing = 4;        // tiles that the scheduler may be ahead
 constexpr int kMail = 2;        // tile numbers on their way to the other CTA of a cluster
@@ -70,11 +69,13 @@ struct Config : Spec {
   using Spec::kA, Spec::kAMajor, Spec::kB, Spec::kBMajor, Spec::kClusterM, Spec::kClusterN;
   using Spec::kKGrouped, Spec::kOut, Spec::kSwapAb, Spec::kTileK, Spec::kTileM, Spec::kTileN;
   static constexpr bool kPingpong = Spec::kSchedule == Schedule::kPingpong;
-  static constexpr int kLoadingThreads = 1;
   static constexpr int kAssistants = 0;  // warps of the producer's that read the tiles too
   static_assert(kPingpong || Spec::kSchedule == Schedule::kCooperative);
   static constexpr DType kTypeP = kSwapAb ? kB : kA, kTypeQ = kSwapAb ? kA : kB;
   static constexpr bool kSplitsP = kTypeP == DType::kF32;
+  // Main loops of split operands, and linked epilogues, leave few registers for anything else. The
+  // former also leave a tile in the ring until its epilogue has read it.
+  static constexpr bool kKeepsTiles = kSplitsP, kFewRegisters = kSplitsP || kLinked;
   using InP = typename CutlassType<kTypeP>::type;
   using InQ = typename CutlassType<kTypeQ>::type;
   using Out = typename CutlassType<kOut>::type;

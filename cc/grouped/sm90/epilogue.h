@@ -45,7 +45,9 @@ struct Epilogue {
     buffers.RereadThread();
     const int matrix = tile.batch * params.d_batch + tile.expert * params.d_expert;
     const int own = C::FirstBlock(buffers.consumer) * kBlock;
-    const int p = FirstOfP<C>(tile, cta_rank) + own, q = FirstOfQ<C>(tile, cta_rank);
+    // Read again where it would take a register throughout the main loop.
+    const uint32_t rank = C::kKeepsTiles ? cute::block_rank_in_cluster() : cta_rank;
+    const int p = FirstOfP<C>(tile, rank) + own, q = FirstOfQ<C>(tile, rank);
     if constexpr (C::kSwapAb) {
       Transposed<kColumns>(accumulator, p, q, tile.rows, matrix);
     } else {

@@ -24,30 +24,44 @@ namespace bwgemm::grouped::sm90 {
 template <class C>
 struct RingReader {
   typename C::Shared& shared;
-  // Number of tiles read. With a linked epilogue, where registers are short, all phases are
-  // computed from it; without one, that spills more registers than keeping the phases.
+  // Number of tiles read. Where registers are short, all phases are computed from it; elsewhere,
+  // that spills more registers than keeping the phases.
   uint32_t count = 0;
   RingState<kRing> state{};
+
+  // Waits for the next tile. It stays in the ring until Release.
+  __device__ __forceinline__ const grouped::Tile& Await() {
+    const uint32_t phase = C::kFewRegisters ? count / kRing & 1 : state.phase;
+    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[Place()], phase);
+    return shared.tiles.ring[Place()];
+  }
 
   // Called by whole warps, or by a single thread. One thread of each caller arrives once all of its
   // threads have read the tile. A wait may let the lanes of a warp diverge, so the caller gives the
   // mask: __activemask() would return the lanes that happen to be together.
   template <bool kWholeWarp>
-  __device__ __forceinline__ grouped::Tile Next() {
-    const uint32_t place = C::kLinked ? count % kRing : state.index;
-    const uint32_t phase = C::kLinked ? count / kRing & 1 : state.phase;
-    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[place], phase);
-    const grouped::Tile tile = shared.tiles.ring[place];
+  __device__ __forceinline__ void Release() {
     if constexpr (kWholeWarp) __syncwarp();
     if (!kWholeWarp || threadIdx.x % 32 == 0) {
-      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[place]);
+      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[Place()]);
     }
-    if constexpr (C::kLinked) {
+    if constexpr (C::kFewRegisters) {
       ++count;
     } else {
       state.Advance();
     }
+  }
+
+  template <bool kWholeWarp>
+  __device__ __forceinline__ grouped::Tile Next() {
+    const grouped::Tile tile = Await();
+    Release<kWholeWarp>();
     return tile;
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t Place() const {
+    return C::kFewRegisters ? count % kRing : state.index;
   }
 };
 
@@ -115,6 +129,7 @@ __device__ __forceinline__ void Compute(int columns, const grouped::Tile& tile, 
   }
   typename C::template Accumulator<kWidth> accumulator;
   main_loop.template Tile<kWidth>(accumulator, tile, more...);
+  if constexpr (C::kKeepsTiles) asm volatile("" ::: "memory");  // reads the tile again
   epilogue.template Tile<kWidth>(tile, accumulator);
 }
 
@@ -134,7 +149,9 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
   bwgemm::sm90::Turn<C> turn{shared, consumer};
   for (int next = 0;; next ^= 1) {
     const uint32_t number = ring.count;
-    const grouped::Tile tile = ring.template Next<true>();
+    std::conditional_t<C::kKeepsTiles, const grouped::Tile&, const grouped::Tile> tile =
+        ring.Await();
+    if constexpr (!C::kKeepsTiles) ring.template Release<true>();
     if (Uniform(tile.batch) < 0) break;
     // Through shuffles, which tell the compiler that the value is uniform in a warp: wgmma must not
     // be in a divergent branch.
@@ -151,6 +168,7 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
     const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
     if constexpr (C::kStaged) epilogue.Begin(tile);
     Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
+    if constexpr (C::kKeepsTiles) ring.template Release<true>();
   }
   epilogue.Finish();
 }

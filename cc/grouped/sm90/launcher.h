@@ -64,7 +64,7 @@ struct Launcher {
     params.p_batch = C::kSwapAb ? b_batch : p.a_batched;
     params.q_batch = C::kSwapAb ? p.a_batched : b_batch;
     (C::kSwapAb ? params.p_expert : params.q_expert) = b_expert;
-    params.k_blocks = (p.k - 1) / C::kTileK + 1;
+    params.k_blocks = static_cast<int32_t>(CeilDiv(p.k, C::kTileK));
     params.d_data = p.d;
     params.m = p.m;
     params.n = p.n;
@@ -88,8 +88,7 @@ struct Launcher {
   }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, C::kSharedBytes>(device);
   }
 
   static Status Launch(const GroupedProblem& p, void* workspace, cudaStream_t stream) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/ceil_div.h"
 #include "core/cuda_status.h"
 #include "core/launch.h"
 #include "scaled/quantize/linked.h"
@@ -36,8 +37,8 @@ bool Aligned(const void* pointer, int bytes) {
 // The parameters of a launch and its CTAs.
 Status Prepare(const QuantizeProblem& problem, QuantizeParams* params, int64_t* tiles) {
   params->problem = problem;
-  params->row_tiles = (problem.rows - 1) / kTile + 1;
-  params->column_tiles = (problem.columns - 1) / kTile + 1;
+  params->row_tiles = static_cast<int32_t>(CeilDiv(problem.rows, kTile));
+  params->column_tiles = static_cast<int32_t>(CeilDiv(problem.columns, kTile));
   params->vectors = problem.columns % kPatch == 0 && Aligned(problem.x, 16) &&
                     Aligned(problem.values, sizeof(uint2));
   params->t_vectors = problem.rows % kPatch == 0 && Aligned(problem.t_values, sizeof(uint2));

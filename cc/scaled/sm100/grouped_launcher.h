@@ -22,8 +22,7 @@ struct GroupedLauncher {
   static size_t WorkspaceBytes(const GroupedScaledProblem&) { return 0; }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, C::kSharedBytes>(device);
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {

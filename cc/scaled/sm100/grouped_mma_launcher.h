@@ -1,6 +1,7 @@
 // KernelOps for one grouped SM100 kernel of a block format.
 #pragma once
 
+#include "core/ceil_div.h"
 #include "core/epilogue_arguments.h"
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
@@ -38,8 +39,7 @@ struct GroupedMmaLauncher {
   static size_t WorkspaceBytes(const GroupedScaledProblem&) { return 0; }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), Code::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, Code::kSharedBytes>(device);
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void*, cudaStream_t stream) {
@@ -64,7 +64,7 @@ struct GroupedMmaLauncher {
     BWGEMM_RETURN_IF_ERROR(Plain::MakeMaps(bytes, &params));
     Plain::SetSchedule(p, &params);
     const int64_t depth = C::kKGrouped ? p.m : p.k;
-    params.k_blocks = static_cast<int32_t>((depth - 1) / C::kTileK + 1);
+    params.k_blocks = static_cast<int32_t>(CeilDiv(depth, C::kTileK));
     params.tiles = kFourBits ? kMostTiles : 1;
     params.elements = C::kTileK;
     params.descriptor = Descriptor();
@@ -77,7 +77,7 @@ struct GroupedMmaLauncher {
     params.q_scale_batch = b_batched ? static_cast<int32_t>(b_bands * matrices) : 0;
     params.q_scale_expert = static_cast<int32_t>(b_bands);
     const auto encode = [&](const Scales& scales, int64_t bands, CUtensorMap* map) {
-      const int64_t halves = 2 * ((depth - 1) / ScaleTileK(C::kA) + 1);
+      const int64_t halves = 2 * CeilDiv(depth, ScaleTileK(C::kA));
       return grouped::sm100::Encode({scales.tiles, DType::kU8, kHalf, halves, bands},
                                     {kHalf, 2 * params.tiles, CU_TENSOR_MAP_SWIZZLE_NONE},
                                     /*bounded=*/false, map);
@@ -91,7 +91,7 @@ struct GroupedMmaLauncher {
 
   static constexpr int kHalf = kScaleTileBytes / 2;  // a box of TMA is at most 256 long
 
-  static int64_t Bands(int64_t rows) { return (rows - 1) / kScaleTileRows + 1; }
+  static int64_t Bands(int64_t rows) { return CeilDiv(rows, kScaleTileRows); }
   static int64_t RaggedBands(const GroupedProblem& p) { return RaggedScaleBands(p.m, p.experts); }
 
   // PTX ISA, "Instruction descriptor format for .kind::mxf8f6f4 and .kind::mxf4nvf4".

@@ -1,6 +1,7 @@
 // KernelOps for one scaled SM100 kernel.
 #pragma once
 
+#include "core/ceil_div.h"
 #include "dense/gemm_kernel.h"
 #include "dense/launcher.h"
 #include "scaled/sm100/config.h"
@@ -16,7 +17,7 @@ struct Launcher {
     if constexpr (C::kScaleUse != ScaleUse::kMma) return Dense::Supports(p.gemm);
     for (int64_t rows : {p.gemm.m, p.gemm.n}) {
       // CUTLASS counts scales in 32 bits.
-      const int64_t tiles = Ceil(rows, kScaleTileRows) * Ceil(p.gemm.k, ScaleTileK(C::kA));
+      const int64_t tiles = CeilDiv(rows, kScaleTileRows) * CeilDiv(p.gemm.k, ScaleTileK(C::kA));
       if (tiles <= INT32_MAX / kScaleTileBytes) continue;
       return Status::InvalidArgument(p.ToString() + " may have more than 2^31 - 1 scales");
     }
@@ -52,8 +53,6 @@ struct Launcher {
   }
 
  private:
-  static constexpr int64_t Ceil(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
-
   // Of scales in tiles, every matrix with its own.
   static void SetLayouts(Arguments& args) {
     if constexpr (C::kScaleUse == ScaleUse::kMma) {

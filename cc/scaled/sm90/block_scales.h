@@ -8,10 +8,19 @@
 
 namespace bwgemm::scaled::sm90 {
 
-// Called by a warp.
+// Called by a warp. A stage's scales have barriers of their own: they do not wait for its operands,
+// and only this CTA's consumers read them.
 struct BlockScalesLoader {
+  using Barrier = cutlass::arch::ClusterBarrier;
+  static constexpr int kWarp = 32;
+
   template <class C>
-  __device__ __forceinline__ static void InitBarriers(typename C::Shared&) {}  // stages have theirs
+  __device__ __forceinline__ static void InitBarriers(typename C::Shared& shared) {
+    for (int i = 0; i < C::kStages; ++i) {
+      Barrier::init(&shared.scales_full[i], kWarp);
+      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers);
+    }
+  }
 
   template <class C, class LaunchParams>
   __device__ __forceinline__ static void Load(const LaunchParams& params,
@@ -26,8 +35,6 @@ struct BlockScalesLoader {
   template <class C, class Ring>
   __device__ __forceinline__ static void LoadTile(const ScaledTile& tile,
                                                   typename C::Shared& shared, Ring& state) {
-    using Empty = cutlass::arch::ClusterBarrier;
-    constexpr int kWarp = 32;
     constexpr int kP = C::kTileM / kWarp, kQ = C::kOfRows ? (C::kTileN + kWarp - 1) / kWarp : 1;
     const int lane = threadIdx.x % kWarp;
     const Scales &p_scales = tile.p.scales, &q_scales = tile.q.scales;
@@ -43,7 +50,7 @@ struct BlockScalesLoader {
              first * static_cast<uint32_t>(q_scales.k_pitch);
     }
     for (int left = tile.k_blocks; left > 0; --left) {
-      Empty::wait(&shared.empty[state.index], state.phase ^ 1);
+      Barrier::wait(&shared.scales_empty[state.index], state.phase ^ 1);
       float* scales = shared.scales[state.index];
       CUTE_UNROLL
       for (int i = 0; i < kP; ++i) {
@@ -58,7 +65,7 @@ struct BlockScalesLoader {
         }
         q[i] += static_cast<uint32_t>(q_scales.k_pitch);
       }
-      cutlass::arch::cpasync_barrier_arrive_noinc(&shared.full[state.index]);
+      cutlass::arch::cpasync_barrier_arrive_noinc(&shared.scales_full[state.index]);
       state.Advance();
     }
   }

@@ -45,7 +45,6 @@ struct PromotedSums : Base_ {
 
   // A stage's scales: of the tile's rows of P, then of Q or of Q's two squares.
   static constexpr int kStageScales = Base::kTileM + (kOfRows ? Base::kTileN : 4);
-  static constexpr int kLoadingThreads = 1 + 32;  // TMA, and a warp that loads scales
 };
 
 // A linked epilogue reads rows in place: shared memory for them would cost a stage.
@@ -64,8 +63,7 @@ struct SumsConfig : ScaledSums<dense::sm90::Config<Spec, kLinked>> {
   static constexpr int kFixedBytes =
       (kBarrierBytes + kScaleSlots * kTileScales * 4 + 1023) / 1024 * 1024 +
       bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
-  static constexpr int kStages =
-      (bwgemm::sm90::kSharedLimit - 1024 - kFixedBytes) / Base::kStageBytes;
+  static constexpr int kStages = (kSharedLimit - 1024 - kFixedBytes) / Base::kStageBytes;
 
   struct alignas(1024) Shared {
     uint8_t p[kStages][Base::P::kBytes];
@@ -78,7 +76,7 @@ struct SumsConfig : ScaledSums<dense::sm90::Config<Spec, kLinked>> {
     EpilogueSharedOf<Base> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
-  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+  static_assert(kStages >= 3 && kSharedBytes <= kSharedLimit);
 };
 
 template <class Spec, bool kLinked = false>
@@ -90,7 +88,7 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec, kLinked>> {
   static constexpr bool kMovesRegisters = Base::kMovesRegisters || kPart > 64;
   static constexpr int kStageBytes = Base::kStageBytes + kStageScales * 4;
   static constexpr int kStages =
-      (bwgemm::sm90::kSharedLimit - 1024 - kBarrierBytes -
+      (kSharedLimit - 1024 - kBarrierBytes -
        bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes) /
       kStageBytes;
 
@@ -98,13 +96,13 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec, kLinked>> {
     uint8_t p[kStages][Base::P::kBytes];
     uint8_t q[kStages][Base::Q::kBytes];
     alignas(1024) uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
-    uint64_t full[kStages], empty[kStages];
+    uint64_t full[kStages], empty[kStages], scales_full[kStages], scales_empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     alignas(16) float scales[kStages][kStageScales];
     EpilogueSharedOf<Base> epilogue;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
-  static_assert(kSharedBytes <= bwgemm::sm90::kSharedLimit);
+  static_assert(kSharedBytes <= kSharedLimit);
 
   using DescriptorPart = typename Base::Q::template Descriptor<kPart>;
 };

@@ -21,8 +21,7 @@ struct GroupedShared {
   static constexpr int kStoreBytes =
       bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
   // Bytes for the pipeline's stages, barriers and the ring of tiles taken off.
-  static constexpr int kStageSpace =
-      bwgemm::sm90::kSharedLimit - 1024 - Base::kBarrierBytes - kStoreBytes;
+  static constexpr int kStageSpace = kSharedLimit - 1024 - Base::kBarrierBytes - kStoreBytes;
 };
 
 template <class Spec, bool kLinked>
@@ -45,7 +44,7 @@ struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec, kLinked>> {
     grouped::sm90::RingShared tiles;
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
-  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+  static_assert(kStages >= 3 && kSharedBytes <= kSharedLimit);
 };
 
 template <class Spec, bool kLinked>
@@ -61,13 +60,13 @@ struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec, kLinked
     uint8_t p[kStages][Base::kPBytes];
     uint8_t q[kStages][Base::kQBytes];
     uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
-    uint64_t full[kStages], empty[kStages];
+    uint64_t full[kStages], empty[kStages], scales_full[kStages], scales_empty[kStages];
     uint64_t turn[bwgemm::sm90::kConsumers];
     grouped::sm90::RingShared tiles;
     alignas(16) float scales[kStages][kStageScales];
   };
   static constexpr int kSharedBytes = sizeof(Shared) + 1024;
-  static_assert(kStages >= 3 && kSharedBytes <= bwgemm::sm90::kSharedLimit);
+  static_assert(kStages >= 3 && kSharedBytes <= kSharedLimit);
 
   using DescriptorPart = typename Base::template DescriptorOfQ<kPart>;
 };

@@ -12,13 +12,17 @@ namespace bwgemm::scaled::sm90 {
 template <class C>
 struct GroupedMainLoop {
   using Params = GroupedParams;
+  const Params& params;
   bwgemm::sm90::Mma<C> mma;
   TileScales<C> scales;
   uint32_t cta_rank;
 
-  __device__ __forceinline__ GroupedMainLoop(const Params&, typename C::Shared& shared,
+  __device__ __forceinline__ GroupedMainLoop(const Params& params, typename C::Shared& shared,
                                              uint32_t cta_rank, int consumer, int thread)
-      : mma{shared, consumer, thread}, scales{shared, consumer}, cta_rank(cta_rank) {}
+      : params(params),
+        mma{shared, consumer, thread},
+        scales{shared, consumer},
+        cta_rank(cta_rank) {}
 
   template <int kColumns, class Ready>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
@@ -30,7 +34,7 @@ struct GroupedMainLoop {
           accumulator, grouped::sm90::FirstOfQ<C>(tile, cta_rank), k_blocks, state);
     } else {
       mma.template Tile<kColumns>(accumulator, k_blocks, state, turn, ready);
-      scales.template Apply<kColumns>(accumulator);
+      scales.template Apply<kColumns>(accumulator, OfTensors(params));
       if (k_blocks == 0) cute::clear(accumulator);  // whatever the scales: 0 x inf is NaN
     }
   }

@@ -1,6 +1,7 @@
 // KernelOps for one grouped scaled SM90 kernel.
 #pragma once
 
+#include "core/ceil_div.h"
 #include "grouped/sm90/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm90/grouped_kernel.h"
@@ -21,7 +22,7 @@ struct GroupedLauncher {
                                      std::to_string(kMost));
     }
     const int64_t depth = C::kKGrouped ? p.m : p.k;
-    const int64_t blocks = (depth - 1) / kScaleBlock + 1;
+    const int64_t blocks = CeilDiv(depth, kScaleBlock);
     const int64_t matrices = C::kKGrouped ? 1 : p.experts;
     if (std::max<int64_t>(p.m, p.k) > INT32_MAX / blocks / p.batch ||
         p.n > INT32_MAX / blocks / matrices / p.batch) {
@@ -35,8 +36,7 @@ struct GroupedLauncher {
   }
 
   static Status Prepare(int device) {
-    static OncePerDevice once;
-    return once.Run(device, [] { return SetSharedMemoryLimit(Function(), C::kSharedBytes); });
+    return SetSharedMemoryLimitOnce<&Function, C::kSharedBytes>(device);
   }
 
   static Status Launch(const GroupedScaledProblem& problem, void* workspace, cudaStream_t stream) {

@@ -32,7 +32,7 @@ __device__ __forceinline__ void Consume(const LaunchParams& params, typename C::
           accumulator, dense::sm90::QRow<C>(tile), k_blocks, state);
     } else {
       mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
-      scales.template Apply<C::kTileN>(accumulator);
+      scales.template Apply<C::kTileN>(accumulator, OfTensors(params));
     }
     epilogue.StoreTile(tile, accumulator);
   }

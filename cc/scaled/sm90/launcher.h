@@ -1,6 +1,7 @@
 // KernelOps for one scaled SM90 kernel.
 #pragma once
 
+#include "core/ceil_div.h"
 #include "dense/sm90/launcher.h"
 #include "scaled/sm90/kernel.h"
 
@@ -19,7 +20,7 @@ struct Launcher {
                                      std::to_string(kMost));
     }
     for (const int64_t rows : {p.gemm.m, p.gemm.n}) {
-      const int64_t blocks = (p.gemm.k - 1) / kScaleBlock + 1;
+      const int64_t blocks = CeilDiv(p.gemm.k, kScaleBlock);
       if (rows * blocks <= INT32_MAX / p.gemm.batch) continue;
       return Status::InvalidArgument(p.ToString() + " may have more than 2^31 - 1 scales");
     }

@@ -57,7 +57,7 @@ struct PromotingMma {
         if constexpr (C::kTakesTurns) turn.Take();
         Issue(sums, state.index, part);
         if constexpr (C::kTakesTurns) turn.Give();
-        if (part == 0) scales = Scales(mma.shared, state.index, mma.consumer, mma.thread);
+        if (part == 0) scales = AwaitScales(state);
         if (left == 1 && part == C::kParts - 1) turn.Pass();
         bwgemm::sm90::AwaitBatches<0>();
         bwgemm::sm90::FenceResults(sums);
@@ -90,7 +90,7 @@ struct PromotingMma {
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
       ready(state.index, left);
       Issue(sums[now], state.index, 0);
-      scales[now] = Scales(mma.shared, state.index, mma.consumer, mma.thread);
+      scales[now] = AwaitScales(state);
       if (left == 1) turn.Pass();
       bwgemm::sm90::AwaitBatches<1>();
       promote(sums[now ^ 1], scales[now ^ 1]);
@@ -114,8 +114,16 @@ struct PromotingMma {
     }
   }
 
+  template <class Ring>
+  __device__ __forceinline__ Scales AwaitScales(const Ring& state) {
+    Base::Empty::wait(&mma.shared.scales_full[state.index], state.phase);
+    return Scales(mma.shared, state.index, mma.consumer, mma.thread);
+  }
+
+  // The stage's scales, then its operands.
   __device__ __forceinline__ void Release(uint32_t stage) {
-    __syncwarp();  // all lanes have read the stage's scales
+    __syncwarp();  // all lanes have read the scales
+    if (mma.thread % 32 == 0) Base::Empty::arrive(&mma.shared.scales_empty[stage]);
     mma.Release(stage);
   }
 

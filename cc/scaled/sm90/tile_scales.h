@@ -62,12 +62,28 @@ struct TileScales {
   uint32_t phase = 0;
 
   // Multiplies the sums of the consumer's next tile by the scales of their rows and columns.
+  // of_tensors: the rows of either operand share a scale.
   template <int kColumns, class Accumulator>
-  __device__ __forceinline__ void Apply(Accumulator& accumulator) {
+  __device__ __forceinline__ void Apply(Accumulator& accumulator, bool of_tensors) {
     const int slot = C::kPingpong ? consumer : 0, thread = RereadThread();
     Barrier::wait(&shared.scales_full[slot], phase);
     phase ^= 1;
     const float* scales = shared.scales[slot];
+    if (of_tensors) {
+      const float scale = scales[0] * scales[C::kTileM];
+      CUTE_UNROLL
+      for (int i = 0; i < C::kOwnBlocks * kColumns / 2; ++i) accumulator(i) *= scale;
+    } else {
+      ByRows<kColumns>(accumulator, scales, thread);
+    }
+    __syncwarp();
+    if (thread % 32 == 0) Barrier::arrive(&shared.scales_empty[slot]);
+  }
+
+ private:
+  template <int kColumns, class Accumulator>
+  __device__ __forceinline__ void ByRows(Accumulator& accumulator, const float* scales,
+                                         int thread) {
     const float* rows =
         scales + C::FirstBlock(consumer) * dense::sm90::kBlock + thread / 32 * 16 + thread % 32 / 4;
     float p[C::kOwnBlocks][2];
@@ -87,9 +103,13 @@ struct TileScales {
         if (j % 4 == 3) asm volatile("" : "+f"(sum)::"memory");
       }
     }
-    __syncwarp();
-    if (thread % 32 == 0) Barrier::arrive(&shared.scales_empty[slot]);
   }
 };
+
+// Whether the rows of each operand share a scale, in a tile.
+template <class LaunchParams>
+__device__ __forceinline__ bool OfTensors(const LaunchParams& params) {
+  return params.p_scales.row_pitch == 0 && params.q_scales.row_pitch == 0;
+}
 
 }  // namespace bwgemm::scaled::sm90
