@@ -129,7 +129,7 @@ def test_no_kernel_spills_or_uses_local_memory(machine_code):
     # parts of sums, a few of which wait in memory from one run of blocks of K to the next.
     f32 = {n for n in spilling if re.search(r"GroupedGemmKernel.*DTypeE(2ELS\d_0|0ELS\d_2)EL", n)}
     assert set(spilling) == f32
-    assert all(spilling[name].stack_bytes <= 16 for name in f32)
+    assert all(spilling[name].stack_bytes <= 104 for name in f32)
 
 
 def test_sm90_kernels_use_wgmma(machine_code):
