@@ -14,7 +14,7 @@ __device__ __forceinline__ void InitPipeline(typename C::Shared& shared) {
   using Barrier = cutlass::arch::ClusterBarrier;
 #pragma unroll
   for (int i = 0; i < C::kStages; ++i) {
-    Barrier::init(&shared.full[i], 1);  // the thread that loads
+    Barrier::init(&shared.full[i], 1);                                     // the thread that loads
     Barrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);  // every consuming warp
   }
   for (int i = 0; i < kConsumers; ++i) Barrier::init(&shared.turn[i], 4);
