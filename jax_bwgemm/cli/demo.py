@@ -60,6 +60,16 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 1:
         print(f"error: --steps must be at least 1, got {args.steps}", file=sys.stderr)
         return 2
+    if args.steps < 2 and "training" in args.sections:
+        print(
+            "error: --steps must be at least 2 for the section training, which compares the last "
+            f"step's loss with the first one's, got {args.steps}",
+            file=sys.stderr,
+        )
+        return 2
+    if not 0 <= args.seed < 2**63:
+        print(f"error: --seed must be in [0, 2^63), got {args.seed}", file=sys.stderr)
+        return 2
     sections = [
         importlib.import_module(module).SECTION
         for name, module in SECTIONS.items()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jax_bwgemm.product.kernels import Kernel
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+# How JAX begins the message of a call whose operands or options no kernel takes.
+_REFUSED = "INVALID_ARGUMENT: "
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,12 +39,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         parser.add_argument(
             f"--{name}", type=_positive, default=default, help=f"{meaning} (default: {default})"
         )
-    parser.add_argument("--kernel", help="full name (default: the first that fits the options)")
-    parser.add_argument("--arch", choices=("sm100", "sm90"), default="sm100", help="default: sm100")
+    parser.add_argument(
+        "--kernel",
+        help="full name, which the next four options may not contradict (default: the first kernel "
+        "that fits them)",
+    )
+    # No defaults here: an option that was given is compared with the kernel's name.
+    parser.add_argument("--arch", choices=("sm100", "sm90"), help="default: sm100")
     parser.add_argument(
         "--dtype",
         choices=("bf16", "f16"),
-        default="bf16",
         help="type of the operands (default: bf16)",
     )
     parser.add_argument(
@@ -53,7 +59,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--majors",
         choices=("kn", "kk", "mn", "mk"),
-        default="kn",
         help="contiguous dimension of lhs and of rhs (default: kn, both row-major)",
     )
     parser.add_argument(
@@ -116,9 +121,8 @@ def run(args: argparse.Namespace) -> int:
 
     if runtime.load_emulator() is None:
         return _refuse("jax_bwgemm was installed without its emulator (module _emulator)")
-    for file in (args.trace, args.picture):
-        if file and not pathlib.Path(file).absolute().parent.is_dir():
-            return _refuse(f"{file}: no such folder")
+    if reason := _files_refusal(args):
+        return _refuse(reason)
     try:
         kernel = _choose(args, runtime.emulated_kernels())
         a, b, expected = _operands(args, kernel)
@@ -132,6 +136,8 @@ def run(args: argparse.Namespace) -> int:
     except MemoryError as error:
         return _refuse(f"not enough memory: {error}")
     except jax.errors.JaxRuntimeError as error:
+        if str(error).startswith(_REFUSED):  # before the kernel ran
+            return _refuse(str(error).removeprefix(_REFUSED))
         print(f"reported         {error}", file=sys.stderr)
         return 1
     stats, trace = emulator.last_launch(), emulator.last_trace()
@@ -144,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         if args.picture and trace is not None:
             emulator.save_picture(trace, args.picture, title=kernel.name)
             print(f"picture          {args.picture}")
-    except (OSError, RuntimeError, ValueError) as error:  # the folder, matplotlib, the format
+    except (OSError, ValueError) as error:  # the disk, an empty trace
         return _refuse(str(error))
     different = np.count_nonzero(out != expected)
     verdict = "bitwise equal" if not different else f"{different} of {out.size} elements DIFFER"
@@ -172,7 +178,7 @@ def _run_program(args: argparse.Namespace) -> int:
                     at = options.index("-o")
                     executable = options[at + 1]
                     del options[at : at + 2]
-                architecture = args.arch.removeprefix("sm") + "a"
+                architecture = (args.arch or "sm100").removeprefix("sm") + "a"
                 program.compile_program(source, executable, options, architecture=architecture)
             elif options:
                 return _refuse(f"{source} is compiled already: no options of nvcc")
@@ -212,19 +218,47 @@ def _refuse(message: str) -> int:
     return 2
 
 
+def _files_refusal(args: argparse.Namespace) -> str | None:
+    """Why a file that was asked for cannot be written, said before hours of emulation."""
+    from jax_bwgemm.emulator import picture
+
+    for file in (args.trace, args.picture):
+        if file and not pathlib.Path(file).absolute().parent.is_dir():
+            return f"{file}: no such folder"
+        if file and pathlib.Path(file).is_dir():
+            return f"{file} is a folder"
+    if args.picture:
+        try:
+            picture.check_path(args.picture)
+        except (RuntimeError, ValueError) as error:  # matplotlib is missing, or has no such format
+            return str(error)
+    return None
+
+
 def _choose(args: argparse.Namespace, kernels: tuple[Kernel, ...]) -> Kernel:
     """The kernel that the options name or describe."""
     from jax_bwgemm.emulator.dense import find_kernel
 
     if args.kernel:
-        return find_kernel(args.kernel)
-    wanted = (args.arch, _DTYPES[args.dtype], _DTYPES[args.out_dtype or args.dtype], *args.majors)
+        named = find_kernel(args.kernel)
+        own = {"arch": named.arch, "dtype": named.in_dtype, "out_dtype": named.out_dtype}
+        for option, value in (own | {"majors": named.a_major + named.b_major}).items():
+            given = getattr(args, option)
+            if given is not None and _DTYPES.get(given, given) != value:
+                option = option.replace("_", "-")
+                raise ValueError(
+                    f"--{option} {given} contradicts --kernel {args.kernel}, of {value}"
+                )
+        return named
+    arch, dtype, majors = args.arch or "sm100", args.dtype or "bf16", args.majors or "kn"
+    out_dtype = args.out_dtype or dtype
+    wanted = (arch, _DTYPES[dtype], _DTYPES[out_dtype], *majors)
     for k in kernels:
         if (k.arch, k.in_dtype, k.out_dtype, k.a_major, k.b_major) == wanted:
             return k
     raise ValueError(
-        f"this build has no {args.arch} kernel {args.dtype} -> {args.out_dtype or args.dtype} "
-        f"with majors {args.majors}; see `python -m jax_bwgemm info`"
+        f"this build has no {arch} kernel {dtype} -> {out_dtype} with majors {majors}; see "
+        "`python -m jax_bwgemm info`"
     )
 
 

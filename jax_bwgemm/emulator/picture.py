@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,26 @@ _COLORS = {
 _UNIT_ORDER = ("scheduler", "TMA load", "MMA", "TMEM load", "TMEM store", "TMA store", "other")
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Whether `save_picture` can write files of this name, before there is a trace.
+
+    Raises:
+        RuntimeError: matplotlib is not installed.
+        ValueError: It knows no such suffix.
+    """
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError as error:
+        raise RuntimeError(
+            "a timeline picture needs matplotlib: pip install 'jax_bwgemm[demo]'"
+        ) from error
+    known = matplotlib.figure.Figure().canvas.get_supported_filetypes()
+    suffix = pathlib.Path(path).suffix[1:].lower()
+    if suffix and suffix not in known:  # without a suffix, matplotlib adds one
+        listed = ", ".join(sorted(known))
+        raise ValueError(f"{os.fspath(path)}: no picture has the suffix {suffix!r}; use {listed}")
+
+
 def save_picture(
     trace: Trace,
     path: str | os.PathLike[str],
@@ -44,15 +65,12 @@ def save_picture(
 
     Raises:
         RuntimeError: matplotlib is not installed.
-        ValueError: The trace is empty.
+        ValueError: The trace is empty, or matplotlib knows no such suffix.
     """
-    try:
-        import matplotlib.figure
-        import matplotlib.patches
-    except ModuleNotFoundError as error:
-        raise RuntimeError(
-            "a timeline picture needs matplotlib: pip install 'jax_bwgemm[demo]'"
-        ) from error
+    check_path(path)
+    import matplotlib.figure
+    import matplotlib.patches
+
     chosen = np.unique(trace.events["cta"])[:ctas]
     if not chosen.size:
         raise ValueError("the trace holds no events")

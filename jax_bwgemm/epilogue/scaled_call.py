@@ -50,6 +50,8 @@ def choose_scaled(
     if reason := refused_arrays(program.operands, result_types, factors[:1]):
         return reason
     dims = DENSE.dims_of(factors, spec)
+    if dims.empty:
+        return "an empty problem runs no kernel"
     if len(program.summed) > MAX_SUMS:
         return f"more than {MAX_SUMS} sums over rows"
     if layout_of(spec.a_scaling).has_global_scale:

@@ -43,6 +43,8 @@ def choose_scaled_grouped(
     if reason := refused_arrays(program.operands, result_types, factors[:1]):
         return reason
     dims = RAGGED.dims_of(factors, spec)
+    if dims.empty:
+        return "an empty problem runs no kernel"
     if program.summed:
         return "grouped kernels of scaled operands sum nothing"
     if spec.out_dtype not in result_types:

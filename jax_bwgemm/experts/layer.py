@@ -60,8 +60,8 @@ def moe_mlp(
     Raises:
         TypeError: Not arrays, shapes or types that do not fit together, or an activation of the
             wrong type.
-        ValueError: ``num_experts`` without ``group_offset`` or the other way round, an unknown
-            activation, or what `ragged_dot` raises.
+        ValueError: ``num_experts`` without ``group_offset`` or the other way round, or less than E,
+            an unknown activation, or what `ragged_dot` raises.
         NotImplementedError: What `ragged_dot` raises.
         ExceptionGroup: Of NotImplementedError: none of several implementations can.
     """
@@ -80,6 +80,10 @@ def moe_mlp(
     if (num_experts is None) != (group_offset is None):
         raise ValueError(f"{_CALLER}: num_experts and group_offset must be given together")
     count = as_experts(_CALLER, num_experts, up.shape[0], name="num_experts")
+    if count < up.shape[0]:
+        raise ValueError(
+            f"{_CALLER}: num_experts={count} is less than the {up.shape[0]} matrices of up and down"
+        )
     if group_offset is not None:
         check_offset(_CALLER, group_offset, count)
         group_offset = as_array(_CALLER, "group_offset", group_offset)

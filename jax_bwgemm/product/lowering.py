@@ -27,7 +27,7 @@ from jax_bwgemm.product.implementations import (
 from jax_bwgemm.product.local import binder
 from jax_bwgemm.product.partition import partitioned
 from jax_bwgemm.product.spec import MAX_SIZE, ProductSpec
-from jax_bwgemm.product.terms import BF16, Terms, in_terms
+from jax_bwgemm.product.terms import BF16, Terms, in_terms, unmeasured
 from jax_bwgemm.product.windows import NONE, Windows
 
 
@@ -60,6 +60,8 @@ def choose(
     target = target_here(name, platform, spec.policy.target)
     if isinstance(target, str):
         return target
+    if refused := unmeasured(spec, dtypes, target):
+        return refused
     if terms := in_terms(contraction, spec, dtypes, target):
         return _choose_in_terms(contraction, name, platform, terms, shapes)
     folded, dims, padded = _aligned(contraction, spec, dtypes, shapes)

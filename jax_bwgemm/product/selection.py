@@ -22,16 +22,18 @@ def none_fits(
     Args:
         table: All kernels.
         rejected: Their names, and the reason against each.
-        config: The configuration; None without one. One may name another GPU's kernel, so that the
-            reasons against these are then of interest too.
+        config: The configuration; None without one. One may ask for another GPU's kernel, so that
+            the reasons against these are then of interest too.
         target: The GPU.
     """
     own = {k.name for k in table if config is not None or k.arch == target.arch}
+    if (asked := getattr(config, "kernel", None)) is not None:  # no other is of interest
+        own &= {asked}
     names: dict[str, list[str]] = {}
     for name, reason in rejected:
         if name in own:
             names.setdefault(reason, []).append(name)
-    # Of a configuration, what is against the kernel that it names is of interest: all are listed.
+    # What is against each kernel that a configuration may mean is of interest: all are listed.
     shown = names if config is not None else {r: [_first_of(found)] for r, found in names.items()}
     reasons = "; ".join(f"{name}: {reason}" for reason, found in shown.items() for name in found)
     if not reasons:

@@ -139,6 +139,24 @@ def terms_refusal(
     return reason
 
 
+def unmeasured(spec: ProductSpec, dtypes: Sequence[str], target: Target) -> str | None:
+    """Why a GPU's kernels are not asked for the accuracy of f32 sums; None else.
+
+    Args:
+        spec: The product.
+        dtypes: Types of A and B, as a kernel would get them.
+        target: The GPU.
+    """
+    if target.arch != "sm100" or set(dtypes) != {F32}:
+        return None
+    if f32_algorithm(spec.policy.precision) != "highest":
+        return None
+    return (
+        f"precision=HIGHEST of float32 operands is left to XLA on {target.arch}, whose kernels' "
+        "sums have not been measured against float32's"
+    )
+
+
 def in_terms(
     contraction: Contraction, spec: ProductSpec, dtypes: Sequence[str], target: Target
 ) -> Terms | None:

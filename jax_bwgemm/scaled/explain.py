@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from jax_bwgemm.config import Target
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.grouped.grouped_config import GroupedConfig
-from jax_bwgemm.product.explain import ASKED_FOR, Explanation, locate
+from jax_bwgemm.product.explain import ASKED_FOR, EMPTY, Explanation, locate
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import refusal_error
 from jax_bwgemm.scaled.api import specification
@@ -124,7 +125,12 @@ def explain_family(
         if name == "xla":
             why = rejected[-1][1] if rejected else ASKED_FOR
             return Explanation(problem, "xla", why, rejected=tuple(rejected), flops=flops_of(dims))
-        choice = reason or family.choose(name, platform, spec, dims, target)
+        if dims.empty:
+            choice = reason or family.gpu(name, platform, spec, target)
+            if isinstance(choice, Target):
+                return Explanation(problem, name, EMPTY, rejected=tuple(rejected))
+        else:
+            choice = reason or family.choose(name, platform, spec, dims, target)
         if isinstance(choice, Choice):
             return Explanation(
                 problem,

@@ -111,6 +111,11 @@ def quantize(
 
 def _known_scale(scale: ArrayLike) -> jax.Array:
     """Checks an argument ``scale``, its value too where that is known."""
+    # Of Python's numbers, some are too large for NumPy's types: it would warn, or fail otherwise.
+    if isinstance(scale, int) and not isinstance(scale, bool):
+        raise TypeError("quantize requires a float32 scale of shape (), got a Python int")
+    if isinstance(scale, float) and abs(scale) > float(np.finfo(np.float32).max):
+        raise ValueError(f"quantize requires a positive, finite, normal scale, got {scale!r}")
     given = np.float32(scale) if isinstance(scale, float) else scale
     found = as_array("quantize", "scale", given)
     if found.shape != () or found.dtype != FLOAT32:

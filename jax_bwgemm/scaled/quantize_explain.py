@@ -13,6 +13,8 @@ from jax_bwgemm.product.implementations import refusal_error, target_here
 from jax_bwgemm.scaled.quantize_primitive import refusal
 from jax_bwgemm.scaled.quantize_spec import QuantizeSpec
 
+NOTHING = "an empty matrix runs no kernel: there are no values to write"
+
 
 def explain(eqn: Any, device: jax.Device | str | None) -> Explanation:
     """The decision for an equation."""
@@ -45,7 +47,8 @@ def explain_quantization(
         x = jax.ShapeDtypeStruct(shape, dtype)
         found = refusal(name, spec, x) or reason or target_here(name, platform, target)
         if isinstance(found, Target):
-            why = f"one kernel reads x once and writes {', '.join(spec.result_names)}"
+            written = ", ".join(spec.result_names)
+            why = NOTHING if 0 in shape else f"one kernel reads x once and writes {written}"
             return Explanation(problem, name, why, rejected=tuple(rejected))
         rejected.append((name, found))
     raise refusal_error(problem, rejected)

@@ -24,7 +24,7 @@ NARROW_TILE = 1.13
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
     """Why no kernel can run a product on any GPU; None when one may."""
     if dims.empty:
-        return "there is nothing to multiply"
+        return None
     of_kind = [k for k in table if k.kind == spec.kind]
     fitting = [k for k in of_kind if types_fit(k, spec, dims)]
     if not fitting:

@@ -67,8 +67,8 @@ def refusal(table: Sequence[Kernel], spec: ScaledSpec, dims: ScaledDims) -> str 
     """Why no kernel can run a product on any GPU; None when one may."""
     if by_mma(spec) and spec.a_scaling != spec.b_scaling:
         return f"no kernel multiplies {spec.a_scaling} by {spec.b_scaling}"
-    if 0 in (dims.batch, dims.m, dims.n, dims.k):
-        return "there is nothing to multiply"
+    if dims.empty:  # no kernel has anything to run, as for dense products
+        return None
     typed = [k for k in table if types_fit(k, spec, dims)]
     if not typed:
         pairs = sorted({f"{k.a_dtype} x {k.b_dtype}" for k in table})

@@ -59,6 +59,11 @@ class ScaledDims:
     a_batch: int | None = None
     b_batch: int | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply: the result is empty or all zeros."""
+        return 0 in (self.batch, self.m, self.n, self.k)
+
     def describe(self, spec: ScaledSpec) -> str:
         """The product in one line, for messages."""
         return (

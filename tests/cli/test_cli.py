@@ -326,3 +326,18 @@ def test_demo_does_not_fall_back_from_what_was_asked(capsys):
 def test_demo_needs_a_step(capsys):
     assert cli.main(["demo", "--steps", "0"]) == 2
     assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_demo_trains_for_two_steps_at_least(capsys):
+    """After a single one, the last loss is the first one."""
+    assert cli.main(["demo", "--sections", "training", "--steps", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "error: --steps must be at least 2 for the section training" in error
+    assert "got 1" in error
+    assert cli.main(["demo", "--sections", "transforms", "--steps", "1"]) == 0
+
+
+@pytest.mark.parametrize("seed", [-3, 2**63])
+def test_demo_refuses_seeds_that_jax_has_not(seed, capsys):
+    assert cli.main(["demo", "--sections", "transforms", "--seed", str(seed)]) == 2
+    assert capsys.readouterr().err == f"error: --seed must be in [0, 2^63), got {seed}\n"

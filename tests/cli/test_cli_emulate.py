@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -81,8 +82,8 @@ def test_emulator_report_exits_with_one(
         (["--out-dtype", "f16"], "this build has no sm100 kernel bf16 -> f16 with majors kn"),
         (["--sm-count", "2000"], "sm_count must be in [1, 1024], got 2000"),
         (["--seed", "-1"], "seed must be in"),
-        (["--trace", "/nowhere/t.json"], "error: /nowhere/t.json: no such folder"),
-        (["--trace", "/"], "error: [Errno 21] Is a directory: '/'"),
+        (["--trace", "/dev/full"], "error: [Errno 28] No space left on device"),
+        (["--sm-count", "1"], "error: a cluster of 2 CTAs does not fit on a GPU of 1"),
     ],
 )
 def test_what_cannot_run_exits_with_two(
@@ -93,16 +94,60 @@ def test_what_cannot_run_exits_with_two(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("/nowhere/t.png", "/nowhere/t.png: no such folder"),
-     ("t.unknown", "Format 'unknown' is not supported")],
-)  # fmt: skip
-def test_a_picture_that_cannot_be_saved(
-    name: str, message: str, capsys: pytest.CaptureFixture[str]
+    ("option", "name", "message"),
+    [
+        ("trace", "/nowhere/t.json", "/nowhere/t.json: no such folder"),
+        ("trace", "/", "/ is a folder"),
+        ("picture", "/nowhere/t.png", "/nowhere/t.png: no such folder"),
+        ("picture", "/", "/ is a folder"),
+        ("picture", "t.unknown", "t.unknown: no picture has the suffix 'unknown'; use "),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused_before_the_launch(
+    option: str, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    assert main([*SMALL, "--picture", name]) == 2
-    assert message in capsys.readouterr().err
+    before = emulator.launch_count()
+    assert main([*SMALL, f"--{option}", name]) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+    assert emulator.launch_count() == before
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_launch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    before = emulator.launch_count()
+    assert main([*SMALL, "--picture", "t.png"]) == 2
+    assert "error: a timeline picture needs matplotlib" in capsys.readouterr().err
+    assert emulator.launch_count() == before
+
+
+NAMED = "sm90_bf16_bf16_kn_64x64x64_2x1_pingpong"
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "own"),
+    [
+        ("--arch", "sm100", "sm90"),
+        ("--dtype", "f16", "bfloat16"),
+        ("--out-dtype", "f32", "bfloat16"),
+        ("--majors", "mk", "kn"),
+    ],
+)
+def test_options_that_contradict_the_named_kernel(
+    option: str, given: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, "--kernel", NAMED, option, given]) == 2
+    error = f"error: {option} {given} contradicts --kernel {NAMED}, of {own}"
+    assert error in capsys.readouterr().err
+
+
+def test_options_that_agree_with_the_named_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    same = ["--arch", "sm90", "--dtype", "bf16", "--out-dtype", "bf16", "--majors", "kn"]
+    assert main([*SMALL, "--kernel", NAMED, *same]) == 0
+    assert f"kernel           {NAMED}" in capsys.readouterr().out
 
 
 def test_operands_that_do_not_fit_into_memory(

@@ -240,6 +240,13 @@ def test_no_cluster_is_larger_than_the_gpu() -> None:
     assert reason in {why for _, why in rejected}
 
 
+def test_of_a_named_kernel_its_own_reason_alone_is_given() -> None:
+    named = next(k.name for k in PLAIN if k.arch == "sm100" and k.majors == "kn")
+    policy = Policy(config=TuningConfig(kernel=named))
+    got = select(GemmSpec(policy=policy), "bfloat16", GemmDims(8, 8, 8), SM90, PLAIN)
+    assert got == f"no kernel for sm90 fits ({named}: for sm100)"
+
+
 def test_no_usable_kernel_is_a_reason() -> None:
     got = select(GemmSpec("m", "n"), "bfloat16", GemmDims(8, 8, 8), SM90, PLAIN)
     assert isinstance(got, str)

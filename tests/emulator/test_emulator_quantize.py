@@ -37,6 +37,16 @@ def test_equal_to_the_reference_with_edges(case: QuantizeCase) -> None:
     assert_equal_to_reference(case)
 
 
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("shape", [(0, 128), (128, 0), (0, 4, 128)])
+def test_an_empty_matrix_runs_no_kernel(shape: tuple[int, ...], scaling: str) -> None:
+    case, before = QuantizeCase(shape, scaling), emulator.launch_count()
+    x = case.x()
+    for ours, want in zip(case.run("emulator", x), case.run("xla", x), strict=True):
+        assert_exact(ours, want, str(case))
+    assert emulator.launch_count() == before
+
+
 @pytest.mark.parametrize("case", [*special()], ids=str)
 def test_special_numbers(case: QuantizeCase) -> None:
     assert_equal_to_reference(case)

@@ -396,3 +396,16 @@ def test_the_tool_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitize_scaled.main([*arguments[:-1], "nothing"]) == 2
     assert "no scaled kernel has 'nothing' in its name" in capsys.readouterr().err
     assert "sanitize_scaled" in sys.modules
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 128), (8, 0, 128), (8, 8, 0)])
+@pytest.mark.parametrize("scaling", ["row", "1x128", "mxfp8"])
+def test_an_empty_problem_runs_no_kernel(scaling: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    rng, before = np.random.default_rng(0), emulator.launch_count()
+    a, b = exact_operand(rng, (m, k), scaling), exact_operand(rng, (n, k), scaling)
+    got = bw.scaled_matmul(a, b, implementation="emulator")
+    assert_exact(got, jnp.zeros((m, n), jnp.bfloat16))
+    found = bw.explain_scaled_matmul(a, b, implementation="emulator", device="cpu")
+    assert found.reason.startswith("an empty problem runs no kernel")
+    assert emulator.launch_count() == before

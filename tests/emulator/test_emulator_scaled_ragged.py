@@ -274,3 +274,13 @@ def test_sizes_that_a_kernel_does_not_take(kind: str, sizes: dict[str, int], mes
     whole = {"m": 32, "n": 16, "k": 32, "batch": 1, "groups": 2, "experts": 1, "sm_count": 1}
     with pytest.raises(ValueError, match=re.escape(message)):
         runtime.kernel_workspace_bytes("emulator", case_of(kind).kernel, **whole | sizes)
+
+
+@pytest.mark.parametrize("shape", [(0, 56, 128), (304, 0, 128), (304, 56, 0)])
+@pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
+def test_an_empty_problem_runs_no_kernel(kind: str, shape: tuple[int, int, int]) -> None:
+    pair, before = exact_pair(kind, ("row", "row"), shape, len(SIZES)), emulator.launch_count()
+    got = bw.scaled_ragged_dot(*pair, jnp.array(SIZES), implementation="emulator")
+    assert_exact(got, expected(*pair, SIZES).astype(jnp.bfloat16))
+    assert not np.any(got)
+    assert emulator.launch_count() == before

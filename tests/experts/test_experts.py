@@ -351,6 +351,7 @@ def test_more_experts_than_their_type_counts(dtype: str) -> None:
         (1.5, TypeError, "moe_mlp num_experts must be an integer or None, got 1.5"),
         (-1, ValueError, "moe_mlp num_experts must not be negative, got -1"),
         (2**70, ValueError, "moe_mlp num_experts must be below"),
+        (E - 1, ValueError, f"num_experts={E - 1} is less than the {E} matrices of up and down"),
     ],
 )
 def test_numbers_of_experts(number: Any, error: Any, message: str) -> None:

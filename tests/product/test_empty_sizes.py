@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulator_cases import requires_emulator
 
 import jax_bwgemm as bw
 
@@ -64,10 +65,27 @@ def test_products_in_low_precision(recipe: str, m: int, k: int, n: int) -> None:
     check(of_groups, zeros(m, k), zeros(2, k, n), shape=(m, n))
 
 
-def test_a_batch_of_none_in_low_precision() -> None:
-    dot = bw.fp8_dot_general("blockwise")
+IMPLEMENTATIONS = [None, "xla", pytest.param("emulator", marks=requires_emulator)]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("m", "k", "n"), [(4, 0, 32), (4, 32, 0), (0, 32, 32)])
+def test_low_precision_by_any_implementation(
+    implementation: str | None, m: int, k: int, n: int
+) -> None:
+    numbers, sizes = (((1,), (0,)), ((), ())), jnp.array([m, 0], jnp.int32)
+    dot = bw.fp8_dot_general("blockwise", implementation=implementation)
+    grouped = bw.fp8_ragged_dot("blockwise", implementation=implementation)
+    check(lambda x, w: dot(x, w, numbers), zeros(m, k), zeros(k, n), shape=(m, n))
+    of_groups = lambda x, w: grouped(x, w, sizes)  # noqa: E731
+    check(of_groups, zeros(m, k), zeros(2, k, n), shape=(m, n))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_batch_of_none_in_low_precision(implementation: str | None) -> None:
+    dot = bw.fp8_dot_general("blockwise", implementation=implementation)
     product = lambda x, w: dot(x, w, (((2,), (1,)), ((0,), (0,))))  # noqa: E731
-    check(product, zeros(0, 4, 32), zeros(0, 32, 8), shape=(0, 4, 8))
+    check(product, zeros(0, 16, 32), zeros(0, 32, 32), shape=(0, 16, 32))
 
 
 OF_NO_GROUP = {

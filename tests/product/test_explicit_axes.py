@@ -96,6 +96,23 @@ def test_rows_over_devices(name: str, mesh: jax.sharding.Mesh) -> None:
         np.testing.assert_allclose(np.asarray(ours) / scale, np.asarray(theirs) / scale, atol=1e-5)
 
 
+@pytest.mark.parametrize("scaling", ["row", "mxfp8"])
+def test_a_contracted_dimension_of_scaled_operands(scaling: str, mesh: jax.sharding.Mesh) -> None:
+    """One operand may have it over devices; of both, nothing says how the sum is to lie."""
+    x, w = array(0, ROWS, WIDTH), array(1, HIDDEN, WIDTH)
+    f = jax.jit(lambda x, w: bw.scaled_matmul(bw.quantize(x, scaling), bw.quantize(w, scaling)))
+    want, parts = f(x, w), P(None, "x")
+    with jax.set_mesh(mesh):
+        shard = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))  # noqa: E731
+        for specs in ((parts, P()), (P(), parts)):
+            got = f(shard(x, specs[0]), shard(w, specs[1]))
+            assert jax.typeof(got).sharding.spec == P(None, None)
+            # Devices may round their parts of a sum.
+            np.testing.assert_allclose(np.float32(got), np.float32(want), atol=2**-7)
+        with pytest.raises(Exception, match="Contracting dimensions are sharded"):
+            f(shard(x, parts), shard(w, parts))
+
+
 LAYERS: dict[str, Case] = {
     "linear": (
         lambda x, w, **o: bw.linear(x, w, X[0], activation="gelu", **o),

@@ -254,10 +254,15 @@ def test_a_kernel_of_fewer_terms_than_asked_for_is_refused() -> None:
     assert bw.explain(F32, F32, precision="high", config=exact, device="sm90").kernel == exact
 
 
-def test_sm100_has_no_kernels_of_f32_operands() -> None:
+def test_sm100_leaves_the_accuracy_of_f32_to_xla() -> None:
     found = bw.explain(F32, F32, precision="highest", device="sm100")
     assert found.implementation == "xla"
-    assert "no kernel for sm100 fits" in found.reason
+    assert found.reason == (
+        "precision=HIGHEST of float32 operands is left to XLA on sm100, whose kernels' sums have "
+        "not been measured against float32's"
+    )
+    with pytest.raises(NotImplementedError, match="is left to XLA on sm100"):
+        bw.explain(F32, F32, precision="highest", device="sm100", implementation="cutlass")
 
 
 def test_gradients_and_batches_of_f32_keep_their_precision() -> None:

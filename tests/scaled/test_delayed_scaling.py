@@ -249,7 +249,15 @@ X, W, _ = operands()
                 ValueError,
                 "quantize requires a positive, finite, normal scale, got ",
             )
-            for scale in (-1.0, 0.0, 1e-40, np.float32("nan"))
+            for scale in (-1.0, 0.0, 1e-40, np.float32("nan"), 1e300, -1e300, np.float64("inf"))
+        ),
+        *(
+            (
+                lambda scale=scale: bw.quantize(X, "tensor", scale=scale),
+                TypeError,
+                r"requires a float32 scale of shape \(\), got a Python int",
+            )
+            for scale in (2, 2**31, 10**400)
         ),
         (
             lambda: bw.quantize(X, "tensor", scale="a"),

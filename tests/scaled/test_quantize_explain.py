@@ -41,6 +41,15 @@ def test_a_kernel() -> None:
 
 
 @requires_kernels
+@pytest.mark.parametrize("shape", [(0, 256), (512, 0)])
+def test_an_empty_matrix(shape: tuple[int, int]) -> None:
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    ((found, _),) = quantized(x, scaling="1x128", implementation="cutlass")
+    assert found.implementation == "cutlass"
+    assert found.reason == "an empty matrix runs no kernel: there are no values to write"
+
+
+@requires_kernels
 def test_random_rounding() -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     ((found, _),) = quantized(X, key, scaling="1x128")

@@ -71,6 +71,12 @@ def test_transposed_copies_and_random_numbers(mesh: Any, scaling: str) -> None:
         assert q.scales.sharding.is_equivalent_to(NamedSharding(mesh, P("x", "y")), 2)
 
 
+@pytest.mark.parametrize("scaling", ["tensor", "row", "1x128", "128x128"])
+@pytest.mark.parametrize("shape", [(0, 1024), (1024, 0)])
+def test_empty_matrices(mesh: Any, shape: tuple[int, int], scaling: str) -> None:
+    run(mesh, shape, ("x", "y"), scaling=scaling, transposed=True)
+
+
 def test_one_scale_is_one_all_reduce(mesh: Any) -> None:
     _, found = run(mesh, (64, 96), (("x", "y"),), scaling="tensor", transposed=True)
     assert found == {"all-reduce": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 import jax
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from linked_cases import close, linked_for_sm90, requires_linker  # noqa: F401
+from numerics import assert_exact
+from scaled_cases import exact_operand
 from scaled_linked_cases import LAYOUTS, arrays_of, kernels, operand, run
 
 import jax_bwgemm as bw
 from jax_bwgemm import config, emulator
 from jax_bwgemm.epilogue import scaled_call
+from jax_bwgemm.product.implementations import log_once
 
 pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
@@ -120,3 +124,18 @@ def test_types_of_the_tables() -> None:
         ("float8_e5m2", "float8_e4m3fn"),
     }
     assert all(dataclasses.replace(k, out_dtype="bfloat16") == k for k in KERNELS)
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 128), (64, 0, 128), (64, 64, 0)])
+def test_an_empty_problem_links_no_kernel(
+    shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    m, n, k = shape
+    rng, before = np.random.default_rng(0), emulator.launch_count()
+    a, b = exact_operand(rng, (m, k), "row"), exact_operand(rng, (n, k), "row")
+    log_once.cache_clear()
+    with caplog.at_level(logging.INFO, "jax_bwgemm"):
+        got = bw.scaled_matmul(a, b, implementation="emulator", epilogue=lambda z: z + 1)
+    assert_exact(got, jnp.ones((m, n), jnp.bfloat16))
+    assert "an empty problem runs no kernel" in caplog.text
+    assert emulator.launch_count() == before

@@ -254,7 +254,6 @@ def test_explain(scaled_grouped_table: Any) -> None:
             ("tensor", "tensor"),
             "m-grouped kernels exist for float4_e2m1fn x float4_e2m1fn, float8_e4m3fn x",
         ),
-        ("k-grouped", (0, 56, 208), (None, None), ("row", "row"), "there is nothing to multiply"),
         (
             "m-grouped",
             (304, 56, 208),
@@ -290,6 +289,22 @@ def test_refusals(
     pair = exact_pair(kind, scalings, shape, len(SIZES), dtypes)
     with pytest.raises(NotImplementedError, match=re.escape(message)):
         bw.scaled_ragged_dot(*pair, jnp.array(SIZES), accumulation="fast", implementation="cutlass")
+
+
+@pytest.mark.parametrize("shape", [(0, 56, 208), (304, 0, 208), (304, 56, 0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_problem_runs_no_kernel(kind: str, shape: tuple[int, int, int]) -> None:
+    a, b = exact_pair(kind, ("row", "row"), shape, len(SIZES))
+    how = {"accumulation": "fast", "implementation": "cutlass"}
+    found = bw.explain_scaled_ragged_dot(a, b, jnp.array(SIZES), device="sm90", **how)
+    assert (found.implementation, found.kernel, found.flops) == ("cutlass", None, 0)
+    assert found.reason == "an empty problem runs no kernel: the result is empty or all zeros"
+    with bw.config.target("sm90"):
+        traced = jax.jit(lambda a, b, s: bw.scaled_ragged_dot(a, b, s, **how)).trace(
+            a, b, jnp.array(SIZES)
+        )
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "bwgemm" not in text.partition("{")[2]
 
 
 def test_types_whose_kernels_apply_no_such_scales(

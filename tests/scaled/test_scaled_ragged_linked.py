@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from emulator_cases import requires_emulator
 from linked_cases import close, linked_for_sm90, requires_linker  # noqa: F401
+from numerics import assert_exact
+from ragged_cases import exact_pair
 from ragged_linked_cases import (
     every_operand,
     kernels,
@@ -22,6 +25,7 @@ from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
 from jax_bwgemm import config, emulator
+from jax_bwgemm.product.implementations import log_once
 
 pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
@@ -105,3 +109,19 @@ def test_a_training_step_of_experts(
     for ours, theirs in zip(got, want, strict=True):
         ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
         assert np.linalg.norm(ours - theirs) < bound * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 128), (64, 0, 128), (64, 64, 0)])
+def test_an_empty_problem_links_no_kernel(
+    shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes, before = jnp.array([40, 24]), emulator.launch_count()
+    pair = exact_pair("m-grouped", ("row", "row"), shape, 2)
+    log_once.cache_clear()
+    with caplog.at_level(logging.INFO, "jax_bwgemm"):
+        got = bw.scaled_ragged_dot(
+            *pair, sizes, implementation="emulator", epilogue=lambda z: z + 1
+        )
+    assert_exact(got, jnp.ones(shape[:2], jnp.bfloat16))
+    assert "an empty problem runs no kernel" in caplog.text
+    assert emulator.launch_count() == before

@@ -120,7 +120,6 @@ def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m
             dims(k=48, a=E2M1, b=E2M1),
             "K=48 is not a multiple of 32, which TMA needs",
         ),
-        (spec("row", "row"), dims(m=0), "there is nothing to multiply"),
         (
             spec("tensor", "tensor"),
             dims(a=E5M2, b=E5M2),
@@ -138,6 +137,20 @@ def test_every_pair_of_layouts_has_a_kernel(a: str, b: str, accumulation: str, m
 )
 def test_refusals(product: ScaledSpec, sizes: ScaledDims, reason: str) -> None:
     assert refusal(TABLE, product, sizes) == reason
+
+
+@pytest.mark.parametrize("sizes", [(0, 512, 512), (512, 0, 512), (512, 512, 0)])
+@pytest.mark.parametrize("layouts", [("row", "row"), ("1x128", "128x128"), ("mxfp8", "mxfp8")])
+def test_an_empty_problem_runs_no_kernel(
+    layouts: tuple[str, str], sizes: tuple[int, int, int]
+) -> None:
+    a, b = structs(*layouts, *sizes)
+    assert "bwgemm" not in cuda_text(a, b, implementation="cutlass").partition("{")[2]
+    found = bw.explain_scaled_matmul(a, b, implementation="cutlass", device="sm90")
+    assert (found.implementation, found.kernel, found.flops) == ("cutlass", None, 0)
+    assert found.reason == "an empty problem runs no kernel: the result is empty or all zeros"
+    with pytest.raises(NotImplementedError, match="cutlass runs on cuda, this program is lowered"):
+        bw.explain_scaled_matmul(a, b, implementation="cutlass", device="cpu")
 
 
 def test_another_architecture() -> None:
