@@ -147,13 +147,14 @@ class TestEmulated:
         assert stats is not None
         assert stats.grid == tile_order(k, *sizes, 8, splits=splits).grid
 
-    def test_a_cluster_with_more_parts_than_multiprocessors(self) -> None:
+    def test_a_cluster_that_does_not_fit(self) -> None:
+        """Three CTAs fit on a multiprocessor."""
         k = KERNELS[0]
         with (
             emulator.configure(sm_count=2),
-            pytest.raises(Exception, match="a cluster of 3 CTAs does not fit on a GPU of 2 multip"),
+            pytest.raises(Exception, match="a cluster of 8 CTAs does not fit on a GPU of 2 multip"),
         ):
-            run_gemm(k, *operands(k, Problem(24, 200, 640)), splits=3)
+            run_gemm(k, *operands(k, Problem(24, 200, 640)), splits=8)
 
     @pytest.mark.parametrize("batch", [1, 2**31 - 1])
     def test_more_tiles_than_a_grid_can_have(self, batch: int) -> None:

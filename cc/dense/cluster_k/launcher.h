@@ -23,7 +23,8 @@ struct Launcher {
   static int64_t Ctas(const GemmProblem& p) { return TilesOfBatch(p) * p.batch * p.splits; }
 
   static Status Supports(const GemmProblem& p) {
-    BWGEMM_RETURN_IF_ERROR(CheckCluster(p.splits, p.sm_count));
+    // CTAs of a cluster may share a multiprocessor.
+    if (p.splits > kCtasPerSm * p.sm_count) return CheckCluster(p.splits, p.sm_count);
     BWGEMM_RETURN_IF_ERROR(CheckAligned(p, C::kIn, C::kIn, C::kOut));
     if (p.n % (kAlignmentBytes / SizeOf(C::kOut)) != 0) return NotAligned(p);
     return CheckTiles(p, TilesOfBatch(p), 1, int64_t{p.batch} * p.splits, "tiles times parts of K");
