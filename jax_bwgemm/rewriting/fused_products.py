@@ -104,9 +104,9 @@ class Kind:
         spec = eqn.params["spec"]
         a, b = (x.aval for x in eqn.invars)
         if spec.reduce_batch:
-            return "the product is a sum over a batch"
+            return "the product sums a batch of products"
         if spec.out_sharding is not None:
-            return "it has an out_sharding"
+            return "the product has an out_sharding"
         if not a.dtype.name == b.dtype.name == spec.out_dtype:
             return "operands and result are not of one type"
         return None

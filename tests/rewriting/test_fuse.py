@@ -510,6 +510,24 @@ def test_why_kernels_cannot_take_what_follows_is_said(f: Any, reason: str, array
     assert one.reason.endswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"reduce_batch": True}, "the product sums a batch of products"),
+        ({"out_sharding": jax.sharding.PartitionSpec()}, "the product has an out_sharding"),
+        ({}, None),
+    ],
+)
+def test_products_that_no_function_follows_in_a_kernel(
+    changes: dict[str, Any], reason: str | None, arrays: Any
+) -> None:
+    jaxpr = jax.make_jaxpr(bw.matmul)(arrays["x"], arrays["w"])
+    (product,) = [e for e, _ in equations(jaxpr) if e.primitive in fuse.KINDS]
+    spec = dataclasses.replace(product.params["spec"], **changes)
+    changed = product.replace(params=product.params | {"spec": spec})
+    assert fuse.KINDS[product.primitive].why_not(changed) == reason
+
+
 def test_a_reshape_of_the_columns_ends_what_a_kernel_takes(arrays: Any) -> None:
     """A bias of one head is no row of the result."""
     x, w, b = arrays["x"], arrays["w"], arrays["b"][: N // 4]
