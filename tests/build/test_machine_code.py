@@ -129,7 +129,10 @@ def test_no_kernel_spills_or_uses_local_memory(machine_code):
     # parts of sums, a few of which wait in memory from one run of blocks of K to the next.
     f32 = {n for n in spilling if re.search(r"GroupedGemmKernel.*DTypeE(2ELS\d_0|0ELS\d_2)EL", n)}
     assert set(spilling) == f32
-    assert all(spilling[name].stack_bytes <= 104 for name in f32)
+    # Those of f32 matrices of experts have a main loop for each of several widths.
+    several = {n for n in f32 if re.search(r"ContractionE1ELNS_5DTypeE0E", n)}
+    assert 0 < len(several) < len(f32)
+    assert all(spilling[n].stack_bytes <= (104 if n in several else 16) for n in f32)
 
 
 def test_sm90_kernels_use_wgmma(machine_code):
