@@ -26,14 +26,14 @@ template <class Get, class TakeBuffer>
 Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get get,
                      TakeBuffer take) {
   std::string_view rest = roles;
-  for (size_t i = 0; i < count && !rest.empty(); ++i) {
+  size_t i = 0;
+  for (; i < count && !rest.empty(); ++i) {
     const std::string_view name = rest.substr(0, rest.find(' '));
     Buffer* buffer;
     BWGEMM_RETURN_IF_ERROR(take(&rest, &buffer));
     BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), name, buffer));
-    if (i + 1 == count && rest.empty()) return Status::Ok();
   }
-  if (count == 0 && rest.empty()) return Status::Ok();
+  if (i == count && rest.empty()) return Status::Ok();
   return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +
                                  ", their roles are '" + std::string(roles) + "'");
 }
