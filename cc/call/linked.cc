@@ -82,12 +82,12 @@ std::string SymbolOf(const Kernel& kernel, std::string_view form) {
 // Launches pass one parameter: for a second one, CUDA would read beyond the list.
 Status CheckOneParameter(cudaKernel_t kernel, const std::string& name) {
   size_t offset, bytes;
-  const auto has = [&](size_t index) {
-    return cudaFuncGetParamInfo(reinterpret_cast<const void*>(kernel), index, &offset, &bytes) ==
-           cudaSuccess;
+  const auto ask = [&](size_t index) {
+    return cudaFuncGetParamInfo(reinterpret_cast<const void*>(kernel), index, &offset, &bytes);
   };
-  const bool one = has(0) && !has(1);
-  (void)cudaGetLastError();  // the second one's
+  BWGEMM_RETURN_IF_CUDA_ERROR(ask(0));
+  const bool one = ask(1) != cudaSuccess;
+  (void)cudaGetLastError();
   if (one) return Status::Ok();
   return Status::InvalidArgument("the epilogue's kernel '" + name +
                                  "' has not exactly one parameter");
