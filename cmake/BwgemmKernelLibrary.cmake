@@ -23,6 +23,9 @@ set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG")
 set(bwgemm_nvcc_flags --expt-relaxed-constexpr --no-compress -Xcompiler=-Og,-fPIC,-fvisibility=hidden -DNDEBUG
     -diag-suppress=177 # unused variables inside CUTLASS headers
 )
+if(BWGEMM_RACECHECK)
+  list(APPEND bwgemm_nvcc_flags -DBWGEMM_RACECHECK)
+endif()
 
 # (A:B:output) types that a tile is compiled for unless its line leaves some out, and the names in kernel lists as C++
 # enumerators.

@@ -1,6 +1,7 @@
 """User switches: target, linked epilogues, partial sums, tuning policy.
 
-Each is a context manager, with an environment variable for its default.
+Each is a context manager, with an environment variable for its default. Set variables before the
+first call: what JAX has traced keeps the values that it was traced with.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def current_partial_sums() -> str | None:
 
 
 def _check_partial_sums(dtype: str, where: str) -> str:
-    if dtype not in PARTIAL_SUMS:
+    if not isinstance(dtype, str) or dtype not in PARTIAL_SUMS:
         known = ", ".join(repr(known) for known in PARTIAL_SUMS)
         raise ValueError(f"{where}: unknown type {dtype!r}; known are {known}")
     return dtype
@@ -205,7 +206,7 @@ def current_tuning_miss() -> str:
 
 
 def _check_miss_policy(policy: str, where: str) -> str:
-    if policy not in MISS_POLICIES:
+    if not isinstance(policy, str) or policy not in MISS_POLICIES:
         known = ", ".join(repr(known) for known in MISS_POLICIES)
         raise ValueError(f"{where}: unknown policy {policy!r}; known are {known}")
     return policy

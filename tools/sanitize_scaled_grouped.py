@@ -149,22 +149,22 @@ def cases_of(kernels: Sequence[Any]) -> list[ScaledGroupedCase]:
     """The cases of some kernels."""
     found: list[ScaledGroupedCase] = []
     for k in kernels:
-        columns = k.tile_n + 24
+        rows, columns = (k.tile_n, k.tile_m) if k.swap_ab else (k.tile_m, k.tile_n)
         for i, scalings in enumerate(layouts_of(k)):
             depth = (k.stages + 2 if i == 0 else 1) * k.tile_k + k_multiple(k)
             if k.kind == "m-grouped":
-                m = 2 * k.tile_m + 41
-                sizes = 5, 0, k.tile_m + 9, -3, 1, 10 * m
+                m = 2 * rows + 41
+                sizes = 5, 0, rows + 9, -3, 1, 10 * m
                 orders = ("horizontal", "vertical") if i == 0 else ("heuristic",)
                 for order in orders:
                     found.append(
-                        _case(k, scalings, m, columns, depth, sizes, 4, order, seed=len(found))
+                        _case(k, scalings, m, columns + 24, depth, sizes, 4, order, seed=len(found))
                     )
             else:
                 sizes = 5, 0, depth - 9, -3, 1, 10 * depth
                 m = depth + 128
                 found.append(
-                    _case(k, scalings, m, columns, k.tile_m + 7, sizes, 5, seed=len(found))
+                    _case(k, scalings, m, columns + 24, rows + 7, sizes, 5, seed=len(found))
                 )
             if k.scales == "mma":  # which takes one pair of layouts
                 found += _more_cases(k, scalings, len(found))

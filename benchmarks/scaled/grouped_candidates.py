@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,21 @@ from scaled.candidates import Unsupported
 
 import jax_bwgemm as bw
 
-# Layouts of activations and gradients, and of weights; accumulation.
+
+class Kind(NamedTuple):
+    """Layouts of scales, and how sums are accumulated."""
+
+    activations: str
+    weights: str
+    gradients: str
+    accumulation: str
+
+
 KINDS = {
-    "tensor": ("tensor", "tensor", "fast"),
-    "row": ("row", "row", "fast"),
-    "blockwise": ("1x128", "128x128", "promoted"),
+    "tensor": Kind("tensor", "tensor", "tensor", "fast"),
+    "row": Kind("row", "row", "row", "fast"),
+    "blockwise": Kind("1x128", "128x128", "1x128", "promoted"),
+    "blockwise_2d": Kind("128x128", "128x128", "1x128", "promoted"),
 }
 _CONTRACT = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
 
@@ -84,12 +94,14 @@ def _copies(x: jax.Array, scaling: str, transposed: bool) -> Any:
 
 def quantized(kind: str, mode: str, given: Operands) -> tuple[Any, Any]:
     """A and B of `scaled_ragged_dot`."""
-    rows, weights, _ = KINDS[kind]
+    layouts = KINDS[kind]
     if mode == "dw":
-        return _copies(given.x, rows, True)[1], _copies(given.dy, rows, True)[1]
-    forward = mode == "forward"
-    both = _copies(given.w, weights, True)
-    return _copies(given.x if forward else given.dy, rows, False), both[1 if forward else 0]
+        x = _copies(given.x, layouts.activations, True)[1]
+        return x, _copies(given.dy, layouts.gradients, True)[1]
+    both = _copies(given.w, layouts.weights, True)
+    if mode == "forward":
+        return _copies(given.x, layouts.activations, False), both[1]
+    return _copies(given.dy, layouts.gradients, False), both[0]
 
 
 def ours(
@@ -97,7 +109,7 @@ def ours(
 ) -> Candidate:
     """`scaled_ragged_dot`."""
     function = functools.partial(
-        bw.scaled_ragged_dot, accumulation=KINDS[kind][2], implementation=implementation
+        bw.scaled_ragged_dot, accumulation=KINDS[kind].accumulation, implementation=implementation
     )
     return _candidate(f"bwgemm {kind} {mode}", function, *pair, sizes)
 
@@ -143,7 +155,7 @@ def with_epilogue(
     of_groups = [jax.random.normal(key, (groups, n), jnp.bfloat16) for _ in epilogue.groups]
     function = functools.partial(
         bw.scaled_ragged_dot,
-        accumulation=KINDS[kind][2],
+        accumulation=KINDS[kind].accumulation,
         implementation=implementation,
         epilogue=epilogue.function,
     )

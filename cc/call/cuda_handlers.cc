@@ -23,7 +23,7 @@ ffi::Error Instantiate(ffi::Dictionary config) {
   Roles roles;
   const Status status = DecodeConfig(kFixed, config, &call, &roles);
   if (status.ok()) {
-    LoadAhead([&](int device) { return Prepare(call.kernel, call.epilogue, device); });
+    LoadAhead([&](int device) { return Prepare(call, device); });
   }
   return ToFfiError(status);
 }

@@ -317,16 +317,18 @@ Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int devi
   std::shared_ptr<Loaded> loaded;
   BWGEMM_RETURN_IF_ERROR(Find(epilogue, SymbolOf(kernel, epilogue.form), &loaded));
   *function = loaded->function;
-  if (epilogue.form == "split_k") return Status::Ok();
-  return loaded->prepared.Run(device,
-                              [&] { return PrepareLinkedOf(kernel)(loaded->function, device); });
+  return loaded->prepared.Run(device, [&] {
+    return epilogue.form == "split_k" ? LoadKernel(loaded->function)
+                                      : PrepareLinkedOf(kernel)(loaded->function, device);
+  });
 }
 
-Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, const void** function) {
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, int device,
+                  const void** function) {
   std::shared_ptr<Loaded> loaded;
   BWGEMM_RETURN_IF_ERROR(Find(epilogue, std::string(kernel), &loaded));
   *function = loaded->function;
-  return Status::Ok();
+  return loaded->prepared.Run(device, [&] { return LoadKernel(loaded->function); });
 }
 
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue) {

@@ -14,8 +14,9 @@ Status CheckLinkable(const Kernel& kernel, std::string_view form);
 Status FindLinked(const Kernel& kernel, const LinkedEpilogue& epilogue, int device,
                   const void** function);
 
-// The same of a kernel that is in no table, and needs no preparation: by its name.
-Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, const void** function);
+// The same of a kernel that is in no table: by its name.
+Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, int device,
+                  const void** function);
 
 // Unimplemented unless the code was linked for this version of the library.
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue);

@@ -5,6 +5,7 @@
 #include "call/contractions.h"
 #include "call/linked.h"
 #include "core/device.h"
+#include "core/helper_kernels.h"
 
 namespace bwgemm::call {
 namespace {
@@ -124,18 +125,21 @@ Status (*PrepareOf(const Kernel& kernel))(int) {
 
 }  // namespace
 
-Status Prepare(std::string_view name, const LinkedEpilogue& epilogue, int device) {
+Status Prepare(const ProductCall& call, int device) {
   const Kernel* kernel;
-  BWGEMM_RETURN_IF_ERROR(Lookup(name, &kernel));
+  BWGEMM_RETURN_IF_ERROR(Lookup(call.kernel, &kernel));
   DeviceProperties properties;
   BWGEMM_RETURN_IF_ERROR(QueryDevice(device, &properties));
   BWGEMM_RETURN_IF_ERROR(CheckArch(kernel->info.name, kernel->info.arch, device, properties));
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
-  BWGEMM_RETURN_IF_ERROR(CheckEpilogue(*kernel, epilogue));
-  if (!epilogue.code.empty()) {
+  BWGEMM_RETURN_IF_ERROR(CheckEpilogue(*kernel, call.epilogue));
+  HelperKernels::Load(device);
+  const Kernel* twin = call.options.splits > 1 ? FindKernel(kernel->info.f32_twin) : nullptr;
+  if (twin) BWGEMM_RETURN_IF_ERROR(PrepareOf(*twin)(device));
+  if (!call.epilogue.code.empty()) {
     const void* function;
-    return FindLinked(*kernel, epilogue, device, &function);
+    return FindLinked(*kernel, call.epilogue, device, &function);
   }
   return PrepareOf(*kernel)(device);
 }

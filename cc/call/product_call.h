@@ -76,8 +76,9 @@ struct ProductSizes {
   int64_t m = 0, n = 0, k = 0, batch = 1, groups = 0, experts = 0;
 };
 
-// Loads the kernel on a device ahead of its calls; Run does if nobody did. Cheap when repeated.
-Status Prepare(std::string_view kernel, const LinkedEpilogue& epilogue, int device);
+// Loads the kernels of a call on a device ahead of it; Run does if nobody did. Cheap when repeated.
+// Of the call, buffers are not needed.
+Status Prepare(const ProductCall& call, int device);
 
 // Checks everything, then launches on the stream.
 Status Run(const ProductCall& call, int device, cudaStream_t stream);

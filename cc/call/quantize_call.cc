@@ -6,6 +6,7 @@
 #include "call/linked.h"
 #include "core/ceil_div.h"
 #include "core/device.h"
+#include "core/helper_kernels.h"
 #include "scaled/quantize/problem.h"
 
 namespace bwgemm::call {
@@ -179,11 +180,12 @@ Status CheckDevice(int device) {
 std::string_view Name(QuantizeRole role) { return kNames[static_cast<int>(role)]; }
 
 Status PrepareQuantize(const QuantizeCall& call, int device) {
-  if (call.source.code.empty()) return Status::Ok();
   DeviceScope scope;
   BWGEMM_RETURN_IF_ERROR(scope.Enter(device));
+  HelperKernels::Load(device);
+  if (call.source.code.empty()) return Status::Ok();
   const void* function;
-  return FindLinked(call.kernel, call.source, &function);
+  return FindLinked(call.kernel, call.source, device, &function);
 }
 
 Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
@@ -196,7 +198,7 @@ Status RunQuantize(const QuantizeCall& call, int device, cudaStream_t stream) {
   EpilogueArguments source{};
   BWGEMM_RETURN_IF_ERROR(ReadSource(call, problem, &source));
   const void* function;
-  BWGEMM_RETURN_IF_ERROR(FindLinked(call.kernel, call.source, &function));
+  BWGEMM_RETURN_IF_ERROR(FindLinked(call.kernel, call.source, device, &function));
   return scaled::QuantizeLinked(problem, source, function, stream);
 }
 

@@ -39,7 +39,7 @@ struct QuantizeCall {
   const Buffer& operator[](QuantizeRole role) const { return buffers[static_cast<int>(role)]; }
 };
 
-// Loads the kernel of a call that brings one, ahead of it.
+// Loads the kernel of a call, ahead of it.
 Status PrepareQuantize(const QuantizeCall& call, int device);
 
 // Checks everything, then launches one kernel on the stream.

@@ -34,7 +34,11 @@ inline Status SetSharedMemoryLimit(const void* kernel, int bytes) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
-// The same, the first time on each device. kKernel: returns the kernel.
+// Loads a kernel without dynamic shared memory on the current device. Otherwise its first launch
+// does.
+inline Status LoadKernel(const void* kernel) { return SetSharedMemoryLimit(kernel, 0); }
+
+// As SetSharedMemoryLimit, the first time on each device. kKernel: returns the kernel.
 template <const void* (*kKernel)(), int kBytes>
 Status SetSharedMemoryLimitOnce(int device) {
   static OncePerDevice once;

@@ -2,6 +2,7 @@
 
 #include "core/ceil_div.h"
 #include "core/cuda_status.h"
+#include "core/helper_kernels.h"
 #include "dense/planes.h"
 #include "sm90/split.h"
 
@@ -153,6 +154,13 @@ Params ParamsOf(const PlanesProblem& problem, void* planes) {
 }
 
 using Kernel = void (*)(Params);
+const HelperKernels kHelpers{reinterpret_cast<const void*>(&KMajorKernel<BF16Terms<2>>),
+                             reinterpret_cast<const void*>(&RowMajorKernel<BF16Terms<2>>),
+                             reinterpret_cast<const void*>(&KMajorKernel<BF16Terms<3>>),
+                             reinterpret_cast<const void*>(&RowMajorKernel<BF16Terms<3>>),
+                             reinterpret_cast<const void*>(&KMajorByRangeKernel),
+                             reinterpret_cast<const void*>(&RowMajorByRangeKernel)};
+
 Status Launch(const PlanesProblem& problem, const Params& params, Kernel k_major, Kernel row_major,
               cudaStream_t stream) {
   const auto blocks = [](int64_t extent, int64_t of_block) {

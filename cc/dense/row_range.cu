@@ -2,6 +2,7 @@
 
 #include "core/ceil_div.h"
 #include "core/cuda_status.h"
+#include "core/helper_kernels.h"
 #include "dense/row_range.h"
 
 namespace bwgemm::dense {
@@ -133,6 +134,10 @@ __global__ void __launch_bounds__(1024) RowMajorKernel(Params params) {
     }
   }
 }
+
+const HelperKernels kHelpers{reinterpret_cast<const void*>(&RowMajorKernel),
+                             reinterpret_cast<const void*>(&KMajorKernel<8>),
+                             reinterpret_cast<const void*>(&KMajorKernel<1>)};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 
 #include "core/ceil_div.h"
 #include "core/cuda_status.h"
+#include "core/helper_kernels.h"
 #include "dense/split_k.h"
 
 namespace bwgemm::dense {
@@ -100,6 +101,20 @@ __global__ void __launch_bounds__(kThreads) ClearKernel(float4* words, int64_t v
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < vectors) words[i] = {0.0f, 0.0f, 0.0f, 0.0f};
 }
+
+template <class Out, int kVector>
+HelperKernels AddKernels() {
+  return {reinterpret_cast<const void*>(&AddPartialsKernel<Out, kVector, 4>),
+          reinterpret_cast<const void*>(&AddPartialsKernel<Out, kVector, 8>),
+          reinterpret_cast<const void*>(&AddPartialsKernel<Out, kVector, 16>)};
+}
+const HelperKernels kHelpers[] = {AddKernels<__nv_bfloat16, 2>(),
+                                  AddKernels<__nv_bfloat16, 4>(),
+                                  AddKernels<__half, 2>(),
+                                  AddKernels<__half, 4>(),
+                                  AddKernels<float, 2>(),
+                                  AddKernels<float, 4>(),
+                                  {reinterpret_cast<const void*>(&ClearKernel)}};
 
 }  // namespace
 

@@ -7,7 +7,8 @@
 namespace bwgemm::scaled {
 
 template <Contraction kContraction_, DType kA_, DType kB_, DType kOut_, int kTileM_, int kTileN_,
-          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, ScaleUse kScaleUse_>
+          int kTileK_, int kClusterM_, int kClusterN_, Schedule kSchedule_, bool kSwapAb_,
+          ScaleUse kScaleUse_>
 struct GroupedKernelSpec {
   static constexpr Contraction kContraction = kContraction_;
   static constexpr bool kKGrouped = kContraction == Contraction::kKGrouped;
@@ -18,16 +19,16 @@ struct GroupedKernelSpec {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
-  // P is A, of which each row has a scale: a thread reads two for a block of K. Of Q it would read
-  // one for every fourth row.
-  static constexpr bool kSwapAb = false;
+  // Where scales change along K, a thread reads two of P's rows for a block of K, and every fourth
+  // of Q's. So P is the operand whose rows have scales, except in tiles for few rows.
+  static constexpr bool kSwapAb = kSwapAb_;
   static constexpr int kTerms = 1;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
 
   // SM100: the one that has the machine code of all types, for which elements are bytes, and of
   // both uses of scales of blocks of k.
   using Bytes = GroupedKernelSpec<kContraction, DType::kE4M3, DType::kE4M3, kOut, kTileM, kTileN,
-                                  kTileK * BitsOf(kA) / 8, kClusterM, kClusterN, kSchedule,
+                                  kTileK * BitsOf(kA) / 8, kClusterM, kClusterN, kSchedule, kSwapAb,
                                   kScaleUse == ScaleUse::kRows ? ScaleUse::kBlocks : kScaleUse>;
 
   static_assert(kKGrouped || kContraction == Contraction::kMGrouped);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cutlass/arch/barrier.h"
+#include "sm90/arrive.h"
 
 namespace bwgemm::sm90 {
 
@@ -14,10 +15,11 @@ __device__ __forceinline__ void InitPipeline(typename C::Shared& shared) {
   using Barrier = cutlass::arch::ClusterBarrier;
 #pragma unroll
   for (int i = 0; i < C::kStages; ++i) {
-    Barrier::init(&shared.full[i], 1);                                     // the thread that loads
-    Barrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster);  // every consuming warp
+    Barrier::init(&shared.full[i], 1);  // the thread that loads
+    // Every consuming warp.
+    Barrier::init(&shared.empty[i], 4 * C::kTileConsumers * C::kCluster * kWarpArrivals);
   }
-  for (int i = 0; i < kConsumers; ++i) Barrier::init(&shared.turn[i], 4);
+  for (int i = 0; i < kConsumers; ++i) Barrier::init(&shared.turn[i], 4 * kWarpArrivals);
 }
 
 }  // namespace bwgemm::sm90

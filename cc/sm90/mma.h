@@ -4,6 +4,7 @@
 #include "cute/algorithm/clear.hpp"
 #include "cute/tensor_impl.hpp"
 #include "cutlass/arch/barrier.h"
+#include "sm90/arrive.h"
 #include "sm90/turn.h"
 #include "sm90/wgmma.h"
 
@@ -72,12 +73,7 @@ struct Mma {
 
   // Each warp tells all producers of the cluster that it has read the stage.
   __device__ __forceinline__ void Release(uint32_t stage) const {
-    const uint32_t lane = thread % 32;
-    if constexpr (C::kCluster == 1) {
-      if (lane == 0) Empty::arrive(&shared.empty[stage]);
-    } else {
-      Empty::arrive(&shared.empty[stage], lane, lane < C::kCluster);
-    }
+    ArriveForWarpAtAll<C::kCluster>(&shared.empty[stage], thread % 32);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cutlass/arch/barrier.h"
+#include "sm90/arrive.h"
 
 namespace bwgemm::sm90 {
 
@@ -34,7 +35,7 @@ struct Turn {
 
   // Each warp does.
   __device__ __forceinline__ void Give() {
-    if (threadIdx.x % 32 == 0) Barrier::arrive(&shared.turn[consumer ^ 1]);
+    ArriveForWarp(&shared.turn[consumer ^ 1], threadIdx.x % 32);
   }
 };
 

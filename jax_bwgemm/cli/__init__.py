@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+import jax
+
 import jax_bwgemm
 from jax_bwgemm import config
 
@@ -48,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if (reason := _without_backend()) is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     try:
         code = command.run(args)
         sys.stdout.flush()
@@ -55,3 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
         return 1
     return code
+
+
+def _without_backend() -> str | None:
+    """Why JAX cannot run anything here; None if it can."""
+    try:
+        jax.local_devices()
+    except (RuntimeError, AssertionError) as error:  # the latter without any text
+        platforms = os.environ.get("JAX_PLATFORMS")
+        asked = f" with JAX_PLATFORMS={platforms}" if platforms else ""
+        return f"JAX has no device here{asked}{f': {error}' if str(error) else ''}"
+    return None

@@ -38,6 +38,16 @@ the same representative_group_sizes find the entry.
 """
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
+    return seconds
+
+
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Adds `tune` to the command line."""
     parser = subparsers.add_parser(
@@ -100,7 +110,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="keep the other problems that --out already has (the cache always keeps them)",
     )
     parser.add_argument(
-        "--budget", type=float, default=120.0, metavar="SECONDS", help="in all (default: 120)"
+        "--budget", type=_seconds, default=120.0, metavar="SECONDS", help="in all (default: 120)"
     )
 
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_bwgemm import compat_jaxpr
-from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
+from jax_bwgemm.epilogue.tracing import PASS_IT, EpilogueError, trace_epilogue
+from jax_bwgemm.product.arguments import is_hashable
 
 
 def _squared_relu(x: jax.Array) -> jax.Array:
@@ -53,6 +54,8 @@ def as_activation(
     if activation is None:
         return None
     if callable(activation):
+        if not is_hashable(activation):
+            raise TypeError(f"{caller}: activation must be hashable, got {activation!r}")
         if all(isinstance(size, int) for size in shape):
             _check(caller, activation, shape, elementwise)
         return activation
@@ -73,15 +76,19 @@ def _check(
     """Raises what `as_activation` does for a function."""
     if elementwise:
         try:
-            tree = trace_epilogue(function, shape, ()).tree
+            traced = trace_epilogue(function, shape, ())
         except EpilogueError as error:
-            raise EpilogueError(f"{caller}: activation: {error}") from None
-        one = jax.tree_util.treedef_is_leaf(tree)
+            alone = "an activation is a function of its argument alone; see matmul(epilogue=)"
+            text = str(error).replace(PASS_IT, alone)
+            raise EpilogueError(f"{caller}: activation: {text}") from None
+        one = jax.tree_util.treedef_is_leaf(traced.tree) and not traced.program.summed
     else:
         argument = jax.ShapeDtypeStruct(shape, jnp.float32)
         tree = jax.eval_shape(function, argument)
         one = getattr(tree, "shape", None) == shape
         if one:
+            if jnp.issubdtype(tree.dtype, jnp.complexfloating):
+                raise TypeError(f"{caller}: activation must return real numbers, got {tree.dtype}")
             _check_reads_nothing_traced(caller, function, argument)
     if not one:
         raise TypeError(f"{caller}: activation must return one array of its argument's shape")

@@ -30,7 +30,8 @@ def biased(products: Arrays, biases: Arrays) -> Arrays:
 
 def combine(activation: Elementwise, gate: jax.Array, *ups: jax.Array) -> jax.Array:
     """The hidden values of one or two products, all float32."""
-    hidden = gate if activation is None else activation(gate)
+    # Activations may return integers or bools, which have no slope.
+    hidden = gate if activation is None else activation(gate).astype(jnp.float32)
     return hidden * ups[0] if ups else hidden
 
 
@@ -56,7 +57,7 @@ def values_and_slope(activation: Elementwise) -> Callable[..., Any]:
 
     def epilogue(product: jax.Array, *biases: jax.Array) -> Any:
         (wide,) = biased((product,), biases)
-        return jax.jvp(activation, (wide,), (jnp.ones_like(wide),))
+        return jax.jvp(functools.partial(combine, activation), (wide,), (jnp.ones_like(wide),))
 
     return epilogue
 

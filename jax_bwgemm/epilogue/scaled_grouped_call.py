@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax_bwgemm.config import Target
 from jax_bwgemm.epilogue.call import refused_arrays
 from jax_bwgemm.epilogue.costs import grouped_linked_cycles, pass_cycles
 from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.epilogue.scaled_call import as_call
-from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.product.contraction import KernelCall
-from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.costs import elements_in_16_bits
+from jax_bwgemm.scaled.ragged_costs import as_16_bits, evaluate
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
-from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedSpec
 
 
 def choose_scaled_grouped(
@@ -64,33 +60,16 @@ def choose_scaled_grouped(
         return f"{choice}, with an epilogue"
     if spec.policy.config is not None:
         return as_call(RAGGED, name, choice, spec, dims, target, factors)
-    linked, apart = _cycles(choice.kernel, spec, program, result_types, dims, target, also_read)
+    plain = RAGGED.select(table, spec, dims, target)
+    assert not isinstance(plain, str), "what takes an epilogue runs without one, too"
+    with_it = evaluate(choice.kernel, spec, dims, target)
+    _, sizes = as_16_bits(choice.kernel, dims)
+    linked = grouped_linked_cycles(with_it, program, result_types, sizes, target)
+    after = pass_cycles(program, result_types, spec.out_dtype, also_read, sizes, target)
+    apart = evaluate(plain.kernel, spec, dims, target).cycles + after
     if apart < linked:
         return (
-            f"{choice.kernel.name} without it and a pass over the result are predicted to take "
-            f"{apart:.0f} cycles, with it {linked:.0f}"
+            f"{plain.kernel.name} without it and a pass over the result are predicted to take "
+            f"{apart:.0f} cycles, {choice.kernel.name} with it {linked:.0f}"
         )
     return as_call(RAGGED, name, choice, spec, dims, target, factors)
-
-
-def _cycles(
-    kernel: Kernel,
-    spec: ScaledRaggedSpec,
-    program: Program,
-    result_types: Sequence[str],
-    dims: ScaledRaggedDims,
-    target: Target,
-    also_read: int,
-) -> tuple[float, float]:
-    """Of the kernel with the epilogue, and of both apart.
-
-    They are those of the equivalent product of 16-bit operands: see `jax_bwgemm.scaled.costs`.
-    """
-    each = elements_in_16_bits(kernel.a_dtype)
-    types = {"a_dtype": "bfloat16", "b_dtype": "bfloat16", "scales": ""}
-    wide = dataclasses.replace(kernel, **types, tile_k=kernel.tile_k // each)
-    sizes = dataclasses.replace(dims, k=-(-dims.k // each))
-    plain = heuristics.evaluate(wide, spec, sizes, target)
-    linked = grouped_linked_cycles(plain, program, result_types, sizes, target)
-    after = pass_cycles(program, result_types, spec.out_dtype, also_read, sizes, target)
-    return linked, plain.cycles + after

@@ -27,6 +27,9 @@ _MAX_POWER = 64
 _HELD = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
+PASS_IT = "pass it in epilogue_operands"
+
+
 class EpilogueError(NotImplementedError):
     """A function that cannot be an epilogue; the message names the operation and its line."""
 
@@ -193,14 +196,12 @@ class _Tracer:
         """A constant of one element, whatever its rank."""
         if isinstance(value, jax.core.Tracer):
             raise EpilogueError(
-                "an epilogue reads an array that is traced outside of it: pass it in "
-                "epilogue_operands"
+                f"an epilogue reads an array that is traced outside of it: {PASS_IT}"
             )
         array = np.asarray(value, dtype)
         if array.size != 1:
             raise EpilogueError(
-                f"an epilogue reads a constant array of shape {array.shape}: pass it in "
-                "epilogue_operands"
+                f"an epilogue reads a constant array of shape {array.shape}: {PASS_IT}"
             )
         array = _narrowed(array)
         if array.dtype.name not in TYPES:

@@ -142,7 +142,13 @@ def kernel_mismatch(kernel: Kernel, spec: GroupedSpec, in_dtype: str, arch: str)
 
 
 def evaluate(
-    kernel: Kernel, spec: GroupedSpec, dims: GroupedDims, target: Target, *, linked: bool = False
+    kernel: Kernel,
+    spec: GroupedSpec,
+    dims: GroupedDims,
+    target: Target,
+    *,
+    linked: bool = False,
+    cost: GroupedCost | None = None,
 ) -> Candidate:
     """Predicts how long a kernel takes for a problem that it can run.
 
@@ -152,9 +158,11 @@ def evaluate(
         dims: Its sizes.
         target: The GPU.
         linked: Whether an epilogue is linked into it, whose own time is not counted.
+        cost: What its tiles cost, if that is not in `COSTS`.
     """
-    tile = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m)
-    cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
+    if cost is None:
+        tile = (kernel.arch, kernel.tile_m, kernel.tile_n, kernel.cluster_m)
+        cost = COSTS.get((*tile, kernel.swap_ab, kernel.schedule), UNKNOWN_COST)
     sms = 2 if _paired(kernel) else 1
     sizes = expected_sizes(spec, dims)
     rate = MACS_PER_CYCLE[kernel.arch] * sms * cost.efficiency / kernel.mmas

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jax_bwgemm import compat
 from jax_bwgemm.loss.recomputed import Products, recomputed_statistics
 from jax_bwgemm.loss.statistics import Options, row_statistics
-from jax_bwgemm.product.arguments import as_array, as_flag, as_precision
+from jax_bwgemm.product.arguments import as_array, as_flag, as_precision, is_hashable
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.shardings import sharded_first
 
@@ -201,19 +201,11 @@ def _sharded_as_rows(labels: jax.Array, x: jax.Array) -> jax.Array:
 def _as_axis_name(axis_name: Any) -> Hashable:
     """The argument, names as a tuple. Numbers would be positions to JAX."""
     names = tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
-    if any(isinstance(name, int) or not _is_hashable(name) for name in names):
+    if any(isinstance(name, int) or not is_hashable(name) for name in names):
         raise TypeError(
             f"{_NAME}: axis_name must be the name of a mesh axis, or names, got {axis_name!r}"
         )
     return names if isinstance(axis_name, tuple | list) else axis_name
-
-
-def _is_hashable(name: Any) -> bool:
-    try:
-        hash(name)
-    except TypeError:
-        return False
-    return True
 
 
 def _devices(axis_name: Any) -> int:
@@ -268,7 +260,7 @@ def _check_whole_columns(weights: jax.Array) -> None:
 
 
 def _check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
-    if value not in words:
+    if not isinstance(value, str) or value not in words:
         listed = ", ".join(repr(word) for word in words)
         raise ValueError(f"{_NAME}: {name} must be one of {listed}, got {value!r}")
 

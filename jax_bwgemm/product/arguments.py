@@ -30,6 +30,15 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
+def is_hashable(x: Any) -> bool:
+    """Whether an argument can be static."""
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
 def as_key(function: str, key: Any) -> jax.Array | None:
     """Checks an argument `key`.
 

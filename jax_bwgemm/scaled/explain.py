@@ -77,7 +77,7 @@ def explain_scaled_ragged_dot(
     Args:
         a: As in `scaled_ragged_dot`; the arrays of a `ScaledArray` may be `jax.ShapeDtypeStruct`.
         b: Likewise.
-        group_sizes: As in `scaled_ragged_dot`.
+        group_sizes: As in `scaled_ragged_dot`, or a `jax.ShapeDtypeStruct`.
         preferred_element_type: As in `scaled_ragged_dot`.
         accumulation: As in `scaled_ragged_dot`.
         group_offset: As in `scaled_ragged_dot`.

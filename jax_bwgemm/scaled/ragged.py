@@ -177,7 +177,9 @@ def specification(
             f"{_NAME} requires a [M, K] and b [E, N, K], or a [K, M] and b [N, M], got shapes "
             f"{a.shape} and {b.shape}"
         )
-    sizes = as_array(_NAME, "group_sizes", group_sizes)
+    sizes: Any = group_sizes
+    if not isinstance(sizes, jax.ShapeDtypeStruct):  # a type suffices to explain a call
+        sizes = as_array(_NAME, "group_sizes", sizes)
     rows = a.shape[0] if b.ndim == 3 else a.shape[1]
     experts = b.shape[0] if b.ndim == 3 else None
     check_static_groups(_NAME, sizes.shape, experts)

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES
+from jax_bwgemm.grouped.heuristics import SWIZZLE, SWIZZLE_MIN_OPERAND_BYTES, tile_extents
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import tuned
 from jax_bwgemm.scaled.fit import kernel_dtype, satisfying, scales_fit, types_fit
+from jax_bwgemm.scaled.ragged_costs import evaluate
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned, chosen_by, ordered_by
 
-# Contracted rows of an average group up to which a ping-pong tile is chosen, which is stored while
-# the next one is multiplied. With more rows, a larger tile reuses more. See docs/decisions.md.
+# k-grouped: contracted rows of an average group up to which a ping-pong tile is chosen, which is
+# stored while the next one is multiplied. With more rows, a larger tile reuses more. See
+# docs/decisions.md.
 PINGPONG_ROWS = 2048
 # How long a column of a tile of 128 takes, over one of 256. See docs/decisions.md.
 NARROW_TILE = 1.13
@@ -75,10 +77,7 @@ def fitting_kernels(
 def kernels_for(
     table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
 ) -> list[Kernel] | str:
-    """The kernels that a GPU has for a product, or why it has none.
-
-    There is one of each kind, pair of types and use of scales, but for contractions.
-    """
+    """The kernels that a GPU has for a product, or why it has none."""
     fitting = [k for k in fitting_kernels(table, spec, dims) if k.arch == target.arch]
     if fitting:
         return satisfying(fitting, spec.policy.config, target)
@@ -91,19 +90,32 @@ def kernels_for(
 def by_rule(
     fitting: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
 ) -> Choice:
-    """The kernel of those that fit, by the number of contracted rows and the width of tiles."""
-    short = not spec.m_grouped and dims.m <= PINGPONG_ROWS * dims.experts
+    """The kernel of those that fit.
 
-    def columns(k: Kernel) -> float:
-        """Of all tiles of a row of tiles, those of narrow ones counting more."""
-        return -(-dims.n // k.tile_n) * k.tile_n * (NARROW_TILE if k.tile_n < 256 else 1.0)
+    m-grouped: the one with the shortest predicted time. k-grouped: by the number of contracted
+    rows, by how often scales are applied, and by the width of tiles.
+    """
+    if spec.m_grouped:
+        kernel = min(fitting, key=lambda k: (evaluate(k, spec, dims, target).cycles, k.name))
+    else:
+        short = dims.m <= PINGPONG_ROWS * dims.experts
 
-    kernel = min(fitting, key=lambda k: ((k.schedule == "pingpong") != short, columns(k), k.name))
+        def columns(k: Kernel) -> float:
+            """Of all tiles of a row of tiles, those of narrow ones counting more."""
+            _, width = tile_extents(k)
+            narrow = max(k.tile_m, k.tile_n) < 256
+            return -(-dims.n // width) * width * (NARROW_TILE if narrow else 1.0)
+
+        def rank(k: Kernel) -> tuple[object, ...]:
+            return (k.schedule == "pingpong") != short, k.scales == "rows", columns(k), k.name
+
+        kernel = min(fitting, key=rank)
     operands = dims.k * (dims.m + dims.experts * dims.n)
     swizzle = SWIZZLE if operands >= SWIZZLE_MIN_OPERAND_BYTES else 1
     config = spec.policy.config
     raster_order, swizzle = ordered_by(config, ("heuristic", swizzle))
-    tiles = f"tiles of {kernel.tile_m}x{kernel.tile_n}"
+    swapped = ", operands swapped" if kernel.swap_ab else ""
+    tiles = f"tiles of {kernel.tile_m}x{kernel.tile_n}{swapped}"
     why = f"{WHERE[kernel.scales]}; {chosen_by(config)}{tiles}"
     out_dtype = kernel_dtype(spec.out_dtype)
     return Choice(kernel, out_dtype, raster_order, swizzle, 1, target.sm_count, why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 import sys
 import time
@@ -70,6 +71,10 @@ class AutotuneResult(TuningTable):
         self.measurements = measurements
         self.skipped = skipped
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, arguments = super().__reduce__()
+        return kind, (*arguments, self.measurements, self.skipped)
+
     def __str__(self) -> str:
         lines = [repr(self)]
         for key, entry in self.items():
@@ -117,10 +122,12 @@ def autotune(
 
     Raises:
         RuntimeError: No GPU in this process, or none that kernels exist for.
-        TypeError: Not a program, or arguments for one that takes none.
+        TypeError: Not a program, arguments for one that takes none, or options of other types.
+        ValueError: A timeout that is negative or NaN, or an empty path.
         OSError: The result could not be saved; this is found out before measuring.
         TuningFileError: ``save`` is a path to something else than a file.
     """
+    _check_options(timeout, save, progress)
     device, target, kind = local_device()
     path = files.cache_path(kind.kind) if save is True else save
     if path:
@@ -130,6 +137,20 @@ def autotune(
     if path:
         result.dump(path, merge=True)
     return result
+
+
+def _check_options(timeout: Any, save: Any, progress: Any) -> None:
+    """Raises what `autotune` does for them."""
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"autotune: timeout must be a number of seconds, got {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"autotune: timeout must be at least 0, got {timeout!r}")
+    if not isinstance(save, bool | str | os.PathLike):
+        raise TypeError(f"autotune: save must be a bool or a path, got {save!r}")
+    if not isinstance(save, bool) and not os.fspath(save):
+        raise ValueError("autotune: save is an empty path")
+    if not isinstance(progress, bool | None):
+        raise TypeError(f"autotune: progress must be True, False or None, got {progress!r}")
 
 
 def tune_missing(key: Key, kind: TunedDevice) -> TuningTable:

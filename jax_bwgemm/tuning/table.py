@@ -134,7 +134,9 @@ class TuningTable:
         Raises:
             OSError: The file cannot be read.
             TuningFileError: It is not a tuning file; the message starts with its path.
+            TypeError: Not a path.
         """
+        path = os.fspath(path)  # numbers would be open files
         data = storage.read(path)
         try:
             return cls.loads(data)

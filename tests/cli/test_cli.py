@@ -63,6 +63,21 @@ def test_wrong_variables(variable, text, monkeypatch, capsys):
     assert text in found
 
 
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [(AssertionError(), "error: JAX has no device here with JAX_PLATFORMS=cuda\n"),
+     (RuntimeError("Unknown backend"), "JAX_PLATFORMS=cuda: Unknown backend\n")],
+)  # fmt: skip
+def test_without_a_backend(failure, text, monkeypatch, capsys):
+    def local_devices():
+        raise failure
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert cli.main(["info"]) == 2
+    assert capsys.readouterr().err.endswith(text)
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_of_every_command(command, capsys):
     with pytest.raises(SystemExit) as stop:

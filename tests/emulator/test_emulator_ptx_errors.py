@@ -327,8 +327,11 @@ def test_a_wide_special_register_is_stored() -> None:
     np.testing.assert_array_equal(out, out[0])
 
 
-def test_variables_have_a_limit_together() -> None:
-    many = "".join(f".global .b8 g{i}[268435456];\n" for i in range(17))
+@pytest.mark.parametrize(
+    ("variable", "count"), [(".b8 g{}[268435456]", 17), (".align 65536 .b8 g{}[1]", 65536)]
+)
+def test_variables_have_a_limit_together(variable: str, count: int) -> None:
+    many = "".join(f".global {variable.format(i)};\n" for i in range(count))
     with pytest.raises(emulator.EmulatorError, match="variables of a module take more than"):
         kernel("", declarations=many)
 

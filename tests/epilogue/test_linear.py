@@ -256,6 +256,13 @@ class TestMatmul:
             bw.linear(x, w, activation="relu", implementation="cutlass")
 
 
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, z: Any) -> Any:
+        return z
+
+
 class TestErrors:
     def test_of_linear(self, arrays) -> None:
         x, w, b, _, _ = arrays.values()
@@ -284,6 +291,31 @@ class TestErrors:
             bw.linear(x, w, activation=jnp.sum)
         with pytest.raises(bw.EpilogueError, match="reduce_max"):
             bw.linear(x, w, activation=jax.nn.softmax)
+        slope = jnp.ones(w.shape[1])
+        alone = (
+            r"linear: activation: .*array of shape \(24,\): an activation is a function of its a"
+        )
+        with pytest.raises(bw.EpilogueError, match=alone):
+            bw.linear(x, w, activation=lambda z: slope * z)
+
+    @pytest.mark.parametrize("layer", ["linear", "gated_linear_unit", "mlp", "moe_mlp"])
+    def test_of_activations(self, arrays, layer) -> None:
+        x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
+        experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
+        calls = {
+            "linear": lambda f: bw.linear(x, w, activation=f),
+            "gated_linear_unit": lambda f: bw.gated_linear_unit(x, gated, activation=f),
+            "mlp": lambda f: bw.mlp(x, w, w.T, activation=f),
+            "moe_mlp": lambda f: bw.moe_mlp(x[0], experts, one, w[None], w.T[None], activation=f),
+        }
+        call = calls[layer]
+        rows = f"{layer}: activation must return one array of its argument's shape"
+        with pytest.raises(TypeError, match=rows):
+            call(lambda z: jnp.sum(z, 0))
+        with pytest.raises((TypeError, bw.EpilogueError), match=f"{layer}: activation.*complex64"):
+            call(lambda z: z * (1 + 1j))
+        with pytest.raises(TypeError, match=f"{layer}: activation must be hashable, got <.*Unhash"):
+            call(Unhashable())
 
     def test_of_gated_linear_unit(self, arrays) -> None:
         x, w, gated = arrays["x"], arrays["w"], arrays["gated"]

@@ -123,6 +123,25 @@ def test_every_activation_and_none(arrays: Arrays) -> None:
     assert_same_layers(bw.mlp(x[0], up, down), jax.nn.gelu(x[0] @ up) @ down)
 
 
+@pytest.mark.parametrize("step", [lambda z: z > 0, lambda z: jnp.round(z).astype(jnp.int32)])
+@pytest.mark.parametrize("recompute", [False, True, 2])
+def test_activations_without_a_slope(arrays: Arrays, step: Any, recompute: Any) -> None:
+    """They return bools or integers."""
+    x, up, down = arrays["x"], arrays["up"], arrays["down"]
+
+    def ours(x: jax.Array, down: jax.Array) -> jax.Array:
+        return bw.mlp(x, up, down, activation=step, recompute=recompute)
+
+    def want(x: jax.Array, down: jax.Array) -> jax.Array:
+        return step(x @ up).astype(x.dtype) @ down
+
+    assert_same_layers(ours(x, down), want(x, down))
+    pulled = [jax.vjp(f, x, down)[1](jnp.ones_like(want(x, down))) for f in (ours, want)]
+    assert_same_layers(*pulled)
+    pushed = [jax.jvp(f, (x, down), (x, down))[1] for f in (ours, want)]
+    assert_same_layers(*pushed)
+
+
 @forms
 def test_mapped(arrays: Arrays, form: str) -> None:
     ours, want = FORMS[form]

@@ -144,3 +144,6 @@ def test_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         config.current_partial_sums()
     with pytest.raises(ValueError, match="partial_sums: unknown type 'bfloat16'; known are"):
         config.partial_sums("bfloat16")
+    for of_two in (config.partial_sums, config.tuning_miss):
+        with pytest.raises(ValueError, match=r"unknown .* array"):
+            of_two(np.array(["result", "error"]))  # type: ignore[arg-type]

@@ -17,7 +17,8 @@ GROUPED_DEF = _CC / "grouped" / "grouped.def"
 SCALED_DEF = _CC / "scaled" / "scaled.def"
 SCALED_GROUPED_DEF = _CC / "scaled" / "scaled_grouped.def"
 _SCALED_GROUPED = (
-    r"^SCALED_(ROWS|CONTRACT)\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
+    r"^SCALED_(ROWS|CONTRACT)(_SWAP_AB)?"
+    r"\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
 )
 _FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn"}
 _SCALED = r"^SCALED_TILE(_SWAP_AB)?\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\w+), (\w+)(.*)\)$"
@@ -184,7 +185,7 @@ def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
     """The grouped scaled kernels as the build makes them: 4 a line, 2 without e5m2, 6 of mma, 8 of
     SM100's blocks, which are rows' too."""
     found = []
-    for kind, arch, *numbers, schedule, scales, left_out in re.findall(
+    for kind, swap, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED_GROUPED, SCALED_GROUPED_DEF.read_text(), re.MULTILINE
     ):
         rows = kind == "ROWS"
@@ -202,7 +203,7 @@ def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
             types = f"{kind.lower()}_{a}_{b}_{out}_{use}"
             found.append(
                 Kernel(
-                    name=f"{arch}_scaled_{types}_{_text(tile)}_{schedule}",
+                    name=f"{arch}_scaled_{types}_{_text(tile)}_{schedule}{swap[:5].lower()}",
                     arch=arch,
                     contraction="m_grouped" if rows else "k_grouped",
                     a_dtype=_FLOAT8[a],
@@ -212,6 +213,7 @@ def described_scaled_grouped_kernels() -> tuple[Kernel, ...]:
                     b_major="k",
                     **_sizes(tile),
                     schedule=schedule,
+                    swap_ab=bool(swap),
                     scales=use,
                 )
             )

@@ -159,6 +159,27 @@ def test_no_time_left_is_reported(gpu: None, clock: list[Choice]) -> None:
     assert "not 512x512x512 kn" in str(got)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "error", "message"),
+    [
+        ("timeout", float("nan"), ValueError, "autotune: timeout must be at least 0, got nan"),
+        ("timeout", -1, ValueError, "autotune: timeout must be at least 0, got -1"),
+        ("timeout", "60", TypeError, "autotune: timeout must be a number of seconds, got '60'"),
+        ("save", 5, TypeError, "autotune: save must be a bool or a path, got 5"),
+        ("save", "", ValueError, "autotune: save is an empty path"),
+        ("progress", "x", TypeError, "autotune: progress must be True, False or None, got 'x'"),
+    ],
+)
+def test_wrong_options(option: str, value: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        bw.autotune(bw.matmul, array(8, 8), array(8, 8), **{option: value})
+
+
+def test_a_table_is_read_from_a_path() -> None:
+    with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not int"):
+        TuningTable.load(99)  # type: ignore[arg-type]
+
+
 def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
     args = array(512, 512), array(512, 512)
     assert not (tmp_path / "cache").exists()
@@ -318,6 +339,10 @@ def test_the_command_says_what_is_wrong(
     assert run_command("--shapes", "8,8,8") == 2
     no_gpu = "error: autotune measures on a GPU: this process has no CUDA GPU\n"
     assert capsys.readouterr().err == no_gpu
+    for budget in ("nan", "-1", "soon"):
+        with pytest.raises(SystemExit):
+            run_command("--shapes", "8,8,8", "--budget", budget)
+        assert f"must be a number of at least 0, got '{budget}'" in capsys.readouterr().err
     assert run_command("--shapes", "8,8") == 2
     assert "majors out of kn kk mn mk, got '8,8'" in capsys.readouterr().err
     request.getfixturevalue("gpu")

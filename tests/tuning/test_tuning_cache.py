@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from jax_bwgemm import TuningFileError, TuningTable
 from jax_bwgemm.tuning import files as tuning_files
 from jax_bwgemm.tuning import storage
+from jax_bwgemm.tuning.autotuning import AutotuneResult
 from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
 from jax_bwgemm.tuning.records import TunedDevice, TunedEntry
 
@@ -371,12 +372,17 @@ def test_a_path_that_cannot_be_written_is_found_out_before(near: Path) -> None:
 
 
 def test_tables_can_be_sent_to_other_processes() -> None:
-    first = table(64, 128)
-    for other in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first), copy.copy(first)):
-        assert other == first
-        assert hash(other) == hash(first)
-        with other, first:  # each has contexts of its own
-            pass
+    plain = table(64, 128)
+    measured = AutotuneResult(plain.device, dict(plain.items()), (), (("a product", "why not"),))
+    for first in (plain, measured):
+        for other in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first), copy.copy(first)):
+            assert type(other) is type(first)
+            assert other == first
+            assert hash(other) == hash(first)
+            assert str(other) == str(first)
+            with other, first:  # each has contexts of its own
+                pass
+    assert pickle.loads(pickle.dumps(measured)).skipped == measured.skipped
 
 
 def test_a_file_exchanged_for_one_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ class Tiles {
     tile_ = TileAt<C>(order_, index_, rank_);
   }
 
-  __device__ __forceinline__ bool Valid() const { return index_ < order_.clusters; }
+  __device__ __forceinline__ bool Valid() const {
+    return index_ < static_cast<uint32_t>(order_.clusters);
+  }
   __device__ __forceinline__ const Tile& Current() const { return tile_; }
 
   __device__ __forceinline__ void Advance() {
@@ -79,7 +81,8 @@ class Tiles {
  private:
   const TileOrder& order_;
   const int rank_;
-  int index_, step_;
+  uint32_t index_;  // beyond the last tile it may not fit in an int
+  int step_;
   Tile tile_;
 };
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "emulator/machine/kernel_builder.h"
 #include "emulator/machine/launch.h"
@@ -16,23 +17,35 @@ namespace {
 // Of all variables of a module: a short text may declare many.
 constexpr uint64_t kMaxModuleBytes = uint64_t{4} << 30;
 
-}  // namespace
+bool IsStored(const ptx::Variable& v) { return v.space != ptx::Space::kShared && !v.is_extern; }
 
-std::unique_ptr<Module> Module::load(std::string text) {
-  std::unique_ptr<Module> module(new Module);
-  module->ast_ = ptx::parse(std::move(text));
+uint64_t AlignmentOf(const ptx::Variable& v) { return std::max<uint64_t>(v.align, 16); }
+
+// Ahead of allocating any of them.
+void CheckBytes(const std::vector<ptx::Variable>& variables) {
   uint64_t total = 0;
-  for (const ptx::Variable& v : module->ast_->variables) {
-    if (v.space == ptx::Space::kShared || v.is_extern) continue;
-    Storage& storage = module->variables_[v.name];
-    const uint64_t align = std::max<uint64_t>(v.align, 16);
-    storage.size = v.bytes;
-    total += v.bytes;
+  for (const ptx::Variable& v : variables) {
+    if (!IsStored(v)) continue;
+    total += v.bytes + AlignmentOf(v);
     if (total > kMaxModuleBytes) {
       throw Error(ErrorKind::kUnsupported, v.line,
                   format("line %d: the variables of a module take more than %llu bytes", v.line,
                          static_cast<unsigned long long>(kMaxModuleBytes)));
     }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Module> Module::load(std::string text) {
+  std::unique_ptr<Module> module(new Module);
+  module->ast_ = ptx::parse(std::move(text));
+  CheckBytes(module->ast_->variables);
+  for (const ptx::Variable& v : module->ast_->variables) {
+    if (!IsStored(v)) continue;
+    Storage& storage = module->variables_[v.name];
+    const uint64_t align = AlignmentOf(v);
+    storage.size = v.bytes;
     storage.writable = v.space != ptx::Space::kConst;
     storage.bytes.assign(v.bytes + align, 0);
     const uintptr_t raw = reinterpret_cast<uintptr_t>(storage.bytes.data());

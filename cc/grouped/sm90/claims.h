@@ -10,10 +10,6 @@
 
 namespace bwgemm::grouped::sm90 {
 
-// Before each launch. A kernel and not a memset: profilers, and timers built on them, count
-// kernels.
-static __global__ void ClearCounterKernel(int32_t* counter) { *counter = 0; }
-
 // Called by one whole warp of every CTA.
 template <class C>
 struct TileClaims {

@@ -36,13 +36,15 @@ struct RingReader {
     return shared.tiles.ring[Place()];
   }
 
-  // Called by whole warps, or by a single thread. One thread of each caller arrives once all of its
-  // threads have read the tile. A wait may let the lanes of a warp diverge, so the caller gives the
+  // Called by whole warps, or by a single thread. Each caller arrives once all of its threads have
+  // read the tile. A wait may let the lanes of a warp diverge, so the caller gives the
   // mask: __activemask() would return the lanes that happen to be together.
   template <bool kWholeWarp>
   __device__ __forceinline__ void Release() {
     if constexpr (kWholeWarp) __syncwarp();
-    if (!kWholeWarp || threadIdx.x % 32 == 0) {
+    if constexpr (kWholeWarp) {
+      bwgemm::sm90::ArriveForWarp(&shared.tiles.ring_empty[Place()], threadIdx.x % 32);
+    } else {
       cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[Place()]);
     }
     if constexpr (C::kFewRegisters) {
@@ -196,8 +198,9 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
     bwgemm::sm90::InitPipeline<C>(shared);
     for (int i = 0; i < kRing; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_full[i], 1);
+      const uint32_t warps = C::kAssistants + 4 * kConsumers;
       cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_empty[i],
-                                          1 + C::kAssistants + 4 * kConsumers);
+                                          1 + warps * bwgemm::sm90::kWarpArrivals);
     }
     for (int i = 0; i < kMail; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.tiles.mail_full[i], 1);

@@ -4,6 +4,7 @@
 
 #include "core/ceil_div.h"
 #include "core/cuda_status.h"
+#include "core/helper_kernels.h"
 #include "core/launch.h"
 #include "scaled/quantize/linked.h"
 #include "scaled/quantize/problem.h"
@@ -29,6 +30,18 @@ Status LaunchInto(const QuantizeParams& params, int64_t tiles, cudaStream_t stre
              ? Launch<kIn, DType::kE4M3>(params, tiles, stream)
              : Launch<kIn, DType::kE5M2>(params, tiles, stream);
 }
+
+template <DType kIn, DType kOut>
+HelperKernels Kernels() {
+  return {reinterpret_cast<const void*>(&QuantizeKernel<kIn, kOut, true, true>),
+          reinterpret_cast<const void*>(&QuantizeKernel<kIn, kOut, true, false>),
+          reinterpret_cast<const void*>(&QuantizeKernel<kIn, kOut, false, true>),
+          reinterpret_cast<const void*>(&QuantizeKernel<kIn, kOut, false, false>)};
+}
+const HelperKernels kKernels[] = {
+    Kernels<DType::kBF16, DType::kE4M3>(), Kernels<DType::kBF16, DType::kE5M2>(),
+    Kernels<DType::kF16, DType::kE4M3>(),  Kernels<DType::kF16, DType::kE5M2>(),
+    Kernels<DType::kF32, DType::kE4M3>(),  Kernels<DType::kF32, DType::kE5M2>()};
 
 bool Aligned(const void* pointer, int bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;

@@ -87,7 +87,7 @@ class TileQuantizer {
 
   // 16 random bits for each element, which round both copies.
   __device__ void Draw() {
-    const int32_t* r = p_.random + batch_ * kRandomWords;
+    const int32_t* r = p_.random + int64_t{batch_} * kRandomWords;
     const uint2 key = {static_cast<uint32_t>(r[0]), static_cast<uint32_t>(r[1])};
 #pragma unroll
     for (int i = 0; i < kPatch; ++i) {

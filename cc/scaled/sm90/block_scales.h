@@ -5,6 +5,7 @@
 #include "cutlass/arch/barrier.h"
 #include "scaled/sm90/config.h"
 #include "scaled/sm90/scales.h"
+#include "sm90/arrive.h"
 
 namespace bwgemm::scaled::sm90 {
 
@@ -18,7 +19,7 @@ struct BlockScalesLoader {
   __device__ __forceinline__ static void InitBarriers(typename C::Shared& shared) {
     for (int i = 0; i < C::kStages; ++i) {
       Barrier::init(&shared.scales_full[i], kWarp);
-      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers);
+      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers * bwgemm::sm90::kWarpArrivals);
     }
   }
 

@@ -62,11 +62,11 @@ struct GroupedLauncher {
                                  LaunchParams& params, void* workspace, cudaStream_t stream) {
     const grouped::GroupedProblem& p = problem.grouped;
     BWGEMM_RETURN_IF_ERROR(Plain::MakeParams(p, &params));
-    static_assert(!C::kSwapAb);
-    params.p_scales = problem.a;
-    params.q_scales = problem.b;
-    params.p_rows = C::kKGrouped ? p.k : p.m;
-    params.q_rows = p.n;
+    const int a_rows = C::kKGrouped ? p.k : p.m;
+    params.p_scales = C::kSwapAb ? problem.b : problem.a;
+    params.q_scales = C::kSwapAb ? problem.a : problem.b;
+    params.p_rows = C::kSwapAb ? p.n : a_rows;
+    params.q_rows = C::kSwapAb ? a_rows : p.n;
     return Plain::LaunchKernel(function, p, params, workspace, stream);
   }
 };

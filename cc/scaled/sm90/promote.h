@@ -123,7 +123,7 @@ struct PromotingMma {
   // The stage's scales, then its operands.
   __device__ __forceinline__ void Release(uint32_t stage) {
     __syncwarp();  // all lanes have read the scales
-    if (mma.thread % 32 == 0) Base::Empty::arrive(&mma.shared.scales_empty[stage]);
+    bwgemm::sm90::ArriveForWarp(&mma.shared.scales_empty[stage], mma.thread % 32);
     mma.Release(stage);
   }
 

@@ -6,6 +6,7 @@
 #include "cutlass/arch/barrier.h"
 #include "scaled/sm90/config.h"
 #include "scaled/sm90/scales.h"
+#include "sm90/arrive.h"
 
 namespace bwgemm::scaled::sm90 {
 
@@ -17,7 +18,7 @@ struct TileScalesLoader {
   __device__ __forceinline__ static void InitBarriers(typename C::Shared& shared) {
     for (int i = 0; i < C::kScaleSlots; ++i) {
       Barrier::init(&shared.scales_full[i], kWarp);
-      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers);
+      Barrier::init(&shared.scales_empty[i], 4 * C::kTileConsumers * bwgemm::sm90::kWarpArrivals);
     }
   }
 
@@ -77,7 +78,7 @@ struct TileScales {
       ByRows<kColumns>(accumulator, scales, thread);
     }
     __syncwarp();
-    if (thread % 32 == 0) Barrier::arrive(&shared.scales_empty[slot]);
+    bwgemm::sm90::ArriveForWarp(&shared.scales_empty[slot], thread % 32);
   }
 
  private:

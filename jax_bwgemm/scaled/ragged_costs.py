@@ -1,0 +1,44 @@
+"""How long an m-grouped kernel of scaled operands takes: the model of grouped 16-bit kernels. Pure.
+
+As in `jax_bwgemm.scaled.costs`, a product has the bytes, cycles and tiles of a 16-bit one with half
+or a quarter of its K.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_bwgemm.config import Target
+from jax_bwgemm.grouped import heuristics
+from jax_bwgemm.grouped.heuristics import Candidate, GroupedCost
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.costs import elements_in_16_bits
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
+
+# (scales, tile_m, tile_n, swap_ab) -> cost, for SM90. Fitted to times of an H200: see
+# docs/decisions.md.
+COSTS = {
+    ("sums", 128, 256, False): GroupedCost(0.78, 761, 0.886),
+    ("sums", 128, 192, True): GroupedCost(0.788, 0, 0.853),
+    ("sums", 128, 128, True): GroupedCost(0.674, 0, 0.968),
+    ("blocks", 128, 256, False): GroupedCost(0.677, 0, 0.98),
+    ("rows", 128, 128, False): GroupedCost(0.45, 0, 0.952),
+    ("rows", 128, 128, True): GroupedCost(0.414, 144, 0.952),
+}
+
+
+def as_16_bits(kernel: Kernel, dims: ScaledRaggedDims) -> tuple[Kernel, ScaledRaggedDims]:
+    """The kernel and the sizes of the equivalent 16-bit product."""
+    each = elements_in_16_bits(kernel.a_dtype)
+    types = {"a_dtype": "bfloat16", "b_dtype": "bfloat16", "scales": ""}
+    wide = dataclasses.replace(kernel, **types, tile_k=kernel.tile_k // each)
+    return wide, dataclasses.replace(dims, k=-(-dims.k // each))
+
+
+def evaluate(
+    kernel: Kernel, spec: ScaledRaggedSpec, dims: ScaledRaggedDims, target: Target
+) -> Candidate:
+    """Predicts how long a kernel takes for a product. The candidate's kernel is the 16-bit one."""
+    cost = COSTS.get((kernel.scales, kernel.tile_m, kernel.tile_n, kernel.swap_ab))
+    wide, sizes = as_16_bits(kernel, dims)
+    return heuristics.evaluate(wide, spec, sizes, target, cost=cost)
