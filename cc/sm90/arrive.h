@@ -29,14 +29,17 @@ __device__ __forceinline__ void ArriveForWarp(uint64_t* barrier, uint32_t lane) 
       : "memory");
 }
 
-// The same at the barriers of all CTAs of a cluster, each by another lane.
+// The same at the barriers of all CTAs of a cluster, at each by another lane of one instruction: a
+// CTA that has all its arrivals may go ahead, and must not find that others' are still to come.
 template <int kCluster>
 __device__ __forceinline__ void ArriveForWarpAtAll(uint64_t* barrier, uint32_t lane) {
+  static_assert((kCluster & (kCluster - 1)) == 0);
   if constexpr (kCluster == 1) {
     ArriveForWarp(barrier, lane);
   } else {
+    constexpr uint32_t kRounds = kWarpArrivals == 1 ? 1 : kCluster;
 #pragma unroll
-    for (uint32_t cta = 0; cta < kCluster; ++cta) {
+    for (uint32_t round = 0; round < kRounds; ++round) {  // each lane at each CTA
       asm volatile(
           "{\n"
           ".reg .pred elected;\n"
@@ -45,7 +48,7 @@ __device__ __forceinline__ void ArriveForWarpAtAll(uint64_t* barrier, uint32_t l
           "mapa.shared::cluster.u32 remote, %0, %1;\n"
           "@elected mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
           "}" ::"r"(cute::cast_smem_ptr_to_uint(barrier)),
-          "r"(cta), "r"(lane ^ cta), "n"(kWarpArrivals)
+          "r"((lane + round) % kCluster), "r"(lane), "n"(kWarpArrivals * kCluster / kRounds)
           : "memory");
     }
   }

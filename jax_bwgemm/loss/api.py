@@ -58,7 +58,8 @@ def linear_softmax_cross_entropy_loss(
         weights: [H, V].
         reduction: ``"sum"``, ``"mean"`` over the rows that are not ignored (0 if all are), or
             ``"none"``: a loss for each row.
-        ignore_index: Rows with this label have a loss of 0 and no gradient.
+        ignore_index: Rows with this label have a loss of 0 and no gradient. (Their logits must be
+            finite, too: else gradients are NaN.)
         label_smoothing: e in [0, 1]: the label's share is 1 - e, all columns share e.
         z_loss: Weight of the square of lse, which keeps logits from drifting.
         logit_softcap: c > 0, or None for logits as they are.

@@ -122,8 +122,7 @@ def cotangent(
     """
     z = capped(logits, options)
     lse_bar, picked_bar, *total_bar = cotangents
-    # Of an ignored row lse may be infinite: its logits overflow.
-    z_bar = jnp.where(lse_bar == 0, 0, lse_bar * jnp.exp(z - lse))
+    z_bar = lse_bar * jnp.exp(z - lse)
     position = lax.broadcasted_iota(jnp.int32, z.shape, 1)
     z_bar += jnp.where(position == label, picked_bar, 0)
     if options.total:

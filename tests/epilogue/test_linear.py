@@ -306,7 +306,7 @@ class TestErrors:
             "linear": lambda f: bw.linear(x, w, activation=f),
             "gated_linear_unit": lambda f: bw.gated_linear_unit(x, gated, activation=f),
             "mlp": lambda f: bw.mlp(x, w, w.T, activation=f),
-            "moe_mlp": lambda f: bw.moe_mlp(x[0], experts, one, w[None], w.T[None], activation=f),
+            "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
         }
         call = calls[layer]
         rows = f"{layer}: activation must return one array of its argument's shape"

@@ -128,28 +128,6 @@ class TestDerivatives:
 
 
 @pytest.mark.parametrize("logits", LOGITS)
-@pytest.mark.parametrize("label", [-100, VOCABULARY])
-def test_a_row_without_a_gradient_may_overflow(operands, logits, label) -> None:
-    x, labels, weights = operands
-    x, weights = x.at[0].set(3000.0).astype(jnp.float16), weights.astype(jnp.float16)
-    labels = labels.at[0].set(label)
-    assert not jnp.isfinite(x[0] @ weights).all()
-
-    def loss(x: jax.Array, weights: jax.Array) -> jax.Array:
-        rows = bw.linear_softmax_cross_entropy_loss(
-            x, labels, weights, logits=logits, ignore_index=-100, reduction="none", z_loss=0.1
-        )
-        return jnp.sum(rows[1:])
-
-    def without(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return jnp.sum(formula(x[1:].astype(jnp.float32), labels[1:], weights, z_loss=0.1))
-
-    got, want = (jax.grad(f, (0, 1))(x, weights) for f in (loss, without))
-    assert not got[0][0].any()
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=0.02, atol=0.02), got, want)
-
-
-@pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("narrow", ["x", "weights"])
 def test_one_operand_in_float64(logits, narrow) -> None:
     with jax.enable_x64(True):
@@ -159,7 +137,7 @@ def test_one_operand_in_float64(logits, narrow) -> None:
         given = [jnp.asarray(a, t) for a, t in zip((x, weights), types, strict=True)]
         labels = jnp.asarray(rng.integers(0, VOCABULARY, ROWS))
         ours = lambda x, w: bw.linear_softmax_cross_entropy_loss(x, labels, w, logits=logits)  # noqa: E731
-        theirs = lambda x, w: jnp.mean(formula(x, labels, w))  # noqa: E731
+        theirs = lambda x, w: jnp.sum(formula(x, labels, w))  # noqa: E731
         got, want = (jax.value_and_grad(f, (0, 1))(*given) for f in (ours, theirs))
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=0.02, atol=1e-3), got, want)
 
