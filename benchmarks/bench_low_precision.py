@@ -139,7 +139,7 @@ def steps(args: Any, sizes: jax.Array | None) -> dict[str, Step]:
 
 
 def decibels(got: jax.Array, want: jax.Array) -> float:
-    got, want = (np.asarray(x, np.float32) for x in (got, want))
+    got, want = (np.asarray(x, np.float32).astype(np.float64) for x in (got, want))
     return float(10 * np.log10(np.sum(want**2) / max(np.sum((got - want) ** 2), 1e-30)))
 
 

@@ -75,7 +75,7 @@ class Products:
     ) -> jax.Array:
         """What `cotangent` makes of the logits, in their type: where it pays within the kernel."""
         function = _cotangent_of(options)
-        if jnp.promote_types(x.dtype, weights.dtype).itemsize > 4:  # no type for an epilogue
+        if max(x.dtype.itemsize, weights.dtype.itemsize) > 4:  # no type for an epilogue
             z = self.logits(x, weights, block)
             return function(z, *columns).astype(z.dtype)
         epilogue = Epilogue(function, "linear_softmax_cross_entropy_loss")

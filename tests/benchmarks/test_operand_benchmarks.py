@@ -217,7 +217,7 @@ def test_bench_scaled_grouped(tmp_path, capsys):
     path = tmp_path / "scaled_grouped.jsonl"
     assert bench_scaled_grouped.main(["--small", "--out", str(path)]) == 0
     rows = {(r["impl"], r["mode"]): r for r in records(path, "scaled_grouped")}
-    kinds = ("bf16", "tensor", "row", "blockwise")
+    kinds = ("bf16", "tensor", "row", "blockwise", "blockwise_2d")
     modes = ("forward", "dx", "dw")
     assert set(rows) == {(f"bwgemm {kind} {mode}", mode) for kind in kinds for mode in modes}
     for (name, _), row in rows.items():

@@ -196,8 +196,8 @@ def test_explain(scaled_grouped_table: Any) -> None:
     assert scaled_grouped_table
     a, b = exact_pair("m-grouped", ("1x128", "128x128"), SHAPE, len(SIZES))
     found = bw.explain_scaled_ragged_dot(a, b, jnp.array(SIZES), device="sm90")
-    assert found.kernel == "sm90_scaled_rows_e4m3_e4m3_bf16_blocks_128x256x128_1x2_cooperative"
-    assert "scales after every 128 of K" in found.reason
+    assert found.kernel == "sm90_scaled_rows_e4m3_e4m3_bf16_rows_128x128x128_1x1_cooperative_swap"
+    assert "after every 128 of K; tiles of 128x128, operands swapped" in found.reason
     x, y = exact_pair("k-grouped", ("1x128", "1x128"), SHAPE, 0)
     found = bw.explain_scaled_ragged_dot(x, y, jnp.array(SIZES), device="sm90")
     assert found.kernel == "sm90_scaled_contract_e4m3_e4m3_bf16_rows_128x128x128_2x1_cooperative"

@@ -24,8 +24,8 @@ from jax_bwgemm.product.kernels import Kernel
 
 MMA = "wgmma.mma_async"
 LAST_WAIT = "wgmma.wait_group.sync.aligned 0;"
-ARRIVE = "mbarrier.arrive.shared::cta.b64 _,"
-RELEASE = "mbarrier.arrive.shared::cluster.b64 _, [remAddr32];"
+ARRIVE = "@elected mbarrier.arrive.shared::cta.b64 _,"
+RELEASE = "@elected mbarrier.arrive.shared::cluster.b64 _, [remote];"
 
 
 def kernel() -> Kernel:
