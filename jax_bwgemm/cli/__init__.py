@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if (reason := _without_backend()) is not None:
+    # A program of nvcc's runs without JAX.
+    if program is None and (reason := _without_backend()) is not None:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     try:
