@@ -67,3 +67,19 @@ def test_the_layers_have_no_circle() -> None:
     order = list(ALLOWED)
     for name, below in ALLOWED.items():
         assert all(order.index(other) < order.index(name) for other in below)
+
+
+def test_kernels_beside_the_main_one_are_loaded_ahead() -> None:
+    """A file that starts kernels by `<<<` lists them for `HelperKernels`."""
+    started = [
+        path
+        for path in CC.rglob("*")
+        if path.suffix in (".h", ".cu") and "emulator" not in path.parts
+        if re.search(r"\w<<<", path.read_text(encoding="utf-8"))
+    ]
+    assert len(started) >= 4
+    for path in started:
+        text = path.read_text(encoding="utf-8")
+        listed = set(re.findall(r"const void\*>\(&(\w+)", text))
+        kernel = r"__global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\("
+        assert set(re.findall(kernel, text)) <= listed, path
