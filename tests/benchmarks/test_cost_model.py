@@ -154,3 +154,11 @@ def test_a_fit_changes_only_what_it_is_told(capsys: pytest.CaptureFixture[str]) 
     same = dataclasses.replace(found, tiles=start.tiles, reduction_round=start.reduction_round)
     assert same == start
     assert found != start
+
+
+@pytest.mark.skipif(runtime.extension() is None, reason="the kernels were not built")
+def test_the_loss_of_grouped_8_bit_choices_is_printed(capsys: pytest.CaptureFixture) -> None:
+    import scaled_cost_fit
+
+    assert scaled_cost_fit.main([]) == 0
+    assert capsys.readouterr().out.startswith("298 problems: 1.00")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,9 +12,10 @@ from kernel_table import described_scaled_grouped_kernels
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.config import make_target
+from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import K_GROUPED, M_GROUPED
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.ragged_costs import COSTS
+from jax_bwgemm.scaled.ragged_costs import COSTS, key_of
 from jax_bwgemm.scaled.ragged_selection import refusal, select
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.selection import Choice
@@ -86,7 +89,32 @@ def test_choice(product: ScaledRaggedSpec, sizes: ScaledRaggedDims, want: str) -
     ids=lambda k: k.name,
 )
 def test_every_tile_has_a_cost(kernel: Kernel) -> None:
-    assert (kernel.scales, kernel.tile_m, kernel.tile_n, kernel.swap_ab) in COSTS
+    assert key_of(kernel) in COSTS
+
+
+@pytest.mark.usefixtures("benchmark_programs")
+def test_what_choices_lose_on_recorded_times() -> None:
+    from scaled import grouped_choice
+
+    problems = grouped_choice.load()
+    found = [grouped_choice.regret(p, TABLE, COSTS) for p in problems]
+    assert len(found) >= 290
+    assert math.exp(sum(map(math.log, found)) / len(found)) <= 1.005
+    assert sum(x > 1.05 for x in found) <= 0.03 * len(found)
+    assert max(found) <= 1.2  # of 8 rows in all
+
+
+@pytest.mark.usefixtures("benchmark_programs")
+def test_the_fitter_finds_the_costs_that_made_the_times() -> None:
+    from scaled import grouped_choice
+
+    kernels = [k for k in TABLE if key_of(k) in COSTS and k.scales == "sums"]
+    problems = [p for p in grouped_choice.load() if p.scalings == ("tensor", "tensor")][::9]
+    made = [grouped_choice.with_predicted_times(p, kernels, COSTS) for p in problems]
+    start = {key_of(k): heuristics.GroupedCost(0.5, 500, 0.7) for k in kernels}
+    fitted = grouped_choice.fit(made, kernels, start)
+    assert grouped_choice.error(made, kernels, fitted) < 0.01
+    assert grouped_choice.error(made, kernels, start) > 0.1
 
 
 @pytest.mark.skipif(runtime.extension() is None, reason="the kernels were not built")
