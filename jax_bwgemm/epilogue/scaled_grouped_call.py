@@ -11,7 +11,7 @@ from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.epilogue.scaled_call import as_call
 from jax_bwgemm.product.contraction import KernelCall
-from jax_bwgemm.scaled.ragged_costs import as_16_bits, evaluate
+from jax_bwgemm.scaled.ragged_costs import evaluate, sizes_in_16_bits
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedSpec
 
@@ -62,8 +62,7 @@ def choose_scaled_grouped(
         return as_call(RAGGED, name, choice, spec, dims, target, factors)
     plain = RAGGED.select(table, spec, dims, target)
     assert not isinstance(plain, str), "what takes an epilogue runs without one, too"
-    with_it = evaluate(choice.kernel, spec, dims, target)
-    _, sizes = as_16_bits(choice.kernel, dims)
+    with_it, sizes = evaluate(choice.kernel, spec, dims, target), sizes_in_16_bits(dims)
     linked = grouped_linked_cycles(with_it, program, result_types, sizes, target)
     after = pass_cycles(program, result_types, spec.out_dtype, also_read, sizes, target)
     apart = evaluate(plain.kernel, spec, dims, target).cycles + after

@@ -61,16 +61,16 @@ def elements_in_16_bits(dtype: str) -> int:
     return 4 if dtype == "float4_e2m1fn" else 2
 
 
+def in_16_bits(kernel: Kernel) -> Kernel:
+    """The kernel of 16-bit operands that does as much with half of a K, or a quarter."""
+    tile_k = kernel.tile_k // elements_in_16_bits(kernel.a_dtype)
+    types = {"a_dtype": "bfloat16", "b_dtype": "bfloat16", "scales": ""}
+    return dataclasses.replace(kernel, **types, tile_k=tile_k)
+
+
 def as_dense(kernel: Kernel) -> Kernel:
-    """The dense kernel of 16-bit operands that does as much with half of a K, or a quarter."""
-    return dataclasses.replace(
-        kernel,
-        contraction="dense",
-        a_dtype="bfloat16",
-        b_dtype="bfloat16",
-        tile_k=kernel.tile_k // elements_in_16_bits(kernel.a_dtype),
-        scales="",
-    )
+    """The same as a dense kernel, whatever its contraction."""
+    return dataclasses.replace(in_16_bits(kernel), contraction="dense")
 
 
 def as_dense_dims(dims: ScaledDims) -> GemmDims:

@@ -13,7 +13,7 @@ from jax_bwgemm.config import Target
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.heuristics import Candidate, GroupedCost
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.costs import elements_in_16_bits
+from jax_bwgemm.scaled.costs import elements_in_16_bits, in_16_bits
 from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 
 # (architecture, scales, tile_m, tile_n, swap_ab), which name one m-grouped tile.
@@ -36,12 +36,9 @@ def key_of(kernel: Kernel) -> Key:
     return kernel.arch, kernel.scales, kernel.tile_m, kernel.tile_n, kernel.swap_ab
 
 
-def as_16_bits(kernel: Kernel, dims: ScaledRaggedDims) -> tuple[Kernel, ScaledRaggedDims]:
-    """The kernel and the sizes of the equivalent 16-bit product."""
-    each = elements_in_16_bits(kernel.a_dtype)
-    types = {"a_dtype": "bfloat16", "b_dtype": "bfloat16", "scales": ""}
-    wide = dataclasses.replace(kernel, **types, tile_k=kernel.tile_k // each)
-    return wide, dataclasses.replace(dims, k=-(-dims.k // each))
+def sizes_in_16_bits(dims: ScaledRaggedDims) -> ScaledRaggedDims:
+    """The sizes of the equivalent 16-bit product."""
+    return dataclasses.replace(dims, k=-(-dims.k // elements_in_16_bits(dims.a_dtype)))
 
 
 def evaluate(
@@ -52,5 +49,5 @@ def evaluate(
     costs: Mapping[Key, GroupedCost] = COSTS,
 ) -> Candidate:
     """Predicts how long a kernel takes for a product. The candidate's kernel is the 16-bit one."""
-    wide, sizes = as_16_bits(kernel, dims)
-    return heuristics.evaluate(wide, spec, sizes, target, cost=costs.get(key_of(kernel)))
+    cost, sizes = costs.get(key_of(kernel)), sizes_in_16_bits(dims)
+    return heuristics.evaluate(in_16_bits(kernel), spec, sizes, target, cost=cost)
