@@ -58,6 +58,9 @@ struct SplitMma {
   // Term i and plane j are multiplied if i + j < kOrders. The other products are smaller than the
   // error of the terms.
   static constexpr int kOrders = C::kTerms > C::kPlanes ? C::kTerms : C::kPlanes;
+  // Narrow tiles have registers for sums of their own of all products but those of the first terms.
+  // What the tensor cores truncate is then a hundredth in five of six MMAs.
+  static constexpr bool kApart = C::kTerms == 3 && C::kTileN <= 64;
   typename C::Shared& shared;
   int consumer;
   int thread;
@@ -69,6 +72,8 @@ struct SplitMma {
                                        int k_blocks, Ring& state, Turn<C>&, Ready&& ready) {
     const typename C::DescriptorQ q(shared.q);
     auto results = accumulator(cute::_, 0);
+    typename C::template Accumulator<kColumns> small_sums;  // if kApart
+    auto small = small_sums(cute::_, 0);
 
     if (k_blocks == 0) {
       cute::clear(accumulator);
@@ -92,7 +97,9 @@ struct SplitMma {
         const uint32_t stage = state.index;
         CUTE_UNROLL
         for (int step = 0; step < kSteps; ++step) {
-          IssueStep<kColumns>(fragments[step % kFragments], q, stage, step, results, accumulate);
+          const bool of_run = step > 0 || left < begin;
+          IssueStep<kColumns>(fragments[step % kFragments], q, stage, step, results, accumulate,
+                              small, of_run);
           accumulate = true;
           SplitSource next;
           if (step + 1 < kSteps) {
@@ -118,6 +125,12 @@ struct SplitMma {
       AwaitBatches<0>();
       FenceResults(accumulator);
       if constexpr (kFragments > 1) Release(previous);
+      if constexpr (kApart) {
+        FenceResults(small_sums);
+        CUTE_UNROLL
+        for (int i = 0; i < kColumns / 2; ++i) results(i) += small(i);
+        FenceResults(small_sums);
+      }
       if (left == 0) break;
       high.Take(results);
       FenceResults(accumulator);
@@ -137,10 +150,12 @@ struct SplitMma {
   }
 
   // All products of one step's terms, small ones first, so that they are not lost in large sums.
+  // accumulate: whether there are results to add to; add_small: to `small`, if kApart.
   template <int kColumns, class Results>
   __device__ __forceinline__ static void IssueStep(const Fragment& fragment,
                                                    const typename C::DescriptorQ& q, uint32_t stage,
-                                                   int step, Results& results, bool accumulate) {
+                                                   int step, Results& results, bool accumulate,
+                                                   Results& small, bool add_small) {
     using Multiply = WgmmaRegisters<typename C::InQ, kColumns, C::Q::kKMajor>;
     ArriveWarpgroup();
     CUTE_UNROLL
@@ -150,8 +165,13 @@ struct SplitMma {
         const int plane = order - term;
         if (plane < 0 || plane >= C::kPlanes) continue;
         const bool first = order == kOrders - 1 && term == C::kTerms - 1;
-        Multiply::Issue(fragment.terms[term], q.At(stage * C::kPlanes + plane, step * kMmaDepth),
-                        results, !first || accumulate);
+        const auto plane_q = q.At(stage * C::kPlanes + plane, step * kMmaDepth);
+        if (kApart && order > 0) {
+          Multiply::Issue(fragment.terms[term], plane_q, small, !first || add_small);
+        } else {
+          Multiply::Issue(fragment.terms[term], plane_q, results,
+                          (!kApart && !first) || accumulate);
+        }
       }
     }
     CommitBatch();

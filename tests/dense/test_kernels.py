@@ -19,7 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from numerics import assert_as_good_as_xla, assert_exact, exact_factors, exact_integers, normal
+from numerics import (
+    F32_LONG_PRODUCTS,
+    F32_LONG_PRODUCTS_APART,
+    assert_as_good_as_xla,
+    assert_exact,
+    exact_factors,
+    exact_integers,
+    normal,
+)
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -141,6 +149,16 @@ def test_as_good_as_xla_on_normal_values(kernel: Kernel) -> None:
         )
         depth = FAMILIES[family][-1]
         assert_as_good_as_xla(got, xla, exact, f"{kernel.name} {family}", depth=depth)
+
+
+@pytest.mark.parametrize("kernel", gpu_kernels(lambda k: k.splits_both))
+def test_errors_of_f32_operands(kernel: Kernel) -> None:
+    a, b = operands(kernel, "deep", normal)
+    got = np.asarray(jax.jit(lambda a, b: gemm(a, b, spec_of(kernel)))(a, b), np.float64)
+    want = numpy_gemm(kernel, a, b)
+    apart = kernel.terms == 3 and kernel.tile_n <= 64
+    most = F32_LONG_PRODUCTS_APART if apart else F32_LONG_PRODUCTS[kernel.term_dtype, kernel.terms]
+    assert np.abs(got - want).max() <= most * np.sqrt(np.mean(want**2))
 
 
 @pytest.mark.parametrize(
