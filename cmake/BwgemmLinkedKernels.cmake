@@ -15,7 +15,7 @@ function(bwgemm_linked_kernels list)
     list(APPEND flags_sm90 --gen-opt-lto)
   endif()
   # CUTLASS's templates are large before they are optimised: so are their files, and links take long.
-  set(flags_sm100 --generate-code=arch=compute_100a,code=lto_100a --gen-opt-lto)
+  set(flags_sm100 --generate-code=arch=compute_100f,code=lto_100f --gen-opt-lto)
   set(headers_key "${CMAKE_CUDA_COMPILER_VERSION};${BWGEMM_CUTLASS_VERSION};${bwgemm_cutlass_key};${flags};${flags_sm90};${flags_sm100}")
   foreach(header IN LISTS arg_HEADERS)
     file(SHA256 "${header}" hash)

@@ -6,8 +6,8 @@
 
 namespace bwgemm::call {
 
-// Where a call runs. The device is current, and Run has checked the call's types and roles against
-// the kernel's contraction.
+// Where a call runs. The device is current, and Run has checked the types of a, b and d, and the
+// roles, against the kernel's contraction.
 struct Launch {
   int device;
   DeviceProperties properties;

@@ -20,7 +20,11 @@ struct Roles {
   std::string_view operands, results;
 };
 
-// Reads the operands or the results of a call. roles: their names. get(i): the i-th of them.
+inline const ffi::AnyBuffer& AsBuffer(const ffi::AnyBuffer& operand) { return operand; }
+inline const ffi::AnyBuffer& AsBuffer(const ffi::Result<ffi::AnyBuffer>& result) { return *result; }
+
+// Reads the operands or the results of a call. roles: their names. get(i): the i-th of them, or why
+// it is no buffer.
 // take(&rest, &buffer): takes the next name off `rest`, and says where its buffer belongs.
 template <class Get, class TakeBuffer>
 Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get get,
@@ -31,7 +35,12 @@ Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get
     const std::string_view name = rest.substr(0, rest.find(' '));
     Buffer* buffer;
     BWGEMM_RETURN_IF_ERROR(take(&rest, &buffer));
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), name, buffer));
+    const auto found = get(i);
+    if (!found.has_value()) {
+      return Status::InvalidArgument("'" + std::string(name) +
+                                     "' is no buffer: " + found.error().message());
+    }
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(AsBuffer(*found), name, buffer));
   }
   if (i == count && rest.empty()) return Status::Ok();
   return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +

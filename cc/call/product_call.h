@@ -55,11 +55,11 @@ struct ProductCall {
   //   dense      a [Ba, M, K] or [Ba, K, M], b [Bb, K, N] or [Bb, N, K]; d [B, M, N]
   //   m-grouped  a [Ba, M, K], b [Bb, E, K, N] or [Bb, E, N, K], group_sizes [Bs, G],
   //              group_offset [Bo]; d [B, M, N]. With an epilogue of the form "gated" b is
-  //              [1, E, K, 2N]
+  //              [1, E, K, 2N], of the form "halves" d is [1, M, 2N]
   //   k-grouped  a [Ba, M, K], b [Bb, M, N], group_sizes [Bs, G], group_offset [Bo];
   //              d [B, E, K, N]
   //   scaled     a [Ba, M, K], b [Bb, N, K], a_scales, b_scales; d [B, M, N]. Two 4-bit values make
-  //              one element, so "nvfp4" has K/2 of them, and alpha, f32 [Bs].
+  //              one element, so "nvfp4" has K/2 of them, and alpha, f32 [Bs] (m-grouped [Bs, E]).
   //              Scales of [R, K], f32: tensor [Bs], row [Bs, R], 1x128 [Bs, K/128, R],
   //              128x128 [Bs, R/128, K/128]. Of mxfp8 and nvfp4: tiles of bytes (SetScales)
   //   gated      a [1, M, K], b [K, 2, N], or b and b_up [1, K, N]; d and all of the epilogue's

@@ -2,6 +2,7 @@
 // launch.
 #pragma once
 
+#include "core/ceil_div.h"
 #include "core/launch.h"
 #include "cutlass/device_kernel.h"
 #include "dense/gemm_kernel.h"
@@ -76,8 +77,27 @@ struct Launcher {
   }
 
   static Status Supports(const GemmProblem& p) {
-    if (Kernel::can_implement(MakeArguments(p))) return Status::Ok();
-    return NotAligned(p);
+    BWGEMM_RETURN_IF_ERROR(CheckAligned(p, Gemm::kA, Gemm::kB, Gemm::kOut));  // pitches, too
+    if (!Kernel::can_implement(MakeArguments(p))) return NotAligned(p);
+    return CheckGrid(p);
+  }
+
+  // The outer dimension of the tiles and the batch lie along y and z of the grid.
+  static Status CheckGrid(const GemmProblem& p) {
+    using CtaTile = typename Gemm::CtaTile;
+    const int64_t m = Gemm::kSwapAb ? p.n : p.m, n = Gemm::kSwapAb ? p.m : p.n;
+    const int64_t clusters_m =
+        CeilDiv(CeilDiv(m, static_cast<int64_t>(cute::size<0>(CtaTile{}))), Gemm::kClusterM);
+    const int64_t clusters_n =
+        CeilDiv(CeilDiv(n, static_cast<int64_t>(cute::size<1>(CtaTile{}))), Gemm::kClusterN);
+    const int64_t y_of_n = clusters_m * Gemm::kClusterN, y_of_m = clusters_n * Gemm::kClusterN;
+    bool along_m = p.raster_order == RasterOrder::kAlongM;
+    if (p.raster_order == RasterOrder::kHeuristic) {
+      along_m = clusters_n > clusters_m || y_of_n > kMostGridY;  // as CUTLASS does
+    }
+    if ((along_m ? y_of_m : y_of_n) <= kMostGridY && p.batch <= kMostGridY) return Status::Ok();
+    return Status::InvalidArgument(p.ToString() + " has more tiles or matrices than the " +
+                                   std::to_string(kMostGridY) + " along y and z of a grid");
   }
 
   static size_t WorkspaceBytes(const GemmProblem& p) {

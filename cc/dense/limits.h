@@ -24,6 +24,9 @@ inline Status CheckAligned(const GemmProblem& p, DType a, DType b, DType out) {
   return all ? Status::Ok() : NotAligned(p);
 }
 
+// CTAs along y or z of a grid.
+constexpr int64_t kMostGridY = 65535;
+
 // Rows of `columns` tiles, `count` times: their number has to fit in 32 bits. `of`: for messages.
 inline Status CheckTiles(const GemmProblem& p, int64_t rows, int64_t columns, int64_t count,
                          const char* of) {

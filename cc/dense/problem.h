@@ -15,7 +15,8 @@ enum class RasterOrder { kHeuristic, kAlongM, kAlongN };
 
 // How a stream-K kernel divides the work among its CTAs.
 enum class Decomposition {
-  kHeuristic,     // kSplitK if splits > 1, else kStreamK, unless the last wave is half full or more
+  kHeuristic,     // kSplitK if splits > 1, else kStreamK unless the last wave is half full or more.
+                  // SM90: PlanStreamK says what else stays whole
   kDataParallel,  // whole tiles
   kSplitK,        // every tile's K in `splits` parts
   kStreamK,       // the tiles of the first waves shared evenly, whole tiles for the rest

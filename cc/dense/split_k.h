@@ -20,8 +20,7 @@ inline constexpr int kMaxSplits = 64;
 Status AddPartials(const float* partials, void* d, DType d_dtype, int64_t elements, int splits,
                    cudaStream_t stream);
 
-// Writes zeros; bytes is a multiple of 16. A kernel instead of cudaMemsetAsync, so that kernel
-// times include it.
+// Writes zeros; bytes is a multiple of 16. A kernel and not a memset: timers count kernels.
 Status ClearCounters(void* counters, size_t bytes, cudaStream_t stream);
 
 }  // namespace bwgemm::dense

@@ -14,10 +14,9 @@
 
 namespace bwgemm::sm90 {
 
-// Elements of K whose products the accumulators of split operands take before the upper parts of
-// the sums leave them. It costs time, and is done as often as the terms are exact: seldom where the
-// other operand has one plane, often where the result is to be as accurate as f32's: with three
-// terms, or two of f16.
+// After how many elements of K the upper parts leave the accumulators of split operands. It costs
+// time: seldom where the other operand has one plane, since its terms lose more than truncation
+// does; often where the result is to be as accurate as f32's, with three terms or two of f16.
 constexpr int RunK(int terms, int planes, bool f16) {
   return terms == 3 ? 64 : f16 ? 160 : planes == 2 ? 512 : 1536;
 }

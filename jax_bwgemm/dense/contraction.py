@@ -93,8 +93,7 @@ class Dense(Contraction):
             sizes.batch,
             selected.splits,
             call.target.sm_count,
-            # The others' workspace has nothing to do with the order.
-            **(order if selected.kernel.stream_k else {}),
+            **order,  # a grid of SM100 may have no room for it
         )
         target, config = configure(
             call.implementation, selected.kernel.name, ("a", "b"), splits=selected.splits, **order

@@ -238,10 +238,15 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         if clusters <= SHORT_RASTER:
             return along, 1
         return along, _band_of_waves(kernel, along, dims, in_bytes)
-    if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
-        return "heuristic", 1
     clusters_m = max(1, kernel.cluster_m // (2 if kernel.schedule == "2sm" else 1))
-    if round_up(tiles_m, clusters_m) // clusters_m * kernel.cluster_n > MAX_GRID_Y:
+    # What lies along grid.y in either order.
+    y_of_n = round_up(tiles_m, clusters_m) // clusters_m * kernel.cluster_n
+    y_of_m = round_up(tiles_n, kernel.cluster_n)
+    # The kernel's own choice looks at the rows only.
+    whole = "n" if y_of_m > MAX_GRID_Y >= y_of_n else "heuristic"
+    if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
+        return whole, 1
+    if y_of_n > MAX_GRID_Y:
         return "heuristic", 1
     for swizzle in SWIZZLES:
         if swizzle == 2 and candidate.waves < SWIZZLE_2_MIN_WAVES:
@@ -250,7 +255,7 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         launched *= round_up(tiles_n, swizzle * kernel.cluster_n)
         if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:
             return "n", swizzle
-    return "heuristic", 1
+    return whole, 1
 
 
 def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) -> int:

@@ -18,7 +18,7 @@ _NVRTC, _NVJITLINK = "libnvrtc.so.13", "libnvJitLink.so.13"
 # Input types of nvJitLink.h.
 _LTOIR, _FATBIN = 3, 4
 # The tools' names of architectures, virtual ones and those of machine code.
-_ARCHS = {"sm90": "{}_90a", "sm100": "{}_100a"}
+_ARCHS = {"sm90": "{}_90a", "sm100": "{}_100f"}
 
 
 class LinkError(RuntimeError):

@@ -51,7 +51,9 @@ def group_bounds(sizes: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
 def expert_bounds(
     starts: jax.Array, ends: jax.Array, offset: jax.Array, experts: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Bounds of groups offset .. offset + experts: empty ones where there is no such group.
+    """Bounds of groups offset .. offset + experts.
+
+    Where there is no such group, an empty one behind the last: bounds never decrease.
 
     Args:
         starts: First row of every group, [G].
@@ -65,8 +67,8 @@ def expert_bounds(
     groups = starts.shape[-1]
     index = clamp_offset(offset, groups) + jnp.arange(experts, dtype=jnp.int32)
     inside = jnp.minimum(index, groups - 1)
-    starts = starts[inside]
-    return starts, jnp.where(index < groups, ends[inside], starts)
+    ends = ends[inside]
+    return jnp.where(index < groups, starts[inside], ends), ends
 
 
 def clamp_offset(offset: jax.Array, groups: int) -> jax.Array:

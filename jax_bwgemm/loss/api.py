@@ -177,7 +177,8 @@ def _loss_of_rows(x: jax.Array, labels: jax.Array, weights: jax.Array, call: _Ca
         losses -= call.label_smoothing / vocabulary * total[0]
     if call.z_loss:
         losses += call.z_loss * jnp.square(lse)
-    losses = jnp.where(valid, losses, jnp.nan)
+    # No NaN for ignored rows, not even for a moment: jax_debug_nans would stop at it.
+    losses = jnp.where(valid if kept is None else valid | ~kept, losses, jnp.nan)
     count: Any = labels.size or 1
     if kept is not None:
         losses = jnp.where(kept, losses, 0)

@@ -33,6 +33,12 @@ _MULTIPLE = 16
 # Smaller layers gain less than their operands cost to quantize.
 _LEAST = 128
 _NARROW = ("bfloat16", "float16")
+# Products of this package, in 16 bits: asked for by name, or what `accelerate` made.
+_OWN = ("bw_gemm", "bw_m_grouped", "bw_k_grouped")
+_OWN_WHY = (
+    "it is a product of this package: call fp8_dot_general or fp8_ragged_dot, and put autocast "
+    "inside of accelerate"
+)
 # Of ragged_dot: rows in groups, a matrix [K, N] for each.
 _RAGGED = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
 
@@ -73,8 +79,9 @@ def autocast(
     argument of ``f`` (or an array that it closes over) and what elementwise operations, casts and
     reshapes make of arguments alone; where both operands are, it is the right one. Everything else
     stays: products of two activations (attention), of float32 operands, with a ``precision`` of
-    their own, of dimensions below 128 or that are no multiples of 16, and those inside of functions
-    with derivatives of their own. `jax_bwgemm.explain_program` of the returned function lists them.
+    their own, of dimensions below 128 or that are no multiples of 16, this package's own, and those
+    inside of functions with derivatives of their own. `jax_bwgemm.explain_program` of the returned
+    function lists them.
 
     Put it inside of grad, where the backward pass is not yet there: outside, products of the
     backward pass count as products too, and weights' gradients stay as they are. `accelerate`
@@ -168,6 +175,8 @@ def _cast(
             made = _layer(eqn, own, here, settings)
             decisions.append(decision(eqn, not isinstance(made, str), _why(made, settings), NAME))
             new = [eqn] if isinstance(made, str) else inlined(trace_for(made, eqn), eqn)
+        elif name.startswith((*_OWN, "bw_grouped")):
+            decisions.append(decision(eqn, False, _OWN_WHY, NAME))
         elif name in ("custom_jvp_call", "custom_vjp_call"):
             why = "it is inside of a function with a derivative of its own"
             decisions += _left(eqn.params[INLINED[name]], place_of(eqn), why)
@@ -194,9 +203,9 @@ def _cast(
 def _left(jaxpr: Any, place: str, why: str) -> list[Rewrite]:
     """The decisions for the products of a body that stays as it is."""
     return [
-        decision(eqn, False, why, NAME).inside(place, times)
+        decision(eqn, False, why if name in PRODUCTS else _OWN_WHY, NAME).inside(place, times)
         for eqn, times in equations(jaxpr)
-        if eqn.primitive.name in PRODUCTS
+        if (name := eqn.primitive.name) in (*PRODUCTS, *_OWN)
     ]
 
 

@@ -175,6 +175,9 @@ def test_a_raster_order_that_no_grid_has() -> None:
     """Tiles along grid.y. Left to the kernel, it takes the other order."""
     assert chosen(2**24, 512, 256, SM100).raster_order == "heuristic"
     assert chosen(2**22, 512, 256, SM100).raster_order != "heuristic"
+    assert chosen(256, 2**24, 512, SM100).raster_order == "n"  # its own has columns along y
+    assert chosen(100, 2**23, 8, SM100).raster_order == "n"  # operands too small for bands
+    assert chosen(100, 2**20, 8, SM100).raster_order == "heuristic"
 
 
 @pytest.mark.parametrize(

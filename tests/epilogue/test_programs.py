@@ -206,6 +206,16 @@ def test_arrays_from_elsewhere_are_refused() -> None:
         jax.jit(outer)(jnp.ones(6))
 
 
+def test_keys_from_elsewhere_are_refused() -> None:
+    key = jax.random.key(0)
+    with pytest.raises(bw.EpilogueError, match="reads a constant of type key<fry>"):
+        bw.matmul(
+            jnp.ones((4, 4)),
+            jnp.ones((4, 6)),
+            epilogue=lambda z: jnp.where(jax.random.bernoulli(key, 0.5, z.shape), z, 0),
+        )
+
+
 @pytest.mark.parametrize(
     ("operand", "message"),
     [

@@ -171,6 +171,14 @@ def test_reductions_and_ignored_rows(operands, logits, reduction) -> None:
 
 
 @pytest.mark.parametrize("logits", LOGITS)
+def test_ignored_rows_make_no_nan(operands, logits) -> None:
+    x, labels, weights = operands
+    loss = functools.partial(bw.linear_softmax_cross_entropy_loss, ignore_index=-1, logits=logits)
+    with jax.debug_nans(True):
+        jax.grad(loss)(x, labels.at[0].set(-1), weights)  # operation by operation
+
+
+@pytest.mark.parametrize("logits", LOGITS)
 def test_all_rows_ignored_or_none(operands, logits) -> None:
     x, labels, weights = operands
     loss = functools.partial(

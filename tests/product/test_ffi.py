@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -22,12 +23,13 @@ ROLES = {"operands": "a b", "results": "d workspace"}
 GROUPED_ROLES = {"operands": "a b group_sizes group_offset", "results": "d workspace"}
 
 
-def first(contraction: str) -> Kernel:
+def first(contraction: str, arch: str = "") -> Kernel:
     """A kernel of the build: bf16, A and B with their columns contiguous."""
     a_major = "m" if contraction == "k_grouped" else "k"
     wanted = (contraction, "bfloat16", "bfloat16", a_major, "n", False)
     for k in runtime.kernel_table("emulator"):
-        if (k.contraction, k.a_dtype, k.out_dtype, k.a_major, k.b_major, k.stream_k) == wanted:
+        found = (k.contraction, k.a_dtype, k.out_dtype, k.a_major, k.b_major, k.stream_k)
+        if found == wanted and arch in ("", k.arch):
             return k
     pytest.skip("the emulator was not built with such a kernel")
 
@@ -146,6 +148,37 @@ def test_refusals(operands: tuple[np.ndarray, ...], config: dict[str, Any], mess
     whole = {"kernel": first("dense").name, **ROLES} | config
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         call(operands, **whole)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+@pytest.mark.parametrize(
+    ("operands", "window"), [((ones(1, 64, 12), ones(1, 8, 64)), "a"), ((A, ones(1, 64, 12)), "b")]
+)
+def test_rows_that_are_not_aligned(
+    arch: str, operands: tuple[np.ndarray, np.ndarray], window: str
+) -> None:
+    columns = 8 if window == "b" else 64
+    config = {"kernel": first("dense", arch).name, **ROLES, "windows": f"{window}:0:8"}
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"INVALID_ARGUMENT: .* 16 bytes"):
+        call(operands, (((1, 64, columns), "bfloat16"), ((0,), "uint8")), **config)
+
+
+def test_grids_that_do_not_fit() -> None:
+    """SM100's kernels have the outer dimension of the tiles along y, and matrices along z."""
+    name = first("dense", "sm100").name
+    bytes_of = functools.partial(runtime.emulated_workspace_bytes, name, k=64, splits=1, sm_count=1)
+    refused = functools.partial(pytest.raises, ValueError, match="65535 along y and z of a grid")
+    for order in ("heuristic", "m", "n"):
+        assert bytes_of(m=64, n=64, batch=1, raster_order=order) == 0
+        with refused():
+            bytes_of(m=64, n=64, batch=2**16, raster_order=order)
+    for order in ("heuristic", "m"):
+        with refused():
+            bytes_of(m=64, n=2**24, batch=1, raster_order=order)
+    assert bytes_of(m=64, n=2**24, batch=1, raster_order="n") == 0
+    with refused():
+        bytes_of(m=2**24, n=64, batch=1, raster_order="n")
+    assert bytes_of(m=2**24, n=64, batch=1, raster_order="heuristic") == 0
 
 
 WINDOW_REFUSALS: list[tuple[dict[str, Any], str]] = [

@@ -240,6 +240,7 @@ def test_what_stays() -> None:
             W,
         ),
         "it is inside of a function with a derivative of its own": (own, X, W),
+        "it is a product of this package: call fp8_dot_general": (bw.matmul, X, W),
         "it is not of the form of ragged_dot": (
             lambda x, w: lax.ragged_dot_general(
                 x,

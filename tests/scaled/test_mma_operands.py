@@ -38,6 +38,8 @@ def test_tiles_of_scales(shape: tuple[int, int, int]) -> None:
         ((5, 0, 139, 27, 1, 128), 2, 3),
         ((0, 0, 10), 1, 2),
         ((150, 150), 5, 2),
+        ((40, 260), 1, 2),  # a matrix without a group, behind one of several bands
+        ((0, 300), 1, 4),
     ],
 )
 def test_ragged_rows_have_bands_of_their_own(

@@ -3,9 +3,9 @@
 // launched. The range of the rows, found on the GPU, decides which of them works.
 #pragma once
 
-#include "core/cuda_status.h"
 #include "dense/row_range.h"
 #include "dense/sm90/planes_launcher.h"
+#include "dense/split_k.h"
 
 namespace bwgemm::dense::sm90 {
 
@@ -42,7 +42,7 @@ struct F16TermsLauncher {
     parts.p_exponents = after(0, Exact::Planes(p).bytes());
     parts.q_exponents = after(parts.p_exponents, count(RowsOfP(p)));
     parts.wide = after(parts.q_exponents, count(RowsOfQ(p)));
-    parts.end = parts.wide + sizeof(uint32_t);
+    parts.end = after(parts.wide, sizeof(uint32_t));
     return parts;
   }
 
@@ -58,8 +58,8 @@ struct F16TermsLauncher {
     const Parts parts = PartsOf(p);
     const RowsOfF32 p_rows = RowsOfP(p), q_rows = RowsOfQ(p);
     const auto wide = reinterpret_cast<uint32_t*>(begin + parts.wide);
-    BWGEMM_RETURN_IF_ERROR(BWGEMM_CUDA_STATUS(
-        cudaMemsetAsync(begin + parts.p_exponents, 0, parts.end - parts.p_exponents, stream)));
+    BWGEMM_RETURN_IF_ERROR(
+        ClearCounters(begin + parts.p_exponents, parts.end - parts.p_exponents, stream));
     BWGEMM_RETURN_IF_ERROR(FindRowExponents(p_rows, begin + parts.p_exponents, wide, stream));
     BWGEMM_RETURN_IF_ERROR(FindRowExponents(q_rows, begin + parts.q_exponents, wide, stream));
     ConditionalParams params{};

@@ -151,7 +151,7 @@ struct LinkedEpilogue {
     phases ^= 1u << bit;
   }
 
-  // Waits until TMA has read all but the newest sets but one.
+  // Waits until TMA has read the set to fill: of two sets, the one that was sent before the last.
   __device__ __forceinline__ void AwaitStores() {
     if (Sets() == 1) {
       buffers.template Await<0>();

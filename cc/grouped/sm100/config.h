@@ -163,7 +163,7 @@ struct Config : Spec {
                                             Mma8<cute::SM100_MMA_F8F6F4_SS>>>;
   using TiledMma = decltype(cute::make_tiled_mma(Mma{}));
 
-  // What the instructions are told beside the types of In.
+  // Writes into the instruction descriptor what In does not say: the formats of 8-bit operands.
   template <class Descriptor>
   __device__ static void SetFormats(const Params&, Descriptor&) {}
   // Elements of a line along K.

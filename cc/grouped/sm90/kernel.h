@@ -36,9 +36,8 @@ struct RingReader {
     return shared.tiles.ring[Place()];
   }
 
-  // Called by whole warps, or by a single thread. Each caller arrives once all of its threads have
-  // read the tile. A wait may let the lanes of a warp diverge, so the caller gives the
-  // mask: __activemask() would return the lanes that happen to be together.
+  // kWholeWarp: all lanes of a warp call it. A wait may have let them diverge, so they converge
+  // first; then one of them arrives for all. Otherwise a single thread calls it.
   template <bool kWholeWarp>
   __device__ __forceinline__ void Release() {
     if constexpr (kWholeWarp) __syncwarp();
