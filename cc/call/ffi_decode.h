@@ -21,7 +21,7 @@ struct Roles {
 };
 
 inline const ffi::AnyBuffer& AsBuffer(const ffi::AnyBuffer& operand) { return operand; }
-inline const ffi::AnyBuffer& AsBuffer(const ffi::Result<ffi::AnyBuffer>& result) { return *result; }
+inline ffi::AnyBuffer AsBuffer(ffi::Result<ffi::AnyBuffer> result) { return *result; }
 
 // Reads the operands or the results of a call. roles: their names. get(i): the i-th of them, or why
 // it is no buffer.

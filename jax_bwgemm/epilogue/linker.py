@@ -18,7 +18,7 @@ _NVRTC, _NVJITLINK = "libnvrtc.so.13", "libnvJitLink.so.13"
 # Input types of nvJitLink.h.
 _LTOIR, _FATBIN = 3, 4
 # The tools' names of architectures, virtual ones and those of machine code.
-_ARCHS = {"sm90": "{}_90a", "sm100": "{}_100f"}
+ARCHS = {"sm90": "{}_90a", "sm100": "{}_100f"}
 
 
 class LinkError(RuntimeError):
@@ -88,7 +88,7 @@ class Linker:
                     0, None, None)  # fmt: skip
         try:
             options = [b"-dlto", b"-rdc=true", b"-std=c++17"]
-            options.append(f"--gpu-architecture={_ARCHS[arch].format('compute')}".encode())
+            options.append(f"--gpu-architecture={ARCHS[arch].format('compute')}".encode())
             pointers = (ctypes.c_char_p * len(options))(*options)
             try:
                 self._nvrtc("nvrtcCompileProgram", program, len(options), pointers)
@@ -112,7 +112,7 @@ class Linker:
         Raises:
             LinkError: They do not fit together.
         """
-        architecture = _ARCHS[arch].format("compute" if ptx else "sm")
+        architecture = ARCHS[arch].format("compute" if ptx else "sm")
         options = [f"-arch={architecture}", "-lto", "-O3", f"-kernels-used={symbol}"]
         options += ["-ptx"] if ptx else []
         encoded = (ctypes.c_char_p * len(options))(*(x.encode() for x in options))
