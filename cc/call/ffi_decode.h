@@ -20,11 +20,7 @@ struct Roles {
   std::string_view operands, results;
 };
 
-inline const ffi::AnyBuffer& AsBuffer(const ffi::AnyBuffer& operand) { return operand; }
-inline ffi::AnyBuffer AsBuffer(ffi::Result<ffi::AnyBuffer> result) { return *result; }
-
-// Reads the operands or the results of a call. roles: their names. get(i): the i-th of them, or why
-// it is no buffer.
+// Reads the operands or the results of a call. roles: their names. get(i): the i-th of them.
 // take(&rest, &buffer): takes the next name off `rest`, and says where its buffer belongs.
 template <class Get, class TakeBuffer>
 Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get get,
@@ -35,12 +31,7 @@ Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get
     const std::string_view name = rest.substr(0, rest.find(' '));
     Buffer* buffer;
     BWGEMM_RETURN_IF_ERROR(take(&rest, &buffer));
-    const auto found = get(i);
-    if (!found.has_value()) {
-      return Status::InvalidArgument("'" + std::string(name) +
-                                     "' is no buffer: " + found.error().message());
-    }
-    BWGEMM_RETURN_IF_ERROR(ToBuffer(AsBuffer(*found), name, buffer));
+    BWGEMM_RETURN_IF_ERROR(ToBuffer(get(i), name, buffer));
   }
   if (i == count && rest.empty()) return Status::Ok();
   return Status::InvalidArgument("the call has " + std::to_string(count) + " " + what +

@@ -82,10 +82,10 @@ Status DecodeCall(const Roles& fixed, const ffi::RemainingArgs& operands,
   Buffers* buffers = &call->buffers;
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       "operands", roles.operands, operands.size(),
-      [&](size_t i) { return operands.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, false)));
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, false)));
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       "results", roles.results, results.size(),
-      [&](size_t i) { return results.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, true)));
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, TakeInto(buffers, true)));
   return SetWindows(call->windows, &call->buffers);
 }
 

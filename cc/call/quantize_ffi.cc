@@ -61,10 +61,10 @@ Status DecodeQuantize(const ffi::RemainingArgs& operands, const ffi::RemainingRe
   BWGEMM_RETURN_IF_ERROR(DecodeConfig(config, call, &roles));
   BWGEMM_RETURN_IF_ERROR(DecodeBuffers(
       "operands", roles.operands, operands.size(),
-      [&](size_t i) { return operands.get<ffi::AnyBuffer>(i); }, TakeInto(call, false)));
+      [&](size_t i) { return *operands.get<ffi::AnyBuffer>(i); }, TakeInto(call, false)));
   return DecodeBuffers(
       "results", roles.results, results.size(),
-      [&](size_t i) { return results.get<ffi::AnyBuffer>(i); }, TakeInto(call, true));
+      [&](size_t i) { return **results.get<ffi::AnyBuffer>(i); }, TakeInto(call, true));
 }
 
 }  // namespace bwgemm::call
