@@ -274,15 +274,16 @@ def test_cpu_and_cuda_in_one_lowering() -> None:
 def test_workspace_comes_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple] = []
 
-    def workspace(*args: Any) -> int:
-        asked.append(args)
+    def workspace(*args: Any, **order: Any) -> int:
+        asked.append((*args, *order))
         return 1234
 
     monkeypatch.setattr(runtime, "workspace_bytes", workspace)
     jax.clear_caches()
     text = cuda_text(bw.matmul, struct(M, K), struct(K, N), sm_count=100)
     assert "tensor<1234xui8>" in text
-    assert asked == [(kernel_names(text)[0], M, N, K, 1, 1, 100)]
+    order = "raster_order", "swizzle", "decomposition"
+    assert asked == [(kernel_names(text)[0], M, N, K, 1, 1, 100, *order)]
 
 
 def test_accelerators_without_kernels_get_the_dot() -> None:
@@ -293,7 +294,7 @@ def test_accelerators_without_kernels_get_the_dot() -> None:
 def test_emulator_lowers_to_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
     table = runtime.kernels()
     monkeypatch.setattr(runtime, "emulated_kernels", lambda: table)
-    monkeypatch.setattr(runtime, "emulated_workspace_bytes", lambda *_: 64)
+    monkeypatch.setattr(runtime, "emulated_workspace_bytes", lambda *_, **__: 64)
     jax.clear_caches()
 
     def f(a: Any, b: Any) -> Any:
