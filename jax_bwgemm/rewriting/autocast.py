@@ -33,8 +33,9 @@ _MULTIPLE = 16
 # Smaller layers gain less than their operands cost to quantize.
 _LEAST = 128
 _NARROW = ("bfloat16", "float16")
-# Products of this package, in 16 bits: asked for by name, or what `accelerate` made.
-_OWN = ("bw_gemm", "bw_m_grouped", "bw_k_grouped")
+# How names of this package's products begin, with epilogues and without, in 16 bits: asked for by
+# name, or what `accelerate` made.
+_OWN = ("bw_gemm", "bw_m_grouped", "bw_k_grouped", "bw_grouped")
 _OWN_WHY = (
     "it is a product of this package: call fp8_dot_general or fp8_ragged_dot, and put autocast "
     "inside of accelerate"
@@ -175,7 +176,7 @@ def _cast(
             made = _layer(eqn, own, here, settings)
             decisions.append(decision(eqn, not isinstance(made, str), _why(made, settings), NAME))
             new = [eqn] if isinstance(made, str) else inlined(trace_for(made, eqn), eqn)
-        elif name.startswith((*_OWN, "bw_grouped")):
+        elif name.startswith(_OWN):
             decisions.append(decision(eqn, False, _OWN_WHY, NAME))
         elif name in ("custom_jvp_call", "custom_vjp_call"):
             why = "it is inside of a function with a derivative of its own"
@@ -205,7 +206,7 @@ def _left(jaxpr: Any, place: str, why: str) -> list[Rewrite]:
     return [
         decision(eqn, False, why if name in PRODUCTS else _OWN_WHY, NAME).inside(place, times)
         for eqn, times in equations(jaxpr)
-        if (name := eqn.primitive.name) in (*PRODUCTS, *_OWN)
+        if (name := eqn.primitive.name) in PRODUCTS or name.startswith(_OWN)
     ]
 
 

@@ -256,6 +256,25 @@ def test_what_stays() -> None:
         assert why(f, *args).startswith(reason)
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        bw.accelerate(lambda x, w, v: jnp.tanh(x @ w) @ v),
+        lambda x, w, v: bw.linear(bw.linear(x, w, activation="gelu"), v),
+        lambda x, w, v: bw.mlp(x, w, v, activation="gelu"),
+    ],
+    ids=["accelerate", "linear", "mlp"],
+)
+def test_products_of_this_package_are_listed(f: Callable[..., Any]) -> None:
+    with bw.config.target("sm90"):
+        found = bw.explain_program(bw.autocast(f), X, W, V, device="sm90").rewrites
+    found = tuple(one for one in found if one.by == "autocast")
+    assert len(found) == 2
+    for one in found:
+        assert not one.rewritten
+        assert one.reason.startswith("it is a product of this package")
+
+
 def test_only() -> None:
     found = []
 
