@@ -199,7 +199,7 @@ class _Tracer:
                 f"an epilogue reads an array that is traced outside of it: {PASS_IT}"
             )
         if jax.dtypes.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
-            raise EpilogueError(f"an epilogue reads a constant of type {value.dtype}")
+            raise EpilogueError(f"an epilogue has a constant of type {value.dtype}")
         array = np.asarray(value, dtype)
         if array.size != 1:
             raise EpilogueError(

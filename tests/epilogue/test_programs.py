@@ -208,7 +208,7 @@ def test_arrays_from_elsewhere_are_refused() -> None:
 
 def test_keys_from_elsewhere_are_refused() -> None:
     key = jax.random.key(0)
-    with pytest.raises(bw.EpilogueError, match="reads a constant of type key<fry>"):
+    with pytest.raises(bw.EpilogueError, match="has a constant of type key<fry>"):
         bw.matmul(
             jnp.ones((4, 4)),
             jnp.ones((4, 6)),
