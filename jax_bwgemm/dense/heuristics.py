@@ -242,7 +242,7 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
     # What lies along grid.y in either order.
     y_of_n = round_up(tiles_m, clusters_m) // clusters_m * kernel.cluster_n
     y_of_m = round_up(tiles_n, kernel.cluster_n)
-    # The kernel's own choice looks at the rows only.
+    # CUTLASS's order has the longer dimension along y, unless it is M and does not fit.
     whole = "n" if y_of_m > MAX_GRID_Y >= y_of_n else "heuristic"
     if (dims.m * dims.k + dims.k * dims.n) * in_bytes < SWIZZLE_MIN_OPERAND_BYTES:
         return whole, 1

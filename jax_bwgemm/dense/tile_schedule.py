@@ -28,7 +28,7 @@ from jax_bwgemm.dense.occupancy import concurrent_ctas
 from jax_bwgemm.product.kernels import Kernel
 
 # Largest grid.y; a raster order chosen freely avoids exceeding it.
-MAX_GRID_Y = 2**16 - 1
+MAX_GRID_Y = 2**16 - 1  # kMostGridY of cc/dense/limits.h
 
 
 @dataclasses.dataclass(frozen=True)
