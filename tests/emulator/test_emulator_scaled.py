@@ -333,6 +333,12 @@ def test_calls_that_are_refused(
         ("nvfp4", {"alpha": (2,)}, {}, r"alpha is float32\[2\], expected float32\[1\]"),
         ("nvfp4", {"b": (1, 8, 32)}, {}, r"operand b is uint8\[1,8,32\], expected .*\[1,8,16\]"),
         ("nvfp4", {"a": (1, 8, 8), "b": (1, 8, 8)}, {}, "must be multiples of 16 bytes"),
+        (
+            "mxfp8",
+            {"a": (2**16, 8, 16), "a_scales": (2**16, 1, 1, 512)},
+            {},
+            "65535 along y and z of a grid",
+        ),
     ],
 )
 def test_calls_of_block_formats_that_are_refused(
@@ -356,7 +362,7 @@ def test_calls_of_block_formats_that_are_refused(
                 "emulator",
                 kernel.name,
                 operands,
-                jax.ShapeDtypeStruct((1, 8, 8), kernel.out_dtype),
+                jax.ShapeDtypeStruct((made["a"][0], 8, 8), kernel.out_dtype),
                 0,
                 **{"a_scaling": types, "b_scaling": types, **options},
             )

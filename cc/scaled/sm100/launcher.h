@@ -23,7 +23,8 @@ struct Launcher {
     }
     Arguments args = Dense::MakeArguments(p.gemm);
     SetLayouts(args);
-    return C::Kernel::can_implement(args) ? Status::Ok() : dense::NotAligned(p.gemm);
+    if (!C::Kernel::can_implement(args)) return dense::NotAligned(p.gemm);
+    return Dense::CheckGrid(p.gemm);
   }
 
   static size_t WorkspaceBytes(const ScaledProblem& p) { return Dense::WorkspaceBytes(p.gemm); }
