@@ -58,8 +58,8 @@ struct SplitMma {
   // Term i and plane j are multiplied if i + j < kOrders. The other products are smaller than the
   // error of the terms.
   static constexpr int kOrders = C::kTerms > C::kPlanes ? C::kTerms : C::kPlanes;
-  // Narrow tiles have registers for sums of their own of all products but those of the first terms.
-  // What the tensor cores truncate is then a hundredth in five of six MMAs.
+  // Narrow tiles have registers for a second accumulator. It takes all products but that of the
+  // first terms. Its sums are a hundredth of the others, and so is what truncation loses of them.
   static constexpr bool kApart = C::kTerms == 3 && C::kTileN <= 64;
   typename C::Shared& shared;
   int consumer;
@@ -97,9 +97,9 @@ struct SplitMma {
         const uint32_t stage = state.index;
         CUTE_UNROLL
         for (int step = 0; step < kSteps; ++step) {
-          const bool of_run = step > 0 || left < begin;
+          const bool add_small = step > 0 || left < begin;  // each run begins anew
           IssueStep<kColumns>(fragments[step % kFragments], q, stage, step, results, accumulate,
-                              small, of_run);
+                              small, add_small);
           accumulate = true;
           SplitSource next;
           if (step + 1 < kSteps) {
