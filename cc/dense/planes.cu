@@ -30,7 +30,7 @@ struct BF16Terms {
   static constexpr int kTerms = kTerms_;
   __device__ __forceinline__ BF16Terms(const Params&, int, int64_t) {}
   __device__ __forceinline__ sm90::TermPairs<kTerms> Split(float first, float second) const {
-    return sm90::Split<kTerms, sm90::Infinity::kLast>(first, second);
+    return sm90::SplitAfterOne<kTerms>(first, second);
   }
 };
 

@@ -11,14 +11,18 @@
 #include <cstdint>
 
 #include "cute/tensor_impl.hpp"
+#include "sm90/bf16_pair.h"
 
 namespace bwgemm::sm90 {
 
 // After how many elements of K the upper parts leave the accumulators of split operands. It costs
-// time: seldom where the other operand has one plane, since its terms lose more than truncation
-// does; often where the result is to be as accurate as f32's, with three terms or two of f16.
-constexpr int RunK(int terms, int planes, bool f16) {
-  return terms == 3 ? 64 : f16 ? 160 : planes == 2 ? 512 : 1536;
+// time, except in narrow tiles: seldom where the other operand has one plane, since its terms lose
+// more than truncation does; often where the result is to be as accurate as f32's, with three terms
+// or two of f16.
+constexpr int RunK(int terms, int planes, bool f16, bool narrow) {
+  if (terms == 3) return narrow ? 64 : 128;
+  if (f16) return 160;
+  return planes == 1 ? 1536 : narrow ? 256 : 1024;
 }
 
 // The upper parts of kCount sums of a thread, two in a register.
@@ -38,8 +42,9 @@ class HighSums {
       const float first = First(i), second = Second(i);
       const float first_sum = first + accumulators(2 * i);
       const float second_sum = second + accumulators(2 * i + 1);
+      // Infinities and NaN stay in the accumulators.
       pairs_[i] =
-          Finite(__byte_perm(__float_as_uint(first_sum), __float_as_uint(second_sum), 0x7632));
+          FinitePair(__byte_perm(__float_as_uint(first_sum), __float_as_uint(second_sum), 0x7632));
       accumulators(2 * i) += first - First(i);
       accumulators(2 * i + 1) += second - Second(i);
     }
@@ -56,18 +61,8 @@ class HighSums {
   }
 
  private:
-  __device__ __forceinline__ float First(int i) const { return __uint_as_float(pairs_[i] << 16); }
-  __device__ __forceinline__ float Second(int i) const {
-    return __uint_as_float(pairs_[i] & 0xffff0000u);
-  }
-
-  // Both values, or bf16's largest with their sign: infinities and NaN stay in the accumulators.
-  __device__ __forceinline__ static uint32_t Finite(uint32_t pair) {
-    constexpr uint32_t kMost = 0x7f7f7f7f;
-    uint32_t finite;
-    asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(finite) : "r"(pair), "r"(kMost));
-    return finite;
-  }
+  __device__ __forceinline__ float First(int i) const { return FirstOf(pairs_[i]); }
+  __device__ __forceinline__ float Second(int i) const { return SecondOf(pairs_[i]); }
 
   uint32_t pairs_[kCount / 2];
 };

@@ -10,24 +10,23 @@
 // see row_range.h for which rows that is as good as f32.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "cute/config.hpp"
+#include "sm90/bf16_pair.h"
 
 namespace bwgemm::sm90 {
 
-// How an infinite value is written.
+// How an infinite value is written, with its sign.
 enum class Infinity {
-  // As the first term alone, and so are magnitudes beyond bf16's largest, 3.39e38.
-  kFirst,
-  // As 1 in the first term and infinity in the last, with its sign. If both operands of a product
-  // are split, the last term of one is only multiplied by the first term of the other. A product
-  // with infinity is then that of IEEE 754; infinity times a low term would be NaN, or have the
-  // wrong sign. Finite values beyond bf16's largest have it as their first term.
-  kLast,
+  // As bf16's largest number in the first term and infinity in the last. The other operand is not
+  // split, so both terms' products have the sign of the values' product.
+  kAfterLargest,
+  // As 1 in the first term and infinity in the last. The other operand is split too. Its low terms
+  // may have another sign than its value: they meet the 1, and infinity only meets its first term.
+  kAfterOne,
 };
 
 // Two values' terms, as the halves of registers: the first value's in the lower ones.
@@ -36,55 +35,52 @@ struct TermPairs {
   uint32_t pairs[kTerms];
 };
 
-__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-__device__ __forceinline__ float FirstOf(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float SecondOf(uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
-
-// What a term leaves of x: exact (Sterbenz).
-__device__ __forceinline__ float Rest(float x, float term) {
-  return fabsf(term) == INFINITY ? 0.0f : x - term;
-}
-// The value that is rounded to the first term, and the one that all finite terms add up to.
-__device__ __forceinline__ float FiniteFirst(float x) {
-  constexpr float kMost = 3.3895313892515355e38f;  // bf16's largest
-  return fabsf(x) > kMost ? copysignf(kMost, x) : x;
-}
-__device__ __forceinline__ float FinitePart(float x) {
-  return fabsf(x) == INFINITY ? copysignf(1.0f, x) : x;
-}
-
-template <int kTerms, Infinity kInfinity>
-__device__ __forceinline__ TermPairs<kTerms> Split(float first, float second) {
+// Terms of values whose first terms are known. Exact but for the last term's rounding (Sterbenz).
+template <int kTerms>
+__device__ __forceinline__ TermPairs<kTerms> SplitAfter(uint32_t pair, float first, float second) {
   static_assert(kTerms == 2 || kTerms == 3);
   TermPairs<kTerms> terms;
-  if constexpr (kInfinity == Infinity::kFirst) {
-    float rest[2] = {first, second};
-    CUTE_UNROLL
-    for (int i = 0; i < kTerms; ++i) {
-      terms.pairs[i] = RoundPair(rest[0], rest[1]);
-      rest[0] = Rest(rest[0], FirstOf(terms.pairs[i]));
-      rest[1] = Rest(rest[1], SecondOf(terms.pairs[i]));
-    }
-  } else {
-    float rest[2] = {FinitePart(first), FinitePart(second)};
-    terms.pairs[0] = RoundPair(FiniteFirst(rest[0]), FiniteFirst(rest[1]));
-    CUTE_UNROLL
-    for (int i = 1; i < kTerms; ++i) {
-      rest[0] -= FirstOf(terms.pairs[i - 1]);
-      rest[1] -= SecondOf(terms.pairs[i - 1]);
-      if (i == kTerms - 1) {
-        if (fabsf(first) == INFINITY) rest[0] = first;
-        if (fabsf(second) == INFINITY) rest[1] = second;
-      }
-      terms.pairs[i] = RoundPair(rest[0], rest[1]);
-    }
+  terms.pairs[0] = pair;
+  CUTE_UNROLL
+  for (int i = 1; i < kTerms; ++i) {
+    first -= FirstOf(terms.pairs[i - 1]);
+    second -= SecondOf(terms.pairs[i - 1]);
+    terms.pairs[i] = RoundPair(first, second);
   }
   return terms;
+}
+
+// With infinity after 1. Finite values beyond bf16's largest have that as their first term.
+template <int kTerms>
+__device__ __forceinline__ TermPairs<kTerms> SplitAfterOne(float first, float second) {
+  auto finite = [](float x) { return fabsf(x) == INFINITY ? copysignf(1.0f, x) : x; };
+  const float x = finite(first), y = finite(second);
+  auto terms = SplitAfter<kTerms>(FinitePair(RoundPair(x, y)), x, y);
+  uint32_t& last = terms.pairs[kTerms - 1];
+  last = RoundPair(x == first ? FirstOf(last) : first, y == second ? SecondOf(last) : second);
+  return terms;
+}
+
+// The terms of kPairs pairs of values.
+template <int kTerms, Infinity kInfinity, int kPairs>
+__device__ __forceinline__ void Split(const float2 (&values)[kPairs],
+                                      TermPairs<kTerms> (&terms)[kPairs]) {
+  CUTE_UNROLL
+  for (int i = 0; i < kPairs; ++i) {
+    const float2 x = values[i];
+    uint32_t pair = RoundPair(x.x, x.y);
+    if constexpr (kInfinity == Infinity::kAfterLargest) pair = FinitePair(pair);
+    terms[i] = SplitAfter<kTerms>(pair, x.x, x.y);
+  }
+  if constexpr (kInfinity == Infinity::kAfterOne) {
+    uint32_t most = terms[0].pairs[0];
+    CUTE_UNROLL
+    for (int i = 1; i < kPairs; ++i) most = LargerPair(most, terms[i].pairs[0]);
+    if (HasInfinity(most)) {  // seldom: a few instructions for all values instead of a few for each
+      CUTE_UNROLL
+      for (int i = 0; i < kPairs; ++i) terms[i] = SplitAfterOne<kTerms>(values[i].x, values[i].y);
+    }
+  }
 }
 
 // Of finite values below f16's largest.

@@ -22,11 +22,12 @@ struct SplitFragment {
   WgmmaFragment terms[kTerms];
 
   __device__ __forceinline__ void Assign(const SplitSource& source) {
+    TermPairs<kTerms> split[4];
+    Split<kTerms, kInfinity>(source.pairs, split);
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const auto split = Split<kTerms, kInfinity>(source.pairs[i].x, source.pairs[i].y);
       CUTE_UNROLL
-      for (int term = 0; term < kTerms; ++term) terms[term].pairs[i] = split.pairs[term];
+      for (int term = 0; term < kTerms; ++term) terms[term].pairs[i] = split[i].pairs[term];
     }
   }
   // The f16 terms of rows times `scales`, of the thread's upper and lower row.
@@ -49,18 +50,30 @@ template <class C>
 struct SplitMma {
   static_assert(C::kOwnBlocks == 1 && !C::kPingpong);
   using Full = cutlass::arch::ClusterTransactionBarrier;
-  using Fragment = SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kFirst : Infinity::kLast>;
+  using Fragment =
+      SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kAfterLargest : Infinity::kAfterOne>;
   static constexpr int kSteps = C::kTileK / kMmaDepth;
-  // Fragments of this step and of the next. In wide tiles with three terms there are no registers
-  // for the next; while one consumer splits, the other's MMAs run.
-  static constexpr int kFragments = C::kTerms == 2 || C::kTileN <= 64 ? 2 : 1;
-  static_assert(kSteps % kFragments == 0, "fragments take turns, from block to block");
+  // Narrow tiles have registers to spare, and their MMAs are so short that latencies count. So all
+  // steps of a block are loaded, split and issued together.
+  static constexpr bool kNarrow = C::kTileN <= 64;
+  static constexpr int kBatchSteps = kNarrow ? kSteps : 1;  // whose MMAs are issued together
+  static constexpr int kBatches = kSteps / kBatchSteps;     // of a block
+  // Batches that are kept: in wide tiles with two terms this one and the next, which is split while
+  // this one's MMAs run. Else, while one consumer splits, the other's MMAs run.
+  static constexpr int kKept = !kNarrow && C::kTerms == 2 ? 2 : 1;
+  static_assert(kBatches % kKept == 0, "batches take turns, from block to block");
+  struct Batch {
+    Fragment steps[kBatchSteps];
+  };
+  struct BatchSource {
+    SplitSource steps[kBatchSteps];
+  };
   // Term i and plane j are multiplied if i + j < kOrders. The other products are smaller than the
   // error of the terms.
   static constexpr int kOrders = C::kTerms > C::kPlanes ? C::kTerms : C::kPlanes;
   // Narrow tiles have registers for a second accumulator. It takes all products but that of the
   // first terms. Its sums are a hundredth of the others, and so is what truncation loses of them.
-  static constexpr bool kApart = C::kTerms == 3 && C::kTileN <= 64;
+  static constexpr bool kApart = C::kTerms == 3 && kNarrow;
   typename C::Shared& shared;
   int consumer;
   int thread;
@@ -81,10 +94,10 @@ struct SplitMma {
     }
     HighSums<kColumns / 2> high;
     high.Clear();
-    Fragment fragments[kFragments];
+    Batch batches[kKept];
     Full::wait(&shared.full[state.index], state.phase);
     ready(state.index, k_blocks);
-    Assign(fragments[0], Load(state.index, 0));
+    Assign(batches[0], Load(state.index, 0));
     FenceResults(accumulator);
     bool accumulate = false;
     // The other consumer is half a run behind, so that its MMAs go on while this one waits.
@@ -96,35 +109,39 @@ struct SplitMma {
       for (const int end = max(left - run, 0), begin = left; left > end; --left) {
         const uint32_t stage = state.index;
         CUTE_UNROLL
-        for (int step = 0; step < kSteps; ++step) {
-          const bool add_small = step > 0 || left < begin;  // each run begins anew
-          IssueStep<kColumns>(fragments[step % kFragments], q, stage, step, results, accumulate,
-                              small, add_small);
+        for (int batch = 0; batch < kBatches; ++batch) {
+          const bool add_small = batch > 0 || left < begin;  // each run begins anew
+          IssueBatch<kColumns>(batches[batch % kKept], q, stage, batch, results, accumulate, small,
+                               add_small);
           accumulate = true;
-          SplitSource next;
-          if (step + 1 < kSteps) {
-            next = Load(stage, step + 1);
-          } else if (left > 1) {
+          const bool last = batch + 1 == kBatches, more = !last || left > 1;
+          BatchSource next;
+          if (!last) {
+            next = Load(stage, batch + 1);
+          } else if (more) {
             state.Advance();
             Full::wait(&shared.full[state.index], state.phase);
             ready(state.index, left - 1);
             next = Load(state.index, 0);
           }
-          // The MMAs that this waits for have read the next fragment's registers, and the stage if
+          // The MMAs that this waits for have read the next batch's registers, and the stage if
           // they were its last.
-          AwaitBatches<kFragments - 1>();
-          if constexpr (kFragments == 1) {
-            if (step + 1 == kSteps) Release(stage);
+          AwaitBatches<kKept - 1>();
+          if constexpr (kKept == 1) {
+            if (last) Release(stage);
           } else {
-            if (step == 0 && left < begin) Release(previous);
+            if (batch == 0 && left < begin) Release(previous);
           }
-          if (step + 1 < kSteps || left > 1) Assign(fragments[(step + 1) % kFragments], next);
+          if (more) {
+            Fence(next);
+            Assign(batches[(batch + 1) % kKept], next);
+          }
         }
         previous = stage;
       }
       AwaitBatches<0>();
       FenceResults(accumulator);
-      if constexpr (kFragments > 1) Release(previous);
+      if constexpr (kKept > 1) Release(previous);
       if constexpr (kApart) {
         FenceResults(small_sums);
         CUTE_UNROLL
@@ -141,36 +158,56 @@ struct SplitMma {
   }
 
  private:
-  __device__ __forceinline__ void Assign(Fragment& fragment, const SplitSource& source) const {
-    if constexpr (C::kScalesRows) {
-      fragment.AssignScaled(source, p_scales);
-    } else {
-      fragment.Assign(source);
+  // Nothing is computed of the values ahead of this: the registers that it would be written to are
+  // the MMAs' until then.
+  __device__ __forceinline__ static void Fence(BatchSource& source) {
+    CUTE_UNROLL
+    for (SplitSource& step : source.steps) {
+      CUTE_UNROLL
+      for (float2& pair : step.pairs) asm volatile("" : "+f"(pair.x), "+f"(pair.y)::"memory");
     }
   }
 
-  // All products of one step's terms, small ones first, so that they are not lost in large sums.
-  // accumulate: whether there are results to add to; add_small: to `small`, if kApart.
+  __device__ __forceinline__ void Assign(Batch& batch, const BatchSource& source) const {
+    CUTE_UNROLL
+    for (int step = 0; step < kBatchSteps; ++step) {
+      if constexpr (C::kScalesRows) {
+        batch.steps[step].AssignScaled(source.steps[step], p_scales);
+      } else {
+        batch.steps[step].Assign(source.steps[step]);
+      }
+    }
+  }
+
+  // All products of one batch's terms, of each step the small ones first, so that they are not lost
+  // in large sums. accumulate: whether there are results to add to; add_small: to `small`, if
+  // kApart.
   template <int kColumns, class Results>
-  __device__ __forceinline__ static void IssueStep(const Fragment& fragment,
-                                                   const typename C::DescriptorQ& q, uint32_t stage,
-                                                   int step, Results& results, bool accumulate,
-                                                   Results& small, bool add_small) {
+  __device__ __forceinline__ static void IssueBatch(const Batch& batch,
+                                                    const typename C::DescriptorQ& q,
+                                                    uint32_t stage, int number, Results& results,
+                                                    bool accumulate, Results& small,
+                                                    bool add_small) {
     using Multiply = WgmmaRegisters<typename C::InQ, kColumns, C::Q::kKMajor>;
     ArriveWarpgroup();
     CUTE_UNROLL
-    for (int order = kOrders - 1; order >= 0; --order) {
+    for (int step = 0; step < kBatchSteps; ++step) {
       CUTE_UNROLL
-      for (int term = C::kTerms - 1; term >= 0; --term) {
-        const int plane = order - term;
-        if (plane < 0 || plane >= C::kPlanes) continue;
-        const bool first = order == kOrders - 1 && term == C::kTerms - 1;
-        const auto plane_q = q.At(stage * C::kPlanes + plane, step * kMmaDepth);
-        if (kApart && order > 0) {
-          Multiply::Issue(fragment.terms[term], plane_q, small, !first || add_small);
-        } else {
-          Multiply::Issue(fragment.terms[term], plane_q, results,
-                          (!kApart && !first) || accumulate);
+      for (int order = kOrders - 1; order >= 0; --order) {
+        CUTE_UNROLL
+        for (int term = C::kTerms - 1; term >= 0; --term) {
+          const int plane = order - term;
+          if (plane < 0 || plane >= C::kPlanes) continue;
+          const bool first = step == 0 && order == kOrders - 1 && term == C::kTerms - 1;
+          const bool first_result = step == 0 && (kApart ? order == 0 : first);
+          const auto plane_q =
+              q.At(stage * C::kPlanes + plane, (number * kBatchSteps + step) * kMmaDepth);
+          const WgmmaFragment& p = batch.steps[step].terms[term];
+          if (kApart && order > 0) {
+            Multiply::Issue(p, plane_q, small, !first || add_small);
+          } else {
+            Multiply::Issue(p, plane_q, results, !first_result || accumulate);
+          }
         }
       }
     }
@@ -181,9 +218,18 @@ struct SplitMma {
     Mma<C>{shared, consumer, thread}.Release(stage);
   }
 
+  __device__ __forceinline__ BatchSource Load(uint32_t stage, int batch) const {
+    BatchSource source;
+    CUTE_UNROLL
+    for (int step = 0; step < kBatchSteps; ++step) {
+      source.steps[step] = LoadStep(stage, batch * kBatchSteps + step);
+    }
+    return source;
+  }
+
   // The values of one MMA at element kMmaDepth * step of K, from this consumer's block of 64 rows.
   // Lines are swizzled: the 16-byte chunk c of line l lies at c ^ (l % 8).
-  __device__ __forceinline__ SplitSource Load(uint32_t stage, int step) const {
+  __device__ __forceinline__ SplitSource LoadStep(uint32_t stage, int step) const {
     constexpr int kLine = 32;  // elements
     constexpr int kRowBytes = kLine * static_cast<int>(sizeof(float));
     const uint8_t* p = shared.p[stage];

@@ -77,7 +77,7 @@ class Terms:
         both = min(self.counts) > 1
         found = []
         for i, (x, axis) in enumerate(zip((a, b), self.axes, strict=True)):
-            terms = split(x, self.counts[i], infinity_last=both)
+            terms = split(x, self.counts[i], both=both)
             beside = [terms[pair[i]] for pair in self.pairs]
             found.append(terms[0] if axis is None else jnp.concatenate(beside, axis))
         return [*found, *rest]
@@ -90,28 +90,29 @@ class Terms:
         return sum(parts[1:], parts[0]).astype(self.out_dtype)
 
 
-def split(x: jax.Array, count: int, *, infinity_last: bool) -> list[jax.Array]:
+def split(x: jax.Array, count: int, *, both: bool) -> list[jax.Array]:
     """bf16 terms of an array, the largest first, each what rounding left of those before.
 
     Args:
         x: float32, or of bfloat16 if ``count`` is 1.
         count: Terms.
-        infinity_last: An infinite value is 1 in the first term and infinite in the last, with its
-            sign; so an infinity never meets the other operand's low terms. Else the first term has
-            it.
+        both: Whether the other operand is split too. An infinite value is infinite in the last
+            term, with its sign. In those before it is bf16's largest number, or 1 in the first if
+            both are split: the other's low terms, which may have another sign, meet only that.
     """
     if count == 1:
         return [x]
     infinite = jnp.isinf(x)
-    rest = jnp.where(infinite, jnp.sign(x), x) if infinity_last else x
+    rest = jnp.where(infinite, jnp.sign(x), x) if both else x
     found = []
     for i in range(count):
-        given = jnp.clip(rest, -_MOST, _MOST) if infinity_last and i == 0 else rest
-        if infinity_last and i == count - 1:
+        last = i == count - 1
+        given = rest if last else jnp.clip(rest, -_MOST, _MOST)
+        if both and last:
             given = jnp.where(infinite, x, given)
         # Not a conversion to bf16 and back: XLA may drop that pair and keep the full precision.
         term = lax.reduce_precision(given, exponent_bits=8, mantissa_bits=7)
-        rest = jnp.where(jnp.isinf(term), 0, rest - term)
+        rest = rest - term
         found.append(term.astype(jnp.bfloat16))
     return found
 

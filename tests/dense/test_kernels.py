@@ -24,6 +24,7 @@ from numerics import (
     F32_LONG_PRODUCTS_APART,
     assert_as_good_as_xla,
     assert_exact,
+    assert_same_classes,
     exact_factors,
     exact_integers,
     normal,
@@ -159,6 +160,26 @@ def test_errors_of_f32_operands(kernel: Kernel) -> None:
     apart = kernel.terms == 3 and kernel.tile_n <= 64
     most = F32_LONG_PRODUCTS_APART if apart else F32_LONG_PRODUCTS[kernel.term_dtype, kernel.terms]
     assert np.abs(got - want).max() <= most * np.sqrt(np.mean(want**2))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    gpu_kernels(lambda k: k.out_dtype == "float32" and "float32" in (k.a_dtype, k.b_dtype)),
+)
+def test_infinities_and_the_largest_values_of_f32_operands(kernel: Kernel) -> None:
+    a, b = (np.array(x) for x in operands(kernel, "past the tile", normal))
+    rows = a[0] if kernel.a_major == "k" else a[0].T
+    columns = b[0].T if kernel.b_major == "n" else b[0]
+    for x, other, k in ((rows, columns, 0), (columns, rows, 16)):
+        if x.dtype == np.float32:
+            x[1, k + 2], x[3, k + 4], x[5, k + 6] = np.inf, -np.inf, np.nan
+            x[7, k + 8] = np.finfo(x.dtype).max
+            other[:, k + 8] /= 8
+            other[9, k + 2] = 0  # times infinity: NaN
+    with np.errstate(invalid="ignore"):
+        want = numpy_gemm(kernel, a, b)
+    got = jax.jit(lambda a, b: gemm(a, b, spec_of(kernel)))(jnp.asarray(a), jnp.asarray(b))
+    assert_same_classes(got, want)
 
 
 @pytest.mark.parametrize(

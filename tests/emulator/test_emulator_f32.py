@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from emulator_cases import emulated, requires_emulator
 from jax import lax
-from numerics import F32_PRODUCTS, assert_exact, small_integers
+from numerics import F32_PRODUCTS, assert_exact, assert_same_classes, small_integers
 
 import jax_bwgemm as bw
 from jax_bwgemm.product import terms
@@ -125,9 +125,7 @@ class TestTermsInMemory:
         b[2, 7] = a[7, 5] = 1 + 2**-12  # their low terms are not zero, or of the other sign
         with np.errstate(invalid="ignore"):
             want = np.float64(a) @ np.float64(b)
-        got = np.asarray(self.product(a, b, "high"), np.float64)
-        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
-        np.testing.assert_array_equal(got[~np.isfinite(want)], want[~np.isfinite(want)])
+        assert_same_classes(self.product(a, b, "high"), want)
 
     def test_what_is_asked_for_and_what_is_left_to_xla(self) -> None:
         x, w = (jax.ShapeDtypeStruct((512, 512), t) for t in ("float32", "bfloat16"))
@@ -141,25 +139,48 @@ class TestTermsInMemory:
         assert "size 3221225472 exceeds" in found.reason
 
 
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("count", [2, 3])
-def test_terms_add_up(count: int, last: bool) -> None:
+def test_terms_add_up(count: int, both: bool) -> None:
     (x,) = normals((1000,))
-    found = jax.jit(lambda x: terms.split(x, count, infinity_last=last))(x)
+    found = jax.jit(lambda x: terms.split(x, count, both=both))(x)
     left = x - sum(np.float64(t) for t in found)
     assert all(t.dtype == jnp.bfloat16 for t in found)
     assert np.all(np.abs(left) <= (2**-17 if count == 2 else 0) * np.abs(x))
 
 
-def test_terms_of_the_largest_and_of_infinite_values() -> None:
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("count", [2, 3])
+def test_terms_of_the_largest_and_of_infinite_values(count: int, both: bool) -> None:
     most = np.finfo(np.float32).max
     x = jnp.asarray([np.inf, -np.inf, most, np.nan], jnp.float32)
-    first, second = (np.float32(t) for t in terms.split(x, 2, infinity_last=False))
-    np.testing.assert_array_equal(first, [np.inf, -np.inf, np.inf, np.nan])
-    np.testing.assert_array_equal(second[:3], [0, 0, 0])
-    first, second = (np.float64(t) for t in terms.split(x, 2, infinity_last=True))
-    np.testing.assert_array_equal(first[:2], [1, -1])
-    np.testing.assert_array_equal(second[:2], [np.inf, -np.inf])
-    assert np.isfinite(first[2])
-    assert abs(first[2] + second[2] - most) <= most * 2**-17
-    assert np.isnan(first[3])
+    found = [np.float64(t) for t in terms.split(x, count, both=both)]
+    first = 1 if both else float(jnp.finfo(jnp.bfloat16).max)
+    np.testing.assert_array_equal(found[0][:2], [first, -first])
+    np.testing.assert_array_equal(found[-1][:2], [np.inf, -np.inf])
+    assert all(np.isfinite(t[:3]).all() for t in found[:-1])
+    assert abs(sum(t[2] for t in found) - most) <= most * 2**-17
+    assert np.isnan(found[-1][3])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_infinities_and_the_largest_values_beside_bf16(arch: str, swapped: bool) -> None:
+    x, w = normals((24, 48), (48, 40))
+    x[1, 2], x[3, 4], x[5, 6], x[6, 6] = np.inf, -np.inf, np.nan, np.inf
+    x[7], x[8, 9] = 0, np.finfo(np.float32).max
+    w[9] /= 8
+    w[2, 3] = w[4, 5] = 0  # times infinity: NaN
+    w = np.asarray(w, jnp.bfloat16)
+    a, b = (w.T, x.T) if swapped else (x, w)
+    with np.errstate(invalid="ignore"):
+        want = np.float64(a) @ np.float64(b)
+    with bw.config.target(arch, 4):
+        got = bw.matmul(a, b, preferred_element_type=jnp.float32, implementation="emulator")
+    assert_same_classes(got, want)
+    finite = np.isfinite(want)
+    scale = np.abs(np.float64(np.nan_to_num(a, posinf=0, neginf=0))) @ np.abs(
+        np.float64(np.nan_to_num(b, posinf=0, neginf=0))
+    )
+    error = np.abs(np.float64(got)[finite] - want[finite])
+    assert np.all(error <= 1e-5 * scale[finite])
