@@ -63,6 +63,7 @@ def explain(
     for name, x in (("a", a), ("b", b)):
         if not (hasattr(x, "shape") and hasattr(x, "dtype")):
             raise TypeError(f"explain requires arrays or types of arrays, got {name} {x!r}")
+    a, b = _canonical(a), _canonical(b)
     options = make_options(
         precision, preferred_element_type, implementation=implementation, config=config
     )
@@ -90,6 +91,12 @@ def explain(
     )
     spec = spec.with_policy(implementations=viable)
     return explain_product(DENSE, spec, (lhs, rhs), device, rejected, copied_elements=plan.copied)
+
+
+def _canonical(x: Any) -> Any:
+    """An operand as a call would see it: of 32 bits, unless JAX has more."""
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    return x if dtype == x.dtype else jax.ShapeDtypeStruct(x.shape, dtype)
 
 
 def _explain_symbolic(a: Any, b: Any, numbers: Any, options: Options) -> Explanation:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jax_bwgemm.epilogue.program import FLOATS
 from jax_bwgemm.epilogue.tracing import TracedEpilogue, trace_epilogue
+from jax_bwgemm.product.arguments import is_hashable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Epilogue:
             raise TypeError(
                 f"{self.caller}: epilogue must be a function, got {type(self.function).__name__}"
             )
+        if not is_hashable(self.function):
+            raise TypeError(f"{self.caller}: epilogue must be hashable, got {self.function!r}")
 
 
 def check_epilogue(

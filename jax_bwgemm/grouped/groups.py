@@ -131,15 +131,17 @@ def rows_of_groups(
     groups = sizes.shape[-1]
     group = group_of_rows(sizes, rows)
     expert = group - clamp_offset(offset, groups)
-    # Neither rows of no group nor those of groups before the offset: outside, from the end on.
-    outside = (group == groups) | (expert < 0)
-    expert = jnp.where(outside, _LARGEST, expert)
-    found = [_taken(x, expert) for x in arrays]
+    has_group = (group != groups) & (expert >= 0)
+    found = [_taken(x, expert, has_group) for x in arrays]
     return [x[:, None] if x.ndim == 1 else x for x in found]
 
 
-def _taken(x: jax.Array, index: jax.Array) -> jax.Array:
-    """Elements of the first dimension, zeros for numbers that are none of them."""
+def _taken(x: jax.Array, index: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Elements of the first dimension; zeros where none is wanted, or the number is none of them.
+
+    Numbers are clipped first: checkify would report those that are out of bounds.
+    """
     if x.shape[0] == 0:
         return jnp.zeros((*index.shape, *x.shape[1:]), x.dtype)
-    return x.at[index].get(mode="fill", fill_value=0)
+    wanted = (wanted & (index < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
+    return jnp.where(wanted, x[jnp.clip(index, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))

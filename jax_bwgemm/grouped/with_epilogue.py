@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,8 +102,7 @@ class After:
     by_xla: Callable[..., list[jax.Array]] | None = None
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6), inline=compat.INLINE)
-def run_with_epilogue(
+def _run_with_epilogue(
     lhs: jax.Array,
     rhs: jax.Array,
     sizes: jax.Array,
@@ -119,6 +117,18 @@ def run_with_epilogue(
         return fused.run()
     product = run(lhs, rhs, sizes, offset, call)
     return apply_epilogue(epilogue, product, operands.rows(sizes, offset, product))
+
+
+_compiled = jax.jit(_run_with_epilogue, static_argnums=(5, 6), inline=compat.INLINE)
+
+
+def run_with_epilogue(*args: Any) -> Any:
+    """As `run`, of a product of rank 2, and its epilogue: one program if it is called eagerly.
+
+    Not where mesh axes are explicit: JAX refuses values of automatic axes, which gradients keep,
+    between programs.
+    """
+    return (_run_with_epilogue if compat.has_explicit_axes() else _compiled)(*args)
 
 
 def run_linked(

@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
+from jax_bwgemm import compat
 from jax_bwgemm.dense.api import dot_general
 from jax_bwgemm.dense.canonical import dot_labels
 from jax_bwgemm.dense.contraction import DENSE
@@ -36,6 +38,14 @@ WAVE_COLUMNS = 33 * 256
 MOST_COLUMNS = 2 * WAVE_COLUMNS
 LEAST_COLUMNS = 1024
 LEAST_BLOCKS = 6
+
+
+def _sharding_of_logits(x: tuple[Any, ...], weights: tuple[Any, ...]) -> PartitionSpec | None:
+    """What JAX has to be told where both types divide H; of an axis twice, the rows have it."""
+    if x[1] is None or weights[0] is None:
+        return None
+    rows, columns = (axes if isinstance(axes, tuple) else (axes,) for axes in (x[0], weights[1]))
+    return PartitionSpec(x[0], tuple(a for a in columns if a not in (None, *rows)) or None)
 
 
 def block_columns(vocabulary: int) -> int:
@@ -61,7 +71,8 @@ class Products:
     def logits(self, x: jax.Array, weights: jax.Array, block: Window | None = None) -> jax.Array:
         """[rows, H] by [H, V] or a block of its columns."""
         if block is None:
-            return dot_general(x, weights, _MATMUL, **self._arguments)
+            sharding = _sharding_of_logits(compat.spec_of(x), compat.spec_of(weights))
+            return dot_general(x, weights, _MATMUL, out_sharding=sharding, **self._arguments)
         return self._product(x, weights, _MATMUL, rhs=block)
 
     def logits_bar(

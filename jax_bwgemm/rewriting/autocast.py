@@ -21,6 +21,7 @@ from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.products import PRODUCTS
 from jax_bwgemm.rewriting.rewrite import CONTROL, current_context, decision, place_of
 from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
+from jax_bwgemm.scaled.api import OUT_DTYPES
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_training import Fp8RaggedDot
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
@@ -77,9 +78,10 @@ def autocast(
 
     ``f`` is traced, within jit, scan, while, cond, checkpoint and shard_map too. Its products of
     activations and a weight become those of `fp8_dot_general` and `fp8_ragged_dot`. A weight is an
-    argument of ``f`` (or an array that it closes over) and what elementwise operations, casts and
-    reshapes make of arguments alone; where both operands are, it is the right one. Everything else
-    stays: products of two activations (attention), of float32 operands, with a ``precision`` of
+    argument of ``f`` (or an array that it closes over) and what elementwise operations, casts,
+    reshapes, slices and reductions make of arguments alone, such as a normalised matrix; where both
+    operands are, it is the right one. Everything else stays: products of two activations
+    (attention), of float32 operands, of results wider than 32 bits or of 8, with a ``precision`` of
     their own, of dimensions below 128 or that are no multiples of 16, this package's own, and those
     inside of functions with derivatives of their own. `jax_bwgemm.explain_program` of the returned
     function lists them.
@@ -270,6 +272,9 @@ def _layer(
     usual = (None, (lax.Precision.DEFAULT,) * 2, compat.canonical_precision(None))
     if eqn.params["precision"] not in usual:
         return "it asks for a precision"
+    result = eqn.outvars[0].aval.dtype
+    if result not in OUT_DTYPES:
+        return f"its result is {result.name}"
     left = given[0] and not given[1]  # the weight is the left operand
     if dense:
         (contracted, batch) = eqn.params["dimension_numbers"]

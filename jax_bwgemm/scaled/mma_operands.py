@@ -79,7 +79,7 @@ def in_ragged_tiles(
         first_bands = starts // TILE_ROWS + jnp.arange(experts, dtype=jnp.int32)
         expert = jnp.maximum(count_until(first_bands, bands) - 1, 0)
         first = starts[expert] + (bands - first_bands[expert]) * TILE_ROWS
-        index = first[:, None] + jnp.arange(TILE_ROWS, dtype=jnp.int32)
+        index = first[:, None] + jnp.arange(TILE_ROWS, dtype=jnp.int32)[None]
         return jnp.clip(index, 0, rows - 1).reshape(-1)
 
     bytes_ = lax.bitcast_convert_type(scales, jnp.uint8)

@@ -67,8 +67,8 @@ def quantize(
         square_blocks: Of layouts with scales of 8 bits: as many rows as columns share a scale,
             which is stored for each row. Both copies then stand for the same numbers.
         epsilon: Least amax, which float32 holds.
-        scale: One scale, float32 and positive, known before: what it makes too large saturates.
-            Only of ``"tensor"``, which then reads x once.
+        scale: One scale, float32, positive and at most 2^126, known before: what it makes too large
+            saturates. Only of ``"tensor"``, which then reads x once.
         key: Round stochastically, by this random key: away from zero with the probability of the
             distance to the neighbour nearer to zero, so that the mean of many roundings is the
             number, unless it saturates (about every second block's largest of ``nvfp4``, by up to
@@ -109,23 +109,25 @@ def quantize(
     return _compiled(x, scale, as_key("quantize", key), how)[0]
 
 
+_MOST_SCALE = 2.0**126  # its reciprocal is a normal number
+_SCALE = "quantize requires a positive, normal scale of at most 2^126, got {!r}"
+
+
 def _known_scale(scale: ArrayLike) -> jax.Array:
     """Checks an argument ``scale``, its value too where that is known."""
     # Of Python's numbers, some are too large for NumPy's types: it would warn, or fail otherwise.
     if isinstance(scale, int) and not isinstance(scale, bool):
         raise TypeError("quantize requires a float32 scale of shape (), got a Python int")
     if isinstance(scale, float) and abs(scale) > float(np.finfo(np.float32).max):
-        raise ValueError(f"quantize requires a positive, finite, normal scale, got {scale!r}")
+        raise ValueError(_SCALE.format(scale))
     given = np.float32(scale) if isinstance(scale, float) else scale
     found = as_array("quantize", "scale", given)
     if found.shape != () or found.dtype != FLOAT32:
         raise TypeError(
             f"quantize requires a float32 scale of shape (), got {found.dtype}{found.shape}"
         )
-    if isinstance(given, (np.generic, np.ndarray)) and not (
-        given >= rounding.TINY and np.isfinite(given)
-    ):
-        raise ValueError(f"quantize requires a positive, finite, normal scale, got {scale!r}")
+    if isinstance(given, (np.generic, np.ndarray)) and not rounding.TINY <= given <= _MOST_SCALE:
+        raise ValueError(_SCALE.format(scale))
     return found
 
 

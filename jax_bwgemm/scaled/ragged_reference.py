@@ -75,7 +75,8 @@ def _of_block_formats(
         out_dtype="float32",
     )
     if not spec.m_grouped:
-        left, right = left.mT, right.mT
+        # XLA's CPU backend fails on some products of transposed bfloat16 matrices in loops.
+        left, right = (x.astype(jnp.float32).mT for x in (left, right))
     out = grouped_reference(left, right, sizes, offset, plain)
     if global_scale is not None:
         out *= (

@@ -35,7 +35,8 @@ def scaled_reference(
         D, [M, N].
     """
     if 0 in (*a.shape, *b.shape):
-        return jnp.zeros((a.shape[0], b.shape[0]), out_dtype)
+        operands = a.values, b.values, a.scales, b.scales
+        return compat.match_varying(jnp.zeros((a.shape[0], b.shape[0]), out_dtype), *operands)[0]
     left, right = multiplied(a), multiplied(b)
     if left.dtype != right.dtype and jnp.bfloat16 in (left.dtype, right.dtype):
         left, right = left.astype(jnp.bfloat16), right.astype(jnp.bfloat16)

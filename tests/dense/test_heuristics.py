@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from kernel_table import described_kernels
 
@@ -348,6 +350,16 @@ def test_every_problem_has_a_kernel_in_this_build(arch: str, m: int, majors: str
     got = bw.explain(a, b, numbers, implementation="cutlass", device=arch)
     assert got.kernel.startswith(f"{arch}_bf16_bf16_")
     assert len(got.rejected) == len(runtime.kernels()) - 1
+
+
+@pytest.mark.parametrize("make", [np.ones, jax.ShapeDtypeStruct], ids=["array", "type"])
+def test_explain_sees_numpy_s_default_type_as_a_call_does(make: Any) -> None:
+    x = make((1024, 1024), np.float64)
+    want = bw.explain(
+        *[jax.ShapeDtypeStruct(x.shape, jnp.float32)] * 2, precision="highest", device="sm90"
+    )
+    assert bw.explain(x, x, precision="highest", device="sm90") == want
+    assert want.implementation == "cutlass"
 
 
 def test_explain_reads_well() -> None:

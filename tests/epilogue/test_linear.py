@@ -343,6 +343,7 @@ class TestErrors:
         cases = [
             (lambda: bw.matmul(x, w, epilogue="gelu"), "epilogue must be a function, got str"),
             (lambda: bw.matmul(x, w, epilogue_operands=[b]), "1 epilogue_operands and no epilogue"),
+            (lambda: bw.matmul(x, w, epilogue=Unhashable()), "matmul: epilogue must be hashable"),
             (lambda: bw.matmul(integers, integers, epilogue=lambda z: z), "got int32"),
             (
                 lambda: bw.matmul(x, w, epilogue=lambda z, r: z, epilogue_operands=[b[:5]]),

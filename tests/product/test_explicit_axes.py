@@ -275,6 +275,39 @@ def test_a_loss_of_sharded_sequences(mesh: jax.sharding.Mesh, logits: str, reduc
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [None, "x"])
+def test_a_loss_whose_hidden_dimension_is_sharded(columns: str | None) -> None:
+    """Of both operands; the columns may be divided too."""
+    mesh = jax.make_mesh(
+        (2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices("cpu")[:4]
+    )
+    loss = lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w)  # noqa: E731
+    want = jax.value_and_grad(loss, (0, 1))(X, UP)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, NamedSharding(mesh, P("x", "y")))
+        w = jax.device_put(UP, NamedSharding(mesh, P("y", columns)))
+        got = jax.value_and_grad(loss, (0, 1))(x, w)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_rows_and_of_operands_of_groups(mesh: jax.sharding.Mesh) -> None:
+    """Eagerly: what gradients keep does not cross programs."""
+
+    def f(x: jax.Array, factors: jax.Array) -> jax.Array:
+        y = bw.ragged_dot(
+            x, ONES, SIZES, epilogue=lambda z, f: z * f, epilogue_group_operands=(factors,)
+        )
+        return jnp.sum(y**2)
+
+    factors = array(8, EXPERTS, HIDDEN)
+    want = jax.grad(f, (0, 1))(X, factors)
+    with jax.set_mesh(mesh):
+        got = jax.grad(f, (0, 1))(jax.device_put(X, NamedSharding(mesh, P("x"))), factors)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "scalings",
     [("row", "row"), ("1x128", "128x128"), ("mxfp4", "mxfp8"), ("nvfp4", "nvfp4")],

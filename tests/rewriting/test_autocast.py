@@ -202,10 +202,11 @@ def test_beside_linear_systems() -> None:
 
 
 def test_what_weights_are_made_of() -> None:
-    """Casts, reshapes and elementwise operations of arguments alone."""
+    """Casts, reshapes, slices, reductions and elementwise operations of arguments alone."""
     master = W.astype(F32)
     assert cast(lambda x, w: jnp.sort(x) @ w.astype(BF16), X, master) == [True]
     assert cast(lambda x, w: jnp.sort(x) @ (jnp.tanh(w) / 2).T, X, W.T) == [True]
+    assert cast(lambda x, w: jnp.sort(x) @ (w / jnp.max(jnp.abs(w), 0)), X, W) == [True]
     assert cast(lambda x, w: jnp.sort(x) @ (w + jnp.cumsum(w)[0]), X, W) == [False]
     assert cast(lambda x: jnp.sort(x) @ W, X) == [True]  # closed over
 
@@ -227,6 +228,11 @@ def test_what_stays() -> None:
     reasons = {
         "operands are float32 and float32: only 16-bit ones are cast": (jnp.matmul, *wide),
         "it asks for a precision": (lambda x, w: jnp.matmul(x, w, precision="highest"), X, W),
+        "its result is float8_e5m2": (
+            lambda x, w: jnp.matmul(x, w, preferred_element_type=jnp.float8_e5m2),
+            X,
+            W,
+        ),
         "no operand is a weight": (lambda x: jnp.sort(x) @ jnp.sort(x).T, X),
         "both operands of a batch are arguments": (
             jnp.matmul,
