@@ -153,15 +153,6 @@ def test_experts_of_any_integer_type(dtype: str, x64: bool) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("scaling", ["mxfp8", "nvfp4"])
-def test_experts_of_block_formats_on_kernels(scaling: str) -> None:
-    """What kernels read is made while they are lowered."""
-    x, w = (bw.quantize(jnp.ones(s), scaling) for s in ((M, K), (E, 48, K)))
-    dot = jax.jit(lambda x, w: bw.scaled_ragged_dot(x, w, SIZES))
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        dot.trace(x, w).lower(lowering_platforms=("cuda",))
-
-
 @pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8"])
 def test_experts_in_8_bits_run_by_xla(recipe: str) -> None:
     """The reference is traced when it is lowered."""

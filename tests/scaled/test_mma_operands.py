@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -50,7 +51,9 @@ def test_ragged_rows_have_bands_of_their_own(
     codes = rng.integers(1, 127, (batch, rows, count)).astype(np.uint8)
     scales = jnp.asarray(codes).view(jnp.float8_e4m3fn)
     many = jnp.array([sizes, sizes[::-1]][:batch], jnp.int32)
-    got = np.asarray(in_ragged_tiles(scales, many, jnp.full(batch, offset, jnp.int32), experts))
+    offsets = jnp.full(batch, offset, jnp.int32)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        got = np.asarray(in_ragged_tiles(scales, many, offsets, experts))
     assert got.shape == (batch, -(-rows // 128) + experts - 1, 2, 512)
     for element, of_groups in zip(range(batch), np.asarray(many), strict=True):
         ends = np.minimum(np.cumsum(np.maximum(of_groups.astype(np.int64), 0)), rows)

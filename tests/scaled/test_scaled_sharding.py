@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numerics import assert_exact
@@ -179,3 +180,21 @@ def test_a_short_last_block_makes_a_dimension_one() -> None:
     assert dims.extents == {"b": 3, "m": 64, "n": 1, "k": 1}
     assert dims.batches == (1, 3, 1, 3, 1)
     assert not dims.empty
+
+
+@pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8"])
+@pytest.mark.parametrize(("rows", "k", "columns"), [(0, 64, 32), (128, 64, 0), (128, 0, 32)])
+def test_gradients_of_empty_products_within_shard_map(
+    mesh: Any, recipe: str, rows: int, k: int, columns: int
+) -> None:
+    """Their types say over which axes they vary."""
+    dot, axes = bw.fp8_dot_general(recipe), mesh.axis_names
+
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        return lax.psum(jnp.sum(dot(x, w, (((1,), (0,)), ((), ())))), axes)
+
+    loss = jax.shard_map(product, mesh=mesh, in_specs=(P(axes), P()), out_specs=P())
+    x, w = jnp.ones((rows, k)), jnp.ones((k, columns))
+    for got, like in zip(jax.grad(loss, (0, 1))(x, w), (x, w), strict=True):
+        assert got.shape == like.shape
+        assert not np.any(got)
