@@ -182,6 +182,10 @@ def test_a_short_last_block_makes_a_dimension_one() -> None:
     assert not dims.empty
 
 
+@pytest.mark.skipif(
+    jax.version.__version_info__ < (0, 11),
+    reason="on JAX 0.10, what is quantized of an empty array varies over no axis",
+)
 @pytest.mark.parametrize("recipe", ["per_tensor", "blockwise", "mxfp8"])
 @pytest.mark.parametrize(("rows", "k", "columns"), [(0, 64, 32), (128, 64, 0), (128, 0, 32)])
 def test_gradients_of_empty_products_within_shard_map(
