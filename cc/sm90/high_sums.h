@@ -15,11 +15,15 @@
 
 namespace bwgemm::sm90 {
 
+// Tiles of split operands that are at most so wide are narrow: latencies limit them, not MMAs.
+constexpr int kNarrowTile = 64;
+
 // After how many elements of K the upper parts leave the accumulators of split operands. It costs
 // time, except in narrow tiles: seldom where the other operand has one plane, since its terms lose
 // more than truncation does; often where the result is to be as accurate as f32's, with three terms
 // or two of f16.
-constexpr int RunK(int terms, int planes, bool f16, bool narrow) {
+constexpr int RunK(int terms, int planes, bool f16, int tile_n) {
+  const bool narrow = tile_n <= kNarrowTile;
   if (terms == 3) return narrow ? 64 : 128;
   if (f16) return 160;
   return planes == 1 ? 1536 : narrow ? 256 : 1024;

@@ -53,9 +53,9 @@ struct SplitMma {
   using Fragment =
       SplitFragment<C::kTerms, C::kPlanes == 1 ? Infinity::kAfterLargest : Infinity::kAfterOne>;
   static constexpr int kSteps = C::kTileK / kMmaDepth;
-  // Narrow tiles have registers to spare, and their MMAs are so short that latencies count. So all
-  // steps of a block are loaded, split and issued together.
-  static constexpr bool kNarrow = C::kTileN <= 64;
+  // Narrow tiles have registers to spare. All steps of a block are loaded, split and issued
+  // together, so that their latencies overlap.
+  static constexpr bool kNarrow = C::kTileN <= kNarrowTile;
   static constexpr int kBatchSteps = kNarrow ? kSteps : 1;  // whose MMAs are issued together
   static constexpr int kBatches = kSteps / kBatchSteps;     // of a block
   // Batches that are kept: in wide tiles with two terms this one and the next, which is split while
@@ -158,8 +158,8 @@ struct SplitMma {
   }
 
  private:
-  // Nothing is computed of the values ahead of this: the registers that it would be written to are
-  // the MMAs' until then.
+  // Keeps the compiler from splitting the values earlier: MMAs still read the registers that the
+  // terms are written to.
   __device__ __forceinline__ static void Fence(BatchSource& source) {
     CUTE_UNROLL
     for (SplitSource& step : source.steps) {

@@ -75,7 +75,7 @@ struct Config : Spec {
   // sm90/split_mma.h.
   static constexpr int kPlanes = Spec::kSplitsBoth ? Spec::kTerms : 1;
   static constexpr int kRunBlocks =
-      bwgemm::sm90::RunK(Spec::kTerms, kPlanes, Spec::kScalesRows, kTileN <= 64) / kTileK;
+      bwgemm::sm90::RunK(Spec::kTerms, kPlanes, Spec::kScalesRows, kTileN) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
   using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
   using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;

@@ -165,8 +165,7 @@ struct Config : Spec {
 
   // See SplitMma.
   static constexpr int kPlanes = 1;
-  static constexpr int kRunBlocks =
-      bwgemm::sm90::RunK(2, kPlanes, /*f16=*/false, /*narrow=*/false) / kTileK;
+  static constexpr int kRunBlocks = bwgemm::sm90::RunK(2, kPlanes, /*f16=*/false, kTileN) / kTileK;
 
   using Multiplied = std::conditional_t<kSplitsP, InQ, InP>;  // P's type as the MMA sees it
   using Types = bwgemm::sm90::MmaTypes<Multiplied, InQ, kPKMajor, kQKMajor, kOwnBlocks>;
