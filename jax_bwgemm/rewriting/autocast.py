@@ -81,10 +81,10 @@ def autocast(
     argument of ``f`` (or an array that it closes over) and what elementwise operations, casts,
     reshapes, slices and reductions make of arguments alone, such as a normalised matrix; where both
     operands are, it is the right one. Everything else stays: products of two activations
-    (attention), of float32 operands, of results wider than 32 bits or of 8, with a ``precision`` of
-    their own, of dimensions below 128 or that are no multiples of 16, this package's own, and those
-    inside of functions with derivatives of their own. `jax_bwgemm.explain_program` of the returned
-    function lists them.
+    (attention), of float32 operands, with results of other types than bfloat16, float16 and
+    float32, with a ``precision`` of their own, of dimensions below 128 or that are no multiples of
+    16, this package's own, and those inside of functions with derivatives of their own.
+    `jax_bwgemm.explain_program` of the returned function lists them.
 
     Put it inside of grad, where the backward pass is not yet there: outside, products of the
     backward pass count as products too, and weights' gradients stay as they are. `accelerate`

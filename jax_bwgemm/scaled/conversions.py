@@ -45,7 +45,7 @@ def as_scaled_array(x: Any, what: str) -> ScaledArray:
     if not found:
         raise TypeError(
             f"{what}: no layout has scales {scales.dtype}{list(scales.shape)} of values "
-            f"{values.dtype}{list(values.shape)}; several scales are those of equal blocks"
+            f"{values.dtype}{list(values.shape)}; every block must have its layout's size"
         )
     return _made(found[0], values, scales)
 
@@ -81,7 +81,7 @@ def _fits(layout: Layout, values: Any, scales: Any) -> bool:
         1 if layout.block_k is None else -(-k // layout.block_k),
     )
     expected = (*([1] * len(batch) if whole else batch), *blocks)
-    # Several scales stand for equal blocks: no layout has blocks of 24, be they as many as of 32.
+    # Blocks have the layout's size. Of 48 elements, two blocks of 24 are as many as of 32.
     sizes = (rows, layout.block_rows), (k, layout.block_k)
     if any(n > 1 and size != n * block for n, (size, block) in zip(blocks, sizes, strict=True)):
         return False

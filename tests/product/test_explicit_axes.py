@@ -276,10 +276,12 @@ def test_a_loss_of_sharded_sequences(mesh: jax.sharding.Mesh, logits: str, reduc
 
 
 @pytest.mark.parametrize("columns", [None, "x"])
-def test_a_loss_whose_hidden_dimension_is_sharded(columns: str | None) -> None:
+def test_a_loss_whose_hidden_dimension_is_sharded(
+    cpu_devices: list[jax.Device], columns: str | None
+) -> None:
     """Of both operands; the columns may be divided too."""
     mesh = jax.make_mesh(
-        (2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices("cpu")[:4]
+        (2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=cpu_devices[:4]
     )
     loss = lambda x, w: bw.linear_softmax_cross_entropy_loss(x, LABELS, w)  # noqa: E731
     want = jax.value_and_grad(loss, (0, 1))(X, UP)

@@ -105,8 +105,11 @@ VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
         ((VALUES, jnp.ones((256, 4))), r"no layout has scales float32\[256, 4\] of values float8"),
         # Blocks of 64, of 128 x 100 and of 24, as many as the layouts' own of a size.
         ((VALUES[:, :192], jnp.ones((256, 2))), r"no layout has scales float32\[256, 2\]"),
-        ((VALUES[:200], jnp.ones((2, 2))), "several scales are those of equal blocks"),
-        ((VALUES[:, :48], jnp.ones((256, 2), jnp.float8_e8m0fnu)), "those of equal blocks"),
+        ((VALUES[:200], jnp.ones((2, 2))), "must have its layout's size"),
+        (
+            (VALUES[:, :48], jnp.ones((256, 2), jnp.float8_e8m0fnu)),
+            "must have its layout's size",
+        ),
         ((VALUES.astype(jnp.int8), jnp.ones((1, 1))), r"no layout has scales float32\[1, 1\]"),
     ],
 )
