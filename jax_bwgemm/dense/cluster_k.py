@@ -7,6 +7,7 @@ memory. A launch has one CTA for each tile and part, all of which should run at 
 from __future__ import annotations
 
 from jax_bwgemm.dense.cost_parameters import Parameters
+from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.kernels import Kernel
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
@@ -14,8 +15,7 @@ MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
 # A multiprocessor holds two CTAs of up to half of its shared memory each. If more than half of the
 # multiprocessors need a second CTA, larger clusters find no place.
 MAX_CTAS_PER_SM = 1.5
-MAX_WORTHWHILE = 3
-MIN_BLOCKS = 8  # a part of fewer pipeline stages does not fill its pipeline
+MIN_BLOCKS = 4  # a part of fewer pipeline stages does not fill its pipeline
 
 
 def parts(splits: int) -> tuple[int, int]:
@@ -34,7 +34,7 @@ def parts_apart(kernel: Kernel, splits: int) -> int:
 def cycles(
     kernel: Kernel,
     tiles: int,
-    k: int,
+    dims: GemmDims,
     splits: int,
     sm_count: int,
     memory_cycles: float,
@@ -45,7 +45,7 @@ def cycles(
     Args:
         kernel: The kernel.
         tiles: Tiles of D, all batches together.
-        k: Contracted size.
+        dims: Sizes.
         splits: Parts that K is split into.
         sm_count: Multiprocessors of the GPU.
         memory_cycles: What moving the operands and the result takes at the full bandwidth.
@@ -54,12 +54,18 @@ def cycles(
     p = parameters
     ctas = tiles * splits
     in_turn = -(-ctas // sm_count)
-    steps = -(-k // (kernel.tile_k * splits))
-    stage_bytes = 2 * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
-    busy = in_turn * steps * stage_bytes / p.cluster_k_bytes_per_cycle
+    steps = -(-dims.k // (kernel.tile_k * splits))
+    # Rows of D, which lie along the tile's N. Of K-major operands no more are loaded.
+    rows = min(dims.m, kernel.tile_n)
+    loaded = kernel.tile_m + (rows if kernel.a_major == "k" else kernel.tile_n)
+    loaded_bytes = 2 * loaded * kernel.tile_k * steps * ctas
+    busy = max(
+        in_turn * steps * p.cluster_k_step,
+        loaded_bytes / (sm_count * p.cluster_k_bytes_per_cycle),
+    )
     if ctas > MAX_CTAS_PER_SM * sm_count:
         busy *= p.cluster_k_crowded
-    fixed = p.cluster_k_fixed
+    fixed = p.cluster_k_fixed + rows * p.cluster_k_row
     memory_cycles /= p.cluster_k_memory
     if in_turn > 1:
         fixed += p.cluster_k_turn * (in_turn - 1)
@@ -72,6 +78,6 @@ def worthwhile_splits(kernel: Kernel, k: int, tiles: int, sm_count: int) -> list
     """The numbers of parts worth comparing: as long as all CTAs run at once."""
     return [1] + [
         s
-        for s in range(2, MAX_WORTHWHILE + 1)
+        for s in range(2, MAX_PARTS + 1)
         if tiles * s <= MAX_CTAS_PER_SM * sm_count and k // s >= MIN_BLOCKS * kernel.tile_k
     ]

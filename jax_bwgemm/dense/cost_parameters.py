@@ -58,6 +58,7 @@ class Parameters:
         epilogue_cycles: Least cycles in which a CTA writes one result from registers: the limit if
             K is short.
         reduction_cycles: Launch of the kernel that adds the f32 results of split-K.
+        reduction_part: What each part after the second adds to it, up to `FEW_PARTS` of costs.py.
         reduction_round: Latency of each further round of its loads: it has so many parts on their
             way at once (`SUM_ROUND` of costs.py).
         reduction_bytes_per_cycle: L2 rate at which the parts write these results and it reads them.
@@ -65,9 +66,11 @@ class Parameters:
         stream_k_bytes_per_cycle: Rate, for one multiprocessor, at which a further part of a tile is
             written to L2 and read by the next part's CTA, which waits for it.
         stream_k_margin: Factor on stream-K's time: ties go to kernels without a second launch.
-        cluster_k_bytes_per_cycle: What one multiprocessor of a cluster-K kernel takes from L2,
+        cluster_k_step: Cycles of a CTA of a cluster-K kernel for a step of K.
+        cluster_k_bytes_per_cycle: What one of all multiprocessors takes from L2 at the same time,
             without multicast.
         cluster_k_fixed: Cycles of a cluster-K launch.
+        cluster_k_row: The same for each row of a tile, whose parts the CTAs exchange.
         cluster_k_memory: Share of the memory bandwidth that cluster-K reaches.
         cluster_k_turn: Cycles of each further CTA that a multiprocessor runs, as cluster-K is not
             persistent. CTAs that share a multiprocessor have half of the pipeline each.
@@ -88,13 +91,16 @@ class Parameters:
     unaligned_stream_k: float
     epilogue_cycles: float
     reduction_cycles: float
+    reduction_part: float
     reduction_round: float
     reduction_bytes_per_cycle: float
     stream_k_cycles: float
     stream_k_bytes_per_cycle: float
     stream_k_margin: float
+    cluster_k_step: float
     cluster_k_bytes_per_cycle: float
     cluster_k_fixed: float
+    cluster_k_row: float
     cluster_k_memory: float
     cluster_k_turn: float
     cluster_k_crowded: float

@@ -47,6 +47,8 @@ PADDED_TILE_PENALTY_CUTLASS = 0.5
 # Parts of K that a thread of the kernel that adds them loads at once (kBatch of
 # cc/dense/split_k.cu).
 SUM_ROUND = 16
+# From so many parts on, their number hardly matters within a round.
+FEW_PARTS = 8
 # Elements of a 32-byte L2 sector.
 SECTOR_ELEMENTS = 16
 # Writing an operand's terms to memory: fixed cycles, and the share of the memory bandwidth reached.
@@ -176,13 +178,16 @@ def evaluate(
     else:
         results = kernel.tile_m * kernel.tile_n
         tile = results * depth / rate + cost.per_wave
-        busy = waves * max(tile, p.epilogue_cycles * results / sms_per_tile)
+        tile = max(tile, p.epilogue_cycles * results / sms_per_tile)
+        busy = waves * tile
     if launched > concurrent // 2:
         ours = kernel.arch == "sm90"
         busy *= 1 + (p.padded_tile if ours else PADDED_TILE_PENALTY_CUTLASS) * padding
     if pair and rows <= kernel.tile_m // 2:
         busy *= 1 + IDLE_HALF_PENALTY
     streaming = moved_bytes / (BYTES_PER_CYCLE[kernel.arch] * cost.streaming)
+    if not kernel.stream_k:
+        streaming = _with_last_wave(streaming, launched / concurrent, tile)
     # Parts of K have different operands. Unless all CTAs of a part are in one GPC, few share loads.
     merged = 1.0
     single = kernel.cluster_m * kernel.cluster_n == 1
@@ -218,7 +223,7 @@ def _evaluate_cluster_k(
     tiles = ceil_div(dims.n, kernel.tile_m), ceil_div(dims.m, kernel.tile_n)
     count = tiles[0] * tiles[1] * dims.batch
     memory = moved_bytes / BYTES_PER_CYCLE[kernel.arch]
-    cycles = cluster_k.cycles(kernel, count, dims.k, splits, target.sm_count, memory, p)
+    cycles = cluster_k.cycles(kernel, count, dims, splits, target.sm_count, memory, p)
     cycles += _sum_cycles(dims, cluster_k.parts_apart(kernel, splits), p)
     waves = ceil_div(count * splits, target.sm_count)
     return Candidate(kernel, *tiles, waves, cycles, splits)
@@ -268,6 +273,20 @@ def _pitches(kernel: Kernel, dims: GemmDims) -> tuple[int, int]:
     return (rhs, lhs) if kernel.swap_ab else (lhs, rhs)
 
 
+def _with_last_wave(streaming: float, waves: float, tile: float) -> float:
+    """Cycles for all bytes, given those at the full bandwidth: few CTAs cannot use it.
+
+    Args:
+        streaming: Cycles at the full bandwidth.
+        waves: Rounds of tiles; the last one may be a part of a round.
+        tile: Cycles of one tile alone.
+    """
+    last = waves % 1
+    if waves < 1 or last == 0:
+        return streaming
+    return streaming * (1 - last / waves) + max(streaming * last / waves, tile)
+
+
 def _together(limits: tuple[float, ...], overlap: float) -> float:
     """The longest, and more where another is nearly as long."""
     longest = max(limits)
@@ -282,7 +301,8 @@ def _sum_cycles(dims: GemmDims, parts: int, p: Parameters) -> float:
         return 0.0
     partial_bytes = 2 * 4 * dims.m * dims.n * parts  # written, then read
     rounds = ceil_div(parts, SUM_ROUND)
-    latency = p.reduction_cycles + (rounds - 1) * p.reduction_round
+    latency = p.reduction_cycles + (min(parts, FEW_PARTS) - 2) * p.reduction_part
+    latency += (rounds - 1) * p.reduction_round
     return latency + partial_bytes / p.reduction_bytes_per_cycle
 
 

@@ -7,6 +7,7 @@ import functools
 import importlib
 import types
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -23,7 +24,9 @@ from jax_bwgemm.product.primitive import (
     EXPLAINED_BY,
     REFUSED_BY,
 )
+from jax_bwgemm.product.rewrites import Rewrite, recorded
 from jax_bwgemm.product.support import refusal
+from jax_bwgemm.product.traced_call import trace_call
 
 # JAX's own products, by name. A call of ours that was left to XLA while tracing became one too.
 _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
@@ -31,42 +34,8 @@ _ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
 _LOGGED = "the log, jax_bwgemm, INFO, says why"
 _BELOW = "the decisions below say why"
 _ARRAYS, _NUMBERS = np.ndarray | np.generic, bool | int | float | complex
-
-
-@dataclasses.dataclass(frozen=True)
-class Rewrite:
-    """What `jax_bwgemm.accelerate` or `jax_bwgemm.autocast` decided for a product of JAX's.
-
-    Attributes:
-        product: JAX's operation and its types.
-        rewritten: Whether it became this package's; of ``autocast``, an 8-bit one.
-        reason: Why, or why not.
-        source: File, line and function of the user's code; empty if unknown.
-        place: The bodies it is in, from the outermost, as ``"scan body > checkpoint"``; empty at
-            the top.
-        times: How often it runs, as in `ProgramExplanation`.
-        by: ``"accelerate"`` or ``"autocast"``.
-    """
-
-    product: str
-    rewritten: bool
-    reason: str
-    source: str = ""
-    place: str = ""
-    times: int = 1
-    by: str = "accelerate"
-
-    def inside(self, place: str, times: int) -> Rewrite:
-        """The decision seen from outside of a body that runs so often."""
-        path = f"{place} > {self.place}" if self.place else place
-        return dataclasses.replace(self, place=path, times=self.times * times)
-
-    def __str__(self) -> str:
-        where = ", ".join(x for x in (self.place, self.source) if x)
-        lines = [f"{self.times} x {self.product}"]
-        left = "left to XLA" if self.by == "accelerate" else "left as it is"
-        lines.append(f"  {'rewritten' if self.rewritten else left}: {self.reason}")
-        return "\n".join([*lines, f"  in {where}"] if where else lines)
+_ARRAY = jax.Array | jax.ShapeDtypeStruct
+_TRACED = _ARRAY | _ARRAYS | _NUMBERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +47,9 @@ class ProgramExplanation:
             A loop's body counts as often as the loop runs, where that is known, and else once; so
             does each branch of a condition.
         quantizations: The same of what is quantized.
-        rewrites: What `jax_bwgemm.accelerate` or `autocast` decided, if the program is such a
-            function (jitted or not, a method, a `functools.partial` of one): every product of
-            JAX's that it found, in order of appearance.
+        rewrites: What `jax_bwgemm.accelerate` and `autocast` decided, if the program is or calls
+            such functions: every product of JAX's that they found. A function that JAX traces
+            again (the body of a scan, a rule for gradients) reports again.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -96,10 +65,18 @@ class ProgramExplanation:
         lines = [] if self.products else ["no matrix products"]
         for found, times in (*self.products, *self.quantizations):
             lines += [f"{times} x {found.problem}", *found.decision()]
-        if self.rewrites:
-            by = self.rewrites[0].by
-            lines += ["", f"{by}, of the products that it found:", *map(str, self.rewrites)]
+        for by in dict.fromkeys(x.by for x in self.rewrites):
+            lines += ["", f"{by}, of the products that it found:"]
+            lines += map(str, _counted(x for x in self.rewrites if x.by == by))
         return "\n".join(lines)
+
+
+def _counted(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
+    """Those that differ, each as often as all that are equal to it."""
+    times: Counter[Rewrite] = Counter()
+    for found in rewrites:
+        times[dataclasses.replace(found, times=1)] += found.times
+    return [dataclasses.replace(found, times=n) for found, n in times.items()]
 
 
 def explain_program(
@@ -147,13 +124,16 @@ def _explained(
 ) -> ProgramExplanation:
     counts: Counter[Explanation] = Counter()
     beside: Counter[Explanation] = Counter()
-    rewrites: tuple[Rewrite, ...] = ()
+    own: tuple[Rewrite, ...] = ()
     function, given, named = _unwrapped(program, args, kwargs)
-    # A wrapper made by functools.wraps has these attributes too, but is another function.
-    if getattr(function, "accelerated", None) is function is not None:
-        program, rewrites = function.rewritten(*given, **named)
-        args, kwargs = (), {}
-    for eqn, times in equations(_traced(program, args, kwargs)):
+    with recorded() as inner:
+        # A wrapper made by functools.wraps has these attributes too, but is another function.
+        if getattr(function, "accelerated", None) is function is not None:
+            program, own = function.rewritten(*given, **named)
+            args, kwargs = (), {}
+        jaxpr = _traced(program, args, kwargs)
+    rewrites = (*own, *inner)
+    for eqn, times in equations(jaxpr):
         if eqn.primitive in EXPLAINED_BESIDE:
             explain = importlib.import_module(EXPLAINED_BESIDE[eqn.primitive]).explain
             beside[explain(eqn, device)] += times
@@ -210,7 +190,11 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             "explain_program takes a function with its arguments, a jax.stages.Traced or a jaxpr; "
             f"got {type(program).__name__}"
         )
-    return jitted(program).trace(*args, **kwargs).jaxpr
+    leaves = jax.tree.leaves((args, kwargs))
+    if isinstance(program, jax.stages.Wrapped) or all(isinstance(x, _TRACED) for x in leaves):
+        return jitted(program).trace(*args, **kwargs).jaxpr
+    # Such as the functions within a module of Equinox's, which `filter_jit` takes.
+    return trace_call("explain_program", program, args, kwargs, _ARRAY).jaxpr
 
 
 def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:

@@ -15,7 +15,7 @@ from jax import lax
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.product.implementations import as_implementations
 from jax_bwgemm.product.jaxprs import INLINED, equations
-from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.product.rewrites import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
 from jax_bwgemm.rewriting.products import PRODUCTS

@@ -19,6 +19,11 @@ def variables(atoms: Iterable[Any]) -> list[Any]:
     return [x for x in atoms if not compat_jaxpr.is_literal(x)]
 
 
+def _named_by(eqn: Any) -> set[Any]:
+    """The variables that an equation reads or defines."""
+    return {*variables(eqn.invars), *eqn.outvars}
+
+
 # Where an equation is among the others: they are in the order of their places.
 Place = tuple[int, ...]
 
@@ -78,7 +83,7 @@ class Dataflow:
         """Whether a variable is one of the jaxpr's results."""
         return v in self._outside
 
-    def update(self, exchanged: Mapping[int, Sequence[Any]]) -> None:
+    def update(self, exchanged: Mapping[int, Sequence[Any]]) -> set[Any]:
         """Takes other equations in the place of some.
 
         Those that go away read nothing that has to be in memory: they were passes of XLA's.
@@ -86,17 +91,23 @@ class Dataflow:
         Args:
             exchanged: By the `id` of an equation, those in its place, which may be equations that
                 move there from their own.
+
+        Returns:
+            The variables whose equation, readers or place in memory may have changed.
         """
         places = [(self.place[i], new) for i, new in exchanged.items()]
+        changed = {v for place, _ in places for v in _named_by(self._at[place])}
         for place, _ in places:
             self._remove(place)
         added = []
         for place, new in sorted(places, key=lambda pair: pair[0]):
             for i, eqn in enumerate(new):
                 self._add(eqn, (*place, i))
+                changed |= _named_by(eqn)
             added += [eqn for eqn in new if id(eqn) not in exchanged]
         for eqn in reversed(added):
-            self._store(self._stored_by(eqn))
+            changed |= self._store(self._stored_by(eqn))
+        return changed
 
     def read_by_pass(self, v: Any, without: Collection[int]) -> bool:
         """Whether a pass of XLA's reads a variable, of equations without those of some `id`s."""
@@ -174,11 +185,14 @@ class Dataflow:
         pairs = zip(eqn.invars, operand_uses(eqn, after), strict=True)
         return [x for x, use in pairs if use.stored and not compat_jaxpr.is_literal(x)]
 
-    def _store(self, pending: list[Any]) -> None:
-        """Variables are in memory, and what they are other forms of."""
+    def _store(self, pending: list[Any]) -> set[Any]:
+        """Variables are in memory, and what they are other forms of; returns those that are new."""
+        new = set()
         while pending:
             v = pending.pop()
             if v not in self.stored:
                 self.stored.add(v)
+                new.add(v)
                 eqn = self.producer(v)
                 pending += [] if eqn is None else self._stored_by(eqn)
+        return new

@@ -64,8 +64,10 @@ def functional(
         result = f(*(numbered[i] for i in range(len(args))), **named)
         if nnx.graphdef(inner) != before:
             raise ValueError(
-                "the function changes the structure of a flax.nnx module (adds or "
-                "removes a variable, or assigns an attribute that is no array); do that outside"
+                "the function changes the structure of a flax.nnx module (adds or removes a "
+                "variable, or assigns an attribute that is no array, as eval() and train() do). "
+                "Do that outside, undo it before returning, or use nnx.view instead of eval(), "
+                "and nnx.capture or nnx.pop for what Module.sow keeps"
             )
         structure, new = nnx.split((inner, result))
         after.append(structure)

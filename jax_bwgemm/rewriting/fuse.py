@@ -30,7 +30,7 @@ from jax_bwgemm.rewriting.epilogue_functions import Shape, function_of
 from jax_bwgemm.rewriting.fused_products import KINDS, Function
 from jax_bwgemm.rewriting.group import ARRANGING, Group, choices, group_of, is_elementwise
 from jax_bwgemm.rewriting.inlining import placed, trace_in_place
-from jax_bwgemm.rewriting.materialised import Stored
+from jax_bwgemm.rewriting.materialised import Materialised, Stored
 from jax_bwgemm.rewriting.products import Replacement
 from jax_bwgemm.rewriting.slopes import keep_slopes
 from jax_bwgemm.rewriting.sources import fuse_sources
@@ -80,6 +80,7 @@ def fuse(
     unsure = {id(e): one.replacement for one in provisional for e in one.ours}
     reasons: dict[Any, str] = {}
     flow = Dataflow(body, eqns, results)
+    norms = Materialised(flow, is_elementwise)
     for product in [e for e in eqns if e.primitive in KINDS]:
         kind = KINDS[product.primitive]
         why_not = kind.why_not(product)
@@ -92,12 +93,12 @@ def fuse(
         refused = None
         for sums in choices(group):
             try:
-                new = _fused(flow, group, sums, unsure.get(id(product)))
+                new = _fused(flow, group, norms, sums, unsure.get(id(product)))
             except EpilogueError as error:
                 refused = str(error)
                 continue
             if new:
-                flow.update(new)
+                norms.forget(flow.update(new))
                 break
         else:
             if refused is not None:
@@ -173,15 +174,16 @@ def _undone(one: Provisional, wanted: set[Any]) -> list[Any] | None:
 
 
 def _fused(
-    flow: Dataflow, group: Group, sums: list[Any], unsure: Replacement | None
+    flow: Dataflow, group: Group, left: Materialised, sums: list[Any], unsure: Replacement | None
 ) -> dict[int, list[Any]] | None:
     """What the group's product and operations are exchanged for, one; None if that gains nothing.
 
+    left: What norms' passes leave in memory.
     sums: The group's sums that the kernel computes.
     unsure: The product's replacement, if it only gains together with the operations.
     """
     kind, spec = group.kind, group.product.params["spec"]
-    stored = Stored(flow, is_elementwise if kind.normalised else None)
+    stored = Stored(flow, left if kind.normalised else None)
 
     def written(v: Any) -> bool:
         return v in stored and v.aval.dtype.name == spec.out_dtype

@@ -8,7 +8,7 @@ to be computed where it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jax_bwgemm.compat_jaxpr import is_literal, opened
@@ -17,13 +17,14 @@ from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 
 # What stands between a value and the sums that are its statistics.
 _BEFORE_SUMS = ("convert_element_type", "square", "integer_pow", "mul", "abs")
+_TO_SUMS = frozenset((*_BEFORE_SUMS, *INLINED))
 _REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 
 
 class Materialised:
-    """The variables of that kind, found when they are asked for.
+    """The variables of that kind, found when they are asked for, and kept.
 
-    Valid until the equations are replaced.
+    Where equations are replaced, `forget` has to follow.
     """
 
     def __init__(self, flow: Dataflow, elementwise: Callable[[Any], bool]) -> None:
@@ -41,6 +42,27 @@ class Materialised:
     def __contains__(self, v: Any) -> bool:
         self._look(v)
         return v in self._found
+
+    def forget(self, changed: Iterable[Any]) -> None:
+        """Drops what depends on variables that `Dataflow.update` changed, and nothing else."""
+        flow, pending, known = self._flow, list(changed), self._statistics
+        above = set(pending)
+        while pending:  # whose statistics those of their results are on the way to
+            v = pending.pop()
+            known.pop(v, None)
+            eqn = flow.producer(v)
+            if eqn is not None and eqn.primitive.name in _TO_SUMS:
+                new = set(variables(eqn.invars)) - above
+                above |= new
+                pending += new
+        pending, seen = list(above), set(above)
+        while pending:  # and what is made of them
+            v = pending.pop()
+            self._found.discard(v)
+            if self._made_of.pop(v, None) is not None or v in above:
+                after = {o for e in flow.readers(v) for o in e.outvars} - seen
+                seen |= after
+                pending += after
 
     def _look(self, wanted: Any) -> None:
         """Finds what a variable is made of. Without recursion, whose limit deep networks reach."""
@@ -90,8 +112,7 @@ class Materialised:
                 pending.pop()
                 continue
             readers = flow.readers(v)
-            names = (*_BEFORE_SUMS, *INLINED)
-            after = [o for e in readers if e.primitive.name in names for o in e.outvars]
+            after = [o for e in readers if e.primitive.name in _TO_SUMS for o in e.outvars]
             unknown = [o for o in after if o not in known]
             if unknown:
                 pending += unknown
@@ -100,8 +121,7 @@ class Materialised:
         return known[wanted]
 
     def _summarised(self, eqn: Any) -> set[Any]:
-        names = (*_BEFORE_SUMS, *INLINED)
-        if eqn.primitive.name not in names:
+        if eqn.primitive.name not in _TO_SUMS:
             return _summarised(eqn, set())
         return _summarised(eqn, {v for v in eqn.outvars if self._has_statistics(v)})
 
@@ -134,14 +154,14 @@ def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
 class Stored:
     """Variables in memory, those that a norm's pass leaves there included."""
 
-    def __init__(self, flow: Dataflow, elementwise: Callable[[Any], bool] | None) -> None:
+    def __init__(self, flow: Dataflow, left: Materialised | None) -> None:
         """
         Args:
             flow: The equations.
-            elementwise: As of `Materialised`; None: without norms' passes.
+            left: What norms' passes leave; None: without these.
         """
         self._flow = flow
-        self._left = () if elementwise is None else Materialised(flow, elementwise)
+        self._left = () if left is None else left
 
     def __contains__(self, v: Any) -> bool:
         return v in self._flow.stored or v in self._left

@@ -15,7 +15,7 @@ import jax
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.config import current_partial_sums, explicit_target, links_epilogues
 from jax_bwgemm.product.jaxprs import INLINED, equations, is_jaxpr
-from jax_bwgemm.product.program_explanation import Rewrite
+from jax_bwgemm.product.rewrites import Rewrite
 from jax_bwgemm.rewriting.calls import transformed
 from jax_bwgemm.rewriting.duplicates import without_duplicates
 from jax_bwgemm.rewriting.fuse import Provisional, fuse

@@ -37,7 +37,7 @@ from jax_bwgemm.rewriting.group import (
     is_elementwise,
 )
 from jax_bwgemm.rewriting.inlining import placed, trace_in_place
-from jax_bwgemm.rewriting.materialised import Stored
+from jax_bwgemm.rewriting.materialised import Materialised, Stored
 from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
 from jax_bwgemm.scaled.layouts import FLOAT32
 from jax_bwgemm.scaled.quantize_primitive import bw_quantize_p
@@ -64,18 +64,18 @@ class _Found:
 
 def fuse_sources(flow: Dataflow) -> None:
     """Replaces each quantization whose operand need not be in memory."""
+    norms = Materialised(flow, is_elementwise)
     for eqn in [e for e in flow.eqns if e.primitive is bw_quantize_p]:
-        new = _replacement(flow, eqn)
+        new = _replacement(flow, eqn, Stored(flow, norms))
         if new is not None:
-            flow.update({id(eqn): new})
+            norms.forget(flow.update({id(eqn): new}))
 
 
-def _replacement(flow: Dataflow, eqn: Any) -> list[Any] | None:
+def _replacement(flow: Dataflow, eqn: Any, stored: Stored) -> list[Any] | None:
     """The equations in a quantization's place; None where they would be no gain."""
     spec, (x, *rest) = eqn.params["spec"], eqn.invars
     if compat_jaxpr.is_literal(x) or not _fits(x.aval, spec):
         return None
-    stored = Stored(flow, is_elementwise)
     between, forms = {id(eqn)}, [x]
     while (made := flow.producer(forms[-1])) is not None and _keeps_rows(made):
         between.add(id(made))

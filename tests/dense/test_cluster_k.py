@@ -58,7 +58,21 @@ def test_parts_are_worth_comparing_while_all_ctas_run_at_once() -> None:
     assert cluster_k.worthwhile_splits(kernel(), 4096, 64, 132) == [1, 2, 3]
     assert cluster_k.worthwhile_splits(kernel(), 4096, 96, 132) == [1, 2]
     assert cluster_k.worthwhile_splits(kernel(), 4096, 448, 132) == [1]
-    assert cluster_k.worthwhile_splits(kernel(), 512, 8, 132) == [1]
+    assert cluster_k.worthwhile_splits(kernel(), 4096, 8, 132) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert cluster_k.worthwhile_splits(kernel(), 768, 8, 132) == [1, 2, 3]
+    assert cluster_k.worthwhile_splits(kernel(), 256, 8, 132) == [1]
+
+
+def test_few_tiles_of_a_long_k_have_many_parts() -> None:
+    """16 x 512 x 4096 on an H200: 8 parts 4.4 us, 3 parts 5.6."""
+    target, few = Target("sm90", 132), dims(16, 512, 4096)
+    three, eight = (costs.evaluate(kernel(), few, target, s) for s in (3, 8))
+    assert eight.cycles < 0.85 * three.cycles
+    # Of the rows of a tile only those of D are loaded and exchanged.
+    one, all_rows = (
+        costs.evaluate(kernel(), dims(m, 4096, 4096), target, 2).cycles for m in (1, 64)
+    )
+    assert one < all_rows
 
 
 def test_the_inner_parts_need_neither_divisibility_nor_a_single_batch() -> None:
@@ -146,6 +160,30 @@ class TestEmulated:
         stats = emulator.last_launch()
         assert stats is not None
         assert stats.grid == tile_order(k, *sizes, 8, splits=splits).grid
+
+    @pytest.mark.parametrize(
+        ("tiles", "splits", "together"),
+        [
+            *[(14, 8, 1), (15, 8, 2), (28, 4, 1), (30, 4, 2), (35, 3, 1), (40, 3, 2)],
+            *[(66, 2, 1), (67, 2, 2), (132, 1, 1), (133, 1, 2)],
+        ],
+    )
+    def test_clusters_that_find_no_place_share_multiprocessors(
+        self, tiles: int, splits: int, together: int
+    ) -> None:
+        """A cluster of 8 takes half of a GPC, so that 132 multiprocessors may hold only 14.
+
+        A kernel with less shared memory lets two of them run on the same multiprocessors at once.
+        """
+        k = KERNELS[0]
+        with emulator.configure(sm_count=132):
+            run_gemm(k, *operands(k, Problem(8, 64 * tiles, 64)), splits=splits)
+        stats = emulator.last_launch()
+        assert stats is not None
+        of_multiprocessor = 228 * 1024
+        reserved = 1024
+        assert (stats.dynamic_shared_bytes + reserved) * together <= of_multiprocessor
+        assert (stats.dynamic_shared_bytes + reserved) * (together + 1) > of_multiprocessor
 
     def test_a_cluster_that_does_not_fit(self) -> None:
         """Three CTAs fit on a multiprocessor."""

@@ -167,6 +167,16 @@ def test_a_changed_nnx_structure_is_refused() -> None:
         bw.accelerate(f)(model, jnp.ones((2, 8)))
     assert not hasattr(model, "extra")
 
+    def evaluated(model: Any, x: jax.Array) -> jax.Array:
+        model.eval()
+        return model(x)
+
+    norm = nnx.BatchNorm(8, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"eval\(\).* use nnx\.view instead"):
+        bw.accelerate(evaluated)(norm, jnp.ones((2, 8)))
+    view = bw.accelerate(lambda m, x: nnx.view(m, use_running_average=True)(x))
+    assert view(norm, jnp.ones((2, 8))).shape == (2, 8)
+
 
 def test_returned_nnx_modules_are_the_arguments() -> None:
     nnx = pytest.importorskip("flax.nnx")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from random_programs import program
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
 from jax_bwgemm.epilogue.primitive import bw_gemm_epilogue_p
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.rewriting import fuse
-from jax_bwgemm.rewriting.dataflow import Dataflow
+from jax_bwgemm.rewriting.dataflow import Dataflow, variables
 from jax_bwgemm.rewriting.group import is_elementwise
 from jax_bwgemm.rewriting.materialised import Materialised
 from jax_bwgemm.rewriting.uses import Uses
@@ -87,6 +88,69 @@ class TestFused:
             if eqn.primitive is bw_gemm_epilogue_p
         ]
         return [([x.axes for x in p.operands], p.summed) for p in programs]
+
+    @pytest.mark.parametrize("name", ["layers", "layers in 8 bits", *range(12, 20)])
+    def test_what_is_kept_is_what_would_be_found_again(
+        self, monkeypatch: pytest.MonkeyPatch, name: str | int
+    ) -> None:
+        """After each replacement, whatever was looked at before it."""
+        times = 0
+
+        def checked(self: Materialised, changed: Iterable[Any]) -> None:
+            nonlocal times
+            times += 1
+            kept(self, changed)
+            flow = self._flow
+            names = [v for e in flow.eqns for v in (*variables(e.invars), *e.outvars)]
+            again = Materialised(flow, is_elementwise)
+            assert [v for v in names if v in self] == [v for v in names if v in again]
+
+        kept = Materialised.forget
+        monkeypatch.setattr(Materialised, "forget", checked)
+        if isinstance(name, int):
+            f, args = program(name)
+        else:
+            f, args = (
+                jax.grad(self.layers if name == "layers" else bw.autocast(self.layers)),
+                (
+                    jnp.ones((128, 128), jnp.bfloat16) / 128,
+                    jnp.ones((128, 128), jnp.bfloat16),
+                ),
+            )
+        jax.make_jaxpr(bw.accelerate(f))(*args)
+        assert times >= (2 if isinstance(name, str) else 0)
+
+    @staticmethod
+    def layers(w: jax.Array, x: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = x + jax.nn.silu(rms(x) @ w) @ w
+        return jnp.sum(x.astype(F32) ** 2)
+
+    def test_a_network_is_looked_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Twice as many layers: twice as many questions, not four times."""
+        asked = 0
+
+        def counted(self: Materialised, v: Any) -> bool:
+            nonlocal asked
+            asked += 1
+            return whole(self, v)
+
+        whole = Materialised._has_statistics
+        monkeypatch.setattr(Materialised, "_has_statistics", counted)
+        counts = []
+        for layers in (8, 16):
+
+            def f(w: jax.Array, x: jax.Array, layers: int = layers) -> jax.Array:
+                for _ in range(layers):
+                    x = x + jnp.cumsum(rms(x) @ w, 0)  # a residual sum that no kernel takes
+                return jnp.sum(x.astype(F32) ** 2)
+
+            asked = 0
+            jax.make_jaxpr(bw.accelerate(jax.grad(f)))(
+                jnp.ones((128, 128), jnp.bfloat16), jnp.ones((64, 128), jnp.bfloat16)
+            )
+            counts.append(asked)
+        assert 0 < counts[1] < 2.5 * counts[0]
 
     def test_a_transformer_s_residuals_and_scales(self) -> None:
         w = jnp.ones((128, 128), jnp.bfloat16) / 128

@@ -44,6 +44,14 @@ constexpr int SharedBytes(int stages) { return kFixedBytes + stages * kStageByte
 constexpr int StagesOf(int ctas_of_sm) {
   return (kSharedOfSm / ctas_of_sm - kSharedReserved - kFixedBytes) / kStageBytes;
 }
+// The clusters that surely find a multiprocessor for each of their CTAs. A cluster lies in one GPC;
+// one of the GPCs may be far from whole. The CTAs of a pair share a TPC, of which none is left
+// over.
+constexpr int kSmsOfGpc = 16;
+constexpr int ClustersAtOnce(int ctas, int sm_count) {
+  if (ctas <= 2) return sm_count / ctas;
+  return (sm_count / kSmsOfGpc - 1) * (kSmsOfGpc / ctas);
+}
 constexpr int kMinStages = StagesOf(kCtasPerSm), kMaxStages = StagesOf(1);
 static_assert(kMinStages >= 2, "a stage is given back when the MMAs of the next are issued");
 static_assert(kPartialBytes <= kMinStages * kStageBytes, "it takes the place of the stages");

@@ -30,11 +30,12 @@ struct Launcher {
     return CheckTiles(p, TilesOfBatch(p), 1, int64_t{p.batch} * p.splits, "tiles times parts of K");
   }
 
-  // As deep as the CTAs that share a multiprocessor allow.
+  // As deep as the CTAs that share a multiprocessor allow, if all clusters are to run at once.
   static int Stages(const GemmProblem& p) {
-    const int together = static_cast<int>(
-        std::clamp<int64_t>(CeilDiv(Ctas(p), std::max(p.sm_count, 1)), 1, kCtasPerSm));
-    return StagesOf(together);
+    const int64_t clusters = TilesOfBatch(p) * p.batch;
+    const int64_t at_once = std::max(ClustersAtOnce(p.splits, p.sm_count), 1);
+    return StagesOf(
+        static_cast<int>(std::clamp<int64_t>(CeilDiv(clusters, at_once), 1, kCtasPerSm)));
   }
 
   static size_t WorkspaceBytes(const GemmProblem&) { return 0; }
