@@ -86,6 +86,21 @@ class Shape:
 LAYER_WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 
 
+def _untagged(text: str) -> Shape:
+    """As `parse`, without the tags."""
+    body, _, majors = text.partition(":")
+    dims, _, batch = body.partition("x")
+    try:
+        m, n, k = (int(d) for d in dims.split(","))
+        count = int(batch) if batch else 1
+    except ValueError:
+        raise ValueError(
+            f"a shape is m,n,k with an optional xBATCH and :MAJORS, e.g. 4096,4096,4096 or "
+            f"512,512,512x16:kk; got {text!r}"
+        ) from None
+    return Shape(m, n, k, count, majors or "kn")
+
+
 def _shapes(tag: str, dims: Iterable[tuple[int, ...]], majors: str = "kn") -> list[Shape]:
     return [Shape(*d, majors=majors, tags=frozenset({tag})) for d in dims]
 
@@ -186,6 +201,20 @@ def _varied() -> list[Shape]:
     ]
 
 
+def _few_rows() -> list[Shape]:
+    """Decoding: weights of public models and 1 to 48 rows. Nothing is fitted to them."""
+    shapes = (
+        "16,3072,24576 4,24576,3072 32,1152,6912:kk 1,2304,6912 2,5376,21504 3,21504,5376 "
+        "24,8192,29568 1,29568,8192 8,1280,8192:kk 1,8192,1280 2,4096,1536 48,896,4864 "
+        "48,4864,896 2,2816,1024 8,1024,2816:kk 2,640,2560 48,2560,640 1,6912,1152 3,3328,2048 "
+        "8,2048,8192 1,8192,2048:kk 32,16384,5120 1,5120,16384 8,13824,5120 1,5120,13824 "
+        "4,152064,3584 16,128256,2048:kk 48,7680,2560 4,2560,2560 3,1024,4096 16,4096,2048 "
+        "6,512,7168 3,576,7168:kk 8,3072,1536 24,1024,14336 3,14336,1024"
+    )
+    tags = frozenset({"few-rows-checking"})
+    return [dataclasses.replace(_untagged(text), tags=tags) for text in shapes.split()]
+
+
 def _unaligned() -> list[Shape]:
     """Rows whose pitch is no multiple of 16 bytes, which TMA cannot address."""
     return _shapes(
@@ -251,6 +280,7 @@ ALL = _merge(
         _held_out(),
         _varied(),
         _models(),
+        _few_rows(),
         _unaligned(),
         _f32(),
         SMALL,
@@ -265,19 +295,8 @@ def parse(text: str) -> Shape:
     Raises:
       ValueError: the text is not of that form.
     """
-    body, _, majors = text.partition(":")
-    dims, _, batch = body.partition("x")
-    try:
-        m, n, k = (int(d) for d in dims.split(","))
-        count = int(batch) if batch else 1
-    except ValueError:
-        raise ValueError(
-            f"a shape is m,n,k with an optional xBATCH and :MAJORS, e.g. 4096,4096,4096 or "
-            f"512,512,512x16:kk; got {text!r}"
-        ) from None
-    known = {s.name: s for s in ALL}
-    shape = Shape(m, n, k, count, majors or "kn")
-    return known.get(shape.name, shape)
+    shape = _untagged(text)
+    return {s.name: s for s in ALL}.get(shape.name, shape)
 
 
 def select(

@@ -376,11 +376,12 @@ def test_products_of_models_come_in_two_halves() -> None:
     assert all(model_products.is_for_fitting(s.name) for s in fitting)
 
 
-def test_no_cost_was_fitted_to_the_checking_half() -> None:
+@pytest.mark.parametrize(("tag", "count"), [("models-checking", 46), ("few-rows-checking", 36)])
+def test_no_cost_was_fitted_to_what_is_for_checking(tag: str, count: int) -> None:
     import cost_fit
     from dense import shapes
 
-    held = {s.name for s in shapes.select(["models-checking"])}
-    assert len(held) == 46
+    held = {s.name for s in shapes.select([tag])}
+    assert len(held) == count
     recorded = {p.name.removesuffix(":kn") for p in cost_fit.load()}
     assert not held & recorded

@@ -156,6 +156,23 @@ def test_a_fit_changes_only_what_it_is_told(capsys: pytest.CaptureFixture[str]) 
     assert found != start
 
 
+def test_random_changes_are_kept_if_they_gain() -> None:
+    import cost_fit
+
+    records = [p for p in cost_fit.load() if p.dims.m <= 16]
+    tile = costs.TileKey("pingpong", 64, 16, 1, 1, True)
+    spoilt = costs.SM90.tiles[tile]._replace(fixed=3000.0)
+    start = dataclasses.replace(costs.SM90, tiles={**costs.SM90.tiles, tile: spoilt})
+    found = cost_fit.fit(records, start, rounds=0, only=["64x16"], refine=40)
+    assert found == cost_fit.fit(records, start, rounds=0, only=["64x16"], refine=40)
+    assert {k for k in found.tiles if found.tiles[k] != start.tiles[k]} == {tile}
+
+    def lost(parameters: costs.Parameters) -> float:
+        return sum(cost_fit.Fit(records, parameters).losses)
+
+    assert lost(found) < lost(start)
+
+
 @pytest.mark.skipif(runtime.extension() is None, reason="the kernels were not built")
 def test_the_loss_of_grouped_8_bit_choices_is_printed(capsys: pytest.CaptureFixture) -> None:
     import scaled_cost_fit
