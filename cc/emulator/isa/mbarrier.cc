@@ -164,8 +164,6 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
     const uint64_t value = a.parity ? w.r32(a.count)[lane] : w.r64(a.state)[lane];
     if (address != last_address || value != last_value) {
       const auto ref = w.shared(address, 8, 8, a.cluster);
-      if (a.parity && value > 1)
-        w.fault("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(value));
       last = a.parity ? mbarrier_test_parity(w.launch(), *ref.cta, ref.offset,
                                              static_cast<uint32_t>(value), w.origin())
                       : mbarrier_test_token(w.launch(), *ref.cta, ref.offset, value, w.origin());
@@ -179,6 +177,16 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
   return result;
 }
 
+// PTX allows the parities 0 and 1. The machine looks at the last bit, and Triton relies on that.
+void check_parity(Warp& w, const Args& a, uint32_t mask) {
+  const uint32_t* parity = w.r32(a.count);
+  for_lanes(mask, [&](int lane) {
+    if (parity[lane] <= 1) return;
+    w.report(Rule::kMbarrierParity,
+             format("phase parity %u is neither 0 nor 1: its last bit counts", parity[lane]));
+  });
+}
+
 // Both may be used in loops, so an unsuccessful one parks the lanes until the phase completes or
 // some time has passed: PTX allows try_wait to suspend, and for test_wait the lanes are merely
 // slow. Now and then the answer is "no" at once, as on the machine: mostly so with odd seeds. The
@@ -186,6 +194,7 @@ uint32_t test(Warp& w, const Args& a, uint32_t mask, bool observes) {
 // might have asked a little earlier. By this a wait outside of a loop is seen to go on too early.
 Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
+  if (a.parity) check_parity(w, a, mask);
   if (w.launch().races().on() && w.first_time(in)) {
     bool known = true;
     for_lanes(mask, [&](int lane) {
@@ -208,7 +217,7 @@ Step exec_wait(Warp& w, const Instr& in, uint32_t mask) {
     info.name = in.sub != 0 ? "mbarrier.try_wait" : "mbarrier.test_wait";
     info.cta = ref.cta;
     info.a = ref.offset;
-    info.b = a.parity ? w.r32(a.count)[lane] : 0;
+    info.b = a.parity ? w.r32(a.count)[lane] & 1 : 0;
     info.c = a.parity;
     return w.block_timed(mbarrier_key(*ref.cta, ref.offset), info);
   }

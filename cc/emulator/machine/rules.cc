@@ -41,6 +41,8 @@ constexpr RuleInfo kRules[] = {
     {"mbarrier-overrun", Severity::kError,
      "an arrival at an mbarrier or named barrier that may come too early and count for the phase "
      "before"},
+    {"mbarrier-parity", Severity::kWarning,
+     "a phase parity of an mbarrier's wait that is neither 0 nor 1"},
     {"bulk-exit", Severity::kWarning,
      "a thread that exits while its bulk stores may still read shared memory"},
     {"load-wait", Severity::kWarning, "a register of tcgen05.ld used before tcgen05.wait::ld"},

@@ -38,6 +38,7 @@ enum class Rule : uint8_t {
   kCtaStart,
   kCtaExit,
   kMbarrierOverrun,
+  kMbarrierParity,
   kBulkExit,
   kLoadWait,
   kWgmmaRegisters,
@@ -47,7 +48,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 25;
+constexpr size_t kRuleCount = 26;
 
 struct RuleInfo {
   const char* name;

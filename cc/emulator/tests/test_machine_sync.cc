@@ -153,9 +153,6 @@ TEST(mbarrier_faults) {
       .fails(ErrorKind::kFault, "the tx-count leaves its range");
   run(one + "mbarrier.init.shared.b64 [%r1+4], 1;")
       .fails(ErrorKind::kFault, "is not a multiple of 8");
-  run(one +
-      "mbarrier.init.shared.b64 [%r1], 1;\nmbarrier.try_wait.parity.shared.b64 %p1, [%r1], 2;")
-      .fails(ErrorKind::kFault, "phase parity 2 is neither 0 nor 1");
 }
 
 TEST(deadlock_report_names_who_waits_for_what) {

@@ -83,6 +83,30 @@ TEST(a_thread_must_not_exit_with_bulk_stores_in_flight) {
              init + store + "cp.async.bulk.wait_group 0;\nEND:\n", message);
 }
 
+TEST(parities_are_0_and_1) {
+  const auto body = [](const char* parity) {
+    return std::string("@%p0 mbarrier.init.shared::cta.b64 [%r4], 1;\nbar.sync 0;\n") +
+           "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r4];\n"
+           "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r4], " +
+           parity +
+           ";\n@!%p1 bra WAIT;\nmul.wide.u32 %d2, %r0, 4;\nadd.s64 %d2, %d2, %d1;\n"
+           "st.global.u32 [%d2], 1;\n";
+  };
+  check_rule(Rule::kMbarrierParity, body("2"), body("0"),
+             "phase parity 2 is neither 0 nor 1: its last bit counts");
+  // Without the arrival only odd ones end: the phase before the first one is over.
+  const auto without = [&](const char* parity) {
+    std::string text = body(parity);
+    const size_t at = text.find("@%p0 mbarrier.arrive");
+    return run_rule(text.erase(at, text.find('\n', at) - at), Rule::kMbarrierParity,
+                    Severity::kWarning, 0, {});
+  };
+  const LaunchResult odd = without("0xffffffff");
+  CHECK_TEXT(odd.error, "");
+  CHECK_EQ(odd.warnings.size(), size_t{1});
+  CHECK_TEXT(without("0xfffffffe").error, "(waits for the end of the phase with parity 0)");
+}
+
 TEST(registers_of_a_tensor_memory_load_need_its_wait) {
   const std::string fill =
       "tcgen05.st.sync.aligned.32x32b.x2.b32 [%r6], {%r0, %r0};\n"

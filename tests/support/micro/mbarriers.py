@@ -52,6 +52,12 @@ KERNELS = (
         RACE,
         **PAIR,
     ),
+    # --- what one counts and is asked for
+    Micro(
+        "a parity that counts on",
+        f"{_ALL}{_ARRIVE}{wait(0, 0)}{BAR}{_ARRIVE}{wait(0, 1)}{BAR}{_ARRIVE}W:\nmbarrier.try_wait.parity.shared::cta.b64 %p7, [%r4], <<2|0>>;\n@!%p7 bra W;\n",
+        ("mbarrier-parity",),
+    ),
     # --- the memory that one lies in
     Micro(
         "data stored over an mbarrier that is over",
