@@ -3,6 +3,7 @@
 //
 // The copies of a warp finish in the order of issue, at any later time. They belong to the generic
 // proxy.
+#include <algorithm>
 #include <cstring>
 
 #include "emulator/isa/isa.h"
@@ -41,6 +42,7 @@ class Copy : public AsyncOp {
     uint8_t data[16];
     const uint8_t* source;
     uint32_t source_bytes;
+    bool repeats = false;  // another lane's piece, which writes the same: only one is a write
   };
   bool step(Launch& launch) override {
     SharedMemory& shared = origin.cta->shared();
@@ -48,7 +50,7 @@ class Copy : public AsyncOp {
       std::memset(p.data, 0, bytes);
       if (p.source_bytes > 0) std::memcpy(p.data, p.source, p.source_bytes);
       std::memcpy(shared.data(p.offset), p.data, bytes);
-      shared.end_async_write(p.offset, bytes, origin.line);
+      if (!p.repeats) shared.end_async_write(p.offset, bytes, origin.line);
       shared.stamp(p.offset, bytes, warp->proxy_stamp());
       AsyncGroups& groups = warp->cp_async_groups(p.lane);
       groups.read_done(p.group);
@@ -56,6 +58,13 @@ class Copy : public AsyncOp {
     }
     launch.wake(wait_key(warp, kGroupKey), *warp);
     return true;
+  }
+  // Surplus lanes of cooperative_groups::memcpy_async copy what another lane copies.
+  bool has(const Piece& piece) const {
+    return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& p) {
+      return p.offset == piece.offset && p.source == piece.source &&
+             p.source_bytes == piece.source_bytes;
+    });
   }
   Warp* warp = nullptr;
   uint32_t bytes = 0;
@@ -91,7 +100,9 @@ Step exec_copy(Warp& w, const Instr& in, uint32_t mask) {
       w.history.copies.add(p.stamp.actor, {p.stamp.clock, p.offset, static_cast<uint8_t>(bytes),
                                            static_cast<uint8_t>(lane)});
     }
-    ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), p.stamp);
+    p.repeats = op->has(p);
+    if (!p.repeats)
+      ref.cta->shared().begin_async_write(w.launch(), p.offset, bytes, w.origin(), p.stamp);
     if (p.source != nullptr && w.launch().races().on() &&
         w.launch().memory().last_found_writable()) {
       w.launch().races().access_global(w, from, p.source_bytes, p.stamp, false, w.origin());

@@ -94,13 +94,17 @@ class LaneCopies {
   }
   // All lanes, which have met at this clock, or two of them.
   bool met_since(uint32_t together) const { return at_ < together; }
-  // The one that has written this byte, if its lane alone has waited for it.
-  const Copy* find(uint16_t actor, uint32_t number, uint32_t byte) const {
+  // The one that has written this byte, if its lane alone has waited for it: of several that have
+  // written the same, this lane's.
+  const Copy* find(uint16_t actor, uint32_t number, uint32_t byte, int lane) const {
     if (actor != actor_ || number <= met_ || number > waited_) return nullptr;
-    const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& copy) {
-      return copy.number == number && byte - copy.offset < copy.bytes;
-    });
-    return found == copies_.end() ? nullptr : &*found;
+    const Copy* found = nullptr;
+    for (const Copy& copy : copies_) {
+      if (copy.number != number || byte - copy.offset >= copy.bytes) continue;
+      if (copy.lane == lane) return &copy;
+      if (found == nullptr) found = &copy;
+    }
+    return found;
   }
 
  private:

@@ -146,10 +146,10 @@ bool Races::copied_apart(const Warp& issuer, const Stamp& write, const Stamp& no
       (now.flags & kAsyncProxy) != 0) {
     return false;
   }
-  const LaneCopies::Copy* copy =
-      own.copies.find(write.actor, write.clock, static_cast<uint32_t>(at));
-  if (copy == nullptr) return false;
   const int lane = lane_of(now);
+  const LaneCopies::Copy* copy =
+      own.copies.find(write.actor, write.clock, static_cast<uint32_t>(at), lane);
+  if (copy == nullptr) return false;
   if (lane < 0) return true;
   return lane != copy->lane &&
          (own.met.empty() ||

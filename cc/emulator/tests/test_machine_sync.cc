@@ -219,6 +219,27 @@ TEST(cp_async) {
   }
 }
 
+// Surplus lanes copy what lane 28 copies, as those of cooperative_groups::memcpy_async do.
+TEST(lanes_of_one_instruction_copy_the_same) {
+  const auto copy = [](const char* source) {
+    return std::string(kCopy) +
+           "min.u32 %r6, %thread, 28;\nmad.lo.u32 %r2, %r6, 16, %r1;\nmul.wide.u32 %d2, %r6, "
+           "16;\nadd.s64 %d2, %d2, %out;\nbar.warp.sync -1;\ncp.async.cg.shared.global [%r2], [" +
+           source +
+           "], 16;\ncp.async.wait_all;\nld.shared.u32 %r0, [%r2];\nbar.warp.sync "
+           "-1;\nst.global.u32 [%d1+8], %r0;";
+  };
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Run run;
+    run.config.seed = seed;
+    run(copy("%d2")).ok();
+    CHECK(run.result.warnings.empty());
+    for (uint32_t t = 0; t < 32; ++t) CHECK_EQ(run.out[4 * t + 2], std::min(t, 28u));
+    run(copy("%d1")).fails(ErrorKind::kFault, "asynchronous write of shared memory");
+    CHECK_EQ(run.result.rule, "async-hazard");
+  }
+}
+
 TEST(reading_a_copy_too_early) {
   int caught = 0;
   for (uint64_t seed = 0; seed < 10; ++seed) {
