@@ -211,8 +211,12 @@ void decode_wait_all(Decoder& d) {
 class Arrive : public AsyncOp {
  public:
   bool step(Launch& launch) override {
-    for (uint32_t offset : offsets)
-      mbarrier_arrive(launch, *origin.cta, offset, 1, origin, Tells::kAll, &arrival);
+    LaneArrivals arrived;
+    for (uint32_t offset : offsets) {
+      const uint64_t token =
+          mbarrier_arrive(launch, *origin.cta, offset, 1, origin, Tells::kAll, &arrival);
+      arrived.note(launch, *origin.cta, offset, token, origin);
+    }
     return true;
   }
   Arrival arrival;

@@ -79,6 +79,8 @@ void decode_inval(Decoder& d) {
 Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
   const Args& a = args_of(in);
   w.release();
+  LaneArrivals arrived;
+  const bool watched = (mask & (mask - 1)) != 0 && w.launch().watches(Rule::kMbarrierOverrun);
   for_lanes(mask, [&](int lane) {
     const auto ref = locate(w, a, lane);
     const uint32_t count = a.count == kNoRow ? 1 : w.r32(a.count)[lane];
@@ -94,6 +96,7 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
       w.fault(".noComplete, but all the %u arrivals that mbarrier 0x%x waits for are counted",
               arrivals, ref.offset);
     }
+    if (watched) arrived.note(w.launch(), *ref.cta, ref.offset, token, w.origin());
     if (a.state != kNoRow) w.r64(a.state)[lane] = token;
   });
   return Step::kNext;

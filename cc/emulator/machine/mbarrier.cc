@@ -141,6 +141,21 @@ uint64_t mbarrier_arrive_drop(Launch& launch, Cta& cta, uint32_t offset, uint32_
   return arrive(launch, cta, offset, count, origin, true, tells, nullptr);
 }
 
+void LaneArrivals::note(Launch& launch, Cta& cta, uint32_t offset, uint64_t token,
+                        const Origin& origin) {
+  const uint32_t parity = unpack(token).parity;
+  for (const First& first : first_) {
+    if (first.cta != &cta || first.offset != offset) continue;
+    if (first.parity == parity) return;
+    launch.report(Rule::kMbarrierOverrun, origin,
+                  format("more lanes arrive at mbarrier %s of CTA %u than its phase waits for: any "
+                         "of them may be counted for the next phase",
+                         launch.shared_text(offset).c_str(), cta.linear()));
+    return;
+  }
+  first_.push_back({&cta, offset, parity});
+}
+
 void mbarrier_add_pending(Launch& launch, Cta& cta, uint32_t offset, uint32_t count,
                           const Origin& origin) {
   State s = checked(launch, cta, offset, origin);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "emulator/machine/launch.h"
 
@@ -46,5 +47,23 @@ uint32_t mbarrier_pending_of_token(uint64_t token);
 // "mbarrier 0x430 of CTA 1: phase parity 0, 1 of 2 arrivals pending, 4096 bytes outstanding".
 std::string mbarrier_describe(Cta& cta, uint32_t offset);
 WaitKey mbarrier_key(const Cta& cta, uint32_t offset);
+
+// The arrivals of one instruction's lanes, which nothing orders. If a phase ends among them, any of
+// the lanes may be the one that is left for the next phase: a waiter for the first one cannot rely
+// on what any of them did. That holds for a count of 1 too, as between two warps, and after an even
+// number of such phases a waiter sees none.
+class LaneArrivals {
+ public:
+  // A lane has got this token for its arrival.
+  void note(Launch& launch, Cta& cta, uint32_t offset, uint64_t token, const Origin& origin);
+
+ private:
+  struct First {
+    const Cta* cta;
+    uint32_t offset;
+    uint32_t parity;
+  };
+  std::vector<First> first_;  // of the lanes at each mbarrier
+};
 
 }  // namespace bwgemm::emulator

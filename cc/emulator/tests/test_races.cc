@@ -258,6 +258,32 @@ TEST(too_many_arrivals) {
              "may come before the end of the last phase");
 }
 
+TEST(too_many_lanes_arrive) {
+  const auto arrive = [](const char* instruction, const char* count) {
+    return std::string("@%p0 mbarrier.init.shared::cta.b64 [%r4], ") + count +
+           ";\nbar.sync 0;\nsetp.lt.u32 %p1, %r0, 32;\n@%p1 " + instruction + " [%r4];\n" +
+           wait(0, 0, "WAIT");
+  };
+  for (const char* instruction :
+       {"mbarrier.arrive.shared::cta.b64 _,", "cp.async.mbarrier.arrive.noinc.shared.b64"}) {
+    for (const char* count : {"31", "17", "1"}) {
+      check_rule(Rule::kMbarrierOverrun, arrive(instruction, count), arrive(instruction, "32"),
+                 "more lanes arrive at mbarrier 0x10400 ('bar') of CTA 0 than its phase waits for: "
+                 "any of them may be counted for the next phase");
+    }
+  }
+  // Of two mbarriers, each lane arrives at one.
+  const auto split = [](const char* count) {
+    return std::string(
+               "@%p0 mbarrier.init.shared::cta.b64 [%r4], 16;\n@%p0 "
+               "mbarrier.init.shared::cta.b64 [%r4+8], ") +
+           count +
+           ";\nbar.sync 0;\nsetp.lt.u32 %p1, %r0, 32;\nand.b32 %r10, %r0, 1;\nmad.lo.u32 %r10, "
+           "%r10, 8, %r4;\n@%p1 mbarrier.arrive.shared::cta.b64 _, [%r10];\n";
+  };
+  check_rule(Rule::kMbarrierOverrun, split("15"), split("16"), "('bar'+0x8) of CTA 0");
+}
+
 TEST(initialised_mbarriers_are_made_visible) {
   // A relaxed arrival at the cluster barrier orders the initialisation only with its fence.
   const auto remote = [](const char* fence, const char* arrive) {

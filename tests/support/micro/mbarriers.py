@@ -54,6 +54,11 @@ KERNELS = (
     ),
     # --- what one counts and is asked for
     Micro(
+        "an mbarrier that waits for fewer lanes than arrive",
+        f"@%p0 mbarrier.init.shared::cta.b64 [%r4], <<31|32>>;\n{BAR}@%p2 {_ARRIVE}{wait(0, 0)}",
+        ("mbarrier-overrun",),
+    ),
+    Micro(
         "a parity that counts on",
         f"{_ALL}{_ARRIVE}{wait(0, 0)}{BAR}{_ARRIVE}{wait(0, 1)}{BAR}{_ARRIVE}W:\nmbarrier.try_wait.parity.shared::cta.b64 %p7, [%r4], <<2|0>>;\n@!%p7 bra W;\n",
         ("mbarrier-parity",),
