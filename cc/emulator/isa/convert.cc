@@ -290,6 +290,8 @@ Rounding take_rounding(Decoder& d, bool* given, bool* integral) {
   return Rounding::kNearestEven;
 }
 
+constexpr char kNeedsRounding[] = "a conversion to a float of fewer bits needs a rounding mode";
+
 void decode_cvt(Decoder& d) {
   auto* c = d.make_aux<Cvt>();
   bool rounded, integral;
@@ -309,6 +311,7 @@ void decode_cvt(Decoder& d) {
   if (to.lanes == 4 || from.lanes == 4) d.unsupported("four-element conversion");
   if (to.lanes == 2 && from.lanes == 1) {
     if (from.name != "f32") d.unsupported("type ." + std::string(from.name));
+    if (!rounded) d.error(kNeedsRounding);
     d.expect_operands(3, 3);
     c->dst_bits = to.bits;
     c->dst = d.out().op[0] = d.dst(0, to.bits);
@@ -334,6 +337,7 @@ void decode_cvt(Decoder& d) {
   if (to.lanes == 2 || from.lanes == 2) {
     if (to.lanes != from.lanes || (!is_fp8(to) && !is_fp8(from)))
       d.unsupported("conversion between these types");
+    if (!rounded) d.error(kNeedsRounding);
     d.out().exec = exec_pair;
     return;
   }
@@ -342,6 +346,7 @@ void decode_cvt(Decoder& d) {
   d.out().op[0] = c->dst;
   d.out().op[1] = c->src[0];
   if (from_float && to_float) {
+    if (!rounded && (to.bits < from.bits || to.kind == TypeKind::kTf32)) d.error(kNeedsRounding);
     d.out().exec = exec_float_float;
     if (from.name == "bf16" && to.name == "f32" && c->dst_bits == 32 && !integral && !c->sat &&
         !c->ftz && !c->relu) {

@@ -229,6 +229,7 @@ void decode_function(Decoder& d) {
   d.mod("approx");
   d.out().sub = d.mod("ftz") ? kFtz : 0;
   const Type t = d.type();
+  if (!is_bf16(t) && d.out().sub != 0) d.error("no .ftz with ." + std::string(t.name));
   decode_operands(d, 1, t);
   if (is_bf16(t))
     d.out().exec = t.lanes == 2 ? exec_half1<Bf16, kBf16, 2> : exec_half1<Bf16, kBf16, 1>;

@@ -197,7 +197,7 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
     throw Error(ErrorKind::kUnsupported, statement.line,
                 "unsupported instruction '" + std::string(statement.mnemonic) + "'");
   }
-  if (const auto need = lacking_target(module_.ast().target, statement.mnemonic); !need.empty()) {
+  if (const auto need = lacking_target(module_.ast().target, statement); !need.empty()) {
     throw Error(ErrorKind::kParse, statement.line,
                 format("'%s' needs .target %s, not %s", std::string(statement.mnemonic).c_str(),
                        std::string(need).c_str(), module_.ast().target.c_str()));

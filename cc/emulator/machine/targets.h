@@ -3,10 +3,12 @@
 
 #include <string_view>
 
+#include "emulator/ptx/ast.h"
+
 namespace bwgemm::emulator {
 
 // What the instruction needs, as in "sm_90 or higher", if the target is not that; else empty. A
 // target that is not of the form sm_90a has everything.
-std::string_view lacking_target(std::string_view target, std::string_view mnemonic);
+std::string_view lacking_target(std::string_view target, const ptx::Statement& instruction);
 
 }  // namespace bwgemm::emulator

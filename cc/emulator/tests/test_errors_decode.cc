@@ -53,6 +53,8 @@ TEST(operands) {
   });
 }
 
+constexpr char kNeedsRounding[] = "a conversion to a float of fewer bits needs a rounding mode";
+
 TEST(arithmetic) {
   check_all({
       {"add.sat.u32 %r0, %r1, %r2;", "unsupported .sat with .u32"},
@@ -83,6 +85,14 @@ TEST(arithmetic) {
       {kHalf + "cvt.f32.e4m3 %f0, %h0;", "unsupported conversion of a single 8-bit float"},
       {"cvt.s32.f32 %r0, %f0;", "a conversion from float to integer needs a rounding mode"},
       {"cvt.f32.s32 %f0, %r0;", "a conversion from integer to float needs a rounding mode"},
+      {kHalf + "cvt.sat.f16.f32 %h0, %f0;", kNeedsRounding},
+      {"cvt.f32.f64 %f0, %d0;", kNeedsRounding},
+      {"cvt.tf32.f32 %r0, %f0;", kNeedsRounding},
+      {"cvt.bf16x2.f32 %r0, %f0, %f1;", kNeedsRounding},
+      {kHalf + "cvt.f16x2.e4m3x2 %r0, %h0;", kNeedsRounding},
+      {kHalf + "cvt.satfinite.e5m2x2.f16x2 %h0, %r0;", kNeedsRounding},
+      {"ex2.approx.ftz.f16x2 %r0, %r1;", "no .ftz with .f16x2"},
+      {kHalf + "tanh.approx.ftz.f16 %h0, %h1;", "no .ftz with .f16"},
       {"cvt.pack.s16.s32 %r0, %r1, %r2;", "cvt.pack needs .sat"},
       {"cvt.pack.sat.s32.s32 %r0, %r1, %r2;", "unsupported conversion between these types"},
   });
@@ -232,17 +242,18 @@ TEST(counts_of_mbarriers) {
       .fails(ErrorKind::kFault, "the mbarrier is in another CTA than the data");
 }
 
+std::string refusal(const char* target, const std::string& instruction) {
+  std::string text = Run::text("", "", instruction);
+  text.replace(text.find("sm_100a"), 7, target);
+  try {
+    Module::load(text)->kernel("k");
+    return "accepted";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 TEST(instructions_that_the_target_lacks) {
-  const auto refusal = [](const char* target, const std::string& instruction) -> std::string {
-    std::string text = Run::text("", "", instruction);
-    text.replace(text.find("sm_100a"), 7, target);
-    try {
-      Module::load(text)->kernel("k");
-      return "accepted";
-    } catch (const Error& error) {
-      return error.what();
-    }
-  };
   const std::string wgmma = "wgmma.fence.sync.aligned;",
                     registers = "setmaxnreg.dec.sync.aligned.u32 40;",
                     tensor = "tcgen05.fence::before_thread_sync;",
@@ -268,6 +279,83 @@ TEST(instructions_that_the_target_lacks) {
   CHECK_TEXT(refusal("sm_90a", wgmma), "accepted");
   CHECK_TEXT(refusal("sm_103a", tensor), "accepted");
   CHECK_TEXT(refusal("sm_80", "cp.async.commit_group;"), "accepted");
+}
+
+// A text that needs more than the instruction's other forms do.
+TEST(forms_that_the_target_lacks) {
+  const std::string eight = "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}",
+                    four = "{%d0, %d1, %d2, %d3}", five = "{%r0, %r1, %r2, %r3, %r4}",
+                    bytes = ".reg .b8 %b<2>;\n", complete = "mbarrier::complete_tx::bytes ";
+  const std::string higher = "sm_100 or higher", whole = "sm_100f, sm_120f or the like",
+                    tensor = "sm_100f or the like", centre = "sm_100f, sm_103f or the like";
+  const std::pair<std::string, std::string> forms[] = {
+      {"add.rz.ftz.f32x2 %d0, %d1, %d2;", higher},
+      {"sub.f32x2 %d0, %d1, %d2;", higher},
+      {"mul.f32x2 %d0, %d1, %d2;", higher},
+      {"fma.rn.f32x2 %d0, %d1, %d2, %d3;", higher},
+      {"max.f32 %f0, %f1, %f2, %f3;", higher},
+      {"min.NaN.ftz.abs.f32 %f0, %f1, %f2, %f3;", higher},
+      {kHalf + "add.rn.f32.f16 %f0, %h1, %f2;", higher},
+      {kHalf + "add.f32.bf16 %f0, %h1, %f2;", higher},
+      {kHalf + "sub.rn.f32.f16 %f0, %h1, %f2;", higher},
+      {kHalf + "sub.rn.f32.bf16 %f0, %h1, %f2;", higher},
+      {kHalf + "fma.rn.f32.f16 %f0, %h1, %h2, %f3;", higher},
+      {kHalf + "fma.rn.f32.bf16 %f0, %h1, %h2, %f3;", higher},
+      {"cvt.rn.relu.satfinite.tf32.f32 %r0, %f0;", higher},
+      {"cvt.rz.satfinite.tf32.f32 %r0, %f0;", higher},
+      {kHalf + "cvt.rn.satfinite.relu.e2m3x2.f32 %h0, %f0, %f1;", whole},
+      {kHalf + "cvt.rn.relu.f16x2.e3m2x2 %r0, %h0;", whole},
+      {bytes + "cvt.rn.satfinite.relu.e2m1x2.f32 %b0, %f0, %f1;", whole},
+      {bytes + "mov.u32 %r0, 0;\ncvt.u8.u32 %b0, %r0;\ncvt.rn.f16x2.e2m1x2 %r1, %b0;", whole},
+      {kHalf + "cvt.rp.satfinite.ue8m0x2.f32 %h0, %f0, %f1;", whole},
+      {kHalf + "cvt.rn.bf16x2.ue8m0x2 %r0, %h0;", whole},
+      {"ld.global.v8.b32 " + eight + ", [%out];", higher},
+      {"ld.global.v4.b64 " + four + ", [%out];", higher},
+      {"ld.v4.u64 " + four + ", [%out];", higher},
+      {"ld.v4.s64 " + four + ", [%out];", higher},
+      {"st.global.v8.u32 [%out], " + eight + ";", higher},
+      {"st.global.v4.b64 [%out], " + four + ";", higher},
+      {"st.global.v4.u64 [%out], " + four + ";", higher},
+      {"st.global.v4.s64 [%out], " + four + ";", higher},
+      {".reg .f64 %g<4>;\nld.v4.f64 {%g0, %g1, %g2, %g3}, [%out];", higher},
+      {".reg .f64 %g<4>;\nst.v4.f64 [%out], {%g0, %g1, %g2, %g3};", higher},
+      {"st.bulk.weak.shared::cta [%r0], 64, 0;", higher},
+      {"redux.sync.min.NaN.abs.f32 %f0, %f1, -1;", centre},
+      {"cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4." + complete + "[%r0], [%d1, " +
+           five + "], [%r0];",
+       higher},
+      {"cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4." + complete +
+           "[%r0], [%d1, " + five + "], [%r0];",
+       tensor},
+      {"cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%d1, " + five +
+           "], [%r0];",
+       tensor},
+      {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%d1, " + five + "];", tensor},
+      {"cp.async.bulk.tensor.2d.cta_group::1.shared::cluster.global.tile." + complete +
+           "[%r0], [%d1, {%r0, %r1}], [%r0];",
+       tensor},
+      {"cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile." + complete +
+           "[%r0], [%d1, {%r0, %r1}], [%r0];",
+       tensor},
+      {"tensormap.replace.tile.swizzle_atomicity.shared::cta.b1024.b32 [%r0], 1;", whole},
+      {"ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {%r0, %r1, %r2, %r3}, [%r0];", whole},
+      {"stmatrix.sync.aligned.m16n8.x4.trans.shared::cta.b8 [%r0], {%r0, %r1, %r2, %r3};", whole},
+      {"clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::"
+       "cluster::all.b128 [%r0], [%r1];",
+       whole},
+  };
+  for (const auto& [form, need] : forms) {
+    CHECK_TEXT(refusal("sm_90a", form), "needs .target " + need + ", not sm_90a");
+    CHECK_TEXT(refusal("sm_100a", form), "accepted");
+    CHECK_TEXT(refusal("sm_100", form), need == higher ? "accepted" : "needs .target " + need);
+    CHECK_TEXT(refusal("sm_120a", form),
+               need == higher || need == whole ? "accepted" : "needs .target " + need);
+    CHECK_TEXT(refusal("sm_110a", form), need == centre ? "needs .target " + need : "accepted");
+  }
+  for (const std::string form :
+       {"max.f32 %f0, %f1, %f2;", "cvt.rna.satfinite.tf32.f32 %r0, %f0;",
+        "ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%out];", "redux.sync.min.s32 %r0, %r1, -1;"})
+    CHECK_TEXT(refusal("sm_90a", form), "accepted");
 }
 
 TEST(halves_of_a_tensor_load) {
