@@ -294,6 +294,7 @@ constexpr char kNeedsRounding[] = "a conversion to a float of fewer bits needs a
 
 void decode_cvt(Decoder& d) {
   auto* c = d.make_aux<Cvt>();
+  if (d.mod("rs")) d.unsupported("stochastic rounding");
   bool rounded, integral;
   c->rounding = take_rounding(d, &rounded, &integral);
   c->ftz = d.mod("ftz");

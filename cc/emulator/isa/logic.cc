@@ -222,6 +222,7 @@ void decode_shift(Decoder& d) {
 
 void decode_lop3(Decoder& d) {
   if (d.type().bits != 32) d.unsupported("type");
+  if (!d.mod_one_of({"and", "or", "xor"}).empty()) d.unsupported("lop3 with predicates");
   d.expect_operands(5, 5);
   d.out().op[0] = d.dst(0, 32);
   for (size_t i = 1; i < 4; ++i) d.out().op[i] = d.src(i, 32);

@@ -60,8 +60,22 @@ Step exec_video(Warp& w, const Instr& in, uint32_t mask) {
   return Step::kNext;
 }
 
+// Of r1.b3210 and r1.h10.
+bool has_selector(const ptx::Operand& operand) {
+  if (operand.kind != ptx::Operand::Kind::kName) return false;
+  const size_t dot = operand.name.rfind('.');
+  if (dot == std::string_view::npos || dot + 2 >= operand.name.size()) return false;
+  const std::string_view selector = operand.name.substr(dot + 1);
+  return (selector[0] == 'b' || selector[0] == 'h') &&
+         selector.find_first_not_of("0123456789", 1) == std::string_view::npos;
+}
+
 template <int kCount, typename Op>
 void decode_video(Decoder& d) {
+  for (size_t i = 0; i < d.count(); ++i) {
+    if (has_selector(d.operand(i)))
+      d.unsupported("selector or mask '" + std::string(d.operand(i).name) + "'");
+  }
   uint8_t flags = 0;
   for (const uint8_t flag : {kSignedD, kSignedA, kSignedB}) {
     const Type t = d.type();

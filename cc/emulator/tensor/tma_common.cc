@@ -13,8 +13,7 @@ TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand,
   d.mod("tile");
   result.four_rows = !four_rows.empty() && d.mod(four_rows);
   if (result.four_rows && result.rank != 2) d.error("." + std::string(four_rows) + " needs .2d");
-  for (std::string_view mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs",
-                                "tile::gather4", "tile::scatter4"}) {
+  for (std::string_view mode : {"tile::gather4", "tile::scatter4"}) {
     if (d.mod(mode)) d.unsupported("load mode ." + std::string(mode) + " is not implemented");
   }
   if (operand.kind != ptx::Operand::Kind::kAddress || operand.items.size() != 2) {
@@ -31,6 +30,12 @@ TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand,
     result.coordinates[i] = d.src(items != nullptr ? (*items)[i] : operand.items[1], 32);
   }
   return result;
+}
+
+void refuse_im2col(Decoder& d) {
+  for (std::string_view mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs"}) {
+    if (d.mod(mode)) d.unsupported("load mode ." + std::string(mode) + " is not implemented");
+  }
 }
 
 TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {

@@ -20,6 +20,9 @@ struct TensorOperand {
   Row coordinates[5] = {kNoRow, kNoRow, kNoRow, kNoRow, kNoRow};
 };
 
+// Ahead of the operands, whose number depends on the load mode.
+void refuse_im2col(Decoder& decoder);
+
 // Consumes .1d to .5d and the load mode, and decodes operand `operand`. `four_rows`: the mode of
 // four rows that the instruction has, "" if it has none.
 TensorOperand decode_tensor_operand(Decoder& decoder, const ptx::Operand& operand,

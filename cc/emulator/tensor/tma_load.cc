@@ -122,6 +122,7 @@ void decode_tensor_load(Decoder& d) {
   if (!d.mod("mbarrier::complete_tx::bytes")) d.error("needs .mbarrier::complete_tx::bytes");
   const bool multicast = d.mod("multicast::cluster");
   const bool hint = d.mod("L2::cache_hint");
+  refuse_im2col(d);
   const size_t count = 3 + (multicast ? 1 : 0) + (hint ? 1 : 0);
   d.expect_operands(count, count);
   args->to = d.address(0, ptx::Space::kShared);
@@ -149,6 +150,7 @@ void decode_prefetch(Decoder& d) {
   auto* args = d.make_aux<PrefetchArgs>();
   d.ignore_mods({"L2", "global"});
   const bool hint = d.mod("L2::cache_hint");
+  refuse_im2col(d);
   d.expect_operands(hint ? 2 : 1, hint ? 2 : 1);
   args->source = decode_tensor_operand(d, d.operand(0), "tile::gather4");
   if (hint) d.src(1, 64);

@@ -106,6 +106,7 @@ void decode_store(Decoder& d, StoreArgs* args) {
   d.mod("shared::cta");
   if (!d.mod("bulk_group")) d.error("needs .bulk_group");
   const bool hint = d.mod("L2::cache_hint");
+  refuse_im2col(d);
   d.expect_operands(hint ? 3 : 2, hint ? 3 : 2);
   args->to = decode_tensor_operand(d, d.operand(0), args->reduces ? "" : "tile::scatter4");
   args->from = d.address(1, ptx::Space::kShared);

@@ -274,6 +274,7 @@ void decode_mma(Decoder& d) {
   if (d.mod("sp")) d.unsupported("sparse wgmma is not implemented");
   d.ignore_mods({"sync", "aligned"});
   d.out().flags |= kConverge | kWholeWarp;
+  if (d.mod("b1")) d.unsupported("wgmma of .b1 is not implemented");
   args->saturate = d.mod("satfinite");
   // Remaining: shape, D, A and B types, in this order; two types may be equal.
   std::string problem;

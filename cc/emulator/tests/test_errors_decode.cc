@@ -93,6 +93,10 @@ TEST(arithmetic) {
       {kHalf + "cvt.satfinite.e5m2x2.f16x2 %h0, %r0;", kNeedsRounding},
       {"ex2.approx.ftz.f16x2 %r0, %r1;", "no .ftz with .f16x2"},
       {kHalf + "tanh.approx.ftz.f16 %h0, %h1;", "no .ftz with .f16"},
+      {"cvt.rs.bf16x2.f32 %r0, %f0, %f1, %r1;", "unsupported stochastic rounding"},
+      {"lop3.or.b32 %r0|%p0, %r1, %r2, %r3, 0x1e, %p1;", "unsupported lop3 with predicates"},
+      {"vadd2.s32.s32.s32.sat %r0.h10, %r1, %r2, %r3;", "unsupported selector or mask '%r0.h10'"},
+      {"vavrg4.u32.u32.u32 %r0, %r1.b7654, %r2, %r3;", "unsupported selector or mask '%r1.b7654'"},
       {"cvt.pack.s16.s32 %r0, %r1, %r2;", "cvt.pack needs .sat"},
       {"cvt.pack.sat.s32.s32 %r0, %r1, %r2;", "unsupported conversion between these types"},
   });
@@ -129,6 +133,19 @@ TEST(moves_and_memory) {
       {"mbarrier.arrive.expect_tx.shared.b64 _, [1024];", "missing count"},
       {"red.async.mbarrier::complete_tx::bytes.u32 [1024], 1, [1024];",
        "red.async without an operation"},
+      {kHalf + "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+               "[%r0], [%d1, {%r1, %r1, %r1}], [%r0], {%h1};",
+       "unsupported load mode .im2col is not implemented"},
+      {kHalf + "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [%d1, {%r1, %r1, %r1}], {%h1, "
+               "%h1};",
+       "unsupported load mode .im2col::w is not implemented"},
+      {"cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [%d1, {%r1, %r1, "
+       "%r1}], [%r0];",
+       "unsupported load mode .im2col_no_offs is not implemented"},
+      {"red.async.mmio.release.gpu.global.add.u32 [%out], %r0;",
+       "unsupported .mmio, which works on global memory without an mbarrier"},
+      {"st.async.mmio.release.sys.global.u32 [%out], %r0;",
+       "unsupported .mmio, which works on global memory without an mbarrier"},
       {"st.async.mbarrier::complete_tx::bytes.v4.u64 [1024], {%d0, %d0, %d0, %d0}, [1024];",
        "unsupported vector of this size"},
       {"st.async.mbarrier::complete_tx::bytes.v2.u32 [1024], {%r0}, [1024];",

@@ -195,6 +195,9 @@ TEST(refusals) {
               ", %d0, %d1, %p1, 1, 1, 0, 0;\n",
           "sparse wgmma is not implemented");
   refused(
+      "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc " + four + ", %d0, %d1, %p1;\n",
+      "unsupported wgmma of .b1 is not implemented");
+  refused(
       "mov.b64 %d0, 0;\nsetp.ne.u32 %p1, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 " +
           four + ", %d0, %d0, %p1, 1, 1, 0, 0;\n",
