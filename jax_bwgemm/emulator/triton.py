@@ -59,6 +59,13 @@ class Array:
         return strides if dim is None else strides[dim]
 
 
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy of the array at an address that every tensor map takes: a multiple of 128 bytes."""
+    copy = _aligned(array.nbytes, 128).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @contextlib.contextmanager
 def driver(arch: str = "sm100", *, memory: Sequence[Any] = ()) -> Iterator[None]:
     """Runs Triton's kernels on the emulator inside a ``with`` block.
@@ -183,6 +190,7 @@ class _Launcher:
         self._module = Module(pathlib.Path(paths[0]).read_text())
         _launchers.add(self)
         self._metadata = metadata
+        self._names = tuple(source.signature)
         self._signature = tuple(source.signature.values())
         self._tensor_maps = list(getattr(metadata, "tensordesc_meta", None) or ())
 
@@ -206,8 +214,8 @@ class _Launcher:
         for shown in getattr(triton.runtime.driver.active, "memory", ()):
             _see(_wrapped(shown), memory)
         maps = iter(self._tensor_maps)
-        for kind, arg in zip(self._signature, args, strict=True):
-            self._flatten(kind, arg, maps, values, memory)
+        for name, kind, arg in zip(self._names, self._signature, args, strict=True):
+            self._flatten(name, kind, arg, maps, values, memory)
         metadata = self._metadata
         ctas = getattr(metadata, "num_ctas", 1)
         programs = grid_x * grid_y * grid_z * ctas
@@ -233,18 +241,24 @@ class _Launcher:
             exit_hook(launch_metadata)
 
     def _flatten(
-        self, kind: Any, arg: Any, maps: Iterator[Any], values: list[Any], memory: list[np.ndarray]
+        self,
+        name: Any,
+        kind: Any,
+        arg: Any,
+        maps: Iterator[Any],
+        values: list[Any],
+        memory: list[np.ndarray],
     ) -> None:
         """Adds what the kernel takes for one argument, and the memory behind it."""
         if isinstance(kind, tuple):
             for inner_kind, inner in zip(kind, arg, strict=True):
-                self._flatten(inner_kind, inner, maps, values, memory)
+                self._flatten(name, inner_kind, inner, maps, values, memory)
         elif kind == "constexpr":
             return
         elif kind.startswith("tensordesc"):
             _see(arg.base, memory)
             meta = next(maps, None)
-            parts = decompose_descriptor(arg) if meta is None else _tensor_map(arg, meta)
+            parts = decompose_descriptor(arg) if meta is None else _tensor_map(name, arg, meta)
             values.extend(p.data_ptr() if hasattr(p, "data_ptr") else _plain(p) for p in parts)
         elif kind.startswith("*"):
             if arg is not None and hasattr(arg, "data_ptr"):
@@ -305,7 +319,7 @@ def _aligned(size: int, alignment: int) -> np.ndarray:
     return whole[start : start + size]
 
 
-def _tensor_map(descriptor: Any, meta: dict[str, Any]) -> list[Any]:
+def _tensor_map(name: str, descriptor: Any, meta: dict[str, Any]) -> list[Any]:
     """A host-side descriptor as a kernel takes it: the map, shape, strides."""
     if meta.get("is_im2col"):
         raise NotImplementedError("im2col tensor maps are not implemented in the emulator")
@@ -315,14 +329,22 @@ def _tensor_map(descriptor: Any, meta: dict[str, Any]) -> list[Any]:
         extents[-1] *= 2
     kind = _HOST_TYPES.get(meta["elem_type"], meta["elem_type"])
     box = list(meta["block_size"])
-    encoded = native().encode_tensor_map(
-        type=_TENSOR_MAP_TF32 if descriptor.round_f32_to_tf32 else kind,
-        address=descriptor.base.data_ptr(),
-        dims=extents[::-1],
-        strides=[stride * meta["elem_size"] for stride in strides[-2::-1]],
-        box=box[::-1],
-        element_strides=[1] * len(box),
-        swizzle=meta["swizzle"],
-        fill=int(descriptor.padding == "nan"),
-    )
+    try:
+        encoded = native().encode_tensor_map(
+            type=_TENSOR_MAP_TF32 if descriptor.round_f32_to_tf32 else kind,
+            address=descriptor.base.data_ptr(),
+            dims=extents[::-1],
+            strides=[stride * meta["elem_size"] for stride in strides[-2::-1]],
+            box=box[::-1],
+            element_strides=[1] * len(box),
+            swizzle=meta["swizzle"],
+            fill=int(descriptor.padding == "nan"),
+        )
+    except ValueError as error:
+        advice = (
+            ". NumPy promises 16; jax_bwgemm.emulator.triton.aligned(array) is a copy at 128"
+            if "globalAddress" in str(error)
+            else ""
+        )
+        raise ValueError(f"tensor descriptor {name!r}: {error}{advice}") from error
     return [encoded, *shape, *strides]

@@ -70,6 +70,49 @@ def test_dot_scaled(a_kind: str, b_kind: str, block: int) -> None:
     assert stats.mma_flops == 2 * m * n * k
 
 
+def at_address(array: np.ndarray, rest: int) -> np.ndarray:
+    """A copy whose address is `rest` more than a multiple of 32."""
+    buffer = np.empty(array.nbytes + 32, np.uint8)
+    start = (rest - buffer.ctypes.data) % 32
+    copy = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def test_descriptors_of_padded_operands_need_an_aligned_array() -> None:
+    import triton_scaled
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from jax_bwgemm.emulator.triton import Array, aligned, driver
+
+    m, n, k = 128, 128, 256
+    rng = np.random.default_rng(2)
+    (a, a_bytes), (b, b_bytes) = operand(rng, "e4m3", m, k), operand(rng, "e2m1", n, k)
+    (sa, a_scales), (sb, b_scales) = scales(rng, 32, m, k), scales(rng, 32, n, k)
+    c = np.full((m, n), np.nan, np.float32)
+
+    def launch(b_array: np.ndarray) -> None:
+        described = (
+            TensorDescriptor.from_tensor(Array(a_bytes), [128, 128]),
+            TensorDescriptor.from_tensor(Array(b_array), [128, 64]),
+        )
+        triton_scaled.described_dot_scaled[(1,)](
+            *described, a_scales, b_scales, c, n, k, BM=128, BN=128, BK=128
+        )
+
+    odd = at_address(b_bytes.view(np.uint8), 16)
+    message = (
+        r"tensor descriptor 'b': globalAddress must be a multiple of 32, got \d+\. "
+        r"NumPy promises 16; jax_bwgemm\.emulator\.triton\.aligned\(array\) is a copy at 128"
+    )
+    with driver("sm100"):
+        with pytest.raises(ValueError, match=message):
+            launch(odd)
+        launch(aligned(odd))
+    np.testing.assert_array_equal(c, (a * sa) @ (b * sb).T)
+    assert aligned(odd).ctypes.data % 128 == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "block"), [("e4m3", 32), ("e5m2", 32), ("e2m1", 32), ("e2m1", 16)]
 )

@@ -55,6 +55,33 @@ def dot_scaled(
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc)
 
 
+@triton.jit
+def described_dot_scaled(
+    a,
+    b,
+    a_scales_ptr,
+    b_scales_ptr,
+    c_ptr,
+    N,
+    K,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """C = A B^T of e4m3 [M, K] and packed e2m1 [N, K] by TMA, which pads the latter to bytes."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    s = tl.arange(0, BK // 32)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a_scales = tl.load(a_scales_ptr + m[:, None] * (K // 32) + k // 32 + s[None, :])
+        b_scales = tl.load(b_scales_ptr + n[:, None] * (K // 32) + k // 32 + s[None, :])
+        a_block = a.load([tl.program_id(0) * BM, k])
+        b_block = b.load([tl.program_id(1) * BN, k // 2])
+        acc = tl.dot_scaled(a_block, a_scales, "e4m3", b_block.T, b_scales, "e2m1", acc)
+    tl.store(c_ptr + m[:, None] * N + n[None, :], acc)
+
+
 @gluon.jit
 def mma_scaled(
     a_ptr,

@@ -35,6 +35,11 @@ cudaError_t FailLaunch(cudaError_t code, std::string text) {
   return FailReported(code, std::move(text));
 }
 
+CUresult FailDriver(CUresult code, std::string text) {
+  described = {static_cast<cudaError_t>(code), std::move(text)};
+  return code;
+}
+
 cudaError_t FailForGood(cudaError_t code, std::string text) {
   {
     std::lock_guard lock(mutex);

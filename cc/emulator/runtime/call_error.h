@@ -2,6 +2,7 @@
 // cudaGetErrorString explains.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -14,6 +15,9 @@ cudaError_t Fail(cudaError_t code, std::string text);
 // The same of a launch that did not take place, and of one whose report has been handed on.
 cudaError_t FailLaunch(cudaError_t code, std::string text);
 cudaError_t FailReported(cudaError_t code, std::string text);
+
+// Of a function of the driver: cudaGetLastError does not return it, cuGetErrorString explains it.
+CUresult FailDriver(CUresult code, std::string text);
 
 // The same for all threads and for good: what a reported fault of a kernel does to a program's
 // device.

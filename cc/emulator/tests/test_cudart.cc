@@ -302,9 +302,15 @@ TEST(driver_functions) {
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CHECK_EQ(call(strides, 2), CUDA_SUCCESS);
-  CHECK_EQ(call(odd_strides, 2), CUDA_ERROR_INVALID_VALUE);
-  CHECK_EQ(call(nullptr, 2), CUDA_ERROR_INVALID_VALUE);
-  CHECK_EQ(call(strides, 6), CUDA_ERROR_INVALID_VALUE);
+  const auto refused = [&](const cuuint64_t* pitch, cuuint32_t rank, const char* reason) {
+    CHECK_EQ(call(pitch, rank), CUDA_ERROR_INVALID_VALUE);
+    CHECK_TEXT(std::string(cudaGetErrorString(cudaErrorInvalidValue)),
+               std::string("cuTensorMapEncodeTiled: ") + reason);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);  // a function of the driver leaves it alone
+  };
+  refused(odd_strides, 2, "globalStrides[0] must be a multiple of 16 below 2^40, got 130");
+  refused(nullptr, 2, "a null pointer, or no data type");
+  refused(strides, 6, "tensorRank must be 1 to 5, got 6");
 }
 
 // Last, because it uses up the process's devices.

@@ -322,6 +322,9 @@ TEST(driver) {
              "driver function cuNothing is not implemented");
   CUtensorMap map;
   CHECK_EQ(cuTensorMapReplaceAddress(&map, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(cuTensorMapReplaceAddress(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CHECK_TEXT(std::string(cudaGetErrorString(cudaErrorInvalidValue)),
+             "cuTensorMapReplaceAddress: no tensor map");
   const cuuint64_t dims[1] = {64};
   const cuuint32_t box[1] = {32}, ones[1] = {1};
   CHECK_EQ(cuTensorMapEncodeTiled(
@@ -332,6 +335,10 @@ TEST(driver) {
   CHECK_EQ(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(8192)), CUDA_SUCCESS);
   CHECK_EQ(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(8193)),
            CUDA_ERROR_INVALID_VALUE);
+  const char* reason = nullptr;
+  CHECK_EQ(cuGetErrorString(CUDA_ERROR_INVALID_VALUE, &reason), CUDA_SUCCESS);
+  CHECK_TEXT(std::string(reason),
+             "cuTensorMapReplaceAddress: globalAddress must be a multiple of 16, got 8193");
   int value = 0;
   CHECK_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0),
            CUDA_SUCCESS);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "emulator/runtime/call_error.h"
 #include "emulator/runtime/driver_functions.h"
 #include "emulator/runtime/program/program.h"
 #include "emulator/tensor/tensor_map.h"
@@ -33,11 +34,13 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   emu::TensorMap fields;
-  if (map == nullptr || !emu::decode(reinterpret_cast<const uint8_t*>(map), &fields)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  const auto refuse = [](const std::string& reason) {
+    return emu::FailDriver(CUDA_ERROR_INVALID_VALUE, "cuTensorMapReplaceAddress: " + reason);
+  };
+  if (map == nullptr || !emu::decode(reinterpret_cast<const uint8_t*>(map), &fields))
+    return refuse("no tensor map");
   fields.address = reinterpret_cast<uint64_t>(address);
-  if (!emu::validate(fields).empty()) return CUDA_ERROR_INVALID_VALUE;
+  if (const std::string problem = emu::validate(fields); !problem.empty()) return refuse(problem);
   emu::encode(fields, reinterpret_cast<uint8_t*>(map));
   return CUDA_SUCCESS;
 }
