@@ -329,13 +329,13 @@ def module_text(parameters: Parameters) -> str:
     )
 
 
-def report(regrets: Mapping[str, float]) -> str:
-    """A few lines about what is lost over the problems."""
-    values = sorted(regrets.values())
+def report(regrets: Sequence[tuple[str, float]]) -> str:
+    """A few lines about what is lost over the records, of which one problem may have several."""
+    values = sorted(x for _, x in regrets)
     mean = math.exp(sum(map(math.log, values)) / len(values)) - 1
-    worst = sorted(regrets.items(), key=lambda x: -x[1])[:10]
+    worst = sorted(regrets, key=lambda x: -x[1])[:10]
     lines = [
-        f"{len(values)} problems: the choice loses {mean:.2%} in the mean, at most "
+        f"{len(values)} records: the choice loses {mean:.2%} in the mean, at most "
         f"{values[-1] - 1:.1%}; more than 3 %: {sum(x > 1.03 for x in values)}",
         *(f"  {x - 1:6.1%}  {name}" for name, x in worst),
     ]
@@ -385,17 +385,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: --only {' '.join(unknown)}: known are {known}", file=sys.stderr)
         return 2
     if args.folds:
-        left_out = {}
+        left_out = []
         for fold in range(args.folds):
             held = problems[fold :: args.folds]
             names = {p.name for p in held}
             kept = [p for p in problems if p.name not in names]
             found = fit(kept, parameters, args.rounds, args.only, args.refine)
-            left_out |= {p.name: regret(p, found) for p in held}
+            left_out += [(p.name, regret(p, found)) for p in held]
         print(f"left out of the fit: {report(left_out)}")
     if args.fit:
         parameters = rounded(fit(problems, parameters, args.rounds, args.only, args.refine))
-    print(report({p.name: regret(p, parameters) for p in problems}))
+    print(report([(p.name, regret(p, parameters)) for p in problems]))
     if args.write:
         OUTPUT.write_text(module_text(parameters), encoding="utf-8")
         print(f"wrote {OUTPUT}")

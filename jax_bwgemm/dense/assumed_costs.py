@@ -1,7 +1,8 @@
 """The cost model's numbers that no program fits: assumed.
 
 SM100: never measured. They only have to rank the tiles: large problems get the largest 2-CTA tile,
-few tiles the 1-CTA tile, few rows swapped operands. What is not about tiles is SM90's, or a guess.
+few tiles the 1-CTA tile, few rows swapped operands. What is not about tiles is SM90's, or a guess,
+`reduction_part` among it.
 
 SM90's kernels of f32 operands and of two matrices: few tiles, set by hand to times of an H200. What
 is not about tiles is the other kernels'.

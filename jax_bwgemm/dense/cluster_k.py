@@ -12,10 +12,10 @@ from jax_bwgemm.product.kernels import Kernel
 
 MAX_PARTS = 8  # kMaxClusterParts of cc/dense/problem.h
 
-# A multiprocessor holds two CTAs of up to half of its shared memory each. If more than half of the
-# multiprocessors need a second CTA, larger clusters find no place.
+# Two CTAs share a multiprocessor where not all clusters find one for each of their CTAs. If more
+# than half of the multiprocessors need a second CTA, large clusters wait for others all the same.
 MAX_CTAS_PER_SM = 1.5
-MIN_BLOCKS = 4  # a part of fewer pipeline stages does not fill its pipeline
+MIN_BLOCKS = 4  # steps of K of a part; with fewer, it is over before its pipeline is full
 
 
 def parts(splits: int) -> tuple[int, int]:
@@ -41,6 +41,8 @@ def cycles(
     parameters: Parameters,
 ) -> float:
     """Predicts a launch, in clock cycles, without the second kernel.
+
+    That clusters share multiprocessors before all are taken costs nothing that was measured.
 
     Args:
         kernel: The kernel.

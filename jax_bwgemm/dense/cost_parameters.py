@@ -67,10 +67,11 @@ class Parameters:
             written to L2 and read by the next part's CTA, which waits for it.
         stream_k_margin: Factor on stream-K's time: ties go to kernels without a second launch.
         cluster_k_step: Cycles of a CTA of a cluster-K kernel for a step of K.
-        cluster_k_bytes_per_cycle: What one of all multiprocessors takes from L2 at the same time,
-            without multicast.
+        cluster_k_bytes_per_cycle: What each multiprocessor takes from L2 while all do, without
+            multicast.
         cluster_k_fixed: Cycles of a cluster-K launch.
-        cluster_k_row: The same for each row of a tile, whose parts the CTAs exchange.
+        cluster_k_row: Further cycles of it for each row of D in a tile, whose parts the CTAs
+            exchange.
         cluster_k_memory: Share of the memory bandwidth that cluster-K reaches.
         cluster_k_turn: Cycles of each further CTA that a multiprocessor runs, as cluster-K is not
             persistent. CTAs that share a multiprocessor have half of the pipeline each.

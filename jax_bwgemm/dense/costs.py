@@ -274,7 +274,9 @@ def _pitches(kernel: Kernel, dims: GemmDims) -> tuple[int, int]:
 
 
 def _with_last_wave(streaming: float, waves: float, tile: float) -> float:
-    """Cycles for all bytes, given those at the full bandwidth: few CTAs cannot use it.
+    """Cycles for all bytes: a last wave of few CTAs cannot use the full bandwidth.
+
+    Less than a wave in all is left to the tiles' costs, which are fitted to such launches too.
 
     Args:
         streaming: Cycles at the full bandwidth.

@@ -60,7 +60,19 @@ class Array:
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy of the array at an address that every tensor map takes: a multiple of 128 bytes."""
+    """A copy of the array at an address that every tensor map takes: a multiple of 128 bytes.
+
+    Args:
+        array: Of any shape and dtype.
+
+    Returns:
+        A new array, C-contiguous.
+
+    Raises:
+        TypeError: No NumPy array.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"aligned takes a NumPy array, got {type(array).__name__}")
     copy = _aligned(array.nbytes, 128).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
@@ -242,7 +254,7 @@ class _Launcher:
 
     def _flatten(
         self,
-        name: Any,
+        name: str,
         kind: Any,
         arg: Any,
         maps: Iterator[Any],

@@ -33,9 +33,9 @@ _XLA_PRODUCTS = ("dot_general", "ragged_dot_general")
 _ORIGIN = "an operation of JAX's own, or left to XLA while tracing"
 _LOGGED = "the log, jax_bwgemm, INFO, says why"
 _BELOW = "the decisions below say why"
+_BELOW_OR_LOGGED = "the decisions below, or else the log, jax_bwgemm, INFO, say why"
 _ARRAYS, _NUMBERS = np.ndarray | np.generic, bool | int | float | complex
 _ARRAY = jax.Array | jax.ShapeDtypeStruct
-_TRACED = _ARRAY | _ARRAYS | _NUMBERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,9 @@ class ProgramExplanation:
             does each branch of a condition.
         quantizations: The same of what is quantized.
         rewrites: What `jax_bwgemm.accelerate` and `autocast` decided, if the program is or calls
-            such functions: every product of JAX's that they found. A function that JAX traces
-            again (the body of a scan, a rule for gradients) reports again.
+            such functions: every product of JAX's that they found in one call, each time that JAX
+            traces it. So a function that is traced once for several calls reports once. Empty for
+            a `jax.stages.Traced` or a jaxpr: what was decided then is in the log.
     """
 
     products: tuple[tuple[Explanation, int], ...]
@@ -94,10 +95,12 @@ def explain_program(
     automatic partitioning those of all devices together. A function is traced for the named
     architecture, as under `jax_bwgemm.config.target`. Products whose results nothing uses, which
     compilers drop, are in it too; quantizations that were left to XLA while tracing are not.
+    What `jax_bwgemm.accelerate` and `autocast` decide meanwhile is returned and not logged.
 
     Args:
         program: A function, jitted or not; or a `jax.stages.Traced`, or a jaxpr.
-        *args: Arguments of a function: arrays or `jax.ShapeDtypeStruct`.
+        *args: Arguments of a function: arrays, numbers or `jax.ShapeDtypeStruct`. Unless it is
+            jitted, there may be others, which stay what they are, as numbers beside them do.
         device: As in `jax_bwgemm.explain`.
         **kwargs: Keyword arguments of a function.
 
@@ -133,11 +136,12 @@ def _explained(
             args, kwargs = (), {}
         jaxpr = _traced(program, args, kwargs)
     rewrites = (*own, *inner)
+    why = _BELOW if own else _BELOW_OR_LOGGED if inner else _LOGGED
     for eqn, times in equations(jaxpr):
         if eqn.primitive in EXPLAINED_BESIDE:
             explain = importlib.import_module(EXPLAINED_BESIDE[eqn.primitive]).explain
             beside[explain(eqn, device)] += times
-        elif (found := _explain(eqn, device, _BELOW if rewrites else _LOGGED)) is not None:
+        elif (found := _explain(eqn, device, why)) is not None:
             counts[found] += times
     return ProgramExplanation(tuple(counts.items()), rewrites, tuple(beside.items()))
 
@@ -191,10 +195,18 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             f"got {type(program).__name__}"
         )
     leaves = jax.tree.leaves((args, kwargs))
-    if isinstance(program, jax.stages.Wrapped) or all(isinstance(x, _TRACED) for x in leaves):
-        return jitted(program).trace(*args, **kwargs).jaxpr
+    if isinstance(program, jax.stages.Wrapped) or all(map(_is_traceable, leaves)):
+        traced = jitted(program).trace(*args, **kwargs)
+        return getattr(traced, "traced", traced).jaxpr  # what flax.nnx.jit returns holds JAX's
     # Such as the functions within a module of Equinox's, which `filter_jit` takes.
-    return trace_call("explain_program", program, args, kwargs, _ARRAY).jaxpr
+    return trace_call("explain_program", program, args, kwargs, _ARRAY | _ARRAYS).jaxpr
+
+
+def _is_traceable(x: Any) -> bool:
+    """Whether JAX takes an argument as an array, or as the type of one."""
+    return isinstance(x, _ARRAY | _ARRAYS | _NUMBERS) or (
+        hasattr(x, "shape") and hasattr(x, "dtype")
+    )
 
 
 def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:

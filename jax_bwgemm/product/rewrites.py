@@ -52,7 +52,7 @@ class Rewrite:
 
 
 class _Recorder:
-    """A list that is equal to no other, as a part of JAX's cache keys."""
+    """Holds a list. A part of JAX's cache keys that is equal to no other."""
 
     def __init__(self) -> None:
         self.decisions: list[Rewrite] = []
@@ -63,10 +63,18 @@ _recorder = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Rewrite]]:
-    """A list of what is decided while it lasts. What JAX has traced before is traced again."""
+    """A list of what is decided while it lasts.
+
+    What JAX has traced before is traced again, and its caches keep those programs as long as their
+    functions, or until `jax.clear_caches`.
+    """
     recorder = _Recorder()
-    with _recorder(recorder):
-        yield recorder.decisions
+    decisions = recorder.decisions
+    try:
+        with _recorder(recorder):
+            yield decisions
+    finally:
+        recorder.decisions = []  # the caches keep the recorder
 
 
 def report(decisions: Iterable[Rewrite]) -> None:

@@ -174,16 +174,16 @@ def _undone(one: Provisional, wanted: set[Any]) -> list[Any] | None:
 
 
 def _fused(
-    flow: Dataflow, group: Group, left: Materialised, sums: list[Any], unsure: Replacement | None
+    flow: Dataflow, group: Group, norms: Materialised, sums: list[Any], unsure: Replacement | None
 ) -> dict[int, list[Any]] | None:
     """What the group's product and operations are exchanged for, one; None if that gains nothing.
 
-    left: What norms' passes leave in memory.
+    norms: What norms' passes leave in memory.
     sums: The group's sums that the kernel computes.
     unsure: The product's replacement, if it only gains together with the operations.
     """
     kind, spec = group.kind, group.product.params["spec"]
-    stored = Stored(flow, left if kind.normalised else None)
+    stored = Stored(flow, norms if kind.normalised else None)
 
     def written(v: Any) -> bool:
         return v in stored and v.aval.dtype.name == spec.out_dtype

@@ -44,10 +44,10 @@ class Materialised:
         return v in self._found
 
     def forget(self, changed: Iterable[Any]) -> None:
-        """Drops what depends on variables that `Dataflow.update` changed, and nothing else."""
+        """Drops what depends on variables that `Dataflow.update` changed."""
         flow, pending, known = self._flow, list(changed), self._statistics
         above = set(pending)
-        while pending:  # whose statistics those of their results are on the way to
+        while pending:  # Upwards: a variable's statistics depend on those of what is made of it.
             v = pending.pop()
             known.pop(v, None)
             eqn = flow.producer(v)
@@ -56,7 +56,7 @@ class Materialised:
                 above |= new
                 pending += new
         pending, seen = list(above), set(above)
-        while pending:  # and what is made of them
+        while pending:  # Downwards: what a variable is made of.
             v = pending.pop()
             self._found.discard(v)
             if self._made_of.pop(v, None) is not None or v in above:
@@ -154,14 +154,14 @@ def _summarised(eqn: Any, results: set[Any]) -> set[Any]:
 class Stored:
     """Variables in memory, those that a norm's pass leaves there included."""
 
-    def __init__(self, flow: Dataflow, left: Materialised | None) -> None:
+    def __init__(self, flow: Dataflow, norms: Materialised | None) -> None:
         """
         Args:
             flow: The equations.
-            left: What norms' passes leave; None: without these.
+            norms: What norms' passes leave; None: without these.
         """
         self._flow = flow
-        self._left = () if left is None else left
+        self._norms = () if norms is None else norms
 
     def __contains__(self, v: Any) -> bool:
-        return v in self._flow.stored or v in self._left
+        return v in self._flow.stored or v in self._norms

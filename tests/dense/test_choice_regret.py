@@ -13,24 +13,25 @@ pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 
 @functools.cache
-def regrets() -> dict[str, float]:
+def regrets() -> tuple[tuple[str, float], ...]:
+    """Of every record; a problem may have several."""
     import cost_fit
 
-    return {p.name: cost_fit.regret(p, costs.SM90) for p in cost_fit.load()}
+    return tuple((p.name, cost_fit.regret(p, costs.SM90)) for p in cost_fit.load())
 
 
 def test_the_choice_loses_little_in_the_mean() -> None:
-    found = regrets().values()
-    assert len(found) >= 275
+    found = [x for _, x in regrets()]
+    assert len(found) >= 519
     assert math.exp(sum(map(math.log, found)) / len(found)) <= 1.01
 
 
 def test_few_choices_lose_more_than_three_percent() -> None:
-    assert sum(x > 1.03 for x in regrets().values()) <= 0.08 * len(regrets())
+    assert sum(x > 1.03 for _, x in regrets()) <= 0.08 * len(regrets())
 
 
 def test_no_choice_loses_much() -> None:
-    assert {name: x for name, x in regrets().items() if x > 1.15} == {}
+    assert [(name, x) for name, x in regrets() if x > 1.15] == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_no_choice_loses_much() -> None:
     ],
 )
 def test_the_choice_is_within_three_percent_of_the_best(name: str) -> None:
-    assert regrets()[name] <= 1.03
+    assert max(x for known, x in regrets() if known == name) <= 1.03
 
 
 def test_a_turn_of_a_kernel_that_is_not_persistent_costs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,11 +70,16 @@ def test_few_tiles_of_a_long_k_have_many_parts() -> None:
     target, few = Target("sm90", 132), dims(16, 512, 4096)
     three, eight = (costs.evaluate(kernel(), few, target, s) for s in (3, 8))
     assert eight.cycles < 0.85 * three.cycles
-    # Of the rows of a tile only those of D are loaded and exchanged.
-    one, all_rows = (
-        costs.evaluate(kernel(), dims(m, 4096, 4096), target, 2).cycles for m in (1, 64)
-    )
-    assert one < all_rows
+
+
+def test_only_the_rows_that_there_are_cost() -> None:
+    """A K-major operand loads no others; the parts of no others are exchanged."""
+    target, m_major = Target("sm90", 132), dataclasses.replace(kernel(), a_major="m")
+
+    def cycles(k: Kernel, m: int) -> float:
+        return costs.evaluate(k, dims(m, 4096, 4096), target, 2).cycles
+
+    assert cycles(kernel(), 1) < cycles(m_major, 1) < cycles(m_major, 64)
 
 
 def test_the_inner_parts_need_neither_divisibility_nor_a_single_batch() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jax_bwgemm as bw
 from jax_bwgemm.product.program_explanation import ProgramExplanation
+from jax_bwgemm.product.rewrites import recorded
 
 OPERANDS = tuple(jax.ShapeDtypeStruct(s, "bfloat16") for s in ((256, 256), (256, 16), (16, 256)))
 NARROW = "left to XLA: K is 16, at most 32"
@@ -46,8 +48,9 @@ def test_decisions_are_found_wherever_the_decorator_is(wrap: Callable[..., Any])
     assert {x.rewritten for x in found.rewrites} == {True, False}
     text = str(found)
     assert NARROW in text
-    assert "the decisions below say why" in text
-    assert "the log" not in text
+    assert "the decisions below, or else the log, jax_bwgemm, INFO, say why" in text
+    direct = str(explained(bw.accelerate(two_products)))
+    assert "the decisions below say why" in direct
 
 
 def test_what_was_traced_before_is_explained_each_time() -> None:
@@ -98,6 +101,27 @@ def test_arguments_that_are_no_arrays() -> None:
     assert len(found.rewrites) == 2
     with pytest.raises(TypeError):
         explained(jax.jit(lambda act, x: act(x)), jnp.tanh, OPERANDS[0])
+    # NumPy's arrays beside them are operands, and types are those that JAX takes.
+    arrays = [np.ones(x.shape, x.dtype) for x in OPERANDS]
+    assert len(explained(lambda mode, *args: two_products(*args), "train", *arrays).products) == 2
+    types = [jax.core.ShapedArray(x.shape, x.dtype) for x in OPERANDS]
+    assert len(explained(two_products, *types).products) == 2
+
+
+def test_within_nnx_jit() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    layer = nnx.Linear(256, 256, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+    inner = bw.accelerate(lambda m, x: m(x))
+    found = explained(nnx.jit(lambda m, x: inner(m, x)), layer, OPERANDS[0])
+    assert len(found.rewrites) == 1
+
+
+def test_a_recording_ends_with_an_explanation() -> None:
+    with recorded() as decisions:
+        jax.make_jaxpr(lambda *args: bw.accelerate(two_products)(*args))(*OPERANDS)
+    assert len(decisions) == 2
+    jax.make_jaxpr(lambda *args: bw.accelerate(two_products)(*args))(*OPERANDS)
+    assert len(decisions) == 2
 
 
 def test_the_log_says_once_what_was_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -126,32 +126,6 @@ class TestFused:
             x = x + jax.nn.silu(rms(x) @ w) @ w
         return jnp.sum(x.astype(F32) ** 2)
 
-    def test_a_network_is_looked_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Twice as many layers: twice as many questions, not four times."""
-        asked = 0
-
-        def counted(self: Materialised, v: Any) -> bool:
-            nonlocal asked
-            asked += 1
-            return whole(self, v)
-
-        whole = Materialised._has_statistics
-        monkeypatch.setattr(Materialised, "_has_statistics", counted)
-        counts = []
-        for layers in (8, 16):
-
-            def f(w: jax.Array, x: jax.Array, layers: int = layers) -> jax.Array:
-                for _ in range(layers):
-                    x = x + jnp.cumsum(rms(x) @ w, 0)  # a residual sum that no kernel takes
-                return jnp.sum(x.astype(F32) ** 2)
-
-            asked = 0
-            jax.make_jaxpr(bw.accelerate(jax.grad(f)))(
-                jnp.ones((128, 128), jnp.bfloat16), jnp.ones((64, 128), jnp.bfloat16)
-            )
-            counts.append(asked)
-        assert 0 < counts[1] < 2.5 * counts[0]
-
     def test_a_transformer_s_residuals_and_scales(self) -> None:
         w = jnp.ones((128, 128), jnp.bfloat16) / 128
         scales, bias = jnp.ones((3, 128), jnp.bfloat16), jnp.zeros(128, jnp.bfloat16)
@@ -170,5 +144,118 @@ class TestFused:
         assert all(axes.count((0, 1)) <= 3 for axes in sums)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_network_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, replaced: bool) -> None:
+    """Twice as many layers: twice as many questions, not four times.
+
+    No kernel takes the residual sums, so that each is looked through; with ``replaced``, products
+    and what follows them are replaced meanwhile.
+    """
+    asked = 0
+
+    def counted(self: Materialised, v: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return whole(self, v)
+
+    whole = Materialised._has_statistics
+    monkeypatch.setattr(Materialised, "_has_statistics", counted)
+    counts = []
+    for layers in (8, 16):
+
+        def f(w: jax.Array, x: jax.Array, layers: int = layers) -> jax.Array:
+            for _ in range(layers):
+                product = rms(x) @ w
+                x = x + (jax.nn.silu(product) @ w if replaced else jnp.cumsum(product, 0))
+            return jnp.sum(x.astype(F32) ** 2)
+
+        asked = 0
+        jax.make_jaxpr(bw.accelerate(jax.grad(f)))(
+            jnp.ones((128, 128), jnp.bfloat16), jnp.ones((64, 128), jnp.bfloat16)
+        )
+        counts.append(asked)
+    assert 0 < counts[1] < 2.5 * counts[0]
+
+
 def test_sums_over_rows_are_no_row_statistics() -> None:
     assert found(lambda x, y: (lambda z: (z * 2, jnp.sum(z, 0)))(x + y), X, X) == []
+
+
+def _rows(v: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.abs(v.astype(F32)), -1)
+
+
+def _sum_of_one(a: Any, b: Any, c: Any) -> Any:
+    y = a + b
+    return _rows(y) + 0, (y * c) @ c
+
+
+def _sums_of_two(a: Any, b: Any, c: Any) -> Any:
+    y = a + b
+    z = jnp.sin(y)
+    return _rows(y) + 0, _rows(z) + 0, (y * c) @ c, (z * c) @ c
+
+
+def _other_operand(a: Any, b: Any, c: Any) -> Any:
+    return _rows(a + b) + 0, (c * jnp.bfloat16(2)) @ c
+
+
+def _transposed(a: Any, b: Any, c: Any) -> Any:
+    y = a + b
+    t = y.T
+    return _rows(y) + 0, (y * c) @ c, c * jnp.bfloat16(3), t * c
+
+
+def _first(eqns: list[Any], name: str, number: int = 0) -> Any:
+    return [e for e in eqns if e.primitive.name == name][number]
+
+
+def _other_axis(eqns: list[Any]) -> dict[int, list[Any]]:
+    e = _first(eqns, "reduce_sum")
+    return {id(e): [e.replace(params={**e.params, "axes": (0,)})]}
+
+
+def _another_sum(a: Any, b: Any, c: Any) -> Any:
+    return _rows(a + b) + 0, (c + jnp.bfloat16(2)) @ c
+
+
+def _sums_the_sum(eqns: list[Any]) -> dict[int, list[Any]]:
+    e = [e for e in eqns if e.primitive.name == "add" and e.outvars[0].aval.shape == (8, 8)][1]
+    return {id(e): [e.replace(invars=[_first(eqns, "add").outvars[0], e.invars[1]])]}
+
+
+def _reads_the_sum(eqns: list[Any]) -> dict[int, list[Any]]:
+    e = _first(eqns, "mul")
+    return {id(e): [e.replace(invars=[_first(eqns, "add").outvars[0], e.invars[1]])]}
+
+
+def _product_of_transposed(eqns: list[Any]) -> dict[int, list[Any]]:
+    dot, e = _first(eqns, "dot_general"), _first(eqns, "mul", 1)
+    transposed = _first(eqns, "transpose").outvars[0]
+    return {id(e): [dot.replace(invars=[transposed, dot.invars[1]], outvars=e.outvars)]}
+
+
+@pytest.mark.parametrize(
+    ("f", "change"),
+    [
+        (_sum_of_one, _other_axis),  # a statistic less: what is above it
+        (_sums_of_two, _other_axis),  # and what is made of that
+        (_other_operand, _reads_the_sum),  # a reader more
+        (_another_sum, _sums_the_sum),  # and what it makes
+        (_transposed, _product_of_transposed),  # one form of it is in memory now
+    ],
+)
+def test_what_a_replacement_changes_is_forgotten(
+    f: Callable[..., Any], change: Callable[[list[Any]], dict[int, list[Any]]]
+) -> None:
+    body = jax.make_jaxpr(f)(*[jnp.ones((8, 8), jnp.bfloat16)] * 3).jaxpr
+    flow = Dataflow(body, list(body.eqns), [Uses(1, stored=True)] * len(body.outvars))
+    kept = Materialised(flow, is_elementwise)
+
+    def of(those: Materialised) -> list[Any]:
+        names = [v for e in flow.eqns for v in (*variables(e.invars), *e.outvars)]
+        return [v for v in names if v in those]
+
+    of(kept)  # looks at everything
+    kept.forget(flow.update(change(list(body.eqns))))
+    assert of(kept) == of(Materialised(flow, is_elementwise))
