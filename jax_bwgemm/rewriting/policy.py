@@ -48,7 +48,7 @@ SHORT_K = 32
 # XLA's kernels are slow with few rows or columns of one matrix, at most this many, if tiles of that
 # size fill less than half of the GPU: such products count as large (docs/steps.md, "Small
 # steps").
-SMALL_CYCLES = 9_000
+SMALL_CYCLES = 8_450
 FEW_ROWS = 128
 # What XLA loses by operands that cuBLAS cannot read as they lie, as a share of the product's time:
 # if free or contracted dimensions have several strides, and if the batch has.

@@ -54,8 +54,10 @@ def test_what_is_stored_follows_every_replacement(monkeypatch: pytest.MonkeyPatc
         made(self, body, eqns, results)
         flows.append((self, results))
 
-    def update(self: Dataflow, exchanged: dict[int, list[Any]]) -> None:
-        updated(self, exchanged)
+    def update(self: Dataflow, exchanged: dict[int, list[Any]]) -> set[Any]:
+        stored = set(self.stored)
+        changed = updated(self, exchanged)
+        assert self.stored - stored <= changed
         results = next(r for flow, r in flows if flow is self)
         again = Dataflow.__new__(Dataflow)
         made(again, self.body, self.eqns, results)
@@ -63,6 +65,7 @@ def test_what_is_stored_follows_every_replacement(monkeypatch: pytest.MonkeyPatc
         assert self._producers == again._producers
         assert all(self.readers(v) == again.readers(v) for v in again._readers)
         checked.append(self)
+        return changed
 
     checked: list[Dataflow] = []
     monkeypatch.setattr(Dataflow, "__init__", init)

@@ -14,7 +14,7 @@ from jax_bwgemm.config import make_target
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.rewriting import fuse, policy
 
-SMALL = 9_000
+SMALL = policy.SMALL_CYCLES
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_small_products(a: tuple[int, ...], b: tuple[int, ...], taken: bool) -> 
     one = decision(jnp.matmul, a, b)
     assert one.rewritten == taken
     assert taken or one.reason.startswith("it is predicted to take ")
-    assert taken or "fewer than 9000: a kernel would save less" in one.reason
+    assert taken or f"fewer than {SMALL}: a kernel would save less" in one.reason
 
 
 def test_a_kernel_that_computes_what_follows_takes_a_small_one(
