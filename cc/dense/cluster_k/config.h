@@ -44,9 +44,9 @@ constexpr int SharedBytes(int stages) { return kFixedBytes + stages * kStageByte
 constexpr int StagesOf(int ctas_of_sm) {
   return (kSharedOfSm / ctas_of_sm - kSharedReserved - kFixedBytes) / kStageBytes;
 }
-// The clusters that surely find a multiprocessor for each of their CTAs. A cluster lies in one GPC;
-// one of the GPCs may be far from whole. The CTAs of a pair share a TPC, of which none is left
-// over.
+// How many clusters run at once with one CTA on a multiprocessor: a lower bound for usual GPUs. A
+// cluster lies in one GPC, and one of the GPCs may have few multiprocessors. Two CTAs take the two
+// multiprocessors of a TPC, so every pair finds a place.
 constexpr int kSmsOfGpc = 16;
 constexpr int ClustersAtOnce(int ctas, int sm_count) {
   if (ctas <= 2) return sm_count / ctas;
