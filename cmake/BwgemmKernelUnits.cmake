@@ -32,6 +32,8 @@ macro(bwgemm_read_list list folder regex)
   set(kernel_count 0)
   set(instances "")
   set(in_unit 0)
+  set(linked_files "")
+  set(linked_index "")
 endmacro()
 
 # A pair of types has no `out`.

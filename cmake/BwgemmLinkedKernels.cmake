@@ -1,11 +1,55 @@
 # Units of kernels that epilogues are linked into -> fat binaries of LTO-IR, which are data of the Python package.
 #
 # Like kernel libraries they are kept in BWGEMM_KERNEL_CACHE under a hash of all their inputs.
+#
+#   bwgemm_link_kernel(sm90_grouped NAME kernel HEADER file.h NAMESPACE bwgemm::grouped INSTANCE "C++")
+#                                           adds a kernel to the unit of that name, which begins with its architecture
+#   bwgemm_write_linked()                   writes the units, and sets `linked_units` and `linked_index`
+#
+# Between bwgemm_read_list() and the end of the list. A link takes one kernel out of a unit, in the same time however many there
+# are. Kernels of one header share most of what is instantiated, so a unit has all of a list that can be together.
 
-# bwgemm_linked_kernels(list [OPTIMISED] UNITS file.cu... HEADERS file... INDEX "kernel file" lines), for each list of kernels;
-# then bwgemm_linked_index(). OPTIMISED: before they are kept, so that links take less time and compiling takes more.
+macro(bwgemm_link_kernel file)
+  cmake_parse_arguments(link "" "NAME;HEADER;NAMESPACE;INSTANCE" "" ${ARGN})
+  list(FIND linked_files ${file} link_found)
+  if(link_found EQUAL -1)
+    list(APPEND linked_files ${file})
+    set(linked_names_${file} "")
+    set(linked_instances_${file} "")
+    set(linked_header_${file} "${link_HEADER}")
+    set(linked_namespace_${file} "${link_NAMESPACE}")
+  endif()
+  if(NOT link_HEADER STREQUAL linked_header_${file})
+    message(FATAL_ERROR "jax_bwgemm: ${link_NAME} needs ${link_HEADER}, its unit ${file} has ${linked_header_${file}}")
+  endif()
+  foreach(link_other IN LISTS linked_names_${file}) # nvJitLink keeps every kernel whose name begins with the one asked for
+    string(FIND ${link_NAME} ${link_other} link_found)
+    string(FIND ${link_other} ${link_NAME} link_reverse)
+    if(link_found EQUAL 0 OR link_reverse EQUAL 0)
+      message(FATAL_ERROR "jax_bwgemm: the unit ${file} has ${link_NAME} and ${link_other}: no name may begin with another")
+    endif()
+  endforeach()
+  list(APPEND linked_names_${file} ${link_NAME})
+  string(APPEND linked_instances_${file} "${link_INSTANCE}\n")
+  string(APPEND linked_index "${link_NAME} ${file}.fatbin\n")
+endmacro()
+
+macro(bwgemm_write_linked)
+  set(linked_units "")
+  foreach(file IN LISTS linked_files)
+    foreach(what header namespace instances)
+      set(linked_${what} "${linked_${what}_${file}}")
+    endforeach()
+    configure_file("${CMAKE_SOURCE_DIR}/cmake/linked.cu.in" "${unit_dir}/linked/${file}.cu" @ONLY)
+    list(APPEND linked_units "${unit_dir}/linked/${file}.cu")
+  endforeach()
+endmacro()
+
+# bwgemm_linked_kernels(list [OPTIMISED] [LARGE] UNITS file.cu... HEADERS file... INDEX "kernel file" lines), for each list of
+# kernels; then bwgemm_linked_index(). OPTIMISED: before they are kept, so that links take less time and compiling takes more.
+# LARGE: SM100's are CUTLASS's, and memory bounds how many are compiled at a time.
 function(bwgemm_linked_kernels list)
-  cmake_parse_arguments(arg "OPTIMISED" "INDEX" "UNITS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "OPTIMISED;LARGE" "INDEX" "UNITS;HEADERS" ${ARGN})
   set(flags -rdc=true -O3 -std=c++17 --expt-relaxed-constexpr -DNDEBUG -diag-suppress=177)
   if(BWGEMM_RACECHECK)
     list(APPEND flags -DBWGEMM_RACECHECK)
@@ -21,10 +65,6 @@ function(bwgemm_linked_kernels list)
     file(SHA256 "${header}" hash)
     string(APPEND headers_key ";${hash}")
   endforeach()
-  set(pool "")
-  if(BWGEMM_NVCC_JOBS GREATER 0)
-    set(pool JOB_POOL nvcc)
-  endif()
   set(files "")
   foreach(unit IN LISTS arg_UNITS)
     file(SHA256 "${unit}" hash)
@@ -32,6 +72,12 @@ function(bwgemm_linked_kernels list)
     string(SUBSTRING ${key} 0 16 key)
     get_filename_component(name "${unit}" NAME_WE)
     string(REGEX MATCH "^sm[0-9]+" arch "${name}")
+    set(pool "")
+    if(BWGEMM_NVCC_JOBS GREATER 0)
+      set(pool JOB_POOL nvcc)
+    elseif(arg_LARGE AND arch STREQUAL "sm100")
+      set(pool JOB_POOL cutlass)
+    endif()
     set(file "${BWGEMM_KERNEL_CACHE}/${key}/${name}.fatbin")
     list(APPEND files "${file}")
     if(EXISTS "${file}")

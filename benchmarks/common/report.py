@@ -47,6 +47,7 @@ REQUIRED = {
     "scaled": {"problem", "impl", "median_us", "tflops"},
     "scaled_grouped": {"problem", "mode", "impl", "median_us", "tflops"},
     "low_precision": {"problem", "impl", "median_us", "tflops", "speedup", "decibels"},
+    "recipe": {"layer", "impl", "median_us"},
     "quantize": {"size", "impl", "median_us", "gb_per_s", "of_copy"},
     "emulator": {"kernel", "size", "median_us", "instructions_per_us"},
 }

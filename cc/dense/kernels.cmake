@@ -12,9 +12,6 @@ endforeach()
 bwgemm_read_list(kernels.def dense "^BWGEMM_TILE")
 
 set(unit "")
-set(linked_instances "") # kernels that epilogues are linked into, of one tile
-set(linked_units "")
-set(linked_index "")
 
 foreach(line IN LISTS lines)
   bwgemm_dense_line()
@@ -37,11 +34,6 @@ foreach(line IN LISTS lines)
       endif()
     endforeach()
   endforeach()
-  if(linked_instances)
-    configure_file(linked.cu.in "${unit_dir}/linked/${arch}_${suffix}.cu" @ONLY)
-    list(APPEND linked_units "${unit_dir}/linked/${arch}_${suffix}.cu")
-    set(linked_instances "")
-  endif()
 endforeach()
 bwgemm_write_shared_unit("${unit}" "${unit_arch}" instance.cu.in)
 if(kernel_count EQUAL 0)
@@ -58,7 +50,8 @@ bwgemm_compile_list(bwgemm_kernels HEADERS ${kernel_headers}
   UNITS "portable/${CMAKE_CURRENT_SOURCE_DIR}/split_k.cu" "portable/${CMAKE_CURRENT_SOURCE_DIR}/planes.cu"
   "portable/${CMAKE_CURRENT_SOURCE_DIR}/row_range.cu")
 
-bwgemm_linked_kernels(dense UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
+bwgemm_write_linked()
+bwgemm_linked_kernels(dense LARGE UNITS ${linked_units} HEADERS ${kernel_headers} INDEX "${linked_index}")
 
 # The second kernel of split-K, which epilogues follow.
 set(units "")

@@ -75,14 +75,16 @@ macro(bwgemm_dense_operands)
   endif()
 endmacro()
 
-# Sets `kernel` and `close`, what stands around a KernelSpec in C++; `linked_header`; `line_unit`, the kind of unit that the kernels
-# are compiled in, and `line_includes`, its headers.
+# Sets `kernel` and `close`, what stands around a KernelSpec in C++; `linked_unit` and `linked_header`, where it is compiled for
+# linking; `line_unit`, the kind of unit that the kernels are compiled in, and `line_includes`, its headers.
 macro(bwgemm_dense_launcher)
+  set(linked_unit "${arch}_dense")
   set(linked_header "dense/${arch}/linked_kernel.h")
   set(close ">")
   if(schedule STREQUAL "clusterk")
     set(line_unit "${arch}_cluster_k")
     set(line_includes "#include \"dense/cluster_k/launcher.h\"\n")
+    set(linked_unit "${arch}_cluster_k")
     set(linked_header "dense/cluster_k/linked_kernel.h")
     set(kernel "cluster_k::MakeEntry<cluster_k::Config<")
   elseif(arch STREQUAL "sm100")
@@ -99,6 +101,7 @@ macro(bwgemm_dense_launcher)
     set(line_includes
         "#include \"dense/sm90/gated_launcher.h\"\n#include \"dense/sm90/launcher.h\"\n#include \"dense/sm90/stream_k_launcher.h\"\n")
     if(variant STREQUAL "_GATED")
+      set(linked_unit "${arch}_gated") # their names begin with those of other kernels
       set(kernel "sm90::MakeGatedEntry<")
       set(close "")
     elseif(stream_k)
@@ -115,8 +118,8 @@ macro(bwgemm_dense_entry begin spec end name f32_twin)
   bwgemm_count_kernel(1)
 endmacro()
 
-# The line's kernel of such types and majors, if the line and the build have it: appends to `instances`; with epilogues also to
-# `linked_instances` and `linked_index`.
+# The line's kernel of such types and majors, if the line and the build have it: appends to `instances`; with epilogues also a
+# linked one.
 macro(bwgemm_dense_kernel types majors)
   bwgemm_types(${types})
   if(terms)
@@ -145,8 +148,8 @@ macro(bwgemm_dense_kernel types majors)
       set(linked LINKED)
     endif()
     if(linked)
-      string(APPEND linked_instances "BWGEMM_${linked}_KERNEL(${name}, ${spec}>)\n")
-      string(APPEND linked_index "${name} ${arch}_${suffix}.fatbin\n")
+      bwgemm_link_kernel(${linked_unit} NAME ${name} HEADER "${linked_header}" NAMESPACE bwgemm::dense
+                         INSTANCE "BWGEMM_${linked}_KERNEL(${name}, ${spec}>)")
     endif()
 
     if(linked AND arch STREQUAL "sm100")

@@ -5,9 +5,6 @@ include(${CMAKE_CURRENT_LIST_DIR}/scaled_line.cmake)
 
 bwgemm_read_list(scaled.def scaled "^SCALED_")
 set(unit_arch "")
-set(linked_instances "") # kernels that epilogues are linked into, of one tile
-set(linked_units "")
-set(linked_index "")
 
 # Writes one translation unit with the instances collected so far, all of unit_arch.
 macro(bwgemm_flush_scaled_unit)
@@ -48,10 +45,10 @@ foreach(line IN LISTS lines)
              "  table.push_back(${arch}::MakeEntry<KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, "
              "${tile}, ${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>>(\n      \"${name}\", \"${f32_twin}\"));\n")
       if(line MATCHES ", linked\\)" AND out STREQUAL "bf16")
-        string(APPEND linked_instances
-               "BWGEMM_SCALED_LINKED_KERNEL(${name}, KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${tile}, "
-               "${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>)\n")
-        string(APPEND linked_index "${name} ${arch}_scaled_${suffix}.fatbin\n")
+        set(spec "KernelSpec<${bwgemm_cxx_${a}}, ${bwgemm_cxx_${b}}, ${bwgemm_cxx_${out}}, ${tile}, ")
+        string(APPEND spec "${bwgemm_cxx_${schedule}}, ${swap_ab}, ${bwgemm_cxx_${scales}}>")
+        bwgemm_link_kernel(${arch}_scaled NAME ${name} HEADER "scaled/${arch}/linked_kernel.h" NAMESPACE bwgemm::scaled
+                           INSTANCE "BWGEMM_SCALED_LINKED_KERNEL(${name}, ${spec})")
       endif()
       bwgemm_count_kernel(1)
       if(in_unit GREATER_EQUAL bwgemm_kernels_per_unit)
@@ -59,14 +56,10 @@ foreach(line IN LISTS lines)
       endif()
     endforeach()
   endforeach()
-  if(linked_instances)
-    configure_file(linked.cu.in "${unit_dir}/linked/${arch}_scaled_${suffix}.cu" @ONLY)
-    list(APPEND linked_units "${unit_dir}/linked/${arch}_scaled_${suffix}.cu")
-    set(linked_instances "")
-  endif()
 endforeach()
 bwgemm_flush_scaled_unit()
 
 file(GLOB headers CONFIGURE_DEPENDS *.h sm90/*.h sm100/*.h ../core/*.h ../sm90/*.h ../dense/*.h ../dense/sm90/*.h ../dense/sm100/*.h ../grouped/problem.h)
 bwgemm_compile_list(bwgemm_scaled_kernels HEADERS ${headers})
-bwgemm_linked_kernels(scaled UNITS ${linked_units} HEADERS ${headers} INDEX "${linked_index}")
+bwgemm_write_linked()
+bwgemm_linked_kernels(scaled LARGE UNITS ${linked_units} HEADERS ${headers} INDEX "${linked_index}")

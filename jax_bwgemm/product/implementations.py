@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jax_bwgemm import runtime
-from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.config import Target, explicit_target, make_target
 from jax_bwgemm.product.dtypes import operand_types
 from jax_bwgemm.product.kernel_config import KernelConfig
 from jax_bwgemm.product.kernels import Kernel
@@ -75,6 +75,11 @@ def as_implementations(implementation: str | Sequence[str] | None) -> tuple[str,
         if name not in IMPLEMENTATIONS:
             raise ValueError(f"unknown implementation {name!r}; known names are {known}")
     return tuple(names)
+
+
+def assumed_target() -> Target:
+    """The GPU that decisions taken while tracing are for: named, or this process's, or a Hopper."""
+    return explicit_target() or runtime.local_target().target or make_target("sm90")
 
 
 def refusal_error(what: str, refusals: Sequence[tuple[str, str]]) -> Exception:

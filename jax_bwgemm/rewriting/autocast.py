@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jax_bwgemm import compat, compat_jaxpr
-from jax_bwgemm.product.implementations import as_implementations
+from jax_bwgemm.product.implementations import as_implementations, assumed_target
 from jax_bwgemm.product.jaxprs import INLINED, equations
 from jax_bwgemm.product.rewrites import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
@@ -22,6 +22,7 @@ from jax_bwgemm.rewriting.products import PRODUCTS
 from jax_bwgemm.rewriting.rewrite import CONTROL, current_context, decision, place_of
 from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
 from jax_bwgemm.scaled.api import OUT_DTYPES
+from jax_bwgemm.scaled.layer_costs import LayerSizes, speedup
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_training import Fp8RaggedDot
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
@@ -54,22 +55,27 @@ class LayerProduct:
         rows: Rows of one matrix.
         columns: What the weight maps to.
         depth: What is contracted.
+        speedup: Predicted time of a training step of this layer in 16 bits over that in low
+            precision, quantization included; 0 where a product has no kernel.
     """
 
     scope: str
     rows: int
     columns: int
     depth: int
+    speedup: float = dataclasses.field(default=0.0, compare=False)
 
 
 Only = Callable[[LayerProduct], bool]
+# For `only`: products whose layers are predicted to gain.
+FASTER = "faster"
 
 
 def autocast(
     f: Callable[..., Any] | None = None,
     recipe: str | Recipe = "blockwise",
     *,
-    only: Only | None = None,
+    only: Only | str | None = None,
     implementation: str | Sequence[str] | None = None,
 ) -> Callable[..., Any]:
     """Multiplies by the weights of any model in 8 bits, gradients included, its code unchanged.
@@ -94,15 +100,17 @@ def autocast(
         f: Any function of arrays, pytrees of them, and anything else; jitted or not. None: returns
             the decorator, ``@autocast(recipe=...)``.
         recipe: As in `fp8_dot_general`: one without state and random numbers.
-        only: Which of these products become 8-bit ones, by a `LayerProduct`; None: all.
+        only: Which of these products become 8-bit ones. ``"faster"``: those whose layer is
+            predicted to take less time with the recipe, forward, backward and quantization. Or a
+            function of a `LayerProduct`, whose ``speedup`` is that prediction. None: all.
         implementation: As in `jax_bwgemm.matmul`, of all three products of a layer.
 
     Returns:
         A function with f's arguments and results. It has a first reverse-mode derivative.
 
     Raises:
-        TypeError: f is not a function that can be traced, ``only`` is not callable, or an
-            implementation that is not a name.
+        TypeError: f is not a function that can be traced, ``only`` is neither ``"faster"`` nor
+            callable, or an implementation that is not a name.
         ValueError: An unknown recipe or implementation, or a recipe with delayed scaling or random
             numbers: call `fp8_dot_general`, which takes both.
     """
@@ -110,8 +118,9 @@ def autocast(
     if found.history or found.needs_key:
         what = "a history" if found.history else "random numbers"
         raise ValueError(f"autocast has no place for {what} of {found}: call fp8_dot_general")
-    if only is not None and not callable(only):
-        raise TypeError(f"autocast: only must be a function, got {type(only).__name__}")
+    if not (only is None or callable(only) or (isinstance(only, str) and only == FASTER)):
+        what = repr(only) if isinstance(only, str) else type(only).__name__
+        raise TypeError(f"autocast: only must be a function or {FASTER!r}, got {what}")
     settings = Settings(found, as_implementations(implementation), only)
     if f is None:
         return functools.partial(
@@ -128,12 +137,12 @@ class Settings:
     Attributes:
         recipe: Layouts and types.
         implementations: Of the products.
-        only: Which products.
+        only: Which products; None: all.
     """
 
     recipe: Recipe
     implementations: tuple[str, ...]
-    only: Only | None
+    only: Only | str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,18 +302,47 @@ def _layer(
             return f"fp8_ragged_dot does not take {recipe}"
         if eqn.params["group_offset"] is not None:
             return "it has a group_offset"
-        sizes, depth = [lhs.shape[0], rhs.shape[2]], rhs.shape[1]
-    if not all(isinstance(size, int) for size in (*sizes, depth)):
+        sizes, depth, matrices = [lhs.shape[0], rhs.shape[2]], rhs.shape[1], rhs.shape[0]
+    if not all(isinstance(size, int) for size in (*sizes, depth, matrices)):
         return "sizes are symbolic"
-    product = LayerProduct(scope, sizes[0], sizes[1], depth)
-    extents = {"rows": product.rows, "columns": product.columns, "contracted": product.depth}
+    extents = {"rows": sizes[0], "columns": sizes[1], "contracted": depth}
     for what, size in extents.items():
         if size < _LEAST or size % _MULTIPLE:
             rule = f"at least {_LEAST} and multiples of {_MULTIPLE}"
             return f"{size} {what}; sizes of layers in low precision are {rule}"
-    if settings.only is not None and not settings.only(product):
-        return "`only` leaves it out"
+    if settings.only is not None:
+        layer = LayerSizes(*sizes, depth, matrices, grouped=not dense)
+        if reason := _left_out(settings, layer, scope, (lhs.dtype.name, result.name)):
+            return reason
     return _dense(eqn, left, settings) if dense else _grouped(eqn, settings)
+
+
+def _left_out(
+    settings: Settings, layer: LayerSizes, scope: str, dtypes: tuple[str, str]
+) -> str | None:
+    """Why `only` leaves a product out; None if it does not.
+
+    Args:
+        settings: `only`'s, among others.
+        layer: The product's sizes.
+        scope: That it is in.
+        dtypes: Of its operands and of its result.
+    """
+    kernels = next((name for name in settings.implementations if name != "xla"), None)
+    gain = 0.0
+    if kernels is not None:
+        gain = speedup(settings.recipe, layer, dtypes, kernels, assumed_target())
+    if callable(settings.only):
+        product = LayerProduct(scope, layer.rows, layer.columns, layer.depth, gain)
+        return None if settings.only(product) else "`only` leaves it out"
+    if gain > 1:
+        return None
+    if gain == 0:
+        return f"there is no kernel for a product of {settings.recipe}"
+    return (
+        f"{settings.recipe} is predicted to take {1 / gain:.2f} times as long as 16 bits, "
+        "quantization included"
+    )
 
 
 def _dense(eqn: Any, left: bool, settings: Settings) -> Callable[..., jax.Array]:

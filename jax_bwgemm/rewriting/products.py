@@ -12,15 +12,15 @@ import jax
 import numpy as np
 from jax.sharding import AxisType
 
-from jax_bwgemm import compat, runtime
-from jax_bwgemm.config import Target, explicit_target, links_epilogues, make_target
+from jax_bwgemm import compat
+from jax_bwgemm.config import Target, links_epilogues
 from jax_bwgemm.dense.api import dot_general, rounded_dot_general
 from jax_bwgemm.dense.costs import typical_gain
 from jax_bwgemm.dense.selection import predicted_cycles
 from jax_bwgemm.grouped.api import ragged_dot_general, rounded_ragged_dot_general
 from jax_bwgemm.product.contraction import Contraction
 from jax_bwgemm.product.dtypes import operand_types
-from jax_bwgemm.product.implementations import SYMBOLIC, rounded_types
+from jax_bwgemm.product.implementations import SYMBOLIC, assumed_target, rounded_types
 from jax_bwgemm.product.lowering import padding_refusal
 from jax_bwgemm.product.primitive import CONTRACTIONS
 from jax_bwgemm.product.support import refusal
@@ -82,7 +82,7 @@ def replace(eqn: Any, uses: Uses, implementations: tuple[str, ...]) -> Replaceme
         copies = _copied(eqn, traced, _taken(eqn, uses))
         contraction, spec = CONTRACTIONS[found.primitive], found.params["spec"]
         dims = contraction.dims(spec, *(x.aval.shape for x in found.invars))
-        target = explicit_target() or runtime.local_target().target or make_target("sm90")
+        target = assumed_target()
         types = tuple(str(x.aval.dtype) for x in found.invars[:2])
         if reason := policy.tf32(types, spec.policy.precision):
             return Replacement(None, reason)

@@ -233,6 +233,35 @@ def test_bench_scaled_grouped(tmp_path, capsys):
         assert f"row {name}: linked / product" in printed
 
 
+def test_bench_recipes(tmp_path, capsys, monkeypatch):
+    import bench_recipes
+    from scaled import recipe_choice
+
+    path = tmp_path / "recipes.jsonl"
+    monkeypatch.setattr(recipe_choice, "DATA", tmp_path)
+    more = ["--recipes", "blockwise", "--write", "made", "--out", str(path)]
+    assert bench_recipes.main(["--small", *more]) == 0
+    rows = records(path, "recipe")
+    assert [(r["layer"], r["impl"]) for r in rows] == [
+        (layer, way)
+        for layer in ("128,128,256", "128,128,256,2")
+        for way in ("16 bits", "blockwise")
+    ]
+    dense, grouped = recipe_choice.load()
+    assert (dense["layer"], grouped["layer"]) == ([128, 128, 256, 0], [128, 128, 256, 2])
+    assert dense["us"] == {r["impl"]: round(r["median_us"], 1) for r in rows[:2]}
+    # Small layers are predicted to be slower in 8 bits, so 16 are chosen.
+    assert recipe_choice.predicted(recipe_choice.Layer(*dense["layer"]), "blockwise") < 1
+    us = {"16 bits": 3.0, "blockwise": 2.0}
+    assert recipe_choice.regret(recipe_choice.Layer(*dense["layer"]), "blockwise", us) == 1.5
+    assert "the choice takes" in capsys.readouterr().out
+    assert bench_recipes.main(["--dry-run", "--layers", "256,128,512,2"]) == 0
+    assert "256,128,512,2: per_tensor, blockwise, blockwise_2d" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        bench_recipes.main(["--layers", "256,128"])
+    assert "--layers: '256,128' is not ROWS,DEPTH,COLUMNS" in capsys.readouterr().err
+
+
 def test_bench_low_precision(tmp_path, capsys):
     import bench_low_precision
 

@@ -300,6 +300,46 @@ def test_only() -> None:
     assert decisions[1].reason == "`only` leaves it out"
 
 
+def sized(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, BF16)
+
+
+def test_only_where_it_is_faster() -> None:
+    wide, narrow = (sized(8192, 4096), sized(4096, 14336)), (sized(16384, 768), sized(768, 768))
+    assert cast(jnp.matmul, *wide, recipe="blockwise_2d", only="faster") == [True]
+    reason = why(jnp.matmul, *narrow, recipe="blockwise_2d", only="faster")
+    assert "recipe 'blockwise_2d' is predicted to take 1." in reason
+    assert "times as long as 16 bits, quantization included" in reason
+    # Few rows for each expert: quantizing the matrices takes more than the products save.
+    experts = lambda x, w: lax.ragged_dot(x, w, jnp.full(w.shape[0], 512))  # noqa: E731
+    few, many = (
+        (sized(32768, 2048), sized(64, 2048, 1024)),
+        (sized(32768, 4096), sized(8, 4096, 7168)),
+    )
+    assert cast(experts, *few, only="faster") == [False]
+    assert cast(experts, *many, only="faster") == [True]
+    # A batch of matrices counts as a whole.
+    batch = (sized(4, 4096, 4096), sized(4, 4096, 4096))
+    layer = lambda x, w: jnp.matmul(jnp.sort(x), w)  # noqa: E731
+    assert cast(layer, *batch, only="faster") == [True]
+
+
+@pytest.mark.parametrize("options", [{"recipe": "mxfp8"}, {"implementation": "xla"}])
+def test_what_no_kernel_computes_is_not_faster(options: dict[str, Any]) -> None:
+    layer = (jnp.matmul, sized(8192, 4096), sized(4096, 14336))
+    assert "there is no kernel for a product of" in why(*layer, only="faster", **options)
+    assert cast(*layer, **options) == [True]
+
+
+def test_the_prediction_is_there_to_decide_by() -> None:
+    found: list[LayerProduct] = []
+    wide, narrow = (sized(8192, 4096), sized(4096, 14336)), (sized(16384, 768), sized(768, 768))
+    for layer in (wide, narrow):
+        cast(jnp.matmul, *layer, only=lambda product: found.append(product) or True)
+    fast, slow = found
+    assert slow.speedup < 1 < fast.speedup < 2
+
+
 def test_accelerate_around_it() -> None:
     """All six products of two layers have 8 bits, the others 16."""
 
@@ -360,7 +400,9 @@ def test_as_a_decorator_and_what_is_said() -> None:
     ("error", "message", "arguments", "options"),
     [
         (TypeError, "autocast takes a function, got int", (3,), {}),
-        (TypeError, "only must be a function, got str", (jnp.matmul,), {"only": "mlp"}),
+        (TypeError, "only must be a function or 'faster', got 'mlp'", (jnp.matmul,),
+         {"only": "mlp"}),
+        (TypeError, "only must be a function or 'faster', got int", (jnp.matmul,), {"only": 3}),
         (ValueError, "recipe must be one of", (jnp.matmul, "fp7"), {}),
         (ValueError, "no place for a history of recipe 'per_tensor_delayed': call fp8_dot_general",
          (jnp.matmul, "per_tensor_delayed"), {}),
