@@ -305,8 +305,8 @@ def test_a_dry_run_prints_commands_and_launches(capsys: pytest.CaptureFixture) -
 
     assert sanitize_gpu.main(["--dry-run", "--filter", "streamk", "--arch", "sm90"]) == 0
     text = capsys.readouterr().out
-    assert "--tool memcheck --error-exitcode 77" in text
-    assert "--tool racecheck" in text
+    assert "--tool memcheck --error-exitcode 77 --report-api-errors no" in text
+    assert "--tool racecheck --error-exitcode 77 --target-processes" in text
     assert "128x256x64_2x1_cooperative_streamk 136x280x" in text
     assert "pingpong" not in text
 
@@ -345,6 +345,13 @@ def test_exit_code_is_what_the_tool_found(
     text = capsys.readouterr().out
     assert f"memcheck: 2 launches exact, exit code {code}" in text
     assert f"ERROR SUMMARY: {errors} errors" in text
+
+
+def test_both_ends_of_long_output_are_shown() -> None:
+    from sanitize_gpu import ends
+
+    assert ends("begun" + "." * 20 + "ended", 10) == "begun\n...\nended"
+    assert ends("all of it", 10) == "all of it"
 
 
 def test_a_tool_that_takes_too_long_is_stopped(
