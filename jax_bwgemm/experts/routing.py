@@ -10,6 +10,9 @@ from jax import lax
 
 from jax_bwgemm.product.linear_map import Arrays, LinearMap
 
+# Unsigned: of signed keys of 8 bits XLA compares pairs instead.
+_KEYS = (jnp.uint8, jnp.uint16)
+
 
 def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The rows of all tokens in the order of their experts, tokens in their order.
@@ -24,9 +27,11 @@ def sort_by_expert(experts: jax.Array, count: int) -> tuple[jax.Array, jax.Array
     """
     flat = experts.reshape(-1)
     flat = flat if flat.dtype.itemsize >= 4 else flat.astype(jnp.int32)  # which holds the count
-    flat = jnp.where(flat < 0, count, flat)
+    flat = jnp.where((flat < 0) | (flat >= count), count, flat)
     rows = jnp.arange(flat.size, dtype=jnp.int32)
-    order = jnp.argsort(flat).astype(jnp.int32)
+    # XLA sorts on GPUs by radix, with a pass over all rows for each byte of a key.
+    keys = flat.astype(next((t for t in _KEYS if count <= jnp.iinfo(t).max), flat.dtype))
+    _, order = lax.sort_key_val(keys, rows, is_stable=True)
     place = jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
     # Counted by comparing: thousands of atomic additions to a few counters would be slower.
     each = jnp.arange(count, dtype=flat.dtype)

@@ -19,6 +19,7 @@ from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_same_layers, normal
 
 import jax_bwgemm as bw
+from jax_bwgemm.experts.routing import sort_by_expert
 
 T, TOP, E, K, H, N = 12, 2, 4, 8, 16, 24
 M = T * TOP
@@ -412,3 +413,23 @@ def test_exported_with_a_symbolic_mapped_dimension(arrays: Arrays) -> None:
     for count in (1, 3):
         some = [a if i in (1, 2) else a[:count] for i, a in enumerate(args)]
         assert_same_layers(exported.call(*some), f(*some))
+
+
+@pytest.mark.parametrize("count", [1, 7, 255, 256, 300, 65535, 70000])
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int16", "uint8"])
+def test_rows_are_sorted_by_expert_whatever_their_number(count: int, dtype: str) -> None:
+    """Numbers that are none of the experts' do not wrap around to one in a narrower key."""
+    rng = np.random.default_rng(count)
+    limits = np.iinfo(dtype)
+    experts = rng.integers(0, min(count, limits.max + 1), (64, 3))
+    strange = [-1, count, count + 1, count + 256, count + 2**16, limits.max]
+    for i, number in enumerate(x for x in strange if limits.min <= x <= limits.max):
+        experts[5 * i, 1] = number
+    order, place, sizes = sort_by_expert(jnp.asarray(experts.astype(dtype)), count)
+    flat = experts.reshape(-1)
+    flat = np.where((flat < 0) | (flat >= count), count, flat)
+    want = np.argsort(flat, kind="stable")
+    np.testing.assert_array_equal(order, want)
+    np.testing.assert_array_equal(np.asarray(place).reshape(-1)[want], np.arange(flat.size))
+    np.testing.assert_array_equal(sizes, np.bincount(flat, minlength=count + 1)[:count])
+    assert {x.dtype.name for x in (order, place, sizes)} == {"int32"}
