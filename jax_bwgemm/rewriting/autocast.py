@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -56,7 +56,8 @@ class LayerProduct:
         columns: What the weight maps to.
         depth: What is contracted.
         speedup: Predicted time of a training step of this layer in 16 bits over that in low
-            precision, quantization included; 0 where a product has no kernel.
+            precision, quantization included; 0 where a product has no kernel. Of whole arrays, also
+            where sharding is automatic.
     """
 
     scope: str
@@ -185,8 +186,11 @@ def _cast(
         here = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
         if name in PRODUCTS:
             made = _layer(eqn, own, here, settings)
-            decisions.append(decision(eqn, not isinstance(made, str), _why(made, settings), NAME))
-            new = [eqn] if isinstance(made, str) else inlined(trace_for(made, eqn), eqn)
+            if isinstance(made, _Layer):
+                decisions.append(decision(eqn, True, made.why, NAME))
+                new = inlined(trace_for(made.function, eqn), eqn)
+            else:
+                decisions.append(decision(eqn, False, made, NAME))
         elif name.startswith(_OWN):
             decisions.append(decision(eqn, False, _OWN_WHY, NAME))
         elif name in ("custom_jvp_call", "custom_vjp_call"):
@@ -219,10 +223,6 @@ def _left(jaxpr: Any, place: str, why: str) -> list[Rewrite]:
         for eqn, times in equations(jaxpr)
         if (name := eqn.primitive.name) in PRODUCTS or name.startswith(_OWN)
     ]
-
-
-def _why(made: Any, settings: Settings) -> str:
-    return made if isinstance(made, str) else str(settings.recipe)
 
 
 def _bodies(
@@ -267,10 +267,15 @@ def _bodies(
     return params, decisions, out
 
 
-def _layer(
-    eqn: Any, given: Sequence[bool], scope: str, settings: Settings
-) -> Callable[..., jax.Array] | str:
-    """A product with a weight as a function of low precision; or why it stays."""
+class _Layer(NamedTuple):
+    """A product as a function of low precision, and how."""
+
+    function: Callable[..., jax.Array]
+    why: str
+
+
+def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _Layer | str:
+    """A product with a weight in low precision; or why it stays."""
     lhs, rhs = (x.aval for x in eqn.invars[:2])
     dense = eqn.primitive.name == "dot_general"
     if not (given[0] or given[1]):
@@ -310,39 +315,30 @@ def _layer(
         if size < _LEAST or size % _MULTIPLE:
             rule = f"at least {_LEAST} and multiples of {_MULTIPLE}"
             return f"{size} {what}; sizes of layers in low precision are {rule}"
+    why = str(settings.recipe)
     if settings.only is not None:
         layer = LayerSizes(*sizes, depth, matrices, grouped=not dense)
-        if reason := _left_out(settings, layer, scope, (lhs.dtype.name, result.name)):
-            return reason
-    return _dense(eqn, left, settings) if dense else _grouped(eqn, settings)
+        gain = _speedup(settings, layer, (lhs.dtype.name, result.name))
+        if callable(settings.only):
+            product = LayerProduct(scope, layer.rows, layer.columns, layer.depth, gain)
+            if not settings.only(product):
+                return "`only` leaves it out"
+        elif gain == 0:
+            return f"there is no kernel for a product of {why}"
+        elif gain <= 1:
+            took = f"{1 / gain:.2f} times as long as 16 bits, quantization included"
+            return f"{why} is predicted to take {took}"
+        else:
+            why += f", predicted to be {gain:.2f} times as fast as 16 bits"
+    return _Layer(_dense(eqn, left, settings) if dense else _grouped(eqn, settings), why)
 
 
-def _left_out(
-    settings: Settings, layer: LayerSizes, scope: str, dtypes: tuple[str, str]
-) -> str | None:
-    """Why `only` leaves a product out; None if it does not.
-
-    Args:
-        settings: `only`'s, among others.
-        layer: The product's sizes.
-        scope: That it is in.
-        dtypes: Of its operands and of its result.
-    """
+def _speedup(settings: Settings, layer: LayerSizes, dtypes: tuple[str, str]) -> float:
+    """As `LayerProduct.speedup`. dtypes: of the operands and of the result."""
     kernels = next((name for name in settings.implementations if name != "xla"), None)
-    gain = 0.0
-    if kernels is not None:
-        gain = speedup(settings.recipe, layer, dtypes, kernels, assumed_target())
-    if callable(settings.only):
-        product = LayerProduct(scope, layer.rows, layer.columns, layer.depth, gain)
-        return None if settings.only(product) else "`only` leaves it out"
-    if gain > 1:
-        return None
-    if gain == 0:
-        return f"there is no kernel for a product of {settings.recipe}"
-    return (
-        f"{settings.recipe} is predicted to take {1 / gain:.2f} times as long as 16 bits, "
-        "quantization included"
-    )
+    if kernels is None:
+        return 0.0
+    return speedup(settings.recipe, layer, dtypes, kernels, assumed_target())
 
 
 def _dense(eqn: Any, left: bool, settings: Settings) -> Callable[..., jax.Array]:

@@ -306,7 +306,11 @@ def sized(*shape: int) -> jax.ShapeDtypeStruct:
 
 def test_only_where_it_is_faster() -> None:
     wide, narrow = (sized(8192, 4096), sized(4096, 14336)), (sized(16384, 768), sized(768, 768))
-    assert cast(jnp.matmul, *wide, recipe="blockwise_2d", only="faster") == [True]
+    layer = bw.autocast(jnp.matmul, "blockwise_2d", only="faster")
+    (one,) = bw.explain_program(layer, *wide, device="sm90").rewrites
+    assert one.rewritten
+    assert one.reason.startswith("recipe 'blockwise_2d', predicted to be 1.")
+    assert one.reason.endswith(" times as fast as 16 bits")
     reason = why(jnp.matmul, *narrow, recipe="blockwise_2d", only="faster")
     assert "recipe 'blockwise_2d' is predicted to take 1." in reason
     assert "times as long as 16 bits, quantization included" in reason
