@@ -7,28 +7,32 @@
 #   bwgemm_write_linked()                   writes the units, and sets `linked_units` and `linked_index`
 #
 # Between bwgemm_read_list() and the end of the list. A link takes one kernel out of a unit, in the same time however many there
-# are. Kernels of one header share most of what is instantiated, so a unit has all of a list that can be together.
+# are. Kernels of one header share most of what is instantiated, so a unit has all of a list that can be together: nvJitLink
+# keeps every kernel whose name begins with the one that is asked for, so such a kernel is in another unit.
 
-macro(bwgemm_link_kernel file)
+macro(bwgemm_link_kernel unit)
   cmake_parse_arguments(link "" "NAME;HEADER;NAMESPACE;INSTANCE" "" ${ARGN})
-  list(FIND linked_files ${file} link_found)
-  if(link_found EQUAL -1)
+  set(file ${unit})
+  set(link_apart OFF)
+  while(NOT link_apart)
+    set(link_apart ON)
+    foreach(link_other IN LISTS linked_names_${file})
+      string(FIND ${link_NAME} ${link_other} link_place)
+      string(FIND ${link_other} ${link_NAME} link_reverse)
+      if(link_place EQUAL 0 OR link_reverse EQUAL 0)
+        set(link_apart OFF)
+      endif()
+    endforeach()
+    if(NOT link_apart)
+      string(APPEND file "_more")
+    endif()
+  endwhile()
+  if(NOT file IN_LIST linked_files)
     list(APPEND linked_files ${file})
-    set(linked_names_${file} "")
     set(linked_instances_${file} "")
     set(linked_header_${file} "${link_HEADER}")
     set(linked_namespace_${file} "${link_NAMESPACE}")
   endif()
-  if(NOT link_HEADER STREQUAL linked_header_${file})
-    message(FATAL_ERROR "jax_bwgemm: ${link_NAME} needs ${link_HEADER}, its unit ${file} has ${linked_header_${file}}")
-  endif()
-  foreach(link_other IN LISTS linked_names_${file}) # nvJitLink keeps every kernel whose name begins with the one asked for
-    string(FIND ${link_NAME} ${link_other} link_found)
-    string(FIND ${link_other} ${link_NAME} link_reverse)
-    if(link_found EQUAL 0 OR link_reverse EQUAL 0)
-      message(FATAL_ERROR "jax_bwgemm: the unit ${file} has ${link_NAME} and ${link_other}: no name may begin with another")
-    endif()
-  endforeach()
   list(APPEND linked_names_${file} ${link_NAME})
   string(APPEND linked_instances_${file} "${link_INSTANCE}\n")
   string(APPEND linked_index "${link_NAME} ${file}.fatbin\n")

@@ -101,7 +101,7 @@ macro(bwgemm_dense_launcher)
     set(line_includes
         "#include \"dense/sm90/gated_launcher.h\"\n#include \"dense/sm90/launcher.h\"\n#include \"dense/sm90/stream_k_launcher.h\"\n")
     if(variant STREQUAL "_GATED")
-      set(linked_unit "${arch}_gated") # their names begin with those of other kernels
+      set(linked_unit "${arch}_gated")
       set(kernel "sm90::MakeGatedEntry<")
       set(close "")
     elseif(stream_k)

@@ -120,3 +120,39 @@ def test_wrong_line_in_a_list_of_kernels_is_named(
     output = " ".join(done.stderr.split())
     assert f"jax_bwgemm: {name}.def: {' '.join(complaint.split())}" in output
     assert line in output
+
+
+def test_kernels_for_linking_are_apart_where_a_name_begins_with_another(tmp_path: Path) -> None:
+    """nvJitLink keeps all kernels whose names begin with the one that is asked for."""
+    names = ("sm90_a_pingpong", "sm90_b_pingpong", "sm90_a_pingpong_swap", "sm90_a", "sm90_c")
+    where = "HEADER h.h NAMESPACE ns"
+    calls = "\n".join(
+        f'bwgemm_link_kernel(sm90_dense NAME {name} {where} INSTANCE "K({name}, 1)")'
+        for name in names
+    )
+    (tmp_path / "test.cmake").write_text(
+        f"""cmake_minimum_required(VERSION 3.24)
+set(CMAKE_SOURCE_DIR "{ROOT}")
+list(APPEND CMAKE_MODULE_PATH "{ROOT / "cmake"}")
+include(BwgemmKernelUnits)
+include(BwgemmLinkedKernels)
+file(WRITE list.def "")
+bwgemm_read_list("${{CMAKE_CURRENT_LIST_DIR}}/list.def" made "^TILE")
+set(unit_dir "${{CMAKE_CURRENT_LIST_DIR}}")
+{calls}
+bwgemm_write_linked()
+file(WRITE "${{unit_dir}}/index.txt" "${{linked_index}}")
+"""
+    )
+    (tmp_path / "list.def").write_text("")
+    subprocess.run(["cmake", "-P", "test.cmake"], cwd=tmp_path, check=True, capture_output=True)
+    index = dict(line.split() for line in (tmp_path / "index.txt").read_text().splitlines())
+    first, more, most = (f"sm90_dense{tail}.fatbin" for tail in ("", "_more", "_more_more"))
+    assert index == dict(zip(names, (first, first, more, most, first), strict=True))
+    units = {path.stem: path.read_text() for path in (tmp_path / "linked").glob("*.cu")}
+    assert {f"{unit}.fatbin" for unit in units} == {first, more, most}
+    for name, file in index.items():
+        assert f"K({name}, 1)\n" in units[Path(file).stem]
+    for text in units.values():
+        assert '#include "h.h"' in text
+        assert "using namespace ns;" in text
