@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from jax_bwgemm.config import explicit_target
 from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.epilogue.call import choose_linked
@@ -17,6 +18,7 @@ from jax_bwgemm.epilogue.costs import ALONE, Surroundings
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.product.contraction import Contraction, KernelCall
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.product.remembered import remembered
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -111,6 +113,13 @@ class Fused:
             platform: JAX platform being lowered for.
             factors: The product's operands, or their types.
         """
+        types = tuple((x.shape, x.dtype) for x in factors)
+        what = self.spec, self.program, self.result_types, self.surroundings, self.form
+        key = type(self), name, platform, explicit_target(), types, *what
+        return remembered(key, lambda: self._choose(name, platform, factors))
+
+    def _choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
+        """As `choose`, by what is its key there."""
         more = self.program, self.result_types, factors, self.surroundings
         return choose_linked(name, platform, self.spec, *more)
 

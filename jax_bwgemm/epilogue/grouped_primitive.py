@@ -85,7 +85,7 @@ class GroupedFused(Fused):
         wide = [x.astype(jnp.float32) for x in second]  # as a kernel has it
         return self.function(first, *wide, *operands[:plain], *rows)
 
-    def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
+    def _choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         more = self.program, self.result_types, factors, self.surroundings.also_read
         return choose_grouped(name, platform, self.spec, *more, form=self.form)
 

@@ -64,7 +64,7 @@ class ScaledFused(FusedOfScaled):
     refuse_derivative = staticmethod(derivatives.of_product)
     roles: ClassVar[tuple[str, ...]] = DENSE.roles
 
-    def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
+    def _choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         more = self.program, self.result_types, factors, self.surroundings
         return choose_scaled(name, platform, self.spec, *more)
 
@@ -77,7 +77,7 @@ class ScaledGroupedFused(FusedOfScaled, GroupedFused):
     refuse_derivative = staticmethod(derivatives.of_grouped_product)
     roles: ClassVar[tuple[str, ...]] = RAGGED.roles
 
-    def choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
+    def _choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
         more = self.program, self.result_types, factors, self.surroundings.also_read
         return choose_scaled_grouped(name, platform, self.spec, *more)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jax_bwgemm.product.remembered import remembering
 from jax_bwgemm.product.rewrites import Rewrite, report
 from jax_bwgemm.product.traced_call import trace_call
 from jax_bwgemm.rewriting import flax_nnx
@@ -27,7 +28,8 @@ def transformed(
 
     def plain(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         traced = trace_call(caller, f, args, kwargs)
-        return traced.run(change(traced.jaxpr))
+        with remembering():
+            return traced.run(change(traced.jaxpr))
 
     return call
 
@@ -73,7 +75,9 @@ def rewritable(
             called, state, _ = flax_nnx.functional(f, args, kwargs)
             args, kwargs = (state,), {}
         operand = jax.Array | jax.ShapeDtypeStruct
-        return rewrite(trace_call(caller, called, args, kwargs, operand).jaxpr)
+        traced = trace_call(caller, called, args, kwargs, operand)
+        with remembering():
+            return rewrite(traced.jaxpr)
 
     wrapper.accelerated, wrapper.rewritten = wrapper, rewritten
     return wrapper

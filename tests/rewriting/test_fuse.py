@@ -27,7 +27,7 @@ from jax_bwgemm.epilogue.tracing import EpilogueError, trace_epilogue
 from jax_bwgemm.product.implementations import DEFAULT_IMPLEMENTATIONS
 from jax_bwgemm.product.jaxprs import equations
 from jax_bwgemm.product.spec import Policy
-from jax_bwgemm.rewriting import epilogue_functions, fuse
+from jax_bwgemm.rewriting import epilogue_functions, fuse, slopes
 from jax_bwgemm.rewriting.rewrite import rewrite
 
 M, K, N = 128, 192, 256
@@ -102,6 +102,36 @@ def test_a_function_whose_other_results_are_read(arrays: Any, activation: Any) -
     bodies = [e for e in jaxpr.eqns if e.primitive.name in ("jit", "pjit")]
     assert not [v for e in bodies for v in e.outvars if v.aval.shape == (M, N) and id(v) in read]
     check(step, arrays)
+
+
+def test_a_kernel_is_chosen_once_for_equal_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However deep the network is: choosing was a quarter of the time that tracing takes."""
+    choose, chosen = Fused._choose, []
+
+    def counted(self: Fused, *args: Any) -> Any:
+        chosen.append(self)
+        return choose(self, *args)
+
+    def refusal(operands: Any, one: Fused) -> None:
+        one.choose("cutlass", "cuda", operands)
+
+    monkeypatch.setattr(Fused, "_choose", counted)
+    monkeypatch.setattr(fuse, "link_refusal", refusal)
+    monkeypatch.setattr(slopes, "link_refusal", refusal)
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((256, 128), (128, 128)))
+
+    def step(layers: int) -> int:
+        def network(weights: Any, x: Any) -> Any:
+            for w in weights:
+                x = jax.nn.gelu(x @ w)
+            return jnp.sum(x.astype(F32))
+
+        del chosen[:]
+        text = str(jax.make_jaxpr(bw.accelerate(jax.grad(network)))([w] * layers, x))
+        assert text.count("bw_gemm_epilogue[") >= layers
+        return len(chosen)
+
+    assert 0 < step(5) == step(3)
 
 
 def test_bias_and_activation_between_products(arrays) -> None:
