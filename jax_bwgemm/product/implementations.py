@@ -82,6 +82,13 @@ def assumed_target() -> Target:
     return explicit_target() or runtime.local_target().target or make_target("sm90")
 
 
+def has_only_other_gpus() -> bool:
+    """Whether this process has GPUs, no kernels for any of them, and no target was named."""
+    devices = runtime.cuda_devices()
+    others = all(runtime.device_target(device).target is None for device in devices)
+    return bool(devices) and others and explicit_target() is None
+
+
 def refusal_error(what: str, refusals: Sequence[tuple[str, str]]) -> Exception:
     """The error of a problem that no implementation can run.
 

@@ -13,7 +13,11 @@ import numpy as np
 from jax import lax
 
 from jax_bwgemm import compat, compat_jaxpr
-from jax_bwgemm.product.implementations import as_implementations, assumed_target
+from jax_bwgemm.product.implementations import (
+    as_implementations,
+    assumed_target,
+    has_only_other_gpus,
+)
 from jax_bwgemm.product.jaxprs import INLINED, equations
 from jax_bwgemm.product.rewrites import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
@@ -336,7 +340,7 @@ def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _
 def _speedup(settings: Settings, layer: LayerSizes, dtypes: tuple[str, str]) -> float:
     """As `LayerProduct.speedup`. dtypes: of the operands and of the result."""
     kernels = next((name for name in settings.implementations if name != "xla"), None)
-    if kernels is None:
+    if kernels is None or (kernels == "cutlass" and has_only_other_gpus()):
         return 0.0
     return speedup(settings.recipe, layer, dtypes, kernels, assumed_target())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from numerics import normal
 
 import jax_bwgemm as bw
+from jax_bwgemm import runtime
 from jax_bwgemm.rewriting.autocast import LayerProduct
 
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -333,6 +335,27 @@ def test_what_no_kernel_computes_is_not_faster(options: dict[str, Any]) -> None:
     layer = (jnp.matmul, sized(8192, 4096), sized(4096, 14336))
     assert "there is no kernel for a product of" in why(*layer, only="faster", **options)
     assert cast(*layer, **options) == [True]
+
+
+def test_no_layer_is_faster_on_a_gpu_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpu(capability: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            platform="gpu", device_kind="GPU", compute_capability=capability, core_count=132
+        )
+
+    layer = (sized(8192, 4096), sized(4096, 14336))
+
+    def casts() -> int:
+        f = bw.autocast(lambda x, w: x @ w, only="faster")
+        return str(jax.make_jaxpr(f)(*layer)).count("bw_scaled_matmul[")
+
+    assert casts() == 1  # no GPU: as on a Hopper
+    monkeypatch.setattr(runtime, "cuda_devices", lambda: [gpu("8.0"), gpu("8.0")])
+    assert casts() == 0
+    with bw.config.target("sm90"):
+        assert casts() == 1
+    monkeypatch.setattr(runtime, "cuda_devices", lambda: [gpu("8.0"), gpu("9.0")])
+    assert casts() == 1
 
 
 def test_the_prediction_is_there_to_decide_by() -> None:
