@@ -35,6 +35,7 @@ add_library(bwgemm_emulator STATIC
   machine/livelock.cc
   machine/scheduler.cc
   isa/isa.cc
+  isa/forms.cc
   isa/integer.cc
   isa/extended.cc
   isa/float.cc

@@ -206,6 +206,7 @@ void decode_atomic(Decoder& d, bool has_dst) {
   a->acquire = order == "acquire" || order == "acq_rel";
   a->release = order == "release" || order == "acq_rel";
   a->flags = strong_flags(scope_named(d.mod_one_of({"cta", "cluster", "gpu", "sys"})));
+  if (a->acquire && !has_dst) d.error("red cannot acquire");
   d.ignore_mods({"noftz"});
   const auto space = d.space();
   a->space = space.space;

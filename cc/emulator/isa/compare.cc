@@ -321,6 +321,7 @@ void decode_setp(Decoder& d) {
   const ptx::Operand& dst = d.operand(0);
   if (dst.kind == ptx::Operand::Kind::kPair) {
     if (dst.items.size() != 2) d.error("expected p|q");
+    if (t.name == "f16" || t.name == "bf16") d.error("no p|q with ." + std::string(t.name));
     d.out().op[0] = d.pred_dst(dst.items[0]);
     d.out().op[1] = d.pred_dst(dst.items[1]);
   } else {

@@ -12,9 +12,10 @@ namespace {
 
 struct Args {
   Address addr;
-  Row count = kNoRow;  // arrivals, tx-count, parity or expected count
-  Row state = kNoRow;  // 64-bit token, read or written
-  bool cluster = false;
+  Row count = kNoRow;          // arrivals, tx-count, parity or expected count
+  Row state = kNoRow;          // 64-bit token, read or written
+  bool cluster = false;        // may lie in another CTA
+  bool names_cluster = false;  // .shared::cluster
   bool drop = false, expect = false, parity = false;
   bool relaxed = false;
   bool no_complete = false;
@@ -41,6 +42,7 @@ Args* decode_common(Decoder& d, size_t address_operand) {
     d.error("an mbarrier lies in shared memory");
   // A generic address may name another CTA's memory only with the instructions that allow
   // .shared::cluster; shared() checks the rank.
+  a->names_cluster = space.cluster;
   a->cluster = space.cluster || space.space == ptx::Space::kGeneric;
   a->addr = d.address(address_operand, ptx::Space::kShared);
   return a;
@@ -104,12 +106,11 @@ Step exec_arrive(Warp& w, const Instr& in, uint32_t mask) {
 
 void decode_arrive_any(Decoder& d, bool drop) {
   const bool expect = d.mod("expect_tx"), no_complete = d.mod("noComplete");
-  // The state may be left out together with its comma for remote barriers.
-  const size_t at = d.operand(0).kind == ptx::Operand::Kind::kAddress ? 0 : 1;
-  Args* a = decode_common(d, at);
-  d.expect_operands(at + 1, at + 2);
-  if (at == 1) a->state = d.dst(0, 64, false, true);
-  if (d.count() == at + 2) a->count = d.src(at + 1, 32);
+  Args* a = decode_common(d, 1);
+  d.expect_operands(2, 3);
+  a->state = d.dst(0, 64, false, true);
+  if (a->state != kNoRow && a->names_cluster) d.error("a state from .shared::cluster must be '_'");
+  if (d.count() == 3) a->count = d.src(2, 32);
   if ((expect || no_complete) && a->count == kNoRow) d.error("missing count");
   a->drop = drop;
   a->expect = expect;

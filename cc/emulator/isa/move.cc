@@ -145,9 +145,9 @@ Step exec_unpack(Warp& w, const Instr& in, uint32_t mask) {
 void decode_pack(Decoder& d, Type t, const std::vector<ptx::Operand>& items, bool unpack) {
   auto* p = d.make_aux<Pack>();
   const int n = static_cast<int>(items.size());
-  if (n != 2 && n != 4 && n != 8 && n != 1) d.error("vector of this size");
-  if (t.bits % n != 0 || t.bits / n < 8 || (n == 1 && t.bits > 64))
-    d.error("vector elements of this size");
+  if (n != 2 && n != 4 && n != 1) d.error("vector of this size");
+  if (t.bits / n < 8 || (n == 1 && t.bits > 64)) d.error("vector elements of this size");
+  if (t.kind != TypeKind::kBits) d.error("a vector needs a .b type");
   p->whole_bits = t.bits;
   p->part = t.bits / n;
   const size_t whole = unpack ? 1 : 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "emulator/isa/control.h"
+#include "emulator/isa/forms.h"
 #include "emulator/isa/isa.h"
 #include "emulator/machine/targets.h"
 #include "emulator/machine/undefined.h"
@@ -225,6 +226,11 @@ void KernelBuilder::decode_statement(const ptx::Statement& statement, Instr* out
   rows.loads_tensor = second && statement.parts[0] == "tcgen05" && statement.parts[1] == "ld";
   rows.loads_local = loads_local(statement.parts);
   if (!decoder.no_mods_left()) decoder.unsupported("modifier '" + decoder.mods_left() + "'");
+  const double version = module_.ast().version;
+  if (!has_form(statement, parts, version)) {
+    decoder.error(
+        format("PTX %.1f has no form '%s'", version, std::string(statement.mnemonic).c_str()));
+  }
 }
 
 }  // namespace bwgemm::emulator

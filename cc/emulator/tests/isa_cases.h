@@ -108,7 +108,7 @@ struct Case {
 // Inputs a, b, c as %da %db %dc (64 bits), %ra .. (32), %fa .. (f32), %ha .. (16), %pa .. (bit 0).
 // Results in %d0, %r0, %f0, %h0, %p0.
 inline std::string text(const std::string& body) {
-  return ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 in, "
+  return ".version 9.2\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 in, "
          ".param .u64 out) {\n"
          ".reg .b64 %da, %db, %dc, %d<8>, %in, %out;\n.reg .b32 %ra, %rb, %rc, %r<8>, "
          "%thread;\n.reg "
