@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jax_bwgemm.config import make_target
-from jax_bwgemm.scaled.layer_costs import LayerSizes, speedup
+from jax_bwgemm.scaled.layer_costs import LayerSizes, LayerTypes, speedup
 from jax_bwgemm.scaled.recipes import as_recipe
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "costs" / "recipes"
@@ -33,7 +33,7 @@ def predicted(layer: Layer, recipe: str) -> float:
     sizes = LayerSizes(
         layer.rows, layer.columns, layer.depth, layer.experts or 1, grouped=layer.experts > 0
     )
-    types = ("bfloat16", "bfloat16")
+    types = LayerTypes("bfloat16", "bfloat16", "bfloat16")
     return speedup(as_recipe(recipe), sizes, types, "cutlass", make_target("sm90"))
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_bwgemm import compat, compat_jaxpr
 from jax_bwgemm.product.implementations import (
@@ -18,7 +19,7 @@ from jax_bwgemm.product.implementations import (
     assumed_target,
     has_only_other_gpus,
 )
-from jax_bwgemm.product.jaxprs import INLINED, equations
+from jax_bwgemm.product.jaxprs import INLINED, equations, is_jaxpr
 from jax_bwgemm.product.rewrites import Rewrite
 from jax_bwgemm.rewriting.calls import check_function, rewritable
 from jax_bwgemm.rewriting.inlining import inlined, trace_for
@@ -26,7 +27,7 @@ from jax_bwgemm.rewriting.products import PRODUCTS
 from jax_bwgemm.rewriting.rewrite import CONTROL, current_context, decision, place_of
 from jax_bwgemm.rewriting.uses import ALIASES, FUSIBLE
 from jax_bwgemm.scaled.api import OUT_DTYPES
-from jax_bwgemm.scaled.layer_costs import LayerSizes, speedup
+from jax_bwgemm.scaled.layer_costs import LayerSizes, LayerTypes, speedup
 from jax_bwgemm.scaled.layouts import multipliable
 from jax_bwgemm.scaled.ragged_training import Fp8RaggedDot
 from jax_bwgemm.scaled.recipes import Recipe, as_recipe
@@ -107,7 +108,8 @@ def autocast(
         recipe: As in `fp8_dot_general`: one without state and random numbers.
         only: Which of these products become 8-bit ones. ``"faster"``: those whose layer is
             predicted to take less time with the recipe, forward, backward and quantization. Or a
-            function of a `LayerProduct`, whose ``speedup`` is that prediction. None: all.
+            function of a `LayerProduct`, whose ``speedup`` is that prediction; equal bodies are
+            decided once, so it must depend on nothing else. None: all.
         implementation: As in `jax_bwgemm.matmul`, of all three products of a layer.
 
     Returns:
@@ -126,13 +128,23 @@ def autocast(
     if not (only is None or callable(only) or (isinstance(only, str) and only == FASTER)):
         what = repr(only) if isinstance(only, str) else type(only).__name__
         raise TypeError(f"autocast: only must be a function or {FASTER!r}, got {what}")
-    settings = Settings(found, as_implementations(implementation), only)
+    settings = Settings(found, as_implementations(implementation), _hashable(only))
     if f is None:
         return functools.partial(
             autocast, recipe=found, only=only, implementation=settings.implementations
         )
     check_function("autocast", f)
     return rewritable("autocast", f, lambda jaxpr: cast(jaxpr, settings))
+
+
+def _hashable(only: Only | str | None) -> Only | str | None:
+    """`only` as part of the key of a cache."""
+    try:
+        hash(only)
+    except TypeError:
+        assert callable(only)
+        return functools.partial(only)  # compared by identity
+    return only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,6 +224,10 @@ def _cast(
             decisions += inner
             if any(params[key] is not eqn.params[key] for key in params):
                 new = [eqn.replace(params=params)]
+        else:
+            for held in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr):
+                if is_jaxpr(held):
+                    decisions += _left(held, name, "autocast does not rewrite what it holds")
         known.update(zip(eqn.outvars, out, strict=True))
         eqns += new
     changed = any(a is not b for a, b in zip(eqns, body.eqns, strict=False))
@@ -263,6 +279,8 @@ def _bodies(
         own += [False] * (len(given) - first - len(own))  # what is carried
         found = body(params["body_jaxpr"], own, CONTROL[name]["body_jaxpr"])
         params["body_jaxpr"] = new(found, params["body_jaxpr"])
+        place = CONTROL[name]["cond_jaxpr"]
+        decisions += _left(params["cond_jaxpr"], place, "it is part of the condition of a loop")
     else:
         place = CONTROL[name]["branches"]
         branches = [body(j, given[1:], f"{place} {i}") for i, j in enumerate(params["branches"])]
@@ -294,6 +312,8 @@ def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _
     if result not in OUT_DTYPES:
         return f"its result is {result.name}"
     left = given[0] and not given[1]  # the weight is the left operand
+    if not all(isinstance(size, int) for x in (lhs, rhs) for size in x.shape):
+        return "sizes are symbolic"
     if dense:
         (contracted, batch) = eqn.params["dimension_numbers"]
         if all(given[:2]) and batch[0]:
@@ -312,8 +332,8 @@ def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _
         if eqn.params["group_offset"] is not None:
             return "it has a group_offset"
         sizes, depth, matrices = [lhs.shape[0], rhs.shape[2]], rhs.shape[1], rhs.shape[0]
-    if not all(isinstance(size, int) for size in (*sizes, depth, matrices)):
-        return "sizes are symbolic"
+    if matrices == 0:
+        return "it has no matrix"
     extents = {"rows": sizes[0], "columns": sizes[1], "contracted": depth}
     for what, size in extents.items():
         if size < _LEAST or size % _MULTIPLE:
@@ -322,7 +342,9 @@ def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _
     why = str(settings.recipe)
     if settings.only is not None:
         layer = LayerSizes(*sizes, depth, matrices, grouped=not dense)
-        gain = _speedup(settings, layer, (lhs.dtype.name, result.name))
+        given_types = (rhs, lhs) if left else (lhs, rhs)
+        types = LayerTypes(*(x.dtype.name for x in given_types), result.name)
+        gain = _speedup(settings, layer, types)
         if callable(settings.only):
             product = LayerProduct(scope, layer.rows, layer.columns, layer.depth, gain)
             if not settings.only(product):
@@ -337,21 +359,22 @@ def _layer(eqn: Any, given: Sequence[bool], scope: str, settings: Settings) -> _
     return _Layer(_dense(eqn, left, settings) if dense else _grouped(eqn, settings), why)
 
 
-def _speedup(settings: Settings, layer: LayerSizes, dtypes: tuple[str, str]) -> float:
-    """As `LayerProduct.speedup`. dtypes: of the operands and of the result."""
-    kernels = next((name for name in settings.implementations if name != "xla"), None)
-    if kernels is None or (kernels == "cutlass" and has_only_other_gpus()):
+def _speedup(settings: Settings, layer: LayerSizes, types: LayerTypes) -> float:
+    """As `LayerProduct.speedup`."""
+    first = settings.implementations[0]
+    # XLA computes everything: what comes after it is never tried.
+    if first == "xla" or (first == "cutlass" and has_only_other_gpus()):
         return 0.0
-    return speedup(settings.recipe, layer, dtypes, kernels, assumed_target())
+    return speedup(settings.recipe, layer, types, first, assumed_target())
 
 
 def _dense(eqn: Any, left: bool, settings: Settings) -> Callable[..., jax.Array]:
     dot = Fp8DotGeneral(settings.recipe, settings.implementations)
     numbers, out = eqn.params["dimension_numbers"], eqn.outvars[0].aval
     options = {"preferred_element_type": out.dtype}
+    # Of manual axes it says nothing.
+    sharding = eqn.params["out_sharding"] if compat.has_explicit_axes() else None
     if not left:
-        # Of manual axes it says nothing.
-        sharding = eqn.params["out_sharding"] if compat.has_explicit_axes() else None
         return lambda a, b: dot(a, b, numbers, out_sharding=sharding, **options)
     # A product's dimensions are the batch's, its left operand's and its right operand's.
     batch = len(numbers[1][0])
@@ -359,6 +382,10 @@ def _dense(eqn: Any, left: bool, settings: Settings) -> Callable[..., jax.Array]
     first, rank = batch + own, out.ndim
     order = (*range(batch), *range(first, rank), *range(batch, first))
     exchanged = tuple(pair[::-1] for pair in numbers)
+    if sharding is not None:
+        spec = dict(zip(order, sharding.spec, strict=False))  # of the exchanged product
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*map(spec.get, range(rank))))
+    options["out_sharding"] = sharding
     return lambda a, b: dot(b, a, exchanged, **options).transpose(np.array(order))
 
 

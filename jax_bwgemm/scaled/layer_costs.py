@@ -75,6 +75,15 @@ class LayerSizes:
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerTypes:
+    """Names of its types, those of the operands of 16 bits."""
+
+    rows: str
+    weights: str
+    result: str
+
+
+@dataclasses.dataclass(frozen=True)
 class _Operand:
     """Layout and type of a quantized operand."""
 
@@ -98,30 +107,30 @@ class _Product:
 
 
 def speedup(
-    recipe: Recipe, sizes: LayerSizes, dtypes: tuple[str, str], implementation: str, target: Target
+    recipe: Recipe, sizes: LayerSizes, types: LayerTypes, implementation: str, target: Target
 ) -> float:
     """Predicted time of a step in 16 bits over that by the recipe; 0 if a product has no kernel.
 
     Args:
         recipe: Layouts and types.
         sizes: Of the layer.
-        dtypes: Names of the types of the operands, both of 16 bits, and of the result.
+        types: Of the layer.
         implementation: ``"cutlass"`` or ``"emulator"``: whose kernels.
         target: The GPU.
     """
-    low = low_precision_cycles(recipe, sizes, dtypes, implementation, target)
-    usual = usual_cycles(sizes, dtypes, implementation, target)
+    low = low_precision_cycles(recipe, sizes, types, implementation, target)
+    usual = usual_cycles(sizes, types, implementation, target)
     return 0.0 if low is None or usual is None else usual / low
 
 
 @functools.lru_cache(maxsize=4096)
 def usual_cycles(
-    sizes: LayerSizes, dtypes: tuple[str, str], implementation: str, target: Target
+    sizes: LayerSizes, types: LayerTypes, implementation: str, target: Target
 ) -> float | None:
     """A step's, in 16 bits; None if a product has no kernel. Arguments as of `speedup`."""
     found = 0.0
-    for one in _products(None, sizes, dtypes):
-        cycles = _usual_product(one, sizes, dtypes[0], implementation, target)
+    for one in _products(None, sizes, types):
+        cycles = _usual_product(one, sizes, types.rows, implementation, target)
         if cycles is None:
             return None
         found += cycles
@@ -132,14 +141,14 @@ def usual_cycles(
 def low_precision_cycles(
     recipe: Recipe,
     sizes: LayerSizes,
-    dtypes: tuple[str, str],
+    types: LayerTypes,
     implementation: str,
     target: Target,
 ) -> float | None:
     """A step's, by a recipe; None if a product has no kernel. Arguments as of `speedup`."""
     found = 0.0
     bandwidth = BYTES_PER_CYCLE[target.arch]
-    for one in _products(recipe, sizes, dtypes):
+    for one in _products(recipe, sizes, types):
         cycles = _scaled_product(one, sizes, implementation, target)
         if cycles is None:
             return None
@@ -150,9 +159,9 @@ def low_precision_cycles(
             found += _results(one, sizes) * moved / (PASS_BANDWIDTH * bandwidth)
     weights, rows = sizes.matrices, sizes.rows * (1 if sizes.grouped else sizes.matrices)
     operands = (
-        (recipe.lhs, recipe.dtype, rows * sizes.depth, dtypes[0]),
-        (recipe.rhs, recipe.dtype, weights * sizes.depth * sizes.columns, dtypes[0]),
-        (recipe.gradient, recipe.gradient_dtype, rows * sizes.columns, dtypes[1]),
+        (recipe.lhs, recipe.dtype, rows * sizes.depth, types.rows),
+        (recipe.rhs, recipe.dtype, weights * sizes.depth * sizes.columns, types.weights),
+        (recipe.gradient, recipe.gradient_dtype, rows * sizes.columns, types.result),
     )
     return found + sum(
         _quantize(scaling, values, count, np.dtype(read).itemsize, bool(recipe.history), target)
@@ -174,25 +183,22 @@ def _quantize(
     return cycles
 
 
-def _products(
-    recipe: Recipe | None, sizes: LayerSizes, dtypes: tuple[str, str]
-) -> Iterator[_Product]:
+def _products(recipe: Recipe | None, sizes: LayerSizes, types: LayerTypes) -> Iterator[_Product]:
     """A step's three; without a recipe layouts and accumulation mean nothing."""
     if recipe is None:
-        x = w = g = _Operand("", dtypes[0])
+        x = w = g = _Operand("", types.rows)
         forward = backward = ""
     else:
         x, w = _operand(recipe.lhs, recipe.dtype), _operand(recipe.rhs, recipe.dtype)
         g = _operand(recipe.gradient, recipe.gradient_dtype)
         forward, backward = recipe.forward_accumulation, recipe.gradient_accumulation
     rows, columns, depth = sizes.rows, sizes.columns, sizes.depth
-    of_operands, of_result = dtypes
-    yield _Product(x, w, rows, columns, depth, forward, of_result, "kn")
-    yield _Product(g, w, rows, depth, columns, backward, of_operands, "kk")
+    yield _Product(x, w, rows, columns, depth, forward, types.result, "kn")
+    yield _Product(g, w, rows, depth, columns, backward, types.rows, "kk")
     if sizes.grouped:
-        yield _Product(x, g, rows, columns, depth, backward, of_operands, "mn", True)
+        yield _Product(x, g, rows, columns, depth, backward, types.weights, "mn", True)
     else:
-        yield _Product(x, g, depth, columns, rows, backward, of_operands, "mn")
+        yield _Product(x, g, depth, columns, rows, backward, types.weights, "mn")
 
 
 def _operand(scaling: str, dtype: str) -> _Operand:
@@ -213,14 +219,16 @@ def _results(one: _Product, sizes: LayerSizes) -> int:
 def _usual_product(
     one: _Product, sizes: LayerSizes, dtype: str, implementation: str, target: Target
 ) -> float | None:
+    # There are no kernels from bfloat16 to float16 or the other way: XLA takes as long as they do.
+    out_dtype = one.out_dtype if one.out_dtype == "float32" else dtype
     if not sizes.grouped:
-        spec = GemmSpec(out_dtype=one.out_dtype, a_major=one.majors[0], b_major=one.majors[1])
+        spec = GemmSpec(out_dtype=out_dtype, a_major=one.majors[0], b_major=one.majors[1])
         dims = GemmDims(one.m, one.n, one.k, *[sizes.matrices] * 3)
         return predicted_cycles(spec, dtype, dims, target, DENSE_16_BITS.kernels(implementation))
     if one.k_grouped:
-        kind = GroupedSpec(out_dtype=one.out_dtype, kind=K_GROUPED, experts=sizes.matrices)
+        kind = GroupedSpec(out_dtype=out_dtype, kind=K_GROUPED, experts=sizes.matrices)
     else:
-        kind = GroupedSpec(out_dtype=one.out_dtype, b_major=one.majors[1])
+        kind = GroupedSpec(out_dtype=out_dtype, b_major=one.majors[1])
     groups = GroupedDims(one.m, one.n, one.k, *[sizes.matrices] * 2)
     usable, _ = heuristics.rank(GROUPED.kernels(implementation), kind, dtype, groups, target)
     return usable[0].cycles if usable else None
@@ -248,9 +256,10 @@ def _scaled_product(
     table = RAGGED.table_of(implementation)
     if ragged_selection.refusal(table, of_groups, groups) is not None:
         return None
-    chosen = ragged_selection.select(table, of_groups, groups, target)
-    if isinstance(chosen, str):
+    fitting = ragged_selection.kernels_for(table, of_groups, groups, target)
+    if isinstance(fitting, str):
         return None
+    chosen = ragged_selection.by_rule(fitting, of_groups, groups, target)
     return _grouped_cycles(chosen.kernel, of_groups, groups, target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,10 @@ from numerics import normal
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
+from jax_bwgemm.rewriting import autocast
 from jax_bwgemm.rewriting.autocast import LayerProduct
+from jax_bwgemm.scaled.layer_costs import LayerSizes, LayerTypes, speedup
+from jax_bwgemm.scaled.recipes import as_recipe
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 T, D, F = 128, 256, 384
@@ -480,3 +484,127 @@ def test_a_branch_has_the_weights_of_its_operands() -> None:
 
     numbers = (((1,), (0,)), ((), ()))
     same(layer(jnp.matmul), layer(lambda h, w: dot(h, w, numbers)), X, W)
+
+
+def products_of(f: Callable[..., Any], *args: Any, **options: Any) -> list[LayerProduct]:
+    """What `only` is asked about."""
+    found: list[LayerProduct] = []
+    layer = bw.autocast(f, only=lambda product: bool(found.append(product)), **options)
+    with bw.config.target("sm90"):
+        jax.make_jaxpr(layer)(*args)
+    return found
+
+
+def predicted(
+    sizes: LayerSizes, result: str = "bfloat16", rows: str = "bfloat16", weights: str = "bfloat16"
+) -> float:
+    target = bw.config.make_target("sm90")
+    types = LayerTypes(rows, weights, result)
+    return speedup(as_recipe("blockwise"), sizes, types, "cutlass", target)
+
+
+def test_what_is_predicted_is_this_layer() -> None:
+    x, w, few = sized(8192, 2048), sized(2048, 1024), sized(8, 2048, 1024)
+    (one,) = products_of(jnp.matmul, x, w)
+    assert one.speedup == predicted(LayerSizes(8192, 1024, 2048))
+    to_f32 = lambda x, w: jnp.matmul(x, w, preferred_element_type=F32)  # noqa: E731
+    (one,) = products_of(to_f32, x, w)
+    assert (
+        one.speedup
+        == predicted(LayerSizes(8192, 1024, 2048), "float32")
+        != predicted(LayerSizes(8192, 1024, 2048))
+    )
+    (one,) = products_of(lambda x, w: lax.ragged_dot(x, w, jnp.full(8, 1024)), x, few)
+    assert one.speedup == predicted(LayerSizes(8192, 1024, 2048, 8, grouped=True))
+    batch = (sized(3, 8192, 2048), sized(3, 2048, 1024))
+    (one,) = products_of(lambda x, w: jnp.matmul(jnp.sort(x), w), *batch)
+    assert one == LayerProduct("", 8192, 1024, 2048)
+    assert one.speedup == predicted(LayerSizes(8192, 1024, 2048, 3))
+    # The weight on the left: the same layer, also where types are mixed.
+    half = jax.ShapeDtypeStruct((1024, 2048), jnp.float16)
+    (one,) = products_of(lambda w, x: to_f32(w, jnp.sort(x).T), half, x)
+    assert one == LayerProduct("", 8192, 1024, 2048)
+    sizes = LayerSizes(8192, 1024, 2048)
+    assert one.speedup == predicted(sizes, "float32", weights="float16")
+    assert one.speedup != predicted(sizes, "float32", rows="float16")
+    left = (sized(3, 1024, 2048), sized(3, 2048, 8192))
+    (one,) = products_of(lambda w, x: jnp.matmul(w, jnp.sort(x)), *left)
+    assert one == LayerProduct("", 8192, 1024, 2048)
+
+
+def test_the_first_implementation_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = (jnp.matmul, sized(8192, 4096), sized(4096, 14336))
+    assert "there is no kernel" in why(*layer, only="faster", implementation=("xla", "cutlass"))
+    asked: list[str] = []
+    monkeypatch.setattr(autocast, "speedup", lambda *args: asked.append(args[3]) or 1.0)
+    reason = why(*layer, only="faster", implementation=("emulator", "xla"))
+    assert "1.00 times as long" in reason  # no gain is no reason to lose accuracy
+    assert asked == ["emulator"]
+
+
+def test_an_unhashable_function_decides() -> None:
+    @dataclasses.dataclass
+    class Only:
+        names: list[str]
+
+        def __call__(self, product: LayerProduct) -> bool:
+            return product.scope in self.names
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        with jax.named_scope("up"):
+            h = x @ w
+        with jax.named_scope("down"):
+            return jnp.tanh(h) @ v
+
+    assert cast(model, X, W, V, only=Only(["down"])) == [False, True]
+
+
+@pytest.mark.parametrize("only", [None, "faster"])
+def test_sizes_that_may_be_zero(only: str | None) -> None:
+    (k,) = jax.export.symbolic_shape("k-1")
+    for left, right in (((4096, k), (k, 4096)), ((k, 256, 256), (k, 256, 256))):
+        layer = lambda x, w: jnp.matmul(jnp.sort(x), w)  # noqa: E731
+        assert why(layer, sized(*left), sized(*right), only=only) == "sizes are symbolic"
+    ragged = lambda x, w: lax.ragged_dot(x, w, jnp.zeros(0, jnp.int32))  # noqa: E731
+    assert why(ragged, X, sized(0, D, F), only=only) == "it has no matrix"
+
+
+def test_products_out_of_reach_are_listed() -> None:
+    def loop(x: Any, w: Any) -> Any:
+        return lax.while_loop(lambda h: jnp.sum(h @ w) < 0, lambda h: h * 2, x)
+
+    assert why(loop, X, W) == "it is part of the condition of a loop"
+    linear = jax.custom_derivatives.linear_call
+    call = lambda x, w: linear(lambda w, x: x @ w, lambda w, y: y @ w.T, w, x)  # noqa: E731
+    decisions = bw.explain_program(bw.autocast(call), X, W, device="sm90").rewrites
+    assert {one.reason for one in decisions} == {"autocast does not rewrite what it holds"}
+
+
+def test_a_condition_s_arrays_are_not_the_body_s() -> None:
+    def loop(x: Any, w: Any, v: Any) -> Any:
+        limit = jnp.sort(v)
+        return lax.while_loop(lambda h: jnp.sum(limit * h) < 0, lambda h: jnp.tanh(h @ w), x)
+
+    assert cast(loop, array(T, D), array(D, D), array(T, D)) == [True]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_out_sharding_is_kept(left: bool) -> None:
+    """Of the layer's result, in the order of its own dimensions."""
+    mesh = jax.make_mesh((4, 2), ("d", "m"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+
+    def placed(x: jax.Array, *spec: Any) -> jax.Array:
+        return jax.device_put(x, jax.sharding.NamedSharding(mesh, P(*spec)))
+
+    def layer(x: Any, w: Any) -> Any:
+        x = jnp.tanh(x * jnp.sort(jnp.ones(2, x.dtype))[0])
+        if left:
+            return jnp.einsum("df,td->ft", w, x, out_sharding=P(None, "d"))
+        return jnp.einsum("td,df->tf", x, w, out_sharding=P("d"))
+
+    with jax.set_mesh(mesh):
+        x, w = placed(array(1024, 256), None, "m"), placed(array(256, 512), "m")
+        got, want = jax.jit(bw.autocast(layer))(x, w), jax.jit(layer)(x, w)
+        assert jax.typeof(got) == jax.typeof(want)
+        got, want = (np.asarray(y.astype(F32)) for y in (got, want))
+    assert 0 < np.linalg.norm(got - want) < 0.1 * np.linalg.norm(want)
