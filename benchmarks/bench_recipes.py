@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from common import options, report, timing
-from jax import lax
 from scaled import recipe_choice
 from scaled.recipe_choice import USUAL, Layer
 
@@ -99,9 +98,7 @@ def measure(layer: Layer, args: Any, out: report.Report, timer: Any) -> dict[str
     ]
     # What a call reads must not be in L2 from the call before.
     nbytes = sum(x.nbytes for x in operands)
-    copies = [operands] + [
-        [lax.stop_gradient(x) + 0 for x in operands] for _ in range(timing.copies_for(nbytes) - 1)
-    ]
+    copies = [[jnp.copy(x) for x in operands] for _ in range(timing.copies_for(nbytes))]
     candidates = []
     for name, step in steps(layer, args).items():
         compiled = jax.jit(step).lower(*operands).compile()
