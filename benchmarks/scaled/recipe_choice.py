@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax_bwgemm.config import make_target
@@ -37,11 +38,22 @@ def predicted(layer: Layer, recipe: str) -> float:
     return speedup(as_recipe(recipe), sizes, types, "cutlass", make_target("sm90"))
 
 
-def load() -> list[dict[str, Any]]:
+def load(files: str = "*") -> list[dict[str, Any]]:
     """Recorded layers: ``layer`` and ``us``, microseconds by recipe and `USUAL`."""
     found = []
-    for path in sorted(DATA.glob("*.json")):
+    for path in sorted(DATA.glob(f"{files}.json")):
         found += json.loads(path.read_text(encoding="utf-8"))["layers"]
+    return found
+
+
+def errors(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Logarithms of predicted over measured speedups."""
+    found = []
+    for one in records:
+        us = one["us"]
+        for recipe in us.keys() - {USUAL}:
+            given = predicted(Layer(*one["layer"]), recipe)
+            found.append(math.log(given * us[recipe] / us[USUAL]))
     return found
 
 

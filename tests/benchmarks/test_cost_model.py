@@ -179,3 +179,28 @@ def test_the_loss_of_grouped_8_bit_choices_is_printed(capsys: pytest.CaptureFixt
 
     assert scaled_cost_fit.main([]) == 0
     assert capsys.readouterr().out.startswith("298 problems: 1.00")
+
+
+def test_recipe_cost_fit(capsys, monkeypatch):
+    import recipe_cost_fit
+
+    from jax_bwgemm.scaled import layer_costs
+
+    assert recipe_cost_fit.main([]) == 0
+    fitted, checking = capsys.readouterr().out.splitlines()
+    assert fitted.startswith("h200: 21 layers, error 0.0")
+    assert checking.startswith("h200_checking: 14 layers, error 0.0")
+    # The better of two numbers is found, and the module keeps its own.
+    grid = {"QUANTIZE_BANDWIDTH": (0.2, layer_costs.QUANTIZE_BANDWIDTH)}
+    monkeypatch.setattr(recipe_cost_fit, "GRID", grid)
+    assert recipe_cost_fit.main(["--fit"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"QUANTIZE_BANDWIDTH = {layer_costs.QUANTIZE_BANDWIDTH}"
+    assert printed[1].split()[-1] in fitted
+    assert printed[2:] == [fitted, checking]
+    grid["QUANTIZE_BANDWIDTH"] = (0.2,)
+    assert recipe_cost_fit.main(["--fit"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "QUANTIZE_BANDWIDTH = 0.2"
+    assert float(printed[1].split()[-1]) > 0.1
+    assert printed[2:] == [fitted, checking]
