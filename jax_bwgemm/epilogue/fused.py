@@ -119,7 +119,7 @@ class Fused:
         return remembered(key, lambda: self._choose(name, platform, factors))
 
     def _choose(self, name: str, platform: str, factors: Sequence[Any]) -> KernelCall | str:
-        """As `choose`, by what is its key there."""
+        """What `choose` remembers: it depends on nothing that is not in the key there."""
         more = self.program, self.result_types, factors, self.surroundings
         return choose_linked(name, platform, self.spec, *more)
 

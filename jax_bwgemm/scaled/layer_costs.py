@@ -1,4 +1,4 @@
-"""What a training step of one layer takes, in 16 bits and by a recipe: predicted cycles. Pure.
+"""What a training step of one layer takes, in 16 bits and by a recipe: predicted cycles.
 
 A step has three products: the layer's, and those of both gradients. By a recipe its three operands
 are quantized too: each is read once and written twice, and read once more beforehand if a scale is
@@ -19,6 +19,7 @@ from jax_bwgemm.dense.contraction import DENSE as DENSE_16_BITS
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE, ceil_div
 from jax_bwgemm.dense.selection import predicted_cycles
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.epilogue.costs import PASS_BANDWIDTH
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.heuristics import GroupedCost
@@ -34,7 +35,8 @@ from jax_bwgemm.scaled.ragged_spec import ScaledRaggedDims, ScaledRaggedSpec
 from jax_bwgemm.scaled.recipes import Recipe
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
-# Fitted to 21 layers by three recipes on an H200 (benchmarks/costs/recipes/h200.json).
+# Fitted by benchmarks/recipe_cost_fit.py: both numbers of quantization and of largest magnitudes.
+# All others are set by hand.
 # Quantization by a kernel: cycles of a launch, and the share of the memory bandwidth reached.
 QUANTIZE_FIXED, QUANTIZE_BANDWIDTH = 6000, 0.8
 # The passes that find largest magnitudes: cycles whatever the size, the share of the memory
@@ -43,8 +45,6 @@ AMAX_FIXED, AMAX_BANDWIDTH = 6000, 0.85
 AMAX_PASSES = {"tensor": 1, "row": 3}
 # XLA quantizes block formats, in so many times the time of a kernel: what 1 x 128 takes there.
 XLA_QUANTIZE = 10
-# Converting a result from the type that kernels write, by a pass of XLA's.
-PASS_BANDWIDTH = 0.95
 # Of k-grouped kernels by their use of scales, as `ragged_costs.COSTS`: from five problems. They
 # are not compared with each other. Assumed for block formats.
 K_GROUPED_COSTS = {
@@ -76,7 +76,7 @@ class LayerSizes:
 
 @dataclasses.dataclass(frozen=True)
 class LayerTypes:
-    """Names of its types, those of the operands of 16 bits."""
+    """Names of a layer's types; those of rows and weights have 16 bits."""
 
     rows: str
     weights: str
@@ -153,7 +153,7 @@ def low_precision_cycles(
         if cycles is None:
             return None
         found += cycles
-        written = kernel_dtype(one.out_dtype)
+        written = kernel_dtype(one.out_dtype)  # XLA converts it, in a pass
         if written != one.out_dtype:
             moved = np.dtype(written).itemsize + np.dtype(one.out_dtype).itemsize
             found += _results(one, sizes) * moved / (PASS_BANDWIDTH * bandwidth)

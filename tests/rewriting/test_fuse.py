@@ -105,7 +105,7 @@ def test_a_function_whose_other_results_are_read(arrays: Any, activation: Any) -
 
 
 def test_a_kernel_is_chosen_once_for_equal_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However deep the network is: choosing was a quarter of the time that tracing takes."""
+    """However deep the network is: choosing compares predictions of every kernel."""
     choose, chosen = Fused._choose, []
 
     def counted(self: Fused, *args: Any) -> Any:

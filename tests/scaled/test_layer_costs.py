@@ -10,6 +10,7 @@ import pytest
 
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense.costs import BYTES_PER_CYCLE
+from jax_bwgemm.epilogue.costs import PASS_BANDWIDTH
 from jax_bwgemm.scaled import layer_costs
 from jax_bwgemm.scaled.layer_costs import (
     LayerSizes,
@@ -128,7 +129,7 @@ def test_passes_move_what_there_is(sizes: LayerSizes) -> None:
     written = (of_x + of_w + of_g) * 4 / (layer_costs.QUANTIZE_BANDWIDTH * bandwidth)
     assert quantized == pytest.approx(written + 3 * layer_costs.QUANTIZE_FIXED)
     f16 = cycles("blockwise", sizes, F16) - sum(products("blockwise", sizes, F16)) - quantized
-    converted = (of_x + of_w + of_g) * 6 / (layer_costs.PASS_BANDWIDTH * bandwidth)
+    converted = (of_x + of_w + of_g) * 6 / (PASS_BANDWIDTH * bandwidth)
     assert f16 == pytest.approx(converted)
     to_f32 = LayerTypes("bfloat16", "bfloat16", "float32")
     f32 = cycles("blockwise", sizes, to_f32) - sum(products("blockwise", sizes, to_f32)) - quantized
