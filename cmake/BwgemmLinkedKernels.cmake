@@ -6,9 +6,9 @@
 #                                           adds a kernel to the unit of that name, which begins with its architecture
 #   bwgemm_write_linked()                   writes the units, and sets `linked_units` and `linked_index`
 #
-# Between bwgemm_read_list() and the end of the list. A link takes one kernel out of a unit, in the same time however many there
-# are. Kernels of one header share most of what is instantiated, so a unit has all of a list that can be together: nvJitLink
-# keeps every kernel whose name begins with the one that is asked for, so such a kernel is in another unit.
+# They follow bwgemm_read_list(). A link takes one kernel out of a unit, in the same time however many kernels that has. Kernels of
+# one header share most of what is instantiated, so they are one unit. Exception: nvJitLink also keeps kernels whose names begin
+# with the one that is asked for. These are in another unit.
 
 macro(bwgemm_link_kernel unit)
   cmake_parse_arguments(link "" "NAME;HEADER;NAMESPACE;INSTANCE" "" ${ARGN})
