@@ -1,13 +1,13 @@
 // One of CUTLASS's GEMM kernels for SM100: operands -> tile -> epilogue -> mainloop -> kernel.
 #pragma once
 
-#include "core/cutlass_type.h"
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder_decl.hpp"
 #include "cutlass/gemm/collective/collective_mma_decl.hpp"
 #include "dense/kernel_spec.h"
 #include "dense/schedules.h"
+#include "dense/sm100/float_format.h"
 #include "dense/waits_sm100.h"
 
 // CUTLASS's collective_builder.hpp includes the main loops of all architectures. These are the ones
@@ -24,6 +24,13 @@ struct PlainResult {
   using Fusion = typename Traits::template Result<Out>;
 };
 
+// The same where results of 16 bits may be of either type.
+struct FormatResult {
+  template <class CtaTile, class Out>
+  using Fusion =
+      std::conditional_t<sizeof(Out) == 2, sm100::FormatAccumulator<Out>, LoadedAccumulator<Out>>;
+};
+
 // What the main loop reads: operands without scales.
 template <class Traits>
 struct PlainOperands {
@@ -35,7 +42,7 @@ struct PlainOperands {
   using EpilogueTile = cutlass::epilogue::collective::EpilogueTileAuto;
 };
 
-template <class Spec, class Result = PlainResult<ScheduleTraits<Spec::kSchedule>>,
+template <class Spec, class Result = FormatResult,
           class Operands = PlainOperands<ScheduleTraits<Spec::kSchedule>>>
 struct GemmKernel : Spec {
   using Traits = ScheduleTraits<Spec::kSchedule>;
@@ -46,9 +53,12 @@ struct GemmKernel : Spec {
   // Operands. CUTLASS's B is K x N: RowMajor means N contiguous. With swapped operands CUTLASS
   // computes transpose(D) = transpose(B) x transpose(A). rhs, which is long when M is small, is
   // then on the MMA's M side, whose smallest tile is 64; lhs is on its N side, whose smallest is 8.
-  using A = typename CutlassType<Spec::kSwapAb ? Spec::kB : Spec::kA>::type;
-  using B = typename CutlassType<Spec::kSwapAb ? Spec::kA : Spec::kB>::type;
-  using Out = typename CutlassType<Spec::kOut>::type;
+  static constexpr DType kAType = Spec::kSwapAb ? Spec::kB : Spec::kA;
+  static constexpr DType kBType = Spec::kSwapAb ? Spec::kA : Spec::kB;
+  using A = sm100::FormatType<kAType>;
+  using B = sm100::FormatType<kBType>;
+  using Out = sm100::FormatType<Spec::kOut>;
+  static constexpr bool kTakesFormats = cute::sizeof_bits_v<A> >= 8;
   using Accumulator = float;
   using Row = cutlass::layout::RowMajor;
   using Column = cutlass::layout::ColumnMajor;
@@ -79,13 +89,14 @@ struct GemmKernel : Spec {
       Accumulator, Accumulator, void, LayoutD, kAlignOut, Out, LayoutD, kAlignOut,
       typename Traits::Epilogue, typename Result::template Fusion<CtaTile, Out>>::CollectiveOp;
 
-  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+  using Loop = typename cutlass::gemm::collective::CollectiveBuilder<
       typename Traits::ArchTag, typename Operands::OperatorClass,
       typename Operands::template Element<A>, LayoutA, kAlignA,
       typename Operands::template Element<B>, LayoutB, kAlignB, Accumulator, Tile, Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
       typename Operands::Mainloop>::CollectiveOp;
+  using Mainloop = std::conditional_t<kTakesFormats, sm100::FormatMainloop<Loop>, Loop>;
   static constexpr int kStages = Mainloop::DispatchPolicy::Stages;
 
   using TileScheduler =

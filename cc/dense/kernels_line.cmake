@@ -115,7 +115,11 @@ endmacro()
 # Appends an entry of the kernel table to `instances`.
 macro(bwgemm_dense_entry begin spec end name f32_twin)
   string(APPEND instances "  table.push_back(${begin}${spec}${end}>(\n      \"${name}\", \"${f32_twin}\"));\n")
-  bwgemm_count_kernel(1)
+  set(weight 1)
+  if(arch STREQUAL "sm100" AND in STREQUAL "f16") # the kernel of bf16 takes f16 too: cc/dense/sm100/float_format.h
+    set(weight 0)
+  endif()
+  bwgemm_count_kernel(${weight})
 endmacro()
 
 # The line's kernel of such types and majors, if the line and the build have it: appends to `instances`; with epilogues also a

@@ -45,6 +45,12 @@ struct Launcher {
     args.mainloop.dB = MakeStride<typename Kernel::StrideB>(b);
     args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
     args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
+    if constexpr (Gemm::kTakesFormats) {
+      args.mainloop.formats = {sm100::FormatOf(Gemm::kAType), sm100::FormatOf(Gemm::kBType)};
+    }
+    if constexpr (std::is_same_v<decltype(args.epilogue.thread), sm100::ResultFormat>) {
+      args.epilogue.thread.f16 = Gemm::kOut == DType::kF16;
+    }
     args.hw_info.device_id = p.device;
     args.hw_info.sm_count = p.sm_count;
     args.scheduler.max_swizzle_size = p.swizzle;

@@ -7,47 +7,17 @@
 
 #include "dense/gemm_kernel.h"
 #include "dense/linked.h"
+#include "dense/sm100/float_format.h"
+#include "dense/sm100/visitor.h"
 
 namespace bwgemm::dense::sm100 {
 
-// As CUTLASS's visitors are: what the host passes, and the callbacks of a tile's epilogue. Its
-// values are the accumulator's or, as the root of a tree, those of its one child.
+// What the host passes, and the callbacks of a tile's epilogue. Its values are the accumulator's
+// or, as the root of a tree, those of its one child.
 template <class Spec, class Out>
-struct LinkedResult {
-  struct SharedStorage {};
-  using Arguments = EpilogueArguments;
-  using Params = EpilogueArguments;
+struct LinkedResult : Visitor<EpilogueArguments> {
   static_assert(sizeof(Out) == 2, "pairs of results are moved as words");
-
-  template <class Shape>
-  static Params to_underlying_arguments(const Shape&, const Arguments& arguments, void*) {
-    return arguments;
-  }
-  template <class Shape>
-  static bool can_implement(const Shape&, const Arguments&) {
-    return true;
-  }
-  template <class Shape>
-  static size_t get_workspace_size(const Shape&, const Arguments&) {
-    return 0;
-  }
-  template <class Shape>
-  static cutlass::Status initialize_workspace(const Shape&, const Arguments&, void*, cudaStream_t,
-                                              cutlass::CudaHostAdapter* = nullptr) {
-    return cutlass::Status::kSuccess;
-  }
-
-  LinkedResult() = default;
-  CUTLASS_HOST_DEVICE LinkedResult(const Params& params, const SharedStorage&) : params(&params) {}
-
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
-
-  template <class... Args>
-  CUTLASS_DEVICE auto get_producer_load_callbacks(
-      const cutlass::epilogue::fusion::ProducerLoadArgs<Args...>&) {
-    return cutlass::epilogue::fusion::EmptyProducerLoadCallbacks{};
-  }
+  using Visitor<EpilogueArguments>::Visitor;
 
   // kColumns: of an epilogue tile. Coordinates: of a thread's elements, from its first one on.
   template <int kColumns, class Coordinates>
@@ -137,7 +107,7 @@ struct LinkedResult {
           *to = make_uint4(stored[0], stored[1], stored[2], stored[3]);
         }
       }
-      return cutlass::NumericArrayConverter<Out, float, kCount>{}(results);
+      return Round<Out>(results, ResultFormat{Spec::kOut == DType::kF16});
     }
 
     // Each lane adds the warp's rows of every 32nd column of an epilogue tile.
@@ -188,8 +158,6 @@ struct LinkedResult {
         *params, args.tCcD, M - cute::get<0>(args.residue_tCcD),
         N - cute::get<1>(args.residue_tCcD), cute::get<3>(args.tile_coord_mnkl));
   }
-
-  const Params* params = nullptr;
 };
 
 template <class Spec>
