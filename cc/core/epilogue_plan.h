@@ -15,6 +15,7 @@ namespace bwgemm {
 //   kFirstSum + i    which result besides D takes the i-th sum of `summed`
 //   kSecond...       the second operand and result that grouped kernels move; they sum one result,
 //                    over columns
+//   kF16Result       not negative if D is f16
 inline constexpr int kMaxRows = 4, kMaxSums = 2;
 inline constexpr int kRowOfMatrix = 1 << 16;
 enum EpiloguePlan : int {
@@ -23,7 +24,8 @@ enum EpiloguePlan : int {
   kFirstRow,
   kFirstSum = kFirstRow + kMaxRows,
   kSecondStagedOperand = kFirstSum + kMaxSums,
-  kSecondStagedResult
+  kSecondStagedResult,
+  kF16Result
 };
 
 }  // namespace bwgemm

@@ -208,7 +208,8 @@ class Hook:
         nothing = [-1] * MAX_STAGED
         loaded = [i + 1 - self.products for i in self.staged_operands]
         moved = [*loaded, *nothing], [*(i - 1 for i in self.staged_results), *nothing]
-        answers = [moved[0][0], moved[1][0], *rows, *sums, moved[0][1], moved[1][1]]
+        f16 = 1 if self.result_types[0] == "float16" else -1
+        answers = [moved[0][0], moved[1][0], *rows, *sums, moved[0][1], moved[1][1], f16]
         text = "".join(f"i == {i} ? {x} : " for i, x in enumerate(answers))
         return f'extern "C" __device__ int bwgemm_epilogue_plan(int i) {{ return {text}-1; }}\n'
 

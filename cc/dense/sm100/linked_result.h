@@ -14,7 +14,8 @@ namespace bwgemm::dense::sm100 {
 
 // What the host passes, and the callbacks of a tile's epilogue. Its values are the accumulator's
 // or, as the root of a tree, those of its one child.
-template <class Spec, class Out>
+// kTileM: rows of a tile. kPair: whether two CTAs compute it.
+template <int kTileM, bool kPair, bool kSwapAb, class Out>
 struct LinkedResult : Visitor<EpilogueArguments> {
   static_assert(sizeof(Out) == 2, "pairs of results are moved as words");
   using Visitor<EpilogueArguments>::Visitor;
@@ -23,8 +24,8 @@ struct LinkedResult : Visitor<EpilogueArguments> {
   template <int kColumns, class Coordinates>
   struct ConsumerStoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     static constexpr int kVector = 16 / sizeof(Out), kWarp = 32;
-    static constexpr int kWarpgroups = Spec::kSchedule == Schedule::k2Sm ? 2 : 1;  // of a tile
-    static_assert(kColumns % (Spec::kSwapAb ? kVector : kWarp) == 0);
+    static constexpr int kWarpgroups = kPair ? 2 : 1;  // of a tile
+    static_assert(kColumns % (kSwapAb ? kVector : kWarp) == 0);
     // Answers of the plan are constants once the epilogue is inlined; what is then unused takes no
     // registers.
     const EpilogueArguments& arguments;
@@ -88,7 +89,7 @@ struct LinkedResult : Visitor<EpilogueArguments> {
         CUTE_UNROLL
         for (int i = 0; i < kVector; i += 2) {
           float2 sums[kMaxSums];
-          const int row = Spec::kSwapAb ? in_n + i : in_m, column = Spec::kSwapAb ? in_m : in_n + i;
+          const int row = kSwapAb ? in_n + i : in_m, column = kSwapAb ? in_m : in_n + i;
           const float2 pair =
               bwgemm_epilogue(values[first + i], values[first + i + 1], row, column, batch,
                               &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
@@ -107,12 +108,12 @@ struct LinkedResult : Visitor<EpilogueArguments> {
           *to = make_uint4(stored[0], stored[1], stored[2], stored[3]);
         }
       }
-      return Round<Out>(results, ResultFormat{Spec::kOut == DType::kF16});
+      return Round<Out>(results, ResultFormat{bwgemm_epilogue_plan(kF16Result) >= 0});
     }
 
     // Each lane adds the warp's rows of every 32nd column of an epilogue tile.
     CUTLASS_DEVICE void end_loop(int tile_m, int tile_n) {
-      if constexpr (Spec::kSwapAb) return;
+      if constexpr (kSwapAb) return;
       CUTE_UNROLL
       for (int s = 0; s < kMaxSums; ++s) {
         if (SumOf(s) < 0) continue;
@@ -124,7 +125,7 @@ struct LinkedResult : Visitor<EpilogueArguments> {
           const int column = n + cute::get<1>(at) + lane;
           if (column >= arguments.n) continue;
           const int64_t part =
-              batch * PartialSumRows(arguments.m, Spec::kTileM, kWarpgroups) + row / kWarp;
+              batch * PartialSumRows(arguments.m, kTileM, kWarpgroups) + row / kWarp;
           static_cast<float*>(arguments.results[SumOf(s)])[part * arguments.n + column] = sum;
         }
       }
@@ -163,7 +164,7 @@ struct LinkedResult : Visitor<EpilogueArguments> {
 template <class Spec>
 struct Linked {
   template <class CtaTile, class Out>
-  using Fusion = LinkedResult<Spec, Out>;
+  using Fusion = LinkedResult<Spec::kTileM, Spec::kSchedule == Schedule::k2Sm, Spec::kSwapAb, Out>;
 };
 
 template <class Spec>

@@ -44,7 +44,7 @@ struct AlphaResult {
 template <class Spec>
 struct LinkedScaledResult {
   template <class CtaTile, class Out>
-  using Fusion = evt::Sm90EVT<dense::sm100::LinkedResult<Spec, Out>,
+  using Fusion = evt::Sm90EVT<typename dense::sm100::Linked<Spec>::template Fusion<CtaTile, Out>,
                               typename ScaledResult::Fusion<CtaTile, float>>;
 };
 
