@@ -71,6 +71,11 @@ target_compile_features(bwgemm_emulator PUBLIC cxx_std_17)
 set_target_properties(bwgemm_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS ON)
 target_include_directories(bwgemm_emulator PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/..)
 target_compile_options(bwgemm_emulator PRIVATE ${bwgemm_emulator_options})
+# Several files are compiled as one. Not those of isa/, many of which have short names for the same things.
+set_target_properties(bwgemm_emulator PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+get_target_property(sources bwgemm_emulator SOURCES)
+list(FILTER sources INCLUDE REGEX "^isa/")
+set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # What most files include: reading it took half of their time. Not with ccache, which keeps few files that use such a header.
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   target_precompile_headers(bwgemm_emulator PRIVATE

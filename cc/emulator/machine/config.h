@@ -18,6 +18,8 @@ struct Dim3 {
   uint64_t count() const { return uint64_t{x} * y * z; }
 };
 
+inline std::string to_string(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
+
 // One span or instant of the timeline. Times are scheduler ticks (one executed warp instruction =
 // one tick).
 struct TraceEvent {

@@ -12,8 +12,6 @@ namespace {
 constexpr uint32_t kMaxThreadsPerSm = 2048;
 constexpr uint32_t kMaxCtasPerSm = 32;
 
-std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
-
 }  // namespace
 
 uint32_t ctas_per_sm(const LaunchConfig& config, const Kernel& kernel, Dim3 block,
@@ -35,9 +33,9 @@ void Launch::validate() {
   if (grid_.count() == 0 || threads == 0 || cluster_dim_.count() == 0)
     reject("grid, block and cluster dimensions must be positive");
   if (threads > 1024 || block_.x > 1024 || block_.y > 1024 || block_.z > 64)
-    reject(format("a block of %s has more than 1024 threads", dims(block_).c_str()));
+    reject(format("a block of %s has more than 1024 threads", to_string(block_).c_str()));
   if (grid_.x > 0x7FFFFFFF || grid_.y > 65535 || grid_.z > 65535)
-    reject(format("grid %s is too large", dims(grid_).c_str()));
+    reject(format("grid %s is too large", to_string(grid_).c_str()));
   if (kernel_.max_threads > 0 && threads > static_cast<uint64_t>(kernel_.max_threads)) {
     reject(format("a block of %llu threads, but the kernel allows %d (.maxntid)",
                   static_cast<unsigned long long>(threads), kernel_.max_threads));
@@ -46,23 +44,24 @@ void Launch::validate() {
       (block_.x != static_cast<uint32_t>(kernel_.required_ntid[0]) ||
        block_.y != static_cast<uint32_t>(kernel_.required_ntid[1]) ||
        block_.z != static_cast<uint32_t>(kernel_.required_ntid[2]))) {
-    reject(format("block %s, but the kernel requires (%d,%d,%d) (.reqntid)", dims(block_).c_str(),
-                  kernel_.required_ntid[0], kernel_.required_ntid[1], kernel_.required_ntid[2]));
+    reject(format("block %s, but the kernel requires (%d,%d,%d) (.reqntid)",
+                  to_string(block_).c_str(), kernel_.required_ntid[0], kernel_.required_ntid[1],
+                  kernel_.required_ntid[2]));
   }
   if (kernel_.required_cluster[0] > 0 &&
       (cluster_dim_.x != static_cast<uint32_t>(kernel_.required_cluster[0]) ||
        cluster_dim_.y != static_cast<uint32_t>(kernel_.required_cluster[1]) ||
        cluster_dim_.z != static_cast<uint32_t>(kernel_.required_cluster[2]))) {
     reject(format("cluster %s, but the kernel requires (%d,%d,%d) (.reqnctapercluster)",
-                  dims(cluster_dim_).c_str(), kernel_.required_cluster[0],
+                  to_string(cluster_dim_).c_str(), kernel_.required_cluster[0],
                   kernel_.required_cluster[1], kernel_.required_cluster[2]));
   }
   if (cluster_dim_.count() > 16)
-    reject(format("cluster %s has more than 16 CTAs", dims(cluster_dim_).c_str()));
+    reject(format("cluster %s has more than 16 CTAs", to_string(cluster_dim_).c_str()));
   if (grid_.x % cluster_dim_.x != 0 || grid_.y % cluster_dim_.y != 0 ||
       grid_.z % cluster_dim_.z != 0) {
-    reject(format("grid %s is not a multiple of the cluster %s", dims(grid_).c_str(),
-                  dims(cluster_dim_).c_str()));
+    reject(format("grid %s is not a multiple of the cluster %s", to_string(grid_).c_str(),
+                  to_string(cluster_dim_).c_str()));
   }
   if (params_.size() != kernel_.param_bytes)
     reject(format("%zu bytes of parameters, the kernel takes %u", params_.size(),

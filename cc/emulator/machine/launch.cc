@@ -5,11 +5,6 @@
 #include <cstring>
 
 namespace bwgemm::emulator {
-namespace {
-
-std::string dims(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
-
-}  // namespace
 
 Launch::Launch(GlobalMemory& memory, const Kernel& kernel, const LaunchConfig& config, Grid& grid,
                uint32_t worker)
@@ -35,7 +30,7 @@ std::string Launch::report_text(const Origin& origin, const std::string& message
     text = message;
   }
   if (origin.cta != nullptr)
-    text += format(" [CTA %s", dims(origin.cta->id()).c_str()) +
+    text += format(" [CTA %s", to_string(origin.cta->id()).c_str()) +
             (origin.warp >= 0 ? format(", warp %d]", origin.warp) : "]");
   if (*rule != '\0') text += format(" [rule %s]", rule);
   return text;
@@ -95,7 +90,7 @@ std::string Launch::describe_waits() const {
         what = "runs";
       }
       text += format("\n  CTA %s rank %u warp %u lanes 0x%08x line %d %s: %s",
-                     dims(warp->cta_->id_).c_str(), warp->cta_->rank_, warp->index_, g.mask,
+                     to_string(warp->cta_->id_).c_str(), warp->cta_->rank_, warp->index_, g.mask,
                      in.line, in.name, what.c_str());
     }
   }

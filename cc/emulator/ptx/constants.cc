@@ -5,7 +5,7 @@
 namespace bwgemm::emulator::ptx {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxConstantDepth = 64;
 
 using Number = Constant::Kind;
 
@@ -100,7 +100,7 @@ Constant Constants::binary(int least_level, int depth) {
 }
 
 Constant Constants::unary(int depth) {
-  if (depth > kMaxDepth) fail("constant expression nested too deeply");
+  if (depth > kMaxConstantDepth) fail("constant expression nested too deeply");
   const char op = cur().punct();
   if (op == '(' && ahead(1).kind == Token::Kind::kDirective) {
     advance();

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kMaxVariableBytes = uint64_t{1} << 28;
 constexpr uint64_t kMaxParamElements = 65536;
-constexpr int kMaxDepth = 16;
+constexpr int kMaxInitialiserDepth = 16;
 
 }  // namespace
 
@@ -122,7 +122,7 @@ void Declarations::variable_list(Space space, bool is_extern, std::vector<Variab
 }
 
 void Declarations::initializer(Variable& variable, int depth) {
-  if (depth > kMaxDepth) fail("initialiser nested too deeply");
+  if (depth > kMaxInitialiserDepth) fail("initialiser nested too deeply");
   if (!accept('{')) return initial_value(variable);
   if (accept('}')) return;
   do {

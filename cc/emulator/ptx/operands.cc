@@ -5,12 +5,12 @@
 namespace bwgemm::emulator::ptx {
 namespace {
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxOperandDepth = 16;
 
 }  // namespace
 
 Operand Operands::operand(int depth) {
-  if (depth > kMaxDepth) fail("operand nested too deeply");
+  if (depth > kMaxOperandDepth) fail("operand nested too deeply");
   Operand o;
   const Token& token = cur();
   if (token.punct() == '!' && ahead(1).kind == Kind::kName && ahead(1).text != "WARP_SZ") {

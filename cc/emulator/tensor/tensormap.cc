@@ -221,19 +221,19 @@ void decode_fence(Decoder& d) {
   d.out().exec = acquire ? exec_acquire_fence : exec_release_fence;
 }
 
-Step exec_prefetch(Warp& warp, const Instr& in, uint32_t mask) {
+Step exec_prefetch_map(Warp& warp, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     warp.generic(warp.address(in.addr, lane), lane, kTensorMapBytes, kTensorMapAlignment, false);
   });
   return Step::kNext;
 }
 
-void decode_prefetch(Decoder& d) {
+void decode_prefetch_map(Decoder& d) {
   const Decoder::SpaceMod space = d.space();
   d.ignore_mods({"tensormap"});
   d.expect_operands(1, 1);
   d.out().addr = d.address(0, space.space);
-  d.out().exec = exec_prefetch;
+  d.out().exec = exec_prefetch_map;
 }
 
 }  // namespace
@@ -242,7 +242,7 @@ void register_tensormap(IsaTable& table) {
   table.add({"tensormap.replace", decode_replace, "9.7.9.28"});
   table.add({"tensormap.cp_fenceproxy", decode_fence_copy, "9.7.13.16"});
   table.add({"fence.proxy.tensormap::generic", decode_fence, "9.7.13.4"});
-  table.add({"prefetch.tensormap", decode_prefetch, "9.7.9.17"});
+  table.add({"prefetch.tensormap", decode_prefetch_map, "9.7.9.17"});
 }
 
 }  // namespace bwgemm::emulator

@@ -140,13 +140,13 @@ struct PrefetchArgs {
 };
 
 // Only checks its operands: there is no cache to warm.
-Step exec_prefetch(Warp& warp, const Instr& in, uint32_t mask) {
+Step exec_prefetch_box(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const PrefetchArgs*>(in.aux);
   for_lanes(mask, [&](int lane) { read_tensor_map(warp, args.source, lane); });
   return Step::kNext;
 }
 
-void decode_prefetch(Decoder& d) {
+void decode_prefetch_box(Decoder& d) {
   auto* args = d.make_aux<PrefetchArgs>();
   d.ignore_mods({"L2", "global"});
   const bool hint = d.mod("L2::cache_hint");
@@ -154,13 +154,13 @@ void decode_prefetch(Decoder& d) {
   d.expect_operands(hint ? 2 : 1, hint ? 2 : 1);
   args->source = decode_tensor_operand(d, d.operand(0), "tile::gather4");
   if (hint) d.src(1, 64);
-  d.out().exec = exec_prefetch;
+  d.out().exec = exec_prefetch_box;
 }
 
 }  // namespace
 
 void register_tma_load(IsaTable& table) {
-  table.add({"cp.async.bulk.prefetch.tensor", decode_prefetch, "9.7.9.27.5.5"});
+  table.add({"cp.async.bulk.prefetch.tensor", decode_prefetch_box, "9.7.9.27.5.5"});
 }
 
 }  // namespace bwgemm::emulator
