@@ -11,6 +11,7 @@ import dataclasses
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from jax_bwgemm.epilogue.linkable import linkable_kernels
 from jax_bwgemm.epilogue.program import MATRICES, Operand
 from jax_bwgemm.epilogue.split_k_hook import SplitKHook, split_k_symbol
 from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = pytest.mark.skipif(
     runtime.extension() is None, reason="jax_bwgemm was installed without its compiled kernels"
@@ -111,12 +113,25 @@ def _with_arch(machine_code: dict[str, Disassembly], arch: str) -> dict[str, Dis
     }
 
 
-@pytest.mark.parametrize(("arch", "code"), [("sm90", "sm_90"), ("sm100", "sm_100")])
-def test_every_kernel_is_compiled_for_its_own_architecture_only(machine_code, arch, code):
-    kernels = [k for k in runtime.kernels() if k.arch == arch]
+def _cutlass_codes(kernels: Iterable[Kernel]) -> set[str]:
+    """SM100's dense and scaled kernels by their machine code, which types of one size share."""
+    names = (re.sub("(?<!b)f16", "bf16", k.name) for k in kernels if k.arch == "sm100")
+    return {name.replace("e5m2", "e4m3") for name in names}
+
+
+def test_every_sm90_kernel_is_compiled_for_its_own_architecture_only(machine_code):
+    kernels = [k for k in runtime.kernels() if k.arch == "sm90"]
     # Of two f32 operands one is split ahead of the kernel, which is the same for both its majors.
     shared = sum(k.splits_both for k in kernels) // 2
-    assert len(_with_arch(machine_code, code)) == len(kernels) - shared
+    assert len(_with_arch(machine_code, "sm_90")) == len(kernels) - shared
+
+
+def test_sm100_kernels_of_bf16_and_f16_are_one(machine_code):
+    codes = _with_arch(machine_code, "sm_100")
+    assert len(codes) == len(_cutlass_codes(runtime.kernels())) > 0
+    for name, code in codes.items():
+        rounds = {o for o in code.opcodes if o.startswith(("F2FP.F16.F32", "F2FP.BF16.F32"))}
+        assert len(rounds) in (0, 2), (name, rounds)  # none where results are f32
 
 
 def test_no_kernel_spills_or_uses_local_memory(machine_code):
@@ -162,7 +177,7 @@ def test_scaled_sm100_kernels_multiply_8_bit_and_4_bit_operands(machine_code):
         for n, c in machine_code.items()
         if "GemmUniversal" in n and (FLOAT8 in n or FLOAT4 in n)
     }
-    assert len(kernels) == sum(k.arch == "sm100" for k in runtime.scaled_kernels()) > 0
+    assert len(kernels) == len(_cutlass_codes(runtime.scaled_kernels())) > 0
     for name, code in kernels.items():
         pair = ".2CTA" if TWO_CTA_MMA in name else ""
         # kind::mxf4nvf4 with four scales for an instruction's K; kinds f8f6f4 and mxf8f6f4.
@@ -205,7 +220,7 @@ def test_sm100_kernels_use_tcgen05_and_cluster_launch_control(machine_code):
 
 def test_sm100_two_cta_kernels_use_two_cta_instructions(machine_code):
     pairs = {n: c for n, c in _with_arch(machine_code, "sm_100").items() if TWO_CTA_MMA in n}
-    assert len(pairs) == sum(k.schedule == "2sm" for k in runtime.kernels())
+    assert len(pairs) == len(_cutlass_codes(k for k in runtime.kernels() if k.schedule == "2sm"))
     for name, code in pairs.items():
         assert "UTCHMMA.2CTA" in code.opcodes, name
         loads = {o for o in code.opcodes if o.startswith("UTMALDG")}
