@@ -20,7 +20,8 @@ struct LinkedEpilogue {
   static constexpr int kAllChunks = C::kOwnBlocks * kChunks;  // of a tile, for one consumer
   static constexpr int kPairs = kColumns / 4;                 // of a chunk, for one thread
   static_assert(kColumns == 64 && C::kTileN % 64 == 0 && C::Q::kUnitRows == 64);
-  static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4 && kAllChunks % 2 == 0);
+  static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4);
+  static_assert(kAllChunks % (C::kStoreBuffers / 2) == 0, "whole sets of chunks");
 
   const Params& base;
   bwgemm::sm90::StoreBuffers<C> buffers;  // `buffer`: the set to fill next
