@@ -3,7 +3,7 @@
     python cost_fit.py                 # regret: what the chosen kernels lose to the best recorded
     python cost_fit.py --fit --write   # fits again and writes jax_bwgemm/dense/fitted_costs.py
     python cost_fit.py --fit --folds 4 # each problem's regret with its fold left out of the fit
-    python cost_fit.py --fit --only 64x16 64x32 reduction_cycles   # whatever else stays
+    python cost_fit.py --fit --only 64x16 64x64_2x1_pingpong reduction_cycles   # whatever else stays
     python cost_fit.py --fit --refine 5000   # and random changes, which take minutes
 
 The records are benchmarks/costs/data/*.json (cost_record.py makes them). What is minimised is, over
@@ -125,6 +125,13 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     return Problem(name, GemmDims(m, n, k, batch, batch, batch), tuple(fastest.values()))
 
 
+def tile_names(key: TileKey) -> set[str]:
+    """A tile by its size, and as kernels' names say it."""
+    size = f"{key.tile_m}x{key.tile_n}"
+    swap = "_swap" if key.swap_ab else ""
+    return {size, f"{size}_{key.cluster_m}x{key.cluster_n}_{key.schedule}{swap}"}
+
+
 def predict(launch: Launch, dims: GemmDims, parameters: Parameters) -> float:
     """Predicted clock cycles of a launch."""
     found = costs.evaluate(
@@ -147,7 +154,7 @@ class Fit:
     Args:
         problems: The records.
         start: The parameters to begin with.
-        only: Tiles, as ``"64x128"``, and names of parameters that may change; None: all.
+        only: Tiles (`tile_names`) and names of parameters that may change; None: all.
     """
 
     def __init__(
@@ -217,8 +224,8 @@ class Fit:
                 ):
                     break
 
-    def _may_change(self, name: str) -> bool:
-        return self.only is None or name in self.only
+    def _may_change(self, *names: str) -> bool:
+        return self.only is None or not set(names).isdisjoint(self.only)
 
     def refine(self, steps: int) -> Parameters:
         """Changes one tile's numbers at random, so many times; returns the parameters found.
@@ -244,7 +251,7 @@ class Fit:
         return sorted(
             k
             for k in self.uses
-            if k in self.parameters.tiles and self._may_change(f"{k.tile_m}x{k.tile_n}")
+            if k in self.parameters.tiles and self._may_change(*tile_names(k))
         )
 
     def run(self, rounds: int) -> Parameters:
@@ -368,7 +375,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--only",
         nargs="+",
         metavar="NAME",
-        help="tiles (64x128) and parameters of the model that a fit may change (default: all)",
+        help="tiles (64x128 or 64x128_2x1_pingpong) and parameters of the model that a fit may change "
+        "(default: all)",
     )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
@@ -378,7 +386,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     parameters = costs.SM90
-    names = {f"{k.tile_m}x{k.tile_n}" for k in parameters.tiles}
+    recorded = with_all_tiles(parameters, problems).tiles
+    names = set().union(*map(tile_names, recorded))
     names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
     if unknown := sorted({*(args.only or ())} - names):
         known = " ".join(sorted(names))

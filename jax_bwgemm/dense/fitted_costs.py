@@ -40,6 +40,7 @@ SM90 = Parameters(
         TileKey("pingpong", 128, 136, 2, 1, True): Cost(0.947, 517.8, 4114, 0.9911),
         TileKey("pingpong", 128, 120, 2, 1, True): Cost(0.9633, 1374, 4155, 1.009),
         TileKey("pingpong", 192, 88, 1, 1, True): Cost(0.8726, 2801, 1199, 1.069),
+        TileKey("cooperative", 128, 192, 2, 1, False): Cost(0.9264, 1050, 3400, 0.8),
     },
     overlap=4.253,
     l2_bytes_per_cycle=13190,
