@@ -111,6 +111,6 @@ class ProductSpec(abc.ABC):
 
 
 def common_batch(batches: Iterable[int]) -> int:
-    """The batch of operands of which some are shared, of batch 1; it may be 0."""
-    sizes = set(batches)
-    return 0 if 0 in sizes else max(sizes)
+    """The batch of operands of which some are shared, of batch 1; it may be 0, or symbolic."""
+    # JAX does not know whether a symbolic size is larger than 1, only that it is another one.
+    return next((size for size in batches if size != 1), 1)

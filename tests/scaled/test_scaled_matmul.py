@@ -70,6 +70,15 @@ def test_batches(scaling: str, shared: str | None) -> None:
     assert_exact(got, formula_product(x, y).astype(np.float32))
 
 
+@pytest.mark.parametrize("name", "abcdefgh")  # its hash decides about the order in a set
+def test_exported_with_a_symbolic_batch_that_one_operand_has(name: str) -> None:
+    (batch,) = jax.export.symbolic_shape(name)
+    x, y = pair("row", "row", batch=(3,))[0], pair("row", "row")[1]
+    kinds = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[1:]), leaf.dtype), x)
+    exported = jax.export.export(jax.jit(bw.scaled_matmul))(kinds, y)
+    assert_exact(exported.call(x, y), bw.scaled_matmul(x, y))
+
+
 def test_one_scale_for_each_matrix() -> None:
     x, y = pair("tensor", "tensor", batch=(3,))
     x = bw.ScaledArray(x.values, jnp.asarray([0.5, 1.0, 2.0]), "tensor")
