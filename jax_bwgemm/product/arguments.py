@@ -27,7 +27,12 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
         x = x.__jax_array__()
     if not isinstance(x, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
         raise TypeError(f"{function} requires arrays, got {name} of type {type(x).__name__}")
-    return jnp.asarray(x)
+    try:
+        return jnp.asarray(x)
+    except (TypeError, OverflowError):
+        of_numpy = isinstance(x, np.ndarray | np.generic)
+        what = f"dtype {x.dtype}" if of_numpy else "too large a number"
+        raise TypeError(f"{function} requires arrays of JAX's types, got {name}: {what}") from None
 
 
 def is_hashable(x: Any) -> bool:

@@ -37,7 +37,8 @@ def as_scaled_array(x: Any, what: str) -> ScaledArray:
             f"{what} must be a ScaledArray, a QArray or a pair of values and scales, got "
             f"{type(x).__name__}"
         )
-    if not all(hasattr(v, "dtype") for v in (values, scales)) or values.ndim != scales.ndim:
+    arrays = all(hasattr(v, "dtype") and hasattr(v, "ndim") for v in (values, scales))
+    if not arrays or values.ndim != scales.ndim:
         raise TypeError(f"{what}: values and scales must be arrays of the same rank")
     if values.ndim < 2:
         raise TypeError(f"{what}: values must be [..., R, K], got shape {values.shape}")

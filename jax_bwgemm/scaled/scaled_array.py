@@ -123,7 +123,8 @@ def check(x: ScaledArray, what: str = "ScaledArray") -> None:
     for name in ("values", "scales", "global_scale"):
         if name == "global_scale" and x.global_scale is None:
             continue
-        if not hasattr(getattr(x, name), "dtype"):
+        # A type of jax.numpy has a dtype, but no shape.
+        if not (hasattr(getattr(x, name), "dtype") and hasattr(getattr(x, name), "shape")):
             found = type(getattr(x, name)).__name__
             raise TypeError(f"{what}: {name} must be an array, got {found}")
     if x.values.dtype not in layout.value_dtypes:

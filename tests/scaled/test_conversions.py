@@ -101,6 +101,7 @@ VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
         (QArray(VALUES, jnp.ones((1, 1)), jnp.zeros((1, 1))), "a QArray with a zero_point"),
         ((VALUES, jnp.ones(256)), "values and scales must be arrays of the same rank"),
         ((VALUES, 1.0), "values and scales must be arrays of the same rank"),
+        ((VALUES, jnp.float32), "values and scales must be arrays of the same rank"),
         ((VALUES[0], jnp.ones(1)), r"values must be \[..., R, K\], got shape \(256,\)"),
         ((VALUES, jnp.ones((256, 4))), r"no layout has scales float32\[256, 4\] of values float8"),
         # Blocks of 64, of 128 x 100 and of 24, as many as the layouts' own of a size.

@@ -203,6 +203,16 @@ def test_jit_and_vmap(scaling: str) -> None:
         ),
         (lambda: bw.quantize([1.0], "row"), TypeError, "quantize requires arrays, got x of type"),
         (
+            lambda: bw.quantize(10**400, "row"),
+            TypeError,
+            "requires arrays of JAX's types, got x: too large a number",
+        ),
+        (
+            lambda: bw.quantize(np.array([["a"]]), "row"),
+            TypeError,
+            "requires arrays of JAX's types, got x: dtype <U1",
+        ),
+        (
             lambda: bw.quantize(jnp.ones((4, 4), jnp.int32), "row"),
             TypeError,
             "requires 16-bit floating point or wider, got int32",
@@ -294,6 +304,7 @@ VALUES = np.zeros((256, 256), np.dtype("float8_e4m3fn"))
     ("values", "scales", "scaling", "whole", "message"),
     [
         (VALUES, 1.0, "tensor", None, "scales must be an array, got float"),
+        (VALUES, jnp.float32, "tensor", None, "scales must be an array, got _ScalarMeta"),
         (VALUES.astype(np.float32), np.float32(1), "tensor", None, "must be of type float8_e4m3fn"),
         (VALUES[0], np.float32(1), "tensor", None, r"values must be \[..., R, K\], got shape"),
         (VALUES, np.float16(1), "tensor", None, "must be of type float32, got float16"),
