@@ -205,9 +205,13 @@ def dequantize(x: ScaledArray, dtype: DTypeLike = jnp.float32) -> jax.Array:
 
 
 def _product_with_scales(x: ScaledArray, dtype: np.dtype) -> jax.Array:
-    wide = x.values.astype(jnp.float32) * element_scales(x)
+    def of_rank(scales: jax.Array) -> jax.Array:
+        # One scale of all matrices has no dimensions for these.
+        return jnp.expand_dims(scales, tuple(range(x.ndim - scales.ndim)))
+
+    wide = x.values.astype(jnp.float32) * of_rank(element_scales(x))
     if x.global_scale is not None:
-        wide *= x.global_scale[..., None, None]
+        wide *= of_rank(x.global_scale[..., None, None])
     return wide.astype(dtype)
 
 

@@ -42,6 +42,10 @@ def test_dequantize_is_values_times_scales(scaling: str) -> None:
     q = exact_operand(np.random.default_rng(1), (2, 130, 300), scaling)
     assert_exact(bw.dequantize(q), formula_values(q).astype(np.float32))
     assert bw.dequantize(q, jnp.bfloat16).dtype == jnp.bfloat16
+    one_scale = bw.quantize(normal(2, 3, 20, 40), scaling)  # in some layouts, of rank 0
+    want = bw.dequantize(one_scale)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert_exact(jax.jit(bw.dequantize)(one_scale), want)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
