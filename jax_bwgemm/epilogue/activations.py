@@ -84,7 +84,8 @@ def _check(
         one = jax.tree_util.treedef_is_leaf(traced.tree) and not traced.program.summed
     else:
         argument = jax.ShapeDtypeStruct(shape, jnp.float32)
-        tree = jax.eval_shape(function, argument)
+        # JAX needs a weak reference, which instances of classes with slots do not have.
+        tree = jax.eval_shape(functools.partial(function), argument)
         one = getattr(tree, "shape", None) == shape
         if one:
             if jnp.issubdtype(tree.dtype, jnp.complexfloating):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,10 +58,19 @@ def _traced(eqn: Any) -> Any:
 
 
 def jitted(program: Callable[..., Any]) -> Any:
-    """A function under jit; itself if it is."""
+    """A function under jit; itself if it is.
+
+    jit needs a weak reference to it, which instances of classes with slots do not have.
+    """
     # Before Python 3.12 methods of jitted functions pass for `Wrapped`; their `trace` lacks self.
     method = isinstance(program, types.MethodType)
-    return program if isinstance(program, jax.stages.Wrapped) and not method else jax.jit(program)
+    if isinstance(program, jax.stages.Wrapped) and not method:
+        return program
+    try:
+        weakref.ref(program)
+    except TypeError:
+        program = functools.partial(program)
+    return jax.jit(program)
 
 
 def is_jaxpr(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -261,6 +262,30 @@ class Unhashable:
 
     def __call__(self, z: Any) -> Any:
         return z
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaled:
+    """A function of which there are no weak references."""
+
+    factor: float
+
+    def __call__(self, z: jax.Array) -> jax.Array:
+        return self.factor * z
+
+
+@pytest.mark.parametrize("layer", ["linear", "gated_linear_unit", "mlp", "moe_mlp"])
+def test_activations_of_classes_with_slots(arrays, layer) -> None:
+    x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
+    experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
+    call = {
+        "linear": lambda f: bw.linear(x, w, activation=f),
+        "gated_linear_unit": lambda f: bw.gated_linear_unit(x, gated, activation=f),
+        "mlp": lambda f: bw.mlp(x, w, w.T, activation=f),
+        "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
+    }[layer]
+    for _ in range(2):  # jax.jit of such a function fails, and then ends the process
+        np.testing.assert_allclose(call(Scaled(2.0)), call(lambda z: 2.0 * z), rtol=1e-6)
 
 
 class TestErrors:

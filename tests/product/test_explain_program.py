@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -337,3 +338,18 @@ def test_arguments_of_the_call_come_before_those_of_partial() -> None:
 
     bound = functools.partial(bw.accelerate(f), times=1)
     assert len(bw.explain_program(bound, struct(512, 512), times=3, device="sm90").rewrites) == 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layer:
+    """A function of which there are no weak references."""
+
+    factor: float
+
+    def __call__(self, a: jax.Array) -> jax.Array:
+        return bw.matmul(a, a) * self.factor
+
+
+def test_functions_of_classes_with_slots() -> None:
+    ((found, times),) = bw.explain_program(Layer(2.0), struct(512, 512), device="sm90").products
+    assert (found.implementation, times) == ("cutlass", 1)
