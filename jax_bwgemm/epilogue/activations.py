@@ -76,7 +76,7 @@ def _check(
     """Raises what `as_activation` does for a function."""
     if elementwise:
         try:
-            traced = trace_epilogue(function, shape, ())
+            traced = trace_epilogue(function, shape, (), name=f"{caller}: activation")
         except EpilogueError as error:
             alone = "an activation is a function of its argument alone; see matmul(epilogue=)"
             text = str(error).replace(PASS_IT, alone)

@@ -106,8 +106,9 @@ def trace_epilogue(
                 raise EpilogueError(f"an epilogue returns arrays, not {type(x).__name__}")
         return results
 
+    info = compat_jaxpr.call_info(name, f, types, {}, range(len(types)))
     with compat.of_no_mesh():
-        jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types])
+        jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types], info)
     tracer = _Tracer(shape, tuple(found), batch_dims)
     values = [_Value(0, _of_result(shape))]
     values += [_Value(1 + i, own) for i, own in enumerate(places)]

@@ -342,6 +342,24 @@ class TestErrors:
         with pytest.raises(TypeError, match=f"{layer}: activation must be hashable, got <.*Unhash"):
             call(Unhashable())
 
+    @pytest.mark.parametrize("layer", ["linear", "matmul", "moe_mlp"])
+    def test_names_the_function_that_branches(self, arrays, layer) -> None:
+        x, w = arrays["x"], arrays["w"]
+        experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
+
+        def branching(z: jax.Array) -> jax.Array:
+            return z if z[0, 0] > 0 else -z
+
+        calls = {
+            "linear": lambda f: bw.linear(x, w, activation=f),
+            "matmul": lambda f: bw.matmul(x, w, epilogue=f),
+            "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
+        }
+        what = {"linear": "linear: activation", "matmul": "matmul: epilogue", "moe_mlp": "jit"}
+        where = rf"branching at \S*test_linear.py:\d+ for {what[layer]}"
+        with pytest.raises(jax.errors.TracerBoolConversionError, match=where):
+            calls[layer](branching)
+
     def test_of_gated_linear_unit(self, arrays) -> None:
         x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
         i = jnp.ones((4, 4), jnp.int32)
