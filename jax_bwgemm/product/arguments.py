@@ -19,7 +19,7 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     """Converts an operand as jax.numpy does: arrays and scalars, not lists.
 
     Raises:
-        TypeError: Not an array.
+        TypeError: Not an array, or NumPy's of a type that JAX does not have.
     """
     if isinstance(x, jax.Array):
         return x
@@ -29,10 +29,13 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
         raise TypeError(f"{function} requires arrays, got {name} of type {type(x).__name__}")
     try:
         return jnp.asarray(x)
-    except (TypeError, OverflowError):
-        of_numpy = isinstance(x, np.ndarray | np.generic)
-        what = f"dtype {x.dtype}" if of_numpy else "too large a number"
-        raise TypeError(f"{function} requires arrays of JAX's types, got {name}: {what}") from None
+    try:
+        return jnp.asarray(x)
+    except (TypeError, OverflowError) as error:  # JAX's message names no argument
+        dtype = getattr(x, "dtype", "too large a number")
+        raise TypeError(
+            f"{function} requires arrays of JAX's types, got {name}: {dtype}"
+        ) from error
 
 
 def is_hashable(x: Any) -> bool:

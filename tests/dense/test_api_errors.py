@@ -40,6 +40,12 @@ CASES = [
     # -- operands
     (matmul([1.0], X), TypeError, "matmul requires arrays, got a of type list"),
     (matmul(X, "x"), TypeError, "matmul requires arrays, got b of type str"),
+    (matmul(X, np.array(["x"])), TypeError, "matmul requires arrays of JAX's types, got b: <U1"),
+    (
+        matmul(np.array([None]), X),
+        TypeError,
+        "matmul requires arrays of JAX's types, got a: object",
+    ),
     (
         lambda: bw.dot_general(None, X, (((1,), (0,)), ((), ()))),
         TypeError,
