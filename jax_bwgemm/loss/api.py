@@ -207,6 +207,8 @@ def _as_axis_name(axis_name: Any) -> Hashable:
         raise TypeError(
             f"{_NAME}: axis_name must be the name of a mesh axis, or names, got {axis_name!r}"
         )
+    if len(set(names)) < len(names):  # XLA would end the process
+        raise ValueError(f"{_NAME}: axis_name has a name twice, got {axis_name!r}")
     return names if isinstance(axis_name, tuple | list) else axis_name
 
 

@@ -361,6 +361,7 @@ def test_numbers_of_numpy(operands) -> None:
         ),
         ({"logit_softcap": 0}, ValueError, "logit_softcap=0 is out of range"),
         ({"axis_name": 0}, TypeError, "axis_name must be the name of a mesh axis, or names, got 0"),
+        ({"axis_name": ("t", "t")}, ValueError, "axis_name has a name twice, got"),
         ({"axis_name": "t"}, NameError, "axis_name='t' is no mesh axis of a jax.shard_map around"),
         ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int or None"),
         ({"ignore_index": True}, TypeError, "ignore_index must be an int or None"),
