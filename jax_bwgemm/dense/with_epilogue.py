@@ -90,6 +90,7 @@ def fused_product(
         or batch_dims is None
         or plan.shape[-1:] != (dims.n,)
         or dtypes != [spec.out_dtype] * 2
+        or options.out_sharding is not None
         or any(sharding is not None for sharding in explicit)
     ):
         return None

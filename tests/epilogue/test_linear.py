@@ -83,6 +83,17 @@ class TestLinear:
             operands = [s if a == 0 else x for s, x, a in zip(stacked, at, axes, strict=True)]
             assert_same_layers(jax.vmap(ours, axes)(*operands), jax.vmap(formula, axes)(*operands))
 
+    def test_out_sharding_of_operands_that_are_not_of_the_mesh(self, arrays) -> None:
+        mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Explicit,))
+        x, w, b = (arrays[name].astype(jnp.bfloat16) for name in "xwb")
+        want = bw.linear(x, w, b, activation="gelu")
+        with jax.set_mesh(mesh):
+            got = jax.jit(
+                lambda *a: bw.linear(*a, activation="gelu", out_sharding=PartitionSpec("i"))
+            )(x, w, b)
+        assert tuple(jax.typeof(got).sharding.spec)[:1] == ("i",)
+        np.testing.assert_array_equal(got, want)
+
     # JAX wants an out_sharding where a contracted dimension is explicitly sharded.
     @pytest.mark.parametrize(
         ("kind", "x", "w"),
