@@ -3,7 +3,7 @@
     python cost_fit.py                 # regret: what the chosen kernels lose to the best recorded
     python cost_fit.py --fit --write   # fits again and writes jax_bwgemm/dense/fitted_costs.py
     python cost_fit.py --fit --folds 4 # each problem's regret with its fold left out of the fit
-    python cost_fit.py --fit --only 64x16 64x64_2x1_pingpong reduction_cycles   # whatever else stays
+    python cost_fit.py --fit --only 64x16 64x64_2x1_pingpong reduction_cycles  # whatever else stays
     python cost_fit.py --fit --refine 5000   # and random changes, which take minutes
 
 The records are benchmarks/costs/data/*.json (cost_record.py makes them). What is minimised is, over
@@ -249,9 +249,7 @@ class Fit:
     def _tiles(self) -> list[TileKey]:
         """The tiles whose costs may change."""
         return sorted(
-            k
-            for k in self.uses
-            if k in self.parameters.tiles and self._may_change(*tile_names(k))
+            k for k in self.uses if k in self.parameters.tiles and self._may_change(*tile_names(k))
         )
 
     def run(self, rounds: int) -> Parameters:
@@ -375,8 +373,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--only",
         nargs="+",
         metavar="NAME",
-        help="tiles (64x128 or 64x128_2x1_pingpong) and parameters of the model that a fit may change "
-        "(default: all)",
+        help="tiles (64x128 or 64x128_2x1_pingpong) and parameters of the model that a fit may "
+        "change (default: all)",
     )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)

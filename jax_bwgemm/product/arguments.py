@@ -29,8 +29,6 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
         raise TypeError(f"{function} requires arrays, got {name} of type {type(x).__name__}")
     try:
         return jnp.asarray(x)
-    try:
-        return jnp.asarray(x)
     except (TypeError, OverflowError) as error:  # JAX's message names no argument
         dtype = getattr(x, "dtype", "too large a number")
         raise TypeError(
