@@ -83,25 +83,35 @@ def _check(
             raise EpilogueError(f"{caller}: activation: {text}") from None
         one = jax.tree_util.treedef_is_leaf(traced.tree) and not traced.program.summed
     else:
-        argument = jax.ShapeDtypeStruct(shape, jnp.float32)
-        # JAX needs a weak reference, which instances of classes with slots do not have.
-        tree = jax.eval_shape(functools.partial(function), argument)
-        one = getattr(tree, "shape", None) == shape
-        if one:
-            if jnp.issubdtype(tree.dtype, jnp.complexfloating):
-                raise TypeError(f"{caller}: activation must return real numbers, got {tree.dtype}")
-            _check_reads_nothing_traced(caller, function, argument)
+        returned, dtype = _returned(caller, function, jax.ShapeDtypeStruct(shape, jnp.float32))
+        one = returned == shape
+        if one and jnp.issubdtype(dtype, jnp.complexfloating):
+            raise TypeError(f"{caller}: activation must return real numbers, got {dtype}")
     if not one:
         raise TypeError(f"{caller}: activation must return one array of its argument's shape")
 
 
-def _check_reads_nothing_traced(
+def _returned(
     caller: str, function: Callable[..., Any], argument: jax.ShapeDtypeStruct
-) -> None:
-    """Raises where a function reads an array of a program that is traced around it."""
-    _, read = compat_jaxpr.trace(lambda z: [function(z)], [compat_jaxpr.type_of(argument)])
+) -> tuple[Any, Any]:
+    """Shape and type of what a function of one array returns; None of what is no array.
+
+    Raises:
+        EpilogueError: It reads an array of a program that is traced around it.
+    """
+    found: list[tuple[Any, Any]] = []
+
+    # JAX would refuse what is no array without naming the argument.
+    def run(z: jax.Array) -> list[Any]:
+        value = function(z)
+        found.append((getattr(value, "shape", None), getattr(value, "dtype", None)))
+        return [value] if None not in found[0] else []
+
+    info = compat_jaxpr.call_info(f"{caller}: activation", function, (argument,), {}, range(1))
+    _, read = compat_jaxpr.trace(run, [compat_jaxpr.type_of(argument)], info)
     if any(isinstance(x, jax.core.Tracer) for x in read):
         raise EpilogueError(
             f"{caller}: activation reads an array of the program around it: pass a function of its "
             "argument alone"
         )
+    return found[0]

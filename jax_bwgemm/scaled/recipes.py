@@ -85,7 +85,8 @@ class Recipe:
                 f"Recipe: square_rhs is of layouts with scales of 8 bits, not {self.rhs!r}"
             )
         history = self.history
-        if isinstance(history, bool) or not isinstance(history, int) or history < 0:
+        is_number = isinstance(history, int) and not isinstance(history, bool)
+        if not (is_number and 0 <= history < 2**31):
             raise ValueError(f"history must be a number of steps, got {history!r}")
         if self.history and {self.lhs, self.rhs, self.gradient} != {"tensor"}:
             raise ValueError("delayed scaling needs 'tensor' layouts: a history has no blocks")

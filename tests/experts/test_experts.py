@@ -291,7 +291,9 @@ def test_an_unknown_activation(arrays: Arrays) -> None:
         ours(arrays, activation="geluu")
 
 
-@pytest.mark.parametrize("activation", [lambda z: z[:1], lambda z: (z, z), lambda z: None])
+@pytest.mark.parametrize(
+    "activation", [lambda z: z[:1], lambda z: (z, z), lambda z: None, lambda z: "z", str]
+)
 def test_activations_of_another_shape(arrays: Arrays, activation: Any) -> None:
     with pytest.raises(TypeError, match="grouped_mlp: activation must return one array of its"):
         ours(arrays, activation=activation)

@@ -224,6 +224,11 @@ X, W, _ = operands()
             "history must be a number of steps, got -1",
         ),
         (
+            lambda: bw.Recipe("tensor", "tensor", "tensor", history=2**31),
+            ValueError,
+            "history must be a number of steps, got 2147483648",
+        ),
+        (
             lambda: bw.Recipe("tensor", "tensor", "tensor", history=4, hadamard=True),
             ValueError,
             "delayed scaling has neither rotations nor stochastic rounding",
