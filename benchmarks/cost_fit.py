@@ -126,7 +126,7 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
 
 
 def tile_names(key: TileKey) -> set[str]:
-    """A tile by its size, and as kernels' names say it."""
+    """A tile by its size, and by what else kernels' names say of it but the depth."""
     size = f"{key.tile_m}x{key.tile_n}"
     swap = "_swap" if key.swap_ab else ""
     return {size, f"{size}_{key.cluster_m}x{key.cluster_n}_{key.schedule}{swap}"}

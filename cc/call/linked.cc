@@ -332,7 +332,7 @@ Status FindLinked(std::string_view kernel, const LinkedEpilogue& epilogue, int d
 }
 
 Status CheckEpilogueVersion(const LinkedEpilogue& epilogue) {
-  if (epilogue.version != kEpilogueVersion) {
+  if (epilogue.version < kOldestEpilogueVersion || epilogue.version > kEpilogueVersion) {
     return Status::Unimplemented("the epilogue was linked by another version of jax_bwgemm (" +
                                  std::to_string(epilogue.version) + ", this is " +
                                  std::to_string(kEpilogueVersion) + "): compile the program again");

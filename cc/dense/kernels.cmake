@@ -22,7 +22,8 @@ foreach(line IN LISTS lines)
   bwgemm_dense_launcher()
   set(full OFF)
   if(unit MATCHES "_cutlass$") # types of a line share kernels, so a line is not divided
-    if(in_unit GREATER_EQUAL bwgemm_kernels_per_unit OR in_unit GREATER_EQUAL 24) # of at most 32, by memory
+    # Memory bounds a unit to 32 kernels; a line has 8 at most.
+    if(in_unit GREATER_EQUAL bwgemm_kernels_per_unit OR in_unit GREATER 24)
       set(full ON)
     endif()
   endif()

@@ -116,8 +116,9 @@ endmacro()
 macro(bwgemm_dense_entry begin spec end name f32_twin)
   string(APPEND instances "  table.push_back(${begin}${spec}${end}>(\n      \"${name}\", \"${f32_twin}\"));\n")
   set(weight 1)
-  if(arch STREQUAL "sm100" AND in STREQUAL "f16") # the kernel of bf16 takes f16 too: cc/dense/sm100/float_format.h
-    set(weight 0)
+  string(REPLACE "_f16" "_bf16" same_code "${name}")
+  if(arch STREQUAL "sm100" AND in STREQUAL "f16" AND same_code MATCHES "${BWGEMM_KERNEL_FILTER}")
+    set(weight 0) # the kernel of bf16 takes f16 too: cc/dense/sm100/float_format.h
   endif()
   bwgemm_count_kernel(${weight})
 endmacro()

@@ -52,8 +52,9 @@ foreach(line IN LISTS lines)
                            INSTANCE "BWGEMM_SCALED_LINKED_KERNEL(${name}, ${spec})")
       endif()
       set(weight 1)
-      if(arch STREQUAL "sm100" AND types MATCHES "e5m2") # the kernel of e4m3 takes e5m2 too: cc/dense/sm100/float_format.h
-        set(weight 0)
+      string(REPLACE "e5m2" "e4m3" same_code "${name}")
+      if(arch STREQUAL "sm100" AND types MATCHES "e5m2" AND same_code MATCHES "${BWGEMM_KERNEL_FILTER}")
+        set(weight 0) # the kernel of e4m3 takes e5m2 too: cc/dense/sm100/float_format.h
       endif()
       bwgemm_count_kernel(${weight})
     endforeach()

@@ -105,7 +105,7 @@ def _returned(
     def run(z: jax.Array) -> list[Any]:
         value = function(z)
         found.append((getattr(value, "shape", None), getattr(value, "dtype", None)))
-        return [value] if None not in found[0] else []
+        return [] if any(x is None for x in found[0]) else [value]
 
     info = compat_jaxpr.call_info(f"{caller}: activation", function, (argument,), {}, range(1))
     _, read = compat_jaxpr.trace(run, [compat_jaxpr.type_of(argument)], info)

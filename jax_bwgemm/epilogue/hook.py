@@ -25,8 +25,8 @@ from jax_bwgemm.product.kernels import Kernel
 MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
-# kEpilogueVersion of cc/call/product_call.h. Raise it when earlier linked code no longer fits.
-VERSION = 4
+# kEpilogueVersion of cc/call/product_call.h, which says when to raise it.
+VERSION = 5
 # Types of arrays that a call may have, and the bytes of an element.
 OPERAND_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 OPERAND_TYPES = tuple(OPERAND_BYTES)

@@ -87,7 +87,7 @@ class Recipe:
         history = self.history
         is_number = isinstance(history, int) and not isinstance(history, bool)
         if not (is_number and 0 <= history < 2**31):
-            raise ValueError(f"history must be a number of steps, got {history!r}")
+            raise ValueError(f"history must be a number of steps below 2^31, got {history!r}")
         if self.history and {self.lhs, self.rhs, self.gradient} != {"tensor"}:
             raise ValueError("delayed scaling needs 'tensor' layouts: a history has no blocks")
         if history and self.needs_key:

@@ -76,8 +76,9 @@ class TestCalls:
         given = [arrays[name] for name in config["operands"].split()]
         return jax.ffi.ffi_call(targets.TARGETS["emulator"], shapes)(*given, config=config)
 
-    def test_runs(self, linked) -> None:
-        d, _, y1 = self.call(linked)
+    @pytest.mark.parametrize("version", [VERSION - 1, VERSION])
+    def test_runs(self, linked, version) -> None:
+        d, _, y1 = self.call(linked, epilogue_version=np.int64(version))
         assert_exact(d, np.full((1, 16, 24), 65, "bfloat16"))
         assert_exact(y1, np.full((1, 16, 24), 64, np.float32))
 
@@ -104,7 +105,9 @@ class TestCalls:
             ({"results": "d workspace y1 y2 y3", "epilogue_results": " ".join(["float32"] * 4)},
              "has too many results"),
             ({"epilogue": None}, "the call has x0 and no epilogue"),
-            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 4"),
+            ({"epilogue_version": None}, r"linked by another version of jax_bwgemm \(0, this is 5"),
+            ({"epilogue_version": np.int64(3)}, r"another version of jax_bwgemm \(3, this is 5"),
+            ({"epilogue_version": np.int64(6)}, r"another version of jax_bwgemm \(6, this is 5"),
             ({"epilogue_operands": "float32:n:staged"}, "array 0 of float32 cannot be 'staged'"),
             ({"x0": np.ones(24, "bfloat16"), "epilogue_operands": "bfloat16:n:staged"},
              "array 0 of bfloat16 cannot be 'staged'"),

@@ -221,12 +221,12 @@ X, W, _ = operands()
         (
             lambda: bw.Recipe("tensor", "tensor", "tensor", history=-1),
             ValueError,
-            "history must be a number of steps, got -1",
+            "history must be a number of steps below 2.31, got -1",
         ),
         (
             lambda: bw.Recipe("tensor", "tensor", "tensor", history=2**31),
             ValueError,
-            "history must be a number of steps, got 2147483648",
+            "history must be a number of steps below 2.31, got 2147483648",
         ),
         (
             lambda: bw.Recipe("tensor", "tensor", "tensor", history=4, hadamard=True),

@@ -157,10 +157,13 @@ def _shifted_swizzle(text: str) -> str:
 
 def _transposed_a(text: str) -> str:
     """The instruction descriptor says that A is M-major (bit 15)."""
-    found = re.search(r"mov\.b32\s+%r\d+, (\d+);(?=\s*mov\.b32[^;]*;\s*\{\s*\.reg \.pred p;)", text)
-    if not found:
+    mma = re.search(re.escape(MMA) + r"[^;]*\], %rd\d+, %rd\d+, (%r\d+),", text)
+    if mma is None:
         raise NotApplicable("instruction descriptor")
-    return text[: found.start(1)] + str(int(found[1]) ^ (1 << 15)) + text[found.end(1) :]
+    descriptor = mma[1]
+    *_, made = re.finditer(rf"\n\S+\s+{descriptor}, [^;]*;", text[: mma.start()])
+    wrong = f"\nxor.b32 {descriptor}, {descriptor}, {1 << 15};"
+    return text[: made.end()] + wrong + text[made.end() :]
 
 
 def _long_k_step(text: str) -> str:
