@@ -25,8 +25,8 @@ struct Options {
   std::string_view order = "heuristic";  // grouped: "heuristic", "horizontal" or "vertical"
 };
 
-// Raise it when an older library cannot launch what is linked now, and the oldest one when code that
-// was linked before cannot be launched any more, because parameters or shared memory differ.
+// Raise it when an older library cannot launch what is linked now, and the oldest one when code
+// that was linked before cannot be launched any more, because parameters or shared memory differ.
 // 5: SM100's kernels read their operands' formats, to which 4's library gives no values.
 inline constexpr int64_t kEpilogueVersion = 5, kOldestEpilogueVersion = 4;
 

@@ -19,7 +19,7 @@ def as_array(function: str, name: str, x: Any) -> jax.Array:
     """Converts an operand as jax.numpy does: arrays and scalars, not lists.
 
     Raises:
-        TypeError: Not an array, NumPy's of a type that JAX does not have, or a number that no type holds.
+        TypeError: Not an array, NumPy's of a type that JAX lacks, or a number that no type holds.
     """
     if isinstance(x, jax.Array):
         return x
