@@ -46,7 +46,7 @@ MIN_MACS = 64**3
 SHORT_K = 32
 # A product of 16-bit operands is small if it is predicted to take fewer cycles, about 5 us. But
 # XLA's kernels are slow with few rows or columns of one matrix, at most this many, if tiles of that
-# size fill less than half of the GPU: such products count as large (docs/steps.md, "Small
+# size fill at most half of the GPU: such products count as large (docs/steps.md, "Small
 # steps").
 SMALL_CYCLES = 8_450
 FEW_ROWS = 128
