@@ -223,6 +223,6 @@ def test_the_document_has_the_limit() -> None:
     root = Path(__file__).parents[2]
     source = (root / "cc/dense/row_range.h").read_text()
     square = int(re.search(r"kMostSquare = (\d+);", source)[1])
-    assert f"{square**0.5:.1f} below the largest" in re.sub(
+    assert f"at most {square**0.5:.1f} in a narrow row" in re.sub(
         r"\s+", " ", (root / "docs/accuracy.md").read_text()
     )
