@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -285,16 +286,25 @@ class Scaled:
         return self.factor * z
 
 
-@pytest.mark.parametrize("layer", ["linear", "gated_linear_unit", "mlp", "moe_mlp"])
-def test_activations_of_classes_with_slots(arrays, layer) -> None:
+ACTIVATED = ("linear", "gated_linear_unit", "mlp", "moe_mlp")
+
+
+def with_function(arrays: Any, layer: str) -> Callable[[Any], jax.Array]:
+    """A layer by its activation, or a product by its epilogue."""
     x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
     experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
-    call = {
+    return {
         "linear": lambda f: bw.linear(x, w, activation=f),
         "gated_linear_unit": lambda f: bw.gated_linear_unit(x, gated, activation=f),
         "mlp": lambda f: bw.mlp(x, w, w.T, activation=f),
         "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
+        "matmul": lambda f: bw.matmul(x, w, epilogue=f),
     }[layer]
+
+
+@pytest.mark.parametrize("layer", ACTIVATED)
+def test_activations_of_classes_with_slots(arrays, layer) -> None:
+    call = with_function(arrays, layer)
     for _ in range(2):  # jax.jit of such a function fails, and then ends the process
         np.testing.assert_allclose(call(Scaled(2.0)), call(lambda z: 2.0 * z), rtol=1e-6)
 
@@ -334,17 +344,9 @@ class TestErrors:
         with pytest.raises(bw.EpilogueError, match=alone):
             bw.linear(x, w, activation=lambda z: slope * z)
 
-    @pytest.mark.parametrize("layer", ["linear", "gated_linear_unit", "mlp", "moe_mlp"])
+    @pytest.mark.parametrize("layer", ACTIVATED)
     def test_of_activations(self, arrays, layer) -> None:
-        x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
-        experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
-        calls = {
-            "linear": lambda f: bw.linear(x, w, activation=f),
-            "gated_linear_unit": lambda f: bw.gated_linear_unit(x, gated, activation=f),
-            "mlp": lambda f: bw.mlp(x, w, w.T, activation=f),
-            "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
-        }
-        call = calls[layer]
+        call = with_function(arrays, layer)
         rows = f"{layer}: activation must return one array of its argument's shape"
         with pytest.raises(TypeError, match=rows):
             call(lambda z: jnp.sum(z, 0))
@@ -355,21 +357,13 @@ class TestErrors:
 
     @pytest.mark.parametrize("layer", ["linear", "matmul", "moe_mlp"])
     def test_names_the_function_that_branches(self, arrays, layer) -> None:
-        x, w = arrays["x"], arrays["w"]
-        experts, one = jnp.zeros((6, 1), jnp.int32), jnp.ones((6, 1))
-
         def branching(z: jax.Array) -> jax.Array:
             return z if z[0, 0] > 0 else -z
 
-        calls = {
-            "linear": lambda f: bw.linear(x, w, activation=f),
-            "matmul": lambda f: bw.matmul(x, w, epilogue=f),
-            "moe_mlp": lambda f: bw.moe_mlp(x, w[None], w.T[None], experts, one, activation=f),
-        }
         what = "epilogue" if layer == "matmul" else "activation"
         where = rf"branching at \S*test_linear.py:\d+ for {layer}: {what}"
         with pytest.raises(jax.errors.TracerBoolConversionError, match=where):
-            calls[layer](branching)
+            with_function(arrays, layer)(branching)
 
     def test_of_gated_linear_unit(self, arrays) -> None:
         x, w, gated = arrays["x"], arrays["w"], arrays["gated"]
