@@ -56,6 +56,15 @@ macro(bwgemm_count_kernel weight)
   math(EXPR in_unit "${in_unit} + ${weight}")
 endmacro()
 
+# Counts kernel `name`. Its machine code is that of `code`, another kernel of the same line, unless the filter leaves that out.
+macro(bwgemm_count_kernel_of_code name code)
+  if("${code}" STREQUAL "${name}" OR NOT "${code}" MATCHES "${BWGEMM_KERNEL_FILTER}")
+    bwgemm_count_kernel(1)
+  else()
+    bwgemm_count_kernel(0)
+  endif()
+endmacro()
+
 # Writes a translation unit with the instances collected so far, if there are any.
 macro(bwgemm_write_unit name unit_arch template)
   if(instances)

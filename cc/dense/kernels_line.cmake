@@ -115,12 +115,11 @@ endmacro()
 # Appends an entry of the kernel table to `instances`.
 macro(bwgemm_dense_entry begin spec end name f32_twin)
   string(APPEND instances "  table.push_back(${begin}${spec}${end}>(\n      \"${name}\", \"${f32_twin}\"));\n")
-  set(weight 1)
-  string(REPLACE "_f16" "_bf16" same_code "${name}")
-  if(arch STREQUAL "sm100" AND in STREQUAL "f16" AND same_code MATCHES "${BWGEMM_KERNEL_FILTER}")
-    set(weight 0) # the kernel of bf16 takes f16 too: cc/dense/sm100/float_format.h
+  set(code "${name}")
+  if(arch STREQUAL "sm100") # the kernel of bf16 takes f16 too: cc/dense/sm100/float_format.h
+    string(REPLACE "_f16" "_bf16" code "${name}")
   endif()
-  bwgemm_count_kernel(${weight})
+  bwgemm_count_kernel_of_code("${name}" "${code}")
 endmacro()
 
 # The line's kernel of such types and majors, if the line and the build have it: appends to `instances`; with epilogues also a

@@ -51,12 +51,11 @@ foreach(line IN LISTS lines)
         bwgemm_link_kernel(${arch}_scaled NAME ${name} HEADER "scaled/${arch}/linked_kernel.h" NAMESPACE bwgemm::scaled
                            INSTANCE "BWGEMM_SCALED_LINKED_KERNEL(${name}, ${spec})")
       endif()
-      set(weight 1)
-      string(REPLACE "e5m2" "e4m3" same_code "${name}")
-      if(arch STREQUAL "sm100" AND types MATCHES "e5m2" AND same_code MATCHES "${BWGEMM_KERNEL_FILTER}")
-        set(weight 0) # the kernel of e4m3 takes e5m2 too: cc/dense/sm100/float_format.h
+      set(code "${name}")
+      if(arch STREQUAL "sm100") # the kernel of e4m3 takes e5m2 too: cc/dense/sm100/float_format.h
+        string(REPLACE "e5m2" "e4m3" code "${name}")
       endif()
-      bwgemm_count_kernel(${weight})
+      bwgemm_count_kernel_of_code("${name}" "${code}")
     endforeach()
   endforeach()
 endforeach()
