@@ -17,15 +17,8 @@
 
 namespace bwgemm::dense {
 
-// What the epilogue does with the sums: it only rounds them.
-template <class Traits>
+// What the epilogue does with the sums: it only rounds them. Results of 16 bits are of either type.
 struct PlainResult {
-  template <class CtaTile, class Out>
-  using Fusion = typename Traits::template Result<Out>;
-};
-
-// The same where results of 16 bits may be of either type.
-struct FormatResult {
   template <class CtaTile, class Out>
   using Fusion =
       std::conditional_t<sizeof(Out) == 2, sm100::FormatAccumulator<Out>, LoadedAccumulator<Out>>;
@@ -42,7 +35,7 @@ struct PlainOperands {
   using EpilogueTile = cutlass::epilogue::collective::EpilogueTileAuto;
 };
 
-template <class Spec, class Result = FormatResult,
+template <class Spec, class Result = PlainResult,
           class Operands = PlainOperands<ScheduleTraits<Spec::kSchedule>>>
 struct GemmKernel : Spec {
   using Traits = ScheduleTraits<Spec::kSchedule>;

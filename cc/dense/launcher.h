@@ -4,6 +4,7 @@
 
 #include "core/ceil_div.h"
 #include "core/launch.h"
+#include "core/mma_format.h"
 #include "cutlass/device_kernel.h"
 #include "dense/gemm_kernel.h"
 #include "dense/limits.h"
@@ -46,7 +47,7 @@ struct Launcher {
     args.epilogue.ptr_D = static_cast<Out*>(const_cast<void*>(p.d.data));
     args.epilogue.dD = MakeStride<typename Kernel::StrideD>(p.d);
     if constexpr (Gemm::kTakesFormats) {
-      args.mainloop.formats = {sm100::FormatOf(Gemm::kAType), sm100::FormatOf(Gemm::kBType)};
+      args.mainloop.formats = {MmaFormat(Gemm::kAType), MmaFormat(Gemm::kBType)};
     }
     if constexpr (std::is_same_v<decltype(args.epilogue.thread), sm100::ResultFormat>) {
       args.epilogue.thread.f16 = Gemm::kOut == DType::kF16;

@@ -21,8 +21,6 @@ struct ScheduleTraits<Schedule::k1Sm> {
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized1SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized1Sm;
-  template <class Out>
-  using Result = LoadedAccumulator<Out>;
   template <class Shape, class Loop, class Store, class Scheduler>
   using Kernel = OrderedKernel<Shape, Loop, Store, Scheduler>;
 };
@@ -32,8 +30,6 @@ struct ScheduleTraits<Schedule::k2Sm> {
   using ArchTag = cutlass::arch::Sm100;
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized2Sm;
-  template <class Out>
-  using Result = LoadedAccumulator<Out>;
   template <class Shape, class Loop, class Store, class Scheduler>
   using Kernel = OrderedKernel<Shape, Loop, Store, Scheduler>;
 };

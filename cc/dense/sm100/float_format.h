@@ -5,8 +5,9 @@
 // such a kernel is one of bf16 or e4m3 (FormatType), and what its values are is an argument.
 #pragma once
 
+#include <cstring>
+
 #include "core/cutlass_type.h"
-#include "cute/arch/mma_sm100_desc.hpp"
 #include "dense/sm100/visitor.h"
 #include "dense/waits_sm100.h"
 
@@ -18,16 +19,7 @@ using FormatType = typename CutlassType<kType == DType::kF16    ? DType::kBF16
                                         : kType == DType::kE5M2 ? DType::kE4M3
                                                                 : kType>::type;
 
-// What the instruction descriptor calls a type of 16 or 8 bits.
-constexpr uint8_t FormatOf(DType type) {
-  using namespace cute::UMMA;
-  return type == DType::kF16    ? static_cast<uint8_t>(F16F32Format::F16)
-         : type == DType::kBF16 ? static_cast<uint8_t>(F16F32Format::BF16)
-         : type == DType::kE4M3 ? static_cast<uint8_t>(MXF8F6F4Format::E4M3)
-                                : static_cast<uint8_t>(MXF8F6F4Format::E5M2);
-}
-
-// Of the MMA's operands.
+// Of the MMA's operands: see MmaFormat.
 struct OperandFormats {
   uint8_t a = 0, b = 0;
 };
@@ -45,11 +37,11 @@ CUTLASS_DEVICE cutlass::Array<Out, kCount> Round(const cutlass::Array<float, kCo
   cutlass::Array<Out, kCount> rounded;
   if (format.f16) {
     const auto halves = cutlass::NumericArrayConverter<cutlass::half_t, float, kCount>{}(values);
-    rounded = reinterpret_cast<const cutlass::Array<Out, kCount>&>(halves);
+    memcpy(&rounded, &halves, sizeof(rounded));
   } else {
     const auto brains =
         cutlass::NumericArrayConverter<cutlass::bfloat16_t, float, kCount>{}(values);
-    rounded = reinterpret_cast<const cutlass::Array<Out, kCount>&>(brains);
+    memcpy(&rounded, &brains, sizeof(rounded));
   }
   return rounded;
 }

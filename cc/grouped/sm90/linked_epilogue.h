@@ -106,6 +106,7 @@ struct LinkedEpilogue {
   __device__ static int Stores() { return (StagedResult(0) >= 0) + (StagedResult(1) >= 0); }
   // A chunk's buffers are a set: each first of a matrix, then of a result, D's the first.
   __device__ static int SetBuffers() { return max(Loads(), Stores() + 1); }
+  static_assert(C::kStoreBuffers >= 3, "a set has up to three buffers");
   __device__ static uint32_t Sets() { return C::kStoreBuffers / SetBuffers(); }
 
   // The set to fill, and its buffers.

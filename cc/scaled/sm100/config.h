@@ -86,11 +86,11 @@ struct SumsConfig
   static constexpr bool kLinked = kLinked_;
   static constexpr bool kLinkable = true;
   static_assert(Spec::kScaleUse == ScaleUse::kSums && !Spec::kSwapAb);
+  static_assert(Spec::kOut != DType::kF16, "ScaledResult rounds to what GemmKernel calls Out");
 };
 
 template <class Spec>
-using MmaResult = std::conditional_t<Spec::kA == DType::kE2M1, AlphaResult,
-                                     dense::PlainResult<dense::ScheduleTraits<Spec::kSchedule>>>;
+using MmaResult = std::conditional_t<Spec::kA == DType::kE2M1, AlphaResult, dense::PlainResult>;
 
 // A function is linked where no alpha multiplies the sums.
 template <class Spec, bool kLinked_ = false>
@@ -101,6 +101,7 @@ struct MmaConfig
   static constexpr bool kLinked = kLinked_;
   static constexpr bool kLinkable = Spec::kA != DType::kE2M1;
   static_assert(Spec::kScaleUse == ScaleUse::kMma && !Spec::kSwapAb);
+  static_assert(Spec::kOut != DType::kF16, "AlphaResult rounds to what GemmKernel calls Out");
 };
 
 template <class Spec, bool kLinked = false>

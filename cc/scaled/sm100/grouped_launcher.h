@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/epilogue_arguments.h"
+#include "core/mma_format.h"
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm100/grouped_kernel.h"
@@ -37,11 +38,6 @@ struct GroupedLauncher {
     return LaunchWithScales(problem, function, params, stream);
   }
 
-  static constexpr uint8_t Format(DType dtype) {
-    using Formats = cute::UMMA::MXF8F6F4Format;
-    return static_cast<uint8_t>(dtype == DType::kE5M2 ? Formats::E5M2 : Formats::E4M3);
-  }
-
   // That of all types.
   static const void* Function() {
     return reinterpret_cast<const void*>(
@@ -59,8 +55,8 @@ struct GroupedLauncher {
     params.q_scales = problem.b;
     params.p_rows = C::kKGrouped ? p.k : p.m;
     params.q_rows = p.n;
-    params.p_format = Format(C::kA);
-    params.q_format = Format(C::kB);
+    params.p_format = MmaFormat(C::kA);
+    params.q_format = MmaFormat(C::kB);
     return Plain::LaunchKernel(function, p, params, stream);
   }
 };

@@ -3,6 +3,7 @@
 
 #include "core/ceil_div.h"
 #include "core/epilogue_arguments.h"
+#include "core/mma_format.h"
 #include "grouped/sm100/launcher.h"
 #include "scaled/limits.h"
 #include "scaled/sm100/grouped_mma.h"
@@ -97,20 +98,13 @@ struct GroupedMmaLauncher {
   // PTX ISA, "Instruction descriptor format for .kind::mxf8f6f4 and .kind::mxf4nvf4".
   static uint32_t Descriptor() {
     cute::UMMA::InstrDescriptorBlockScaled d{};
-    d.a_format_ = Format(C::kA);
-    d.b_format_ = Format(C::kB);
+    d.a_format_ = MmaFormat(C::kA);
+    d.b_format_ = MmaFormat(C::kB);
     d.n_dim_ = C::kTileN >> 3;
     d.m_dim_ = C::kTileM >> 4;
     d.scale_format_ = static_cast<uint8_t>(kFourBits ? cute::UMMA::ScaleFormat::UE4M3
                                                      : cute::UMMA::ScaleFormat::UE8M0);
     return d;
-  }
-
-  static constexpr uint8_t Format(DType dtype) {
-    using cute::UMMA::MXF4Format, cute::UMMA::MXF8F6F4Format;
-    if (dtype == DType::kE2M1) return static_cast<uint8_t>(MXF4Format::E2M1);
-    return static_cast<uint8_t>(dtype == DType::kE5M2 ? MXF8F6F4Format::E5M2
-                                                      : MXF8F6F4Format::E4M3);
   }
 
   static const void* Function() {
