@@ -5,8 +5,10 @@
     python cost_fit.py --fit --folds 4 # each problem's regret with its fold left out of the fit
     python cost_fit.py --fit --only 64x16 64x64_2x1_pingpong reduction_cycles  # whatever else stays
     python cost_fit.py --fit --refine 5000   # and random changes, which take minutes
+    python cost_fit.py --scaled ...    # the same of 8-bit products
 
-The records are benchmarks/costs/data/*.json (cost_record.py makes them). What is minimised is, over
+The records are benchmarks/costs/data/*.json (cost_record.py makes them), of 8-bit products
+benchmarks/costs/scaled/*.json (scaled_cost_record.py). What is minimised is, over
 the problems, the expected loss of a choice between kernels whose predicted times are nearly equal,
 and a little of the error of the predictions themselves, which keeps them apart where the records
 say nothing.
@@ -23,6 +25,8 @@ import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from scaled import choice as scaled_choice
 
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs
@@ -88,20 +92,24 @@ def read_kernel(label: str, dtypes: Sequence[str], majors: str) -> Launch:
     return Launch(kernel, int(rest[0]) if rest else 1, (rest + ["heuristic"] * 2)[1], 0.0)
 
 
-def load(paths: Iterable[pathlib.Path] | None = None) -> list[Problem]:
+def load(paths: Iterable[pathlib.Path] | None = None, *, scaled: bool = False) -> list[Problem]:
     """Reads records: JSON files with a list of problems, or JSON lines of cost_record.py.
+
+    Args:
+      paths: the files; None: all that are committed.
+      scaled: whether they are of 8-bit products.
 
     Raises:
       ValueError: there are none.
     """
-    problems = []
-    for path in sorted(DATA.glob("*.json")) if paths is None else paths:
+    problems, data = [], scaled_choice.DATA if scaled else DATA
+    for path in sorted(data.glob("*.json")) if paths is None else paths:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             entries = [json.loads(line) for line in text.splitlines()]
         else:
             entries = json.loads(text)["shapes"]
-        problems += [_problem(entry) for entry in entries]
+        problems += [(_scaled_problem if scaled else _problem)(entry) for entry in entries]
     problems = [p for p in problems if len(p.launches) > 1]
     if not problems:
         raise ValueError("no recorded kernels")
@@ -125,9 +133,16 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     return Problem(name, GemmDims(m, n, k, batch, batch, batch), tuple(fastest.values()))
 
 
+def _scaled_problem(entry: Mapping[str, Any]) -> Problem:
+    name, dims, launches = scaled_choice.read(entry)
+    return Problem(
+        name, dims, tuple(Launch(k, splits, "heuristic", us) for k, splits, us in launches)
+    )
+
+
 def tile_names(key: TileKey) -> set[str]:
     """A tile by its size, and by what else kernels' names say of it but the depth."""
-    size = f"{key.tile_m}x{key.tile_n}"
+    size = f"{key.scales}_" * bool(key.scales) + f"{key.tile_m}x{key.tile_n}"
     swap = "_swap" if key.swap_ab else ""
     return {size, f"{size}_{key.cluster_m}x{key.cluster_n}_{key.schedule}{swap}"}
 
@@ -376,17 +391,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="tiles (64x128 or 64x128_2x1_pingpong) and parameters of the model that a fit may "
         "change (default: all)",
     )
+    parser.add_argument(
+        "--scaled",
+        action="store_true",
+        help="8-bit products, of whose model only tiles change: scales_128x192 or with the rest",
+    )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
     try:
-        problems = load(args.data)
+        problems = load(args.data, scaled=args.scaled)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    parameters = costs.SM90
+    parameters = scaled_choice.PARAMETERS if args.scaled else costs.SM90
     recorded = with_all_tiles(parameters, problems).tiles
     names = set().union(*map(tile_names, recorded))
-    names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
+    if args.scaled:
+        args.only = args.only or sorted(names)
+    else:
+        names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
     if unknown := sorted({*(args.only or ())} - names):
         known = " ".join(sorted(names))
         print(f"error: --only {' '.join(unknown)}: known are {known}", file=sys.stderr)
@@ -404,8 +427,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parameters = rounded(fit(problems, parameters, args.rounds, args.only, args.refine))
     print(report([(p.name, regret(p, parameters)) for p in problems]))
     if args.write:
-        OUTPUT.write_text(module_text(parameters), encoding="utf-8")
-        print(f"wrote {OUTPUT}")
+        output = scaled_choice.OUTPUT if args.scaled else OUTPUT
+        text = (scaled_choice.module_text if args.scaled else module_text)(parameters)
+        output.write_text(text, encoding="utf-8")
+        print(f"wrote {output}")
     return 0
 
 

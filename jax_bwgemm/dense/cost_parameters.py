@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 
 class TileKey(NamedTuple):
-    """The properties of a kernel that its cost depends on."""
+    """The properties of a kernel that its cost depends on.
+
+    Attributes:
+        scales: As of `Kernel`; empty if operands have none.
+    """
 
     schedule: str
     tile_m: int
@@ -16,6 +20,7 @@ class TileKey(NamedTuple):
     cluster_m: int
     cluster_n: int
     swap_ab: bool
+    scales: str = ""
 
 
 class Cost(NamedTuple):

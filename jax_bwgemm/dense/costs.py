@@ -11,7 +11,7 @@ import dataclasses
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k, stream_k
 from jax_bwgemm.dense.assumed_costs import SM90_F32, SM90_GATED, SM100
-from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Parameters, TileKey
+from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST, Cost, Parameters, TileKey
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.occupancy import concurrent_ctas
 from jax_bwgemm.dense.spec import GemmDims
@@ -85,6 +85,7 @@ class Candidate:
         cycles: Predicted duration in clock cycles.
         splits: Parts that K is split into.
         decomposition: How a stream-K kernel divides the work.
+        cost: What its tile costs.
     """
 
     kernel: Kernel
@@ -94,6 +95,7 @@ class Candidate:
     cycles: float
     splits: int = 1
     decomposition: str = "heuristic"
+    cost: Cost = UNKNOWN_COST
 
 
 def typical_gain(in_dtype: str, precision: object) -> float:
@@ -123,7 +125,7 @@ def parameters_of(kernel: Kernel) -> Parameters:
 def tile_key(kernel: Kernel) -> TileKey:
     """What a kernel's cost is kept under."""
     k = kernel
-    return TileKey(k.schedule, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n, k.swap_ab)
+    return TileKey(k.schedule, k.tile_m, k.tile_n, k.cluster_m, k.cluster_n, k.swap_ab, k.scales)
 
 
 def evaluate(
@@ -211,9 +213,9 @@ def evaluate(
     cycles += _plane_cycles(kernel, dims)
     if kernel.stream_k:
         cycles *= p.stream_k_margin if all(aligned) else p.unaligned_stream_k
-        return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition)
+        return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, decomposition, cost)
     cycles += _sum_cycles(dims, splits, p)
-    return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits)
+    return Candidate(kernel, tiles_m, tiles_n, waves, cycles, splits, cost=cost)
 
 
 def _evaluate_cluster_k(

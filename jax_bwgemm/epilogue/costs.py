@@ -18,14 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.cost_parameters import UNKNOWN_COST
 from jax_bwgemm.dense.costs import (
     BYTES_PER_CYCLE,
     MACS_PER_CYCLE,
     Candidate,
-    parameters_of,
     round_up,
-    tile_key,
 )
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.epilogue.algebra import in_few_operations
@@ -163,9 +160,9 @@ def linked_cycles(
     own += elements * moving
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
     if kernel.arch == "sm100":
-        more = candidate.waves * max(0.0, epilogue - _main_cycles(kernel, dims)) + own
+        more = candidate.waves * max(0.0, epilogue - _main_cycles(candidate, dims)) + own
     elif kernel.schedule == "pingpong":
-        longer = max(0.0, (epilogue - _main_cycles(kernel, dims)) / 2)
+        longer = max(0.0, (epilogue - _main_cycles(candidate, dims)) / 2)
         more = candidate.waves * (longer + elements * MAIN_LOOP_CYCLES * count) + own
     else:
         more = candidate.waves * own
@@ -261,8 +258,8 @@ def split_k_cycles(
     return candidate.cycles + max(moved / BYTES_PER_CYCLE[target.arch], computing)
 
 
-def _main_cycles(kernel: Kernel, dims: GemmDims) -> float:
-    cost = parameters_of(kernel).tiles.get(tile_key(kernel), UNKNOWN_COST)
+def _main_cycles(candidate: Candidate, dims: GemmDims) -> float:
+    kernel, cost = candidate.kernel, candidate.cost
     macs = kernel.tile_m * kernel.tile_n * round_up(dims.k, kernel.tile_k)
     macs //= 2 if kernel.schedule == "2sm" else 1  # for each of the tile's multiprocessors
     return macs / (MACS_PER_CYCLE[kernel.arch] * cost.efficiency) + cost.per_wave

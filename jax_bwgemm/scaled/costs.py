@@ -2,11 +2,11 @@
 
 The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, and SM100's multiply
 4-bit ones at four times that rate. A product therefore has the bytes, cycles and tiles of a 16-bit
-dense one with half or a quarter of its K. Kernels that scale whole sums cost what dense ones cost.
+dense one with half or a quarter of its K.
 
-SM90's kernels that promote every 128 of K have costs of their own, fitted to times of an H200.
-SM100's costs are assumed; in its promoting kernels the tensor cores are taken to wait for the
-epilogue warps a third of the time.
+SM90's tiles have costs of their own, fitted to times of an H200 (fitted_costs.py). SM100's are
+assumed; in its promoting kernels the tensor cores are taken to wait for the epilogue warps a third
+of the time.
 """
 
 from __future__ import annotations
@@ -21,39 +21,25 @@ from jax_bwgemm.dense.costs import Candidate
 from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.fitted_costs import SM90_TILES
 from jax_bwgemm.scaled.spec import ScaledDims
 
 BYTES = 2  # of an element of the equivalent product
 
-# fmt: off
-BLOCKS = dataclasses.replace(SM90, tiles={
-    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.8000, 2234, 2859, 0.902),
-    TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.6943, 1353, 1528, 0.9843),
-    TileKey("pingpong", 64, 128, 1, 1, False): Cost(0.5459, 348.8, 3168, 0.95),
-    TileKey("cooperative", 128, 256, 2, 1, True): Cost(0.8000, 2234, 2859, 0.902),
-})
-ROWS = dataclasses.replace(SM90, tiles={
-    TileKey("cooperative", 128, 256, 2, 1, False): Cost(0.5600, 2234, 6709, 1.1),
-    TileKey("cooperative", 128, 128, 2, 1, False): Cost(0.5139, 1829, 6709, 1.1),
-    TileKey("pingpong", 64, 64, 1, 1, True): Cost(0.3332, 5753, 1050, 1.1),
-    TileKey("pingpong", 64, 32, 1, 1, True): Cost(0.1996, 601.2, 5557, 1.1),
-    TileKey("pingpong", 64, 16, 1, 1, True): Cost(0.1132, 169.4, 6401, 1.1),
-})
-PROMOTED_SM100 = dataclasses.replace(SM100, tiles={
-    TileKey("2sm", 256, 128, 2, 1, False): Cost(0.6, 300, 4500, 0.9),
-})
-# fmt: on
-# Of SM90, by what a kernel applies scales to.
-PARAMETERS = {"sums": SM90, "blocks": BLOCKS, "rows": ROWS}
+_PROMOTED_SM100 = Cost(0.6, 300, 4500, 0.9)
+_SM100_TILES = {k._replace(scales=s): c for k, c in SM100.tiles.items() for s in ("sums", "mma")}
+_SM100_TILES |= {
+    TileKey("2sm", 256, 128, 2, 1, False, scales): _PROMOTED_SM100 for scales in ("blocks", "rows")
+}
+PARAMETERS = {
+    "sm90": dataclasses.replace(SM90, tiles=SM90_TILES),
+    "sm100": dataclasses.replace(SM100, tiles=_SM100_TILES),
+}
 
 
 def parameters_of(kernel: Kernel) -> Parameters:
     """The model's numbers for a scaled kernel."""
-    if kernel.arch == "sm90":
-        return PARAMETERS[kernel.scales]
-    if kernel.scales in ("blocks", "rows"):
-        return PROMOTED_SM100
-    return costs.parameters_of(as_dense(kernel))
+    return PARAMETERS[kernel.arch]
 
 
 def elements_in_16_bits(dtype: str) -> int:
@@ -64,8 +50,7 @@ def elements_in_16_bits(dtype: str) -> int:
 def in_16_bits(kernel: Kernel) -> Kernel:
     """The kernel of 16-bit operands that does as much with half of a K, or a quarter."""
     tile_k = kernel.tile_k // elements_in_16_bits(kernel.a_dtype)
-    types = {"a_dtype": "bfloat16", "b_dtype": "bfloat16", "scales": ""}
-    return dataclasses.replace(kernel, **types, tile_k=tile_k)
+    return dataclasses.replace(kernel, a_dtype="bfloat16", b_dtype="bfloat16", tile_k=tile_k)
 
 
 def as_dense(kernel: Kernel) -> Kernel:

@@ -1,0 +1,59 @@
+"""Recorded times of 8-bit products that are not grouped, as problems of cost_fit.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from jax_bwgemm.dense.cost_parameters import Parameters
+from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled import costs, fitted_costs
+from jax_bwgemm.scaled.spec import ScaledDims
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "costs" / "scaled"
+OUTPUT = pathlib.Path(fitted_costs.__file__)
+PARAMETERS = costs.PARAMETERS["sm90"]
+DTYPE = "float8_e4m3fn"
+
+
+def read_kernel(label: str) -> tuple[Kernel, int]:
+    """The 16-bit kernel that stands for that of a record's label, and the parts of K."""
+    name, _, _, *rest = label.split("|")
+    scales, tile, cluster, schedule, *variant = name.split("_")
+    kernel = Kernel.of_tile(
+        "sm90",
+        tuple(map(int, tile.split("x"))),
+        tuple(map(int, cluster.split("x"))),
+        schedule,
+        name=name,
+        swap_ab=variant == ["swap"],
+    )
+    types = {"a_dtype": DTYPE, "b_dtype": DTYPE, "out_dtype": "bfloat16", "scales": scales}
+    return costs.as_dense(dataclasses.replace(kernel, **types)), int(rest[0]) if rest else 1
+
+
+def read(entry: Mapping[str, Any]) -> tuple[str, Any, list[tuple[Kernel, int, float]]]:
+    """A record's name, the sizes of the equivalent 16-bit product, and its launches."""
+    m, n, k = entry["shape"]
+    dims = costs.as_dense_dims(ScaledDims(1, m, n, k, DTYPE, DTYPE))
+    wrong = entry.get("wrong", ())
+    launches = [(*read_kernel(x), us) for x, us in entry["us"].items() if x not in wrong]
+    return f"{m},{n},{k} {entry['kind']}", dims, launches
+
+
+def module_text(parameters: Parameters) -> str:
+    """The Python module that keeps the tiles' costs."""
+    rows = [
+        f'    TileKey("{k.schedule}", {k.tile_m}, {k.tile_n}, {k.cluster_m}, {k.cluster_n}, '
+        f'{k.swap_ab}, "{k.scales}"): Cost({", ".join(map(repr, c))}),\n'
+        for k, c in parameters.tiles.items()
+    ]
+    return (
+        '"""Generated from benchmarks/costs/scaled by benchmarks/cost_fit.py --scaled --fit '
+        '--write."""\n'
+        "\nfrom __future__ import annotations\n\n"
+        "from jax_bwgemm.dense.cost_parameters import Cost, TileKey\n\n"
+        f"# fmt: off\nSM90_TILES = {{\n{''.join(rows)}}}\n"
+    )
