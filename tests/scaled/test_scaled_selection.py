@@ -216,18 +216,18 @@ def test_costs_are_those_of_half_a_k_of_16_bits(k: int) -> None:
     dense = as_dense(kernel)
     assert (dense.a_dtype, dense.b_dtype, dense.tile_k) == ("bfloat16", "bfloat16", 64)
     whole, *_ = candidates(kernel, dims(k=k), make_target("sm90"))
-    same = costs.evaluate(dense, GemmDims(4096, 4096, k // 2), make_target("sm90"))
+    half = GemmDims(4096, 4096, k // 2)
+    same = costs.evaluate(dense, half, make_target("sm90"), parameters=parameters_of(kernel))
     assert whole.cycles == same.cycles
 
 
 def test_costs_of_4_bits_are_those_of_a_quarter_of_k() -> None:
     kernel = next(t for t in TABLE if t.a_dtype == E2M1)
     assert as_dense(kernel).tile_k == 64
-    target = make_target("sm100")
+    target, quarter = make_target("sm100"), GemmDims(4096, 4096, 2048)
     (whole,) = candidates(kernel, dims(k=8192, a=E2M1, b=E2M1), target)
-    assert (
-        whole.cycles == costs.evaluate(as_dense(kernel), GemmDims(4096, 4096, 2048), target).cycles
-    )
+    same = costs.evaluate(as_dense(kernel), quarter, target, parameters=parameters_of(kernel))
+    assert whole.cycles == same.cycles
 
 
 @pytest.mark.parametrize("kernel", TABLE, ids=lambda k: k.name)
