@@ -27,7 +27,7 @@ struct KernelSpec {
   static constexpr DType kTermType = kTermType_;
   // Rows are scaled so that f16 holds their terms: see sm90/split.h.
   static constexpr bool kScalesRows = kSplitsBoth && kTermType == DType::kF16;
-  static constexpr bool kClampsBoxes = true;
+  static constexpr bool kClampsP = true, kClampsQ = true;  // see sm90/stage.h
   // The kernel of f32's own accuracy for all values.
   using BF16Terms = KernelSpec<kA, kB, kOut, kAMajor, kBMajor, kTileM, kTileN, kTileK, kClusterM,
                                kClusterN, kSchedule, kSwapAb, kStreamK, 3>;

@@ -16,8 +16,9 @@ struct KernelSpec {
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = false;
-  static constexpr bool kClampsBoxes = false;  // a row's scale follows from its place
-  static constexpr bool kSplitsBoth = false;   // no operand is f32
+  // The scale of a row of Q's square blocks follows from its place in the tile.
+  static constexpr bool kClampsP = true, kClampsQ = kScaleUse_ != ScaleUse::kBlocks;
+  static constexpr bool kSplitsBoth = false;  // no operand is f32
   static constexpr int kTerms = 1;
   static constexpr DType kTermType = DType::kBF16;
   static constexpr bool kScalesRows = false;

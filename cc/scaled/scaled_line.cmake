@@ -4,7 +4,7 @@
 # `tile`, `schedule`, `scales` and `suffix`, the end of its kernels' names.
 macro(bwgemm_scaled_line list forms)
   # An expression of CMake 3.24 has at most nine groups: the words at the end are taken off first.
-  string(REGEX REPLACE "(, (no_e5m2|e2m1|linked))*\\)$" ")" plain "${line}")
+  string(REGEX REPLACE "(, (no_e5m2|no_f32|e2m1|linked))*\\)$" ")" plain "${line}")
   if(NOT plain MATCHES "^SCALED_${forms}\\(([a-z0-9]+), ([0-9]+), ([0-9]+), ([0-9]+), ([0-9]+, [0-9]+), ([a-z0-9]+), (sums|blocks|rows|mma)\\)$")
     message(FATAL_ERROR "jax_bwgemm: ${list}: cannot read '${line}'")
   endif()

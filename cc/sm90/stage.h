@@ -13,6 +13,12 @@ constexpr int kBlock = kMmaRows;  // rows of one MMA
 constexpr int kMostBoxRows = 104;
 constexpr int kMostBoxes = 4;
 
+// Clamps the first row of some that are loaded together so that they stay inside an operand of
+// `rows`. `row` is unsigned: the tiles of the last cluster may begin beyond 2^31.
+__device__ inline int ClampedRow(uint32_t row, int together, int rows) {
+  return min(row, static_cast<uint32_t>(max(rows - together, 0)));
+}
+
 // One operand of kRows x kTileK in a stage. Boxes of a K-major operand are rows x one line of K,
 // 128 bytes or all of kTileK if that is less; those of an MN-major operand are rows x all k, one
 // line of 128, 64 or 32 bytes of rows per k. A box has 64 rows, or 32 where only those fit a line.
@@ -41,14 +47,13 @@ struct Stage {
   // Rows that are moved together: a box, but at least what one store of results takes.
   static constexpr int kUnitRows = kBoxRows < kBlock && kRows % kBlock == 0 ? kBlock : kBoxRows;
   static_assert(kUnitRows % kBoxRows == 0);
+  static constexpr int kMovedRows = kClampsBoxes ? kUnitRows : 0;
 
-  // Clamps a unit's first row so that the unit stays inside an operand of `rows`, because TMA takes
-  // longer to fill in zeros than to load. Some results are then computed twice, with the same bits.
-  // `row` is unsigned: the tiles of the last cluster may begin beyond 2^31. If results depend on
-  // the place of a row in its tile, units are not moved (kClampsBoxes).
+  // Units stay inside the operand, because TMA takes longer to fill in zeros than to load. Some
+  // results are then computed twice, with the same bits. If results depend on the place of a row in
+  // its tile, units are not moved (kClampsBoxes).
   __device__ static int UnitRow(uint32_t row, int rows) {
-    if constexpr (!kClampsBoxes) return static_cast<int>(row);
-    return min(row, static_cast<uint32_t>(max(rows - kUnitRows, 0)));
+    return kClampsBoxes ? ClampedRow(row, kUnitRows, rows) : static_cast<int>(row);
   }
   // The first row of the tile's box i, counted along the rows, of a tile at `row`.
   __device__ static int BoxRow(uint32_t row, int i, int rows) {

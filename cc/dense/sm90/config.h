@@ -77,8 +77,8 @@ struct Config : Spec {
   static constexpr int kRunBlocks =
       bwgemm::sm90::RunK(Spec::kTerms, kPlanes, Spec::kScalesRows, kTileN) / kTileK;
   static_assert(!kSplitsP || kRunBlocks >= 2);
-  using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsBoxes>;
-  using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsBoxes>;
+  using P = Stage<InP, Spec::kSwapAb ? kBIsKMajor : kAIsKMajor, kTileM, kTileK, Spec::kClampsP>;
+  using Q = Stage<InQ, Spec::kSwapAb ? kAIsKMajor : kBIsKMajor, kTileN, kTileK, Spec::kClampsQ>;
 
   static constexpr int kTileConsumers = kPingpong ? 1 : kConsumers;  // of one tile
   static constexpr int kPBlocks = kTileM / kBlock;

@@ -37,11 +37,17 @@ struct ScaledRows {
   uint32_t first;  // of the tile
   int batch;
   int expert = 0;
+  int moved = 0;  // bwgemm::sm90::Stage's kMovedRows
 
   // Where the first scale of the tile's row i is; those of the next blocks of K follow at k_pitch.
   // Rows beyond the operand have the last one's, and results that are not stored.
   __device__ __forceinline__ uint32_t At(uint32_t i) const {
-    const uint32_t inside = min(first + i, static_cast<uint32_t>(rows - 1));
+    uint32_t row = first + i;
+    if (moved > 0) {
+      const uint32_t in_unit = i % moved;
+      row = bwgemm::sm90::ClampedRow(row - in_unit, moved, rows) + in_unit;
+    }
+    const uint32_t inside = min(row, static_cast<uint32_t>(rows - 1));
     return batch * static_cast<uint32_t>(scales.batch_pitch) +
            expert * static_cast<uint32_t>(scales.expert_pitch) +
            (inside >> scales.log_rows) * static_cast<uint32_t>(scales.row_pitch);
@@ -58,8 +64,9 @@ struct ScaledTile {
 template <class C, class LaunchParams>
 __device__ __forceinline__ ScaledTile DenseTile(const LaunchParams& params,
                                                 const dense::sm90::Tile& tile) {
-  return {{params.p_scales, params.p_rows, dense::sm90::PRow<C>(tile), tile.batch},
-          {params.q_scales, params.q_rows, dense::sm90::QRow<C>(tile), tile.batch},
+  const auto p = dense::sm90::PRow<C>(tile), q = dense::sm90::QRow<C>(tile);
+  return {{params.p_scales, params.p_rows, p, tile.batch, /*expert=*/0, C::P::kMovedRows},
+          {params.q_scales, params.q_rows, q, tile.batch, /*expert=*/0, C::Q::kMovedRows},
           dense::sm90::FirstKBlock(params, tile),
           dense::sm90::KBlocks(params, tile)};
 }
