@@ -328,20 +328,22 @@ def rounded(parameters: Parameters) -> Parameters:
     return Parameters(tiles=tiles, **others)
 
 
-def module_text(parameters: Parameters) -> str:
+def module_text(parameters: Parameters, *, scaled: bool = False) -> str:
     """The Python module that keeps the parameters."""
-    rows = [
-        f'        TileKey("{k.schedule}", {k.tile_m}, {k.tile_n}, {k.cluster_m}, {k.cluster_n}, '
-        f"{k.swap_ab}): Cost({', '.join(map(repr, c))}),\n"
-        for k, c in parameters.tiles.items()
-    ]
+    folder, option = ("scaled", " --scaled") if scaled else ("data", "")
+    rows = []
+    for key, cost in parameters.tiles.items():
+        named = key if key.scales else key[:-1]
+        fields = ", ".join(f'"{x}"' if isinstance(x, str) else repr(x) for x in named)
+        rows.append(f"        TileKey({fields}): Cost({', '.join(map(repr, cost))}),\n")
     others = [
         f"    {f.name}={getattr(parameters, f.name)!r},\n"
         for f in dataclasses.fields(Parameters)
         if f.name != "tiles"
     ]
     return (
-        '"""Generated from benchmarks/costs/data by benchmarks/cost_fit.py --fit --write."""\n'
+        f'"""Generated from benchmarks/costs/{folder} by benchmarks/cost_fit.py{option} --fit '
+        '--write."""\n'
         "\nfrom __future__ import annotations\n\n"
         "from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey\n\n"
         "# fmt: off\nSM90 = Parameters(\n    tiles={\n"
@@ -394,7 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--scaled",
         action="store_true",
-        help="8-bit products, of whose model only tiles change: scales_128x192 or with the rest",
+        help="8-bit products; their tiles' names begin with what scales multiply: sums_128x192",
     )
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
     args = parser.parse_args(argv)
@@ -406,10 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parameters = scaled_choice.PARAMETERS if args.scaled else costs.SM90
     recorded = with_all_tiles(parameters, problems).tiles
     names = set().union(*map(tile_names, recorded))
-    if args.scaled:
-        args.only = args.only or sorted(names)
-    else:
-        names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
+    names |= {field.name for field in dataclasses.fields(Parameters)} - {"tiles"}
     if unknown := sorted({*(args.only or ())} - names):
         known = " ".join(sorted(names))
         print(f"error: --only {' '.join(unknown)}: known are {known}", file=sys.stderr)
@@ -428,8 +427,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(report([(p.name, regret(p, parameters)) for p in problems]))
     if args.write:
         output = scaled_choice.OUTPUT if args.scaled else OUTPUT
-        text = (scaled_choice.module_text if args.scaled else module_text)(parameters)
-        output.write_text(text, encoding="utf-8")
+        output.write_text(module_text(parameters, scaled=args.scaled), encoding="utf-8")
         print(f"wrote {output}")
     return 0
 

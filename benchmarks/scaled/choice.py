@@ -7,14 +7,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from jax_bwgemm.dense.cost_parameters import Parameters
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import costs, fitted_costs
 from jax_bwgemm.scaled.spec import ScaledDims
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "costs" / "scaled"
 OUTPUT = pathlib.Path(fitted_costs.__file__)
-PARAMETERS = costs.PARAMETERS["sm90"]
+PARAMETERS = fitted_costs.SM90
 DTYPE = "float8_e4m3fn"
 
 
@@ -41,19 +40,3 @@ def read(entry: Mapping[str, Any]) -> tuple[str, Any, list[tuple[Kernel, int, fl
     wrong = entry.get("wrong", ())
     launches = [(*read_kernel(x), us) for x, us in entry["us"].items() if x not in wrong]
     return f"{m},{n},{k} {entry['kind']}", dims, launches
-
-
-def module_text(parameters: Parameters) -> str:
-    """The Python module that keeps the tiles' costs."""
-    rows = [
-        f'    TileKey("{k.schedule}", {k.tile_m}, {k.tile_n}, {k.cluster_m}, {k.cluster_n}, '
-        f'{k.swap_ab}, "{k.scales}"): Cost({", ".join(map(repr, c))}),\n'
-        for k, c in parameters.tiles.items()
-    ]
-    return (
-        '"""Generated from benchmarks/costs/scaled by benchmarks/cost_fit.py --scaled --fit '
-        '--write."""\n'
-        "\nfrom __future__ import annotations\n\n"
-        "from jax_bwgemm.dense.cost_parameters import Cost, TileKey\n\n"
-        f"# fmt: off\nSM90_TILES = {{\n{''.join(rows)}}}\n"
-    )

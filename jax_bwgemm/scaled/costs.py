@@ -4,9 +4,8 @@ The tensor cores multiply 8-bit operands at twice the rate of 16-bit ones, and S
 4-bit ones at four times that rate. A product therefore has the bytes, cycles and tiles of a 16-bit
 dense one with half or a quarter of its K.
 
-SM90's tiles have costs of their own, fitted to times of an H200 (fitted_costs.py). SM100's are
-assumed; in its promoting kernels the tensor cores are taken to wait for the epilogue warps a third
-of the time.
+SM90's numbers are fitted to times of an H200 (fitted_costs.py). SM100's are assumed; in its
+promoting kernels the tensor cores are taken to wait for the epilogue warps a third of the time.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from jax_bwgemm.dense import costs, heuristics
 from jax_bwgemm.dense.assumed_costs import SM100
 from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
 from jax_bwgemm.dense.costs import Candidate
-from jax_bwgemm.dense.fitted_costs import SM90
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.kernels import Kernel
-from jax_bwgemm.scaled.fitted_costs import SM90_TILES
+from jax_bwgemm.scaled.fitted_costs import SM90
 from jax_bwgemm.scaled.spec import ScaledDims
 
 BYTES = 2  # of an element of the equivalent product
@@ -32,7 +30,7 @@ _SM100_TILES |= {
     TileKey("2sm", 256, 128, 2, 1, False, scales): _PROMOTED_SM100 for scales in ("blocks", "rows")
 }
 PARAMETERS = {
-    "sm90": dataclasses.replace(SM90, tiles=SM90_TILES),
+    "sm90": SM90,
     "sm100": dataclasses.replace(SM100, tiles=_SM100_TILES),
 }
 
