@@ -76,7 +76,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         (
             spec("row", "row", accumulation="fast"),
             dims(384, 384, 16384),
-            "e4m3_e4m3_bf16_sums_64x128x128_1x1_pingpong 6",
+            "e4m3_e4m3_bf16_sums_64x128x128_1x1_pingpong 7",
         ),
         (
             spec("1x128", "128x128"),
@@ -191,10 +191,10 @@ def test_what_a_call_has() -> None:
         make_target("sm90", sm_count=132),
     )
     assert isinstance(found, Choice)
-    assert (found.raster_order, found.swizzle, found.splits) == ("heuristic", 1, 6)
+    assert (found.raster_order, found.swizzle, found.splits) == ("heuristic", 1, 7)
     assert found.sm_count == 132
-    assert str(found) == f"{found.kernel.name}, raster heuristic, swizzle 1, splits 6"
-    assert found.why.endswith(", K in 6 parts")
+    assert str(found) == f"{found.kernel.name}, raster heuristic, swizzle 1, splits 7"
+    assert found.why.endswith(", K in 7 parts")
 
 
 def test_a_batch_is_not_split() -> None:
