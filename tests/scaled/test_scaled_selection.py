@@ -76,7 +76,7 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         (
             spec("row", "row", accumulation="fast"),
             dims(384, 384, 16384),
-            "e4m3_e4m3_bf16_sums_64x128x128_1x1_pingpong 7",
+            "e4m3_e4m3_bf16_sums_64x128x128_2x1_pingpong 7",
         ),
         (
             spec("1x128", "128x128"),
