@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emulator_cases import BUILT, requires_emulator
+from emulator_cases import BUILT, requires_emulator, rules_kept
 from numerics import assert_exact
 from scaled_cases import exact_operand, formula_product
 
@@ -61,10 +61,7 @@ def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str)
         with emulator.configure(sm_count=4, seed=seed):
             got, want = case.run("emulator")
         assert_exact(got, want, str(case))
-        stats = emulator.last_launch()
-        assert stats is not None
-        assert stats.ok
-        assert not stats.warnings
+        rules_kept(kernel)
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.scales == "rows"], ids=lambda k: k.name)
