@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_bwgemm import compat
-from jax_bwgemm.grouped.groups import first_group
+from jax_bwgemm.grouped.groups import as_int32, first_group
 from jax_bwgemm.grouped.validation import (
     check_offset,
     check_ragged_dot,
@@ -122,7 +122,7 @@ class Fp8RaggedDot(Fp8Function):
             check_size_values(_NAME, group_sizes, lhs.shape[0])
         if has_offset:
             check_offset(_NAME, group_offset, sizes.shape[0])
-        offset = jnp.asarray(group_offset, jnp.int32) if has_offset else first_group()
+        offset = as_int32(jnp.asarray(group_offset)) if has_offset else first_group()
         layer = RaggedLayer(
             self.recipe, self.implementations, out_dtype.name, lhs.dtype.name, rhs.dtype.name
         )

@@ -134,6 +134,14 @@ def test_an_offset_leaves_other_groups_out() -> None:
     assert decibels(w_bar, want[2][2:4]) > PRODUCT_DB[3, 3]
 
 
+def test_an_offset_that_int32_does_not_hold_is_behind_the_last_group() -> None:
+    """On the device offsets are clamped: one converted without that would be negative."""
+    dot = bw.fp8_ragged_dot()
+    x, w = jnp.ones((8, 128)), jnp.ones((1, 128, 16))
+    out = dot(x, w, jnp.array([4, 4]), group_offset=jnp.uint32(3 * 2**30))
+    assert_exact(out, np.zeros((8, 16), np.float32))
+
+
 @pytest.mark.parametrize("recipe", NAMES)
 def test_jit_remat_and_vmap(recipe: str) -> None:
     x, w, g = operands("float32")
