@@ -253,6 +253,15 @@ def test_quantize_of_an_inner_batch_dimension(mesh: jax.sharding.Mesh, scaling: 
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def test_quantize_of_the_last_of_three_batch_dimensions(mesh: jax.sharding.Mesh) -> None:
+    """The order in which matrices are quantized is undone: of three dimensions it is no swap."""
+    x = array(8, 2, 3, 4, 2, 8)
+    want = bw.quantize(x, "row").values
+    with jax.set_mesh(mesh):
+        got = bw.quantize(jax.device_put(x, NamedSharding(mesh, P(None, None, "x"))), "row").values
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
 @pytest.mark.parametrize("logits", ["stored", "recomputed"])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_loss_of_sharded_sequences(mesh: jax.sharding.Mesh, logits: str, reduction: str) -> None:
