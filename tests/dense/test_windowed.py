@@ -107,6 +107,33 @@ def test_unaligned_windows_are_copied(first: int) -> None:
     assert ("windows = " in text) == (first == 16)
 
 
+def test_windows_of_rows_that_are_not_aligned_are_copied() -> None:
+    a, b, windows = problem(PLAIN, "rhs", 16)
+    what = windowed("cutlass", **windows)
+    assert "windows = " not in lowered(lambda a, b: windowed_product(a, b, what), a, b[:, :-4])
+
+
+def test_windows_of_operands_that_are_rounded_are_copied() -> None:
+    """A kernel of bfloat16 cannot read the float32 array."""
+    a, b, windows = problem(PLAIN, "both", 16)
+    a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    with bw.config.target("sm90"):
+        options = make_options(implementation="cutlass", precision="BF16_BF16_F32")
+    what = Windowed(PLAIN, options, **windows)
+    text = lowered(lambda a, b: windowed_product(a, b, what), a, b)
+    assert "custom_call @bwgemm" in text
+    assert "windows = " not in text
+
+
+def test_a_result_of_another_type_than_its_array_is_converted() -> None:
+    a, b, _ = problem(PLAIN, "neither", 0)
+    into = jnp.zeros((ROWS, 96), jnp.float32)
+    what = windowed("cutlass", into=Window(32, 48))
+    text = lowered(lambda *xs: windowed_product(xs[0], xs[1], what, xs[2]), a, b, into)
+    assert "windows = " not in text
+    assert "dynamic_update_slice" in text
+
+
 def test_results_are_written_in_place() -> None:
     a, b, _ = problem(PLAIN, "neither", 0)
     into = jnp.zeros((ROWS, 96), jnp.bfloat16)
