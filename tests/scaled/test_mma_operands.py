@@ -72,6 +72,22 @@ def test_ragged_rows_have_bands_of_their_own(
             bands |= used
 
 
+@pytest.mark.parametrize("shared", ["scales", "sizes", "offset"])
+def test_a_batch_may_share_rows_sizes_or_an_offset(shared: str) -> None:
+    codes = np.random.default_rng(0).integers(1, 127, (2, 300, 4)).astype(np.uint8)
+    given = {
+        "scales": jnp.asarray(codes).view(jnp.float8_e4m3fn),
+        "sizes": jnp.array([[100, 20, 180], [7, 290, 3]], jnp.int32),
+        "offset": jnp.array([0, 1], jnp.int32),
+    }
+    given[shared] = given[shared][:1]
+    tiles = jax.jit(in_ragged_tiles, static_argnums=3)
+    got = tiles(*given.values(), 2)
+    for i in range(2):
+        one = (x[i % len(x) :][:1] for x in given.values())
+        np.testing.assert_array_equal(got[i : i + 1], tiles(*one, 2))
+
+
 def test_pairs_of_4_bits() -> None:
     values = jnp.asarray([[0.5, -1, 6, 0, -0.5, 2]], jnp.float4_e2m1fn)
     # Sign, two bits of exponent, one of mantissa: 0.5 is 1, 1 is 2, 2 is 4, 6 is 7.

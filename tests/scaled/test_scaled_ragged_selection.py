@@ -74,6 +74,17 @@ TENSOR = spec("tensor", "tensor", accumulation="fast")
             dims(65536, 1536, 2048, 128),
             "sums_128x128x128_2x1_pingpong",
         ),
+        # Up to 2048 rows of an average group, that many included.
+        (
+            spec("tensor", "tensor", K_GROUPED, "fast"),
+            dims(4 * 2048, 4096, 2048, 4),
+            "sums_128x128x128_2x1_pingpong",
+        ),
+        (
+            spec("tensor", "tensor", K_GROUPED, "fast"),
+            dims(4 * 2048 + 16, 4096, 2048, 4),
+            "sums_128x256x128_2x1_cooperative",
+        ),
     ],
 )
 def test_choice(product: ScaledRaggedSpec, sizes: ScaledRaggedDims, want: str) -> None:
@@ -81,6 +92,14 @@ def test_choice(product: ScaledRaggedSpec, sizes: ScaledRaggedDims, want: str) -
     found = select(TABLE, product, sizes, make_target("sm90"))
     assert isinstance(found, Choice)
     assert found.kernel.name.endswith(f"bf16_{want}")
+
+
+def test_bands_of_tiles_where_the_operands_are_large() -> None:
+    """Rows and the matrices of all groups count: together 32 MiB here, or a row less."""
+    for rows, swizzle in ((2048, 8), (2047, 1)):
+        found = select(TABLE, TENSOR, dims(rows, 512, 8192, 4), make_target("sm90"))
+        assert isinstance(found, Choice)
+        assert found.swizzle == swizzle
 
 
 @pytest.mark.parametrize(
