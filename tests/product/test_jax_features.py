@@ -141,6 +141,30 @@ def test_products_in_8_bits_with_batch_dimensions_are_told_apart() -> None:
     assert products(POLICIES.dots_with_no_batch_dims_saveable) == 4
 
 
+def test_grouped_products_with_batch_dimensions_are_told_apart() -> None:
+    x, w = operands((2, 6, 5), (2, 3, 5, 4))
+
+    def products(policy: Any) -> int:
+        return len(products_of_a_gradient(jax.vmap(ragged), policy, x, w))
+
+    assert products(POLICIES.dots_saveable) == 3
+    assert products(POLICIES.dots_with_no_batch_dims_saveable) == 4
+
+
+def test_grouped_products_in_8_bits_with_batch_dimensions_are_told_apart() -> None:
+    dot = bw.fp8_ragged_dot("blockwise")
+    x, w = operands((2, 128, 256), (2, 2, 256, 64))
+
+    def products(policy: Any) -> int:
+        one = jax.vmap(lambda x, w: dot(x, w, np.array([64, 64])))
+        layer = jax.checkpoint(lambda x, w: jnp.sin(one(x, w)), policy=policy)
+        gradient = jax.grad(lambda x, w: layer(x, w).astype(jnp.float32).sum(), (0, 1))
+        return list(primitives(jax.make_jaxpr(gradient)(x, w).jaxpr)).count("bw_scaled_ragged")
+
+    assert products(POLICIES.dots_saveable) == 3
+    assert products(POLICIES.dots_with_no_batch_dims_saveable) == 4
+
+
 def test_a_policy_may_name_the_primitive() -> None:
     x, w = operands((4, 5), (5, 6))
 
