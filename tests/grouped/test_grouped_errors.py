@@ -279,6 +279,11 @@ CASES = [
         TypeError,
         "ragged_dot_general rhs group dimension 1 must be neither contracting (1,) nor batch ()",
     ),
+    (
+        general(X[None], W[:1], S, numbers(((2,), (1,)), ((0,), (0,)), (1,), (0,))),
+        TypeError,
+        "ragged_dot_general rhs group dimension 0 must be neither contracting (1,) nor batch (0,)",
+    ),
 ]
 
 

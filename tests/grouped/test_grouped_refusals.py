@@ -191,6 +191,12 @@ def test_impossible_config(fields: dict, message: str) -> None:
     assert str(caught.value) == f"GroupedConfig: {message}"
 
 
+def test_representative_sizes_may_be_all_rows() -> None:
+    sizes = [len(X) - 3, 3]
+    expected = bw.ragged_dot(X, W, jnp.array(sizes), representative_group_sizes=sizes)
+    np.testing.assert_array_equal(expected, bw.ragged_dot(X, W, jnp.array(sizes)))
+
+
 def test_representative_sizes_must_be_known_while_tracing() -> None:
     def f(s: Any) -> Any:
         return bw.ragged_dot(X, W, s, representative_group_sizes=s)

@@ -340,6 +340,16 @@ def test_arguments_of_the_call_come_before_those_of_partial() -> None:
     assert len(bw.explain_program(bound, struct(512, 512), times=3, device="sm90").rewrites) == 3
 
 
+def test_static_arguments_that_are_counted_from_the_last() -> None:
+    """Of a function of any number of arguments JAX itself does not know which one that is."""
+    def f(*args: Any) -> list[jax.Array]:
+        x, times = args
+        return [x @ (x + i) for i in range(times)]
+
+    jitted = jax.jit(bw.accelerate(f), static_argnums=-1)
+    assert len(bw.explain_program(jitted, struct(512, 512), 3, device="sm90").rewrites) == 3
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
     """A function of which there are no weak references."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jax_bwgemm as bw
+from jax_bwgemm.product.kernels import Kernel
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,26 @@ def test_older_names_mean_the_same(cls: Any, older: dict, newer: dict) -> None:
 def test_unknown_fields_are_refused(cls: Any) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'epilogue_tile_n'"):
         cls(epilogue_tile_n=64)
+
+
+@pytest.mark.parametrize("cls", [bw.TuningConfig, bw.GroupedConfig])
+def test_every_property_of_a_kernel_is_compared(cls: Any) -> None:
+    kernel = Kernel.of_tile("sm90", (128, 256, 64), (2, 1), "cooperative")
+    others = {
+        "kernel": "another",
+        "tile_m": 64,
+        "tile_n": 128,
+        "tile_k": 128,
+        "cluster_m": 1,
+        "cluster_n": 2,
+        "stages": 5,
+        "schedule": "pingpong",
+        "swap_ab": True,
+    }
+    for field, other in others.items():
+        own = getattr(kernel, "name" if field == "kernel" else field)
+        assert cls(**{field: own}).mismatch(kernel) is None
+        assert cls(**{field: other}).mismatch(kernel) == f"{field} is {own!r}, not {other!r}"
 
 
 def test_a_configuration_of_the_other_kind_is_refused() -> None:

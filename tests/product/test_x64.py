@@ -77,6 +77,16 @@ def test_an_integer_that_32_bits_do_not_hold(operands) -> None:
         bw.matmul(*operands, epilogue=lambda z: jnp.where(z > 0, 2**40, 0) * z)
 
 
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_an_operand_that_32_bits_do_not_hold(operands, number: int) -> None:
+    def product(x: int) -> jax.Array:
+        return bw.matmul(*operands, epilogue=lambda z, x: z * x, epilogue_operands=(x,))
+
+    product(number - (1 if number > 0 else -1))
+    with pytest.raises(TypeError, match="requires epilogue_operands that int32 holds, got"):
+        product(number)
+
+
 def test_layers(operands) -> None:
     x, w = operands
     layer = lambda x: bw.mlp(x, w, w.T, activation="elu").astype(jnp.float32).sum()  # noqa: E731
