@@ -335,6 +335,21 @@ def test_out_sharding_of_a_batch_that_would_merge(cpu_devices: list[jax.Device])
     assert_exact(out, np.stack([expected_out(lhs[:, i]) for i in range(2)], 1))
 
 
+def test_out_sharding_beside_a_dimension_of_one(cpu_devices: list[jax.Device]) -> None:
+    """With one head nothing merges: the sum is scattered where it is computed."""
+    numbers = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((), ())), (0,), (0,))
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        args = place(mesh, LHS[:, None], (None, None, "x")), place(mesh, RHS, (None, "x"))
+        f = functools.partial(
+            bw.ragged_dot_general, ragged_dot_dimension_numbers=numbers, out_sharding=P("x")
+        )
+        out, found = compile_and_run(lambda *a: f(*a), *args, place(mesh, SIZES, ()))
+        assert jax.typeof(out).sharding.spec == P("x", None, None)
+    assert_exact(out, expected_out()[:, None])
+    assert found == {"reduce-scatter": 1}
+
+
 def test_the_loop_of_xla_is_partitioned_too(mesh: Any) -> None:
     """Types without kernels: the same rules, so the loop never sees a sharded array."""
     lhs, rhs = LHS.astype(np.float32), RHS.astype(np.float32)

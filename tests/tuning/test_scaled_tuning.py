@@ -33,7 +33,7 @@ import jax_bwgemm as bw
 from jax_bwgemm import runtime
 from jax_bwgemm.cli import main
 from jax_bwgemm.config import make_target
-from jax_bwgemm.scaled import search_space, tuned
+from jax_bwgemm.scaled import search_space, selection, tuned
 from jax_bwgemm.scaled.layouts import layout_of
 from jax_bwgemm.scaled.spec import ScaledDims
 from jax_bwgemm.tuning import problems
@@ -153,6 +153,16 @@ def test_the_heuristics_choice_comes_first_and_nothing_twice() -> None:
     orders = search_space.orders_to_try(first, dims, SM90, choices)
     assert len(orders) > 3
     assert all(o.kernel is first.kernel and o not in choices for o in orders)
+
+
+def test_kernels_that_are_predicted_to_take_far_longer_are_not_tried() -> None:
+    table, dims = runtime.scaled_kernels(), ScaledDims(1, 4096, 7168, 16384, E4M3, E4M3, 1, 1)
+    spec = tuned.spec_of(BLOCKS)
+    ranked = selection.ranked(selection.kernels_for(table, spec, dims, SM90), dims, SM90)
+    near = [(k, c.splits) for k, c in ranked if c.cycles <= 2 * ranked[0][1].cycles]
+    choices = search_space.kernels_to_try(spec, dims, table, SM90, len(ranked))
+    assert [(c.kernel, c.splits) for c in choices] == near
+    assert len(near) < len(ranked)
 
 
 def test_kernels_and_bands_of_grouped_products() -> None:
