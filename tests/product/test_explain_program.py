@@ -342,6 +342,7 @@ def test_arguments_of_the_call_come_before_those_of_partial() -> None:
 
 def test_static_arguments_that_are_counted_from_the_last() -> None:
     """Of a function of any number of arguments JAX itself does not know which one that is."""
+
     def f(*args: Any) -> list[jax.Array]:
         x, times = args
         return [x @ (x + i) for i in range(times)]
