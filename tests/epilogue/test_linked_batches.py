@@ -104,6 +104,24 @@ def test_vmap(axes: tuple[int | None, ...]) -> None:
     assert_exact(got, want.astype(got.dtype))
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda z: z + jax.lax.broadcasted_iota(F32, z.shape, 0),
+        lambda z: (z, jnp.sum(z, 0)),
+    ],
+    ids=["numbers", "sums"],
+)
+def test_vmap_of_rows_that_are_told_apart(f: Callable[..., Any]) -> None:
+    """As more rows of one matrix they would have other numbers, and one sum."""
+    rng = np.random.default_rng(6)
+    a, b = (integers(rng, s, "bfloat16") for s in ((BATCH, 8, 64), (64, 16)))
+    product = jax.vmap(call(f, implementation="emulator", config=TILE), (0, None))
+    want = jax.vmap(lambda a: f(a.astype(F32) @ b.astype(F32)))(a)
+    for ours, theirs in zip(*map(jax.tree.leaves, (jax.jit(product)(a, b), want)), strict=True):
+        assert_exact(ours, np.asarray(theirs).astype(ours.dtype))
+
+
 @pytest.mark.parametrize("empty", [(8, 0, 16), (0, 16, 8), (8, 16, 0)])
 def test_vmap_of_an_empty_product(empty: tuple[int, int, int]) -> None:
     m, k, n = empty
