@@ -17,8 +17,9 @@ from kernel_table import described_grouped_kernels
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
+from jax_bwgemm.grouped.contraction import GROUPED
 from jax_bwgemm.grouped.primitive import grouped
-from jax_bwgemm.grouped.spec import GroupedSpec
+from jax_bwgemm.grouped.spec import GroupedDims, GroupedSpec
 from jax_bwgemm.product.kernels import Kernel
 
 # numpy arrays: importing this file must not touch a device.
@@ -239,6 +240,13 @@ def test_sizes_beyond_32_bits_are_refused() -> None:
     lhs, rhs = jax.ShapeDtypeStruct((2**31, 8), jnp.bfloat16), jnp.asarray(W)
     with pytest.raises(NotImplementedError, match="size 2147483648 exceeds 2147483647"):
         jax.eval_shape(lambda a: bw.ragged_dot(a, rhs, S, implementation="cutlass"), lhs)
+
+
+def test_rows_of_a_summed_batch_are_counted_together() -> None:
+    spec = GroupedSpec(kind="k-grouped", experts=4)
+    dims = GroupedDims(2**20, 8, 8, 4, 4, 2**12)
+    assert GROUPED.largest(spec, dims) == 2**20
+    assert GROUPED.largest(dataclasses.replace(spec, reduce_batch=True), dims) == 2**32
 
 
 def test_runtime_tables_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:

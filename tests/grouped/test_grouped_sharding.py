@@ -120,6 +120,15 @@ def test_group_offset_and_experts_of_a_part(mesh: Any) -> None:
     assert_exact(out, oracle.rows(LHS, RHS[:4], SIZES, 2).astype(jnp.bfloat16))
 
 
+@pytest.mark.parametrize("offset", [-3, E + 3])
+def test_an_offset_is_clamped_before_it_is_divided(mesh: Any, offset: int) -> None:
+    """Each device adds the number of its first matrix to what the offset is on one device."""
+    args = place(mesh, LHS, ()), place(mesh, RHS, ("x",)), place(mesh, SIZES, ())
+    f = lambda a, b, s, o: bw.ragged_dot(a, b, s, group_offset=o)  # noqa: E731
+    out, _ = compile_and_run(f, *args, jnp.int32(offset))
+    assert_exact(out, expected_out() * (offset < 0))
+
+
 def test_batch_is_local(mesh: Any) -> None:
     lhs, sizes = values((4, M, K)), np.stack([SIZES, SIZES[::-1], SIZES * 0, SIZES])
     args = place(mesh, lhs, ("x",)), place(mesh, RHS, (None, None, "y")), place(mesh, sizes, ("x",))

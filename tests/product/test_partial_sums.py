@@ -81,6 +81,15 @@ def test_exchanged_types(mesh: Any) -> None:
         assert shown == (name == "float32")
 
 
+def test_sums_of_32_bits_stay_what_they_are(mesh: Any) -> None:
+    """Integers that float32 does not hold."""
+    a = place(mesh, np.full((8, 8), 4097, np.int32), None, "x")
+    w = place(mesh, np.full((2, 8, 8), 4097, np.int32), None, "x")
+    with config.partial_sums("float32"):
+        got = jax.jit(lambda a, w: bw.ragged_dot(a, w, np.array([4, 4])))(a, w)
+    np.testing.assert_array_equal(got, np.full((8, 8), 8 * 4097**2))
+
+
 def test_reduce_scatter(mesh: Any) -> None:
     a, b = operands(mesh)
 
