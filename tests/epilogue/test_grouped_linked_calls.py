@@ -18,9 +18,12 @@ from numerics import assert_exact
 import jax_bwgemm as bw
 from jax_bwgemm import config, runtime
 from jax_bwgemm.epilogue import linking
+from jax_bwgemm.epilogue.apply import Epilogue
 from jax_bwgemm.epilogue.grouped_hook import GroupedHook
 from jax_bwgemm.epilogue.hook import VERSION
 from jax_bwgemm.epilogue.tracing import trace_epilogue
+from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.implementations import log_once
 
@@ -62,6 +65,18 @@ class TestFallbacks:
     def test_alignment(self, caplog) -> None:
         text = self.reason(caplog, lambda z: z + 1, shape=(16, 64, 20))
         assert "row pitches are not multiples of 16 bytes" in text
+
+    def test_alignment_of_half_the_columns(self, caplog) -> None:
+        """Those of both products are aligned, those of the result are not."""
+        a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((2, 64, 40), jnp.bfloat16)
+        epilogue = Epilogue(lambda gate, up: gate * up, "test")
+        after = After(epilogue, EpilogueOperands(), gated=True, only_linked=True)
+        sizes = jnp.asarray([16, 0], jnp.int32)
+        with caplog.at_level(logging.INFO, "jax_bwgemm"):
+            log_once.cache_clear()
+            found = ragged_dot_with_epilogue(a, b, sizes, None, after, implementation=SOME)
+        assert found is None
+        assert "row pitches are not multiples of 16 bytes" in caplog.text
 
     def test_no_rows(self, caplog) -> None:
         text = self.reason(caplog, lambda z: z + 1, shape=(0, 64, 24))
