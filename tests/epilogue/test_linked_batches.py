@@ -17,6 +17,9 @@ from scaled_linked_cases import kernels as scaled_kernels
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = [*requires_emulator, requires_linker, pytest.mark.usefixtures("no_rule_broken")]
 
@@ -168,6 +171,13 @@ def test_an_accelerated_step(monkeypatch: pytest.MonkeyPatch) -> None:
     for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
         ours, theirs = ours.astype(F32), theirs.astype(F32)
         assert float(jnp.linalg.norm(ours - theirs)) < 0.02 * float(jnp.linalg.norm(theirs))
+
+
+def test_sums_that_xla_completes_are_of_each_matrix() -> None:
+    program = trace_epilogue(lambda z: (z, jnp.sum(z, 1)), (2, 3, 4), (), batch_dims=1).program
+    fused = Fused(GemmSpec(), list, program, ("float32",) * 2, (2, 3, 4), batch_dims=1)
+    z = jnp.arange(24, dtype=F32).reshape(2, 3, 4)
+    assert_exact(fused.completed([z])[1], jnp.sum(z, 1))
 
 
 def test_sums_over_a_batch_are_a_pass(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.implementations import precision_refusal
 from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.product.support import refusal
+from jax_bwgemm.product.terms import split
 
 X = jnp.ones((16, 16), jnp.bfloat16)
 W = jnp.ones((2, 16, 16), jnp.bfloat16)
@@ -289,3 +290,11 @@ def test_kernels_of_a_new_type_and_a_preset() -> None:
     assert reason == (
         "precision=F32_F32_F32 asks for an algorithm other than the kernels' for float32"
     )
+
+
+@pytest.mark.parametrize(("count", "both"), [(2, False), (2, True), (3, True)])
+def test_terms_of_the_largest_numbers_are_finite(count: int, both: bool) -> None:
+    """Rounded to bfloat16, float32's largest would be infinite."""
+    x = np.finfo(np.float32).max * np.array([1, -1, 0.999], np.float32)
+    terms = [np.asarray(t, np.float64) for t in split(jnp.asarray(x), count, both=both)]
+    np.testing.assert_allclose(sum(terms), x.astype(np.float64), rtol=2.0**-16)

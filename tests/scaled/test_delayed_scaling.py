@@ -75,6 +75,20 @@ def test_sharded_rows_have_one_history(cpu_devices: list[jax.Device]) -> None:
         assert decibels(ours, want) > 100
 
 
+def test_rows_over_two_mesh_axes_have_one_history(cpu_devices: list[jax.Device]) -> None:
+    mesh = jax.sharding.Mesh(np.array(cpu_devices[:4]).reshape(2, 2), ("x", "y"))
+    x, w, g = operands()
+
+    def next_of(x: jax.Array, g: jax.Array, history: jax.Array) -> jax.Array:
+        return jax.vjp(lambda h: DOT(x, w, NUMBERS, amax_history=h), history)[1](g)[0]
+
+    rows = jax.P(("x", "y"))
+    shared = jax.shard_map(next_of, mesh=mesh, in_specs=(rows, rows, jax.P()), out_specs=jax.P())
+    got = jax.jit(shared)(x, g, DOT.new_history())
+    want = [np.abs(np.asarray(one)).max() for one in (x, w, g)]
+    assert_exact(got[:, 0], np.asarray(want))
+
+
 def mapped_history(histories: int | None, nested: bool) -> Any:
     """The next history, or that of each element, of examples of growing magnitudes."""
     x, w, _ = operands()

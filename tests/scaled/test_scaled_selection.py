@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from emulator_cases import BUILT
 from kernel_table import described_scaled_kernels
 
 import jax_bwgemm as bw
@@ -345,6 +346,18 @@ def test_shard_map_values(cpu_devices: list[jax.Device]) -> None:
         bw.scaled_matmul, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x")
     )
     assert bool(jnp.all(jax.jit(manual)(a, b) == bw.scaled_matmul(a, b)))
+
+
+@pytest.mark.skipif(not BUILT, reason="the emulator was not built")
+def test_a_devices_part_that_no_kernel_computes_is_xlas(cpu_devices: list[jax.Device]) -> None:
+    """All columns are aligned, those of one device are not."""
+    mesh = jax.sharding.Mesh(cpu_devices[:2], "x")
+    x = jax.random.normal(jax.random.key(0), (24, 128))
+    a, b = bw.quantize(x[:16], "row"), bw.quantize(x, "row")
+    placed = jax.device_put(b, jax.NamedSharding(mesh, jax.P("x")))
+    product = jax.jit(lambda a, b: bw.scaled_matmul(a, b, implementation=("emulator", "xla")))
+    assert "emulated" not in product.lower(a, placed).compile().as_text()
+    assert bool(jnp.all(product(a, placed) == bw.scaled_matmul(a, b, implementation="xla")))
 
 
 def test_explain() -> None:
