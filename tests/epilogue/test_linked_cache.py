@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import threading
 from pathlib import Path
@@ -67,6 +68,28 @@ class TestCache:
         assert len(self.files(folder)) == 1
         monkeypatch.setattr(linking, "linker", None)  # the tools are not even looked for
         assert self.link(hook) == first
+
+    def test_a_file_is_of_all_that_goes_into_the_kernel(self, hook, folder, monkeypatch) -> None:
+        """Of another build, kernels of the same names are others."""
+        made = (base64.b64encode(bytes([i])).decode() for i in range(100))
+        monkeypatch.setattr(linking, "linker", lambda: None)
+        monkeypatch.setattr(linking, "_link", lambda *_, **__: next(made))
+        name, other = (k.name for k in KERNELS[:2])
+        float16 = dataclasses.replace(hook, result_types=("float16",))
+
+        def codes() -> list[str]:
+            cases = (name, hook, True), (name, hook, False), (other, hook, True)
+            found = []
+            for kernel, of, ptx in (*cases, (name, float16, True)):
+                linking.forget_linked_kernels()
+                found.append(linking.linked_kernel(kernel, of, ptx=ptx).code)
+            return found
+
+        found = codes()
+        assert len(set(found)) == len(self.files(folder)) == 4
+        assert codes() == found
+        monkeypatch.setattr(linking, "_hash_of", lambda _: "another build's")
+        assert not set(codes()) & set(found)
 
     @pytest.mark.parametrize(
         "damage", ["flipped", "truncated", "empty", "binary", "no code", "text", "folder"]

@@ -59,6 +59,13 @@ def test_blocks_are_a_partition(monkeypatch: Any, hidden: int, count: int, piece
     np.testing.assert_array_equal(whole, x)
 
 
+def test_parts_of_blocks_are_added_in_float32() -> None:
+    blocks, total = HiddenBlocks.of(8, 4), None
+    for part in (256, 1, 1, 1):
+        total = blocks.added(total, jnp.bfloat16(part))
+    assert (total.dtype, float(total)) == (jnp.float32, 259)
+
+
 @pytest.mark.parametrize(("hidden", "piece"), [(2048, 64), (11008, 8), (96, 1)])
 def test_devices_have_equal_parts_of_each_block(hidden: int, piece: int) -> None:
     blocks = HiddenBlocks.of(hidden, 4)
