@@ -23,7 +23,7 @@ from jax_bwgemm.epilogue.grouped_hook import GroupedHook
 from jax_bwgemm.epilogue.hook import VERSION
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
-from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands
+from jax_bwgemm.grouped.with_epilogue import After, EpilogueOperands, with_groups
 from jax_bwgemm.product import targets
 from jax_bwgemm.product.implementations import log_once
 
@@ -119,6 +119,14 @@ class TestErrors:
         with pytest.raises(TypeError, match=message):
             bw.ragged_dot(self.A, self.B, self.SIZES, epilogue=lambda z, x: z * x,
                           epilogue_group_operands=(jnp.ones(shape),))  # fmt: skip
+
+    def test_one_column_is_one_value_for_each_matrix(self) -> None:
+        """Not a row, of which a kernel would read as many elements as the result has columns."""
+        row = jax.ShapeDtypeStruct((16, 1), jnp.float32)
+        program = trace_epilogue(lambda z, x: z + x, (16, 24), (row,)).program
+        for shape, axes in (((2,), (2,)), ((2, 1), (2,)), ((2, 24), (2, 1))):
+            (operand,) = with_groups(program, [jax.ShapeDtypeStruct(shape, jnp.float32)]).operands
+            assert operand.axes == axes
 
     def test_no_function(self) -> None:
         with pytest.raises(TypeError, match="ragged_dot: epilogue must be a function, got str"):

@@ -340,6 +340,20 @@ def test_arguments_of_the_call_come_before_those_of_partial() -> None:
     assert len(bw.explain_program(bound, struct(512, 512), times=3, device="sm90").rewrites) == 3
 
 
+def test_products_of_a_layers_tangent_count_as_often_as_a_loop_runs() -> None:
+    """They are not written in the loop's body, but what one of its equations stands for."""
+    w = jnp.ones((64, 64), jnp.bfloat16)
+
+    def tangent(x: jax.Array) -> jax.Array:
+        return jax.jvp(lambda x: bw.mlp(x, w, w, activation="relu"), (x,), (x,))[1]
+
+    def loop(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, _: (tangent(x), None), x, length=3)[0]
+
+    once, thrice = (bw.explain_program(f, struct(64, 64), device="sm90") for f in (tangent, loop))
+    assert 0 < 3 * once.flops == thrice.flops
+
+
 def test_static_arguments_that_are_counted_from_the_last() -> None:
     """Of a function of any number of arguments JAX itself does not know which one that is."""
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jax_bwgemm as bw
+from jax_bwgemm.grouped.grouped_config import MAX_SWIZZLE
 from jax_bwgemm.product.kernels import Kernel
 
 
@@ -39,6 +40,19 @@ def test_older_names_mean_the_same(cls: Any, older: dict, newer: dict) -> None:
 def test_unknown_fields_are_refused(cls: Any) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'epilogue_tile_n'"):
         cls(epilogue_tile_n=64)
+
+
+def test_the_highest_bands_are_allowed() -> None:
+    assert bw.GroupedConfig(swizzle=MAX_SWIZZLE).swizzle == MAX_SWIZZLE
+    with pytest.raises(ValueError, match=f"swizzle must be at most {MAX_SWIZZLE}, got"):
+        bw.GroupedConfig(swizzle=MAX_SWIZZLE + 1)
+
+
+@pytest.mark.parametrize("cls", [bw.TuningConfig, bw.GroupedConfig])
+@pytest.mark.parametrize("field", [{"cluster_m": True}, {"swap_ab": 1}, {"swap_ab": 0}], ids=str)
+def test_truth_is_no_number(cls: Any, field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be one of"):
+        cls(**field)
 
 
 @pytest.mark.parametrize("cls", [bw.TuningConfig, bw.GroupedConfig])
