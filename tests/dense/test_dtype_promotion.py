@@ -69,6 +69,15 @@ def test_result_type_or_refusal_is_that_of_jax(
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_truth_values(name: str) -> None:
+    ours, jaxs, _ = PRODUCTS[name]
+    args = operands(name, "bool", "bool")
+    got, want = (f(*args, preferred_element_type=bool) for f in (ours, jaxs))
+    assert got.dtype == want.dtype == jnp.bool_
+    assert_exact(got, np.asarray(want))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_gradient_of_f32_results_of_bf16_operands(name: str) -> None:
     ours, jaxs, _ = PRODUCTS[name]
     args = operands(name, "bfloat16", "bfloat16")

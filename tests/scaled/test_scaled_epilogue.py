@@ -16,10 +16,15 @@ from scaled_cases import exact_operand, formula_product
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.config import make_target
 from jax_bwgemm.epilogue.linkable import linkable_kernels
+from jax_bwgemm.epilogue.scaled_call import choose_scaled
 from jax_bwgemm.epilogue.scaled_primitive import bw_scaled_epilogue_p
+from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product.jaxprs import equations
+from jax_bwgemm.product.spec import Policy
 from jax_bwgemm.rewriting import fuse
+from jax_bwgemm.scaled.spec import ScaledSpec
 
 M, N, K = 64, 48, 256
 F32 = jnp.float32
@@ -209,3 +214,18 @@ def test_a_configuration_with_an_epilogue() -> None:
         chosen = choice(raster_order="m", swizzle=2).selection
         assert (chosen.raster_order, chosen.swizzle) == ("m", 2)
         assert re.search("tile_m is .* not 8.*, with an epilogue", choice(tile_m=8))
+
+
+@pytest.mark.skipif(not linkable_kernels(), reason="no kernels were built that link epilogues")
+@pytest.mark.parametrize("batch", [1, 2])
+def test_grouped_kernels_have_an_epilogue_of_one_product_alone(batch: int) -> None:
+    """SM100's of scales of blocks compute one as one group: a batch has more matrices."""
+    policy = Policy(implementations=("cutlass",), target=make_target("sm100"))
+    scalings = {"a_scaling": "1x128", "b_scaling": "128x128", "accumulation": "promoted"}
+    shapes = (((256, 256), "float8_e4m3fn"), ((128, 256), "float8_e4m3fn"))
+    shapes += (((2, 256), "float32"), ((1, 2), "float32"), ((), "float32"))
+    factors = [jax.ShapeDtypeStruct((batch, *s), jnp.dtype(t)) for s, t in shapes]
+    program = trace_epilogue(lambda z: z + 1, (256, 128), ()).program
+    spec = ScaledSpec(**scalings, policy=policy)
+    found = choose_scaled("cutlass", "cuda", spec, program, ("bfloat16",), factors)
+    assert str(found).endswith("with scales of 1x128 and 128x128 has an epilogue") == (batch > 1)
