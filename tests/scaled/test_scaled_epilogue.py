@@ -192,6 +192,20 @@ class TestAccelerated:
             )
 
 
+def test_sums_over_a_batch_are_over_all_matrices() -> None:
+    """Kernels sum each matrix's rows: such an epilogue is a pass of its own."""
+    a, b = pair((2,))
+
+    def product(a: Any, b: Any) -> Any:
+        f = lambda z: (z, jnp.sum(z, (0, 1)))  # noqa: E731
+        return bw.scaled_matmul(a, b, implementation=CUTLASS_OR_XLA, epilogue=f)
+
+    z, total = product(a, b)
+    want = np.asarray(z, np.float32).sum((0, 1))
+    assert total.shape == want.shape
+    np.testing.assert_allclose(total.astype(F32), want, rtol=0.01)
+
+
 def test_a_configuration_with_an_epilogue() -> None:
     """Whoever asks for a kernel gets it, whatever that costs; or a pass, and why."""
     a, b = pair()

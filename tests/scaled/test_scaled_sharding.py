@@ -18,6 +18,8 @@ from sharded import collectives, mesh_of
 import jax_bwgemm as bw
 from jax_bwgemm.product.partition import Form, sharding_rule
 from jax_bwgemm.scaled.contraction import SCALED
+from jax_bwgemm.scaled.ragged_contraction import SCALED_RAGGED
+from jax_bwgemm.scaled.ragged_spec import ScaledRaggedSpec
 from jax_bwgemm.scaled.spec import ScaledSpec
 
 BLOCKWISE = ("1x128", "128x128")
@@ -180,6 +182,13 @@ def test_a_short_last_block_makes_a_dimension_one() -> None:
     assert dims.extents == {"b": 3, "m": 64, "n": 1, "k": 1}
     assert dims.batches == (1, 3, 1, 3, 1)
     assert not dims.empty
+
+
+def test_a_short_last_block_of_grouped_products_makes_a_dimension_one() -> None:
+    spec = ScaledRaggedSpec(a_scaling="1x128", b_scaling="128x128", accumulation="promoted")
+    shapes = (1, 64, 320), (1, 4, 300, 320), (1, 4), (1,), (1, 3, 64), (1, 4, 3, 3), (1, 4)
+    dims = SCALED_RAGGED.dims(spec, *shapes)
+    assert dims.extents == {"b": 1, "m": 64, "n": 1, "k": 1, "e": 4, "g": 4}
 
 
 @pytest.mark.skipif(
