@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from emulator_cases import BUILT
-from kernel_table import described_scaled_kernels
+from kernel_table import described_scaled_grouped_kernels, described_scaled_kernels
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
@@ -20,6 +20,7 @@ from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled.costs import as_dense, candidates, parameters_of
+from jax_bwgemm.scaled.primitive import for_one_group
 from jax_bwgemm.scaled.selection import Choice, refusal, select
 from jax_bwgemm.scaled.spec import ScaledDims, ScaledSpec
 
@@ -182,6 +183,13 @@ def test_another_architecture() -> None:
     hopper = [k for k in TABLE if k.arch == "sm90"]
     found = select(hopper, spec("row", "row"), dims(), target)
     assert found == "scaled kernels exist for sm90, this is sm100"
+
+
+def test_grouped_kernels_for_one_group_have_groups_of_rows() -> None:
+    """One that contracts the rows of groups computes another product."""
+    found = [k for k in described_scaled_grouped_kernels() if for_one_group(k)]
+    assert {(k.arch, k.contraction) for k in found} == {("sm100", "m_grouped")}
+    assert {k.scales for k in found} == {"blocks", "rows"}
 
 
 def test_what_a_call_has() -> None:
