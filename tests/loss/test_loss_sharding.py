@@ -106,6 +106,25 @@ def test_shard_map(cpu_devices, operands, logits, checked) -> None:
     check(loss, place(mesh, operands), operands)
 
 
+@pytest.mark.parametrize("logits", ["stored", "recomputed"])
+@pytest.mark.parametrize("infinite", [jnp.inf, -jnp.inf])
+def test_infinite_logits_of_sharded_columns(cpu_devices, logits, infinite: float) -> None:
+    """Some columns of one device, or all columns of all, as on one device."""
+    mesh = mesh_of(cpu_devices, AxisType.Auto)
+    loss = functools.partial(
+        bw.linear_softmax_cross_entropy_loss, reduction="none", return_logsumexp=True, logits=logits
+    )
+    ours = functools.partial(loss, axis_name="vocabulary")
+    sharded = jax.shard_map(ours, mesh=mesh, in_specs=SPECS, out_specs=P("data"))
+    x, labels = jnp.ones((2, 1)), jnp.array([0, VOCABULARY - 1])
+    for columns in (slice(1, 3), slice(None)):
+        weights = jnp.ones((1, VOCABULARY)).at[:, columns].set(infinite)
+        for got, want in zip(
+            jax.jit(sharded)(x, labels, weights), loss(x, labels, weights), strict=True
+        ):
+            np.testing.assert_allclose(got, want, **LOSS)
+
+
 @pytest.mark.multigpu
 @pytest.mark.parametrize("logits", ["stored", "recomputed"])
 def test_two_gpus(logits) -> None:
