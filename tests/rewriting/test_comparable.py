@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
@@ -66,6 +67,12 @@ def test_a_function_traced_twice_is_equal(f: Callable[..., Any]) -> None:
 
 
 def test_what_differs_is_not_equal() -> None:
+    def tagged(x: jax.Array) -> jax.Array:
+        with set_xla_metadata(tag="x"):
+            return x * 2
+
+    tables = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+
     different = [
         _key(lambda x: x * 2),
         _key(lambda x: x * 3),
@@ -81,6 +88,8 @@ def test_what_differs_is_not_equal() -> None:
         _key(lambda x: jax.nn.relu(x)),
         _key(lambda x: jax.nn.relu6(x)),
         _key(lambda x: jnp.sum(x, keepdims=True)),
+        _key(tagged),
+        *(_key(lambda x, table=table: x * table) for table in tables),
     ]
     assert len(set(different)) == len(different)
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 from numerics import LINKED, normal
 
 import jax_bwgemm as bw
@@ -123,6 +124,18 @@ def test_scopes_of_merged_calls(arrays) -> None:
     with config.target("sm90"):
         lowered = jax.jit(bw.accelerate(f)).trace(x).lower(lowering_platforms=("cuda",))
     assert "outer/jit(<lambda>)/" in lowered.as_text(debug_info=True)
+
+
+def test_a_product_with_metadata_of_its_own_stays(arrays) -> None:
+    """The compiler is told something of one of two equal products."""
+
+    def f(x: jax.Array) -> Any:
+        with set_xla_metadata(scheduling_group="first"):
+            first = x @ x.T
+        return first, x @ x.T, x @ x.T
+
+    assert products(f, arrays[1]) == 2
+    check(f, arrays[1])
 
 
 def test_what_checkpoint_computes_again_stays(arrays) -> None:

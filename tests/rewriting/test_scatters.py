@@ -34,6 +34,13 @@ def by_rows_of_two_dimensions(logits: jax.Array, labels: jax.Array) -> jax.Array
     return logits[jnp.arange(3)[:, None], jnp.arange(4), labels].reshape(-1)
 
 
+def by_a_square_of_rows(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Rows and columns of a square are numbered by arrays of one shape."""
+    logits, labels = jnp.stack([logits[:3]] * 3), labels[:9].reshape(3, 3)
+    at = (lax.broadcasted_iota(jnp.int32, (3, 3), d) for d in (0, 1))
+    return (logits * jnp.arange(1.0, 4)[:, None, None])[(*at, labels)].sum()
+
+
 def mapped(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jax.vmap(lambda row, label: row[label])(logits, labels)
 
@@ -53,6 +60,7 @@ PICKS = (
     along_first_axis,
     by_rows,
     by_rows_of_two_dimensions,
+    by_a_square_of_rows,
     mapped,
     clipped,
     of_whole_rows,
@@ -89,7 +97,7 @@ def test_gradients_of_one_element_a_row(pick: Callable[..., jax.Array], dtype: A
     ours = bw.accelerate(gradient)
     assert count(ours, logits, labels) == 0
     # Promised to be in bounds: what happens otherwise is nobody's promise.
-    promised = pick in (by_rows, by_rows_of_two_dimensions)
+    promised = pick in (by_rows, by_rows_of_two_dimensions, by_a_square_of_rows)
     labels = jnp.clip(labels, 0, WIDTH - 1) if promised else labels
     np.testing.assert_array_equal(
         jax.jit(ours)(logits, labels), jax.jit(gradient)(logits, labels), strict=True
@@ -103,6 +111,22 @@ def test_places_beyond_the_type_of_the_index() -> None:
     ours = bw.accelerate(gradient)
     assert count(ours, logits, labels) == 0
     np.testing.assert_array_equal(ours(logits, labels), gradient(logits, labels))
+
+
+def test_a_place_that_the_type_of_the_index_just_lacks() -> None:
+    """Column 128 has the bits of -128, where nothing is added."""
+    numbers = lax.GatherDimensionNumbers((), (0,), (0,))
+
+    def pick(row: jax.Array, label: jax.Array) -> jax.Array:
+        return lax.gather(row, label[None], numbers, (1,), mode="fill", fill_value=0)
+
+    logits, labels = jnp.ones((4, 129)), jnp.array([-128, 127, 0, -1], jnp.int8)
+    gradient = jax.grad(loss(jax.vmap(pick)))
+    ours = bw.accelerate(gradient)
+    assert count(ours, logits, labels) == 0
+    np.testing.assert_array_equal(
+        jax.jit(ours)(logits, labels), jax.jit(gradient)(logits, labels), strict=True
+    )
 
 
 def test_within_loops_and_checkpoints() -> None:
@@ -144,6 +168,20 @@ def rows_in_another_order(x: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.sum(jnp.tanh(x)) + jnp.sum(x[ROWS - 1 - jnp.arange(ROWS), labels])
 
 
+def rows_that_come_round(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """The numbers of 300 rows in 8 bits: the first ones have two updates."""
+    rows = jnp.tanh(jnp.broadcast_to(x[0], (300, WIDTH)))
+    places = jnp.arange(300).astype(jnp.uint8), jnp.full(300, labels[0])
+    return jnp.sum(rows) + jnp.sum(rows[places] * jnp.arange(300.0))
+
+
+def overlapping_rows(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """Each row's update reaches into the next one."""
+    x = jnp.tanh(x)
+    pick = lambda row, label: lax.dynamic_slice(x, (row, label), (2, 1))  # noqa: E731
+    return jnp.sum(x) + jnp.sum(jax.vmap(pick)(jnp.arange(ROWS), labels % WIDTH) ** 2)
+
+
 def diagonal(x: jax.Array, labels: jax.Array) -> jax.Array:
     """Two parts of each index count along the same dimension."""
     cube = jnp.tanh(jnp.broadcast_to(x, (ROWS, *x.shape)))
@@ -179,6 +217,8 @@ def places_in_one_array(x: jax.Array, labels: jax.Array) -> jax.Array:
         embedding,
         one_element,
         rows_in_another_order,
+        rows_that_come_round,
+        overlapping_rows,
         diagonal,
         parts_of_rows,
         places_in_one_array,

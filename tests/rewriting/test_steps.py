@@ -121,6 +121,12 @@ CASES: dict[str, Callable[..., Any]] = {
         x.reshape(-1, 8, SIZE).transpose(1, 0, 2), y.reshape(-1, 8, SIZE).transpose(1, 2, 0)),
     "free dimensions in another order": lambda x, y: jnp.einsum(
         "bak,kn->ban", x.reshape(8, -1, SIZE).transpose(1, 0, 2), y),
+    # Of equal sizes, so that types do not tell.
+    "batch of a cube in another order": lambda x, y: jnp.matmul(
+        x[:256].reshape(16, 16, SIZE).transpose(1, 0, 2),
+        jnp.roll(x[:256], 16, 0).reshape(16, 16, SIZE).transpose(1, 2, 0)),
+    "free dimensions of a cube in another order": lambda x, y: jnp.einsum(
+        "bak,kn->ban", x[:256].reshape(16, 16, SIZE).transpose(1, 0, 2), y),
     "gradients": jax.grad(lambda x, y: jnp.sum(wide(x, y) ** 2), (0, 1)),
 }  # fmt: skip
 
@@ -148,6 +154,19 @@ def test_rounded_without_a_kernel() -> None:
     assert_exact(np.asarray(accelerated(x, x)), np.asarray(f(x, x)), "on XLA")
 
 
+def test_a_batch_in_groups_is_not_rounded_by_its_kernel() -> None:
+    """It is a dense product of the type that was asked for."""
+    numbers = lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
+
+    def f(x: jax.Array, y: jax.Array, sizes: jax.Array) -> jax.Array:
+        return low(lax.ragged_dot_general(x, y, sizes, numbers, preferred_element_type=jnp.float32))
+
+    x, sizes = jnp.ones((8, 64, 128), jnp.bfloat16), jnp.array([3, 5], jnp.int32)
+    (one,) = bw.explain_program(bw.accelerate(f), x, x.mT, sizes, device="sm90").rewrites
+    assert one.rewritten
+    assert "rounds" not in one.reason
+
+
 @pytest.mark.parametrize(
     ("after", "kinds_taken"),
     [
@@ -165,6 +184,20 @@ def test_transposes_that_cancel_leave_the_operands_as_they_are(
     product = next(e for e in closed.eqns if e.primitive.name == "dot_general")
     uses = uses_of(closed, [STORED] * len(closed.out_avals))[product.outvars[0]]
     assert [kind for kind, _ in _taken(product, uses)] == kinds_taken
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "exchanged"),
+    [((1, 0, 2), (2, 1, 0), True), ((2, 1, 0), (1, 0, 2), False)],
+)
+def test_the_order_of_transposes_counts(
+    first: tuple[int, ...], second: tuple[int, ...], exchanged: bool
+) -> None:
+    """Of three dimensions, the same two transposes give another one the other way round."""
+    x = jax.ShapeDtypeStruct((8, 64, SIZE), jnp.bfloat16)
+    closed = jax.make_jaxpr(lambda x, y: wide(x, y).transpose(first).transpose(second))(x, X)
+    uses = uses_of(closed, [STORED])[closed.eqns[0].outvars[0]]
+    assert dict(_taken(closed.eqns[0], uses)) == ({"transpose": (2, 0, 1)} if exchanged else {})
 
 
 @pytest.mark.skipif(not has_all_majors(), reason="this build lacks kernels of some majors")

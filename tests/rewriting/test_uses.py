@@ -39,10 +39,12 @@ def after_product(f: Callable[..., Any]) -> Uses:
         (lambda d, x, bias: jax.nn.relu(d + bias), 2),
         (lambda d, x, bias: (d + bias) * 0.5, 2),
         (lambda d, x, bias: (d + x).reshape(-1), 2),
+        (lambda d, x, bias: jax.vjp(lambda t: (t, t), x)[1]((d, x))[0], 2),  # a sum of gradients
         # A pass comes anyway.
         (lambda d, x, bias: jax.nn.gelu(d + bias), 0),
         (lambda d, x, bias: jnp.sum(d + bias), 0),
         (lambda d, x, bias: jnp.tanh(d), 0),
+        (lambda d, x, bias: jnp.tanh(d + x), 0),
         # That pass also writes the sum.
         (lambda d, x, bias: (jnp.tanh(d + bias), d + bias), 0),  # two sums: two readers of d
         (lambda d, x, bias: (lambda z: (jnp.tanh(z), z))(d + bias), 1),
