@@ -186,6 +186,7 @@ def test_all_rows_ignored_or_none(operands, logits) -> None:
     )
     assert loss(x, jnp.full_like(labels, -1), weights) == 0
     assert loss(x[:0], labels[:0], weights) == 0
+    assert loss(x[:0], labels[:0], weights, ignore_index=None) == 0
 
 
 @pytest.mark.parametrize("logits", LOGITS)
@@ -307,7 +308,7 @@ def test_what_xla_computes_of_blocks_is_a_loop(operands) -> None:
         assert text.count("stablehlo.while") == loops
 
 
-@pytest.mark.parametrize("infinite", [(), (5,), (20,), (5, 20)])
+@pytest.mark.parametrize("infinite", [(), (5,), (20,), (5, 20), (20, 30)])
 def test_statistics_of_a_block_of_several_parts(
     monkeypatch: pytest.MonkeyPatch, operands, infinite: tuple[int, ...]
 ) -> None:
@@ -322,6 +323,20 @@ def test_statistics_of_a_block_of_several_parts(
             loss(jnp.abs(x), labels, weights, logits="recomputed", **extras),
             loss(jnp.abs(x), labels, weights, logits="stored", **extras),
         )
+
+
+@pytest.mark.parametrize("columns", [29, 37])
+def test_a_last_block_without_equal_parts(
+    monkeypatch: pytest.MonkeyPatch, operands, columns: int
+) -> None:
+    """Of 5 columns, or one, where at most 4 are reduced at once."""
+    monkeypatch.setattr(statistics, "MOST_REDUCED", 4)
+    x, labels, weights = operands
+    given = x, labels % columns, weights[:, :columns]
+    loss = functools.partial(
+        bw.linear_softmax_cross_entropy_loss, reduction="none", logits="recomputed"
+    )
+    close(loss(*given), formula(*given))
 
 
 def test_numbers_of_numpy(operands) -> None:
@@ -383,9 +398,17 @@ def test_labels_of_8_bits(logits: str, dtype: Any) -> None:
     weights = jnp.asarray(normal(np.random.default_rng(1), (WIDTH, 300), "float32"))
     labels = np.array([0, 100, np.iinfo(dtype).max], dtype)
     loss = functools.partial(bw.linear_softmax_cross_entropy_loss, reduction="none", logits=logits)
+    want = formula(x, labels.astype(int), weights)
     for ignored in (-1 if dtype is np.uint8 else 255, 300):
-        got = loss(x, labels, weights, ignore_index=ignored)
-        close(got, formula(x, labels.astype(int), weights))
+        close(loss(x, labels, weights, ignore_index=ignored), want)
+    close(loss(x, labels, weights, ignore_index=labels[2]), want.at[2].set(0))
+
+
+def test_more_columns_than_labels_of_16_bits_count() -> None:
+    x, weights = jnp.ones((2, 1)), jnp.zeros((1, 40_000)).at[0, 7].set(5)
+    labels = jnp.array([7, 32_767], jnp.int16)
+    found = bw.linear_softmax_cross_entropy_loss(x, labels, weights, reduction="none")
+    close(found, formula(x, labels.astype(int), weights))
 
 
 def test_gradients_of_blocks_are_added_in_float32() -> None:

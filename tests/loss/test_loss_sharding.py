@@ -93,6 +93,31 @@ def test_labels_get_the_sharding_of_rows(cpu_devices, operands, logits, columns)
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, **LOSS), got, want)
 
 
+def test_rows_have_an_axis_that_columns_have_too(cpu_devices, operands) -> None:
+    """Where both operands' types also divide what is contracted, the logits' one has to be told."""
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    specs = (P("data", "vocabulary"), P("data"), P("vocabulary", "data"))
+    with jax.set_mesh(mesh):
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)
+        ]
+        got = jax.jit(LOSS_OF)(*placed)
+    np.testing.assert_allclose(got, LOSS_OF(*operands), **LOSS)
+
+
+def test_rows_of_three_dimensions_are_returned_in_their_order(cpu_devices, operands) -> None:
+    """The last of them is the one that is sharded."""
+    mesh = mesh_of(cpu_devices, AxisType.Explicit)
+    f = functools.partial(LOSS_OF, reduction="none")
+    x, labels, weights = operands
+    x, labels = x.reshape(2, 4, 4, WIDTH), labels.reshape(2, 4, 4)
+    with jax.set_mesh(mesh):
+        sharding = NamedSharding(mesh, P(None, None, "data", None))
+        got = jax.jit(f)(jax.device_put(x, sharding), labels, weights)
+        assert got.sharding.spec == P(None, None, "data")
+    np.testing.assert_allclose(got, f(x, labels, weights), **LOSS)
+
+
 @pytest.mark.parametrize("logits", ["stored", "recomputed"])
 @pytest.mark.parametrize("checked", [True, False])
 def test_shard_map(cpu_devices, operands, logits, checked) -> None:
