@@ -148,8 +148,14 @@ def test_gate_and_up_in_one_array(a) -> None:
         z = DOT(x, both, SIZES)
         return DOT(jax.nn.silu(z[:, :H]) * z[:, H:] * weights[:, None], down, SIZES)
 
-    assert found(sliced, *args) == [([(0, 1), (0,)], 1, "gated")]
-    check(sliced, *args)
+    def sliced_from_the_end(x: Any, both: Any, down: Any, weights: Any) -> Any:
+        z = DOT(x, both, SIZES)
+        up, gate = z[:, H:], z[:, :H]
+        return DOT(jax.nn.silu(gate) * up * weights[:, None], down, SIZES)
+
+    for f in (sliced, sliced_from_the_end):
+        assert found(f, *args) == [([(0, 1), (0,)], 1, "gated")]
+        check(f, *args)
 
 
 @pytest.mark.parametrize("way", ["unequal", "whole", "one half"])
@@ -279,6 +285,31 @@ def test_results_that_all_readers_round(a) -> None:
     assert all("a kernel takes it, which rounds to bfloat16" in one.reason for one in rewrites)
 
 
+def test_halves_of_an_array_are_two_results(a) -> None:
+    """With another array, a sum and the product they are five: a pass of XLA's sums."""
+
+    def f(x: Any, w: Any) -> Any:
+        y = DOT(x, w, SIZES)
+        t = jnp.tanh(y)
+        return jnp.concatenate([t, y * 2], axis=1), jnp.sin(y), y, jnp.sum(t, 1)
+
+    for results, count in ((4, 3), (3, 3)):
+        one = lambda x, w, n=results: f(x, w)[:n]  # noqa: E731
+        assert [n for _, n, _ in found(one, *names(a, "x gate"))] == [count]
+    check(f, *names(a, "x gate"))
+
+
+def test_results_one_below_the_other_are_a_pass(a) -> None:
+    """Which reads the product; another function of it is the kernel's."""
+
+    def f(x: Any, w: Any) -> Any:
+        y = DOT(x, w, SIZES)
+        return jnp.concatenate([jnp.tanh(y), y * 2], axis=0), jnp.sin(y)
+
+    assert found(f, *names(a, "x gate")) == [([], 2, "")]
+    check(f, *names(a, "x gate"))
+
+
 def test_what_only_passes_read_stays_with_them(a) -> None:
     x, w = names(a, "x gate")
     f = lambda x, w: jnp.sum(jnp.square(DOT(x, w, SIZES).astype(F32)))  # noqa: E731
@@ -301,3 +332,18 @@ def test_unless_it_is_sure_halves_stay_with_xla(a, monkeypatch: pytest.MonkeyPat
     # last product the loss's derivative is.
     assert found(step, *args) == [([], 2, "")]
     check(step, *args)
+
+
+def test_unless_it_is_sure_xla_lays_results_side_by_side(
+    a, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass that does that computes them, too."""
+
+    def f(x: Any, w: Any) -> Any:
+        y = DOT(x, w, SIZES)
+        return jnp.concatenate([jnp.tanh(y), y * 2], axis=1)
+
+    g = lambda x, w: f(x, w)  # noqa: E731
+    assert [form for *_, form in found(f, *names(a, "x gate"))] == ["halves"]
+    monkeypatch.setattr(fuse, "link_refusal", lambda *_: "no")
+    assert found(g, *names(a, "x gate")) == []
