@@ -299,6 +299,19 @@ def test_halves_of_an_array_are_two_results(a) -> None:
     check(f, *names(a, "x gate"))
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_matrix_whose_rows_were_moved(a, stored: bool) -> None:
+    """Where it goes to memory, kernels read it there; a pass reads it where it was."""
+
+    def f(x: Any, w: Any, r: Any) -> Any:
+        moved = jnp.concatenate([r[M // 2 :], r[: M // 2]])
+        y = jnp.tanh(DOT(x, w, SIZES)) * moved
+        return (y, moved) if stored else y
+
+    assert found(f, *names(a, "x gate r")) == [([(0, 1)], 1, "")] * stored
+    check(f, *names(a, "x gate r"))
+
+
 def test_results_one_below_the_other_are_a_pass(a) -> None:
     """Which reads the product; another function of it is the kernel's."""
 

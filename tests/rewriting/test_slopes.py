@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from epilogue_host import COMPILER, run_on_host
 from jaxprs import assert_defined_once
 from numerics import LINKED, normal
 
@@ -66,6 +67,31 @@ def check(f: Any, *args: Any) -> None:
         scale = max(float(jnp.max(jnp.abs(theirs.astype(F32)))), 1e-6)
         ours, theirs = (np.asarray(x.astype(F32)) / scale for x in (ours, theirs))
         np.testing.assert_allclose(ours, theirs, rtol=4 * LINKED["rtol"], atol=4 * LINKED["atol"])
+
+
+def check_programs(f: Any, *args: Any) -> None:
+    """What kernels compute of a product and operands is what is computed without kernels."""
+    rng = np.random.default_rng(0)
+    jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
+    for eqn in [e for e, _ in equations(jaxpr) if e.primitive is bw_gemm_epilogue_p]:
+        fused = eqn.params["fused"]
+        _, operands = fused.factors([x.aval for x in eqn.invars])
+        product = normal(rng, fused.shape, "bfloat16")
+        given = [normal(rng, x.shape, x.dtype.name) for x in operands]
+        shapes = [
+            [size if d in x.axes else 1 for d, size in enumerate(fused.shape)]
+            for x in fused.program.operands
+        ]
+        got = run_on_host(
+            fused.program,
+            product.astype(np.float32),
+            [x.reshape(shape) for x, shape in zip(given, shapes, strict=True)],
+        )
+        want = fused.function(*map(jnp.asarray, (product, *given)))
+        for i, (ours, theirs) in enumerate(zip(got, want, strict=False)):
+            if i not in fused.program.summed:
+                close = {"rtol": 4 * LINKED["rtol"], "atol": 4 * LINKED["atol"]}
+                np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(F32), **close)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +259,21 @@ def test_what_is_computed_from_the_activation_is_no_operand_of_its_kernel(arrays
         return h, z_bar.T @ x
 
     check(step, arrays["x"], arrays["w"], arrays["v"])
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_a_factor_of_the_gradient_alone_becomes_the_activation_s_operand(arrays: Any) -> None:
+    """After its own, so that all values that its kernel computes have other numbers."""
+
+    def step(x: Any, w: Any, b: Any, v: Any, factor: Any) -> Any:
+        h, back = jax.vjp(lambda z: jax.nn.gelu(z + b), x @ w)
+        (z_bar,) = back((x @ v.T) * factor)
+        return h, z_bar.T @ x
+
+    args = *(arrays[name] for name in "xwbv"), arrays["b"] + 2
+    assert steps_of(step, *args)[-1] == ["mul"]
+    check(step, *args)
+    check_programs(step, *args)
 
 
 def test_a_row_repeated_in_another_order_is_another_array() -> None:
