@@ -19,7 +19,7 @@ from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_same_layers, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm.experts.routing import sort_by_expert
+from jax_bwgemm.experts.routing import combine, sort_by_expert
 
 T, TOP, E, K, H, N = 12, 2, 4, 8, 16, 24
 M = T * TOP
@@ -123,6 +123,35 @@ def test_exact_integers() -> None:
         assert got[name].dtype == jnp.bfloat16
         assert np.any(np.asarray(value)), name
         np.testing.assert_array_equal(got[name].astype(jnp.float32), value, name)
+
+
+def test_what_is_between_the_products_is_computed_in_float32() -> None:
+    """In bf16: the result is the hidden values, each rounded once."""
+    rng = np.random.default_rng(2)
+    gate, up = (jnp.asarray(normal(rng, (H,), "bfloat16")) for _ in range(2))
+    one = jnp.ones((1, 1), jnp.bfloat16)
+    down, weights = jnp.eye(H, dtype=jnp.bfloat16)[None], jnp.full(1, 1 / 3)
+    for given in (gate[None, None], jnp.stack([gate, up])[None, None]):
+        got = bw.grouped_mlp(one, given, down, np.ones(1, int), row_weights=weights)
+        hidden = jax.nn.silu(gate.astype(jnp.float32)) / 3
+        hidden = hidden * up.astype(jnp.float32) if given.ndim == 4 else hidden
+        wide = got[0].astype(jnp.float32)
+        np.testing.assert_allclose(wide, hidden, rtol=2.0**-8, atol=0)
+
+
+def test_tangents_of_a_product_are_added_in_float32() -> None:
+    """3 * (256 + 3) is 777, next to 776 in bf16; of the sum in bf16, 260, it is 780."""
+    one = jnp.ones((1, 1), jnp.bfloat16)
+
+    def f(rows: jax.Array, up: jax.Array) -> jax.Array:
+        weights, sizes = jnp.full(1, 3.0), np.ones(1, int)
+        identity = lambda z: z  # noqa: E731
+        return bw.grouped_mlp(
+            rows, up[None], one[None], sizes, row_weights=weights, activation=identity
+        )
+
+    _, tangent = jax.jvp(f, (one, 256 * one), (one, 3 * one))
+    assert tangent == 776
 
 
 @dense
@@ -241,6 +270,13 @@ def scattered(f: Any) -> set[str]:
     a, _ = routed()
     text = jax.jit(jax.grad(square(f))).lower(a).as_text("hlo")
     return set(re.findall(r"= (\w+\[[\d,]*\])[^=]* scatter\(", text))
+
+
+def test_rows_of_a_token_are_added_in_float32() -> None:
+    """In bf16 256 + 1 is 256."""
+    rows = jnp.array([[256.0], [1], [1]], jnp.bfloat16)
+    order = jnp.arange(3, dtype=jnp.int32)
+    assert combine(rows, order, order[None]) == 258
 
 
 def test_no_scatter_of_rows() -> None:
