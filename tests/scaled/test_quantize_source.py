@@ -178,6 +178,39 @@ def test_pads_of_another_value_than_zero_are_added() -> None:
     assert all(len(source.parts) == 1 for source in found(f, *args))
 
 
+def test_pads_that_leave_columns_free_are_added() -> None:
+    """Neither array has the last columns."""
+
+    def f(x: Any, y: Any) -> Any:
+        zero = jnp.bfloat16(0)
+        left = jax.lax.pad(x * 2, zero, ((0, 0, 0), (0, 256, 0)))
+        return quantize(left + jax.lax.pad(y * 2, zero, ((0, 0, 0), (128, 128, 0))))
+
+    args = arrays((64, 128), (64, 128))
+    assert found(f, *args) == []
+    check(lambda *xs: bw.dequantize(f(*xs)), *args)
+
+
+def test_parts_of_several_widths_begin_where_those_before_them_end() -> None:
+    def f(y: Any) -> Any:
+        _, gate, up = jnp.split(y, [256, 384], axis=1)
+        return quantize(jax.nn.silu(gate) * up)
+
+    (y,) = arrays((64, 512))
+    (source,) = found(f, y)
+    assert sorted(windows(source)[0]) == [(0, 512, 256), (0, 512, 384)]
+    check(lambda y: bw.dequantize(f(y)), y)
+
+
+def test_columns_of_some_rows_are_no_window() -> None:
+    """A kernel reads all rows of an array, from the first one on."""
+    (y,) = arrays((128, 256))
+    for rows in (slice(64, None), slice(64)):
+        f = lambda y, rows=rows: quantize(jnp.tanh(y[rows, 128:]))  # noqa: E731
+        assert found(f, y) == []
+        check(lambda y, f=f: bw.dequantize(f(y)), y)
+
+
 def test_what_is_in_memory_is_read_not_computed_again() -> None:
     def f(x: Any, w: Any) -> Any:
         y = jnp.exp(x)
