@@ -530,6 +530,12 @@ def test_why_a_function_stays_with_xla_is_said(arrays, monkeypatch: pytest.Monke
             ),
             "operands and result are not of one type",
         ),
+        (
+            lambda x, w, more: jnp.tanh(
+                jax.lax.dot(x.astype(F32), w, preferred_element_type=F32)  # one operand is narrower
+            ),
+            "operands and result are not of one type",
+        ),
     ],
 )
 def test_why_kernels_cannot_take_what_follows_is_said(f: Any, reason: str, arrays: Any) -> None:
@@ -617,6 +623,30 @@ def test_costs_know_whether_a_pass_also_reads_the_result(arrays: Any, also: int)
     jaxpr = jax.make_jaxpr(bw.accelerate(f))(arrays["x"], arrays["w"])
     (one,) = [e for e, _ in equations(jaxpr) if e.primitive is bw_gemm_epilogue_p]
     assert one.params["fused"].surroundings.also_read == also
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_costs_know_whether_xla_takes_the_function(arrays: Any, taken: bool) -> None:
+    """A residual into its product; the kernel pays in either case for a K of 32."""
+    x, w = arrays["x"][:, :32], arrays["w"][:32]
+    f = lambda x, w, r: (x @ w) + r if taken else jax.nn.gelu(x @ w) * r  # noqa: E731
+    jaxpr = jax.make_jaxpr(bw.accelerate(f))(x, w, jnp.ones((M, N), x.dtype))
+    (one,) = [e for e, _ in equations(jaxpr) if e.primitive is bw_gemm_epilogue_p]
+    assert one.params["fused"].surroundings.taken_by_xla is taken
+
+
+def test_the_second_result_of_what_is_computed_after_the_product(arrays: Any) -> None:
+    """It is computed before the kernel that reads it."""
+    two = jax.jit(lambda b: (b * 2, b + 1))
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        z = x @ w
+        _, second = two(b)
+        return jax.nn.gelu(z + second)
+
+    args = [arrays[name] for name in "xwb"]
+    assert fused(f, *args) == [([(1,)], 1)]
+    check(f, *args)
 
 
 def test_what_follows_does_not_pay_for_a_transposed_operand(arrays: Any) -> None:
