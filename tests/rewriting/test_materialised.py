@@ -177,8 +177,10 @@ def test_a_network_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, replaced: 
     assert 0 < counts[1] < 2.5 * counts[0]
 
 
-def test_sums_over_rows_are_no_row_statistics() -> None:
-    assert found(lambda x, y: (lambda z: (z * 2, jnp.sum(z, 0)))(x + y), X, X) == []
+@pytest.mark.parametrize("axes", [0, None])
+def test_sums_over_rows_are_no_row_statistics(axes: int | None) -> None:
+    """Nor is a sum of everything, such as a loss."""
+    assert found(lambda x, y: (lambda z: (z * 2, jnp.sum(z, axes)))(x + y), X, X) == []
 
 
 def _rows(v: jax.Array) -> jax.Array:

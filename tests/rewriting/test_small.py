@@ -50,6 +50,23 @@ def test_small_products(a: tuple[int, ...], b: tuple[int, ...], taken: bool) -> 
     assert taken or f"fewer than {SMALL}: a kernel would save less" in one.reason
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "batch", "few"),
+    [
+        (policy.FEW_ROWS, 1024, 1, True),
+        (policy.FEW_ROWS + 1, 1024, 1, False),
+        (1024, policy.FEW_ROWS, 1, True),
+        (1024, policy.FEW_ROWS + 1, 1, False),
+        (64, 1024, 4, False),  # rows of four matrices, which the right one is shared by
+        (32, 1024, 4, True),
+    ],
+)
+def test_few_rows_are_those_of_all_matrices_together(m: int, n: int, batch: int, few: bool) -> None:
+    dims = GemmDims(m, n, 512, batch, batch, 1)
+    reason = policy.small(("bfloat16", "bfloat16"), dims, SMALL - 1, make_target("sm90"))
+    assert (reason is None) == few
+
+
 def test_a_kernel_that_computes_what_follows_takes_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

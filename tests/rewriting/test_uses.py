@@ -188,6 +188,12 @@ def test_what_no_kernel_takes_stays_untouched(x: Any, reason: str) -> None:
     assert reason in one.reason
 
 
+def test_the_least_product_that_is_not_tiny() -> None:
+    x = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
+    (product,) = jax.make_jaxpr(jnp.matmul)(x, x).eqns
+    assert policy.tiny(product) is None
+
+
 def test_a_bias_repeated_by_the_program_is_no_residual() -> None:
     f = lambda d, x, bias: (lambda z: jnp.tanh(z) + jnp.sum(z))(  # noqa: E731
         d + jnp.broadcast_to(bias, d.shape)
