@@ -232,7 +232,7 @@ def _over_devices(found: tuple[jax.Array, ...], axis_name: Any) -> tuple[jax.Arr
     """Statistics of whole rows from those of each device's columns."""
     lse, *sums = found
     largest = lax.stop_gradient(lax.pmax(lax.stop_gradient(lse), axis_name))
-    largest = jnp.where(jnp.isfinite(largest), largest, 0)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0)  # infinity less itself is NaN
     lse = jnp.log(lax.psum(jnp.exp(lse - largest), axis_name)) + largest
     return (lse, *(lax.psum(part, axis_name) for part in sums))
 
