@@ -34,11 +34,13 @@ SPLITS = 2
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from scaled.candidates import KINDS
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tags", nargs="*", default=[], help=f"of {', '.join(shape_lists.TAGS)}")
     parser.add_argument("--shapes", nargs="*", default=[], metavar="M,N,K", help="further products")
     parser.add_argument(
-        "--kinds", nargs="+", default=["tensor", "blockwise", "dW"], help="as of bench_scaled.py"
+        "--kinds", nargs="+", choices=tuple(KINDS), default=["tensor", "blockwise", "dW"]
     )
     parser.add_argument("--rounds", type=options.positive, default=4)
     parser.add_argument("--calls", type=options.positive, default=3)
@@ -46,7 +48,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--budget-s", type=float, default=float("inf"), help="seconds after which to stop"
     )
     parser.add_argument("--wall", action="store_true", help="wall clock, to rehearse on a CPU")
-    parser.add_argument("--implementation", default="cutlass", help="to rehearse: emulator")
+    parser.add_argument(
+        "--implementation", choices=("cutlass", "emulator"), default="cutlass", help="to rehearse"
+    )
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines")
     args = parser.parse_args(argv)
     picked = shape_lists.select(args.tags, args.shapes)
@@ -180,8 +184,8 @@ def record(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
     timing.configure_environment(share_gpu=True)
+    args = parse_args(argv)
     import jax
 
     timer = timing.make_timer("wall" if args.wall else "auto", jax.default_backend())
