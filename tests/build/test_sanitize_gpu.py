@@ -63,7 +63,7 @@ def test_every_scaled_kernel_is_run_with_every_layout() -> None:
     for k in kernels:
         those = [c for c in found if c.kernel == k.name]
         assert {c.scalings for c in those} == set(sanitize_scaled.layouts_of(k))
-        assert {c.splits for c in those} == {1, 3}
+        assert {c.splits for c in those} == ({1, 3} if k.f32_twin else {1})
         assert any(c.k > (k.stages + 2) * k.tile_k for c in those)
 
 
