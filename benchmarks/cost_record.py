@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common import options, timing
@@ -221,9 +221,19 @@ def record(
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    timing.configure_environment(share_gpu=True)
+def record_all(
+    problems: Mapping[str, Callable[[timing.Timer, concurrent.futures.Executor], dict[str, Any]]],
+    args: argparse.Namespace,
+) -> int:
+    """Times problems, writes a line for each and prints what its best kernel is.
+
+    Args:
+        problems: By name, what times one and returns its row.
+        args: ``wall``, ``budget_s`` and ``out`` of `parse_args`.
+
+    Returns:
+        The program's exit status: 1 if a problem failed or a result is wrong.
+    """
     import jax
 
     timer = timing.make_timer("wall" if args.wall else "auto", jax.default_backend())
@@ -232,28 +242,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool,
         open(args.out, "a", encoding="utf-8") as out,
     ):
-        for shape in args.selected:
+        for name, record_one in problems.items():
             start = time.perf_counter()
             if start - begin > args.budget_s:
-                print(f"stopped before {shape.name}", flush=True)
+                print(f"stopped before {name}", flush=True)
                 break
             try:
-                row = record(shape, args, timer, pool)
+                row = record_one(timer, pool)
             except Exception as error:  # one problem must not cost the others their turn
                 failed += 1
-                print(f"{shape.name}: {type(error).__name__}: {error}"[:300], flush=True)
+                print(f"{name}: {type(error).__name__}: {error}"[:300], flush=True)
                 continue
             failed += "wrong" in row
             out.write(json.dumps(row) + "\n")
             out.flush()
             mine, best = row["us"][row["default"]], min(row["us"].items(), key=lambda x: x[1])
             print(
-                f"{shape.name:24s} default {mine:.1f} {row['default']}  best {best[1]:.1f} "
-                f"{best[0]}  {row['peers']} {row.get('wrong', '')} "
+                f"{name:28s} default {mine:.1f} {row['default']}  best {best[1]:.1f} "
+                f"{best[0]}  {row.get('peers', '')} {row.get('wrong', '')} "
                 f"[{time.perf_counter() - start:.1f}s]",
                 flush=True,
             )
     return 1 if failed else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    timing.configure_environment(share_gpu=True)
+    problems = {s.name: functools.partial(record, s, args) for s in args.selected}
+    return record_all(problems, args)
 
 
 if __name__ == "__main__":

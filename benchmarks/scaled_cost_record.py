@@ -14,11 +14,8 @@ import argparse
 import collections
 import concurrent.futures
 import functools
-import json
-import os
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,36 +183,12 @@ def record(
 def main(argv: Sequence[str] | None = None) -> int:
     timing.configure_environment(share_gpu=True)
     args = parse_args(argv)
-    import jax
-
-    timer = timing.make_timer("wall" if args.wall else "auto", jax.default_backend())
-    begin, failed = time.perf_counter(), 0
-    with (
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-        open(args.out, "a", encoding="utf-8") as out,
-    ):
-        for sizes in args.sizes:
-            for kind in args.kinds:
-                name, start = f"{','.join(map(str, sizes))} {kind}", time.perf_counter()
-                if start - begin > args.budget_s:
-                    print(f"stopped before {name}", flush=True)
-                    return 1 if failed else 0
-                try:
-                    row = record(sizes, kind, args, timer, pool)
-                except Exception as error:  # one problem must not cost the others their turn
-                    failed += 1
-                    print(f"{name}: {type(error).__name__}: {error}"[:300], flush=True)
-                    continue
-                failed += "wrong" in row
-                out.write(json.dumps(row) + "\n")
-                out.flush()
-                mine, best = row["us"][row["default"]], min(row["us"].items(), key=lambda x: x[1])
-                print(
-                    f"{name:28s} default {mine:.1f} {row['default']}  best {best[1]:.1f} {best[0]} "
-                    f"{row.get('wrong', '')} [{time.perf_counter() - start:.1f}s]",
-                    flush=True,
-                )
-    return 1 if failed else 0
+    problems = {
+        f"{','.join(map(str, sizes))} {kind}": functools.partial(record, sizes, kind, args)
+        for sizes in args.sizes
+        for kind in args.kinds
+    }
+    return cost_record.record_all(problems, args)
 
 
 if __name__ == "__main__":

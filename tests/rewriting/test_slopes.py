@@ -92,8 +92,9 @@ def check_programs(f: Any, *args: Any) -> None:
             if i not in fused.program.summed:
                 close = {"rtol": 4 * LINKED["rtol"], "atol": 4 * LINKED["atol"]}
                 # Without kernels every step is rounded to 16 bits: a few values are further apart.
-                equal = np.isclose(ours.astype(np.float32), theirs.astype(F32), **close)
-                assert equal.mean() > 0.995
+                both = ours.astype(np.float32), theirs.astype(F32)
+                assert np.isclose(*both, **close).mean() > 0.995
+                np.testing.assert_allclose(*both, rtol=0.125, atol=0.0625)
 
 
 @pytest.mark.parametrize(
