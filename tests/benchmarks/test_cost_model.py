@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import math
 import pathlib
 
 import pytest
@@ -108,6 +110,30 @@ def test_the_recorder_names_launches_as_the_fitter_reads_them() -> None:
         read = cost_fit.read_kernel(label, (shared.in_dtype, shared.out_dtype), "kn")
         assert (read.splits, read.decomposition) == (splits, way)
         assert costs.tile_key(read.kernel) == costs.tile_key(shared)
+
+
+def test_a_recorder_goes_on_after_a_problem_that_fails(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    import cost_record
+
+    def fails(timer: object, pool: object) -> dict:
+        raise ValueError("no kernel")
+
+    row = {"us": {"a": 2.0, "b": 1.0}, "default": "a"}
+    args = argparse.Namespace(wall=True, budget_s=math.inf, out=tmp_path / "records.jsonl")
+    works = {"two": lambda timer, pool: row}
+    assert cost_record.record_all({"one": fails} | works, args) == 1
+    assert [json.loads(x) for x in args.out.read_text(encoding="utf-8").splitlines()] == [row]
+    text = capsys.readouterr().out
+    assert "one: ValueError: no kernel" in text
+    assert "default 2.0 a  best 1.0 b" in text
+    assert cost_record.record_all(works, args) == 0
+    wrong = {"three": lambda timer, pool: row | {"wrong": {"b": 0.5}}}
+    assert cost_record.record_all(wrong, args) == 1
+    args.budget_s = -1.0
+    assert cost_record.record_all(works, args) == 0
+    assert "stopped before two" in capsys.readouterr().out
 
 
 def test_the_b200_table_says_that_it_is_predicted(

@@ -13,7 +13,7 @@ struct Launcher {
 
   static Status Supports(const ScaledProblem& p) {
     BWGEMM_RETURN_IF_ERROR(Dense::Supports(p.gemm));
-    // Boxes beyond the edge keep their places, which TMA counts in 32 bits.
+    // Boxes of Q's square blocks keep their places beyond the edge, which TMA counts in 32 bits.
     constexpr int kMost = INT32_MAX - 8 * 256;
     if (p.gemm.m > kMost || p.gemm.n > kMost || p.gemm.k > kMost) {
       return Status::InvalidArgument(p.ToString() + " has an extent above " +
