@@ -18,23 +18,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from dense import records
+from dense.records import Launch, Problem
 from scaled import choice as scaled_choice
 
 from jax_bwgemm.config import make_target
 from jax_bwgemm.dense import costs
 from jax_bwgemm.dense.cost_parameters import Cost, Parameters, TileKey
 from jax_bwgemm.dense.spec import GemmDims
-from jax_bwgemm.product.kernels import Kernel
 
-DATA = pathlib.Path(__file__).resolve().parent / "costs" / "data"
 OUTPUT = pathlib.Path(costs.__file__).with_name("fitted_costs.py")
 TARGET = make_target("sm90")
 # Choices between kernels whose predicted times differ by this share are a draw.
@@ -48,52 +46,8 @@ RANGE = (0.5, 2.0)
 STEPS = (0.15, 0.05, 0.015)
 
 
-@dataclasses.dataclass(frozen=True)
-class Launch:
-    """One way to run a problem, with its recorded time in microseconds."""
-
-    kernel: Kernel
-    splits: int
-    decomposition: str
-    us: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A problem and its recorded launches, each kernel in its best tile order."""
-
-    name: str
-    dims: GemmDims
-    launches: tuple[Launch, ...]
-
-
-def read_kernel(label: str, dtypes: Sequence[str], majors: str) -> Launch:
-    """The kernel of a record's label, with its splits; the time is not known yet."""
-    name, _, _, *rest = label.split("|")
-    tile, cluster, schedule, *variant = name.split("_")
-    tile_m, tile_n, tile_k = map(int, tile.split("x"))
-    cluster_m, cluster_n = map(int, cluster.split("x"))
-    kernel = dataclasses.replace(
-        Kernel.of_tile(
-            "sm90",
-            (tile_m, tile_n, tile_k),
-            (cluster_m, cluster_n),
-            schedule,
-            name=name,
-            swap_ab=variant == ["swap"],
-            stream_k=variant == ["streamk"],
-        ),
-        a_dtype=dtypes[0],
-        b_dtype=dtypes[0],
-        out_dtype=dtypes[1],
-        a_major=majors[0],
-        b_major=majors[1],
-    )
-    return Launch(kernel, int(rest[0]) if rest else 1, (rest + ["heuristic"] * 2)[1], 0.0)
-
-
 def load(paths: Iterable[pathlib.Path] | None = None, *, scaled: bool = False) -> list[Problem]:
-    """Reads records: JSON files with a list of problems, or JSON lines of cost_record.py.
+    """Reads records.
 
     Args:
       paths: the files; None: all that are committed.
@@ -102,42 +56,8 @@ def load(paths: Iterable[pathlib.Path] | None = None, *, scaled: bool = False) -
     Raises:
       ValueError: there are none.
     """
-    problems, data = [], scaled_choice.DATA if scaled else DATA
-    for path in sorted(data.glob("*.json")) if paths is None else paths:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".jsonl":
-            entries = [json.loads(line) for line in text.splitlines()]
-        else:
-            entries = json.loads(text)["shapes"]
-        problems += [(_scaled_problem if scaled else _problem)(entry) for entry in entries]
-    problems = [p for p in problems if len(p.launches) > 1]
-    if not problems:
-        raise ValueError("no recorded kernels")
-    return problems
-
-
-def _problem(entry: Mapping[str, Any]) -> Problem:
-    m, n, k, *rest = entry["shape"]
-    batch, majors = rest or (1, "kn")
-    dtypes = entry.get("dtypes", ("bfloat16", "bfloat16"))
-    fastest: dict[tuple, Launch] = {}
-    for label, us in entry["us"].items():
-        if label in entry.get("wrong", ()):
-            continue
-        launch = dataclasses.replace(read_kernel(label, dtypes, majors), us=us)
-        key = launch.kernel, launch.splits, launch.decomposition
-        if key not in fastest or us < fastest[key].us:
-            fastest[key] = launch
-    types = "" if dtypes[1] == "bfloat16" == dtypes[0] else f" {dtypes[0]}->{dtypes[1]}"
-    name = f"{m},{n},{k}" + (f"x{batch}" if batch > 1 else "") + f":{majors}{types}"
-    return Problem(name, GemmDims(m, n, k, batch, batch, batch), tuple(fastest.values()))
-
-
-def _scaled_problem(entry: Mapping[str, Any]) -> Problem:
-    name, dims, launches = scaled_choice.read(entry)
-    return Problem(
-        name, dims, tuple(Launch(k, splits, "heuristic", us) for k, splits, us in launches)
-    )
+    kind = scaled_choice if scaled else records
+    return records.load(sorted(kind.DATA.glob("*.json")) if paths is None else paths, kind.read)
 
 
 def tile_names(key: TileKey) -> set[str]:

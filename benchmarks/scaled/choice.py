@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from dense.records import Launch, Problem
+
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.scaled import costs, fitted_costs
 from jax_bwgemm.scaled.spec import ScaledDims
@@ -33,10 +35,13 @@ def read_kernel(label: str) -> tuple[Kernel, int]:
     return costs.as_dense(dataclasses.replace(kernel, **types)), int(rest[0]) if rest else 1
 
 
-def read(entry: Mapping[str, Any]) -> tuple[str, Any, list[tuple[Kernel, int, float]]]:
-    """A record's name, the sizes of the equivalent 16-bit product, and its launches."""
+def read(entry: Mapping[str, Any]) -> Problem:
+    """A record, with the sizes of the equivalent 16-bit product."""
     m, n, k = entry["shape"]
     dims = costs.as_dense_dims(ScaledDims(1, m, n, k, DTYPE, DTYPE))
-    wrong = entry.get("wrong", ())
-    launches = [(*read_kernel(x), us) for x, us in entry["us"].items() if x not in wrong]
-    return f"{m},{n},{k} {entry['kind']}", dims, launches
+    launches = []
+    for label, us in entry["us"].items():
+        if label not in entry.get("wrong", ()):
+            kernel, splits = read_kernel(label)
+            launches.append(Launch(kernel, splits, "heuristic", us))
+    return Problem(f"{m},{n},{k} {entry['kind']}", dims, tuple(launches))

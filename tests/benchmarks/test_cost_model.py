@@ -19,9 +19,10 @@ pytestmark = pytest.mark.usefixtures("benchmark_programs")
 
 def test_labels_name_kernels_of_the_build() -> None:
     import cost_fit
+    from dense import records
 
     label = "128x256x64_2x1_cooperative_streamk|heuristic|1|3|split_k"
-    launch = cost_fit.read_kernel(label, ("bfloat16", "bfloat16"), "kk")
+    launch = records.read_kernel(label, ("bfloat16", "bfloat16"), "kk")
     assert (launch.splits, launch.decomposition) == (3, "split_k")
     built = {costs.tile_key(k) for k in described_kernels()}
     for problem in cost_fit.load():
@@ -99,15 +100,15 @@ def test_json_lines_of_the_recorder_are_read(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_recorder_names_launches_as_the_fitter_reads_them() -> None:
-    import cost_fit
     import cost_record
+    from dense import records
 
     from jax_bwgemm.tuning.records import Choice
 
     shared = next(k for k in described_kernels() if k.stream_k and k.arch == "sm90")
     for splits, way in ((1, "heuristic"), (3, "heuristic"), (1, "stream_k")):
         label = cost_record.label(Choice(shared, "n", 8, splits, way))
-        read = cost_fit.read_kernel(label, (shared.in_dtype, shared.out_dtype), "kn")
+        read = records.read_kernel(label, (shared.in_dtype, shared.out_dtype), "kn")
         assert (read.splits, read.decomposition) == (splits, way)
         assert costs.tile_key(read.kernel) == costs.tile_key(shared)
 
