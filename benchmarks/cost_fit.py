@@ -8,10 +8,9 @@
     python cost_fit.py --scaled ...    # the same of 8-bit products
 
 The records are benchmarks/costs/data/*.json (cost_record.py makes them), of 8-bit products
-benchmarks/costs/scaled/*.json (scaled_cost_record.py). What is minimised is, over
-the problems, the expected loss of a choice between kernels whose predicted times are nearly equal,
-and a little of the error of the predictions themselves, which keeps them apart where the records
-say nothing.
+benchmarks/costs/scaled/*.json (scaled_cost_record.py). What is minimised is, over the problems, the
+expected loss of a choice between kernels whose predicted times are nearly equal, and a little of
+the error of the predictions themselves, which keeps them apart where the records say nothing.
 """
 
 from __future__ import annotations
