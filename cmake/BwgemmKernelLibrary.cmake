@@ -50,24 +50,7 @@ set(bwgemm_cxx_mma ScaleUse::kMma)
 set(bwgemm_cxx_1sm Schedule::k1Sm)
 set(bwgemm_cxx_2sm Schedule::k2Sm)
 
-# bwgemm_kernel_library(target COUNT kernels UNITS arch/file.cu... HEADERS file...)
-#   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include. Units with `_cutlass_` in their names are
-#   large: memory bounds how many are compiled at a time.
-#
-# `target` links the PTX into targets whose property BWGEMM_EMULATED is on, and the machine code into all others.
-set(bwgemm_cutlass_unit_mb 10000) # what the compiler of one takes at most
-cmake_host_system_information(RESULT memory_mb QUERY TOTAL_PHYSICAL_MEMORY)
-math(EXPR bwgemm_cutlass_jobs "${memory_mb} / ${bwgemm_cutlass_unit_mb}")
-if(bwgemm_cutlass_jobs LESS 1)
-  set(bwgemm_cutlass_jobs 1)
-endif()
-if(BWGEMM_NVCC_JOBS GREATER 0)
-  set_property(GLOBAL PROPERTY JOB_POOLS nvcc=${BWGEMM_NVCC_JOBS})
-else()
-  set_property(GLOBAL PROPERTY JOB_POOLS cutlass=${bwgemm_cutlass_jobs})
-endif()
-
-# A library of kernels' sources in one job pool, or in none if that is "".
+# A library of kernels' sources in one job pool.
 function(bwgemm_compiled_kernels target kind pool)
   add_library(${target} ${kind} ${ARGN})
   target_compile_options(${target} PRIVATE ${bwgemm_nvcc_flags})
@@ -77,12 +60,7 @@ function(bwgemm_compiled_kernels target kind pool)
   if(BWGEMM_CCACHE)
     set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${BWGEMM_CCACHE}")
   endif()
-  if(BWGEMM_NVCC_JOBS GREATER 0)
-    set(pool nvcc)
-  endif()
-  if(pool)
-    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE ${pool})
-  endif()
+  set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE ${pool})
 endfunction()
 
 # Sets `file` to where a static library made of what `key` says is kept. It exists if it was made before.
@@ -102,6 +80,11 @@ function(bwgemm_keep target file)
     COMMENT "Keeping ${file}" VERBATIM)
 endfunction()
 
+# bwgemm_kernel_library(target COUNT kernels UNITS arch/file.cu... HEADERS file...)
+#   arch: sm90, sm100 or portable; HEADERS: whatever else of ours the units include. Units with `_cutlass_` in their names are
+#   large: memory bounds how many are compiled at a time.
+#
+# `target` links the PTX into targets whose property BWGEMM_EMULATED is on, and the machine code into all others.
 function(bwgemm_kernel_library target)
   cmake_parse_arguments(arg "" "COUNT" "UNITS;HEADERS" ${ARGN})
   string(REGEX REPLACE "-L[^ ]+" "" cuda_flags "${CMAKE_CUDA_FLAGS}") # where libraries are differs from build to build
@@ -140,10 +123,10 @@ function(bwgemm_kernel_library target)
   list(FILTER large INCLUDE REGEX "_cutlass_")
   list(FILTER sources EXCLUDE REGEX "_cutlass_")
   if(large)
-    bwgemm_compiled_kernels(${target}_large OBJECT cutlass ${large})
+    bwgemm_compiled_kernels(${target}_large OBJECT ${bwgemm_large_pool} ${large})
     list(APPEND sources $<TARGET_OBJECTS:${target}_large>)
   endif()
-  bwgemm_compiled_kernels(${compiled} STATIC "" ${sources})
+  bwgemm_compiled_kernels(${compiled} STATIC ${CMAKE_JOB_POOL_COMPILE} ${sources})
   set_target_properties(${compiled} PROPERTIES LINKER_LANGUAGE CUDA) # also where all its objects are another target's
   bwgemm_keep(${compiled} "${cached}")
   bwgemm_split_library(${target} "$<TARGET_FILE:${compiled}>")

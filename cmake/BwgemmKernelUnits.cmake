@@ -16,9 +16,8 @@
 # units take the least work, many the least time where there are processors for them.
 set(bwgemm_kernels_per_unit ${BWGEMM_KERNELS_PER_UNIT})
 if(bwgemm_kernels_per_unit EQUAL 0)
-  cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
   set(bwgemm_kernels_per_unit 16)
-  if(processors LESS_EQUAL 4)
+  if(bwgemm_processors LESS_EQUAL 4)
     set(bwgemm_kernels_per_unit 64)
   endif()
 endif()

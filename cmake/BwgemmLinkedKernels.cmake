@@ -76,11 +76,9 @@ function(bwgemm_linked_kernels list)
     string(SUBSTRING ${key} 0 16 key)
     get_filename_component(name "${unit}" NAME_WE)
     string(REGEX MATCH "^sm[0-9]+" arch "${name}")
-    set(pool "")
-    if(BWGEMM_NVCC_JOBS GREATER 0)
-      set(pool JOB_POOL nvcc)
-    elseif(arg_LARGE AND arch STREQUAL "sm100")
-      set(pool JOB_POOL cutlass)
+    set(pool ${CMAKE_JOB_POOL_COMPILE})
+    if(arg_LARGE AND arch STREQUAL "sm100")
+      set(pool ${bwgemm_large_pool})
     endif()
     set(file "${BWGEMM_KERNEL_CACHE}/${key}/${name}.fatbin")
     list(APPEND files "${file}")
@@ -93,7 +91,7 @@ function(bwgemm_linked_kernels list)
       COMMAND "${CMAKE_CUDA_COMPILER}" -fatbin ${flags} ${flags_${arch}} "-I${CMAKE_SOURCE_DIR}/cc" "-I${bwgemm_cutlass}/include"
               "-I${BWGEMM_CUDA_INCLUDE}" "-I${BWGEMM_CUDA_INCLUDE}/cccl" "${unit}" -o "${file}.part"
       COMMAND "${CMAKE_COMMAND}" -E rename "${file}.part" "${file}"
-      DEPENDS "${unit}" ${arg_HEADERS} ${pool}
+      DEPENDS "${unit}" ${arg_HEADERS} JOB_POOL ${pool}
       COMMENT "Compiling ${name} for linking" VERBATIM)
   endforeach()
   add_custom_target(bwgemm_linked_${list} ALL DEPENDS ${files})
