@@ -14,19 +14,14 @@ import jax
 import numpy as np
 
 from jax_bwgemm import compat, compat_jaxpr
+from jax_bwgemm.epilogue.held_types import HELD, held, narrowed, same_in_32_bits, type_name
+from jax_bwgemm.epilogue.places import MOVES, Places, places_of, places_of_result
 from jax_bwgemm.epilogue.primitives import ALIASES, KINDS, POLYNOMIAL, PRIMITIVES, SPECIAL
 from jax_bwgemm.epilogue.program import TYPES, Operand, Program, Step, without_dead_steps
 from jax_bwgemm.product.jaxprs import INLINED
 
-# For every dimension of a value, the result's dimension that it lies along; None: it does not vary.
-Places = tuple[int | None, ...]
-
 _BODIES = {name: key for name, key in INLINED.items() if name != "shard_map"}
 _MAX_POWER = 64
-# Types that hold 64-bit values, which Python's numbers become in JAX's 64-bit mode.
-_HELD = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
-
-
 PASS_IT = "pass it in epilogue_operands"
 
 
@@ -88,11 +83,11 @@ def trace_epilogue(
     types = [jax.ShapeDtypeStruct(shape, np.float32)]
     found, places = [], []
     for i, operand in enumerate(operands):
-        dtype = _type_name(operand)
+        dtype = type_name(operand)
         if dtype not in TYPES:
             types_of = ", ".join(TYPES)
             raise TypeError(f"{name} operand {i} is of type {dtype}; types are {types_of}")
-        own = _places(f"{name} operand {i}", operand.shape, shape)
+        own = places_of(f"{name} operand {i}", operand.shape, shape)
         found.append(Operand(dtype, tuple(p for p in own if p is not None)))
         places.append(own)
         types.append(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
@@ -110,7 +105,7 @@ def trace_epilogue(
     with compat.of_no_mesh():
         jaxpr, constants = compat_jaxpr.trace(flat, [compat_jaxpr.type_of(x) for x in types], info)
     tracer = _Tracer(shape, tuple(found), batch_dims)
-    values = [_Value(0, _of_result(shape))]
+    values = [_Value(0, places_of_result(shape))]
     values += [_Value(1 + i, own) for i, own in enumerate(places)]
     results = tracer.run(jaxpr, [tracer.constant(c) for c in constants], values)
     if not results:
@@ -118,8 +113,8 @@ def trace_epilogue(
     for atom, value in zip(jaxpr.outvars, results, strict=True):
         if value.summed:
             continue
-        if _type_name(atom.aval) not in TYPES:
-            raise EpilogueError(f"an epilogue returns an array of type {_type_name(atom.aval)}")
+        if type_name(atom.aval) not in TYPES:
+            raise EpilogueError(f"an epilogue returns an array of type {type_name(atom.aval)}")
         if atom.aval.shape != shape or any(p not in (None, d) for d, p in enumerate(value.places)):
             raise EpilogueError(
                 f"an epilogue returns arrays of the product's shape {shape}, value by value; "
@@ -129,24 +124,6 @@ def trace_epilogue(
     summed = tuple(i for i, value in enumerate(results) if value.summed)
     program = Program(len(shape), tuple(found), tuple(tracer.steps), numbers, summed)
     return TracedEpilogue(without_dead_steps(program), trees[0])
-
-
-def _type_name(x: Any) -> str:
-    """Name of an array's type; some of JAX's, as those of random keys, are no NumPy types."""
-    return str(getattr(getattr(x, "dtype", None), "name", "no array"))
-
-
-def _places(what: str, shape: tuple[int, ...], result: tuple[int, ...]) -> Places:
-    """Where an operand's dimensions lie, by the rules of broadcasting."""
-    first = len(result) - len(shape)
-    sizes = zip(shape, result[max(first, 0) :], strict=False)
-    if first < 0 or any(size not in (1, whole) for size, whole in sizes):
-        raise TypeError(f"{what} of shape {shape} does not broadcast to {result}")
-    return tuple(None if size == 1 else first + d for d, size in enumerate(shape))
-
-
-def _of_result(shape: tuple[int, ...]) -> Places:
-    return tuple(None if size == 1 else d for d, size in enumerate(shape))
 
 
 @dataclasses.dataclass
@@ -206,7 +183,7 @@ class _Tracer:
             raise EpilogueError(
                 f"an epilogue reads a constant array of shape {array.shape}: {PASS_IT}"
             )
-        array = _narrowed(array)
+        array = narrowed(array)
         if array.dtype.name not in TYPES:
             raise EpilogueError(f"an epilogue has a constant of type {array.dtype.name}")
         wide = np.float32 if KINDS[array.dtype.name] == "f" else array.dtype
@@ -227,7 +204,7 @@ class _Tracer:
         if name in ALIASES:
             return inputs
         if any(x.summed for x in inputs):
-            if name == "convert_element_type" and KINDS[_type_name(eqn.outvars[0].aval)] == "f":
+            if name == "convert_element_type" and KINDS[type_name(eqn.outvars[0].aval)] == "f":
                 return inputs  # the caller knows what type it returns
             raise self.refused(eqn, "it reads a sum over rows, which can only be returned")
         if name == "reduce_sum":
@@ -235,14 +212,14 @@ class _Tracer:
         if len(eqn.outvars) != 1:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         out = eqn.outvars[0].aval
-        dtype, read = _held(out), [_type_name(x.aval) for x in eqn.invars]
+        dtype, read = held(out), [type_name(x.aval) for x in eqn.invars]
         if dtype not in TYPES:
             raise self.refused(eqn, f"its result is of type {dtype}")
-        wide = [x for x in (*read, _type_name(out)) if x in _HELD]
-        if wide and not _same_in_32_bits(name, read, _type_name(out)):
+        wide = [x for x in (*read, type_name(out)) if x in HELD]
+        if wide and not same_in_32_bits(name, read, type_name(out)):
             raise self.refused(eqn, f"it computes with {wide[0]}")
-        if name in _MOVES:
-            places = _MOVES[name](eqn, inputs[0].places)
+        if name in MOVES:
+            places = MOVES[name](eqn, inputs[0].places)
             if places is None:
                 raise self.refused(eqn, "it moves values to other positions")
             return [dataclasses.replace(inputs[0], places=places)]
@@ -253,7 +230,7 @@ class _Tracer:
         if name not in PRIMITIVES and name not in SPECIAL:
             raise self.refused(eqn, "it is not elementwise, or epilogues do not have it")
         places = self.meet(eqn, inputs)
-        read = _held(eqn.invars[0].aval)
+        read = held(eqn.invars[0].aval)
         if name in PRIMITIVES and KINDS[read] not in PRIMITIVES[name].kinds:
             raise self.refused(eqn, f"epilogues do not have it of {read}")
         if name == "nextafter" and dtype != "float32":
@@ -283,7 +260,7 @@ class _Tracer:
         if not rows or not whole or tuple(eqn.params["axes"]) != rows:
             what = "sums are over all dimensions but the last, of an array of the product's shape"
             raise self.refused(eqn, what)
-        if KINDS[_type_name(aval)] != "f":
+        if KINDS[type_name(aval)] != "f":
             raise self.refused(eqn, f"epilogues do not have it of {aval.dtype.name}")
         places = (*value.places[: self.batch_dims], value.places[-1])
         return _Value(value.number, places, summed=True)
@@ -335,7 +312,7 @@ class _Tracer:
                 "jax.lax.broadcasted_iota of the product's shape",
             )
         places = tuple(fitting[0] if i == d else None for i in range(len(shape)))
-        return self.add("iota", (), _held(out), places, axis=fitting[0])
+        return self.add("iota", (), held(out), places, axis=fitting[0])
 
     def refused(self, eqn: Any, why: str) -> EpilogueError:
         # The body of a function of jax.numpy has no line of the user's, but its call has one.
@@ -344,74 +321,3 @@ class _Tracer:
         return EpilogueError(
             f"an epilogue cannot have {eqn.primitive.name!r}{' at ' + at if at else ''}: {why}"
         )
-
-
-def _held(x: Any) -> str:
-    """Name of the type that values of an array's type have in a program."""
-    return _HELD.get(_type_name(x), _type_name(x))
-
-
-def _same_in_32_bits(name: str, read: Sequence[str], dtype: str) -> bool:
-    """Whether an operation does to values held in 32 bits what it does to those of 64.
-
-    Integers of 64 bits are held only if they fit. A float64 is rounded to float32 before anything
-    is computed with it, so that it may be rounded at once.
-
-    Args:
-        name: The primitive's.
-        read: Types of its operands, as JAX has them.
-        dtype: That of its result.
-    """
-    if name in _MOVES or name == "select_n":
-        return True
-    if name == "iota":
-        return dtype != "float64"
-    if name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        return "float64" not in read
-    if name != "convert_element_type":
-        return False
-    if read[0] == "float64":
-        return dtype in ("float64", "float32")
-    if dtype in ("int64", "uint64"):
-        signed = ("int8", "int16", "int32", "int64") if dtype == "int64" else ("uint32", "uint64")
-        return read[0] in ("bool", "uint8", "uint16", *signed)
-    return True
-
-
-def _narrowed(array: np.ndarray) -> np.ndarray:
-    """A constant of 64 bits in 32 that hold it."""
-    narrow = _HELD.get(array.dtype.name)
-    if narrow is None or (narrow != "float32" and not (array == array.astype(narrow)).all()):
-        return array
-    return array.astype(narrow)
-
-
-def _broadcast(eqn: Any, places: Places) -> Places | None:
-    out: list[int | None] = [None] * len(eqn.params["shape"])
-    for place, d in zip(places, eqn.params["broadcast_dimensions"], strict=True):
-        out[d] = place
-    return tuple(out)
-
-
-def _reshape(eqn: Any, places: Places) -> Places | None:
-    """Dimensions of size 1 come and go; nothing else may change."""
-    before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    large = [(n, p) for n, p in zip(before, places, strict=True) if n != 1]
-    if [n for n, _ in large] != [n for n in after if n != 1]:
-        return None
-    rest = iter(p for _, p in large)
-    return tuple(None if n == 1 else next(rest) for n in after)
-
-
-def _transpose(eqn: Any, places: Places) -> Places | None:
-    return tuple(places[d] for d in eqn.params["permutation"])
-
-
-# Operations that compute nothing: the places of their result; None if they are not elementwise.
-_MOVES: dict[str, Callable[[Any, Places], Places | None]] = {
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "squeeze": _reshape,
-    "expand_dims": _reshape,
-    "transpose": _transpose,
-}

@@ -13,7 +13,7 @@ import jax
 from jax import core
 from jax.interpreters import batching
 
-from jax_bwgemm import compat, compat_transforms
+from jax_bwgemm import compat, compat_checkpoint, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.product import lowering
 from jax_bwgemm.product.contraction import Contraction
@@ -79,7 +79,7 @@ def register(
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
     lowering.register(contraction, primitive, local)
-    compat.checkpoint_as_dot(primitive, dot_numbers)
+    compat_checkpoint.checkpoint_as_dot(primitive, dot_numbers)
     compat_transforms.check_nans(primitive)
     compat_transforms.taylor_bilinear(primitive)
     CONTRACTIONS[primitive] = contraction

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import core
 from jax.interpreters import batching, mlir
 
-from jax_bwgemm import compat, compat_transforms
+from jax_bwgemm import compat, compat_checkpoint, compat_transforms
 from jax_bwgemm.compat import Primitive
 from jax_bwgemm.config import Target, make_target
 from jax_bwgemm.product import targets
@@ -57,7 +57,7 @@ class Family(abc.ABC):
         EXPLAINED_BY[self.primitive] = "jax_bwgemm.scaled.explain"
         local.def_abstract_eval(self._local_abstract_eval)
         batching.primitive_batchers[self.primitive] = self._batch
-        compat.checkpoint_as_dot(self.primitive, self.dot_numbers)
+        compat_checkpoint.checkpoint_as_dot(self.primitive, self.dot_numbers)
         compat_transforms.check_nans(self.primitive)
         compat.lower_with_devices(self.primitive)
         self._compiled_reference = compat.compiled_outside(
