@@ -24,6 +24,10 @@ from jax._src.util import weakref_lru_cache  # noqa: F401
 from jax.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+DimensionNumbers = tuple[
+    tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
+]
+
 # ``jax.jit(inline=INLINE)``: traced into the caller, no equation of its own. JAX 0.12 gave True
 # another meaning.
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True

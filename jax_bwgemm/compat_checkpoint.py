@@ -12,9 +12,7 @@ from jax._src.core import Primitive
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import remat as _remat
 
-DimensionNumbers = tuple[
-    tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
-]
+from jax_bwgemm.compat import DimensionNumbers
 
 
 def checkpoint_as_dot(primitive: Primitive, numbers: Callable[..., DimensionNumbers]) -> None:
