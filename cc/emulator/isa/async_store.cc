@@ -123,8 +123,9 @@ Step exec_async(Warp& w, const Instr& in, uint32_t mask) {
 
 void decode_async(Decoder& d, bool reduction) {
   auto* a = d.make_aux<AsyncArgs>();
-  if (d.mod("mmio")) d.unsupported(".mmio, which works on global memory without an mbarrier");
-  d.ignore_mods({"weak", "relaxed", "cluster", "shared::cluster", "mbarrier::complete_tx::bytes"});
+  if (d.count() == 2) d.unsupported("form without an mbarrier, of global memory");
+  d.ignore_mods({"weak", "relaxed", "cluster", "shared", "shared::cta", "shared::cluster",
+                 "mbarrier::complete_tx::bytes"});
   if (reduction) {
     static constexpr std::pair<std::string_view, AsyncKind> kOps[] = {
         {"add", AsyncKind::kAdd}, {"min", AsyncKind::kMin}, {"max", AsyncKind::kMax},

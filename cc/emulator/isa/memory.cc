@@ -182,13 +182,11 @@ Step exec_load128(Warp& w, const Instr& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
     acquire<kWhere>(w, a, address, lane, 16);
-    const uint8_t* from = locate_load<kWhere>(w, address, lane, 16u * a.count, a.align, a.flags);
-    unwritten.note(w, address, local_window(kWhere), lane, 16, a.count);
-    if (a.cached) note_cached(w, address, 16u * a.count);
-    for (int i = 0; i < a.count; ++i, from += 16) {
-      std::memcpy(&w.r128_lo(a.rows[i])[lane], from, 8);
-      std::memcpy(&w.r128_hi(a.rows[i])[lane], from + 8, 8);
-    }
+    const uint8_t* from = locate_load<kWhere>(w, address, lane, 16, a.align, a.flags);
+    unwritten.note(w, address, local_window(kWhere), lane, 16, 1);
+    if (a.cached) note_cached(w, address, 16);
+    std::memcpy(&w.r128_lo(a.rows[0])[lane], from, 8);
+    std::memcpy(&w.r128_hi(a.rows[0])[lane], from + 8, 8);
   });
   unwritten.tell(w, in, a.rows, a.count);
   return a.yields ? Step::kYield : Step::kNext;
@@ -200,88 +198,32 @@ Step exec_store128(Warp& w, const Instr& in, uint32_t mask) {
   if (a.acquire_release) w.tell();
   for_lanes(mask, [&](int lane) {
     const uint64_t address = w.address(a.addr, lane);
-    uint64_t values[16];
-    for (int i = 0; i < a.count; ++i) {
-      values[2 * i] = w.r128_lo(a.rows[i])[lane];
-      values[2 * i + 1] = w.r128_hi(a.rows[i])[lane];
-    }
+    const uint64_t values[2] = {w.r128_lo(a.rows[0])[lane], w.r128_hi(a.rows[0])[lane]};
     before_store<kWhere>(w, a, address, lane, 16);
-    uint8_t* to = locate_store<kWhere>(w, address, lane, 16u * a.count, a, values);
+    uint8_t* to = locate_store<kWhere>(w, address, lane, 16, a, values);
     release<kWhere>(w, a, address);
-    std::memcpy(to, values, 16u * a.count);
+    std::memcpy(to, values, 16);
   });
   w.launch().progress();
   return a.yields ? Step::kYield : Step::kNext;
 }
 
+// By Where. Parameters are not stored.
 template <typename T>
-ExecFn load_of(Where where) {
-  switch (where) {
-    case Where::kGeneric:
-      return exec_load<T, Where::kGeneric>;
-    case Where::kGlobal:
-      return exec_load<T, Where::kGlobal>;
-    case Where::kShared:
-      return exec_load<T, Where::kShared>;
-    case Where::kSharedCluster:
-      return exec_load<T, Where::kSharedCluster>;
-    case Where::kLocal:
-      return exec_load<T, Where::kLocal>;
-    case Where::kParam:
-      return exec_load<T, Where::kParam>;
-  }
-  return nullptr;
-}
+constexpr ExecFn kLoads[] = {exec_load<T, Where::kGeneric>, exec_load<T, Where::kGlobal>,
+                             exec_load<T, Where::kShared>,  exec_load<T, Where::kSharedCluster>,
+                             exec_load<T, Where::kLocal>,   exec_load<T, Where::kParam>};
 template <typename T>
-ExecFn store_of(Where where) {
-  switch (where) {
-    case Where::kGeneric:
-      return exec_store<T, Where::kGeneric>;
-    case Where::kGlobal:
-      return exec_store<T, Where::kGlobal>;
-    case Where::kShared:
-      return exec_store<T, Where::kShared>;
-    case Where::kSharedCluster:
-      return exec_store<T, Where::kSharedCluster>;
-    case Where::kLocal:
-      return exec_store<T, Where::kLocal>;
-    default:
-      return nullptr;
-  }
-}
-ExecFn load128_of(Where where) {
-  switch (where) {
-    case Where::kGeneric:
-      return exec_load128<Where::kGeneric>;
-    case Where::kGlobal:
-      return exec_load128<Where::kGlobal>;
-    case Where::kShared:
-      return exec_load128<Where::kShared>;
-    case Where::kSharedCluster:
-      return exec_load128<Where::kSharedCluster>;
-    case Where::kLocal:
-      return exec_load128<Where::kLocal>;
-    case Where::kParam:
-      return exec_load128<Where::kParam>;
-  }
-  return nullptr;
-}
-ExecFn store128_of(Where where) {
-  switch (where) {
-    case Where::kGeneric:
-      return exec_store128<Where::kGeneric>;
-    case Where::kGlobal:
-      return exec_store128<Where::kGlobal>;
-    case Where::kShared:
-      return exec_store128<Where::kShared>;
-    case Where::kSharedCluster:
-      return exec_store128<Where::kSharedCluster>;
-    case Where::kLocal:
-      return exec_store128<Where::kLocal>;
-    default:
-      return nullptr;
-  }
-}
+constexpr ExecFn kStores[] = {exec_store<T, Where::kGeneric>, exec_store<T, Where::kGlobal>,
+                              exec_store<T, Where::kShared>,  exec_store<T, Where::kSharedCluster>,
+                              exec_store<T, Where::kLocal>,   nullptr};
+constexpr ExecFn kLoads128[] = {exec_load128<Where::kGeneric>, exec_load128<Where::kGlobal>,
+                                exec_load128<Where::kShared>,  exec_load128<Where::kSharedCluster>,
+                                exec_load128<Where::kLocal>,   exec_load128<Where::kParam>};
+constexpr ExecFn kStores128[] = {
+    exec_store128<Where::kGeneric>, exec_store128<Where::kGlobal>,
+    exec_store128<Where::kShared>,  exec_store128<Where::kSharedCluster>,
+    exec_store128<Where::kLocal>,   nullptr};
 
 // Which memory an access of .param names: the kernel's parameters, or (in functions, and around
 // calls) local memory.
@@ -297,7 +239,14 @@ Where param_where(Decoder& d, const ptx::Operand& address) {
   return d.builder().in_entry() ? Where::kParam : Where::kLocal;
 }
 
-void decode_access(Decoder& d, bool store) {
+// The most bits that an access has: 128, or 256 of global memory in elements of 32 or 64.
+int most_bits(const Type& type, ptx::Space space, bool uniform) {
+  const bool global = space == ptx::Space::kGlobal || space == ptx::Space::kGeneric;
+  return global && !uniform && (type.bits == 32 || type.bits == 64) ? 256 : 128;
+}
+
+// uniform: ldu.
+void decode_access(Decoder& d, bool store, bool uniform) {
   auto* a = d.make_aux<Access>();
   d.mod("mmio");  // with .relaxed
   const auto order = d.mod_one_of({"weak", "relaxed", "acquire", "release", "volatile"});
@@ -307,16 +256,19 @@ void decode_access(Decoder& d, bool store) {
   a->acquire_release = order == "acquire" || order == "release";
   const auto space = d.space();
   a->cached = d.mod("nc");
-  d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"});
+  d.ignore_mods({"ca", "cg", "cs", "lu", "cv", "wb", "wt"});
   while (!d.mod_prefix("L1::").empty()) continue;
-  bool hint = false;
-  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::"))
+  bool hint = false, evicts = false;
+  for (std::string_view m = d.mod_prefix("L2::"); !m.empty(); m = d.mod_prefix("L2::")) {
     hint |= m == "L2::cache_hint";
+    evicts |= m.substr(0, 9) == "L2::evict";
+  }
   const auto vector = d.mod_one_of({"v2", "v4", "v8"});
   const int count = vector.empty() ? 1 : vector[1] - '0';
   const Type t = d.type();
-  if (t.lanes != 1 && t.bits != 32 && t.bits != 16) d.unsupported("type ." + std::string(t.name));
-  if (t.bits < 8 || t.bits * count > 256) d.unsupported("vector of this size");
+  if (t.bits < 8 || t.bits * count > most_bits(t, space.space, uniform))
+    d.unsupported("vector of this size");
+  if (evicts && t.bits * count != 256) d.error("'.L2::evict_*' belongs to vectors of 256 bits");
   d.expect_operands(2, hint ? 3 : 2);
   const ptx::Operand& memory = d.operand(store ? 0 : 1);
   const ptx::Operand& value = d.operand(store ? 1 : 0);
@@ -362,22 +314,23 @@ void decode_access(Decoder& d, bool store) {
       d.error("128-bit register in an access of another size");
   }
   d.out().addr = a->addr;
+  const auto at = static_cast<size_t>(where);
   ExecFn exec = nullptr;
   switch (t.bits) {
     case 8:
-      exec = store ? store_of<uint8_t>(where) : load_of<uint8_t>(where);
+      exec = (store ? kStores<uint8_t> : kLoads<uint8_t>)[at];
       break;
     case 16:
-      exec = store ? store_of<uint16_t>(where) : load_of<uint16_t>(where);
+      exec = (store ? kStores<uint16_t> : kLoads<uint16_t>)[at];
       break;
     case 32:
-      exec = store ? store_of<uint32_t>(where) : load_of<uint32_t>(where);
+      exec = (store ? kStores<uint32_t> : kLoads<uint32_t>)[at];
       break;
     case 64:
-      exec = store ? store_of<uint64_t>(where) : load_of<uint64_t>(where);
+      exec = (store ? kStores<uint64_t> : kLoads<uint64_t>)[at];
       break;
     case 128:
-      exec = store ? store128_of(where) : load128_of(where);
+      exec = (store ? kStores128 : kLoads128)[at];
       break;
     default:
       break;
@@ -386,14 +339,15 @@ void decode_access(Decoder& d, bool store) {
   d.out().exec = exec;
 }
 
-void decode_ld(Decoder& d) { decode_access(d, false); }
-void decode_st(Decoder& d) { decode_access(d, true); }
+void decode_ld(Decoder& d) { decode_access(d, false, false); }
+void decode_ldu(Decoder& d) { decode_access(d, false, true); }
+void decode_st(Decoder& d) { decode_access(d, true, false); }
 
 }  // namespace
 
 void register_memory(IsaTable& t) {
   t.add({"ld", decode_ld, "9.7.9.8"});
-  t.add({"ldu", decode_ld, "9.7.9.10"});
+  t.add({"ldu", decode_ldu, "9.7.9.10"});
   t.add({"st", decode_st, "9.7.9.11"});
 }
 

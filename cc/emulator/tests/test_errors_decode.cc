@@ -1,28 +1,10 @@
 // What decoding refuses, and the faults that single instructions report: the message of each.
-#include "emulator/tests/machine_run.h"
+#include "emulator/tests/refusals.h"
 
 using namespace bwgemm::emulator;
 using namespace bwgemm::emulator::testing;
 
 namespace {
-
-struct Refusal {
-  std::string body;
-  const char* message;
-};
-
-void check_all(const std::vector<Refusal>& refusals, const std::string& declarations = "") {
-  for (const Refusal& refusal : refusals) {
-    Run run;
-    run.declarations = declarations;
-    run(refusal.body);
-    CHECK(!run.result.ok);
-    CHECK(run.result.kind != ErrorKind::kDeadlock);
-    CHECK_TEXT(run.result.error, refusal.message);
-  }
-}
-
-const std::string kHalf = ".reg .b16 %h<4>;\n", kWide = ".reg .b128 %q<4>;\n";
 
 TEST(operands) {
   check_all({
@@ -102,107 +84,6 @@ TEST(arithmetic) {
   });
 }
 
-// Each decodes, but for a type or modifier that this instruction does not have.
-TEST(forms) {
-  const std::vector<std::string> bodies = {
-      "add.b32 %r0, %r1, %r2;",
-      "add.ftz.f64 %d0, %d1, %d2;",
-      "add.sat.f32x2 %d0, %d1, %d2;",
-      "add.cc.u16x2 %r0, %r1, %r2;",
-      "subc.b32 %r0, %r1, %r2;",
-      "mul.ftz.bf16x2 %r0, %r1, %r2;",
-      "mul.lo.b32 %r0, %r1, %r2;",
-      "mad.f32 %f0, %f1, %f2, %f3;",
-      "madc.u32 %r0, %r1, %r2, %r3;",
-      "mul24.u32 %r0, %r1, %r2;",
-      "fma.f32 %f0, %f1, %f2, %f3;",
-      "fma.rn.sat.relu.f16x2 %r0, %r1, %r2, %r3;",
-      "div.f32 %f0, %f1, %f2;",
-      "div.approx.f64 %d0, %d1, %d2;",
-      "div.full.rn.f32 %f0, %f1, %f2;",
-      "abs.s16x2 %r0, %r1;",
-      "neg.ftz.f64 %d0, %d1;",
-      "min.b32 %r0, %r1, %r2;",
-      "max.abs.f32 %f0, %f1, %f2;",
-      "max.NaN.f64 %d0, %d1, %d2;",
-      "max.xorsign.abs.f32 %f0, %f1, %f2, %f3;",
-      "rcp.f32 %f0, %f1;",
-      "sqrt.approx.f64 %d0, %d1;",
-      "sin.f32 %f0, %f1;",
-      "ex2.approx.bf16x2 %r0, %r1;",
-      "tanh.approx.ftz.bf16x2 %r0, %r1;",
-      "tanh.approx.ftz.f32 %f0, %f1;",
-      kHalf + "tanh.approx.ftz.bf16 %h0, %h1;",
-      kHalf + "ex2.approx.bf16 %h0, %h1;",
-      "popc.u32 %r0, %r1;",
-      "bfe.b32 %r0, %r1, %r2, %r3;",
-      "bmsk.b32 %r0, %r1, %r2;",
-      "dp4a.b32.u32 %r0, %r1, %r2, %r3;",
-      "setp.lt.b32 %p0, %r1, %r2;",
-      "setp.lo.s32 %p0, %r1, %r2;",
-      "setp.eq.ftz.f64 %p0, %d1, %d2;",
-      "set.eq.b32.u32 %r0, %r1, %r2;",
-      "selp.f16x2 %r0, %r1, %r2, %p0;",
-      "slct.ftz.u32.s32 %r0, %r1, %r2, %r3;",
-      "and.u32 %r0, %r1, %r2;",
-      "shl.u32 %r0, %r1, %r2;",
-      "shf.l.wrap.u32 %r0, %r1, %r2, %r3;",
-      "mov.f16x2 %r0, %r1;",
-      "cvta.shared.s64 %d0, %d1;",
-      "mapa.shared.u32 %r0, %r1, 0;",
-      kHalf + "cvt.rni.f16.f32 %h0, %f0;",
-      kHalf + "cvt.rn.bf16x2.e4m3x2 %r0, %h0;",
-      kHalf + "cvt.rn.e5m2x2.f32 %h0, %f0, %f1;",
-      "cvt.sat.s64.s32 %d0, %r0;",
-      "cvt.rn.s32.f32 %r0, %f0;",
-      "cvt.rzi.f32.s32 %f0, %r0;",
-      "cvt.rzi.f32.f64 %f0, %d0;",
-      "cvt.b32.u32 %r0, %r1;",
-      "cvt.pack.sat.u8.s32 %r0, %r1, %r2, %r3;",
-      "shfl.sync.idx.u32 %r0, %r1, 0, 31, -1;",
-      "match.any.sync.u32 %r0, %r1, -1;",
-      "redux.sync.and.u32 %r0, %r1, -1;",
-      "redux.sync.add.b32 %r0, %r1, -1;",
-      "vote.sync.ballot.pred %r0, %p1, -1;",
-      "atom.global.add.s64 %d0, [%out], %d1;",
-      "atom.global.exch.u32 %r0, [%out], %r1;",
-      "atom.global.add.noftz.f32 %f0, [%out], %f1;",
-      "atom.global.add.f16x2 %r0, [%out], %r1;",
-      "red.global.exch.b32 [%out], %r1;",
-      "red.shared.add.v2.f32 [%r1], {%f0, %f1};",
-      "bar.sync.aligned 0;",
-      "barrier.cluster.wait.release;",
-      "barrier.cluster.arrive.acquire;",
-      "fence.acq_rel;",
-      "fence.proxy.async.shared;",
-      "fence.proxy.tensormap::generic.release;",
-      "fence.mbarrier_init.acquire.cluster;",
-      "membar.gpu;",
-      "mbarrier.init.shared [%r1], 1;",
-      "mbarrier.arrive.acquire.cta.shared.b64 _, [%r1];",
-      "mbarrier.arrive.noComplete.shared::cluster.b64 _, [%r1], 1;",
-      "mbarrier.try_wait.release.cta.shared.b64 %p0, [%r1], %d0;",
-      "mbarrier.test_wait.shared::cluster.b64 %p0, [%r1], %d0;",
-      "cp.async.ca [%r1], [%out], 16;",
-      "prefetch.shared.L1 [%r1];",
-      "createpolicy.fractional.L2::evict_first.L2::evict_last.b64 %d0, 1.0;",
-      "setmaxnreg.inc.u32 64;",
-      "nanosleep 10;",
-      "movmatrix.sync.aligned.m8n8.b16 %r0, %r1;",
-  };
-  for (const std::string& body : bodies) check_all({{body, "PTX 8.8 has no form '"}});
-  check_all({
-      {"red.acquire.gpu.global.add.u32 [%out], %r0;", "red cannot acquire"},
-      {kHalf + "setp.eq.f16 %p0|%p1, %h0, %h1;", "no p|q with .f16"},
-      {"mov.u64 %d0, {%r0, %r1};", "a vector needs a .b type"},
-      {".reg .b8 %c<8>;\nmov.b64 %d0, {%c0, %c1, %c2, %c3, %c4, %c5, %c6, %c7};",
-       "vector of this size"},
-      {"mbarrier.arrive.shared::cluster.b64 [%r1];", "too few operands"},
-      {"mbarrier.arrive.shared::cluster.b64 %d0, [%r1];",
-       "a state from .shared::cluster must be '_'"},
-  });
-}
-
 TEST(moves_and_memory) {
   check_all({
       {"mov.b64 %d0, {%r0, %r1, %r2};", "vector of this size"},
@@ -244,9 +125,9 @@ TEST(moves_and_memory) {
        "%r1}], [%r0];",
        "unsupported load mode .im2col_no_offs is not implemented"},
       {"red.async.mmio.release.gpu.global.add.u32 [%out], %r0;",
-       "unsupported .mmio, which works on global memory without an mbarrier"},
+       "unsupported form without an mbarrier, of global memory"},
       {"st.async.mmio.release.sys.global.u32 [%out], %r0;",
-       "unsupported .mmio, which works on global memory without an mbarrier"},
+       "unsupported form without an mbarrier, of global memory"},
       {"st.async.mbarrier::complete_tx::bytes.v4.u64 [1024], {%d0, %d0, %d0, %d0}, [1024];",
        "unsupported vector of this size"},
       {"st.async.mbarrier::complete_tx::bytes.v2.u32 [1024], {%r0}, [1024];",
@@ -358,122 +239,6 @@ TEST(counts_of_mbarriers) {
       "1;\nmapa.shared::cluster.u32 %r2, %r1, %r2;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r2], 1, [%r1];")
       .fails(ErrorKind::kFault, "the mbarrier is in another CTA than the data");
-}
-
-std::string refusal(const char* target, const std::string& instruction) {
-  std::string text = Run::text("", "", instruction);
-  text.replace(text.find("sm_100a"), 7, target);
-  try {
-    Module::load(text)->kernel("k");
-    return "accepted";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-TEST(instructions_that_the_target_lacks) {
-  const std::string wgmma = "wgmma.fence.sync.aligned;",
-                    registers = "setmaxnreg.dec.sync.aligned.u32 40;",
-                    tensor = "tcgen05.fence::before_thread_sync;",
-                    elect = "elect.sync %r0|%p0, -1;", bulk = "cp.async.bulk.commit_group;";
-  CHECK_TEXT(refusal("sm_100a", wgmma),
-             "line 14: 'wgmma.fence.sync.aligned' needs .target sm_90a, not sm_100a: wgmma.fence");
-  CHECK_TEXT(refusal("sm_90", wgmma), "needs .target sm_90a, not sm_90");
-  CHECK_TEXT(refusal("sm_90a", tensor), "needs .target sm_100f or the like, not sm_90a");
-  CHECK_TEXT(refusal("sm_120a", tensor), "needs .target sm_100f or the like, not sm_120a");
-  CHECK_TEXT(refusal("sm_90", registers), "needs .target sm_90a, sm_100f or the like, not sm_90");
-  CHECK_TEXT(refusal("sm_80", elect), "needs .target sm_90 or higher, not sm_80");
-  CHECK_TEXT(refusal("sm_80", bulk), "needs .target sm_90 or higher, not sm_80");
-  CHECK_TEXT(refusal("sm_90a",
-                     "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::"
-                     "bytes.b128 [%r0], [%r1];"),
-             "needs .target sm_100 or higher, not sm_90a");
-  for (const char* target : {"sm_90a", "sm_100f"})
-    CHECK_TEXT(refusal(target, registers), "accepted");
-  for (const char* target : {"sm_90", "sm_90a", "sm_100", "sm_120a"}) {
-    CHECK_TEXT(refusal(target, elect), "accepted");
-    CHECK_TEXT(refusal(target, bulk), "accepted");
-  }
-  CHECK_TEXT(refusal("sm_90a", wgmma), "accepted");
-  CHECK_TEXT(refusal("sm_103a", tensor), "accepted");
-  CHECK_TEXT(refusal("sm_80", "cp.async.commit_group;"), "accepted");
-}
-
-// A text that needs more than the instruction's other forms do.
-TEST(forms_that_the_target_lacks) {
-  const std::string eight = "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}",
-                    four = "{%d0, %d1, %d2, %d3}", five = "{%r0, %r1, %r2, %r3, %r4}",
-                    bytes = ".reg .b8 %b<2>;\n", complete = "mbarrier::complete_tx::bytes ";
-  const std::string higher = "sm_100 or higher", whole = "sm_100f, sm_120f or the like",
-                    tensor = "sm_100f or the like", centre = "sm_100f, sm_103f or the like";
-  const std::pair<std::string, std::string> forms[] = {
-      {"add.rz.ftz.f32x2 %d0, %d1, %d2;", higher},
-      {"sub.f32x2 %d0, %d1, %d2;", higher},
-      {"mul.f32x2 %d0, %d1, %d2;", higher},
-      {"fma.rn.f32x2 %d0, %d1, %d2, %d3;", higher},
-      {"max.f32 %f0, %f1, %f2, %f3;", higher},
-      {"min.NaN.ftz.abs.f32 %f0, %f1, %f2, %f3;", higher},
-      {kHalf + "add.rn.f32.f16 %f0, %h1, %f2;", higher},
-      {kHalf + "add.f32.bf16 %f0, %h1, %f2;", higher},
-      {kHalf + "sub.rn.f32.f16 %f0, %h1, %f2;", higher},
-      {kHalf + "sub.rn.f32.bf16 %f0, %h1, %f2;", higher},
-      {kHalf + "fma.rn.f32.f16 %f0, %h1, %h2, %f3;", higher},
-      {kHalf + "fma.rn.f32.bf16 %f0, %h1, %h2, %f3;", higher},
-      {"cvt.rn.relu.satfinite.tf32.f32 %r0, %f0;", higher},
-      {"cvt.rz.satfinite.tf32.f32 %r0, %f0;", higher},
-      {kHalf + "cvt.rn.satfinite.relu.e2m3x2.f32 %h0, %f0, %f1;", whole},
-      {kHalf + "cvt.rn.relu.f16x2.e3m2x2 %r0, %h0;", whole},
-      {bytes + "cvt.rn.satfinite.relu.e2m1x2.f32 %b0, %f0, %f1;", whole},
-      {bytes + "mov.u32 %r0, 0;\ncvt.u8.u32 %b0, %r0;\ncvt.rn.f16x2.e2m1x2 %r1, %b0;", whole},
-      {kHalf + "cvt.rp.satfinite.ue8m0x2.f32 %h0, %f0, %f1;", whole},
-      {kHalf + "cvt.rn.bf16x2.ue8m0x2 %r0, %h0;", whole},
-      {"ld.global.v8.b32 " + eight + ", [%out];", higher},
-      {"ld.global.v4.b64 " + four + ", [%out];", higher},
-      {"ld.v4.u64 " + four + ", [%out];", higher},
-      {"ld.v4.s64 " + four + ", [%out];", higher},
-      {"st.global.v8.u32 [%out], " + eight + ";", higher},
-      {"st.global.v4.b64 [%out], " + four + ";", higher},
-      {"st.global.v4.u64 [%out], " + four + ";", higher},
-      {"st.global.v4.s64 [%out], " + four + ";", higher},
-      {".reg .f64 %g<4>;\nld.v4.f64 {%g0, %g1, %g2, %g3}, [%out];", higher},
-      {".reg .f64 %g<4>;\nst.v4.f64 [%out], {%g0, %g1, %g2, %g3};", higher},
-      {"st.bulk.weak.shared::cta [%r0], 64, 0;", higher},
-      {"redux.sync.min.NaN.abs.f32 %f0, %f1, -1;", centre},
-      {"cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4." + complete + "[%r0], [%d1, " +
-           five + "], [%r0];",
-       higher},
-      {"cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4." + complete +
-           "[%r0], [%d1, " + five + "], [%r0];",
-       tensor},
-      {"cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%d1, " + five +
-           "], [%r0];",
-       tensor},
-      {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%d1, " + five + "];", tensor},
-      {"cp.async.bulk.tensor.2d.cta_group::1.shared::cluster.global.tile." + complete +
-           "[%r0], [%d1, {%r0, %r1}], [%r0];",
-       tensor},
-      {"cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile." + complete +
-           "[%r0], [%d1, {%r0, %r1}], [%r0];",
-       tensor},
-      {"tensormap.replace.tile.swizzle_atomicity.shared::cta.b1024.b32 [%r0], 1;", whole},
-      {"ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {%r0, %r1, %r2, %r3}, [%r0];", whole},
-      {"stmatrix.sync.aligned.m16n8.x4.trans.shared::cta.b8 [%r0], {%r0, %r1, %r2, %r3};", whole},
-      {"clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::"
-       "cluster::all.b128 [%r0], [%r1];",
-       whole},
-  };
-  for (const auto& [form, need] : forms) {
-    CHECK_TEXT(refusal("sm_90a", form), "needs .target " + need + ", not sm_90a");
-    CHECK_TEXT(refusal("sm_100a", form), "accepted");
-    CHECK_TEXT(refusal("sm_100", form), need == higher ? "accepted" : "needs .target " + need);
-    CHECK_TEXT(refusal("sm_120a", form),
-               need == higher || need == whole ? "accepted" : "needs .target " + need);
-    CHECK_TEXT(refusal("sm_110a", form), need == centre ? "needs .target " + need : "accepted");
-  }
-  for (const std::string form :
-       {"max.f32 %f0, %f1, %f2;", "cvt.rna.satfinite.tf32.f32 %r0, %f0;",
-        "ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%out];", "redux.sync.min.s32 %r0, %r1, -1;"})
-    CHECK_TEXT(refusal("sm_90a", form), "accepted");
 }
 
 TEST(halves_of_a_tensor_load) {
