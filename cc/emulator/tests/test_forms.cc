@@ -143,6 +143,7 @@ TEST(forms_of_loads_and_stores) {
       "st.release.global.u32 [%out], %r0;",
       "st.relaxed.gpu.global.wt.u32 [%out], %r0;",
       "st.volatile.global.L2::cache_hint.u32 [%out], %r0, %d0;",
+      "st.async.shared::cluster.u32 [%r1], 1, [%r1];",
       "st.async.relaxed.mbarrier::complete_tx::bytes.u32 [%r1], 1, [%r1];",
       "red.async.mbarrier::complete_tx::bytes.add.u32 [%r1], 1, [%r1];",
       "red.async.relaxed.cluster.add.u32 [%r1], 1, [%r1];",
@@ -156,7 +157,7 @@ TEST(forms_of_loads_and_stores) {
   check_all({
       {"ld.shared.v8.u32 " + eight + ", [%r1];", size},
       {"ld.relaxed.gpu.shared::cta.v4.u64 " + four + ", [%r1];", size},
-      {"ldu.global.v8.u32 " + eight + ", [%out];", size},
+      {"ldu.global.v4.u64 " + four + ", [%out];", size},
       {"st.local.v4.b64 [%r1], " + four + ";", size},
       {kWide + "ld.global.v2.b128 {%q0, %q1}, [%out];", size},
       {"ld.global.L2::evict_first.u32 %r0, [%out];", evicts},
