@@ -144,6 +144,7 @@ TEST(forms_of_loads_and_stores) {
       "st.relaxed.gpu.global.wt.u32 [%out], %r0;",
       "st.volatile.global.L2::cache_hint.u32 [%out], %r0, %d0;",
       "st.async.shared::cluster.u32 [%r1], 1, [%r1];",
+      "st.async.cluster.shared::cta.mbarrier::complete_tx::bytes.u32 [%r1], 1, [%r1];",
       "st.async.relaxed.mbarrier::complete_tx::bytes.u32 [%r1], 1, [%r1];",
       "red.async.mbarrier::complete_tx::bytes.add.u32 [%r1], 1, [%r1];",
       "red.async.relaxed.cluster.add.u32 [%r1], 1, [%r1];",

@@ -118,7 +118,8 @@ TEST(forms_that_the_target_lacks) {
   }
   for (const std::string form :
        {"max.f32 %f0, %f1, %f2;", "cvt.rna.satfinite.tf32.f32 %r0, %f0;",
-        "ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%out];", "redux.sync.min.s32 %r0, %r1, -1;"})
+        "ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%out];", "redux.sync.min.s32 %r0, %r1, -1;",
+        "ld.global.v8.u8 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%out];"})
     CHECK_TEXT(refusal("sm_90a", form), "accepted");
 }
 
