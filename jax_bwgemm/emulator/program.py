@@ -84,10 +84,10 @@ def find_nvcc() -> pathlib.Path:
             "nvidia-cuda-cccl nvidia-cuda-runtime`, or put a toolkit's on the path"
         )
     try:
-        text = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+        done = subprocess.run([found, "--version"], capture_output=True)
     except OSError as error:
         raise ProgramError(f"nvcc cannot be run: {error}") from None
-    release = re.search(r"release (\d+)\.(\d+)", text)
+    release = re.search(r"release (\d+)\.(\d+)", done.stdout.decode(errors="replace"))
     if release is None:
         raise ProgramError(f"{found} is no nvcc: it does not say which release it is")
     version = (int(release[1]), int(release[2]))
@@ -141,11 +141,12 @@ def compile_program(
         "-o",
         str(output),
     ]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    sys.stderr.write(done.stderr)
+    done = subprocess.run(command, stderr=subprocess.PIPE)
+    report = done.stderr.decode(errors="replace")  # it quotes the source, of whatever encoding
+    sys.stderr.write(report)
     if done.returncode == 0:
         return
-    missing = sorted(set(re.findall(r"undefined reference to `(_*cu[A-Z_a-z0-9]+)'", done.stderr)))
+    missing = sorted(set(re.findall(r"undefined reference to `(_*cu[A-Z_a-z0-9]+)'", report)))
     if missing:
         raise ProgramError(f"the emulated CUDA runtime has no {', '.join(missing)}")
     raise ProgramError(f"nvcc ended with exit code {done.returncode}")
@@ -199,7 +200,7 @@ def run_program(
             code = subprocess.run(command, env=environment).returncode
         except OSError as error:
             raise ProgramError(f"{executable} cannot be run: {error}") from None
-        reported = faults.read_text().splitlines() if faults.exists() else []
+        reported = faults.read_text("utf-8", "replace").splitlines() if faults.exists() else []
     return Outcome(code if code >= 0 else 128 - code, tuple(reported))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import pathlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,21 @@ _TENSOR_MAP_TF32 = 11
 _HOST_TYPES = {8: 10, 9: 8, 10: 9}
 
 
+@dataclasses.dataclass(frozen=True)
+class _ElementType:
+    """A NumPy type with as much of torch's types as Triton reads."""
+
+    name: str
+    itemsize: int
+
+    @property
+    def is_floating_point(self) -> bool:
+        return "float" in self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Array:
     """A NumPy array as Triton sees tensors: with an address, a type, a shape and strides.
 
@@ -46,7 +62,7 @@ class Array:
         if not isinstance(array, np.ndarray):
             raise TypeError(f"needs a NumPy array, got {type(array).__name__}")
         self.array = array
-        self.dtype = array.dtype
+        self.dtype = _ElementType(array.dtype.name, array.itemsize)
         self.shape = array.shape
 
     def data_ptr(self) -> int:

@@ -62,6 +62,16 @@ def test_last_ptx_is_none_after_a_foreign_launch() -> None:
     assert emulator.last_ptx() is None
 
 
+@pytest.mark.parametrize("linkage", ["", ".visible ", ".weak "])
+def test_a_kernel_of_any_linkage_is_extracted(linkage: str) -> None:
+    from jax_bwgemm.emulator.patching import extract_kernel
+
+    first, second = (f"{linkage}.entry {name}() {{ {{ ret; }} }}\n" for name in "ab")
+    other = ".entry ab() { ret; }\n"
+    assert extract_kernel(HEADER + first + second + other, "a").split() == (HEADER + first).split()
+    assert extract_kernel(HEADER + first + other + second, "b").split() == (HEADER + second).split()
+
+
 def test_extracting_an_unknown_kernel(ptx: str) -> None:
     from jax_bwgemm.emulator.patching import extract_kernel
 

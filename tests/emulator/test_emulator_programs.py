@@ -239,6 +239,20 @@ def test_old_nvcc(
     assert "nvcc 12.8 at" in refused(["--program", "x.cu"], capsys)
 
 
+def test_a_compilers_report_need_not_be_utf_8(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It quotes lines of the source."""
+    nvcc = tmp_path / "nvcc"
+    report = r"printf 'caf\351 is undefined\n'"
+    nvcc.write_text(f"#!/bin/sh\n{report}\n{report} >&2\necho release 13.0\nexit 2\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("NVCC", str(nvcc))
+    err = refused(["--program", "x.cu"], capsys)
+    assert "caf\ufffd is undefined" in err
+    assert "error: nvcc ended with exit code 2" in err
+
+
 def test_settings_are_checked_by_the_program(compiled) -> None:
     done = subprocess.run(
         [compiled("faults")],

@@ -176,6 +176,29 @@ def test_copies_of_a_tensor_map_describe_their_own_array() -> None:
     assert not target.any()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_numbers_outside_of_an_array_are_nan_if_the_map_says_so(dtype: str) -> None:
+    columns = 128 // np.dtype(dtype).itemsize
+    source, target = np.ones((8, columns), dtype), np.zeros((16, columns), dtype)
+    maps = [emulator.TensorMap(x, (16, columns), fill="nan") for x in (source, target)]
+    emulator.Module(TMA_COPY).launch("tma_copy", *maps, 0, 0, block=32)
+    want = np.full((16, columns), np.nan, np.float32)
+    want[:8] = 1
+    np.testing.assert_array_equal(target.astype(np.float32), want)
+
+
+def test_a_copy_of_a_tensor_map_has_its_shape_and_strides() -> None:
+    """Every second row of the array, by a map of half as many rows."""
+    source, target = np.zeros((32, 32), np.float32), np.zeros((16, 32), np.float32)
+    source[::2] = np.arange(16 * 32).reshape(16, 32)
+    rows = emulator.TensorMap(source, (16, 32), shape=(16, 32), strides=(256, 4))
+    for made in (rows, pickle.loads(pickle.dumps(rows))):
+        target[...] = 0
+        whole = emulator.TensorMap(target, (16, 32))
+        emulator.Module(TMA_COPY).launch("tma_copy", made, whole, 0, 0, block=32)
+        np.testing.assert_array_equal(target, source[::2])
+
+
 # --- Faults
 
 

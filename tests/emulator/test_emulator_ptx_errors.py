@@ -49,6 +49,12 @@ def test_malformed_text(ptx: str) -> None:
     assert caught.value.kind == "parse error"
 
 
+def test_the_last_line_is_named_like_the_others() -> None:
+    with pytest.raises(emulator.PtxError) as caught:
+        emulator.Module(HEADER + "  bogus")
+    assert (caught.value.line, caught.value.text) == (4, "bogus")
+
+
 def test_ptx_must_be_text() -> None:
     with pytest.raises(TypeError, match="PTX must be a str, got bytes"):
         emulator.Module(b"")  # type: ignore[arg-type]
@@ -60,6 +66,7 @@ def test_ptx_must_be_text() -> None:
         (2, 2.0 + 1j, TypeError, r"argument 2 \('factor'\) of kernel 'axpb' cannot be a complex"),
         (0, b"123", ValueError, r"argument 0 \('x'\) of kernel 'axpb' has 8 bytes, got 3"),
         (4, 1 << 40, ValueError, r"argument 4 \('n'\) of kernel 'axpb' has 4 bytes, too few for 1"),
+        (4, -(1 << 31) - 1, ValueError, r"'n'\) of kernel 'axpb' has 4 bytes, too few for -214"),
         (4, np.int64(3), ValueError, r"argument 4 \('n'\) of kernel 'axpb' has 4 bytes, got 8"),
         (4, np.zeros(2), ValueError, r"argument 4 \('n'\) of kernel 'axpb' has 4 bytes, got 8"),
     ],

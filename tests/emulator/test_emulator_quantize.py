@@ -15,6 +15,7 @@ from quantize_cases import QuantizeCase, grid, special
 import jax_bwgemm as bw
 from jax_bwgemm import emulator
 from jax_bwgemm.product.targets import QUANTIZE_TARGETS
+from jax_bwgemm.scaled.quantization import quantize_with_amax
 
 pytestmark = requires_emulator
 
@@ -65,6 +66,24 @@ def test_special_numbers(case: QuantizeCase) -> None:
 )
 def test_shapes(shape: tuple[int, ...], scaling: str) -> None:
     assert_equal_to_reference(QuantizeCase(shape, scaling))
+
+
+@pytest.mark.parametrize("shape", [(130, 200), (3, 5, 130)])
+@pytest.mark.parametrize("largest", [-300.0, np.inf, np.nan])
+def test_the_largest_magnitude(shape: tuple[int, ...], largest: float) -> None:
+    """The kernel finds it for each of its tiles; it is in the last one."""
+    x = np.ones(shape, np.float32)
+    x[..., -1, -1] = largest
+    results = []
+    for name in ("emulator", "xla"):
+        before = emulator.launch_count()
+        options = {"dtype": "float8_e4m3fn", "transposed": True, "implementation": (name,)}
+        copies, amax = quantize_with_amax(jnp.asarray(x), jnp.float32(2), **options)
+        results.append(jax.tree.leaves((copies, amax)))
+        assert emulator.launch_count() == before + (name == "emulator")
+        np.testing.assert_array_equal(amax, abs(largest))
+    for ours, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours.astype(jnp.float32), want.astype(jnp.float32))
 
 
 @pytest.mark.parametrize("scaling", ["tensor", "1x128"])

@@ -96,6 +96,18 @@ def test_older_switches_set_their_rules() -> None:
         assert inside.rules["proxy-fence"] == "error"
 
 
+def test_a_rules_own_name_is_stronger_than_an_older_switch() -> None:
+    with emulator.configure(proxy_fences=False, rules={"proxy-fence": "warning"}) as inside:
+        assert inside.rules["proxy-fence"] == "warning"
+
+
+def test_a_table_has_the_number_of_breaches() -> None:
+    with emulator.configure(rules={"uninitialized-shared": "warning", "same-value": "off"}):
+        stats = emulator.Module(UNWRITTEN).launch("unwritten", np.zeros(1, np.int32), grid=3)
+    assert [w.count for w in stats.warnings] == [3, 3]
+    assert f"{stats.warnings[0].text}: 6 times, 2 lines" in stats.table()
+
+
 RACE = (
     HEADER
     + """

@@ -11,8 +11,9 @@ import pytest
 from emulator_cases import Problem, operands, requires_emulator, two_cta_kernel
 
 from jax_bwgemm import emulator
+from jax_bwgemm.emulator import picture
 from jax_bwgemm.emulator.dense import run_gemm
-from jax_bwgemm.emulator.trace import ASYNC, WAIT, unit
+from jax_bwgemm.emulator.trace import ASYNC, INSTANT, SPAN, WAIT, unit
 
 pytestmark = requires_emulator
 
@@ -117,6 +118,66 @@ def test_trace_limit_drops_and_counts() -> None:
     assert trace is not None
     assert len(trace.events) == 10
     assert trace.dropped > 0
+
+
+def test_a_limit_of_no_events() -> None:
+    kernel = two_cta_kernel()
+    with emulator.configure(trace=True, trace_limit=0):
+        run_gemm(kernel, *operands(kernel, Problem(64, 64, 64)))
+    trace = emulator.last_trace()
+    assert trace is not None
+    assert len(trace.events) == 0
+    assert trace.dropped > 0
+
+
+def trace_row() -> np.dtype:
+    numbers = ("begin", "end", "arg0", "arg1", "cta", "sm", "warp", "line", "name", "kind")
+    return np.dtype([(name, np.int64) for name in numbers])
+
+
+def small_trace() -> emulator.Trace:
+    """A wait and a load of warp 0, a span and an instant of warp 1, an instant of the CTA."""
+    rows = [(5, 9, 0, WAIT), (6, 6, 0, ASYNC), (2, 2, 1, SPAN), (3, 3, 1, INSTANT)]
+    rows.append((4, 4, -1, INSTANT))
+    events = np.zeros(len(rows), trace_row())
+    for event, (begin, end, warp, kind) in zip(events, rows, strict=True):
+        event["begin"], event["end"], event["warp"], event["kind"] = begin, end, warp, kind
+    events["name"] = range(len(rows))
+    names = ("mbarrier.try_wait", "cp.async.bulk.shared::cluster.global", "tile", "mark", "start")
+    return emulator.Trace(events, names, 0)
+
+
+def test_lanes_of_warps_and_units() -> None:
+    events = list(small_trace().chrome_events())
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(lanes.values()) == ["warp 0", "warp 0 TMA load", "warp 1", "CTA"]
+    places = {e["name"]: lanes[e["tid"]] for e in events if e["ph"] in "Xbi"}
+    assert places == {
+        "wait: mbarrier.try_wait": "warp 0",
+        "cp.async.bulk.shared::cluster.global": "warp 0 TMA load",
+        "tile": "warp 1",
+        "mark": "warp 1",
+        "start": "CTA",
+    }
+    assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [(5, 4), (2, 1)]
+
+
+def test_rows_of_a_picture() -> None:
+    """Instants have no length, and no row."""
+    trace = small_trace()
+    assert picture._rows(trace, 0, picture._roles(trace)) == [
+        ("TMA load", {"TMA load": [(6, 1)]}),
+        ("warp 0 (TMA load)", {"runs": [(5, 4)], "wait": [(5, 4)]}),
+        ("warp 1", {"runs": [(2, 1)]}),
+    ]
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.PNG", "x"])
+def test_names_of_pictures(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    picture.check_path(name)
+    with pytest.raises(ValueError, match=r"no picture has the suffix 'cubin'; use .*png"):
+        picture.check_path("x.cubin")
 
 
 def test_no_trace_when_it_is_off() -> None:

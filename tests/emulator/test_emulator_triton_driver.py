@@ -86,6 +86,28 @@ def test_tensor_descriptors(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm90", "sm100"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_what_a_descriptor_reads_outside(arch: str, dtype: str) -> None:
+    """The last 64 of K are in neither matrix."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from jax_bwgemm.emulator.triton import Array
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, (64, 64)).astype(np.dtype(dtype)) for _ in range(2))
+    for padding in ("zero", "nan"):
+        c = np.zeros((64, 64), np.float32)
+        described = [
+            TensorDescriptor.from_tensor(Array(x), [64, 64], padding=padding) for x in (a, b)
+        ]
+        kernels().described_matmul[(1, 1)](
+            *described, TensorDescriptor.from_tensor(Array(c), [64, 64]), 128, BLOCK=64
+        )
+        want = a.astype(np.float32) @ b.astype(np.float32)
+        np.testing.assert_array_equal(c, np.full_like(want, np.nan) if padding == "nan" else want)
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"], indirect=True)
 def test_ragged_descriptors(arch: str) -> None:
     """Their addresses wrap around in 64 bits."""
     from triton.tools.ragged_tma import create_ragged_descriptor
@@ -109,6 +131,15 @@ def test_descriptors_made_by_the_kernel(arch: str) -> None:
     out = np.zeros(2, np.float32)
     kernels().block_sums[(2,)](a, out, 64, 32, ROWS=32, COLUMNS=32)  # in scratch memory
     np.testing.assert_array_equal(out, [a[:32].sum(), a[32:].sum()])
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"], indirect=True)
+def test_every_cta_has_scratch_memory(arch: str) -> None:
+    a = np.arange(128 * 32, dtype=np.float32).reshape(128, 32)
+    out = np.zeros(2, np.float32)
+    kernels().block_sums[(2,)](a, out, 128, 32, ROWS=64, COLUMNS=32, num_ctas=2)
+    np.testing.assert_array_equal(out, [a[:64].sum(), a[64:].sum()])
+    assert emulator.last_launch().cluster == (2, 1, 1)
 
 
 def test_autotuning_counts_instructions(arch: str) -> None:
