@@ -154,12 +154,14 @@ def _find_or_link(kernel: str, hook: Hook, *, ptx: bool) -> LinkedKernel:
 
 
 def cache_folder() -> Path | None:
-    """Where linked kernels are kept; None when that is switched off."""
+    """Where linked kernels are kept; None when that is switched off, or without a home."""
     folder = os.environ.get("BWGEMM_LINK_CACHE", "")
     if folder == "off":
         return None
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(folder) if folder else Path(base) / "jax_bwgemm" / "linked-v1"
+    if folder:
+        return Path(folder)
+    caches = storage.user_caches()
+    return None if caches is None else caches / "jax_bwgemm" / "linked-v1"
 
 
 @functools.cache

@@ -13,17 +13,19 @@ import re
 import warnings
 from pathlib import Path
 
+from jax_bwgemm.tuning import storage
 from jax_bwgemm.tuning.records import TuningFileError
 from jax_bwgemm.tuning.table import TuningTable
 from jax_bwgemm.tuning.text import VERSION
 
 
 def cache_path(device_kind: str) -> Path | None:
-    """The cache file of a kind of GPU; None when the cache is switched off."""
+    """The cache file of a kind of GPU; None when the cache is switched off, or without a home."""
     folder = os.environ.get("BWGEMM_TUNING_CACHE", "")
     if folder == "off":
         return None
-    return (Path(folder) if folder else _default_folder(VERSION)) / file_name(device_kind)
+    found = Path(folder) if folder else _default_folder(VERSION)
+    return None if found is None else found / file_name(device_kind)
 
 
 def older_cache_paths(device_kind: str) -> list[Path]:
@@ -33,15 +35,14 @@ def older_cache_paths(device_kind: str) -> list[Path]:
     """
     if os.environ.get("BWGEMM_TUNING_CACHE", ""):
         return []
-    return [
-        _default_folder(version) / file_name(device_kind) for version in range(VERSION - 1, 0, -1)
-    ]
+    folders = (_default_folder(version) for version in range(VERSION - 1, 0, -1))
+    return [folder / file_name(device_kind) for folder in folders if folder is not None]
 
 
-def _default_folder(version: int) -> Path:
+def _default_folder(version: int) -> Path | None:
     # The version is part of the name, so that versions of this package do not fight over files.
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "jax_bwgemm" / f"tuning-v{version}"
+    caches = storage.user_caches()
+    return None if caches is None else caches / "jax_bwgemm" / f"tuning-v{version}"
 
 
 def packaged_path(device_kind: str) -> Path:

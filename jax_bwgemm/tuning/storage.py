@@ -33,6 +33,15 @@ _KINDS = {
 }
 
 
+def user_caches() -> Path | None:
+    """The folder of the user's caches; None for a user without a home directory."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(named) if named else Path.home() / ".cache"
+    except RuntimeError:  # a container's user may be a mere number
+        return None
+
+
 class NotAFileError(TuningFileError):
     """A path that leads to something else than a regular file."""
 

@@ -42,6 +42,10 @@ def signed(code: str) -> bytes:
     return f"{hashlib.sha256(code.encode()).hexdigest()}\n{code}".encode()
 
 
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
 class TestCache:
     """Linked kernels on disk."""
 
@@ -152,6 +156,14 @@ class TestCache:
         monkeypatch.delenv("BWGEMM_LINK_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
         assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
+
+    def test_a_user_without_a_home_keeps_nothing(self, hook, folder, monkeypatch) -> None:
+        monkeypatch.delenv("BWGEMM_LINK_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+        assert linking.cache_folder() is None
+        assert self.link(hook).code
+        assert not self.files(folder)
 
     def test_exported_programs_need_no_linker(self, folder, monkeypatch) -> None:
         a = jnp.asarray(normal(np.random.default_rng(5), (16, 64), "bfloat16"))
