@@ -29,15 +29,11 @@ _ARCHITECTURE_OPTIONS = (
     "-code",
     "--gpu-code",
 )
-_REPLACED_LIBRARIES = ("-lcuda", "-lcudart", "-lcudart_static", "-lcudadevrt")
-_SEPARATE = (
-    "-dc",
-    "--device-c",
-    "-dlink",
-    "--device-link",
-    "-rdc=true",
-    "--relocatable-device-code=true",
-)
+_LIBRARY_OPTIONS = ("-l", "--library")
+_REPLACED_LIBRARIES = ("cuda", "cudart", "cudart_static", "cudadevrt")
+_SEPARATE = ("-dc", "--device-c", "-dlink", "--device-link")
+_SEPARATE_IF_TRUE = ("-rdc", "--relocatable-device-code")
+_WITH_VALUE = (*_OWN_OPTIONS, *_ARCHITECTURE_OPTIONS, *_LIBRARY_OPTIONS, *_SEPARATE_IF_TRUE)
 
 
 class ProgramError(RuntimeError):
@@ -159,18 +155,29 @@ def _split_options(options: Sequence[str]) -> tuple[str | None, list[str]]:
     rest = iter(options)
     for option in rest:
         name, equals, value = option.partition("=")
-        if option in _SEPARATE:
-            raise ProgramError(f"{option}: device code that is linked separately is not supported")
-        if name in _ARCHITECTURE_OPTIONS or name in _OWN_OPTIONS:
-            value = value if equals else next(rest, "")
-            found = _ARCHITECTURE.findall(value) if name in _ARCHITECTURE_OPTIONS else []
+        words = [option]
+        if name in _WITH_VALUE and not equals:
+            value = next(rest, "")
+            words.append(value)
+        if option in _SEPARATE or (name in _SEPARATE_IF_TRUE and value == "true"):
+            text = " ".join(words)
+            raise ProgramError(f"{text}: device code that is linked separately is not supported")
+        if name in _ARCHITECTURE_OPTIONS:
+            found = _ARCHITECTURE.findall(value)
             architectures += [(int(number), suffix) for number, suffix in found]
-        elif option not in _REPLACED_LIBRARIES:
-            others.append(option)
+        elif name not in _OWN_OPTIONS and _library_of(option, value) not in _REPLACED_LIBRARIES:
+            others += words
     if not architectures:
         return None, others
     number, suffix = max(architectures)
     return f"{number}{suffix}", others
+
+
+def _library_of(option: str, value: str) -> str | None:
+    """The library that an option links; None of other options."""
+    if option.partition("=")[0] in _LIBRARY_OPTIONS:
+        return value
+    return option[2:] if option.startswith("-l") else None
 
 
 def run_program(

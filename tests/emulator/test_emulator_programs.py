@@ -269,3 +269,12 @@ def test_options() -> None:
     assert split(["-arch=sm_90a", "-I", "x", "-lcuda", "-lm"]) == ("90a", ["-I", "x", "-lm"])
     assert split(["-gencode", "arch=compute_90a,code=sm_90a", "-arch", "sm_100a"]) == ("100a", [])
     assert split(["--cudart=shared", "-cudart", "static", "-O3"]) == (None, ["-O3"])
+    assert split(["-l", "cuda", "-l", "m"]) == (None, ["-l", "m"])
+    assert split(["--library=cudart", "--library", "cudadevrt"]) == (None, [])
+    assert split(["-rdc", "false", "-lineinfo"]) == (None, ["-rdc", "false", "-lineinfo"])
+
+
+@pytest.mark.parametrize("option", ["-dc", "-rdc=true", "-rdc true", "--device-link"])
+def test_code_that_is_linked_separately_is_refused(option: str) -> None:
+    with pytest.raises(program.ProgramError, match=f"^{option}: device code that is linked"):
+        program._split_options([*option.split(), "-O2"])
