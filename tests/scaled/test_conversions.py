@@ -49,6 +49,14 @@ def test_every_layout_is_recognised(scaling: str, shape: tuple[int, ...]) -> Non
             assert_exact(got, want)
 
 
+@pytest.mark.parametrize(("scaling", "k"), [("row", 100), ("mxfp8", 24), ("mxfp4", 16)])
+def test_a_block_may_be_a_short_row(scaling: str, k: int) -> None:
+    x = exact_operand(np.random.default_rng(0), (8, k), scaling)
+    found = as_scaled_array(foreign(x), "x")
+    assert found.scaling == scaling
+    assert_exact(bw.dequantize(found), bw.dequantize(x))
+
+
 def test_products_are_the_same() -> None:
     rng = np.random.default_rng(0)
     x, y = exact_operand(rng, (40, 256), "1x128"), exact_operand(rng, (128, 256), "128x128")
@@ -110,6 +118,10 @@ VALUES = jnp.ones((256, 256), jnp.float8_e4m3fn)
         (
             (VALUES[:, :48], jnp.ones((256, 2), jnp.float8_e8m0fnu)),
             "must have its layout's size",
+        ),
+        (
+            (VALUES, jnp.ones((256, 2), jnp.float8_e5m2)),
+            r"no layout has scales float8_e5m2\[256, 2\]",
         ),
         ((VALUES.astype(jnp.int8), jnp.ones((1, 1))), r"no layout has scales float32\[1, 1\]"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from numerics import PRODUCT_DB, assert_exact, assert_same_training, decibels
 
 import jax_bwgemm as bw
+from jax_bwgemm.scaled.recipes import as_recipe
 
 DOT = bw.fp8_dot_general("per_tensor_delayed")
 NUMBERS = (((1,), (0,)), ((), ()))
@@ -293,6 +295,19 @@ X, W, _ = operands()
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_scales_that_are_powers_of_two() -> None:
+    """Integers up to 8 divided by 8 / 448 would be rounded."""
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(rng.integers(-8, 9, s), jnp.float32) for s in ((64, 48), (48, 32)))
+    dot = bw.fp8_dot_general(bw.Recipe("tensor", "tensor", "tensor", history=1, power_of_two=True))
+    assert_exact(dot(x, w, NUMBERS, amax_history=jnp.full((3, 1), 8.0)), x @ w)
+
+
+def test_but_for_its_scales_it_is_current_scaling() -> None:
+    current = as_recipe("per_tensor")
+    assert dataclasses.replace(current, history=1024) == as_recipe("per_tensor_delayed")
 
 
 def test_a_given_scale_is_used() -> None:

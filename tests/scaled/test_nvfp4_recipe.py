@@ -97,6 +97,13 @@ def test_a_rotation_spreads_an_outlier() -> None:
     assert_exact(jnp.abs(hadamard.rotated(x, matrix)), np.float32([[2] * 16 + [0] * 16]))
 
 
+def test_signs_of_a_rotation_change_what_a_number_is_spread_to() -> None:
+    """With signs of what it is spread to instead, magnitudes would be those of no signs."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 16)), jnp.float32)
+    one, other = (hadamard.rotated(x, hadamard.rotation(jax.random.key(i))) for i in (0, 1))
+    assert not np.allclose(np.abs(one), np.abs(other))
+
+
 def test_batches_have_keys_of_their_own() -> None:
     x, w, g = (jnp.stack([v, v]) for v in operands())
     numbers = (((2,), (1,)), ((0,), (0,)))

@@ -17,8 +17,10 @@ import jax_bwgemm as bw
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.config import make_target
 from jax_bwgemm.product.kernels import Kernel
+from jax_bwgemm.scaled.costs import candidates
 from jax_bwgemm.scaled.primitive import DENSE
 from jax_bwgemm.scaled.ragged_primitive import RAGGED
+from jax_bwgemm.scaled.spec import ScaledDims
 from jax_bwgemm.tuning import problems
 
 E4M3 = "float8_e4m3fn"
@@ -143,6 +145,8 @@ def test_what_cannot_be_done(config: Any, layouts: Any, error: type, message: st
 def test_splits() -> None:
     steps = asked(bw.TuningConfig(splits=64), "1x128", "1x128", k=512)
     assert steps.splits == 4
+    short_last_step = asked(bw.TuningConfig(splits=64), "1x128", "1x128", k=400)
+    assert short_last_step.splits == 4
     a, b = (
         jax.eval_shape(lambda x: jax.tree.map(lambda y: jnp.stack([y, y]), x), x)
         for x in structs("tensor", "tensor")
@@ -151,6 +155,14 @@ def test_splits() -> None:
         bw.explain_scaled_matmul(
             a, b, config=bw.TuningConfig(splits=2), device="sm90", implementation="cutlass"
         )
+
+
+def test_parts_that_are_compared_have_512_of_16_bits() -> None:
+    """As many bytes as of a 16-bit product: shorter ones do not fill a kernel's pipeline."""
+    kernel = next(k for k in of(DENSE.table_of("cutlass"), "sm90") if k.f32_twin)
+    dims = ScaledDims(1, 128, 256, 4096, E4M3, E4M3)
+    found = candidates(kernel, dims, make_target("sm90"))
+    assert [c.splits for c in found] == [1, 2, 3, 4]
 
 
 def test_xla_has_no_kernels() -> None:
