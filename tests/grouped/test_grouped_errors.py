@@ -136,6 +136,16 @@ CASES = [
         ValueError,
         "ragged_dot_general group_sizes sum to 17, but there are 16 ragged rows",
     ),
+    (
+        general(
+            zeros(2, 16, 8),
+            zeros(2, 16, 8),
+            np.array([[4, 4], [2**63, 2**63]], np.uint64),
+            numbers(((1,), (1,)), ((0,), (0,)), (1,), ()),
+        ),
+        ValueError,
+        f"ragged_dot_general group_sizes sum to {2**64}, but there are 16 ragged rows",
+    ),
     # -- group offset
     (
         dot(X, W, S, group_offset="first"),
@@ -185,9 +195,9 @@ CASES = [
         "ragged_dot_general num_groups must not be negative, got -2",
     ),
     (
-        general(X, X, S, CONTRACT, num_groups=2**40),
+        general(X, X, S, CONTRACT, num_groups=2**31),
         ValueError,
-        "ragged_dot_general num_groups must be below 2**31, got 1099511627776",
+        "ragged_dot_general num_groups must be below 2**31, got 2147483648",
     ),
     (
         dot(X, W, S, group_offset=2**40),
@@ -216,6 +226,11 @@ CASES = [
         dot(X, W, S, representative_group_sizes=[9, -1]),
         ValueError,
         "ragged_dot representative_group_sizes must not be negative, got -1",
+    ),
+    (
+        dot(X, W, S, representative_group_sizes=[2**63 - 1, 1]),
+        ValueError,
+        f"ragged_dot representative_group_sizes sum to {2**63}, but there are 16 ragged rows",
     ),
     (
         dot(X, W, S, representative_group_sizes=[9, 8]),

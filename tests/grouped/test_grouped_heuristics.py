@@ -223,3 +223,29 @@ def test_a_tile_without_a_cost_is_ranked_too(monkeypatch: pytest.MonkeyPatch) ->
     """A line added to the list needs nothing else."""
     monkeypatch.setattr(heuristics, "COSTS", {})
     assert choose(GroupedDims(8192, 4096, 4096, 8, 8), "sm100").kernel.arch == "sm100"
+
+
+def test_every_group_may_have_a_tile_of_its_own() -> None:
+    """32 groups of a row are 32 rows of tiles: a count of tiles must not be less."""
+    for kernel in runtime.grouped_kernels():
+        if kernel.kind == "m-grouped":
+            columns = heuristics.tile_extents(kernel)[1]
+            dims = GroupedDims(32, columns, 64, 32, 32)
+            assert heuristics.most_tiles(kernel, dims) >= 32
+            many = dataclasses.replace(dims, n=columns * 2**10, groups=2**20)
+            assert "tiles are more than" in str(heuristics.tiles_refusal(kernel, many))
+
+
+@pytest.mark.parametrize(("in_bytes", "out_bytes", "n"), [(2, 4, 24), (4, 2, 24), (4, 4, 20)])
+def test_rows_of_operands_and_results_are_aligned(in_bytes: int, out_bytes: int, n: int) -> None:
+    padded = heuristics.aligned_dims(GroupedDims(8, 18, 18, 2, 2), in_bytes, out_bytes)
+    assert (padded.m, padded.n, padded.k) == (8, n, n)
+
+
+def test_a_cluster_along_the_columns_reads_rows_once() -> None:
+    swapped = next(k for k in runtime.grouped_kernels() if k.swap_ab and k.cluster_m == 2)
+    dims = GroupedDims(4096, 8 * swapped.tile_m, 4096, 8, 8)
+    sizes, kernels = (512.0,) * 8, (swapped, dataclasses.replace(swapped, cluster_m=1))
+    # Without rows of tiles that read weights again, what is left is the readers of lhs.
+    together, apart = (heuristics._rereads(k, dims, sizes, 8.0) for k in kernels)
+    assert together * 7 == pytest.approx(apart * 3)

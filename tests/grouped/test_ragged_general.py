@@ -153,6 +153,10 @@ def test_the_order_of_several_contracted_dimensions_is_chosen_to_copy_the_least(
     dot, ragged, group = as_ragged_numbers(numbers)
     plan = plan_ragged(Mode.ROWS, (8, 2, 4), (3, 2, 4, 5), dot, ragged, group, 3)
     assert plan.lhs.copied + plan.rhs.copied == 0
+    numbers = numbers_of(([0, 2, 1], [0, 2, 1]), ([], []), 0, None)
+    dot, ragged, group = as_ragged_numbers(numbers)
+    plan = plan_ragged(Mode.CONTRACT, (8, 2, 4, 3), (8, 2, 4, 5), dot, ragged, group, 3)
+    assert plan.lhs.copied + plan.rhs.copied == 0
 
 
 def test_dimensions_inside_of_the_ragged_one_multiply_the_sizes() -> None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 from numerics import CHECK_GRADS, assert_exact, normal, small_integers
 from traced import count, equations
@@ -153,6 +154,16 @@ def test_summed_batches_become_one_problem(form: Any, batches: Any) -> None:
     assert_exact(grouped_reference(*operands, spec), np.asarray(got))
 
 
+def test_a_summed_batch_is_rounded_once() -> None:
+    """256 + 1 and 1: 257 alone would be rounded to 256, and 257 again."""
+    spec = GroupedSpec("m-grouped", "n", out_dtype="bfloat16", reduce_batch=True)
+    lhs = jnp.asarray([[[256.0, 1.0]], [[1.0, 0.0]]], jnp.bfloat16)
+    rhs, sizes = jnp.ones((1, 1, 2, 1), jnp.bfloat16), jnp.ones((1, 1), jnp.int32)
+    got = reduce_batch(grouped_reference, (lhs, rhs, sizes, jnp.zeros(1, jnp.int32)), spec)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got.astype(jnp.float32), [[[258.0]]])
+
+
 def test_vmap_of_every_subset_of_operands() -> None:
     rng = np.random.default_rng(0)
     shapes = ((M, K), (E, K, N), (G,), ())
@@ -272,3 +283,14 @@ def test_config_is_for_the_call_not_for_its_gradients() -> None:
     jaxpr = jax.make_jaxpr(jax.grad(loss))(jnp.ones((M, K), jnp.bfloat16)).jaxpr
     specs = [eqn.params["spec"] for eqn in equations(jaxpr, "bw_m_grouped")]
     assert [spec.policy.config for spec in specs] == [config, None]
+
+
+def test_devices_whose_sizes_alone_differ(cpu_devices: list[jax.Device]) -> None:
+    """The result varies over the mesh and has a batch, though no operand of values does."""
+    rng = np.random.default_rng(0)
+    lhs, rhs = small_integers(rng, (4, 3), "float32"), small_integers(rng, (2, 3, 5), "float32")
+    sizes = jnp.array([[1, 2], [4, 0], [0, 4], [2, 2]])
+    mesh = jax.sharding.Mesh(np.array(cpu_devices[:2]), ("x",))
+    each = jax.vmap(lambda s: bw.ragged_dot(lhs, rhs, s))
+    got = jax.jit(jax.shard_map(each, mesh=mesh, in_specs=P("x"), out_specs=P("x")))(sizes)
+    assert_exact(got, np.stack([bw.ragged_dot(lhs, rhs, s) for s in sizes]))
