@@ -33,6 +33,7 @@ FUNCTIONS: dict[str, tuple[Any, int, int]] = {
     "silu": (jax.nn.silu, 0, 3),
     "sigmoid": (jax.nn.sigmoid, 0, 2),
     "tanh, scaled": (lambda z: 0.5 + 0.5 * jnp.tanh(3 * z), 0, 2),
+    "tanh, subtracted": (lambda z: 0.5 - 0.5 * jnp.tanh(3 * z), 0, 3),
     "gelu, kept": (kept(jax.nn.gelu), 0, 6),
     "gelu'": (derivative(jax.nn.gelu), 1, 13),
     "silu'": (derivative(jax.nn.silu), 1, 7),
@@ -92,6 +93,7 @@ def test_operations(name: str) -> None:
     "f",
     [
         lambda z: jnp.tanh(z) * 2 + (z + 12582912.0 - 12582912.0),  # rounds to an integer
+        lambda z: jnp.tanh(z) * 2 + (z + 12582912.0 - 12582911.0),
         lambda z: jnp.tanh(z) + (z - z),
         lambda z: jnp.tanh((z + 1) * (z - 1)),
         lambda z: jnp.tanh(z) ** 3 + jnp.exp(-jnp.square(z)) * z.astype(jnp.bfloat16),
