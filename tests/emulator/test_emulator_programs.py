@@ -196,6 +196,31 @@ def test_outcome(compiled) -> None:
     assert program.run_program(compiled("faults")).faults == ()
 
 
+def test_a_program_that_a_signal_ends(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "program"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    assert program.run_program(script) == program.Outcome(128 + 9, ())
+
+
+def test_settings_as_a_program_reads_them() -> None:
+    rules = {"load-wait": "off"}
+    settings = emulator.Settings(
+        seed=3, sm_count=5, step_limit=7, races=False, threads=2, relaxed=True, rules=rules
+    )
+    words = program.settings_text(settings).split(",")
+    assert words[:6] == [
+        "seed=3",
+        "sm_count=5",
+        "step_limit=7",
+        "races=0",
+        "threads=2",
+        "relaxed=1",
+    ]
+    assert "rule:load-wait=off" in words[6:]
+    assert len(words) == 6 + len(emulator.rules())
+
+
 def test_missing_functions_are_named(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "graphs.cu"
     source.write_text("int main() { cudaGraph_t g; return cudaGraphCreate(&g, 0) != cudaSuccess; }")
@@ -268,6 +293,7 @@ def test_options() -> None:
     split = program._split_options
     assert split(["-arch=sm_90a", "-I", "x", "-lcuda", "-lm"]) == ("90a", ["-I", "x", "-lm"])
     assert split(["-gencode", "arch=compute_90a,code=sm_90a", "-arch", "sm_100a"]) == ("100a", [])
+    assert split(["-arch=sm_100a", "-gencode=arch=compute_90a,code=sm_90a"]) == ("100a", [])
     assert split(["--cudart=shared", "-cudart", "static", "-O3"]) == (None, ["-O3"])
     assert split(["-l", "cuda", "-l", "m"]) == (None, ["-l", "m"])
     assert split(["--library=cudart", "--library", "cudadevrt"]) == (None, [])
