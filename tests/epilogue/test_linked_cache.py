@@ -157,6 +157,28 @@ class TestCache:
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
         assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
 
+    def test_machine_code_and_ptx_are_two_kernels(self, hook, folder, monkeypatch) -> None:
+        """In memory, too: a process may use a GPU and the emulator."""
+
+        def link(*_: Any, ptx: bool) -> str:
+            return base64.b64encode(b"ptx" if ptx else b"cubin").decode()
+
+        monkeypatch.setattr(linking, "linker", lambda: None)
+        monkeypatch.setattr(linking, "_link", link)
+        for ptx in (True, False):
+            code = linking.linked_kernel(KERNELS[0].name, hook, ptx=ptx).code
+            assert base64.b64decode(code) == (b"ptx" if ptx else b"cubin")
+        linking.forget_linked_kernels()
+
+    def test_fewer_than_are_kept_are_all_kept(self, hook, folder, monkeypatch) -> None:
+        monkeypatch.setattr(linking, "MOST_KEPT", 4)
+        monkeypatch.setattr(linking, "linker", lambda: None)
+        monkeypatch.setattr(linking, "_link", lambda *_, **__: base64.b64encode(b"code").decode())
+        for kernel in KERNELS[:3]:
+            linking.linked_kernel(kernel.name, hook, ptx=True)
+        assert len(linking._futures) == 3
+        linking.forget_linked_kernels()
+
     def test_a_user_without_a_home_keeps_nothing(self, hook, folder, monkeypatch) -> None:
         monkeypatch.delenv("BWGEMM_LINK_CACHE")
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
