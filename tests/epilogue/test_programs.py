@@ -221,6 +221,7 @@ def test_keys_from_elsewhere_are_refused() -> None:
     [
         (spec(5), r"operand 0 of shape \(5,\) does not broadcast to \(4, 6\)"),
         (spec(1, 4, 6), r"operand 0 of shape \(1, 4, 6\) does not broadcast"),
+        (spec(4, 6, 1), r"operand 0 of shape \(4, 6, 1\) does not broadcast"),
         (spec(6, dtype=jnp.complex64), "operand 0 is of type complex64; types are float32"),
     ],
 )
