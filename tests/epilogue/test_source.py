@@ -301,3 +301,8 @@ def test_one_plus_tanh_does_not_cancel() -> None:
         assert ulps(got, 2 / (1 + np.exp(-2 * z.astype(np.float64)))) <= 6
     other = trace_epilogue(lambda z: 2 + jnp.tanh(z), z.shape, ()).program
     assert simplified(other) == other
+
+
+def test_one_case_is_all_there_is_to_select() -> None:
+    z = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+    check(lambda z: lax.select_n(z > 0, z) * 2, z)
