@@ -319,6 +319,20 @@ def test_gradients_of_rows_and_of_operands_of_groups(mesh: jax.sharding.Mesh) ->
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-4)
 
 
+def test_one_number_of_each_group_beside_sharded_columns(mesh: jax.sharding.Mesh) -> None:
+    with jax.set_mesh(mesh):
+        columns = jax.device_put(jnp.ones((2, 3, 6)), NamedSharding(mesh, P(None, None, "x")))
+        out = bw.ragged_dot(
+            jnp.ones((4, 3)),
+            columns,
+            jnp.array([1, 3]),
+            epilogue=lambda z, bias: z + bias,
+            epilogue_group_operands=(jnp.array([10.0, 20.0]),),
+        )
+    assert out.sharding.spec == P(None, "x")
+    np.testing.assert_array_equal(out, np.outer([13, 23, 23, 23], np.ones(6)))
+
+
 @pytest.mark.parametrize(
     "scalings",
     [("row", "row"), ("1x128", "128x128"), ("mxfp4", "mxfp8"), ("nvfp4", "nvfp4")],
