@@ -319,6 +319,20 @@ def test_gradients_of_rows_and_of_operands_of_groups(mesh: jax.sharding.Mesh) ->
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("sharded", ["lhs", "rhs"])
+def test_gradients_of_experts_are_sharded_as_their_operand(
+    mesh: jax.sharding.Mesh, sharded: str
+) -> None:
+    """Contracted groups: rows of the result are those of a, its columns those of b."""
+    with jax.set_mesh(mesh):
+        place = lambda x: jax.device_put(x, NamedSharding(mesh, P("x")))  # noqa: E731
+        a, b = jnp.ones((8, 32)), jnp.ones((16, 32))
+        a, b = (place(a), b) if sharded == "lhs" else (a, place(b))
+        operands = (bw.quantize(x, "row") for x in (a, b))
+        out = bw.scaled_ragged_dot(*operands, jnp.array([12, 20]))
+    assert out.sharding.spec == (P(None, "x", None) if sharded == "lhs" else P(None, None, "x"))
+
+
 def test_one_number_of_each_group_beside_sharded_columns(mesh: jax.sharding.Mesh) -> None:
     with jax.set_mesh(mesh):
         columns = jax.device_put(jnp.ones((2, 3, 6)), NamedSharding(mesh, P(None, None, "x")))
