@@ -157,11 +157,16 @@ class KernelConfig:
 
     def _check_choice(self, field: str, choices: tuple[object, ...]) -> None:
         value = getattr(self, field)
-        # True == 1, but is not accepted for it.
-        fits = (value == c and isinstance(value, bool) == isinstance(c, bool) for c in choices)
-        if value is not None and not any(fits):
+        if value is not None and not any(_is(value, choice) for choice in choices):
             listed = ", ".join(repr(choice) for choice in choices)
             raise self._invalid(f"{field} must be one of {listed}, got {value!r}")
 
     def _invalid(self, what: str) -> ValueError:
         return ValueError(f"{type(self).__name__}: {what}")
+
+
+def _is(value: object, choice: object) -> bool:
+    """Whether a value is a choice. True and 1.0 are equal to 1, but are not accepted for it."""
+    if not isinstance(value, type(choice)) or isinstance(value, bool) != isinstance(choice, bool):
+        return False
+    return value == choice

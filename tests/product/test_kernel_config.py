@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jax_bwgemm as bw
@@ -42,6 +43,11 @@ def test_unknown_fields_are_refused(cls: Any) -> None:
         cls(epilogue_tile_n=64)
 
 
+def test_the_largest_clusters_are_allowed() -> None:
+    for cluster in ((4, 4), (16, 1), (2, 8)):
+        assert bw.TuningConfig(cluster_m=cluster[0], cluster_n=cluster[1])
+
+
 def test_the_highest_bands_are_allowed() -> None:
     assert bw.GroupedConfig(swizzle=MAX_SWIZZLE).swizzle == MAX_SWIZZLE
     with pytest.raises(ValueError, match=f"swizzle must be at most {MAX_SWIZZLE}, got"):
@@ -52,6 +58,25 @@ def test_the_highest_bands_are_allowed() -> None:
 @pytest.mark.parametrize("field", [{"cluster_m": True}, {"swap_ab": 1}, {"swap_ab": 0}], ids=str)
 def test_truth_is_no_number(cls: Any, field: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be one of"):
+        cls(**field)
+
+
+@pytest.mark.parametrize(
+    ("cls", "field"),
+    [
+        (bw.TuningConfig, {"swizzle": 8.0}),
+        (bw.TuningConfig, {"cluster_m": 2.0}),
+        (bw.TuningConfig, {"swizzle": np.arange(2)}),
+        (bw.TuningConfig, {"tile_m": 64.0}),
+        (bw.GroupedConfig, {"swizzle": 8.0}),
+        (bw.GroupedConfig, {"cluster_n": 1.0}),
+    ],
+    ids=str,
+)
+def test_only_integers_are_integers(cls: Any, field: dict[str, Any]) -> None:
+    """What passed here would be an error of the compiled modules, which names no field."""
+    (name,) = field
+    with pytest.raises(ValueError, match=f"{cls.__name__}: {name} must be (one of 1, |an int or)"):
         cls(**field)
 
 
