@@ -28,9 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     program: list[str] | None = None
-    if argv[:1] == ["emulate"] and "--program" in argv:  # the rest is nvcc's and the program's
-        at = argv.index("--program")
-        argv, program = argv[:at], argv[at + 1 :]
+    if argv[:1] == ["emulate"]:
+        for at, word in enumerate(argv):
+            option, equals, file = word.partition("=")
+            if option == "--program":  # the rest is nvcc's and the program's
+                program = [file, *argv[at + 1 :]] if equals else argv[at + 1 :]
+                argv = argv[:at]
+                break
     parser = argparse.ArgumentParser(
         prog="python -m jax_bwgemm",
         description="CUTLASS matrix multiplication for JAX on NVIDIA Blackwell and Hopper GPUs.",

@@ -162,10 +162,11 @@ def _run_program(args: argparse.Namespace) -> int:
     from jax_bwgemm import emulator
     from jax_bwgemm.emulator import program
 
-    words = list(args.program)
+    # A shortened option, which argparse reads, takes one word.
+    words = [args.program] if isinstance(args.program, str) else list(args.program)
     split = words.index("--") if "--" in words else len(words)
     options, arguments = words[:split], words[split + 1 :]
-    if not options:
+    if not options or not options[0]:
         return _refuse("--program needs a file")
     source = options.pop(0)
     try:

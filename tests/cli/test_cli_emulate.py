@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from emulator_cases import requires_emulator
 
 from jax_bwgemm import emulator, runtime
 from jax_bwgemm.cli import main
-from jax_bwgemm.emulator import dense
+from jax_bwgemm.emulator import dense, program
 
 pytestmark = requires_emulator
 
@@ -189,3 +190,34 @@ def test_not_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert "installed without its emulator" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="installed without its emulator"):
         emulator.settings()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--program", "p", "--", "--size=64"], ["p", "--size=64"]),
+        (["--program=p", "--", "--size", "64"], ["p", "--size", "64"]),
+        (["--program=p=q"], ["p=q"]),
+        (["--program", "p", "--", "--program=x"], ["p", "--program=x"]),
+        (["--prog", "p"], ["p"]),
+    ],
+)
+def test_every_way_of_naming_a_program(
+    options: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(executable: str, arguments: list[str], settings: emulator.Settings) -> SimpleNamespace:
+        del settings
+        ran.append([executable, *arguments])
+        return SimpleNamespace(code=0, faults=())
+
+    monkeypatch.setattr(program, "run_program", run)
+    assert main(["emulate", "--seed", "3", *options]) == 0
+    assert ran == [words]
+
+
+@pytest.mark.parametrize("options", [["--program"], ["--program="], ["--program=", "--", "x"]])
+def test_a_program_needs_a_file(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", *options]) == 2
+    assert capsys.readouterr().err == "error: --program needs a file\n"
