@@ -331,7 +331,7 @@ def run(args: argparse.Namespace) -> int:
         found = collect(args, target)
         path = Path(args.out) if args.out else files.cache_path(kind.kind)
         if path is None:
-            raise ValueError("BWGEMM_TUNING_CACHE=off, and no --out was given")
+            raise ValueError(f"{files.why_no_cache()}, and no --out was given")
         storage.check_writable(path)
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

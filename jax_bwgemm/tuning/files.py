@@ -2,7 +2,8 @@
 
 The cache is one file for each kind of GPU in ``$BWGEMM_TUNING_CACHE``, or else in
 ``$XDG_CACHE_HOME/jax_bwgemm/tuning-v3`` (``~/.cache`` when that is not set);
-``BWGEMM_TUNING_CACHE=off`` switches it off. A file that cannot be read is ignored with a warning.
+``BWGEMM_TUNING_CACHE=off`` switches it off, and a user without a home directory has none. A file
+that cannot be read is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ from jax_bwgemm.tuning.text import VERSION
 
 
 def cache_path(device_kind: str) -> Path | None:
-    """The cache file of a kind of GPU; None when the cache is switched off, or without a home."""
+    """The cache file of a kind of GPU; None without a cache, see `why_no_cache`."""
     folder = os.environ.get("BWGEMM_TUNING_CACHE", "")
     if folder == "off":
         return None
     found = Path(folder) if folder else _default_folder(VERSION)
     return None if found is None else found / file_name(device_kind)
+
+
+def why_no_cache() -> str:
+    """The reason, where `cache_path` is None."""
+    if os.environ.get("BWGEMM_TUNING_CACHE", "") == "off":
+        return "BWGEMM_TUNING_CACHE=off"
+    return "there is no home directory for a cache, nor BWGEMM_TUNING_CACHE"
 
 
 def older_cache_paths(device_kind: str) -> list[Path]:

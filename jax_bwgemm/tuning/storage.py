@@ -74,8 +74,6 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         OSError: The folder cannot be made or written to.
         NotAFileError: Something else than a file is in the way.
     """
-    with contextlib.suppress(FileNotFoundError):
-        _check(os.stat(path).st_mode, path)
     with locked(path):
         pass
 
@@ -95,9 +93,11 @@ def locked(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: The folder or the lock file cannot be made.
         TimeoutError: Another process, stopped perhaps, holds the lock for LOCK_SECONDS.
-        NotAFileError: Something else than a file is in the lock file's place.
+        NotAFileError: Something else than a file is in its place, or in the lock file's.
     """
     path = Path(path)
+    with contextlib.suppress(FileNotFoundError):
+        _check(os.stat(path).st_mode, path)  # "." and "/" have no name to make the lock's of
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
     with contextlib.suppress(FileNotFoundError):
