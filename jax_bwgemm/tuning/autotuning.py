@@ -204,7 +204,10 @@ def _tune_one(
     Operands are gone when it returns: those of the next problem may need the memory.
     """
     work = work_of(key, target)
-    choices = work.kernels_to_try(KERNELS)
+    try:
+        choices = work.kernels_to_try(KERNELS)
+    except ValueError as error:  # a batch that no grid has, or a program for another GPU
+        return Measurement(key, ()), str(error)
     try:
         bench = Bench(work, device, timer)
     except jax.errors.JaxRuntimeError as error:  # no memory for the operands

@@ -22,10 +22,12 @@ from tuning_fakes import (  # noqa: F401
     SM90,
     array,
     clock,
+    fake_gpu,
     gpu,
     invent_times,
     key,
     own_cache,
+    pretend,
     rule,
     without_gpu,
 )
@@ -38,6 +40,7 @@ from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import autotuning, kernel_timer
 from jax_bwgemm.tuning.bench import Bench
+from jax_bwgemm.tuning.keys import DenseKey
 from jax_bwgemm.tuning.progress import ProgressBar
 from jax_bwgemm.tuning.records import Choice, TuningFileError
 from jax_bwgemm.tuning.table import TuningTable
@@ -75,6 +78,16 @@ def test_orders_differ_from_each_other_and_from_what_is_known() -> None:
     # One row of tiles has few orders, whatever the swizzle.
     narrow = search_space.orders_to_try(known[0], key(128, 4096, 4096), SM90, known)
     assert len(narrow) < 8
+
+
+@pytest.mark.parametrize("in_dtype", ["float32x3", "float32x6", "float32highest"])
+@pytest.mark.parametrize("target", [SM90, make_target("sm100")], ids=lambda target: target.arch)
+def test_products_of_f32_are_tried_on_f32_operands(in_dtype: str, target: Target) -> None:
+    problem = DenseKey(in_dtype, "float32", "kn", 1024, 1024, 1024)
+    work = work_of(problem, target)
+    assert work.bytes == 2 * 4 * 1024**2
+    if any(k.splits_both for k in table_for(target)):
+        assert all(c.kernel.splits_both for c in work.kernels_to_try(12))
 
 
 def test_a_cluster_k_kernel_has_no_other_order() -> None:
@@ -150,6 +163,22 @@ def test_luck_is_measured_again(
     chosen = entry.kernel, entry.raster_order, entry.swizzle
     assert (chosen != (first.kernel.name, first.raster_order, first.swizzle)) == wins
     assert (entry.us, entry.heuristic_us) == ((true_us if wins else 10.0), 10.0)
+    assert dict(got.measurements[0].times_us)[passes[2][1]] == true_us
+
+
+def test_a_problem_without_a_kernel_on_this_gpu_is_reported(
+    clock: list[Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program for another GPU: an SM100 grid has no room for so many matrices."""
+    pretend(monkeypatch, fake_gpu("NVIDIA B200", "10.0", 148))
+    with bw.config.target("sm90"):
+        traced = jax.jit(bw.matmul).trace(array(2**16, 64, 64), array(2**16, 64, 64))
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    got = bw.autotune(lowered)
+    ((problem, reason),) = got.skipped
+    assert problem == "64x64x64 x65536 kn bfloat16->bfloat16"
+    assert "a batch of more than 65535" in reason
+    assert (len(got), clock) == (0, [])
 
 
 def test_no_time_left_is_reported(gpu: None, clock: list[Choice]) -> None:
@@ -165,6 +194,7 @@ def test_no_time_left_is_reported(gpu: None, clock: list[Choice]) -> None:
         ("timeout", float("nan"), ValueError, "autotune: timeout must be at least 0, got nan"),
         ("timeout", -1, ValueError, "autotune: timeout must be at least 0, got -1"),
         ("timeout", "60", TypeError, "autotune: timeout must be a number of seconds, got '60'"),
+        ("timeout", True, TypeError, "autotune: timeout must be a number of seconds, got True"),
         ("save", 5, TypeError, "autotune: save must be a bool or a path, got 5"),
         ("save", "", ValueError, "autotune: save is an empty path"),
         ("progress", "x", TypeError, "autotune: progress must be True, False or None, got 'x'"),
@@ -187,6 +217,8 @@ def test_saving(gpu: None, clock: list[Choice], tmp_path: Path) -> None:
     assert TuningTable.load(tmp_path / "cache" / "nvidia_h200.json") == got
     bw.autotune(bw.matmul, *args, save=tmp_path / "mine.json")
     assert TuningTable.load(tmp_path / "mine.json") == got
+    more = bw.autotune(bw.matmul, array(512, 1024), array(1024, 512), save=tmp_path / "mine.json")
+    assert TuningTable.load(tmp_path / "mine.json") == got | more  # what was there stays
 
 
 def test_a_place_to_save_that_is_no_file_is_an_error_before_measuring(
@@ -204,12 +236,23 @@ def test_no_gpu_is_an_error() -> None:
 
 
 def test_the_progress_bar_draws_where_it_is_wanted() -> None:
-    for wanted, drawn in ((True, True), (False, False), (None, False)):
+    for terminal, wanted, drawn in (
+        (False, True, True),
+        (False, False, False),
+        (False, None, False),
+        (True, True, True),
+        (True, False, False),
+        (True, None, True),
+    ):
         stream = io.StringIO()
+        stream.isatty = lambda terminal=terminal: terminal
         bar = ProgressBar(4, 60, stream, wanted)
         bar.show(1, "a problem")
         bar.close()
         assert ("[#####...............] 1/4" in stream.getvalue()) == drawn
+    bar = ProgressBar(0, 60, stream, True)  # of a program without products
+    bar.show(0, "0 problems tuned")
+    assert "[....................] 0/0" in stream.getvalue()
 
 
 # --- measuring ---

@@ -1,4 +1,4 @@
-"""Where tuning files are, without a home folder too, and what is written beside them."""
+"""Where tuning files are, without a home directory too, and what is written beside them."""
 
 # Fixtures are imported and are then names of arguments.
 # ruff: noqa: F811
@@ -102,7 +102,7 @@ def test_the_command_says_that_there_is_no_home_folder(
     no_home: None, gpu: None, capsys: pytest.CaptureFixture
 ) -> None:
     assert main(["tune", "--shapes", "512,512,512"]) == 2
-    message = "there is no home folder for a cache, nor BWGEMM_TUNING_CACHE, and no --out was given"
+    message = "there is no home directory for a cache, nor BWGEMM_TUNING_CACHE, and no --out was given"
     assert capsys.readouterr().err == f"error: {message}\n"
 
 

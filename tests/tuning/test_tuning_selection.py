@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,26 @@ def test_a_table_in_force_decides_and_the_innermost_first() -> None:
     assert explained(512, 1024, 2048) == before
 
 
+def test_threads_that_enter_one_table_leave_it_apart() -> None:
+    problem = key(512, 512, 512)
+    outer, table = tuned_for(problem, swizzle=8), tuned_for(problem, swizzle=4)
+    entered, left = threading.Event(), threading.Event()
+
+    def swizzle_within() -> int:
+        with table:
+            entered.set()
+            left.wait()
+            return explained(512, 512, 512).swizzle
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, outer:
+        with table:
+            found = pool.submit(swizzle_within)
+            entered.wait()
+        left.set()
+        assert found.result() == 4
+        assert explained(512, 512, 512).swizzle == 8
+
+
 def lowered_text(f: Any, *args: Any) -> str:
     with bw.config.target("sm90"):
         return f.trace(*args).lower(lowering_platforms=("cuda",)).as_text()
@@ -130,6 +152,7 @@ def test_an_explicit_configuration_comes_before_tuning() -> None:
         {"kernel": "sm90_no_longer_built"},
         {"kernel": "sm90_f16_f16_kn_128x128x64_2x1_pingpong"},
         {"kernel": "sm90_bf16_bf16_kn_64x96x64_1x1_pingpong_swap", "splits": 3},  # has no f32 twin
+        {"kernel": "sm90_bf16_bf16_kn_64x96x64_1x1_pingpong_swap", "decomposition": "stream_k"},
     ],
 )
 def test_entries_that_cannot_run_are_ignored(changes: dict[str, Any]) -> None:
@@ -190,6 +213,16 @@ def test_each_of_two_kinds_of_gpus_has_its_cache_and_is_measured_itself(
         devices.local_device(TunedDevice("B200", "sm100", 148))
 
 
+def test_the_gpu_that_is_measured_is_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TunedDevice("NVIDIA H100 PCIe", "sm90", 114)
+    gpus = fake_gpu(), fake_gpu(other.kind, "9.0", 114)
+    pretend(monkeypatch, *gpus)
+    default = runtime.device_target(gpus[1])
+    monkeypatch.setattr(runtime, "local_target", lambda: default)
+    assert devices.local_device() == (gpus[1], Target("sm90", 114), other)
+    assert devices.local_device(H200) == (gpus[0], Target("sm90", 132), H200)
+
+
 # --- the policy on a miss ---
 
 
@@ -221,6 +254,11 @@ def test_a_miss_is_measured_where_wanted_once_and_kept(
     saved = TuningTable.load(tmp_path / "cache" / "nvidia_h200.json")
     assert saved.get(key(4096, 4096, 4096)).kernel == got.kernel
     assert explained(4096, 4096, 4096).kernel == got.kernel  # without the policy: by the cache
+    with bw.config.tuning_miss("autotune"):
+        assert explained(4096, 4096, 4096).kernel == got.kernel
+        assert measured == len(clock)
+        explained(4096, 4096, 2048)  # another problem
+    assert measured < len(clock)
 
 
 def test_a_miss_is_measured_with_the_cache_switched_off(
@@ -229,6 +267,7 @@ def test_a_miss_is_measured_with_the_cache_switched_off(
     monkeypatch.setenv("BWGEMM_TUNING_CACHE", "off")
     with bw.config.tuning_miss("autotune"):
         first = explained(4096, 4096, 4096)
+        explained(4096, 4096, 2048)  # another problem, beside which the first one is kept
         measured = len(clock)
         assert explained(4096, 4096, 4096) == first
     assert measured == len(clock)
@@ -277,6 +316,20 @@ def test_a_user_without_a_home_has_no_cache(gpu: None, monkeypatch: pytest.Monke
     assert tuning_files.cache_path("NVIDIA H200") is None
     assert tuning_files.older_cache_paths("NVIDIA H200") == []
     assert explained(512, 512, 512).kernel == before.kernel
+
+
+def test_a_miss_of_a_problem_without_a_kernel_is_left_to_xla(
+    clock: list[Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An SM100 grid has no room for so many matrices."""
+    pretend(monkeypatch, fake_gpu("NVIDIA B200", "10.0", 148))
+    many = array(2**16, 64, 64)
+    before = bw.explain(many, many, device="sm100")
+    with bw.config.tuning_miss("autotune"):
+        got = bw.explain(many, many, device="sm100")
+    assert got == before
+    assert got.implementation == "xla"
+    assert not clock
 
 
 def test_a_miss_without_a_gpu_falls_to_the_heuristic() -> None:
