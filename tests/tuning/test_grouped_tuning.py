@@ -157,6 +157,13 @@ def test_a_partitioned_programs_expectations_are_kept(
     }
 
 
+def test_groups_of_which_the_program_expects_nothing_are_kept() -> None:
+    """Those of a product that only the compiler made, say."""
+    nothing = jax.make_jaxpr(lambda x: x)(1.0)
+    one = grouped_key(M, N, K, 4)
+    assert problems._as_expected({one: 2, key(8, 8, 8): 1}, nothing) == {one: 2, key(8, 8, 8): 1}
+
+
 @pytest.mark.emulator
 @pytest.mark.parametrize("kind", ["m-grouped", "k-grouped"])
 def test_compiled_programs_are_read(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:

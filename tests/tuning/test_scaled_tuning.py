@@ -120,6 +120,36 @@ def test_a_batch_knows_what_it_shares() -> None:
     assert "512x768x1024 x3 (rhs shared)" in str(want)
 
 
+@pytest.mark.parametrize("shared", ["none", "lhs", "rhs"])
+def test_a_batch_in_lowered_text_knows_what_it_shares(shared: str) -> None:
+    f, *both = call_of(BLOCKS)
+    many = [jax.tree.map(lambda x: jax.ShapeDtypeStruct((3, *x.shape), x.dtype), x) for x in both]
+    axes = tuple(None if side == shared else 0 for side in ("lhs", "rhs"))
+    args = [one if axis is None else all_ for one, all_, axis in zip(both, many, axes, strict=True)]
+    with bw.config.target("sm90"):
+        traced = jax.jit(jax.vmap(f, axes)).trace(*args)
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    want = dataclasses.replace(BLOCKS, batch=3, shared=shared)
+    assert dict(problems.find(lowered, SM90, (), {}).counts) == {want: 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "a", "b"),
+    [
+        (dataclasses.replace(BLOCKS, batch=3), (3, 512, 1024), (3, 768, 1024)),
+        (dataclasses.replace(BLOCKS, batch=3, shared="lhs"), (1, 512, 1024), (3, 768, 1024)),
+        (dataclasses.replace(BLOCKS, batch=3, shared="rhs"), (3, 512, 1024), (1, 768, 1024)),
+        (ROWS, (1, 512, 1024), (1, 4, 768, 1024)),
+        (CONTRACT, (1, 1024, 512), (1, 768, 512)),
+    ],
+    ids=str,
+)
+def test_a_problem_is_measured_on_operands_of_its_sizes(key: Key, a: Any, b: Any) -> None:
+    work = work_of(key, SM90)
+    assert [x.shape for x in work.operands(2)(0)[:2]] == [a, b]
+    assert work.bytes == np.prod(a) + np.prod(b)
+
+
 def test_what_is_not_tuned_has_a_reason() -> None:
     f, *args = call_of(BLOCKS, implementation="xla")
     assert not problems.find(f, SM90, tuple(args), {}).counts  # XLA's own operations

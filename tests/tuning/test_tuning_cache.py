@@ -115,9 +115,9 @@ def test_other_text_is_refused_with_the_reason(text: Any, message: str) -> None:
     [
         ("in_dtype", "int8"), ("majors", "nn"), ("m", 0), ("m", -8), ("m", 8.0), ("m", True),
         ("m", "8"), ("k", 2**31), ("batch", None), ("shared", "both"), ("shared", []),
-        ("kernel", "../../etc"), ("kernel", "a" * 200), ("kernel", 7), ("raster_order", "x"),
-        ("swizzle", 3), ("swizzle", True), ("splits", 0), ("splits", 65), ("us", 0), ("us", "1"),
-        ("us", float("nan")), ("us", float("inf")), ("method", "guess"),
+        ("kernel", ""), ("kernel", "../../etc"), ("kernel", "a" * 129), ("kernel", 7),
+        ("raster_order", "x"), ("swizzle", 3), ("swizzle", True), ("splits", 0), ("splits", 65),
+        ("us", 0), ("us", "1"), ("us", float("nan")), ("us", float("inf")), ("method", "guess"),
     ],
 )  # fmt: skip
 def test_impossible_values_are_refused_with_their_place(field: str, value: Any) -> None:
