@@ -14,9 +14,9 @@ import pytest
 
 import jax_bwgemm as bw
 from jax_bwgemm import config, runtime
+from jax_bwgemm.dense.explain import refusal_of_equation
 from jax_bwgemm.dense.spec import GemmSpec, gemm_dims
 
-# numpy arrays: importing this file must not touch a device.
 # numpy arrays: importing this file must not touch a device.
 X = np.ones((16, 16), jnp.bfloat16)
 F32 = np.ones((16, 16), np.float32)
@@ -225,6 +225,37 @@ def test_gradient_that_no_kernel_can_run_is_refused_under_cutlass() -> None:
         "implementation='cutlass' cannot run GEMM float16 x float32 -> float16, majors mn, M=16 "
         "N=16 K=16: kernels exist for bfloat16 x bfloat16 -> bfloat16, "
     )
+
+
+def test_dimensions_are_counted_from_the_front() -> None:
+    for side, kind, numbers in (
+        ("lhs", "contracting", (((-1,), (0,)), ((), ()))),
+        ("rhs", "contracting", (((0,), (-1,)), ((), ()))),
+        ("lhs", "batch", (((1,), (1,)), ((-2,), (0,)))),
+        ("rhs", "batch", (((1,), (1,)), ((0,), (-2,)))),
+    ):
+        with pytest.raises(TypeError, match=f"{side} {kind} dimensions .* are out of range"):
+            bw.dot_general(X, X, numbers)
+
+
+def test_the_dimension_of_a_vector_is_its_first() -> None:
+    with pytest.raises(TypeError, match=r"with dimension 0 of b \(8,\): 16 and 8 differ"):
+        bw.matmul(X, X[0, :8])
+
+
+def test_the_product_of_two_weak_types_is_xlas() -> None:
+    """As a call of it is, and as a program's own product is."""
+    reason = "both operands are weakly typed"
+    weak, strong = (
+        jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, weak_type=x) for x in (True, False)
+    )
+    for a, b in ((weak, weak), (weak, strong), (strong, weak)):
+        both = a is b
+        found = bw.explain(a, b, device="sm90")
+        assert (found.implementation == "xla") == both
+        assert (("cutlass", reason) in found.rejected) == both
+        (eqn,) = jax.make_jaxpr(lambda a, b: jax.lax.dot(a, b))(a, b).eqns
+        assert refusal_of_equation(eqn) == (reason if both else None)
 
 
 def test_gemm_dims_reads_majors() -> None:

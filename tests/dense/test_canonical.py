@@ -87,6 +87,15 @@ def test_result_is_transposed_when_that_is_cheaper_than_both_operands() -> None:
     assert got.perm == (1, 0, 2)
 
 
+def test_of_plans_that_copy_as_much_the_preferred_one_is_taken() -> None:
+    """A leading dimension of rows stays the batch, so that it can be sharded."""
+    sizes = {1: 3, 2: 5, 3: 7, 4: 11}
+    got = canonicalize((1, 3, 2), (4, 2), (3, 1, 4), tuple(sizes.items()))
+    assert (got.copied, got.perm) == (105, None)
+    assert (got.lhs.perm, got.lhs.shape) == ((1, 0, 2), (7, 3, 5))
+    assert (got.rhs.perm, got.rhs.shape) == (None, (1, 11, 5))
+
+
 def test_dot_general_order_of_a_shared_left_operand() -> None:
     """dot_general wants (m, b, n); the kernel gives (b, m, n): the cheaper side moves."""
     got = plan_dot((5, 7), (2, 7, 3), ((1,), (1,)))

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from numerics import assert_exact, exact_integers
 
 import jax_bwgemm as bw
@@ -212,6 +214,15 @@ def test_transformations_are_those_of_the_slices() -> None:
 
 def test_xla_too_follows_an_array() -> None:
     a, b, windows = problem(PLAIN, "rhs", 16)
+    what = windowed(("cutlass", "xla"), follows=True, **windows)
+    text = jax.jit(lambda *xs: windowed_product(*xs[:2], what, xs[2])).lower(a, b, a).as_text()
+    assert "optimization_barrier" in text
+
+
+def test_several_devices_follow_an_array_too(cpu_devices: list[jax.Device]) -> None:
+    a, b, windows = problem(PLAIN, "rhs", 16)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=cpu_devices[:2])
+    a = jax.device_put(a, NamedSharding(mesh, P("x")))
     what = windowed(("cutlass", "xla"), follows=True, **windows)
     text = jax.jit(lambda *xs: windowed_product(*xs[:2], what, xs[2])).lower(a, b, a).as_text()
     assert "optimization_barrier" in text

@@ -41,6 +41,12 @@ def test_devices_of_one_kind_have_a_target() -> None:
     assert runtime.common_target([]) is None
 
 
+def test_devices_of_two_names_may_be_one_target() -> None:
+    """As of an H100 and an H200: what a kernel is chosen for is the same."""
+    other = SimpleNamespace(**{**vars(HOPPER), "device_kind": "NVIDIA H100 80GB HBM3"})
+    assert runtime.common_target([HOPPER, other]).target == Target("sm90", 132)
+
+
 def test_devices_of_different_kinds_have_none() -> None:
     assert runtime.common_target([HOPPER, BLACKWELL]) == runtime.DeviceTarget(None, BOTH)
     fewer = SimpleNamespace(**{**vars(HOPPER), "core_count": 114})

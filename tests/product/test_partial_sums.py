@@ -16,6 +16,7 @@ from numerics import normal
 
 import jax_bwgemm as bw
 from jax_bwgemm import config
+from jax_bwgemm.dense.api import rounded_dot_general
 
 M, N, K, E = 16, 32, 512, 2
 SIZES = np.array([10, 6], np.int32)
@@ -69,6 +70,17 @@ def test_all_reduce_is_of_f32_and_the_context_is_part_of_jaxs_caches(mesh: Any) 
     assert before in ([("f16", "all-reduce")], [("f32", "all-reduce")])
     assert within == [("f32", "all-reduce")]
     assert collectives(step, a, b) == before
+
+
+def test_a_result_that_is_rounded_once_is_exchanged_as_wide_as_asked(mesh: Any) -> None:
+    a, b = operands(mesh)
+    numbers = (((1,), (0,)), ((), ()))
+    step = lambda x, y: rounded_dot_general(  # noqa: E731
+        x, y, numbers, "bfloat16", preferred_element_type=jnp.bfloat16
+    )
+    assert "partial_sums=float32" not in str(jax.make_jaxpr(step)(a, b))
+    with config.partial_sums("float32"):
+        assert "partial_sums=float32" in str(jax.make_jaxpr(step)(a, b))
 
 
 def test_exchanged_types(mesh: Any) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 import jax_bwgemm as bw
 from jax_bwgemm import runtime
-from jax_bwgemm.config import target
+from jax_bwgemm.config import Target, target
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.product.implementations import log_once
 
 A = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
@@ -92,3 +94,20 @@ def test_rows_beyond_32_bits_stay_a_batch() -> None:
     assert text.count("stablehlo.custom_call @bwgemm") == 1
     half = lowered(bw.matmul, jax.ShapeDtypeStruct((2**12, 2**16, 64), jnp.bfloat16), b)
     assert "tensor<1x268435456x64xbf16>" in half
+
+
+def test_the_largest_batch_of_a_grid() -> None:
+    sm90, sm100 = (next(k for k in runtime.kernels() if k.arch == a) for a in ("sm90", "sm100"))
+    assert heuristics.grid_refusal(sm100, 2**16 - 1) is None
+    assert heuristics.grid_refusal(sm100, 2**16) == "a batch of more than 65535"
+    assert heuristics.grid_refusal(sm90, 2**16) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_cluster_may_take_the_whole_gpu(count: int) -> None:
+    dims = GemmDims(256, 256, 256, 1, 1, 1)
+    gpu = Target("sm90", count)
+    usable, rejected = heuristics.rank(runtime.kernels(), GemmSpec(), "bfloat16", dims, gpu)
+    assert max(c.kernel.cluster_m * c.kernel.cluster_n for c in usable) == count
+    reasons = {reason for _, reason in rejected if "does not fit" in reason}
+    assert ("a cluster of 2 CTAs does not fit: 1 multiprocessors" in reasons) == (count == 1)
