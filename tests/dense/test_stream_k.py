@@ -25,6 +25,13 @@ def kernel(tile_m: int, tile_n: int, cm: int = 1, cn: int = 1, arch: str = "sm90
 # --- by hand ---
 
 
+@pytest.mark.parametrize("splits", [2, 3])
+def test_every_part_of_a_split_tile_runs_at_once(splits: int) -> None:
+    """A part waits for the one before it."""
+    work = work_order(kernel(128, 128), 256, 256, 4096, 1, 132, splits=splits)
+    assert len(work.units) == work.order.ctas == 4 * splits
+
+
 def test_five_tiles_on_four_ctas_are_cut_into_four() -> None:
     got = plan(tiles=5, ctas=4, cluster=1, steps=40, rows=1, sm_count=4)
     assert (got.kind, got.shared_tiles, got.shared_units, got.units) == ("stream_k", 5, 4, 4)

@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_bwgemm import runtime
+from jax_bwgemm.config import Target
+from jax_bwgemm.dense import heuristics
+from jax_bwgemm.dense.costs import evaluate
 from jax_bwgemm.dense.occupancy import concurrent_ctas
+from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.dense.tile_schedule import (
     Tile,
     TileOrder,
@@ -146,6 +150,17 @@ def test_clc_keeps_the_grid_within_its_limits() -> None:
     tall = kernel(128, 128, arch="sm100")
     assert tile_order(tall, 128 * 70_000, 128, 1, 148).raster_order == "m"
     assert tile_order(tall, 128 * 60_000, 128, 1, 148).raster_order == "n"
+    # Of clusters that lie along the grid's y, every CTA counts.
+    pairs = kernel(128, 128, cn=2, arch="sm100")
+    assert tile_order(pairs, 128 * 40_000, 128, 1, 148).raster_order == "m"
+    assert tile_order(pairs, 128 * 30_000, 128, 1, 148).raster_order == "n"
+
+
+def test_two_waves_have_the_bands_of_many() -> None:
+    dims = GemmDims(128 * 18, 256 * 14, 4096, 1, 1, 1)
+    candidate = evaluate(kernel(128, 256, 2), dims, Target("sm90", 132))
+    assert candidate.waves == 2
+    assert heuristics.tile_order(candidate, dims, 2) == ("n", heuristics.BAND)
 
 
 # --- by CUTLASS 4.2: digests of the tiles that its schedulers' code, compiled for the host, gives

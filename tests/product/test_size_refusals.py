@@ -16,7 +16,9 @@ from jax_bwgemm import runtime
 from jax_bwgemm.config import Target, target
 from jax_bwgemm.dense import heuristics
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
+from jax_bwgemm.dense.tuned import dims_of, spec_of
 from jax_bwgemm.product.implementations import log_once
+from jax_bwgemm.tuning.keys import DenseKey
 
 A = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
 W = jax.ShapeDtypeStruct((2, 64, 64), jnp.bfloat16)
@@ -101,6 +103,15 @@ def test_the_largest_batch_of_a_grid() -> None:
     assert heuristics.grid_refusal(sm100, 2**16 - 1) is None
     assert heuristics.grid_refusal(sm100, 2**16) == "a batch of more than 65535"
     assert heuristics.grid_refusal(sm90, 2**16) is None
+
+
+def test_terms_of_f16_need_many_sums() -> None:
+    most = Target("sm90", 132)
+    for k in (248, 256):
+        problem = DenseKey("float32highest", "float32", "kn", 256, 256, k)
+        asked = spec_of(problem), "float32", dims_of(problem)
+        _, rejected = heuristics.rank(runtime.kernels(), *asked, most)
+        assert any("too few sums" in reason for _, reason in rejected) == (k < 256)
 
 
 @pytest.mark.parametrize("count", [1, 2])
