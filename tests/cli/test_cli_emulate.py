@@ -221,3 +221,14 @@ def test_every_way_of_naming_a_program(
 def test_a_program_needs_a_file(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emulate", *options]) == 2
     assert capsys.readouterr().err == "error: --program needs a file\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "faults", "exit_code"), [(0, (), 0), (0, ("a fault",), 1), (3, (), 3), (3, ("x",), 3)]
+)
+def test_a_program_with_faults_exits_with_one_at_least(
+    code: int, faults: tuple[str, ...], exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = SimpleNamespace(code=code, faults=faults)
+    monkeypatch.setattr(program, "run_program", lambda *_: outcome)
+    assert main(["emulate", "--program", "p"]) == exit_code

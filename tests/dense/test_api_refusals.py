@@ -201,15 +201,22 @@ def test_workspace_without_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == "kernel 'k': jax_bwgemm was installed without its emulator"
 
 
+@pytest.mark.parametrize("missing", ["numpy", "jax_bwgemm._ext"])
 def test_broken_extension_is_not_mistaken_for_an_absent_one(
-    monkeypatch: pytest.MonkeyPatch,
+    missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(name: str) -> ModuleType:
-        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+    def imported(name: str) -> ModuleType:
+        if name == "jax_bwgemm":
+            return bw
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
-    monkeypatch.setattr(importlib, "import_module", fails)
-    with pytest.raises(ModuleNotFoundError, match="numpy"):
-        runtime._import_optional("jax_bwgemm._ext")
+    monkeypatch.setattr(importlib, "import_module", imported)
+    monkeypatch.setattr(runtime, "_installed_folder", lambda: None)
+    if missing == "jax_bwgemm._ext":
+        assert runtime._import_optional("jax_bwgemm._ext") is None
+    else:
+        with pytest.raises(ModuleNotFoundError, match="No module named 'numpy'"):
+            runtime._import_optional("jax_bwgemm._ext")
 
 
 def test_gradient_that_no_kernel_can_run_is_refused_under_cutlass() -> None:

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jax_bwgemm as bw
 from jax_bwgemm import compat, runtime
 from jax_bwgemm.config import Target
+from jax_bwgemm.product.devices import for_devices
 
 HOPPER = SimpleNamespace(
     platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0", core_count=132
@@ -51,6 +52,16 @@ def test_devices_of_different_kinds_have_none() -> None:
     assert runtime.common_target([HOPPER, BLACKWELL]) == runtime.DeviceTarget(None, BOTH)
     fewer = SimpleNamespace(**{**vars(HOPPER), "core_count": 114})
     assert runtime.common_target([HOPPER, fewer]).target is None
+
+
+def test_devices_of_different_kinds_have_the_target_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compat, "lowering_devices", lambda ctx: [HOPPER, BLACKWELL])
+    monkeypatch.setattr(compat, "is_manual", lambda ctx: False)
+    both, asked = ("cutlass", "xla"), Target("sm90", 132)
+    assert for_devices(None, both, asked, lambda: "a product") == (both, asked)
+    assert for_devices(None, both, None, lambda: "a product") == (("xla",), None)
 
 
 def test_this_process_has_two_kinds_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

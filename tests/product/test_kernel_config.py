@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -98,6 +99,14 @@ def test_every_property_of_a_kernel_is_compared(cls: Any) -> None:
         own = getattr(kernel, "name" if field == "kernel" else field)
         assert cls(**{field: own}).mismatch(kernel) is None
         assert cls(**{field: other}).mismatch(kernel) == f"{field} is {own!r}, not {other!r}"
+
+
+@pytest.mark.parametrize(("terms", "mmas"), [(1, 1), (2, 3), (3, 6)])
+def test_products_of_small_terms_are_left_out(terms: int, mmas: int) -> None:
+    plain = Kernel.of_tile("sm90", (128, 256, 64), (2, 1), "cooperative")
+    one = dataclasses.replace(plain, a_dtype="float32", terms=terms)
+    assert one.mmas == terms  # beside bf16, which is not split
+    assert dataclasses.replace(one, b_dtype="float32").mmas == mmas
 
 
 def test_a_configuration_of_the_other_kind_is_refused() -> None:

@@ -159,3 +159,12 @@ def test_a_path_below_a_file_is_as_good_as_absent(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert files.load_if_usable(tmp_path / "file" / "t.json") is None
+
+
+def test_the_command_keeps_what_the_cache_has(gpu: None, clock: list[Choice]) -> None:
+    for size in ("512", "1024"):
+        assert main(["tune", "--shapes", f"512,512,{size}"]) == 0
+    assert main(["tune", "--shapes", "512,512,512", "--out-dtype", "f32"]) == 0
+    cached = TuningTable.load(files.cache_path(H200.kind))
+    wide = replace(key(512, 512, 512), out_dtype="float32")
+    assert set(cached) == {key(512, 512, 512), key(512, 512, 1024), wide}
