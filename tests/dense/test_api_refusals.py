@@ -234,6 +234,11 @@ def test_gradient_that_no_kernel_can_run_is_refused_under_cutlass() -> None:
     )
 
 
+def test_truth_is_no_number_of_multiprocessors() -> None:
+    with pytest.raises(ValueError, match="sm_count must be an integer from 1 to 65535, got True"):
+        config.target("sm90", True)
+
+
 def test_dimensions_are_counted_from_the_front() -> None:
     for side, kind, numbers in (
         ("lhs", "contracting", (((-1,), (0,)), ((), ()))),
