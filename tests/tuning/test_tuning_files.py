@@ -75,13 +75,13 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def test_without_a_home_folder_there_is_no_cache(no_home: None, gpu: None) -> None:
+def test_without_a_home_directory_there_is_no_cache(no_home: None, gpu: None) -> None:
     assert files.cache_path(H200.kind) is None
     assert files.older_cache_paths(H200.kind) == []
     assert bw.explain(array(512, 512), array(512, 512), device="sm90").kernel
 
 
-def test_without_a_home_folder_a_miss_is_measured(
+def test_without_a_home_directory_a_miss_is_measured(
     no_home: None, gpu: None, clock: list[Choice]
 ) -> None:
     with bw.config.tuning_miss("autotune"):
@@ -89,7 +89,7 @@ def test_without_a_home_folder_a_miss_is_measured(
     assert clock
 
 
-def test_without_a_home_folder_other_folders_are_used(
+def test_without_a_home_directory_other_folders_are_used(
     no_home: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
@@ -98,12 +98,12 @@ def test_without_a_home_folder_other_folders_are_used(
     assert files.cache_path(H200.kind) == Path("/y/nvidia_h200.json")
 
 
-def test_the_command_says_that_there_is_no_home_folder(
+def test_the_command_says_that_there_is_no_home_directory(
     no_home: None, gpu: None, capsys: pytest.CaptureFixture
 ) -> None:
     assert main(["tune", "--shapes", "512,512,512"]) == 2
-    message = "there is no home directory for a cache, nor BWGEMM_TUNING_CACHE, and no --out was given"
-    assert capsys.readouterr().err == f"error: {message}\n"
+    reason = "there is no home directory for a cache, nor BWGEMM_TUNING_CACHE"
+    assert capsys.readouterr().err == f"error: {reason}, and no --out was given\n"
 
 
 @pytest.mark.parametrize("path", [".", "", "/", ".."])

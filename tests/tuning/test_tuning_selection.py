@@ -303,21 +303,6 @@ def test_the_caches_of_versions_before_are_found(
         assert explained(512, 512, 512).swizzle == swizzle
 
 
-def test_a_user_without_a_home_has_no_cache(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose user is a number without a name."""
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    before = explained(512, 512, 512)
-    monkeypatch.delenv("BWGEMM_TUNING_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    assert tuning_files.cache_path("NVIDIA H200") is None
-    assert tuning_files.older_cache_paths("NVIDIA H200") == []
-    assert explained(512, 512, 512).kernel == before.kernel
-
-
 def test_a_miss_of_a_problem_without_a_kernel_is_left_to_xla(
     clock: list[Choice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
