@@ -61,13 +61,15 @@ def save_picture(
         trace: A timeline, `last_trace()` of a launch with `Settings.trace`.
         path: PNG file (or another format that matplotlib knows by its suffix).
         title: Headline.
-        ctas: How many CTAs to draw.
+        ctas: How many CTAs to draw, at least one.
 
     Raises:
         RuntimeError: matplotlib is not installed.
-        ValueError: The trace is empty, or matplotlib knows no such suffix.
+        ValueError: The trace is empty, no CTA is to be drawn, or matplotlib knows no such suffix.
     """
     check_path(path)
+    if ctas < 1:
+        raise ValueError(f"ctas must be at least 1, got {ctas}")
     import matplotlib.figure
     import matplotlib.patches
 

@@ -85,6 +85,7 @@ class TensorMap:
         kind = _TENSOR_MAP_TYPES.get(array.dtype.name)
         if kind is None:
             raise TypeError(f"no tensor map type for arrays of {array.dtype.name}")
+        _check_byte_order("the array", array)
         if tf32:
             if array.dtype != np.float32:
                 raise TypeError(f"tf32 rounding needs a float32 array, got {array.dtype.name}")
@@ -338,6 +339,7 @@ def _buffers(args: Sequence[Any], memory: Any) -> list[tuple[str, np.ndarray]]:
     for name, array in arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{name} must be a NumPy array, got {type(array).__name__}")
+        _check_byte_order(name, array)
         owner = array
         while isinstance(owner, np.ndarray):
             # A field of a structured array has the objects of its neighbours within its span.
@@ -348,6 +350,11 @@ def _buffers(args: Sequence[Any], memory: Any) -> list[tuple[str, np.ndarray]]:
                 )
             owner = owner.base
     return arrays
+
+
+def _check_byte_order(name: str, array: np.ndarray) -> None:
+    if not array.dtype.isnative:
+        raise TypeError(f"{name} is big-endian (dtype {array.dtype}), and a GPU is little-endian")
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -176,6 +176,13 @@ def test_memory_of_python_objects_is_refused(array: np.ndarray, where: str) -> N
         emulator.Module(AXPB).launch("axpb", first, out, *rest, block=8, memory=memory)
 
 
+@pytest.mark.parametrize("dtype", [">f4", [("field", ">i4")]])
+def test_memory_in_another_byte_order_is_refused(dtype: object) -> None:
+    _, out, *rest = axpb_arguments(8)
+    with pytest.raises(TypeError, match=r"^arg0 is big-endian \(dtype .*\), and a GPU is little"):
+        emulator.Module(AXPB).launch("axpb", np.zeros(8, dtype), out, *rest, block=8)
+
+
 def test_a_value_with_python_objects_is_refused() -> None:
     _, out, *rest = axpb_arguments(8)
     value = np.zeros((), [("object", object)])[()]
@@ -206,6 +213,7 @@ def test_text_must_be_unicode() -> None:
     [
         ([1.0], (1,), {}, TypeError, "needs a NumPy array, got list"),
         (np.zeros(4, np.complex64), (4,), {}, TypeError, "no tensor map type for .* complex64"),
+        (np.zeros(4, ">f4"), (4,), {}, TypeError, r"the array is big-endian \(dtype >f4\)"),
         (np.zeros((4, 4), np.float32), (4,), {}, ValueError, "box has 1 extents, .* 2 dimensions"),
         (np.zeros((4, 4), np.float32), (4, -1), {}, ValueError, "box .* outside"),
         (np.zeros((4, 4), np.float32)[:, ::2], (1, 1), {}, ValueError, "must be contiguous"),

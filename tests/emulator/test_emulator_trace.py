@@ -108,6 +108,8 @@ def test_picture_of_nothing(
     empty = emulator.Trace(traced[0].events[:0], traced[0].names, 0)
     with pytest.raises(ValueError, match="no events"):
         emulator.save_picture(empty, tmp_path / "x.png")
+    with pytest.raises(ValueError, match="ctas must be at least 1, got 0"):
+        emulator.save_picture(traced[0], tmp_path / "x.png", ctas=0)
 
 
 def test_trace_limit_drops_and_counts() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from jax import lax
 
 import jax_bwgemm as bw
+from jax_bwgemm.epilogue.held_types import narrowed
 from jax_bwgemm.epilogue.primitives import PRIMITIVES
 from jax_bwgemm.epilogue.program import MATRICES, Operand, as_matrix, batch_dims_of
 from jax_bwgemm.epilogue.tracing import trace_epilogue
@@ -275,3 +277,12 @@ def test_leading_dimensions_of_a_batch(
     shape: tuple[int, ...], batch: int, found: int | None
 ) -> None:
     assert batch_dims_of(shape, batch) == found
+
+
+@pytest.mark.parametrize(
+    ("number", "narrow"), [(1e300, np.float32(np.inf)), (7, np.int32(7)), (2**31, np.int64(2**31))]
+)
+def test_constants_of_64_bits(number: float, narrow: np.generic) -> None:
+    with warnings.catch_warnings(action="error"):
+        got = narrowed(np.array(number))
+    assert (got, got.dtype) == (narrow, narrow.dtype)
