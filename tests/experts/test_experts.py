@@ -13,6 +13,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experts_cases import SIZES, TOP, Arrays, E, H, K, M, N, T, moe, ours, routed
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
@@ -21,31 +22,9 @@ from numerics import CHECK_GRADS, assert_same_layers, normal
 import jax_bwgemm as bw
 from jax_bwgemm.experts.routing import combine, sort_by_expert
 
-T, TOP, E, K, H, N = 12, 2, 4, 8, 16, 24
-M = T * TOP
-SIZES = np.array([7, 0, 11, 4], np.int32)  # the last two rows are no group's
-Arrays = dict[str, Any]
-
-
-@pytest.fixture
-def arrays() -> Arrays:
-    rng = np.random.default_rng(0)
-    shapes = {"rows": (M, K), "up": (E, K, 2, H), "down": (E, H, N), "row_weights": (M,)}
-    scales = {"up": K**-0.5, "down": H**-0.5}
-    return {
-        name: jnp.asarray(normal(rng, shape, "float32")) * scales.get(name, 1.0)
-        for name, shape in shapes.items()
-    }
-
 
 def plain_arrays(a: Arrays) -> Arrays:
     return a | {"up": a["up"][:, :, 0]}
-
-
-def ours(a: Arrays, sizes: Any = SIZES, **more: Any) -> jax.Array:
-    return bw.grouped_mlp(
-        a["rows"], a["up"], a["down"], sizes, row_weights=a.get("row_weights"), **more
-    )
 
 
 def one_expert(rows: Any, up: Any, down: Any, activation: Any = jax.nn.silu) -> jax.Array:
@@ -218,19 +197,6 @@ def test_offset(arrays: Arrays) -> None:
 # --- moe_mlp ---
 
 
-def routed(seed: int = 0) -> tuple[Arrays, jax.Array]:
-    rng = np.random.default_rng(seed)
-    shapes = {"x": (T, K), "up": (E, K, 2, H), "down": (E, H, N), "weights": (T, TOP)}
-    a = {name: jnp.asarray(normal(rng, shape, "float32")) for name, shape in shapes.items()}
-    a |= {"up": a["up"] * K**-0.5, "down": a["down"] * H**-0.5}
-    experts = np.stack([rng.permutation(E)[:TOP] for _ in range(T)])
-    return a, jnp.asarray(experts)
-
-
-def moe(a: Arrays, experts: jax.Array, **more: Any) -> jax.Array:
-    return bw.moe_mlp(a["x"], a["up"], a["down"], experts, a["weights"], **more)
-
-
 def moe_formula(a: Arrays, experts: jax.Array) -> jax.Array:
     own = experts == np.arange(E)[:, None, None]
     shares = jnp.sum(jnp.where(own, a["weights"], 0), axis=2, keepdims=True)
@@ -303,69 +269,6 @@ def test_experts_on_several_devices() -> None:
     same_with_gradients(f, g, a)
 
 
-# --- errors ---
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"up": np.zeros((E, K + 1, H), "f4")}, TypeError, r"up \[E, K, H\] or \[E, K, 2, H\]"),
-        ({"up": np.zeros((E, K, 3, H), "f4")}, TypeError, r"up \[E, K, H\] or \[E, K, 2, H\]"),
-        ({"rows": np.zeros((M, K), "f2")}, TypeError, "one type of .*, got float16, float32"),
-        ({"row_weights": np.zeros(M + 1, "f4")}, TypeError, r"the shape \(24,\) and a type"),
-        ({"up": np.zeros((E, K, H), "f2")}, TypeError, "one type of .*, got float16, float32"),
-        ({"row_weights": np.zeros(M, "i4")}, TypeError, "a type of .*, got int32 of shape"),
-    ],
-)
-def test_grouped_arguments(arrays: Arrays, change: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=f"grouped_mlp: .*{message}"):
-        ours(arrays | change)
-
-
-def test_an_unknown_activation(arrays: Arrays) -> None:
-    with pytest.raises(ValueError, match="grouped_mlp: unknown activation 'geluu'"):
-        ours(arrays, activation="geluu")
-
-
-@pytest.mark.parametrize(
-    "activation", [lambda z: z[:1], lambda z: (z, z), lambda z: None, lambda z: "z", str]
-)
-def test_activations_of_another_shape(arrays: Arrays, activation: Any) -> None:
-    with pytest.raises(TypeError, match="grouped_mlp: activation must return one array of its"):
-        ours(arrays, activation=activation)
-
-
-def test_an_activation_that_reads_the_program_around_it(arrays: Arrays) -> None:
-    def layer(slope: Any) -> jax.Array:
-        return ours(arrays, activation=lambda z: z * slope)
-
-    np.testing.assert_array_equal(layer(jnp.float32(1)), ours(arrays, activation=lambda z: z))
-    with pytest.raises(bw.EpilogueError, match="grouped_mlp: activation reads an array of the pro"):
-        jax.jit(layer)(jnp.float32(2))
-
-
-@pytest.mark.parametrize("recompute", [4, "no", float("nan"), np.ones(2), jnp.ones(2)], ids=str)
-def test_recompute_is_a_flag(arrays: Arrays, recompute: Any) -> None:
-    with pytest.raises(TypeError, match="grouped_mlp: recompute must be True or False, got"):
-        ours(arrays, recompute=recompute)
-    with pytest.raises(TypeError, match="moe_mlp: recompute must be True or False, got"):
-        moe(*routed(), recompute=recompute)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "offset", "message"),
-    [
-        (np.array([M, 1, 0, 0]), None, "group_sizes sum to 25, but there are 24 ragged rows"),
-        (np.array([-1, 1, 0, 0]), None, "group_sizes must not be negative, got -1"),
-        (SIZES, -1, "group_offset must be between 0 and the number of groups, 4, got -1"),
-        (SIZES, 99, "group_offset must be between 0 and the number of groups, 4, got 99"),
-    ],
-)
-def test_groups_out_of_range(arrays: Arrays, sizes: Any, offset: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"grouped_mlp {message}"):
-        ours(arrays, sizes, group_offset=offset)
-
-
 @pytest.mark.parametrize("missing", [-1, -7, E, E + 3])
 def test_experts_that_are_none(missing: int) -> None:
     """Padding of routers: a token gets nothing from it, and others what they get without it."""
@@ -382,53 +285,6 @@ def test_more_experts_than_their_type_counts(dtype: str) -> None:
     a, experts = routed()
     narrow = functools.partial(moe, num_experts=300, group_offset=0)
     assert_same_layers(narrow(a, experts.astype(dtype)), narrow(a, experts))
-
-
-@pytest.mark.parametrize(
-    ("number", "error", "message"),
-    [
-        (1.5, TypeError, "moe_mlp num_experts must be an integer or None, got 1.5"),
-        (-1, ValueError, "moe_mlp num_experts must not be negative, got -1"),
-        (2**70, ValueError, "moe_mlp num_experts must be below"),
-        (E - 1, ValueError, f"num_experts={E - 1} is less than the {E} matrices of up and down"),
-    ],
-)
-def test_numbers_of_experts(number: Any, error: Any, message: str) -> None:
-    a, experts = routed()
-    with pytest.raises(error, match=message):
-        moe(a, experts, num_experts=number, group_offset=0)
-
-
-@pytest.mark.parametrize(
-    ("experts", "change", "more", "error", "message"),
-    [
-        (np.zeros((T + 1, TOP), "i4"), {}, {}, TypeError, r"experts must be \[T, k\] for x \[T"),
-        (None, {"up": np.zeros((E, K + 1, H), "f4")}, {}, TypeError, r"x must be \[M, K\], up"),
-        (
-            None,
-            {"x": np.zeros((T, K), "f2")},
-            {},
-            TypeError,
-            "x, up and down must have one type",
-        ),
-        (None, {}, {"activation": "gleu"}, ValueError, "unknown activation 'gleu'"),
-        (np.zeros((T, TOP), "f4"), {}, {}, TypeError, "experts must be integers, got float32"),
-        (
-            None,
-            {"weights": np.zeros((T, 3), "f4")},
-            {},
-            TypeError,
-            r"the shape \(12, 2\)",
-        ),
-        (None, {"weights": np.zeros((T, TOP), "i4")}, {}, TypeError, "a type of .*, got int32 of"),
-        (None, {}, {"num_experts": 8}, ValueError, "must be given together"),
-        (None, {}, {"group_offset": 0}, ValueError, "must be given together"),
-    ],
-)
-def test_routed_arguments(experts: Any, change: Any, more: Any, error: Any, message: str) -> None:
-    a, chosen = routed()
-    with pytest.raises(error, match=f"moe_mlp: .*{message}"):
-        moe(a | change, chosen if experts is None else experts, **more)
 
 
 def test_exported_with_a_symbolic_mapped_dimension(arrays: Arrays) -> None:
