@@ -115,6 +115,15 @@ def test_windows_of_rows_that_are_not_aligned_are_copied() -> None:
     assert "windows = " not in lowered(lambda a, b: windowed_product(a, b, what), a, b[:, :-4])
 
 
+def test_windows_that_are_padded_are_copied() -> None:
+    """60 columns are no multiple of 16 bytes; the array's rows are."""
+    a, b = jnp.zeros((ROWS, WIDE), jnp.bfloat16), jnp.zeros((60, 48), jnp.bfloat16)
+    what = windowed("cutlass", lhs=Window(16, 60))
+    text = lowered(lambda a, b: windowed_product(a, b, what), a, b)
+    assert "custom_call @bwgemm" in text
+    assert "windows = " not in text
+
+
 def test_windows_of_operands_that_are_rounded_are_copied() -> None:
     """A kernel of bfloat16 cannot read the float32 array."""
     a, b, windows = problem(PLAIN, "both", 16)
