@@ -156,3 +156,24 @@ file(WRITE "${{unit_dir}}/index.txt" "${{linked_index}}")
     for text in units.values():
         assert '#include "h.h"' in text
         assert "using namespace ns;" in text
+
+
+@pytest.mark.parametrize(("jobs", "pool"), [(1, "compilers"), (10**6, "large")])
+def test_compilers_that_take_gigabytes_have_a_pool_where_memory_is_short(
+    tmp_path: Path, jobs: int, pool: str
+) -> None:
+    (tmp_path / "test.cmake").write_text(
+        f"""set(BWGEMM_COMPILE_JOBS {jobs})
+include("{ROOT / "cmake" / "BwgemmJobPools.cmake"}")
+get_property(pools GLOBAL PROPERTY JOB_POOLS)
+message("${{pools}} ${{CMAKE_JOB_POOL_COMPILE}} ${{bwgemm_large_pool}}")
+"""
+    )
+    done = subprocess.run(
+        ["cmake", "-P", "test.cmake"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    pools, usual, large = done.stderr.split()
+    sizes = dict(word.split("=") for word in pools.split(";"))
+    assert sizes["compilers"] == str(jobs)
+    assert int(sizes["large"]) >= 1
+    assert (usual, large) == ("compilers", pool)
