@@ -20,6 +20,8 @@ from jax_bwgemm.tuning.records import Choice
 ORDERS = tuple((raster, swizzle) for swizzle in (1, 8, 16, 4, 2) for raster in ("n", "m"))
 # No kernel predicted to take this many times as long as the best is tried.
 MAX_PREDICTED_RATIO = 2.0
+# Orders of more tiles than this are told apart by their names: listing the tiles takes seconds.
+MOST_LISTED = 2**18
 
 
 def kernels_to_try(
@@ -78,6 +80,8 @@ def _decompositions(
     kernel: Kernel, key: DenseKey, table: Sequence[Kernel], target: Target
 ) -> list[costs.Candidate]:
     """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
+    if not are_listed(kernel, key.m, key.n, key.batch):  # so many waves leave nothing to divide
+        return [costs.evaluate(kernel, dims_of(key), target, 1)]
     run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
     others = {k.name for k in table}
     has_sibling = kernel.name.removesuffix("_streamk") in others
@@ -99,6 +103,8 @@ def orders_to_try(
         return []
 
     def order(c: Choice) -> object:
+        if not are_listed(c.kernel, key.m, key.n, key.batch):
+            return c.raster_order, c.swizzle
         run = target.sm_count, c.raster_order, c.swizzle, c.splits
         if c.kernel.stream_k:
             return work_order(c.kernel, key.m, key.n, key.k, key.batch, *run, c.decomposition).units
@@ -110,6 +116,13 @@ def orders_to_try(
     same = [c for c in known if how(c) == how(choice)]
     others = [dataclasses.replace(choice, raster_order=r, swizzle=s) for r, s in ORDERS]
     return other_orders(others, same, order)
+
+
+def are_listed(kernel: Kernel, m: int, n: int, batch: int) -> bool:
+    """Whether a product has few enough tiles to compare their orders."""
+    rows, columns = (n, m) if kernel.swap_ab else (m, n)
+    tiles = costs.ceil_div(rows, kernel.tile_m) * costs.ceil_div(columns, kernel.tile_n) * batch
+    return tiles <= MOST_LISTED
 
 
 def other_orders(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jax_bwgemm.config import Target
-from jax_bwgemm.dense.search_space import MAX_PREDICTED_RATIO, ORDERS, other_orders
+from jax_bwgemm.dense.search_space import MAX_PREDICTED_RATIO, ORDERS, are_listed, other_orders
 from jax_bwgemm.dense.tile_schedule import tile_order
 from jax_bwgemm.grouped.search_space import SWIZZLES
 from jax_bwgemm.product.kernels import Kernel
@@ -54,6 +54,8 @@ def orders_to_try(
     kernel = as_dense(choice.kernel)
 
     def order(c: Choice) -> object:
+        if not are_listed(kernel, dims.m, dims.n, dims.batch):
+            return c.raster_order, c.swizzle
         run = target.sm_count, c.raster_order, c.swizzle, c.splits
         return tile_order(kernel, dims.m, dims.n, dims.batch, *run).tiles
 

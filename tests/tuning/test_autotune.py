@@ -80,6 +80,19 @@ def test_orders_differ_from_each_other_and_from_what_is_known() -> None:
     assert len(narrow) < 8
 
 
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_millions_of_tiles_are_not_listed(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders with other names then count as others."""
+    target, problem = make_target(arch), key(2**31 - 1, 64, 64)
+    for name in ("tile_order", "work_order"):
+        monkeypatch.setattr(search_space, name, lambda *_: pytest.fail("tiles are listed"))
+    choices = search_space.kernels_to_try(problem, runtime.kernels(), target, 12)
+    for choice in choices:
+        orders = search_space.orders_to_try(choice, problem, target, choices)
+        named = {(c.raster_order, c.swizzle) for c in orders}
+        assert named == {*search_space.ORDERS} - {(choice.raster_order, choice.swizzle)}
+
+
 @pytest.mark.parametrize("in_dtype", ["float32x3", "float32x6", "float32highest"])
 @pytest.mark.parametrize("target", [SM90, make_target("sm100")], ids=lambda target: target.arch)
 def test_products_of_f32_are_tried_on_f32_operands(in_dtype: str, target: Target) -> None:
