@@ -80,11 +80,11 @@ def _decompositions(
     kernel: Kernel, key: DenseKey, table: Sequence[Kernel], target: Target
 ) -> list[costs.Candidate]:
     """The ways of dividing a problem that differ; whole tiles only if no other kernel has them."""
-    if not are_listed(kernel, key.m, key.n, key.batch):  # so many waves leave nothing to divide
-        return [costs.evaluate(kernel, dims_of(key), target, 1)]
-    run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
     others = {k.name for k in table}
     has_sibling = kernel.name.removesuffix("_streamk") in others
+    if not are_listed(kernel, key.m, key.n, key.batch):  # so many waves leave nothing to divide
+        return [] if has_sibling else [costs.evaluate(kernel, dims_of(key), target, 1)]
+    run = kernel, key.m, key.n, key.k, key.batch, target.sm_count
     found: list[costs.Candidate] = []
     seen: list[object] = []
     for mode in ("heuristic", "stream_k"):

@@ -91,6 +91,10 @@ def test_millions_of_tiles_are_not_listed(arch: str, monkeypatch: pytest.MonkeyP
         orders = search_space.orders_to_try(choice, problem, target, choices)
         named = {(c.raster_order, c.swizzle) for c in orders}
         assert named == {*search_space.ORDERS} - {(choice.raster_order, choice.swizzle)}
+    # Stream-K kernels would compute whole tiles, as the others do.
+    others = {k.name for k in table_for(target)}
+    whole = [c.kernel.name.removesuffix("_streamk") for c in choices[1:] if c.kernel.stream_k]
+    assert not others & {*whole}
 
 
 @pytest.mark.parametrize("in_dtype", ["float32x3", "float32x6", "float32highest"])
