@@ -112,23 +112,14 @@ def test_picture_of_nothing(
         emulator.save_picture(traced[0], tmp_path / "x.png", ctas=0)
 
 
-def test_trace_limit_drops_and_counts() -> None:
+@pytest.mark.parametrize("limit", [0, 10])
+def test_trace_limit_drops_and_counts(limit: int) -> None:
     kernel = two_cta_kernel()
-    with emulator.configure(trace=True, trace_limit=10):
+    with emulator.configure(trace=True, trace_limit=limit):
         run_gemm(kernel, *operands(kernel, Problem(64, 64, 64)))
     trace = emulator.last_trace()
     assert trace is not None
-    assert len(trace.events) == 10
-    assert trace.dropped > 0
-
-
-def test_a_limit_of_no_events() -> None:
-    kernel = two_cta_kernel()
-    with emulator.configure(trace=True, trace_limit=0):
-        run_gemm(kernel, *operands(kernel, Problem(64, 64, 64)))
-    trace = emulator.last_trace()
-    assert trace is not None
-    assert len(trace.events) == 0
+    assert len(trace.events) == limit
     assert trace.dropped > 0
 
 

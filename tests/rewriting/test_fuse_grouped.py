@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fuse_cases import check
 from jax.sharding import PartitionSpec as P
 from numerics import LINKED, normal
 
@@ -61,17 +62,6 @@ def made(f: Any, *args: Any) -> list[Any]:
     """The fused equations."""
     jaxpr = jax.make_jaxpr(bw.accelerate(f))(*args)
     return [eqn for eqn, _ in equations(jaxpr) if eqn.primitive is bw_grouped_epilogue_p]
-
-
-def check(f: Any, *args: Any) -> None:
-    """Same results as without, compared by the largest value."""
-    got, want = jax.jit(bw.accelerate(f))(*args), jax.jit(f)(*args)
-    for ours, theirs in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        ours, theirs = jnp.asarray(ours), jnp.asarray(theirs)
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        scale = max(float(jnp.max(jnp.abs(theirs.astype(F32)))), 1e-6)
-        ours, theirs = (np.asarray(x.astype(F32)) / scale for x in (ours, theirs))
-        np.testing.assert_allclose(ours, theirs, rtol=4 * LINKED["rtol"], atol=4 * LINKED["atol"])
 
 
 def names(a: dict[str, jax.Array], text: str) -> list[jax.Array]:
