@@ -223,7 +223,7 @@ class Module:
 
         Raises:
             TypeError: An argument has a type that cannot be passed; arrays of Python objects are
-                among them.
+                among them, and big-endian ones.
             LaunchError: Wrong number or size of arguments, or launch dimensions that the machine
                 refuses.
             PtxError: The kernel holds something that the emulator does not have.
