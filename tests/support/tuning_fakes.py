@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from jax_bwgemm import runtime
-from jax_bwgemm.config import make_target
+from jax_bwgemm.config import Target, make_target
+from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.tuning import autotuning, on_miss
 from jax_bwgemm.tuning.keys import DenseKey, GroupedKey
 from jax_bwgemm.tuning.records import Choice, TunedDevice
@@ -24,6 +25,11 @@ without_gpu = pytest.mark.skipif(
 SM90 = make_target("sm90")
 H200 = TunedDevice("NVIDIA H200", "sm90", 132)
 BF16 = jnp.bfloat16
+
+
+def table_for(target: Target) -> list[Kernel]:
+    """This build's kernels for a GPU."""
+    return [k for k in runtime.kernels() if k.arch == target.arch]
 
 
 def key(m: int, n: int, k: int, majors: str = "kn", batch: int = 1, shared: str = "none") -> Any:
